@@ -1,0 +1,190 @@
+"""The shape of the house: import order, abstract or final, documentation, sizes. Read from the source."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import pkgutil
+from abc import ABC
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+import torchbandits as tb
+
+PACKAGE = Path(tb.__file__).parent
+FILES = sorted(p for p in PACKAGE.rglob("*.py"))
+
+# Ground floor first, as in the architecture sheet: a file imports only from rooms above its own, or from its own room.
+ROOMS = [
+    "errors", "types", "linalg", "embeddings", "posteriors", "environments", "arms",
+    "widths", "memory", "batching", "scores", "policies",
+    "history", "journal", "starts", "fitting", "optimize",
+    "bandit", "botorch", "experiments", "cli", "testing", "__init__", "__main__",
+]  # fmt: skip
+
+PUBLIC = ["Bandit", "run", "gp_ucb", "igp_ucb", "gp_bucb", "bkb", "batch_bkb", "uniform", "environments"]
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(PACKAGE).with_suffix("").parts
+    return ".".join(("torchbandits", *(parts[:-1] if parts[-1] == "__init__" and len(parts) > 1 else parts)))
+
+
+def room(module: str) -> str:
+    """`torchbandits.linalg.roots` -> `linalg`; the package itself -> `__init__`."""
+    parts = module.split(".")
+    return parts[1] if len(parts) > 1 else "__init__"
+
+
+def is_module(module: str) -> bool:
+    path = PACKAGE.joinpath(*module.split(".")[1:])
+    return path.is_dir() or path.with_suffix(".py").exists()
+
+
+def imported_modules(path: Path) -> list[tuple[str, int]]:
+    """Modules of the package that a file imports, anywhere in it, type-checking blocks included."""
+    found = []
+    package = module_name(path).split(".")
+    if path.name != "__init__.py" or path.parent == PACKAGE:
+        package = package[:-1]
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found += [(alias.name, node.lineno) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            source = ".".join([*base, *([node.module] if node.module else [])])
+            for alias in node.names:
+                deeper = f"{source}.{alias.name}"
+                inside = source.split(".")[0] == "torchbandits" and is_module(deeper)
+                found.append((deeper if inside else source, node.lineno))
+    return [(m, line) for m, line in found if m.split(".")[0] == "torchbandits"]
+
+
+def all_modules() -> list:
+    names = [info.name for info in pkgutil.walk_packages(tb.__path__, "torchbandits.")]
+    return [tb, *(importlib.import_module(name) for name in names if not name.endswith("__main__"))]
+
+
+def all_classes() -> list[type]:
+    classes = {c for m in all_modules() for c in vars(m).values() if inspect.isclass(c)}
+    return sorted((c for c in classes if c.__module__.split(".")[0] == "torchbandits"), key=lambda c: c.__qualname__)
+
+
+def identify(path: Path) -> str:
+    return str(path.relative_to(PACKAGE))
+
+
+@pytest.mark.parametrize("path", FILES, ids=identify)
+def test_imports_only_from_rooms_above(path):
+    own = room(module_name(path))
+    assert own in ROOMS, f"{identify(path)} lives in no room of the architecture sheet"
+    for module, line in imported_modules(path):
+        other = room(module)
+        assert other in ROOMS, f"{identify(path)}:{line} imports {module}, which is in no room"
+        assert other == own or ROOMS.index(other) < ROOMS.index(own), (
+            f"{identify(path)}:{line} imports {module}: {other} is not above {own}"
+        )
+
+
+def test_no_import_cycles_within_a_room():
+    graph = {module_name(p): {m for m, _ in imported_modules(p) if m != module_name(p)} for p in FILES}
+    # a package's __init__ gathers its files: what it imports is not an edge of the files that import the package
+    graph = {m: {d for d in deps if room(d) == room(m)} for m, deps in graph.items()}
+    try:
+        list(TopologicalSorter(graph).static_order())
+    except CycleError as error:
+        raise AssertionError(f"import cycle: {error.args[1]}") from error
+
+
+@pytest.mark.parametrize("path", FILES, ids=identify)
+def test_no_imports_inside_functions(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            inner = [n for n in ast.walk(node) if isinstance(n, ast.Import | ast.ImportFrom)]
+            assert not inner, f"{identify(path)}:{inner[0].lineno} imports inside a function"
+
+
+@pytest.mark.parametrize("path", FILES, ids=identify)
+def test_files_are_short_and_well_named(path):
+    assert len(path.read_text().splitlines()) <= 300
+    assert path.stem not in {"utils", "helpers", "misc", "common"}
+
+
+@pytest.mark.parametrize("path", FILES, ids=identify)
+def test_randomness_is_an_argument(path):
+    """Every torch draw names its generator, and nobody seeds the global one."""
+    draws = {"rand", "randn", "randint", "randperm", "multinomial", "bernoulli", "normal"}
+    in_place = {"uniform_", "normal_", "random_", "exponential_", "bernoulli_"}
+    for node in ast.walk(ast.parse(path.read_text())):
+        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
+            continue
+        name, owner = node.func.attr, node.func.value
+        on_torch = isinstance(owner, ast.Name) and owner.id == "torch"
+        where = f"{identify(path)}:{node.lineno}"
+        if (on_torch and name in draws) or name in in_place:
+            assert any(k.arg == "generator" for k in node.keywords), f"{where} draws from the global generator"
+        assert not (on_torch and name in {"manual_seed", "seed"}), f"{where} seeds the global generator"
+        assert not (on_torch and name.startswith("set_")), f"{where} changes a process-wide setting"
+
+
+def is_interface(cls: type) -> bool:
+    return inspect.isabstract(cls) or ABC in cls.__bases__ or getattr(cls, "_is_protocol", False)
+
+
+@pytest.mark.parametrize("cls", all_classes(), ids=lambda c: f"{c.__module__}.{c.__qualname__}")
+def test_every_class_is_abstract_or_final(cls):
+    """Nobody subclasses a concrete class of the package, and no method is overridden twice. Errors form a tree."""
+    if issubclass(cls, BaseException):
+        return
+    ancestors = [c for c in cls.__mro__[1:] if c.__module__.split(".")[0] == "torchbandits"]
+    for ancestor in ancestors:
+        assert is_interface(ancestor), f"{cls.__qualname__} subclasses the concrete {ancestor.__qualname__}"
+    assert len(ancestors) <= 2, f"{cls.__qualname__} is more than two deep"
+    for name in {n for c in (cls, *ancestors) for n in vars(c) if not n.startswith("_") or n == "__call__"}:
+        definitions = [c.__qualname__ for c in (cls, *ancestors) if callable(vars(c).get(name))]
+        assert len(definitions) <= 2, f"{name} is overridden twice: {definitions}"
+
+
+def test_the_public_list_is_explicit_and_complete():
+    assert sorted(tb.__all__, key=str.lower) == sorted(set(tb.__all__), key=str.lower), "repeated names"
+    for name in tb.__all__:
+        assert hasattr(tb, name), f"__all__ lists {name}, which does not exist"
+    missing = [name for name in PUBLIC if name not in tb.__all__]
+    assert not missing, f"the architecture sheet promises {missing}"
+    tree = ast.parse((PACKAGE / "__init__.py").read_text())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            assert all(alias.name != "*" for alias in node.names)
+
+
+@pytest.mark.parametrize("name", sorted(tb.__all__))
+def test_public_names_are_documented(name):
+    value = getattr(tb, name)
+    if not (inspect.isclass(value) or inspect.isroutine(value) or inspect.ismodule(value)):
+        return
+    assert inspect.getdoc(value), f"{name} has no docstring"
+    if not inspect.isclass(value):
+        return
+    for attribute, raw in vars(value).items():
+        if attribute.startswith("_") and attribute != "__call__":
+            continue
+        target = getattr(value, attribute)
+        if inspect.isroutine(target) or isinstance(raw, property):
+            text = inspect.getdoc(raw.fget if isinstance(raw, property) else target)
+            assert text, f"{name}.{attribute} has no docstring"
+
+
+def test_every_module_says_what_it_is_for():
+    for path in FILES:
+        assert ast.get_docstring(ast.parse(path.read_text())), f"{identify(path)} has no docstring"
+
+
+def test_the_oracles_share_no_code_with_the_package():
+    for name in ("oracles.py", "tolerances.py"):
+        for node in ast.walk(ast.parse((Path(__file__).parent / name).read_text())):
+            modules = [a.name for a in node.names] if isinstance(node, ast.Import) else []
+            modules += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            assert not any(m.split(".")[0] == "torchbandits" for m in modules)

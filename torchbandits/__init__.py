@@ -1,0 +1,36 @@
+"""Gaussian-process bandits and Bayesian optimisation over very large candidate sets.
+
+Choose a policy (`gp_ucb` while arms pulled are few, `batch_bkb` for long runs and batches, `bkb` one at a time,
+`gp_bucb` for exact batches, `igp_ucb` for the agnostic guarantee, `uniform` as the baseline), hand it to `Bandit` with your
+arms, and `ask` and `tell`; or `run` it in one of the `environments`.
+"""
+
+from torchbandits import environments, errors, widths
+from torchbandits.bandit import Bandit, run
+from torchbandits.history import History
+from torchbandits.policies import batch_bkb, bkb, gp_bucb, gp_ucb, igp_ucb, uniform
+from torchbandits.types import Evidence, Marginals, Progress, Recommendation, Report, Selection
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Bandit",
+    "Evidence",
+    "History",
+    "Marginals",
+    "Progress",
+    "Recommendation",
+    "Report",
+    "Selection",
+    "__version__",
+    "batch_bkb",
+    "bkb",
+    "environments",
+    "errors",
+    "gp_bucb",
+    "gp_ucb",
+    "igp_ucb",
+    "run",
+    "uniform",
+    "widths",
+]

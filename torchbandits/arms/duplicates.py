@@ -1,0 +1,52 @@
+"""Exact duplicates among the arms share one entry, the lowest index."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from torchbandits.types import Arms
+
+_MULTIPLIER = 0x9E3779B97F4A7C15 - (1 << 64)  # the golden ratio in 64 bits, as a signed integer
+
+
+def first_occurrence(arms: Arms) -> Tensor | None:
+    """The lowest index of an arm equal to each arm, `batch_shape x A`; None where all arms differ.
+
+    Rows are hashed (64 bits) and sorted; equal hashes are compared in full, so the answer is exact. Cost O(A (d + log A)).
+    """
+    bits = (arms.double() + 0.0).view(torch.int64)  # + 0.0 makes −0.0 equal 0.0
+    code = torch.zeros(arms.shape[:-1], dtype=torch.int64, device=arms.device)
+    for column in bits.unbind(dim=-1):
+        code = (code ^ column) * _MULTIPLIER
+        code = code ^ (code >> 29)
+    ordered, order = code.sort(dim=-1, stable=True)
+    same = ordered[..., 1:] == ordered[..., :-1]
+    if not bool(same.any()):
+        return None
+    rows = [_first_in_row(a, c, o) for a, c, o in zip(_rows(arms, 2), _rows(ordered, 1), _rows(order, 1), strict=True)]
+    first = torch.stack(rows).reshape(arms.shape[:-1])
+    own = torch.arange(arms.shape[-2], device=arms.device)
+    return None if bool((first == own).all()) else first
+
+
+def _rows(tensor: Tensor, trailing: int) -> Tensor:
+    return tensor.reshape(-1, *tensor.shape[tensor.dim() - trailing :])
+
+
+def _first_in_row(arms: Tensor, ordered: Tensor, order: Tensor) -> Tensor:
+    """`first_occurrence` of one batch row, given its sorted hashes."""
+    group = torch.zeros_like(ordered)
+    group[1:] = (ordered[1:] != ordered[:-1]).cumsum(0)
+    head = torch.zeros_like(ordered)
+    starts = torch.ones_like(ordered, dtype=torch.bool)
+    starts[1:] = ordered[1:] != ordered[:-1]
+    head = order[starts][group]
+    first = torch.empty_like(order).scatter_(0, order, head)
+    if bool((arms == arms[first]).all()):
+        return first
+    # Two different arms share a hash: compare whole rows instead.
+    _, inverse = torch.unique(arms, dim=0, return_inverse=True)
+    own = torch.arange(arms.shape[0], device=arms.device)
+    lowest = torch.full_like(own, arms.shape[0]).scatter_reduce_(0, inverse, own, "amin")
+    return lowest[inverse]

@@ -1,0 +1,154 @@
+"""The in-batch loop on a few leaders: compiled where numba is installed, the same picks in NumPy or torch where not."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+try:
+    from numba import njit
+except ImportError:  # numba is an extra: the same source then runs as NumPy
+
+    def njit(**_: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        """Leave the function as it is."""
+        return lambda function: function
+
+
+# Scores closer than this to the best (relative) are equal, and the lowest index wins.
+TIE = 16 * np.finfo(np.float64).eps
+
+# Why the loop came back.
+REFRESH, FULL, BROKEN, EXHAUSTED = 0, 1, 2, 3  # another arm may be better; no picks left; rule; nothing to learn
+
+
+def best_arm(score: Tensor) -> Tensor:
+    """Lowest index among the scores within 16 eps of the best, `batch_shape x A` to `batch_shape`. Cost O(A)."""
+    best = score.amax(dim=-1, keepdim=True)
+    return (score >= best - TIE * best.abs()).byte().argmax(dim=-1)
+
+
+@njit(cache=True)
+def pick_leaders(  # one long function, because numba compiles it whole
+    mean: np.ndarray,
+    leverage: np.ndarray,
+    covariance: np.ndarray,
+    scale: float,
+    gain: np.ndarray,
+    dynamic: bool,
+    spent: float,
+    budget: float,
+    outside: float,
+    remaining: int,
+    room: np.ndarray,
+    first: int,
+    picks: np.ndarray,
+) -> tuple[int, float, int]:  # pragma: no cover - measured through its callers when compiled
+    """Pick among k leaders until another arm may be better, the rule breaks, or the batch is full.
+
+    `mean`, `leverage`, `gain`, `room` are k, `covariance` k x k; leverage, covariance and room are updated in place.
+    A pick spends `gain[j]`, or log(1 + leverage) where `dynamic`. Returns the number of picks written to `picks`, what
+    was spent, and why it stopped. The scores are mean + scale √leverage.
+    """
+    n = 0
+    while n < remaining:
+        score = mean + scale * np.sqrt(np.maximum(leverage, 0.0))
+        score = np.where(room > 0, score, -np.inf)
+        j = first
+        if j < 0:
+            best = score.max()
+            band = best - TIE * abs(best)
+            if not band > outside or best == -np.inf:
+                return n, spent, REFRESH
+            j = int(np.argmax(score >= band))
+        first = -1
+        picks[n] = j
+        n += 1
+        room[j] -= 1
+        before = leverage[j]
+        spent += math.log1p(max(before, 0.0)) if dynamic else gain[j]
+        column = covariance[j].copy()
+        shrink = 1.0 / (1.0 + column[j])
+        leverage -= column * column * shrink
+        covariance -= np.outer(column * shrink, column)
+        if before <= 0.0:
+            return n, spent, EXHAUSTED
+        if spent > budget:
+            return n, spent, BROKEN
+    return n, spent, FULL
+
+
+def pick_leaders_batched(
+    mean: Tensor,
+    leverage: Tensor,
+    covariance: Tensor,
+    scale: Tensor,
+    gain: Tensor,
+    dynamic: bool,
+    spent: Tensor,
+    budget: Tensor,
+    outside: Tensor,
+    remaining: Tensor,
+    room: Tensor,
+    first: Tensor,
+    picks: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """`pick_leaders` for every row at once, on any device: one kernel sequence a pick, no copy to the host but one
+    every 32 picks. Shapes as there with a leading batch dimension; `picks` is `batch x most`."""
+    k = mean.shape[-1]
+    own = torch.arange(k, device=mean.device)
+    n = torch.zeros_like(remaining)
+    why = torch.full_like(remaining, FULL)
+    live = remaining > 0
+    for step in range(picks.shape[-1]):
+        if step % 32 == 0 and not bool(live.any()):
+            break
+        score = (mean + scale.unsqueeze(-1) * leverage.clamp_min(0).sqrt()).masked_fill(room <= 0, -torch.inf)
+        best = score.amax(dim=-1)
+        band = best - TIE * best.abs()
+        j = (score >= band.unsqueeze(-1)).byte().argmax(dim=-1)
+        j = torch.where(first >= 0, first, j)
+        stale = live & (first < 0) & (~(band > outside) | (best == -torch.inf))
+        why = torch.where(stale, REFRESH, why)
+        live = live & ~stale
+        first = torch.full_like(first, -1)
+        picks[:, step] = torch.where(live, j, -1)
+        n = n + live
+        chosen = (own == j.unsqueeze(-1)) & live.unsqueeze(-1)
+        room -= chosen.long()
+        at = j.unsqueeze(-1)
+        before = leverage.gather(-1, at).squeeze(-1)
+        spends = before.clamp_min(0).log1p() if dynamic else gain.gather(-1, at).squeeze(-1)
+        spent = torch.where(live, spent + spends, spent)
+        column = covariance.gather(-2, at.unsqueeze(-1).expand(-1, -1, k)).squeeze(-2)
+        shrink = (1.0 / (1.0 + column.gather(-1, at))) * live.unsqueeze(-1)
+        leverage -= column * column * shrink
+        covariance -= (column * shrink).unsqueeze(-1) * column.unsqueeze(-2)
+        exhausted, broken = live & (before <= 0), live & (spent > budget)
+        why = torch.where(exhausted, EXHAUSTED, torch.where(broken, BROKEN, why))
+        live = live & ~broken & ~exhausted & (n < remaining)
+    return n, spent, why
+
+
+def pick_rows(*, on_host: bool, picks: Tensor, **arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """Run the loop on every row of a batch: row by row in compiled code on the host, batched on a device."""
+    if not on_host:
+        return pick_leaders_batched(picks=picks, **arguments)
+    dynamic = arguments.pop("dynamic")
+    arrays = {name: value.numpy() for name, value in arguments.items()}
+    out = picks.numpy()
+    ends = []
+    for row in range(out.shape[0]):
+        a = {name: value[row] for name, value in arrays.items()}
+        ends.append(
+            pick_leaders(
+                a["mean"], a["leverage"], a["covariance"], float(a["scale"]), a["gain"], dynamic, float(a["spent"]),
+                float(a["budget"]), float(a["outside"]), int(a["remaining"]), a["room"], int(a["first"]), out[row],
+            )
+        )
+    n, spent, why = zip(*ends, strict=True)
+    return torch.tensor(n), torch.tensor(spent, dtype=torch.float64), torch.tensor(why)

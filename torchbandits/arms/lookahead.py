@@ -1,0 +1,246 @@
+"""The next picks of a batch: an exact lazy argmax over arms whose leverage falls as the batch grows."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from torchbandits.arms.leaders import BROKEN, EXHAUSTED, REFRESH, TIE, best_arm, pick_rows
+from torchbandits.arms.table import ArmTable
+from torchbandits.posteriors import Conditioning, aggregate
+from torchbandits.types import Picks
+
+_LEADERS = 64
+_PICKS_A_ROUND = 1 << 14
+
+
+class BatchMeter(Protocol):
+    """What a batch rule measures while a batch grows; all tensors have one entry a batch row."""
+
+    dynamic: bool
+    spent: Tensor
+    budget: Tensor
+
+    def gain(self, lookahead: Lookahead, leaders: Tensor) -> Tensor:
+        """What a pick of each leader may spend at most, `rows x k` (ignored when `dynamic`)."""
+
+    def broke(self, lookahead: Lookahead, rows: Tensor) -> Tensor:
+        """Decide for the rows whose budget is exceeded whether the batch really ends; may refresh `spent`, `budget`."""
+
+
+class Lookahead:
+    r"""Picks of one batch, with means and width frozen at its start.
+
+    Every pick only shrinks leverages, so stale scores are upper bounds: the k best are brought up to date (one small
+    conditioning on the picks so far), and the compiled loop picks among them until the best leader falls below the best
+    stale score outside. The arms picked are those a full sweep would pick. All tensors are flattened to `rows x ...`.
+
+    Args:
+        table: The arms at the batch start; not modified.
+        mean: `batch_shape x A`, reward units.
+        width: `batch_shape`, multiplies the standard deviation.
+        offered: `batch_shape x A` booleans, or None for all arms.
+        pending: `batch_shape x p` arms already picked and not told (−1 where padded), with their counts.
+        max_pulls: Most picks of one arm in the batch, or None.
+    """
+
+    def __init__(
+        self,
+        table: ArmTable,
+        mean: Tensor,
+        width: Tensor,
+        offered: Tensor | None,
+        pending: tuple[Tensor, Tensor],
+        max_pulls: int | None,
+    ) -> None:
+        self.table, self.batch_shape = table, mean.shape[:-1]
+        self.num_rows, A = self.batch_shape.numel(), mean.shape[-1]
+        self.mean, self.start = mean.reshape(-1, A), table.leverage.reshape(-1, A)
+        self.scale = width.reshape(-1) * table.posterior.regularization**0.5
+        self.leverage = self.start.clone()
+        self.offered = None if offered is None else offered.expand(*self.batch_shape, A).reshape(-1, A)
+        self.index = pending[0].reshape(self.num_rows, -1)
+        self.counts = pending[1].reshape(self.num_rows, -1)
+        self.max_pulls = max_pulls
+        self.score = self._scores(self.mean, self.leverage)
+        if self.offered is not None:
+            self.score = self.score.masked_fill(~self.offered, -torch.inf)
+        if max_pulls is not None and self.index.shape[-1]:
+            self._close(self.index, self.counts >= max_pulls)
+        self.recent = [self._repeated(self.index, self.counts)] if self.index.shape[-1] else []
+
+    def pick(self, meter: BatchMeter, remaining: Tensor) -> Tensor:
+        """Pick until the rule breaks or `remaining` (`batch_shape`) picks are made; `batch_shape x q`, −1 where padded.
+
+        The pick that breaks the rule is the last one. Cost: O(A) a round, O(k²) a pick.
+        """
+        remaining = remaining.reshape(-1).clone()
+        chosen = []
+        while bool((remaining > 0).any()):
+            leaders, leverage, covariance, first = self._refresh(remaining > 0)
+            masked = self.score.scatter(-1, leaders, -torch.inf)
+            most = min(_PICKS_A_ROUND, int(remaining.max()))
+            picks = torch.full((self.num_rows, most), -1, device=self.mean.device)
+            n, spent, why = pick_rows(
+                on_host=self.mean.device.type == "cpu",
+                picks=picks,
+                mean=self.mean.gather(-1, leaders),
+                leverage=leverage,
+                covariance=covariance,
+                scale=self.scale,
+                gain=meter.gain(self, leaders).contiguous(),
+                dynamic=meter.dynamic,
+                spent=meter.spent,
+                budget=meter.budget,
+                outside=masked.amax(dim=-1),
+                remaining=remaining.clamp_max(most),
+                room=self._room(leaders),
+                first=torch.where(self.score.gather(-1, leaders).amax(dim=-1) > -torch.inf, first, -1),
+            )
+            meter.spent = spent
+            picks = picks[:, : max(1, int(n.max()))]
+            arms = torch.where(picks >= 0, leaders.gather(-1, picks.clamp_min(0)), -1)
+            chosen.append(arms)
+            self._fold(arms, leaders, leverage)
+            remaining = remaining - n
+            stuck = (why == REFRESH) & (n == 0)  # no arm is left to pick
+            ended = (why == EXHAUSTED) | meter.broke(self, why == BROKEN)
+            remaining = torch.where(stuck | ended, 0, remaining)
+        return _pack(torch.cat(chosen, dim=-1) if chosen else self.index.new_empty(self.num_rows, 0)).reshape(
+            *self.batch_shape, -1
+        )
+
+    def distinct(self) -> tuple[Tensor, Tensor]:
+        """Arms picked or pending in this batch and their counts, `rows x p` (−1 and 0 where padded)."""
+        return self.index, self.counts
+
+    def take_recent(self) -> tuple[Tensor, Tensor]:
+        """Arms picked since the last call and their counts, `rows x p`."""
+        if not self.recent:
+            return self.index[:, :0], self.counts[:, :0]
+        picks = torch.cat(self.recent, dim=-1)
+        self.recent = []
+        index, counts = aggregate(picks, picks >= 0)
+        return index, counts
+
+    def rows_first(self, index: Tensor) -> Tensor:
+        """`rows x p` reshaped to `batch_shape x p`, as the table wants it."""
+        return index.reshape(*self.batch_shape, -1)
+
+    def flat(self, tensor: Tensor, trailing: int) -> Tensor:
+        """`batch_shape x ...` flattened to `rows x ...`, keeping the last `trailing` dimensions."""
+        return tensor.expand(*self.batch_shape, *tensor.shape[tensor.dim() - trailing :]).reshape(
+            self.num_rows, *tensor.shape[tensor.dim() - trailing :]
+        )
+
+    def conditioning(self) -> tuple[Conditioning, tuple[Tensor, Tensor]] | None:
+        """The picks so far as a conditioning (one a batch row), with their features; None before the first."""
+        if not self.index.shape[-1]:
+            return None
+        features = self.table.features(self.rows_first(self.index))
+        C_pp = self.table.covariance(features, features)
+        return Conditioning.on(C_pp, self.rows_first(self.counts)), features
+
+    # ------------------------------------------------------------------ one round
+
+    def _refresh(self, active: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Leaders in order of index (`rows x k`) with current leverage and covariance, and the place of the next pick."""
+        k = min(_LEADERS, self.score.shape[-1])
+        conditioned = self.conditioning()
+        if conditioned is None:
+            first = best_arm(self.score)
+            leaders = self._with_first(self.score.topk(k, dim=-1).indices, first)
+            leverage, covariance = self._update(leaders, None)
+        else:
+            fresh = torch.zeros_like(self.score, dtype=torch.bool)
+            leaders = self.score.topk(k, dim=-1).indices.sort(dim=-1).values
+            leverage, covariance = self._update(leaders, conditioned)
+            only = True
+            while bool((self._waiting(fresh.scatter_(-1, leaders, True)) & active).any()):
+                leaders, only = self.score.masked_fill(fresh, -torch.inf).topk(k, dim=-1).indices, False
+                self._update(leaders, conditioned)
+            first = best_arm(self.score)
+            if not only or not bool((leaders == first.unsqueeze(-1)).any(dim=-1).all()):
+                leaders = self._with_first(self.score.topk(k, dim=-1).indices, first)
+                leverage, covariance = self._update(leaders, conditioned)
+        place = (leaders == first.unsqueeze(-1)).byte().argmax(dim=-1)
+        return leaders, leverage, covariance, place
+
+    def _waiting(self, fresh: Tensor) -> Tensor:
+        """Rows whose best score is that of an arm not yet brought up to date."""
+        best = self.score.amax(dim=-1, keepdim=True)
+        near = (self.score >= best - TIE * best.abs()) & (best > -torch.inf)
+        return (near & ~fresh).any(dim=-1)
+
+    def _update(
+        self, leaders: Picks, conditioned: tuple[Conditioning, tuple[Tensor, Tensor]] | None
+    ) -> tuple[Tensor, Tensor]:
+        """Bring the leaders' leverages and scores up to date; returns leverage and covariance, `rows x k (x k)`."""
+        index = self.rows_first(leaders)
+        features = self.table.features(index)
+        covariance = self.table.covariance(features, features)
+        leverage = self.start.gather(-1, leaders)
+        if conditioned is not None:
+            conditioning, picked = conditioned
+            G = conditioning.directions(self.table.covariance(picked, features))
+            covariance = covariance - G.mT @ G
+            shrunk = leverage - self.flat(G.square().sum(dim=-2), 1)
+            leverage = torch.minimum(shrunk, self.leverage.gather(-1, leaders))
+        self._write(leaders, leverage)
+        return leverage.contiguous(), self.flat(covariance, 2).contiguous()
+
+    def _write(self, leaders: Tensor, leverage: Tensor) -> None:
+        self.leverage.scatter_(-1, leaders, leverage)
+        score = self._scores(self.mean.gather(-1, leaders), leverage)
+        closed = self.score.gather(-1, leaders) == -torch.inf
+        self.score.scatter_(-1, leaders, score.masked_fill(closed, -torch.inf))
+
+    def _scores(self, mean: Tensor, leverage: Tensor) -> Tensor:
+        return mean + self.scale.unsqueeze(-1) * leverage.clamp_min(0).sqrt()
+
+    def _with_first(self, leaders: Tensor, first: Tensor) -> Tensor:
+        """Leaders in order of index, the last (worst) replaced by `first` where it is missing."""
+        missing = ~(leaders == first.unsqueeze(-1)).any(dim=-1)
+        leaders = leaders.clone()
+        worst = self.score.gather(-1, leaders).argmin(dim=-1, keepdim=True)
+        leaders.scatter_(-1, worst, torch.where(missing.unsqueeze(-1), first.unsqueeze(-1), leaders.gather(-1, worst)))
+        return leaders.sort(dim=-1).values
+
+    def _room(self, leaders: Tensor) -> Tensor:
+        """Picks left of each leader, `rows x k`: none for arms that are not on offer."""
+        most = torch.iinfo(torch.int64).max if self.max_pulls is None else self.max_pulls
+        room = torch.full_like(leaders, most)
+        if self.max_pulls is not None and self.index.shape[-1]:
+            same = (self.index.unsqueeze(-2) == leaders.unsqueeze(-1)) & (self.index >= 0).unsqueeze(-2)
+            room = room - (same * self.counts.unsqueeze(-2)).sum(dim=-1).long()
+        return room.masked_fill(self.score.gather(-1, leaders) == -torch.inf, 0)
+
+    def _fold(self, arms: Tensor, leaders: Tensor, leverage: Tensor) -> None:
+        """Add a round's picks (`rows x n`, −1 where padded) to the batch's distinct arms and counts."""
+        self._write(leaders, leverage)
+        self.recent.append(arms)
+        index = torch.cat([self.index, arms], dim=-1)
+        counts = torch.cat([self.counts, torch.ones_like(arms, dtype=self.counts.dtype)], dim=-1)
+        self.index, _, self.counts = aggregate(index, index >= 0, counts)
+        if self.max_pulls is not None:
+            self._close(self.index, self.counts >= self.max_pulls)
+
+    def _close(self, index: Tensor, full: Tensor) -> None:
+        spare = torch.nn.functional.pad(self.score, (0, 1))
+        slot = torch.where(full & (index >= 0), index, self.score.shape[-1])
+        self.score = spare.scatter(-1, slot, -torch.inf)[:, :-1].contiguous()
+
+    def _repeated(self, index: Tensor, counts: Tensor) -> Tensor:
+        """Arms written out once a pull, `rows x most`."""
+        rows = [i.repeat_interleave(c.long()) for i, c in zip(index, counts, strict=True)]
+        return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=-1)
+
+
+def _pack(index: Tensor) -> Tensor:
+    """Move the masked places (−1) of each row to its end, keeping the order."""
+    order = (index < 0).byte().argsort(dim=-1, stable=True)
+    packed = index.gather(-1, order)
+    used = int((packed >= 0).sum(dim=-1).max()) if packed.numel() else 0
+    return packed[:, :used]

@@ -1,0 +1,137 @@
+"""Which arm is which row of the statistics: the only link between an arm set and what was learned."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from torchbandits.arms.duplicates import first_occurrence
+from torchbandits.posteriors import aggregate
+from torchbandits.types import Arms, PickMask, Picks
+
+
+class Records(Protocol):
+    """What pulls are recorded in: `Statistics`, or a posterior that owns some."""
+
+    def append_(self, points: Tensor, new: Tensor) -> Tensor:
+        """Append distinct points, return their rows."""
+
+    def add_(self, rows: Tensor, weights: Tensor, sums: Tensor, squares: Tensor) -> Any:
+        """Add pulls of rows."""
+
+
+class ArmRows(nn.Module):
+    """The map between arms and rows of the statistics. Exact duplicates share one entry, the lowest index.
+
+    Args:
+        arms: `A x d` or `batch_shape x A x d`; held, not saved.
+        batch_shape: Leading dimensions of the rows.
+
+    Buffers: `row_of_arm` `batch_shape x A`, −1 before the first pull; `arm_of_row` `batch_shape x u`, −1 for points from
+    outside the arm set.
+    """
+
+    arms: Tensor
+    first: Tensor | None
+    row_of_arm: Tensor
+    arm_of_row: Tensor
+
+    def __init__(self, arms: Arms, batch_shape: torch.Size) -> None:
+        super().__init__()
+        self.register_buffer("arms", arms, persistent=False)
+        self.register_buffer("first", first_occurrence(arms), persistent=False)
+        self.register_buffer("row_of_arm", torch.full((*batch_shape, arms.shape[-2]), -1, device=arms.device))
+        self.register_buffer("arm_of_row", torch.full((*batch_shape, 0), -1, device=arms.device))
+
+    @property
+    def num_arms(self) -> int:
+        """Arms, duplicates included."""
+        return self.arms.shape[-2]
+
+    @property
+    def batch_shape(self) -> torch.Size:
+        """Leading dimensions."""
+        return self.row_of_arm.shape[:-1]
+
+    def points(self, index: Picks) -> Tensor:
+        """The arms at `index`, `batch_shape x p x d` (arm 0 where the index is −1)."""
+        slot = index.clamp_min(0)
+        if self.arms.dim() == 2:
+            return self.arms[slot]
+        arms = self.arms.expand(*index.shape[:-1], -1, -1)
+        return arms.gather(-2, slot.unsqueeze(-1).expand(*slot.shape, arms.shape[-1]))
+
+    def offered(self, available: Tensor | None) -> Tensor | None:
+        """Arms that may be picked: available, and the first of their duplicates; None for all of them."""
+        if self.first is None:
+            return available
+        own = self.first == torch.arange(self.num_arms, device=self.first.device)
+        if available is None:
+            return own
+        # A duplicate that is on offer offers its entry.
+        shape = torch.broadcast_shapes(available.shape, self.first.shape)
+        entries = torch.zeros(shape, dtype=torch.int64, device=own.device)
+        entries = entries.scatter_add(-1, self.first.expand(shape), available.expand(shape).long())
+        return (entries > 0) & own
+
+    def entry(self, index: Picks) -> Tensor:
+        """The lowest index of an arm equal to each indexed arm; −1 stays −1."""
+        if self.first is None:
+            return index
+        first = self.first.expand(*index.shape[:-1], -1).gather(-1, index.clamp_min(0))
+        return torch.where(index >= 0, first, -1)
+
+    def counts(self, weights: Tensor) -> Tensor:
+        """Weights of rows (`batch_shape x u`) per arm, `batch_shape x A`; duplicates share those of their entry."""
+        if not weights.shape[-1]:
+            return weights.new_zeros(self.row_of_arm.shape)
+        row = self.row_of_arm
+        if self.first is not None:
+            row = row.gather(-1, self.first.expand_as(row))
+        return torch.where(row >= 0, weights.gather(-1, row.clamp_min(0)), 0.0)
+
+    def tell_(
+        self, records: Records, index: Picks, mask: PickMask, counts: Tensor, sums: Tensor, squares: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Add pulls to the records, appending rows for arms pulled for the first time, in order of first pull.
+
+        Args:
+            records: The statistics, or the posterior that owns them.
+            index: `batch_shape x q` arms; `mask`, `counts`, `sums` and `squares` are shaped alike.
+
+        Returns:
+            Distinct arms (−1 where padded), their counts and their reward sums, `batch_shape x p`.
+        """
+        distinct, _, n, s, sq = aggregate(self.entry(index), mask, counts, sums, squares)
+        known = self.row_of_arm.gather(-1, distinct.clamp_min(0))
+        new = (distinct >= 0) & (known < 0)
+        rows = torch.where(distinct >= 0, known, -1)
+        if bool(new.any()):
+            new_rows = records.append_(self.points(distinct), new)
+            rows = torch.where(new, new_rows, rows)
+            spare = nn.functional.pad(self.row_of_arm, (0, 1))
+            slot = torch.where(new, distinct, self.num_arms)
+            self.row_of_arm = spare.scatter(-1, slot, new_rows)[..., :-1]
+            self._extend(torch.where(new, distinct, -1), new_rows)
+        records.add_(rows, n, s, sq)
+        return distinct, n, s
+
+    def tell_outside_(
+        self, records: Records, points: Tensor, counts: Tensor, sums: Tensor, squares: Tensor
+    ) -> None:
+        """Add pulls of points that need not be arms, one row each, `batch_shape x p x d` and `batch_shape x p`."""
+        rows = records.append_(points, torch.ones_like(counts, dtype=torch.bool))
+        self._extend(torch.full_like(rows, -1), rows)
+        records.add_(rows, counts, sums, squares)
+
+    def _extend(self, index: Tensor, rows: Tensor) -> None:
+        size = max(int(rows.max()) + 1, self.arm_of_row.shape[-1])
+        grown = nn.functional.pad(self.arm_of_row, (0, size - self.arm_of_row.shape[-1] + 1), value=-1)
+        self.arm_of_row = grown.scatter(-1, torch.where(rows >= 0, rows, size), index)[..., :size]
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        if prefix + "arm_of_row" in state_dict:  # its size follows the data
+            self.arm_of_row = state_dict[prefix + "arm_of_row"].to(self.arm_of_row.device)
+        super()._load_from_state_dict(state_dict, prefix, *args)

@@ -1,0 +1,287 @@
+"""The arm table: mean and leverage of every arm, kept up to date with the posterior."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from torchbandits.arms.rows import ArmRows
+from torchbandits.embeddings import evaluate_kernel, kernel_diagonal
+from torchbandits.posteriors import Conditioning, GaussianProcess
+from torchbandits.types import Picks
+
+_CHUNK_BYTES = 4 << 20  # a block of kernel columns that stays in cache while it is multiplied and squared
+_SPARE_DIRECTIONS = 64  # an exact table is swept anew when repeated pulls have doubled its directions, plus this many
+
+
+class ArmTable(nn.Module):
+    r"""A Gaussian-process posterior tabulated on a finite arm set.
+
+    For every arm the table holds the mean and the leverage (posterior variance / λ), and
+
+    - for a sparse posterior, the kernel column of each pulled arm while they fit the memory budget: a new dictionary is
+      one m x m x A product, `leverage = k(x,x)/λ − |Nᵀk_S(x)|²`;
+    - for an exact posterior, the directions T with `leverage = k(x,x)/λ − |T(x)|²`: a pull appends one,
+      `w = (k(·,x_j)/λ − Tᵀt_j) / √(1 + lev_j)`, in O(A u). When repeated pulls have doubled their number the table is
+      swept anew, so that neither memory nor time grows with the number of pulls.
+
+    Args:
+        rows: The arms, and which row of the posterior's statistics each one is.
+        posterior: Its `batch_shape` is the table's.
+        memory_budget: Bytes that kernel columns may take; beyond it they are recomputed chunk by chunk.
+
+    Buffers: `leverage` `batch_shape x A`, `channels` `batch_shape x c x A` (regression outputs), both float64.
+    """
+
+    leverage: Tensor
+    channels: Tensor
+    directions: Tensor
+
+    def __init__(self, rows: ArmRows, posterior: GaussianProcess, memory_budget: int) -> None:
+        super().__init__()
+        batch_shape, A, arms = posterior.batch_shape, rows.num_arms, rows.arms
+        self._owners = (rows, posterior)  # a tuple hides them from nn.Module: the state registers them
+        self.memory_budget, self.num_directions = memory_budget, 0
+        self._columns: Tensor | None = None
+        self._filled: Tensor | None = None  # rows of each batch row whose kernel columns are at hand
+        self._kernel32: Any = None
+        self.register_buffer("prior_diagonal", self._prior_diagonal(), persistent=False)
+        lam = posterior.regularization
+        self.register_buffer("leverage", (self.prior_diagonal / lam).expand(*batch_shape, A).clone())
+        self.register_buffer("channels", self.leverage.new_zeros(*batch_shape, posterior.num_channels, A))
+        self.register_buffer("directions", arms.new_zeros(*batch_shape, 0, A))
+
+    # ------------------------------------------------------------------ reading
+
+    @property
+    def rows(self) -> ArmRows:
+        """The arms and their rows."""
+        return self._owners[0]
+
+    @property
+    def posterior(self) -> GaussianProcess:
+        """The posterior that is tabulated."""
+        return self._owners[1]
+
+
+    def mean(self) -> Tensor:
+        """Posterior mean of every arm, `batch_shape x A`, reward units."""
+        return self.posterior.reward_mean(self.channels)
+
+    # ------------------------------------------------------------------ writing
+
+    def sweep_(self) -> ArmTable:
+        """Recompute the mean and leverage of every arm from the posterior's dictionary. Cost O(A m (m + d)) or, with
+        the kernel columns at hand, one m x m x A product."""
+        if self.posterior.statistics.size == 0:
+            lam = self.posterior.regularization
+            self.leverage = (self.prior_diagonal / lam).expand_as(self.leverage).clone()
+            self.channels = torch.zeros_like(self.channels)
+            self.num_directions = 0
+            return self
+        cached = self._fill_columns() if self.posterior.sparse else False
+        gram = cached and self.rows.arms.dtype == torch.float64 and bool((self.rows.arm_of_row >= 0).eq(self.posterior.statistics.mask).all())
+        rows, mask, N, a = self.posterior.sweep_factors(self._gram if gram else None)
+        weights = torch.cat([N, a], dim=-1).mT.to(self.rows.arms.dtype)
+        m, r = rows.shape[-1], N.shape[-1]
+        if not self.posterior.sparse:  # new storage, so that the old table survives a failure
+            self.directions = self.directions.new_empty(*self.directions.shape[:-2], r + _SPARE_DIRECTIONS, self.rows.num_arms)
+        own = torch.arange(m, device=rows.device)
+        whole = cached and m == self.posterior.statistics.size and bool(((rows == own) | ~mask).all())
+        step = max(256, _CHUNK_BYTES // (8 * max(1, m) * max(1, mask.shape[:-1].numel())))
+        leverage, channels = torch.empty_like(self.leverage), torch.empty_like(self.channels)
+        points = None if cached else self._row_points(rows)
+        for start in range(0, self.rows.num_arms, step):
+            part = slice(start, min(start + step, self.rows.num_arms))
+            if points is not None:
+                K_mc = self._kernel_block(points, part)
+            elif whole:
+                K_mc = self._columns[..., :m, part]  # type: ignore[index]
+            else:
+                K_mc = self._rows_of_columns(rows, part)
+            out = weights @ K_mc
+            T = out[..., :r, :]
+            if not self.posterior.sparse:
+                self.directions[..., :r, part] = T
+            channels[..., part] = out[..., r:, :]
+            explained = T.square_().sum(dim=-2)
+            leverage[..., part] = self.prior_diagonal[..., part] / self.posterior.regularization - explained
+        self.num_directions = r if not self.posterior.sparse else 0
+        self.leverage, self.channels = leverage.clamp_min_(0), channels
+        return self
+
+    def update_(self, index: Picks, counts: Tensor, targets: Tensor) -> Tensor:
+        """Exact posterior: append the directions of p distinct arms with the given pulls (already in the statistics).
+
+        Args:
+            index: `batch_shape x p`, −1 where padded.
+            counts: `batch_shape x p`.
+            targets: `batch_shape x p x c`, regression targets summed over the pulls.
+
+        Returns:
+            What the pulls add to log det(V/λ), `batch_shape`.
+
+        Cost: O(A u p), the memory traffic of one pass over the directions.
+        """
+        lam, r, p = self.posterior.regularization, self.num_directions, index.shape[-1]
+        slot = index.clamp_min(0)
+        K_pa = self._kernel_block(self.rows.points(index), slice(None))
+        T = self.directions[..., :r, :]
+        t_p = T.gather(-1, slot.unsqueeze(-2).expand(*T.shape[:-1], p))
+        if K_pa.dim() == 2:
+            C_pa = torch.addmm(K_pa, t_p.mT, T, beta=1 / lam, alpha=-1)
+        else:
+            flat = K_pa.shape[:-2].numel()
+            C_pa = torch.baddbmm(
+                K_pa.reshape(flat, *K_pa.shape[-2:]), t_p.mT.reshape(flat, p, r), T.reshape(flat, r, -1), beta=1 / lam, alpha=-1
+            ).reshape(K_pa.shape)
+        own = self.leverage.gather(-1, slot)
+        C_pa.scatter_(-1, slot.unsqueeze(-1), own.to(C_pa.dtype).unsqueeze(-1))
+        C_pp = C_pa.gather(-1, slot.unsqueeze(-2).expand(*C_pa.shape[:-1], p)).double()
+        conditioning = Conditioning.on(C_pp, counts)
+        mean_p = self.channels.gather(-1, slot.unsqueeze(-2).expand(*self.channels.shape[:-1], p)).mT
+        innovations = conditioning.innovations(targets, mean_p)
+        G = conditioning.directions(C_pa.double()) if p > 1 else conditioning.directions(C_pa)
+        self._reserve(r + p, keep=r)
+        self.directions[..., r : r + p, :] = G
+        self.num_directions = r + p
+        self.leverage = (self.leverage - (G.square().sum(dim=-2) if p > 1 else G[..., 0, :].square())).clamp_min_(0)
+        self.channels = self.channels + innovations.mT.to(G.dtype) @ G if p > 1 else self.channels + innovations.mT * G
+        return conditioning.log_det
+
+    def needs_sweep(self) -> bool:
+        """Whether repeated pulls have doubled the directions of an exact table."""
+        return self.num_directions > 2 * self.posterior.statistics.size + _SPARE_DIRECTIONS
+
+    # ------------------------------------------------------------------ covariances between arms
+
+    def features(self, index: Picks) -> tuple[Tensor, Tensor]:
+        """What `covariance` needs of each indexed arm: its points and directions (exact) or whitened features (sparse)."""
+        if not self.posterior.sparse:
+            r = self.num_directions
+            T = self.directions[..., :r, :]
+            t = T.gather(-1, index.clamp_min(0).unsqueeze(-2).expand(*T.shape[:-1], index.shape[-1]))
+            return self.rows.points(index).double(), t.double()
+        fit = self.posterior.fit()
+        points = self.rows.points(index)
+        if self._has_columns() and self.rows.arms.dtype == torch.float64:
+            K = self._columns[..., : self.posterior.statistics.size, :]  # type: ignore[index]
+            K = K.gather(-1, index.clamp_min(0).unsqueeze(-2).expand(*K.shape[:-1], index.shape[-1]))
+            K_mk = K.gather(-2, fit.rows.unsqueeze(-1).expand(*fit.rows.shape, index.shape[-1]))
+            z = fit.embedding.root.embed(torch.where(fit.mask.unsqueeze(-1), K_mk, 0.0))
+        else:
+            z = fit.embedding(points.double())
+        return points.double(), fit.regression.precision.whiten(z)
+
+    def covariance(self, left: tuple[Tensor, Tensor], right: tuple[Tensor, Tensor]) -> Tensor:
+        """Leverage-scale covariance that a pull moves, `batch_shape x n x n'`: zᵀV⁻¹z' with a frozen dictionary, k̃ with
+        the exact embedding. Cost O(n n' m)."""
+        product = left[1].mT @ right[1]
+        if self.posterior.sparse:
+            return product
+        return evaluate_kernel(self.posterior.kernel, left[0], right[0]) / self.posterior.regularization - product
+
+    def columns_between(self, index: Picks) -> tuple[Tensor, Tensor]:
+        """Covariances of p arms with every arm, `batch_shape x p x A` each: c (what a pull moves with the dictionary
+        frozen) and k̃ (the exact one); the same tensor twice for an exact posterior. Cost O(A m p)."""
+        lam = self.posterior.regularization
+        K_pa = self._kernel_block(self.rows.points(index), slice(None)).double()
+        if not self.posterior.sparse:
+            r, p = self.num_directions, index.shape[-1]
+            T = self.directions[..., :r, :]
+            t_p = T.gather(-1, index.clamp_min(0).unsqueeze(-2).expand(*T.shape[:-1], p))
+            k = K_pa / lam - (t_p.mT @ T).double()
+            return k, k
+        fit, p = self.posterior.fit(), index.shape[-1]
+        z_p = fit.embedding(self.rows.points(index).double())
+        R = fit.embedding.root
+        both = torch.cat([R.lift(fit.regression.precision.solve(z_p)), R.lift(z_p)], dim=-1).mT.to(self.rows.arms.dtype)
+        if self._has_columns():
+            out = (both @ self._rows_of_columns(fit.rows, slice(None))).double()
+        else:
+            points = self._row_points(fit.rows)
+            out = (both @ self._kernel_block(points, slice(None))).double()
+        c = out[..., :p, :]
+        return c, (K_pa - out[..., p:, :]) / lam + c
+
+    # ------------------------------------------------------------------ kernel columns
+
+    def _arm_kernel(self) -> Any:
+        if self.rows.arms.dtype == torch.float64:
+            return self.posterior.kernel
+        if self._kernel32 is None:
+            self._kernel32 = (copy.deepcopy(self.posterior.kernel).to(self.rows.arms.dtype),)  # a tuple hides it from nn.Module
+        return self._kernel32[0]
+
+    def _prior_diagonal(self) -> Tensor:
+        return kernel_diagonal(self._arm_kernel(), self.rows.arms).double().clone()
+
+    def _row_points(self, rows: Tensor) -> Tensor:
+        points = self.posterior.statistics.points
+        return points.gather(-2, rows.unsqueeze(-1).expand(*rows.shape, points.shape[-1]))
+
+    def _kernel_block(self, points: Tensor, part: slice) -> Tensor:
+        """k(points, arms[part]), `batch_shape x p x chunk`, in the arms' dtype."""
+        arms = self.rows.arms[..., part, :]
+        return evaluate_kernel(self._arm_kernel(), points.to(arms.dtype), arms)
+
+    def _has_columns(self) -> bool:
+        return self._filled is not None and bool((self._filled == self.posterior.statistics.num_rows).all())
+
+    def _fill_columns(self) -> bool:
+        """Extend the kernel columns to every row of the statistics; False where they do not fit the budget."""
+        statistics, batch = self.posterior.statistics, self.leverage.shape[:-1]
+        size = statistics.size
+        if size * batch.numel() * self.rows.num_arms * self.rows.arms.element_size() > self.memory_budget:
+            self.forget_columns_()
+            return False
+        if self._has_columns():
+            return True
+        # Rows of a batch append at different places: fill from the first place that any of them lacks.
+        start = 0 if self._filled is None else int(torch.where(self._filled < statistics.num_rows, self._filled, size).min())
+        if self._columns is None or self._columns.shape[-2] < size:
+            grown = self.rows.arms.new_empty(*batch, max(size + 32, min(2 * start, size + 256)), self.rows.num_arms)
+            if self._columns is not None:
+                grown[..., :start, :] = self._columns[..., :start, :]
+            self._columns = grown
+        block = self._kernel_block(statistics.points[..., start:size, :], slice(None))
+        arm = self.rows.arm_of_row[..., start:size]
+        own = self.prior_diagonal.expand_as(self.leverage).gather(-1, arm.clamp_min(0)).to(block.dtype).unsqueeze(-1)
+        slot = arm.clamp_min(0).unsqueeze(-1)
+        self._columns[..., start:size, :] = block.scatter(
+            -1, slot, torch.where(arm.unsqueeze(-1) >= 0, own, block.gather(-1, slot))
+        )
+        self._filled = statistics.num_rows
+        return True
+
+    def forget_columns_(self) -> None:
+        """Drop the cached kernel columns; they are computed again when needed."""
+        self._columns = self._filled = None
+
+    def _rows_of_columns(self, rows: Tensor, part: slice) -> Tensor:
+        """Kernel columns of dictionary rows (`batch_shape x m`) at some arms, `batch_shape x m x chunk`."""
+        assert self._columns is not None
+        columns, cap = self._columns, self._columns.shape[-2]
+        batch = torch.arange(rows.shape[:-1].numel(), device=rows.device) * cap
+        flat = (rows.reshape(-1, rows.shape[-1]) + batch.unsqueeze(-1)).reshape(-1)
+        block = columns.reshape(-1, self.rows.num_arms)[:, part].index_select(0, flat)
+        return block.reshape(*rows.shape, block.shape[-1])
+
+    def _gram(self, rows: Tensor) -> Tensor:
+        """Kernel values between dictionary rows and all rows, `batch_shape x m x u`, read off the columns."""
+        assert self._columns is not None
+        batch = torch.arange(rows.shape[:-1].numel(), device=rows.device).reshape(*rows.shape[:-1], 1)
+        start = (rows + batch * self._columns.shape[-2]) * self.rows.num_arms
+        place = start.unsqueeze(-1) + self.rows.arm_of_row.clamp_min(0).unsqueeze(-2)
+        return self._columns.reshape(-1)[place]
+
+    def _reserve(self, size: int, keep: int) -> None:
+        """Room for `size` directions, the first `keep` of them kept."""
+        capacity = self.directions.shape[-2]
+        if size > capacity:
+            grown = self.directions.new_empty(*self.directions.shape[:-2], max(size, 2 * capacity, 64), self.rows.num_arms)
+            grown[..., :keep, :] = self.directions[..., :keep, :]
+            self.directions = grown

@@ -1,0 +1,215 @@
+"""When a batch ends. Each rule is frozen; while a batch grows, a meter keeps what it has spent.
+
+Pick `Single` or `FixedSize` for plain loops, `Global` for the cheapest adaptive batches (BBKB), `GlobalThenLocal` for
+longer ones, `Product` for GP-BUCB, `ExactRatio` for the longest at a full sweep a pick.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from torchbandits.arms import Lookahead
+from torchbandits.errors import nearest, require
+from torchbandits.posteriors import Conditioning
+
+
+class Meter:
+    """The additive rules: a pick spends a number known beforehand, or log(1 + leverage) where `dynamic`.
+
+    Attributes:
+        spent: `rows`, so far.
+        budget: `rows`; the pick that exceeds it is the batch's last.
+    """
+
+    def __init__(self, lookahead: Lookahead, budget: float, *, dynamic: bool = False, scale: float = 1.0) -> None:
+        self.dynamic, self.scale = dynamic, scale
+        self.spent = torch.zeros(lookahead.num_rows, dtype=torch.float64, device=lookahead.mean.device)
+        self.budget = torch.full_like(self.spent, budget)
+
+    def gain(self, lookahead: Lookahead, leaders: Tensor) -> Tensor:
+        """Leverage at the batch start, `rows x k`."""
+        return self.scale * lookahead.start.gather(-1, leaders)
+
+    def broke(self, lookahead: Lookahead, rows: Tensor) -> Tensor:
+        """An additive rule that is exceeded is broken."""
+        return rows
+
+
+class RatioMeter:
+    r"""The local rules: `max_x Σ_s c_s(x)² / lev_fb(x)` against a budget, measured only when it may have been exceeded.
+
+    A pick of arm j raises the maximum by at most b_j = max_x c_j(x)²/lev_fb(x), known once j has been measured, so the
+    sweep over the arms runs a few times a batch instead of once a pick, with the same decisions.
+    """
+
+    dynamic = False
+
+    def __init__(self, lookahead: Lookahead, ratio_threshold: float, *, then: bool, exact: bool) -> None:
+        self.spent = torch.zeros(lookahead.num_rows, dtype=torch.float64, device=lookahead.mean.device)
+        self.budget = torch.full_like(self.spent, ratio_threshold - 1)
+        self.exact, self.then = exact, torch.full_like(self.spent, then, dtype=torch.bool)
+        self.bound = torch.full_like(lookahead.start, torch.inf)
+        self.sums = [torch.zeros_like(lookahead.start) for _ in range(2)]
+
+    def gain(self, lookahead: Lookahead, leaders: Tensor) -> Tensor:
+        """The bound b_j of each leader (infinite before it is measured); its leverage while the global rule holds."""
+        bound = self.bound.gather(-1, leaders)
+        return torch.where(self.then.unsqueeze(-1), lookahead.start.gather(-1, leaders), bound)
+
+    def broke(self, lookahead: Lookahead, rows: Tensor) -> Tensor:
+        """Measure the ratio over all arms."""
+        if not bool(rows.any()):
+            return rows
+        start = lookahead.start
+        index, counts = lookahead.take_recent()
+        if index.shape[-1]:
+            columns = lookahead.table.columns_between(lookahead.rows_first(index))
+            squares = [lookahead.flat(c, 2).square() for c in columns]
+            self.sums = [
+                total + (counts.unsqueeze(-2) @ square).squeeze(-2)
+                for total, square in zip(self.sums, squares, strict=True)
+            ]
+            largest = torch.stack(squares).amax(dim=0)
+            bound = _ratio(largest, start.unsqueeze(-2)).amax(dim=-1)
+            spare = torch.nn.functional.pad(self.bound, (0, 1))
+            slot = torch.where(index >= 0, index, start.shape[-1])
+            self.bound = spare.scatter(-1, slot, bound)[:, :-1].contiguous()
+        ratio = _ratio(torch.stack(self.sums).amax(dim=0), start).amax(dim=-1)
+        broken = rows & (ratio > self.budget)
+        if self.exact and bool(broken.any()):
+            broken = broken & (self._exact_ratio(lookahead) - 1 > self.budget)
+        self.spent = torch.where(rows | ~self.then, ratio, self.spent)
+        self.then = self.then & ~rows
+        return broken
+
+    def _exact_ratio(self, lookahead: Lookahead) -> Tensor:
+        """max_x lev_fb(x) / lev_t(x), `rows`, by a sweep over the arms: the larger of the ratios with the dictionary frozen
+        (which never shrinks the residual, so that alone it would let a batch run on without end) and with k̃."""
+        index, counts = (lookahead.rows_first(x) for x in lookahead.distinct())
+        ratios = []
+        for columns in lookahead.table.columns_between(index):
+            slot = index.clamp_min(0).unsqueeze(-2).expand(*columns.shape[:-1], index.shape[-1])
+            directions = Conditioning.on(columns.gather(-1, slot), counts).directions(columns)
+            left = lookahead.start - lookahead.flat(directions.square().sum(dim=-2), 1)
+            ratios.append(_ratio(lookahead.start, left.clamp_min(torch.finfo(torch.float64).tiny)).amax(dim=-1))
+        return torch.stack(ratios).amax(dim=0)
+
+
+def _ratio(top: Tensor, bottom: Tensor) -> Tensor:
+    return torch.where(bottom > 0, top / bottom, 0.0)
+
+
+@dataclass(frozen=True)
+class BatchRule(ABC):
+    """When a batch ends; `max_batch_size` and `max_pulls` (of one arm in a batch) always cap it."""
+
+    max_batch_size: int | None = None
+    max_pulls: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("max_batch_size", "max_pulls"):
+            value = getattr(self, name)
+            require(value is None or value >= 1, f"{name} must be at least 1 or None, got {value}.")
+
+    @abstractmethod
+    def meter(self, lookahead: Lookahead) -> Meter | RatioMeter:
+        """What to measure while a batch grows."""
+
+
+@dataclass(frozen=True)
+class FixedSize(BatchRule):
+    """Batches of `size` picks; with size 1, one pick at a time."""
+
+    size: int = 1
+
+    def __post_init__(self) -> None:
+        require(self.size >= 1, f"batch size must be at least 1, got {self.size}.")
+        object.__setattr__(self, "max_batch_size", min(self.size, self.max_batch_size or self.size))
+        BatchRule.__post_init__(self)
+
+    def meter(self, lookahead: Lookahead) -> Meter:
+        """Nothing is spent."""
+        return Meter(lookahead, math.inf, scale=0.0)
+
+
+@dataclass(frozen=True)
+class _Threshold(BatchRule):
+    ratio_threshold: float = 2.0
+
+    def __post_init__(self) -> None:
+        require(
+            math.isfinite(self.ratio_threshold) and self.ratio_threshold >= 1,
+            f"ratio_threshold (C̃) must be a finite number of at least 1, got {self.ratio_threshold}.",
+        )
+        BatchRule.__post_init__(self)
+
+    @abstractmethod
+    def meter(self, lookahead: Lookahead) -> Meter | RatioMeter:
+        """What to measure while a batch grows."""
+
+
+@dataclass(frozen=True)
+class Global(_Threshold):
+    """1 + Σ lev_fb(x_s) ≤ C̃. Source: Calandriello et al. 2020, Lemma 1 (with leverage, as the proofs need)."""
+
+    def meter(self, lookahead: Lookahead) -> Meter:
+        """Leverages at the batch start."""
+        return Meter(lookahead, self.ratio_threshold - 1)
+
+
+@dataclass(frozen=True)
+class Product(_Threshold):
+    """Π (1 + lev_{s−1}(x_s)) ≤ C with hallucinated leverages. Source: Desautels et al. 2014, GP-BUCB."""
+
+    def meter(self, lookahead: Lookahead) -> Meter:
+        """Logarithms of the factors."""
+        return Meter(lookahead, math.log(self.ratio_threshold), dynamic=True)
+
+
+@dataclass(frozen=True)
+class Local(_Threshold):
+    """max_x 1 + max(Σ c², Σ k̃²)/lev_fb(x) ≤ C̃. Source: Calandriello et al. 2020, Lemma 3, mended."""
+
+    def meter(self, lookahead: Lookahead) -> RatioMeter:
+        """Squared covariances with the picks."""
+        return RatioMeter(lookahead, self.ratio_threshold, then=False, exact=False)
+
+
+@dataclass(frozen=True)
+class GlobalThenLocal(_Threshold):
+    """`Global` until it breaks, then `Local`, from the pick that broke it on."""
+
+    def meter(self, lookahead: Lookahead) -> RatioMeter:
+        """Leverages first, then squared covariances."""
+        return RatioMeter(lookahead, self.ratio_threshold, then=True, exact=False)
+
+
+@dataclass(frozen=True)
+class ExactRatio(_Threshold):
+    """max_x lev_fb(x)/lev_t(x) ≤ C̃: the largest batches, at a full sweep a pick once the bound of `Local` is exceeded."""
+
+    def meter(self, lookahead: Lookahead) -> RatioMeter:
+        """Squared covariances as a bound, then the ratio itself."""
+        return RatioMeter(lookahead, self.ratio_threshold, then=False, exact=True)
+
+
+RULES: dict[str, type[_Threshold]] = {
+    "global": Global,
+    "local": Local,
+    "global_then_local": GlobalThenLocal,
+    "product": Product,
+    "exact_ratio": ExactRatio,
+}
+
+
+def named_rule(
+    name: str, ratio_threshold: float, max_batch_size: int | None = None, max_pulls: int | None = None
+) -> BatchRule:
+    """The adaptive rule of that name. Raises `ArgumentError` naming the nearest for an unknown one."""
+    require(name in RULES, f"unknown batch_rule {name!r}; known: {', '.join(RULES)}.{nearest(name, RULES)}")
+    return RULES[name](max_batch_size=max_batch_size, max_pulls=max_pulls, ratio_threshold=ratio_threshold)

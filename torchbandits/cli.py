@@ -1,0 +1,131 @@
+"""The command line: `torchbandits run CONFIG`, `torchbandits plot FOLDER`, `torchbandits data ...`.
+
+Every expected error is one line on standard error and exit code 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table as RichTable
+
+from torchbandits.environments import datasets
+from torchbandits.environments.datasets import DATASETS
+from torchbandits.errors import TorchBanditsError
+from torchbandits.experiments.config import ExperimentConfig, load_config, parse_config
+from torchbandits.experiments.records import load_records
+from torchbandits.experiments.runner import Result, run_experiment, write_results
+from torchbandits.experiments.tables import to_rich
+
+# Plain tracebacks for bugs: expected errors never get that far.
+app = typer.Typer(
+    help="Gaussian-process bandits over very large candidate sets.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+data_app = typer.Typer(help="The real data sets: where they are, what they hold.", no_args_is_help=True)
+app.add_typer(data_app, name="data")
+
+
+@contextmanager
+def one_line_errors() -> Iterator[None]:
+    """Turn an expected error into one line on standard error and exit code 2."""
+    try:
+        yield
+    except TorchBanditsError as error:
+        typer.echo(f"torchbandits: {' '.join(str(error).split())}", err=True)
+        raise typer.Exit(2) from error
+
+
+@app.command()
+def run(
+    config: Annotated[Path, typer.Argument(help="A YAML file, such as configs/quickstart.yaml.")],
+    output: Annotated[Path | None, typer.Option(help="Folder of the results; the file's by default.")] = None,
+    repetitions: Annotated[int | None, typer.Option(help="Repetitions of every policy.")] = None,
+    horizon: Annotated[int | None, typer.Option(help="Pulls of every run.")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress and no table.")] = False,
+) -> None:
+    """Run an experiment; print its table; write records, resolved configuration, table and figures."""
+    with one_line_errors():
+        experiment = load_config(config)
+        given = {"repetitions": repetitions, "horizon": horizon, "output": None if output is None else str(output)}
+        changes = {name: value for name, value in given.items() if value is not None}
+        experiment = parse_config(
+            experiment.model_dump(exclude_none=True) | changes, f"{config} with the options given"
+        )
+        result = run_experiment(experiment, console=Console(stderr=True, quiet=quiet))
+        if not quiet:
+            _show(experiment, result)
+
+
+@app.command()
+def plot(
+    records: Annotated[Path, typer.Argument(help="An experiment's output folder, or the records in it.")],
+) -> None:
+    """Draw the figures and the table of an experiment again, from its records."""
+    with one_line_errors():
+        experiment, found = load_records(records)
+        folder = records.parent if records.name == "records" else records
+        result = write_results(experiment, found, folder)
+        _show(experiment, result)
+
+
+@data_app.command("list")
+def list_data() -> None:
+    """List the data sets, and whether each is here."""
+    table = RichTable()
+    for header in ("name", "arms", "features", "here", "what"):
+        table.add_column(header)
+    for data in DATASETS.values():
+        with one_line_errors():
+            here = "yes" if datasets.find(data) else "no"
+        table.add_row(data.name, str(data.rows), str(len(data.features)), here, data.summary)
+    Console().print(table)
+
+
+@data_app.command()
+def fetch(name: Annotated[str, typer.Argument(help="Of a data set, as `data list` gives it.")]) -> None:
+    """Make sure that a data set is here: fetch, verify and cache it where it is not."""
+    with one_line_errors():
+        data = datasets.dataset(name)
+        path = datasets.locate(data)
+        datasets.parse_csv(path, data)
+        typer.echo(str(path))
+
+
+@data_app.command()
+def describe(name: Annotated[str, typer.Argument(help="Of a data set, as `data list` gives it.")]) -> None:
+    """Say what a data set holds, where it comes from and under which licence."""
+    with one_line_errors():
+        data = datasets.dataset(name)
+        path = datasets.find(data)
+        facts = {
+            "name": data.name,
+            "what": data.summary,
+            "arms": f"{data.rows} x {len(data.features)}",
+            "features": ", ".join(data.features),
+            "reward": f"{data.reward}, scaled to [0, 1]; mean before scaling {data.reward_mean:g}",
+            "source": data.source,
+            "licence": data.licence,
+            "fetched by": data.fetch,
+            "sha256": data.sha256,
+            "file": str(path) if path else f"not here: set {datasets.DATA_VARIABLE}, or torchbandits data fetch {name}",
+        }
+        for key, value in facts.items():
+            typer.echo(f"{key}: {value}")
+
+
+def _show(experiment: ExperimentConfig, result: Result) -> None:
+    console = Console()
+    if not console.is_terminal:  # a file or a pipe has no width to respect
+        console = Console(width=120)
+    console.print(to_rich(experiment, result.table))
+    typer.echo(f"Table: {', '.join(map(str, result.tables))}")
+    typer.echo(f"Figures: {', '.join(map(str, result.figures))}")
+    typer.echo(f"Records: {result.records}  Configuration: {result.config}")

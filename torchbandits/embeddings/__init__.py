@@ -1,0 +1,9 @@
+"""Points to features: `Embedding` is the contract, `Nystrom` the features of a dictionary of points.
+
+The exact Gaussian process is `Nystrom` whose dictionary holds every distinct point.
+"""
+
+from torchbandits.embeddings.base import Embedding
+from torchbandits.embeddings.nystrom import Nystrom, evaluate_kernel, kernel_diagonal
+
+__all__ = ["Embedding", "Nystrom", "evaluate_kernel", "kernel_diagonal"]

@@ -1,0 +1,99 @@
+"""Nyström features of a dictionary S: z(x) = K_S^{+/2} k_S(x)."""
+
+from __future__ import annotations
+
+import gpytorch
+import torch
+from torch import Tensor
+
+from torchbandits.embeddings.base import Embedding
+from torchbandits.linalg import InverseRoot, append_row, inverse_root
+from torchbandits.types import Points, Rect
+
+
+def evaluate_kernel(kernel: gpytorch.kernels.Kernel, left: Points, right: Points) -> Tensor:
+    """k(x, x') as a dense tensor, `batch_shape x n x n'`. Differentiable. Cost O(n n' d)."""
+    batch_shape = torch.broadcast_shapes(left.shape[:-2], right.shape[:-2], kernel.batch_shape)
+    if left.shape[-2] == 0 or right.shape[-2] == 0:
+        return left.new_zeros(*batch_shape, left.shape[-2], right.shape[-2])
+    dense: Tensor = kernel(left.expand(*batch_shape, -1, -1), right.expand(*batch_shape, -1, -1)).to_dense()
+    return dense
+
+
+def kernel_diagonal(kernel: gpytorch.kernels.Kernel, points: Points) -> Tensor:
+    """k(x, x), `batch_shape x n`. Differentiable. Cost O(n d)."""
+    batch_shape = torch.broadcast_shapes(points.shape[:-2], kernel.batch_shape)
+    diagonal: Tensor = kernel(points.expand(*batch_shape, -1, -1), diag=True)
+    return diagonal
+
+
+class Nystrom(Embedding):
+    """Features of a dictionary; with every distinct point in it, the exact kernel on those points.
+
+    Args:
+        kernel: Any GPyTorch kernel; held, not copied.
+        dictionary: `batch_shape x m x d`.
+        mask: `batch_shape x m`, False in padded places (rows of a batch may have dictionaries of different sizes).
+        floor: Residuals k(x,x) − |z|² of a dictionary point below this count as zero (units of the kernel).
+        gram: `batch_shape x m x m` kernel matrix of the dictionary where it is already known.
+    """
+
+    def __init__(
+        self,
+        kernel: gpytorch.kernels.Kernel,
+        dictionary: Points,
+        mask: Tensor | None = None,
+        *,
+        floor: float = 0.0,
+        gram: Rect | None = None,
+    ) -> None:
+        self.kernel, self.dictionary, self.mask, self.floor = kernel, dictionary, mask, floor
+        K_mm = evaluate_kernel(kernel, dictionary, dictionary).detach() if gram is None else gram
+        self.root: InverseRoot = inverse_root(self._identity_where_padded(K_mm).double(), floor)
+
+    def _identity_where_padded(self, K_mm: Rect) -> Tensor:
+        if self.mask is None:
+            return K_mm
+        eye = torch.eye(K_mm.shape[-1], dtype=K_mm.dtype, device=K_mm.device)
+        return torch.where(self.mask.unsqueeze(-1) & self.mask.unsqueeze(-2), K_mm, eye)
+
+    def columns(self, points: Points) -> Tensor:
+        """k_S(x) with zeros in padded places, `batch_shape x m x n`, float64."""
+        K_mn = evaluate_kernel(self.kernel, self.dictionary, points).double()
+        return K_mn if self.mask is None else torch.where(self.mask.unsqueeze(-1), K_mn, 0.0)
+
+    def __call__(self, points: Points) -> Tensor:
+        """Features, `batch_shape x m x n`, float64. Cost O(n m (m + d))."""
+        return self.root.embed(self.columns(points))
+
+    def diagonal(self, points: Points) -> Tensor:
+        """k(x, x), `batch_shape x n`."""
+        return kernel_diagonal(self.kernel, points).double()
+
+    def residual_covariance(self, left: Points, right: Points, z_left: Tensor, z_right: Tensor) -> Tensor:
+        """k(x, x') − z(x)ᵀz(x'), `batch_shape x n x n'`."""
+        return evaluate_kernel(self.kernel, left, right).double() - z_left.mT @ z_right
+
+    def append(self, point: Tensor) -> tuple[Nystrom, Tensor]:
+        """The embedding with one more dictionary point a row, in O(m²), and where it was kept.
+
+        A point whose residual is at most max(floor, 64 eps k(x,x)) is skipped: it gets a coordinate that is always
+        zero. Rows that fell back to the pseudo-inverse refactorise.
+
+        Args:
+            point: `batch_shape x d`.
+        """
+        x = point.unsqueeze(-2)
+        m, batch = self.dictionary.shape[-2], self.dictionary.shape[:-2]
+        old = self.mask if self.mask is not None else point.new_ones(*batch, m, dtype=torch.bool)
+        dictionary = torch.cat([self.dictionary, x], dim=-2)
+        if self.root.pseudo is not None:
+            kept = torch.ones_like(old[..., :1])
+            return Nystrom(self.kernel, dictionary, torch.cat([old, kept], -1), floor=self.floor), kept.squeeze(-1)
+        column = self.columns(x).squeeze(-1).detach()
+        factor, kept = append_row(self.root.factor, column, self.diagonal(x).squeeze(-1).detach(), self.floor)
+        grown = Nystrom.__new__(Nystrom)
+        grown.kernel, grown.dictionary, grown.floor = self.kernel, dictionary, self.floor
+        grown.mask = torch.cat([old.expand(*kept.shape, -1), kept.unsqueeze(-1)], dim=-1)
+        grown.root = InverseRoot(factor, None, torch.zeros_like(kept))
+        return grown, kept

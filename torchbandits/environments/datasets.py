@@ -1,0 +1,269 @@
+"""Real data sets as tables of arms: read from a folder you name, else fetched once and kept in a cache.
+
+A file is looked for in the folder that the environment variable `TORCHBANDITS_DATA` names, then in the cache
+(`TORCHBANDITS_CACHE`, else `$XDG_CACHE_HOME/torchbandits`, else `~/.cache/torchbandits`), and is fetched through
+scikit-learn at last.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from torchbandits.environments import openml
+from torchbandits.environments.tables import Table
+from torchbandits.errors import DataError, nearest, require
+
+SCALINGS = ("standardize", "standardize/sqrt_d", "none")
+
+DATA_VARIABLE = "TORCHBANDITS_DATA"
+CACHE_VARIABLE = "TORCHBANDITS_CACHE"
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """A data set on disk: a comma-separated file with one header line.
+
+    Attributes:
+        name: What `load` and the command line call it.
+        summary: One line about it.
+        columns: The header. Features keep this order.
+        reward: The column that is the reward.
+        rows: Number of lines below the header.
+        reward_mean: Mean of the reward column, to verify a fetched copy.
+        sha256: Of the original file, to verify the one in `TORCHBANDITS_DATA`.
+        codes: Numbers that stand for the words of a column, by column.
+        source: Where it comes from.
+        licence: As its publisher states it.
+        fetch: The way to fetch it, in words.
+    """
+
+    name: str
+    summary: str
+    columns: tuple[str, ...]
+    reward: str
+    rows: int
+    reward_mean: float
+    sha256: str
+    source: str
+    licence: str
+    fetch: str
+    codes: tuple[tuple[str, tuple[tuple[str, int], ...]], ...] = ()
+
+    @property
+    def filename(self) -> str:
+        """Of the file in `TORCHBANDITS_DATA` and in the cache."""
+        return f"{self.name}.csv"
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """The columns that are not the reward."""
+        return tuple(column for column in self.columns if column != self.reward)
+
+
+ABALONE = DataSet(
+    name="abalone",
+    summary="4177 abalone, 8 measures each; the reward is the number of rings (the age).",
+    columns=(
+        *("Sex", "Length", "Diameter", "Height", "WholeWeight", "ShuckedWeight", "VisceraWeight", "ShellWeight"),
+        "Rings",
+    ),
+    reward="Rings",
+    rows=4177,
+    reward_mean=9.933684,
+    sha256="ea12ff375818e2ad6f3b390e3193fc746a2d5de08f81c6c98c46a41b62a5508e",
+    source="UCI Machine Learning Repository, Abalone (Nash et al. 1994), https://doi.org/10.24432/C55C7W",
+    licence="CC BY 4.0",
+    fetch='sklearn.datasets.fetch_openml("abalone", version=1)',
+    codes=(("Sex", (("M", 1), ("F", 2), ("I", 3))),),
+)
+CADATA = DataSet(
+    name="cadata",
+    summary="20640 districts of the 1990 Californian census, 8 features each; the reward is the median house value.",
+    columns=(
+        *("median_house_value", "median_income", "median_age", "total_rooms", "total_bedrooms", "population"),
+        *("households", "latitude", "longitude"),
+    ),
+    reward="median_house_value",
+    rows=20640,
+    reward_mean=206855.816909,
+    sha256="d61b827b48a88a5f5bec688d2a2430a573611007367f3ec925e449079b7aa89e",
+    source="StatLib, houses (Pace and Barry 1997), https://lib.stat.cmu.edu/datasets/",
+    licence="none stated; public census data",
+    fetch="sklearn.datasets.fetch_california_housing()",
+)
+DATASETS: dict[str, DataSet] = {data.name: data for data in (ABALONE, CADATA)}
+
+
+def abalone(*, scaling: str = "standardize", noise_std: float = 0.01, dtype: torch.dtype = torch.float64) -> Table:
+    """Abalone: 4177 arms with 8 features, rewards (rings) scaled to [0, 1]. Sex is coded M = 1, F = 2, I = 3.
+
+    Args:
+        scaling: `"standardize"` gives every feature mean 0 and population variance 1, `"standardize/sqrt_d"` divides
+            that by √8, `"none"` leaves the measures in their units.
+        noise_std: Standard deviation of the simulated noise, in scaled reward units.
+        dtype: Of arms and rewards.
+
+    Source: UCI Machine Learning Repository, Abalone (Nash et al. 1994). Licence: CC BY 4.0.
+    """
+    return load("abalone", scaling=scaling, noise_std=noise_std, dtype=dtype)
+
+
+def cadata(*, scaling: str = "standardize", noise_std: float = 0.01, dtype: torch.dtype = torch.float64) -> Table:
+    """Cadata (California housing): 20640 arms with 8 features, rewards (median house values) scaled to [0, 1].
+
+    Args:
+        scaling: `"standardize"` gives every feature mean 0 and population variance 1, `"standardize/sqrt_d"` divides
+            that by √8, `"none"` leaves the features in their units.
+        noise_std: Standard deviation of the simulated noise, in scaled reward units.
+        dtype: Of arms and rewards.
+
+    Source: StatLib, houses (Pace and Barry 1997). Licence: none stated; public census data.
+    """
+    return load("cadata", scaling=scaling, noise_std=noise_std, dtype=dtype)
+
+
+def load(name: str, *, scaling: str, noise_std: float, dtype: torch.dtype) -> Table:
+    """The named data set as a table; options as of `abalone`.
+
+    Raises:
+        DataError: If it is not known, is damaged, or can be neither found nor fetched.
+        ArgumentError: If an option is out of its range.
+    """
+    data = dataset(name)
+    known = ", ".join(SCALINGS)
+    require(scaling in SCALINGS, f"scaling must be one of {known}, got {scaling!r}.{nearest(scaling, SCALINGS)}")
+    columns = parse_csv(locate(data), data)
+    arms = np.stack([columns[feature] for feature in data.features], axis=-1)
+    if scaling != "none":
+        arms = (arms - arms.mean(axis=0)) / arms.std(axis=0)
+    if scaling == "standardize/sqrt_d":
+        arms /= math.sqrt(arms.shape[1])
+    values = columns[data.reward]
+    rewards = (values - values.min()) / (values.max() - values.min())
+    return Table(torch.from_numpy(arms).to(dtype), torch.from_numpy(rewards).to(dtype), noise_std, name=name)
+
+
+def dataset(name: str) -> DataSet:
+    """The record of a known data set."""
+    known = ", ".join(DATASETS)
+    require(name in DATASETS, f"Unknown data set {name!r}; known: {known}.{nearest(name, DATASETS)}", DataError)
+    return DATASETS[name]
+
+
+def cache_folder() -> Path:
+    """Where fetched data sets are kept."""
+    if os.environ.get(CACHE_VARIABLE):
+        return Path(os.environ[CACHE_VARIABLE])
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "torchbandits"
+
+
+def find(data: DataSet) -> Path | None:
+    """The verified local file of a data set, or None where it has yet to be fetched.
+
+    Raises:
+        DataError: If a file is there but is not the one that is meant.
+    """
+    folder = os.environ.get(DATA_VARIABLE)
+    if folder and (path := Path(folder) / data.filename).is_file():
+        digest = hashlib.sha256(_read(path)).hexdigest()
+        if digest != data.sha256:
+            raise DataError(
+                f"{path} has sha256 {digest}, expected {data.sha256}. Put the original there, or unset {DATA_VARIABLE}."
+            )
+        return path
+    path = cache_folder() / data.filename
+    return path if path.is_file() else None
+
+
+def locate(data: DataSet) -> Path:
+    """The local file of a data set; fetched, verified and cached first where there is none.
+
+    Raises:
+        DataError: If there is none and it can't be fetched; the message names both ways to get it.
+    """
+    return find(data) or fetch(data)
+
+
+def fetch(data: DataSet) -> Path:
+    """Fetch a data set through scikit-learn, verify it by its size and statistics, and keep it in the cache.
+
+    Raises:
+        DataError: If it can't be fetched, is not what was expected, or can't be written.
+    """
+    try:
+        columns = openml.FETCHERS[data.name](cache_folder())
+    except DataError as error:
+        raise DataError(
+            f"The data set {data.name!r} is not here and could not be fetched ({error}). Either put {data.filename} "
+            f"into a folder and set {DATA_VARIABLE} to it, or go online and run: torchbandits data fetch {data.name}"
+        ) from error
+    verify(columns, data, "What was fetched")
+    path = cache_folder() / data.filename
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    words = {column: {str(number): word for word, number in pairs} for column, pairs in data.codes}
+    lines = [",".join(data.columns)]
+    for values in zip(*(columns[name] for name in data.columns), strict=True):
+        cells = (f"{value:.15g}" for value in values)
+        lines.append(",".join(words.get(n, {}).get(cell, cell) for n, cell in zip(data.columns, cells, strict=True)))
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        os.replace(temporary, path)
+    except OSError as error:
+        if temporary.exists():
+            temporary.unlink()
+        raise DataError(f"{path} can't be written: {error}. Set {CACHE_VARIABLE} to a folder that can.") from error
+    return path
+
+
+def parse_csv(path: Path, data: DataSet) -> dict[str, NDArray[np.float64]]:
+    """Read and verify a file of a data set; words become their codes.
+
+    Raises:
+        DataError: If the header, a cell, the number of rows or the statistics are not as expected.
+    """
+    header, *lines = _read(path).decode("utf-8", errors="replace").splitlines() or [""]
+    if tuple(header.split(",")) != data.columns:
+        raise DataError(f"{path} has columns {header!r}, expected {','.join(data.columns)!r}.")
+    codes = {column: {word: float(number) for word, number in pairs} for column, pairs in data.codes}
+    cells = [line.split(",") for line in lines if line]
+    for number, row in enumerate(cells, start=2):
+        if len(row) != len(data.columns):
+            raise DataError(f"{path}, line {number}: expected {len(data.columns)} cells, got {len(row)}.")
+    columns: dict[str, NDArray[np.float64]] = {}
+    for place, name in enumerate(data.columns):
+        words = codes.get(name)
+        try:
+            columns[name] = np.array([words[row[place]] if words else float(row[place]) for row in cells])
+        except (ValueError, KeyError) as error:
+            expected = ", ".join(words) if words else "numbers"
+            raise DataError(f"{path}, column {name}: expected {expected}: {error}.") from error
+    verify(columns, data, str(path))
+    return columns
+
+
+def verify(columns: dict[str, NDArray[np.float64]], data: DataSet, what: str) -> None:
+    """Refuse columns whose number of rows, finiteness or mean reward are not those of the data set."""
+    rows = len(columns[data.reward])
+    require(rows == data.rows, f"{what} has {rows} rows, but {data.name} has {data.rows}.", DataError)
+    for name in data.columns:
+        require(bool(np.isfinite(columns[name]).all()), f"{what}: column {name} holds NaN or infinity.", DataError)
+    mean = float(columns[data.reward].mean())
+    close = math.isclose(mean, data.reward_mean, rel_tol=1e-6)
+    require(close, f"{what}: the mean of {data.reward} is {mean:.6f}, expected {data.reward_mean:.6f}.", DataError)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise DataError(f"{path} can't be read: {error}.") from error

@@ -1,0 +1,73 @@
+"""Noise on top of expected rewards, drawn row by row from one generator a row."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from torchbandits.environments.base import Environment
+from torchbandits.errors import ArgumentError, ArmIndexError, ShapeError, nearest, require
+
+NOISES = ("gaussian", "uniform")
+
+
+def check_noise(noise_std: float, noise: str) -> None:
+    """Refuse a negative or non-finite `noise_std` and an unknown kind of noise."""
+    require(
+        math.isfinite(noise_std) and noise_std >= 0,
+        f"noise_std must be a finite number that is not negative, got {noise_std}.",
+    )
+    require(noise in NOISES, f"noise must be one of {', '.join(NOISES)}, got {noise!r}.{nearest(noise, NOISES)}")
+
+
+def noisy_rewards(environment: Environment, index: Tensor, generators: Sequence[torch.Generator], noise: str) -> Tensor:
+    """Expected rewards of the picks plus noise.
+
+    Row r draws as many numbers from `generators[r]` as it has picks, in their order, in float64 on the CPU: what other
+    rows hold, how wide the padding is and where the arms live change nothing.
+
+    Args:
+        environment: Gives the expected rewards and `noise_std`: the standard deviation of Gaussian noise, or L of
+            noise uniform on [−L, L].
+        index: `batch_shape x q`, −1 for a place that is not pulled.
+        generators: One CPU generator per row, in row-major order.
+        noise: The kind of noise.
+
+    Returns:
+        `batch_shape x q` rewards; NaN where the index is −1.
+    """
+    check_index(environment, index)
+    # The grouping of draws into rows is the batch shape, so a 1-d index is one row.
+    mask = (index >= 0).reshape(-1, index.shape[-1]).cpu()
+    if len(generators) != mask.shape[0]:
+        raise ShapeError(
+            f"Sampling {tuple(index.shape)} picks needs one generator per row, {mask.shape[0]}, got {len(generators)}."
+        )
+    counts = mask.sum(dim=-1).tolist()
+    draws = [_draw(noise, count, generator) for count, generator in zip(counts, generators, strict=True)]
+    values = torch.zeros(mask.shape, dtype=torch.float64)
+    values[mask] = torch.cat(draws) * environment.noise_std
+    expected = environment.expected(index)
+    return expected + values.reshape(index.shape).to(expected)
+
+
+def check_index(environment: Environment, index: Tensor) -> None:
+    """Refuse an index that is not an integer tensor `batch_shape x q` of arms or −1."""
+    if not isinstance(index, Tensor) or index.dtype not in (torch.int64, torch.int32) or index.ndim < 1:
+        came = f"{index.dtype} {tuple(index.shape)}" if isinstance(index, Tensor) else type(index).__name__
+        raise ShapeError(f"index must be an integer tensor of shape batch_shape x q, got {came}.")
+    num_arms = environment.arms.shape[-2]
+    outside = (index < -1) | (index >= num_arms)
+    if outside.any():
+        raise ArmIndexError(f"Arm indices must be from 0 to {num_arms - 1} (or −1), got {int(index[outside][0])}.")
+
+
+def _draw(noise: str, count: int, generator: torch.Generator) -> Tensor:
+    if generator.device.type != "cpu":
+        raise ArgumentError(f"Noise is drawn from CPU generators, got one on {generator.device}.")
+    if noise == "gaussian":
+        return torch.randn(count, generator=generator, dtype=torch.float64)
+    return 2 * torch.rand(count, generator=generator, dtype=torch.float64) - 1

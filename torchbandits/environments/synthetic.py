@@ -1,0 +1,104 @@
+"""BoTorch's test functions as bandits: their box becomes the unit cube, large is good."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from botorch.test_functions import synthetic as problems
+from botorch.test_functions.base import BaseTestProblem
+from torch import Tensor
+from torch.quasirandom import SobolEngine
+
+from torchbandits.environments.functions import GRID_LIMIT, Function, grid
+from torchbandits.errors import ArgumentError, nearest, require
+
+DESIGNS = ("auto", "grid", "sobol")
+
+FIXED_DIM: dict[str, Callable[[], BaseTestProblem]] = {
+    "beale": problems.Beale,
+    "branin": problems.Branin,
+    "bukin": problems.Bukin,
+    "cosine8": problems.Cosine8,
+    "drop_wave": problems.DropWave,
+    "egg_holder": problems.EggHolder,
+    "holder_table": problems.HolderTable,
+    "six_hump_camel": problems.SixHumpCamel,
+    "three_hump_camel": problems.ThreeHumpCamel,
+}
+ANY_DIM: dict[str, Callable[..., BaseTestProblem]] = {
+    "ackley": problems.Ackley,
+    "dixon_price": problems.DixonPrice,
+    "griewank": problems.Griewank,
+    "hartmann": problems.Hartmann,
+    "levy": problems.Levy,
+    "michalewicz": problems.Michalewicz,
+    "rastrigin": problems.Rastrigin,
+    "rosenbrock": problems.Rosenbrock,
+    "styblinski_tang": problems.StyblinskiTang,
+}
+
+
+def synthetic(
+    name: str,
+    *,
+    dim: int | None = None,
+    num_arms: int = 900,
+    design: str = "auto",
+    scaled: bool = True,
+    noise_std: float = 0.1,
+    noise: str = "uniform",
+    seed: int = 0,
+) -> Function:
+    """A standard test function, turned to be maximised, on arms of the unit cube.
+
+    Args:
+        name: One of `FIXED_DIM` or `ANY_DIM`, such as `"branin"`.
+        dim: Number of features, for the functions that come in any; each has its own default.
+        num_arms: Number of arms; a grid takes the largest one that is not larger.
+        design: `"grid"` (ends included), `"sobol"` (scrambled with `seed`), or `"auto"`: a grid up to two features.
+        scaled: Whether values are mapped to [−1, 1] over the arms.
+        noise_std: L of noise uniform on [−L, L], or the standard deviation of Gaussian noise, scaled reward units.
+        noise: `"uniform"` or `"gaussian"`.
+        seed: Of the Sobol points.
+
+    Source: the functions of `botorch.test_functions`; scaling and noise as Janz et al. 2020, figure 2.
+    """
+    problem = _problem(name, dim)
+    require(design in DESIGNS, f"design must be one of {', '.join(DESIGNS)}, got {design!r}.{nearest(design, DESIGNS)}")
+    require(1 <= num_arms <= GRID_LIMIT, f"num_arms must be from 1 to {GRID_LIMIT}, got {num_arms}.")
+    lower, upper = torch.as_tensor(problem.bounds).to(torch.float64).unbind()
+    features = len(lower)
+    if design == "grid" or (design == "auto" and features <= 2):
+        # A hair above the root, so that 900 ** (1 / 2) counts as 30.
+        arms = grid(features, int(num_arms ** (1 / features) + 1e-9))
+    else:
+        arms = SobolEngine(features, scramble=True, seed=seed).draw(num_arms, dtype=torch.float64)
+
+    def raw(points: Tensor) -> Tensor:
+        return -problem.evaluate_true(lower + points * (upper - lower))
+
+    low, high = raw(arms).aminmax()
+
+    def symmetric(points: Tensor) -> Tensor:
+        return 2 * (raw(points) - low) / (high - low) - 1
+
+    # A function that is flat on its arms has no scale.
+    function = symmetric if scaled and high > low else raw
+    return Function(function, arms, noise_std, name=name, noise=noise)
+
+
+def _problem(name: str, dim: int | None) -> BaseTestProblem:
+    known = [*FIXED_DIM, *ANY_DIM]
+    if name in FIXED_DIM:
+        require(dim is None, f"{name} has a number of features of its own: leave out dim, got {dim}.")
+        problem = FIXED_DIM[name]()
+    elif name in ANY_DIM:
+        require(dim is None or dim >= 1, f"dim must be at least 1, got {dim}.")
+        try:
+            problem = ANY_DIM[name]() if dim is None else ANY_DIM[name](dim=dim)
+        except ValueError as error:
+            raise ArgumentError(f"{name} does not come with dim={dim}: {error}.") from error
+    else:
+        raise ArgumentError(f"Unknown test function {name!r}; known: {', '.join(known)}.{nearest(name, known)}")
+    return problem.to(torch.float64)

@@ -1,0 +1,100 @@
+"""Arms with a table of expected rewards: data sets, recorded benchmarks, anything already evaluated."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchbandits.environments.base import Environment
+from torchbandits.environments.noise import check_noise, noisy_rewards
+from torchbandits.errors import NonFiniteError, ShapeError
+
+
+class Table(Environment):
+    """Arms whose expected rewards are listed.
+
+    Args:
+        arms: `A x d` or `batch_shape x A x d` floating-point features.
+        rewards: `A` or `batch_shape x A` expected rewards, reward units, of the same dtype and device.
+        noise_std: Standard deviation of Gaussian noise, or L of noise uniform on [−L, L]; reward units, 0 for none.
+        name: Shown in tables and figures.
+        noise: `"gaussian"` or `"uniform"`.
+        norm_bound: RKHS norm of the reward function where it is known.
+
+    Raises:
+        ShapeError: If there are no arms or features, or shapes, dtypes or devices do not agree.
+        NonFiniteError: If an arm or a reward is NaN or infinite.
+        ArgumentError: If `noise_std` is negative or the kind of noise unknown.
+    """
+
+    def __init__(
+        self,
+        arms: Tensor,
+        rewards: Tensor,
+        noise_std: float,
+        *,
+        name: str = "table",
+        noise: str = "gaussian",
+        norm_bound: float | None = None,
+    ) -> None:
+        check_noise(noise_std, noise)
+        check_arms(arms)
+        check_rewards(rewards, arms)
+        self.arms = arms
+        self.noise_std = float(noise_std)
+        self.name = name
+        self.noise = noise
+        self.norm_bound = norm_bound
+        self._rewards = rewards
+
+    @property
+    def means(self) -> Tensor:
+        """Expected reward of every arm, `A` or `batch_shape x A`, reward units."""
+        return self._rewards
+
+    def sample(self, index: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
+        """Pull arms: `batch_shape x q` rewards for such an index, NaN where −1; row r draws from `generators[r]`."""
+        return noisy_rewards(self, index, generators, self.noise)
+
+    def to(self, *args: Any, **kwargs: Any) -> Table:
+        """The same table on another device or in another dtype (arguments of `Tensor.to`)."""
+        arms, rewards = self.arms.to(*args, **kwargs), self._rewards.to(*args, **kwargs)
+        return Table(arms, rewards, self.noise_std, name=self.name, noise=self.noise, norm_bound=self.norm_bound)
+
+    def __repr__(self) -> str:
+        """Name and sizes."""
+        return f"Table({self.name!r}, arms={tuple(self.arms.shape)}, noise_std={self.noise_std}, noise={self.noise!r})"
+
+
+def check_arms(arms: Tensor) -> None:
+    """Refuse arms that are not a non-empty, finite floating-point tensor `... x A x d`."""
+    if not isinstance(arms, Tensor) or not arms.is_floating_point() or arms.ndim < 2:
+        raise ShapeError(f"arms must be a floating-point tensor of shape ... x A x d, got {_kind(arms)}.")
+    if 0 in arms.shape:
+        raise ShapeError(f"arms must hold at least one arm and one feature, got shape {tuple(arms.shape)}.")
+    _check_finite("arms", arms)
+
+
+def check_rewards(rewards: Tensor, arms: Tensor) -> None:
+    """Refuse rewards that are not one finite number per arm, of the arms' dtype and device."""
+    if not isinstance(rewards, Tensor) or rewards.shape != arms.shape[:-1]:
+        raise ShapeError(f"rewards must be a tensor of shape {tuple(arms.shape[:-1])}, got {_kind(rewards)}.")
+    if rewards.dtype != arms.dtype or rewards.device != arms.device:
+        raise ShapeError(
+            f"rewards must be {arms.dtype} on {arms.device} like arms, got {rewards.dtype} on {rewards.device}."
+        )
+    _check_finite("rewards", rewards)
+
+
+def _check_finite(name: str, values: Tensor) -> None:
+    finite = values.isfinite()
+    if not finite.all():
+        place = tuple((~finite).nonzero()[0].tolist())
+        raise NonFiniteError(f"{name} must be finite, got {values[place].item()} at {place}.")
+
+
+def _kind(value: object) -> str:
+    return f"{value.dtype} {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__

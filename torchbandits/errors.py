@@ -1,0 +1,58 @@
+"""Exceptions. Every message names what was expected, what came, and what to do about it."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class TorchBanditsError(Exception):
+    """Base of every error that this package raises on purpose."""
+
+
+class ArgumentError(TorchBanditsError, ValueError):
+    """A value outside its range, or an unknown option."""
+
+
+class ShapeError(ArgumentError):
+    """A tensor of the wrong shape, dtype or device."""
+
+
+class NonFiniteError(ArgumentError):
+    """A NaN or an infinity where a number is needed."""
+
+
+class ArmIndexError(ArgumentError, IndexError):
+    """An arm index outside the arm set."""
+
+
+class StateError(TorchBanditsError, RuntimeError):
+    """A call that the current state does not allow, such as forgetting picks that are not pending."""
+
+
+class NumericalError(TorchBanditsError, ArithmeticError):
+    """A factorisation or a sweep that lost its meaning; the state before the call is kept."""
+
+
+class UnsupportedError(TorchBanditsError, NotImplementedError):
+    """A combination that has no meaning, such as the score of a policy that scores nothing."""
+
+
+class DataError(TorchBanditsError, OSError):
+    """A data set that can't be found, fetched or verified, or a record that can't be read or written."""
+
+
+class ConfigError(TorchBanditsError, ValueError):
+    """A configuration file that does not say what it must."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return `" Did you mean 'x'?"` for the closest known name, or an empty string."""
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    return f" Did you mean {close[0]!r}?" if close else ""
+
+
+def require(condition: bool, message: str, error: type[TorchBanditsError] = ArgumentError) -> None:
+    """Raise `error(message)` unless `condition` holds."""
+    if not condition:
+        raise error(message)

@@ -1,0 +1,214 @@
+"""What a configuration file may say. An unknown key is an error that names the file, the place and the nearest key."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    PositiveFloat,
+    PositiveInt,
+    ValidationError,
+    model_validator,
+)
+
+from torchbandits.errors import ConfigError, nearest
+
+
+def _check_smoothness(nu: float) -> float:
+    if nu not in (0.5, 1.5, 2.5):
+        raise ValueError("nu must be 0.5, 1.5 or 2.5")
+    return nu
+
+
+Smoothness = Annotated[float, AfterValidator(_check_smoothness)]
+Lengthscale = PositiveFloat | Annotated[list[PositiveFloat], Field(min_length=1)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class EnvironmentConfig(_Section):
+    """An environment of `torchbandits.environments.registry` and its keyword arguments."""
+
+    name: str
+    options: dict[str, Any] = {}
+
+
+class KernelConfig(_Section):
+    """A GPyTorch kernel: `rbf`, exp(−‖x − x'‖² / 2ℓ²), or `matern` of smoothness `nu`.
+
+    `lengthscale` is in units of the (scaled) features, one number or one per feature; `outputscale`, reward units
+    squared, is 1 where it is left out.
+    """
+
+    name: Literal["rbf", "matern"] = "rbf"
+    lengthscale: Lengthscale = 1.0
+    nu: Smoothness | None = None
+    outputscale: PositiveFloat | None = None
+
+    @model_validator(mode="after")
+    def _check_nu(self) -> KernelConfig:
+        if (self.name == "matern") != (self.nu is not None):
+            raise ValueError("a matern kernel needs nu, and a rbf kernel has none")
+        return self
+
+
+class KernelOverride(_Section):
+    """What a policy's kernel has different from the experiment's."""
+
+    name: Literal["rbf", "matern"] | None = None
+    lengthscale: Lengthscale | None = None
+    nu: Smoothness | None = None
+    outputscale: PositiveFloat | None = None
+
+
+class PolicyConfig(_Section):
+    """A policy of `torchbandits.policies.registry`, its keyword arguments and its name in tables and figures.
+
+    Two strings stand for numbers that are known later: `1/horizon`, and `environment` for the environment's attribute
+    of the option's name (`norm_bound`, `noise_std`).
+    """
+
+    name: str
+    label: Annotated[str, Field(min_length=1)] = ""
+    kernel: KernelOverride = KernelOverride()
+    options: dict[str, Any] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _label_from_name(cls, values: Any) -> Any:
+        if isinstance(values, dict) and isinstance(values.get("name"), str):
+            return {"label": values["name"], **values}
+        return values
+
+    @property
+    def slug(self) -> str:
+        """The label as a folder name."""
+        return re.sub(r"[^a-z0-9_]+", "-", self.label.lower()).strip("-") or "policy"
+
+
+class ExperimentConfig(_Section):
+    """One experiment: every policy on one environment, `repetitions` times.
+
+    Repetition r gives every policy a generator seeded with `seed + r`, and draws a random environment from r too, so
+    that policies are compared in pairs.
+    """
+
+    name: str = "experiment"
+    environment: EnvironmentConfig
+    kernel: KernelConfig = KernelConfig()
+    policies: Annotated[list[PolicyConfig], Field(min_length=1)]
+    horizon: PositiveInt
+    repetitions: PositiveInt = 1
+    seed: Annotated[int, Field(ge=0)] = 0
+    threads: PositiveInt | None = None
+    output: str = ""
+
+    @model_validator(mode="after")
+    def _check_labels(self) -> ExperimentConfig:
+        slugs = [policy.slug for policy in self.policies]
+        twice = sorted({slug for slug in slugs if slugs.count(slug) > 1})
+        if twice:
+            raise ValueError(f"two policies are labelled {twice[0]!r}: give each its own label")
+        return self
+
+    @property
+    def folder(self) -> Path:
+        """Where the results go: `output`, else `results/<name>`."""
+        return Path(self.output) if self.output else Path("results") / self.name
+
+    @property
+    def fingerprint(self) -> str:
+        """Short hash of everything that decides the numbers in the records, but the number of repetitions."""
+        deciding = self.model_dump(mode="json", exclude={"name", "output", "repetitions"})
+        return hashlib.sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest()[:16]
+
+    def dump(self) -> str:
+        """The resolved configuration as YAML that `load_config` reads back to an equal one."""
+        return yaml.safe_dump(self.model_dump(mode="json", exclude_none=True), sort_keys=False, allow_unicode=True)
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML 1.1 as PyYAML reads it, but `1e-4` is a number (as in YAML 1.2) and a key given twice is an error."""
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value if key.tag != "tag:yaml.org,2002:merge"]
+        for key in keys:
+            if keys.count(key) > 1:
+                raise yaml.constructor.ConstructorError(None, None, f"key {key!r} is given twice", node.start_mark)
+        return super().construct_mapping(node, deep=deep)
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
+)
+
+
+def load_config(path: str | os.PathLike[str]) -> ExperimentConfig:
+    """Read a configuration file.
+
+    Raises:
+        ConfigError: If it can't be read, is not YAML, or does not say what it must; every fault is named.
+    """
+    source = Path(path)
+    try:
+        values = yaml.load(source.read_text(encoding="utf-8"), Loader=_Loader)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{source}: can't be read: {error}") from error
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{source}: not YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(values, dict):
+        raise ConfigError(f"{source}: expected a mapping of keys to values, got {type(values).__name__}.")
+    return parse_config({"name": source.stem, **values}, str(source))
+
+
+def parse_config(values: dict[str, Any], source: str) -> ExperimentConfig:
+    """Check the values of a configuration; `source` names it in errors.
+
+    Raises:
+        ConfigError: If they do not say what they must; every fault is named.
+    """
+    try:
+        return ExperimentConfig.model_validate(values)
+    except ValidationError as error:
+        raise ConfigError(f"{source}: {'; '.join(_faults(error))}.") from error
+
+
+def _faults(error: ValidationError) -> Iterator[str]:
+    for fault in error.errors(include_url=False):
+        place, kind, given = fault["loc"], fault["type"], fault["input"]
+        path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place).lstrip(".")
+        if kind == "extra_forbidden":
+            known = _known_keys(place[:-1])
+            hint = nearest(str(place[-1]), known) or f" Known keys: {', '.join(known)}"
+            yield f"{path}: unknown key.{hint}"
+        elif kind == "missing":
+            yield f"{path}: missing"
+        elif kind == "value_error":
+            yield f"{path or 'the whole'}: {fault['ctx']['error']}"
+        else:
+            hint = nearest(given, ("rbf", "matern")) if kind == "literal_error" and isinstance(given, str) else ""
+            yield f"{path}: {fault['msg']}, got {given!r}.{hint}".rstrip(".")
+
+
+def _known_keys(place: tuple[int | str, ...]) -> list[str]:
+    sections: dict[str, type[BaseModel]] = {
+        "": ExperimentConfig,
+        "environment": EnvironmentConfig,
+        "kernel": KernelConfig,
+        "policies": PolicyConfig,
+        "policies.kernel": KernelOverride,
+    }
+    return list(sections[".".join(part for part in place if isinstance(part, str))].model_fields)

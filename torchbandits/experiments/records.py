@@ -1,0 +1,58 @@
+"""The records of an experiment on disk: `OUTPUT/records/<policy>/<seed>/{pulls,batches}.parquet`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from torchbandits.errors import DataError, require
+from torchbandits.experiments.config import ExperimentConfig, load_config
+from torchbandits.history import History
+
+RECORDS = "records"
+CONFIG = "config.yaml"
+
+
+@dataclass(frozen=True)
+class Record:
+    """One run: the place of its policy in the configuration, its seed, and its history."""
+
+    place: int
+    label: str
+    seed: int
+    history: History
+
+
+def record_folder(output: Path, slug: str, seed: int) -> Path:
+    """Where the record of a policy and a seed is kept."""
+    return output / RECORDS / slug / str(seed)
+
+
+def load_records(folder: Path) -> tuple[ExperimentConfig, list[Record]]:
+    """Read an experiment's records back.
+
+    Args:
+        folder: The experiment's output folder, or `records` inside it.
+
+    Returns:
+        The resolved configuration, and the records that were made with it, in its order. Runs that are missing, or
+        were left behind by an earlier configuration, are left out.
+
+    Raises:
+        DataError: If there is no record of the configuration, or one is damaged.
+        ConfigError: If the configuration can't be read.
+    """
+    output = folder.parent if folder.name == RECORDS and not (folder / CONFIG).is_file() else folder
+    require((output / CONFIG).is_file(), f"{output} is not an experiment's output: it holds no {CONFIG}.", DataError)
+    config = load_config(output / CONFIG)
+    records = []
+    for place, policy in enumerate(config.policies):
+        for seed in range(config.seed, config.seed + config.repetitions):
+            source = record_folder(output, policy.slug, seed)
+            if not source.is_dir():
+                continue
+            history = History.from_parquet(source)
+            if history.metadata.get("fingerprint") == config.fingerprint:
+                records.append(Record(place, policy.label, seed, history))
+    require(bool(records), f"{output / RECORDS} holds no record of {output / CONFIG}. Run the experiment.", DataError)
+    return config, records

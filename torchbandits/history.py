@@ -1,0 +1,299 @@
+"""The record of a run: one line per pull, one line per batch, in flat columns that grow by doubling.
+
+Nothing here is needed to continue a run. The history and the journal are the only records that grow with the number of
+pulls; no Python object is made per pull.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from torchbandits.errors import ArgumentError, DataError, ShapeError, require
+from torchbandits.types import Report
+
+try:
+    import pyarrow
+    import pyarrow.parquet
+except ImportError:  # an extra: everything but Parquet works without it
+    pyarrow = None
+
+PULL_COLUMNS: dict[str, type] = {
+    "row": np.int64,
+    "t": np.int64,
+    "batch": np.int64,
+    "arm": np.int64,
+    "reward": np.float64,
+    "regret": np.float64,
+}
+BATCH_COLUMNS: dict[str, type] = {
+    "row": np.int64,
+    "batch": np.int64,
+    "t": np.int64,
+    "size": np.int64,
+    "dictionary_size": np.int64,
+    "distinct_arms": np.int64,
+    "width": np.float64,
+    "information_gain": np.float64,
+    "certificate": np.float64,
+    "recommended": np.int64,
+    "simple_regret": np.float64,
+    "seconds": np.float64,
+}
+_METADATA_KEY = b"torchbandits"
+_FILES = ("pulls.parquet", "batches.parquet")
+
+
+class _Columns:
+    """Named columns of one length in buffers that double, so that an append costs what it adds."""
+
+    def __init__(self, dtypes: dict[str, type], capacity: int = 64) -> None:
+        self.length = 0
+        self._buffers: dict[str, NDArray[Any]] = {name: np.empty(capacity, dtype) for name, dtype in dtypes.items()}
+
+    def append(self, count: int, values: dict[str, Any]) -> None:
+        """Write `count` lines; every value is a scalar or an array of that length."""
+        end = self.length + count
+        capacity = len(next(iter(self._buffers.values())))
+        if end > capacity:
+            room = max(end, 2 * capacity) - capacity
+            for name, buffer in self._buffers.items():
+                self._buffers[name] = np.concatenate([buffer, np.empty(room, buffer.dtype)])
+        for name, buffer in self._buffers.items():
+            buffer[self.length : end] = values[name]
+        self.length = end
+
+    def views(self) -> dict[str, NDArray[Any]]:
+        """The filled part of every column, read-only and without a copy."""
+        views = {name: buffer[: self.length] for name, buffer in self._buffers.items()}
+        for view in views.values():
+            view.flags.writeable = False
+        return views
+
+
+class History:
+    """What a run pulled and what each batch left behind.
+
+    Args:
+        batch_size: Number of batch rows (replicates, seeds) that are recorded side by side; `rows` in the shapes below.
+        metadata: Anything JSON can hold; it travels with the Parquet files.
+
+    `t` and `batch` count from 1 within a row and count what was recorded here, not history observed from elsewhere.
+    """
+
+    def __init__(self, batch_size: int = 1, metadata: dict[str, Any] | None = None) -> None:
+        require(batch_size >= 1, f"batch_size must be at least 1, got {batch_size}.")
+        self.batch_size = batch_size
+        self.metadata: dict[str, Any] = dict(metadata or {})
+        self._pulls = _Columns(PULL_COLUMNS)
+        self._batches = _Columns(BATCH_COLUMNS)
+        self._t = np.zeros(batch_size, np.int64)
+        self._batch = np.zeros(batch_size, np.int64)
+
+    def record(
+        self,
+        *,
+        index: Tensor,
+        rewards: Tensor,
+        regret: Tensor,
+        report: Report,
+        recommended: Tensor,
+        simple_regret: Tensor,
+        seconds: float,
+    ) -> None:
+        """Append one ask and tell. A row whose whole `index` is −1 adds nothing.
+
+        Args:
+            index: `rows x q`, arms pulled; −1 where masked.
+            rewards: `rows x q`, reward units; ignored where masked.
+            regret: `rows x q`, reward units, NaN where unknown; ignored where masked.
+            report: The state after the tell, one number per row.
+            recommended: `rows`, the arm that would be recommended now; −1 for none.
+            simple_regret: `rows`, regret of that arm, reward units; NaN where unknown.
+            seconds: Wall time of this ask and tell, the environment's own time left out. Rows of a batch share it.
+
+        Raises:
+            ShapeError: If a shape is not as above; nothing is recorded then.
+        """
+        arms = _array(index, np.int64)
+        if arms.ndim != 2 or arms.shape[0] != self.batch_size:
+            raise ShapeError(f"index must be rows x q with {self.batch_size} rows, got {tuple(arms.shape)}.")
+        reward, lost = _array(rewards, np.float64), _array(regret, np.float64)
+        for name, values in (("rewards", reward), ("regret", lost)):
+            if values.shape != arms.shape:
+                raise ShapeError(f"{name} must be shaped like index, {arms.shape}, got {values.shape}.")
+        per_row = {
+            "dictionary_size": report.dictionary_size,
+            "distinct_arms": report.distinct_arms,
+            "width": report.width,
+            "information_gain": report.information_gain,
+            "certificate": report.certificate,
+            "recommended": recommended,
+            "simple_regret": simple_regret,
+        }
+        columns = {name: self._per_row(name, value) for name, value in per_row.items()}
+        mask = arms >= 0
+        sizes = mask.sum(axis=1)
+        active = np.flatnonzero(sizes)
+        rows, places = np.nonzero(mask)
+        pulls = {
+            "row": rows,
+            "t": self._t[rows] + mask.cumsum(axis=1)[rows, places],
+            "batch": self._batch[rows] + 1,
+            "arm": arms[mask],
+            "reward": reward[mask],
+            "regret": lost[mask],
+        }
+        self._pulls.append(len(rows), pulls)
+        self._t += sizes
+        self._batch[active] += 1
+        batches = {name: values[active] for name, values in columns.items()}
+        batches |= {"row": active, "batch": self._batch[active], "t": self._t[active], "size": sizes[active]}
+        self._batches.append(len(active), batches | {"seconds": seconds})
+
+    def _per_row(self, name: str, values: Tensor) -> NDArray[Any]:
+        array = _array(values, BATCH_COLUMNS[name]).reshape(-1)
+        if array.shape != (self.batch_size,):
+            raise ShapeError(f"{name} must hold one number per row, {self.batch_size}, got {tuple(values.shape)}.")
+        return array
+
+    @property
+    def pulls(self) -> dict[str, NDArray[Any]]:
+        """One line per pull: row, t, batch, arm, reward, regret (reward units). Read-only views."""
+        return self._pulls.views()
+
+    @property
+    def batches(self) -> dict[str, NDArray[Any]]:
+        """One line per batch of a row: row, batch, t (pulls told after it), size, dictionary_size, distinct_arms,
+        width, information_gain (nats), certificate, recommended, simple_regret (reward units) and seconds."""
+        return self._batches.views()
+
+    def row(self, row: int = 0) -> History:
+        """The history of one row alone, as row 0 of a new one; it shares nothing with this."""
+        self._check_row(row)
+        single = History(1, self.metadata)
+        for name in ("_pulls", "_batches"):
+            views = getattr(self, name).views()
+            chosen = views["row"] == row
+            columns = {key: values[chosen] for key, values in views.items()} | {"row": 0}
+            getattr(single, name).append(int(chosen.sum()), columns)
+        single._t[0], single._batch[0] = self._t[row], self._batch[row]
+        return single
+
+    @property
+    def num_pulls(self) -> NDArray[np.int64]:
+        """Pulls recorded in each row, `rows`."""
+        return self._t.copy()
+
+    def cumulative_regret(self, row: int = 0) -> NDArray[np.float64]:
+        """Sum of the regret of the first t pulls of a row for t = 1, 2, …, reward units; NaN from the first unknown."""
+        self._check_row(row)
+        pulls = self.pulls
+        return np.cumsum(pulls["regret"][pulls["row"] == row])
+
+    def summary(self, row: int = 0) -> dict[str, float]:
+        """The row in a few numbers: pulls, batches, distinct arms, dictionary size, regret, simple regret, seconds."""
+        self._check_row(row)
+        batches = self.batches
+        mine = np.flatnonzero(batches["row"] == row)
+        regret = self.cumulative_regret(row)
+        last = ("distinct_arms", "dictionary_size", "simple_regret")
+        summary = {"pulls": float(self._t[row]), "batches": float(len(mine))}
+        summary |= {name: float(batches[name][mine[-1]]) if len(mine) else float("nan") for name in last}
+        summary["regret"] = float(regret[-1]) if len(regret) else 0.0
+        summary["seconds"] = float(batches["seconds"][mine].sum())
+        return summary
+
+    def _check_row(self, row: int) -> None:
+        require(0 <= row < self.batch_size, f"row must be from 0 to {self.batch_size - 1}, got {row}.")
+
+    def __len__(self) -> int:
+        """Pulls recorded in all rows together."""
+        return self._pulls.length
+
+    def __repr__(self) -> str:
+        """Rows, pulls and batches."""
+        return f"History(rows={self.batch_size}, pulls={self._pulls.length}, batches={self._batches.length})"
+
+    def __eq__(self, other: object) -> bool:
+        """Same rows, metadata and numbers, NaN equal to NaN."""
+        if not isinstance(other, History):
+            return NotImplemented
+        if (self.batch_size, self.metadata) != (other.batch_size, other.metadata):
+            return False
+        pairs = ((self.pulls, other.pulls), (self.batches, other.batches))
+        return all(np.array_equal(a[k], b[k], equal_nan=True) for a, b in pairs for k in a)
+
+    def to_parquet(self, folder: str | os.PathLike[str]) -> None:
+        """Write `pulls.parquet` and `batches.parquet` into `folder`, each whole or not at all.
+
+        Both are written beside their places before either is moved there. Metadata is kept as JSON in both schemas.
+
+        Raises:
+            DataError: If pyarrow is missing or the folder can't be written.
+            ArgumentError: If the metadata is not JSON.
+        """
+        _need_pyarrow()
+        try:
+            header = json.dumps({"batch_size": self.batch_size, "metadata": self.metadata})
+        except (TypeError, ValueError) as error:
+            raise ArgumentError(f"History metadata must be JSON to be written, but {error}.") from error
+        target = Path(folder)
+        temporary: list[Path] = []
+        try:
+            target.mkdir(parents=True, exist_ok=True)
+            for name, columns in zip(_FILES, (self.pulls, self.batches), strict=True):
+                path = target / f".{name}.{os.getpid()}.tmp"
+                temporary.append(path)
+                table = pyarrow.table(dict(columns)).replace_schema_metadata({_METADATA_KEY: header})
+                pyarrow.parquet.write_table(table, path, compression="zstd")
+            for path, name in zip(temporary, _FILES, strict=True):
+                os.replace(path, target / name)
+        except OSError as error:
+            raise DataError(f"The history can't be written to {target}: {error}.") from error
+        finally:
+            for leftover in temporary:
+                leftover.unlink(missing_ok=True)
+
+    @classmethod
+    def from_parquet(cls, folder: str | os.PathLike[str]) -> History:
+        """Read what `to_parquet` wrote; recording may go on from there.
+
+        Raises:
+            DataError: If pyarrow is missing, or the two files are missing, unreadable or not of one run.
+        """
+        _need_pyarrow()
+        source = Path(folder)
+        try:
+            tables = [pyarrow.parquet.read_table(source / name) for name in _FILES]
+            headers = [json.loads(table.schema.metadata[_METADATA_KEY]) for table in tables]
+            columns = [
+                {name: table.column(name).to_numpy() for name in names}
+                for table, names in zip(tables, (PULL_COLUMNS, BATCH_COLUMNS), strict=True)
+            ]
+        except (OSError, KeyError, TypeError, ValueError, pyarrow.ArrowException) as error:
+            raise DataError(f"{source} does not hold a history ({' and '.join(_FILES)}): {error}.") from error
+        pulls, batches = columns
+        whole = headers[0] == headers[1] and len(pulls["row"]) == int(batches["size"].sum())
+        require(whole, f"{source}: {_FILES[0]} and {_FILES[1]} are not of the same run. Write them again.", DataError)
+        history = cls(headers[0]["batch_size"], headers[0]["metadata"])
+        history._pulls.append(len(pulls["row"]), pulls)
+        history._batches.append(len(batches["row"]), batches)
+        history._t += np.bincount(pulls["row"], minlength=history.batch_size)
+        history._batch += np.bincount(batches["row"], minlength=history.batch_size)
+        return history
+
+
+def _array(values: Tensor, dtype: type) -> NDArray[Any]:
+    return values.detach().cpu().numpy().astype(dtype, copy=False)
+
+
+def _need_pyarrow() -> None:
+    message = 'Parquet files need pyarrow, which is not installed: pip install "torchbandits[experiments]".'
+    require(pyarrow is not None, message, DataError)

@@ -1,0 +1,107 @@
+"""V = ZᵀNZ + λI, kept as a square root of its inverse so that a pull is one rank-one update."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from torchbandits.errors import NumericalError, require
+from torchbandits.linalg.roots import cholesky, solve_lower
+from torchbandits.types import Rect, Square
+
+# Rank-one updates touch J three times, a refactorisation costs 2m³/3 at matmul speed: measured on two cores in float64,
+# k updates win while k is below m / 24 (m from 64 to 1024; see scripts/benchmark_linalg.py).
+_UPDATES_PER_REFACTOR = 24
+
+
+class Precision:
+    r"""The ridge matrix V and a root J of its inverse, V⁻¹ = J Jᵀ.
+
+    A pull of features z with weight n is Potter's square-root update, vectorised and free of subtractions of V:
+
+    .. math:: p = \sqrt n J^T z, \quad J \leftarrow J - \beta (J p) p^T, \quad
+              \beta = (1 - 1/\sqrt{1 + |p|^2}) / |p|^2
+
+    Args:
+        matrix: `batch_shape x m x m`, V. Padded places hold λ on the diagonal.
+    """
+
+    def __init__(self, matrix: Square) -> None:
+        self.matrix = self.root = matrix
+        self.log_det = matrix.new_zeros(matrix.shape[:-2])
+        self.refactor_()
+
+    def refactor_(self) -> Precision:
+        """Recompute the root from the matrix. Cost O(m³)."""
+        factor, good = cholesky(self.matrix)
+        finite = ~factor.isnan().any(dim=-1).any(dim=-1)
+        require(bool((good | ~finite).all()), "the ridge matrix ZᵀNZ + λI is not positive definite in this precision: "
+                "use float64, or a larger regularization.", NumericalError)
+        eye = torch.eye(factor.shape[-1], dtype=factor.dtype, device=factor.device)
+        self.root = solve_lower(factor, eye.expand_as(factor)).mT
+        self.log_det = 2 * factor.diagonal(dim1=-2, dim2=-1).log().sum(dim=-1)
+        return self
+
+    def update_(self, features: Rect, weights: Tensor) -> Precision:
+        """Add k weighted pulls by rank-one updates, or by refactorisation where that is faster.
+
+        Args:
+            features: `batch_shape x k x m`, one row per distinct point.
+            weights: `batch_shape x k`, non-negative; 0 changes nothing.
+
+        Cost: O(k m²), or O(k m² + m³) when k exceeds the measured crossover.
+        """
+        scaled = features * weights.clamp_min(0).sqrt().unsqueeze(-1)
+        self.matrix = self.matrix + scaled.mT @ scaled
+        if scaled.shape[-2] * _UPDATES_PER_REFACTOR > self.matrix.shape[-1]:
+            return self.refactor_()
+        for z in scaled.unbind(dim=-2):
+            p = (self.root.mT @ z.unsqueeze(-1)).squeeze(-1)
+            s = p.square().sum(dim=-1, keepdim=True)
+            # (1 − 1/√(1+s))/s without cancellation: 1 / (√(1+s) (1 + √(1+s))).
+            beta = 1 / ((1 + s).sqrt() * (1 + (1 + s).sqrt()))
+            self.root = self.root - (self.root @ p.unsqueeze(-1)) * (beta * p).unsqueeze(-2)
+            self.log_det = self.log_det + torch.log1p(s.squeeze(-1))
+        return self
+
+    def whiten(self, features: Rect) -> Tensor:
+        """Jᵀ z for features `batch_shape x m x n`; its squared column norms are zᵀV⁻¹z. Cost O(m² n)."""
+        return self.root.mT @ features
+
+    def solve(self, right: Rect) -> Tensor:
+        """V⁻¹ `right`, `batch_shape x m x c`. Cost O(m² c)."""
+        return self.root @ (self.root.mT @ right)
+
+
+def shrinkage_root(pulled: Rect, regularization: float, padding: Tensor | None = None) -> Tensor:
+    r"""Q with Q Qᵀ = I/λ − V⁻¹ for V = BᵀB + λI: the part of the prior that the data has explained.
+
+    .. math:: I/\lambda - V^{-1} = L^{-T} (L^T L / \lambda - I) L^{-1}, \quad V = L L^T
+
+    so a second Cholesky gives Q. Where it breaks down (directions that the data hardly touches) the row takes the
+    singular vectors of B, whose small values are accurate where those of BᵀB are not.
+
+    Args:
+        pulled: `batch_shape x u x m`, B = √N Z: features of the pulled points, scaled by the square root of the weight.
+        regularization: λ > 0.
+        padding: `batch_shape x m` booleans, coordinates that are zero in every feature; their part of Q is arbitrary.
+
+    Returns:
+        `batch_shape x m x m`. Cost O(u m² + m³).
+    """
+    u, m = pulled.shape[-2:]
+    eye = torch.eye(m, dtype=pulled.dtype, device=pulled.device)
+    ridge = regularization * eye
+    if padding is not None:
+        ridge = ridge + torch.diag_embed(regularization * padding.to(pulled.dtype))
+    factor, _ = cholesky(pulled.mT @ pulled + ridge)
+    inner, good = cholesky(factor.mT @ factor / regularization - eye)
+    root = torch.linalg.solve_triangular(factor.mT, inner, upper=True)
+    finite = torch.isfinite(pulled).all(dim=-1).all(dim=-1)
+    failed = (~good & finite)[..., None, None]
+    if not bool(failed.any()):
+        return root
+    _, values, right = torch.linalg.svd(torch.where(failed, pulled, 0.0), full_matrices=False)
+    shrunk = right.mT * (values / (regularization * (regularization + values.square())).sqrt()).unsqueeze(-2)
+    shrunk = nn.functional.pad(shrunk, (0, max(0, m - u)))
+    return torch.where(failed, shrunk, root)

@@ -1,0 +1,128 @@
+"""Square roots of kernel matrices that may be singular, row by row of a batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from torchbandits.types import Rect, Square
+
+
+def solve_lower(factor: Square, right: Rect) -> Tensor:
+    """Solve `factor @ X = right` for a lower-triangular factor, `batch_shape x m x n`. Cost O(m² n)."""
+    return torch.linalg.solve_triangular(factor, right, upper=False)
+
+
+def cholesky(matrix: Square) -> tuple[Tensor, Tensor]:
+    """Cholesky factor of each row of the batch and whether it succeeded, without jitter.
+
+    Args:
+        matrix: `batch_shape x m x m`, symmetric; only the lower triangle is read.
+
+    Returns:
+        `batch_shape x m x m` lower-triangular factors (the identity where it failed, NaN where the input has one) and
+        `batch_shape` booleans. One bad row changes no other row. Cost O(m³).
+    """
+    finite = torch.isfinite(matrix.tril()).all(dim=-1).all(dim=-1)
+    eye = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
+    factor, info = torch.linalg.cholesky_ex(torch.where(finite[..., None, None], matrix, eye))
+    good = (info == 0) & finite
+    factor = torch.where(good[..., None, None], factor, eye)
+    return torch.where(finite[..., None, None], factor, torch.nan), good
+
+
+@dataclass(frozen=True)
+class InverseRoot:
+    """R with R Rᵀ = K⁺ for a symmetric positive semi-definite K, one choice of root per batch row.
+
+    Rows where the Cholesky factor L is accurate use R = L⁻ᵀ through triangular solves; the others the truncated
+    eigenvectors R = U Λ^{−1/2}. Either gives the same Gaussian posterior.
+
+    Attributes:
+        factor: `batch_shape x m x m`, L, or the identity in rows that use `pseudo`.
+        pseudo: `batch_shape x m x m`, R in rows that fell back and zero elsewhere; None when no row did.
+        fallback: `batch_shape`, which rows use `pseudo`.
+    """
+
+    factor: Tensor
+    pseudo: Tensor | None
+    fallback: Tensor
+
+    def embed(self, columns: Rect) -> Tensor:
+        """Rᵀ `columns`: kernel columns `batch_shape x m x n` to features `batch_shape x m x n`. Cost O(m² n)."""
+        features = solve_lower(self.factor, columns)
+        if self.pseudo is None:
+            return features
+        return torch.where(self.fallback[..., None, None], self.pseudo.mT @ columns, features)
+
+    def lift(self, features: Rect) -> Tensor:
+        """R `features`, the adjoint of `embed`, `batch_shape x m x n`. Cost O(m² n)."""
+        lifted = torch.linalg.solve_triangular(self.factor.mT, features, upper=True)
+        if self.pseudo is None:
+            return lifted
+        return torch.where(self.fallback[..., None, None], self.pseudo @ features, lifted)
+
+
+def inverse_root(matrix: Square, floor: float | Tensor = 0.0) -> InverseRoot:
+    r"""Square root of the pseudo-inverse of each row of a batch, never with jitter.
+
+    A Cholesky factor is kept when each squared pivot exceeds `max(floor, 64, m) · eps · max diag`; below that a
+    pivot is rounding, and the row takes the eigenvectors with larger eigenvalues instead (Calandriello et al. 2019,
+    eq. 5 with the pseudo-inverse).
+
+    Args:
+        matrix: `batch_shape x m x m` symmetric positive semi-definite. Padded places hold an identity row and column.
+        floor: Squared pivots at or below this absolute value count as zero (units of the matrix).
+
+    Returns:
+        The root. Rows with NaN give NaN features and touch no other row. Cost O(m³).
+    """
+    m = matrix.shape[-1]
+    factor, good = cholesky(matrix)
+    scale = matrix.diagonal(dim1=-2, dim2=-1).amax(dim=-1) if m else matrix.new_zeros(matrix.shape[:-2])
+    threshold = torch.maximum(max(64, m) * torch.finfo(matrix.dtype).eps * scale, torch.as_tensor(floor).to(scale))
+    if m:
+        pivots = factor.diagonal(dim1=-2, dim2=-1).square().amin(dim=-1)
+        good = good & (pivots > threshold)
+    finite = torch.isfinite(scale) & ~factor.isnan().any(dim=-1).any(dim=-1)
+    fallback = ~good & finite
+    if not bool(fallback.any()):
+        return InverseRoot(factor, None, fallback)
+    eye = torch.eye(m, dtype=matrix.dtype, device=matrix.device)
+    lower = torch.where(fallback[..., None, None], matrix, eye).tril()
+    values, vectors = torch.linalg.eigh(lower + lower.tril(-1).mT)
+    kept = values > threshold[..., None]
+    pseudo = vectors * torch.where(kept, values, torch.inf).rsqrt()[..., None, :]
+    pseudo = torch.where(fallback[..., None, None], pseudo, 0.0)
+    return InverseRoot(torch.where(fallback[..., None, None], eye, factor), pseudo, fallback)
+
+
+def append_row(factor: Square, column: Tensor, diagonal: Tensor, floor: float | Tensor = 0.0) -> tuple[Tensor, Tensor]:
+    r"""Cholesky factor of a kernel matrix with one more point.
+
+    .. math:: l = L^{-1} k, \quad r = k(x,x) - \|l\|^2, \quad L' = [[L, 0], [l^T, \sqrt r]]
+
+    Where the residual r is at most `max(floor, 64 eps k(x,x))` the point adds nothing: its row and column become
+    those of the identity, and its feature is to be read as zero.
+
+    Args:
+        factor: `batch_shape x m x m` lower triangular.
+        column: `batch_shape x m`, kernel values between the new point and the old ones.
+        diagonal: `batch_shape`, k(x, x) of the new point.
+        floor: Absolute residual below which the point is skipped.
+
+    Returns:
+        `batch_shape x (m+1) x (m+1)` factor and `batch_shape` booleans, True where the point was appended. O(m²).
+    """
+    m = factor.shape[-1]
+    row = solve_lower(factor, column.unsqueeze(-1)).squeeze(-1)
+    residual = diagonal - row.square().sum(dim=-1)
+    threshold = (64 * torch.finfo(factor.dtype).eps * diagonal).clamp_min(torch.as_tensor(floor).to(diagonal))
+    kept = residual > threshold
+    grown = factor.new_zeros(*factor.shape[:-2], m + 1, m + 1)
+    grown[..., :m, :m] = factor
+    grown[..., m, :m] = torch.where(kept[..., None], row, 0.0)
+    grown[..., m, m] = torch.where(kept, residual, 1.0).sqrt()
+    return grown, kept

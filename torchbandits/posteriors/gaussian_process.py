@@ -1,0 +1,322 @@
+"""The Gaussian-process posterior: an embedding with a regression, callable on any points."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import gpytorch
+import torch
+from torch import Tensor, nn
+
+from torchbandits.embeddings import Nystrom, evaluate_kernel, kernel_diagonal
+from torchbandits.linalg import shrinkage_root
+from torchbandits.posteriors.regression import Conditioning, Regression
+from torchbandits.posteriors.statistics import Statistics
+from torchbandits.types import Marginals, PerPoint, PickMask, Points, Rect
+
+# A dictionary point whose residual k(x,x) − |z|² is below this part of λ changes no variance that can be told apart.
+_RESIDUAL_TOLERANCE = 1e-10
+
+
+@dataclass(frozen=True)
+class _Fit:
+    """The factors derived from the statistics: dropped when they change, never saved."""
+
+    rows: Tensor  # batch_shape x m, dictionary rows, padded with 0
+    mask: Tensor  # batch_shape x m
+    embedding: Nystrom
+    features: Tensor  # batch_shape x m x u, z of the distinct points
+    regression: Regression
+
+
+class GaussianProcess(nn.Module):
+    r"""Posterior of f ~ GP(μ₀, k) given weighted sums of rewards with noise variance λ, in reward units.
+
+    .. math:: \mu(x) = \mu_0 + z(x)^T w, \quad
+              \sigma^2(x) = k(x,x) - |z(x)|^2 + \lambda z(x)^T V^{-1} z(x), \quad V = Z^T N Z + \lambda I
+
+    With every distinct point in the dictionary this is the exact posterior; with some of them, the deterministic
+    training conditional (DTC) of BKB and BBKB. Everything is computed in float64 and returned in the points' dtype.
+
+    Args:
+        kernel: Any GPyTorch kernel; deep-copied, so that the copy moves, is saved and is fitted.
+        regularization: λ > 0, reward units squared.
+        dim: Number of features of a point.
+        batch_shape: Leading dimensions; broadcast with the kernel's.
+        sparse: Keep a dictionary of some of the points (`set_dictionary_`) instead of all.
+        prior_mean: μ₀, or `"estimate"` for the average of all rewards told.
+        device: Where the buffers live.
+
+    Source: Rasmussen & Williams 2006, ch. 2; Calandriello et al. 2019, eq. 4–5.
+    """
+
+    dictionary: Tensor
+    pending_points: Tensor
+    pending: Tensor
+
+    def __init__(
+        self,
+        kernel: gpytorch.kernels.Kernel,
+        regularization: float,
+        *,
+        dim: int,
+        batch_shape: torch.Size | tuple[int, ...] = (),
+        sparse: bool = False,
+        prior_mean: float | str = 0.0,
+        device: torch.device | None = None,
+    ) -> None:
+        super().__init__()
+        batch_shape = torch.Size(batch_shape)
+        self.kernel = copy.deepcopy(kernel).to(dtype=torch.float64, device=device)
+        self.kernel.requires_grad_(False)
+        self.regularization, self.sparse, self.prior_mean = float(regularization), sparse, prior_mean
+        self.statistics = Statistics(dim, batch_shape, device)
+        self.register_buffer("dictionary", torch.zeros(*batch_shape, 0, dtype=torch.bool, device=device))
+        self.register_buffer("pending_points", self.statistics.points)
+        self.register_buffer("pending", self.statistics.weights)
+        self._fit: _Fit | None = None
+
+    @property
+    def batch_shape(self) -> torch.Size:
+        """Leading dimensions of the posterior."""
+        return self.statistics.num_rows.shape
+
+    # ------------------------------------------------------------------ what is learned
+
+    def append_(self, points: Points, new: PickMask) -> Tensor:
+        """Add distinct points without pulls, `batch_shape x p x d`; returns their rows (−1 where `new` is False)."""
+        rows = self.statistics.append_(points, new)
+        grown = self.statistics.size - self.dictionary.shape[-1]
+        self.dictionary = nn.functional.pad(self.dictionary, (0, grown))
+        if not self.sparse:
+            self.dictionary = self.statistics.mask
+        self._fit = self._grown_fit(points, new, rows) if self._fit is not None else None
+        return rows
+
+    def add_(self, rows: Tensor, counts: Tensor, sums: Tensor, squares: Tensor) -> GaussianProcess:
+        """Add pulls of known rows (`batch_shape x p` each; row −1 is ignored). O(u), or O(p m²) once factorised."""
+        self.statistics.add_(rows, counts, sums, squares)
+        if self._fit is not None:
+            fit, kept = self._fit, rows >= 0
+            Z_mp = fit.features.gather(-1, rows.clamp_min(0).unsqueeze(-2).expand(*fit.features.shape[:-1], -1))
+            targets = self.targets_of(torch.where(kept, counts, 0.0), torch.where(kept, sums, 0.0))
+            fit.regression.update_(Z_mp.mT, torch.where(kept, counts, 0.0), targets)
+        return self
+
+    def set_dictionary_(self, dictionary: Tensor) -> GaussianProcess:
+        """Choose the dictionary among the distinct points, `batch_shape x u` booleans (sparse posteriors only)."""
+        self.dictionary = dictionary & self.statistics.mask
+        self._fit = None
+        return self
+
+    def set_pending_(self, points: Points, counts: PerPoint) -> GaussianProcess:
+        """Hallucinate pulls whose rewards are not known: variances shrink, means stay. Zero counts undo it exactly.
+
+        Args:
+            points: `batch_shape x p x d`.
+            counts: `batch_shape x p`.
+        """
+        self.pending_points, self.pending = points.double(), counts.double()
+        return self
+
+    # ------------------------------------------------------------------ what follows from it
+
+    def forward(self, points: Points) -> Marginals:
+        """Posterior mean and variance of f at any points.
+
+        Args:
+            points: `batch_shape x n x d`, in the units of the kernel's lengthscale.
+
+        Returns:
+            `Marginals`, `batch_shape x n`. Differentiable in `points`. Pending pulls shrink the variance only.
+
+        Cost: O(n m (m + d)) time, O(n m) memory a batch row.
+        """
+        x = points.double()
+        fit = self.fit()
+        z = fit.embedding(x)
+        leverage = self._leverage(x, z)
+        if self.pending.shape[-1]:
+            G = self._pending_directions(x, z)
+            leverage = leverage - G.square().sum(dim=-2)
+        variance = self.regularization * leverage.clamp_min(0)
+        mean = self.reward_mean(fit.regression.mean(z))
+        return Marginals(mean.to(points.dtype), variance.to(points.dtype))
+
+    def covariance(self, points: Points, other: Points | None = None) -> Tensor:
+        """Joint posterior covariance, `batch_shape x n x n'`, reward units squared. Differentiable. Cost O(n n' m)."""
+        x = points.double()
+        y = x if other is None else other.double()
+        fit = self.fit()
+        z, z_y = fit.embedding(x), fit.embedding(y)
+        C = fit.embedding.residual_covariance(x, y, z, z_y) / self.regularization + fit.regression.covariance(z, z_y)
+        if self.pending.shape[-1]:
+            C = C - self._pending_directions(x, z).mT @ self._pending_directions(y, z_y)
+        return (self.regularization * C).to(points.dtype)
+
+    def reward_mean(self, channels: Tensor) -> Tensor:
+        """Posterior mean from the regression's outputs, `batch_shape x c x n` to `batch_shape x n`."""
+        if self.prior_mean != "estimate":
+            return channels.squeeze(-2) + float(self.prior_mean)
+        mu = self.estimated_prior_mean.unsqueeze(-1)
+        return channels[..., 0, :] + mu * (1 - channels[..., 1, :])
+
+    @property
+    def estimated_prior_mean(self) -> Tensor:
+        """μ₀ of each batch row, reward units: the given one, or the average of the rewards told (0 before the first)."""
+        statistics = self.statistics
+        if self.prior_mean != "estimate":
+            return torch.full_like(statistics.pulls, float(self.prior_mean))
+        return statistics.sums.sum(dim=-1) / statistics.pulls.clamp_min(1e-300)
+
+    @property
+    def num_channels(self) -> int:
+        """Targets regressed at once: the rewards, and a constant when the prior mean is estimated."""
+        return 2 if self.prior_mean == "estimate" else 1
+
+    def targets(self) -> Tensor:
+        """Regression targets of the distinct points, `batch_shape x u x c`."""
+        return self.targets_of(self.statistics.weights, self.statistics.sums)
+
+    def targets_of(self, weights: Tensor, sums: Tensor) -> Tensor:
+        """Regression targets of pulls with these weights and reward sums, `batch_shape x p` to `batch_shape x p x c`."""
+        if self.prior_mean == "estimate":
+            return torch.stack([sums, weights], dim=-1)
+        return (sums - weights * float(self.prior_mean)).unsqueeze(-1)
+
+    # ------------------------------------------------------------------ factors
+
+    @property
+    def dictionary_size(self) -> Tensor:
+        """Points in the dictionary of each batch row, `batch_shape`."""
+        return self.dictionary.sum(dim=-1)
+
+    def dictionary_rows(self) -> tuple[Tensor, Tensor]:
+        """Rows in the dictionary, in order, `batch_shape x m` (0 where padded), and the mask of the padding."""
+        if not self.sparse:
+            mask = self.statistics.mask
+            return torch.arange(mask.shape[-1], device=mask.device).expand_as(mask) * mask, mask
+        m = int(self.dictionary_size.max()) if self.dictionary.numel() else 0
+        order = torch.argsort((~self.dictionary).byte(), dim=-1, stable=True)[..., :m]
+        mask = self.dictionary.gather(-1, order)
+        return order * mask, mask
+
+    def fit(self, gram: Callable[[Tensor], Tensor] | None = None) -> _Fit:
+        """The factors of the current statistics, computed once.
+
+        Args:
+            gram: Returns kernel values between the given rows (`batch_shape x m`) and all rows, `batch_shape x m x u`,
+                where someone has them already; otherwise the kernel is evaluated.
+
+        Cost: O(m u d + u m² + m³) the first time.
+        """
+        if self._fit is not None:
+            return self._fit
+        statistics = self.statistics
+        rows, mask = self.dictionary_rows()
+        points = statistics.points.gather(-2, rows.unsqueeze(-1).expand(*rows.shape, statistics.points.shape[-1]))
+        K_mu = evaluate_kernel(self.kernel, points, statistics.points) if gram is None else gram(rows)
+        K_mu = torch.where(mask.unsqueeze(-1) & statistics.mask.unsqueeze(-2), K_mu.double(), 0.0)
+        K_mu = K_mu.scatter(-1, rows.unsqueeze(-1), (self.diagonal(points) * mask).unsqueeze(-1))
+        K_mm = K_mu.gather(-1, rows.unsqueeze(-2).expand(*K_mu.shape[:-1], rows.shape[-1]))
+        floor = _RESIDUAL_TOLERANCE * self.regularization
+        embedding = Nystrom(self.kernel, points, mask, floor=floor, gram=K_mm)
+        Z_mu = embedding.root.embed(K_mu)
+        regression = Regression(Z_mu.mT, statistics.weights, self.targets(), self.regularization)
+        self._fit = _Fit(rows, mask, embedding, Z_mu, regression)
+        return self._fit
+
+    def sweep_factors(self, gram: Callable[[Tensor], Tensor] | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        r"""What a sweep over many points needs: dictionary rows, their mask, N and a.
+
+        .. math:: \mathrm{leverage}(x) = k(x,x)/\lambda - |N^T k_S(x)|^2, \quad \mathrm{mean}(x) = a^T k_S(x)
+
+        with N Nᵀ = R(I/λ − V⁻¹)Rᵀ and a = R w. `rows`, `mask` are `batch_shape x m`, N is `batch_shape x m x m`, a is
+        `batch_shape x m x c`. Cost O(u m² + m³).
+        """
+        fit = self.fit(gram)
+        pulled = (fit.features * self.statistics.weights.clamp_min(0).sqrt().unsqueeze(-2)).mT
+        N = fit.embedding.root.lift(shrinkage_root(pulled, self.regularization, ~fit.mask))
+        a = fit.embedding.root.lift(fit.regression.coefficients)
+        inside = fit.mask.unsqueeze(-1)
+        return fit.rows, fit.mask, torch.where(inside, N, 0.0), torch.where(inside, a, 0.0)
+
+    def leverage(self, points: Points) -> Tensor:
+        """Variance / λ at any points given the rewards told, `batch_shape x n`; pending pulls do not count."""
+        x = points.double()
+        return self._leverage(x, self.fit().embedding(x))
+
+    def _leverage(self, x: Points, z: Rect) -> Tensor:
+        fit = self.fit()
+        residual = (fit.embedding.diagonal(x) - z.square().sum(dim=-2)).clamp_min(0)
+        return residual / self.regularization + fit.regression.leverage(z)
+
+    @property
+    def log_det(self) -> Tensor:
+        """log det(V/λ), `batch_shape`: twice the information gained by the rewards told."""
+        precision = self.fit().regression.precision
+        return precision.log_det - precision.matrix.shape[-1] * math.log(self.regularization)
+
+    def invalidate_(self) -> GaussianProcess:
+        """Drop the factors, for instance after a change of the kernel's hyper-parameters."""
+        self._fit = None
+        return self
+
+    def diagonal(self, points: Points) -> Tensor:
+        """Prior variance k(x, x), `batch_shape x n`."""
+        return kernel_diagonal(self.kernel, points.double())
+
+    def _grown_fit(self, points: Points, new: PickMask, rows: Tensor) -> _Fit | None:
+        """The factors after `append_`, one column a point; None where a refit is due (many points, ragged rows)."""
+        fit = self._fit
+        assert fit is not None
+        if new.shape[-1] != 1 or not bool(new.all()) or fit.embedding.root.pseudo is not None:
+            return None
+        x = points[..., :1, :].double()
+        z = fit.embedding(x).detach()
+        if self.sparse:
+            return _Fit(fit.rows, fit.mask, fit.embedding, torch.cat([fit.features, z], dim=-1), fit.regression)
+        embedding, kept = fit.embedding.append(x.squeeze(-2))
+        if embedding.mask is None:
+            return None
+        row = torch.cat([z, embedding(x).detach()[..., -1:, :]], dim=-2)
+        padded = nn.functional.pad(fit.features, (0, 0, 0, 1))
+        grown_rows = torch.cat([fit.rows, rows], dim=-1)
+        mask = torch.cat([fit.mask, kept.unsqueeze(-1)], dim=-1)
+        return _Fit(grown_rows, mask, embedding, torch.cat([padded, row], dim=-1), fit.regression.grow_())
+
+    def _pending_directions(self, points: Points, z: Rect) -> Tensor:
+        """Directions of the pending pulls at `points`: their squares come off the leverage."""
+        fit = self.fit()
+        z_p = fit.embedding(self.pending_points)
+        C_pp, C_px = fit.regression.covariance(z_p, z_p), fit.regression.covariance(z_p, z)
+        if not self.sparse:  # every pending arm gets a column of its own, so the residual shrinks too
+            P, embedding = self.pending_points, fit.embedding
+            C_pp = C_pp + embedding.residual_covariance(P, P, z_p, z_p) / self.regularization
+            C_px = C_px + embedding.residual_covariance(P, points, z_p, z) / self.regularization
+        return Conditioning.on(C_pp, self.pending).directions(C_px)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> GaussianProcess:
+        # Factors stay float64 whatever dtype is asked for: only the device of `.to()` counts.
+        device = fn(torch.zeros((), dtype=torch.float64, device=self.pending.device)).device
+        super()._apply(lambda tensor: tensor.to(device), recurse)
+        self._fit = None
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> GaussianProcess:
+        new = self.__class__.__new__(self.__class__)
+        memo[id(self)] = new
+        new.__dict__ = copy.deepcopy({k: v for k, v in self.__dict__.items() if k != "_fit"}, memo)
+        new._fit = None
+        return new
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        for name in ("dictionary", "pending_points", "pending"):
+            if prefix + name in state_dict:  # sizes follow the data
+                setattr(self, name, state_dict[prefix + name].to(self.dictionary.device))
+        self._fit = None
+        super()._load_from_state_dict(state_dict, prefix, *args)

@@ -1,0 +1,109 @@
+"""Gaussian linear regression in feature space: V = ZᵀNZ + λI, w = V⁻¹Zᵀs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from torchbandits.errors import NumericalError, require
+from torchbandits.linalg import Precision, cholesky, solve_lower
+from torchbandits.types import PerPoint, Rect, Square
+
+
+@dataclass(frozen=True)
+class Conditioning:
+    """The effect of p extra pulled points on leverages and means, from leverage-scale covariances alone.
+
+    With C the covariance before and N the pulls: M = I + √N C_PP √N = L Lᵀ, and G(x) = L⁻¹√N C_P(x) takes Σ G² off
+    each leverage. The same identity serves hallucinated and told pulls, a frozen dictionary (C = zᵀV⁻¹z) and the exact
+    posterior (C = k̃). Pulls of weight 0 change nothing.
+
+    Attributes:
+        factor: `batch_shape x p x p`, L.
+        root_weights: `batch_shape x p`, √N.
+    """
+
+    factor: Tensor
+    root_weights: Tensor
+
+    @staticmethod
+    def on(covariance: Square, weights: PerPoint) -> Conditioning:
+        """Condition on points of leverage-scale covariance `batch_shape x p x p` with the given pulls. Cost O(p³)."""
+        root = weights.clamp_min(0).sqrt()
+        eye = torch.eye(covariance.shape[-1], dtype=covariance.dtype, device=covariance.device)
+        factor, good = cholesky(eye + root.unsqueeze(-1) * covariance * root.unsqueeze(-2))
+        broken = ~good & ~factor.isnan().any(dim=-1).any(dim=-1)
+        require(not bool(broken.any()), "the covariance of the new pulls lost positive definiteness: use float64, or a "
+                "larger regularization.", NumericalError)
+        return Conditioning(factor, root)
+
+    def directions(self, cross: Rect) -> Tensor:
+        """G = L⁻¹√N C_P(x), `batch_shape x p x n`, for cross covariances `batch_shape x p x n`. Cost O(p² n)."""
+        if self.factor.shape[-1] == 1:
+            return cross * (self.root_weights / self.factor.squeeze(-1)).unsqueeze(-1)
+        return solve_lower(self.factor, self.root_weights.unsqueeze(-1) * cross)
+
+    def innovations(self, sums: Rect, mean: Rect) -> Tensor:
+        """L⁻¹(s − n μ_P)/√N, `batch_shape x p x c`: the mean moves by Gᵀ of this."""
+        root = self.root_weights.unsqueeze(-1)
+        return solve_lower(self.factor, torch.where(root > 0, sums / root - root * mean, 0.0))
+
+    @property
+    def log_det(self) -> Tensor:
+        """log det(I + √N C √N), `batch_shape`: what the pulls add to log det(V/λ)."""
+        return 2 * self.factor.diagonal(dim1=-2, dim2=-1).log().sum(dim=-1)
+
+
+class Regression:
+    """Ridge regression of c targets on features, updated by pulls.
+
+    Args:
+        features: `batch_shape x u x m`, z of the distinct points.
+        weights: `batch_shape x u`, pulls of each.
+        targets: `batch_shape x u x c`, reward sums of each.
+        regularization: λ > 0.
+
+    Cost: O(u m² + m³).
+    """
+
+    def __init__(self, features: Rect, weights: PerPoint, targets: Rect, regularization: float) -> None:
+        m = features.shape[-1]
+        self.regularization = regularization
+        scaled = features * weights.clamp_min(0).sqrt().unsqueeze(-1)
+        eye = torch.eye(m, dtype=features.dtype, device=features.device)
+        self.precision = Precision(scaled.mT @ scaled + regularization * eye)
+        self.moment = features.mT @ targets
+        self.coefficients = self.precision.solve(self.moment)
+
+    def update_(self, features: Rect, weights: PerPoint, targets: Rect) -> Regression:
+        """Add k points (`batch_shape x k x m`) with weights and target sums. Cost O(k m²)."""
+        self.precision.update_(features, weights)
+        self.moment = self.moment + features.mT @ targets
+        self.coefficients = self.precision.solve(self.moment)
+        return self
+
+    def grow_(self) -> Regression:
+        """Add a coordinate that no pull has used: V becomes block diagonal with λ. Cost O(m²)."""
+        precision, m = self.precision, self.precision.matrix.shape[-1]
+        pad = torch.nn.functional.pad
+        for name, corner in (("matrix", self.regularization), ("root", self.regularization**-0.5)):
+            grown = pad(getattr(precision, name), (0, 1, 0, 1))
+            grown[..., m, m] = corner
+            setattr(precision, name, grown)
+        precision.log_det = precision.log_det + torch.log(torch.as_tensor(self.regularization, dtype=torch.float64))
+        self.moment, self.coefficients = pad(self.moment, (0, 0, 0, 1)), pad(self.coefficients, (0, 0, 0, 1))
+        return self
+
+    def mean(self, features: Rect) -> Tensor:
+        """zᵀw, `batch_shape x c x n`, for features `batch_shape x m x n`."""
+        return self.coefficients.mT @ features
+
+    def leverage(self, features: Rect) -> Tensor:
+        """zᵀV⁻¹z, `batch_shape x n`: without the residual that the features miss."""
+        return self.precision.whiten(features).square().sum(dim=-2)
+
+    def covariance(self, left: Rect, right: Rect) -> Tensor:
+        """zᵀV⁻¹z', `batch_shape x n x n'`."""
+        return self.precision.whiten(left).mT @ self.precision.whiten(right)

@@ -1,0 +1,118 @@
+"""What was learned: one row per distinct point, so that nothing grows with the number of pulls."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from torchbandits.types import PickMask, Picks, Points
+
+
+def aggregate(index: Picks, mask: PickMask, *values: Tensor) -> tuple[Tensor, ...]:
+    """Distinct indices of each row in order of first appearance, their counts, and sums of `values` over each.
+
+    Args:
+        index: `batch_shape x q`.
+        mask: `batch_shape x q`, False where a place does not count.
+        values: `batch_shape x q` each.
+
+    Returns:
+        `distinct` (`batch_shape x p`, −1 where padded), `counts` and one sum per value, all `batch_shape x p`, p the
+        largest number of distinct indices in a row. Cost O(q log q).
+    """
+    q = index.shape[-1]
+    if q == 1:
+        kept = mask.to(torch.float64)
+        return index.masked_fill(~mask, -1), kept, *(torch.where(mask, v.double(), 0.0) for v in values)
+    far = torch.iinfo(torch.int64).max
+    ordered, order = index.masked_fill(~mask, far).sort(dim=-1, stable=True)
+    new = torch.ones_like(mask)
+    new[..., 1:] = ordered[..., 1:] != ordered[..., :-1]
+    group = new.long().cumsum(dim=-1) - 1
+    # The position of its first appearance ranks each group; padding comes last.
+    position = torch.where(ordered < far, order, far)
+    starts = torch.full_like(index, far).scatter_reduce(-1, group, position, "amin")
+    rank = starts.argsort(dim=-1, stable=True).argsort(dim=-1)
+    slot = torch.empty_like(index).scatter(-1, order, rank.gather(-1, group))
+    distinct = torch.full_like(index, -1).scatter(-1, slot, index.masked_fill(~mask, -1))
+    ones = mask.to(torch.float64)
+    sums = [torch.zeros_like(ones).scatter_add(-1, slot, torch.where(mask, v.double(), 0.0)) for v in values]
+    counts = torch.zeros_like(ones).scatter_add(-1, slot, ones)
+    p = int((distinct >= 0).sum(dim=-1).max()) if distinct.numel() else 0
+    return distinct[..., :p], counts[..., :p], *(s[..., :p] for s in sums)
+
+
+class Statistics(nn.Module):
+    """Distinct points with their weight n, sum of rewards s and sum of squared rewards q, in order of first pull.
+
+    Args:
+        dim: Number of features of a point.
+        batch_shape: Leading dimensions; rows hold different numbers of points (`num_rows`).
+        device: Where the buffers live. They are float64.
+
+    Buffers: `points` `batch_shape x u x d`, `weights`, `sums`, `squares` `batch_shape x u`, `num_rows` `batch_shape`.
+    Places beyond `num_rows` hold zeros. Buffers are replaced, never written in place, so a reference is a snapshot.
+    """
+
+    points: Tensor
+    weights: Tensor
+    sums: Tensor
+    squares: Tensor
+    num_rows: Tensor
+
+    def __init__(self, dim: int, batch_shape: torch.Size, device: torch.device | None = None) -> None:
+        super().__init__()
+        zeros = torch.zeros(*batch_shape, 0, dtype=torch.float64, device=device)
+        self.register_buffer("points", zeros.unsqueeze(-1).expand(*batch_shape, 0, dim))
+        for name in ("weights", "sums", "squares"):
+            self.register_buffer(name, zeros)
+        self.register_buffer("num_rows", torch.zeros(batch_shape, dtype=torch.int64, device=device))
+
+    @property
+    def size(self) -> int:
+        """Places per batch row, the largest `num_rows`."""
+        return self.weights.shape[-1]
+
+    @property
+    def mask(self) -> Tensor:
+        """`batch_shape x u`, True in places that hold a point."""
+        return torch.arange(self.size, device=self.weights.device) < self.num_rows.unsqueeze(-1)
+
+    @property
+    def pulls(self) -> Tensor:
+        """Total weight of each batch row, `batch_shape`."""
+        return self.weights.sum(dim=-1)
+
+    def append_(self, points: Points, new: PickMask) -> Tensor:
+        """Append the marked points of each row; returns their rows (`batch_shape x p`, −1 where not marked).
+
+        Cost: O(u d), a copy of the buffers.
+        """
+        rows = torch.where(new, self.num_rows.unsqueeze(-1) + new.long().cumsum(dim=-1) - 1, -1)
+        self.num_rows = self.num_rows + new.sum(dim=-1)
+        grown = int(self.num_rows.max()) - self.size
+        if grown > 0:
+            pad = nn.functional.pad
+            self.points = pad(self.points, (0, 0, 0, grown))
+            self.weights, self.sums, self.squares = (pad(x, (0, grown)) for x in (self.weights, self.sums, self.squares))
+        # Unmarked places write to a spare row that is cut off again.
+        slot = torch.where(rows >= 0, rows, self.size).unsqueeze(-1).expand(*rows.shape, points.shape[-1])
+        spare = nn.functional.pad(self.points, (0, 0, 0, 1))
+        self.points = spare.scatter(-2, slot, points.double().expand(slot.shape))[..., :-1, :]
+        return rows
+
+    def add_(self, rows: Picks, weights: Tensor, sums: Tensor, squares: Tensor) -> Statistics:
+        """Add weights, sums and sums of squares to rows (`batch_shape x p` each; row −1 is ignored). Cost O(u)."""
+        slot = rows.clamp_min(0)
+        for name, value in (("weights", weights), ("sums", sums), ("squares", squares)):
+            added = torch.where(rows >= 0, value.double(), 0.0)
+            setattr(self, name, getattr(self, name).scatter_add(-1, slot, added))
+        return self
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        for name in ("points", "weights", "sums", "squares"):
+            if prefix + name in state_dict:  # sizes follow the data
+                setattr(self, name, state_dict[prefix + name].to(self.weights.device))
+        super()._load_from_state_dict(state_dict, prefix, *args)

@@ -1,0 +1,135 @@
+"""Shape aliases and the small frozen records that travel between the rooms of the package.
+
+Shapes are written `*b` (any number of batch dimensions), `a` arms, `d` features, `q` picks, `u` distinct points, `m`
+dictionary points. They are annotations only; the tests switch the checking on (`jaxtyping.install_import_hook`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+Points = Float[Tensor, "*b n d"]
+Arms = Float[Tensor, "*b a d"]
+Square = Float[Tensor, "*b m m"]
+Rect = Float[Tensor, "*b m n"]
+PerPoint = Float[Tensor, "*b n"]
+PerArm = Float[Tensor, "*b a"]
+ArmMask = Bool[Tensor, "*b a"]
+Picks = Int[Tensor, "*b q"]
+PickMask = Bool[Tensor, "*b q"]
+PerPick = Float[Tensor, "*b q"]
+PerRow = Float[Tensor, "*b"]
+
+
+@dataclass(frozen=True)
+class Marginals:
+    """Posterior mean (reward units) and variance (reward units squared) of each point, both `batch_shape x n`."""
+
+    mean: Tensor
+    variance: Tensor
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The picks of one `ask`: `points` `batch_shape x q x d`, `index` into arms `batch_shape x q`, `mask` likewise.
+
+    Rows of a batch may pick different numbers of arms: a place that is not a pick has `mask` False and `index` −1.
+    """
+
+    points: Tensor
+    index: Tensor
+    mask: Tensor
+
+    def __len__(self) -> int:
+        """Places per row, masked ones included."""
+        return self.index.shape[-1]
+
+    def __getitem__(self, places: Any) -> Selection:
+        """The same rows, only the given places of each (a slice or a 1-d index of the pick dimension)."""
+        return Selection(self.points[..., places, :], self.index[..., places], self.mask[..., places])
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What a selection rests on: per pick the score (NaN for policies without one), the leverage at the batch start, per
+    row the width, and the generator states after the draws of `select` (empty when it drew nothing)."""
+
+    score: Tensor
+    leverage: Tensor
+    width: Tensor
+    generator_states: tuple[Tensor, ...] = ()
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """The k best arms among those pulled, best first: `points` `batch_shape x k x d`, the rest `batch_shape x k`.
+
+    `index` is −1 (and mean NaN) where a row has pulled fewer than k arms, or where a point came from outside the arms.
+    """
+
+    points: Tensor
+    index: Tensor
+    mean: Tensor
+    variance: Tensor
+
+
+@dataclass(frozen=True)
+class Report:
+    """The state after one `tell`, one number per batch row.
+
+    `certificate` is the largest upper bound minus the largest lower bound over the arms, in reward units: while the
+    width is valid, no arm is better than the one with the largest lower bound by more than this. It is NaN for
+    policies that keep no posterior. `unasked` counts the pulls just told that were never asked for: history from
+    elsewhere is welcome, and this says that it came.
+    """
+
+    pulls: Tensor
+    batch_size: Tensor
+    distinct_arms: Tensor
+    dictionary_size: Tensor
+    width: Tensor
+    information_gain: Tensor
+    certificate: Tensor
+    unasked: Tensor
+
+
+@dataclass(frozen=True)
+class Pulls:
+    """Pulls to learn from, already summed: `index` (arms) and `mask` `batch_shape x q`, or `points` that need not be arms,
+    `batch_shape x q x d`; number of pulls, sum of rewards and sum of squared rewards of each, `batch_shape x q`."""
+
+    counts: Tensor
+    sums: Tensor
+    squares: Tensor
+    index: Tensor | None = None
+    mask: Tensor | None = None
+    points: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a confidence width may depend on; every entry broadcasts with the batch rows.
+
+    `t` is the number of the pick being chosen (from 1), `pulls` those told, `log_det` is Σ log(1 + lev_{s−1}(x_s)),
+    `batched_log_det` Σ log(1 + lev_fb(x_s)), `batched_log_det_3` Σ log(1 + 3 lev_fb(x_s)), `effective_dimension`
+    Σ_s lev_t(x_s), `kappa2` the largest k(x, x).
+    """
+
+    t: Tensor
+    pulls: Tensor
+    num_arms: int
+    dim: int
+    log_det: Tensor
+    batched_log_det: Tensor
+    batched_log_det_3: Tensor
+    effective_dimension: Tensor
+    kappa2: Tensor
+
+
+def as_dict(record: Any) -> dict[str, Any]:
+    """The fields of a frozen record by name, without copying its tensors."""
+    return {f.name: getattr(record, f.name) for f in fields(record)}

@@ -413,9 +413,17 @@ class Loop:
                 value *= 1 + self.posterior(batch[:j]).variance[i] / self.lam
             return value
         if rule == "exact_ratio":
-            if self.embedding == "nystrom" and not self.dictionary:
-                return math.inf  # no features yet: the frozen ratio is 1 whatever is picked, and sees nothing
-            return float((lev_fb / (self.posterior(batch).variance / self.lam)).max())
+            ratio = float((lev_fb / (self.posterior(batch).variance / self.lam)).max())
+            if self.embedding == "exact":
+                return ratio
+            # A frozen dictionary never shrinks the residual: alone, a batch outside its span would never end. So the
+            # larger of that ratio and the one of conditioning the process k̃ itself on the picks.
+            n, s = self.counts_and_sums()
+            state = self.nystrom(self.order, n, s, np.zeros_like(n))
+            columns, every = np.array(batch), np.arange(len(self.arms))
+            k_bb, k_ba = state.covariance(columns, columns), state.covariance(columns, every)
+            left = lev_fb - (k_ba * np.linalg.solve(np.eye(len(batch)) + k_bb, k_ba)).sum(0)
+            return max(ratio, float((lev_fb / left).max()))
         if rule == "local":
             columns = np.array(batch)
             everything = np.arange(len(self.arms))

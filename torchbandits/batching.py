@@ -70,16 +70,13 @@ class RatioMeter:
         if index.shape[-1]:
             columns = lookahead.table.columns_between(lookahead.rows_first(index))
             squares = [lookahead.flat(c, 2).square() for c in columns]
-            self.sums = [
-                total + (counts.unsqueeze(-2) @ square).squeeze(-2)
-                for total, square in zip(self.sums, squares, strict=True)
-            ]
-            largest = torch.stack(squares).amax(dim=0)
-            bound = _ratio(largest, start.unsqueeze(-2)).amax(dim=-1)
+            for total, square in zip(self.sums, squares, strict=True):
+                total += (counts.unsqueeze(-2) @ square).squeeze(-2)
+            bound = _ratio(torch.maximum(*squares), start.unsqueeze(-2)).amax(dim=-1)
             spare = torch.nn.functional.pad(self.bound, (0, 1))
             slot = torch.where(index >= 0, index, start.shape[-1])
             self.bound = spare.scatter(-1, slot, bound)[:, :-1].contiguous()
-        ratio = _ratio(torch.stack(self.sums).amax(dim=0), start).amax(dim=-1)
+        ratio = _ratio(torch.maximum(*self.sums), start).amax(dim=-1)
         broken = rows & (ratio > self.budget)
         if self.exact and bool(broken.any()):
             broken = broken & (self._exact_ratio(lookahead) - 1 > self.budget)

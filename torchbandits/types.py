@@ -1,7 +1,8 @@
 """Shape aliases and the small frozen records that travel between the rooms of the package.
 
-Shapes are written `*b` (any number of batch dimensions), `a` arms, `d` features, `q` picks, `u` distinct points, `m`
-dictionary points. They are annotations only; the tests switch the checking on (`jaxtyping.install_import_hook`).
+Any number of batch dimensions (`...`) leads; `n` points, `a` arms, `d` features, `q` picks, `u` distinct points, `m`
+dictionary points. Sizes with an underscore may differ between the arguments of one function. The aliases are annotations
+only; the tests switch the checking on (`jaxtyping.install_import_hook`).
 """
 
 from __future__ import annotations
@@ -12,17 +13,13 @@ from typing import Any
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-Points = Float[Tensor, "*b n d"]
-Arms = Float[Tensor, "*b a d"]
-Square = Float[Tensor, "*b m m"]
-Rect = Float[Tensor, "*b m n"]
-PerPoint = Float[Tensor, "*b n"]
-PerArm = Float[Tensor, "*b a"]
-ArmMask = Bool[Tensor, "*b a"]
-Picks = Int[Tensor, "*b q"]
-PickMask = Bool[Tensor, "*b q"]
-PerPick = Float[Tensor, "*b q"]
-PerRow = Float[Tensor, "*b"]
+Points = Float[Tensor, "... _n d"]
+Arms = Float[Tensor, "... _a d"]
+Square = Float[Tensor, "... m m"]
+Rect = Float[Tensor, "... _m _n"]
+PerPoint = Float[Tensor, "... _n"]
+Picks = Int[Tensor, "... _q"]
+PickMask = Bool[Tensor, "... _q"]
 
 
 @dataclass(frozen=True)

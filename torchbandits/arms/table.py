@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -86,23 +87,11 @@ class ArmTable(nn.Module):
         gram = cached and self.rows.arms.dtype == torch.float64 and bool((self.rows.arm_of_row >= 0).eq(self.posterior.statistics.mask).all())
         rows, mask, N, a = self.posterior.sweep_factors(self._gram if gram else None)
         weights = torch.cat([N, a], dim=-1).mT.to(self.rows.arms.dtype)
-        m, r = rows.shape[-1], N.shape[-1]
+        r = N.shape[-1]
         if not self.posterior.sparse:  # new storage, so that the old table survives a failure
             self.directions = self.directions.new_empty(*self.directions.shape[:-2], r + _SPARE_DIRECTIONS, self.rows.num_arms)
-        own = torch.arange(m, device=rows.device)
-        whole = cached and m == self.posterior.statistics.size and bool(((rows == own) | ~mask).all())
-        step = max(256, _CHUNK_BYTES // (8 * max(1, m) * max(1, mask.shape[:-1].numel())))
         leverage, channels = torch.empty_like(self.leverage), torch.empty_like(self.channels)
-        points = None if cached else self._row_points(rows)
-        for start in range(0, self.rows.num_arms, step):
-            part = slice(start, min(start + step, self.rows.num_arms))
-            if points is not None:
-                K_mc = self._kernel_block(points, part)
-            elif whole:
-                K_mc = self._columns[..., :m, part]  # type: ignore[index]
-            else:
-                K_mc = self._rows_of_columns(rows, part)
-            out = weights @ K_mc
+        for part, out in self._products(weights, rows):
             T = out[..., :r, :]
             if not self.posterior.sparse:
                 self.directions[..., :r, part] = T
@@ -188,7 +177,7 @@ class ArmTable(nn.Module):
         """Covariances of p arms with every arm, `batch_shape x p x A` each: c (what a pull moves with the dictionary
         frozen) and k̃ (the exact one); the same tensor twice for an exact posterior. Cost O(A m p)."""
         lam = self.posterior.regularization
-        K_pa = self._kernel_block(self.rows.points(index), slice(None)).double()
+        K_pa = self._pulled_columns(index)
         if not self.posterior.sparse:
             r, p = self.num_directions, index.shape[-1]
             T = self.directions[..., :r, :]
@@ -198,14 +187,13 @@ class ArmTable(nn.Module):
         fit, p = self.posterior.fit(), index.shape[-1]
         z_p = fit.embedding(self.rows.points(index).double())
         R = fit.embedding.root
-        both = torch.cat([R.lift(fit.regression.precision.solve(z_p)), R.lift(z_p)], dim=-1).mT.to(self.rows.arms.dtype)
-        if self._has_columns():
-            out = (both @ self._rows_of_columns(fit.rows, slice(None))).double()
-        else:
-            points = self._row_points(fit.rows)
-            out = (both @ self._kernel_block(points, slice(None))).double()
+        both = torch.cat([R.lift(fit.regression.precision.solve(z_p)), R.lift(z_p)], dim=-1)
+        both = torch.where(fit.mask.unsqueeze(-1), both, 0.0).mT.to(self.rows.arms.dtype)
+        out = K_pa.new_empty(*both.shape[:-1], self.rows.num_arms)
+        for part, product in self._products(both, fit.rows):
+            out[..., part] = product
         c = out[..., :p, :]
-        return c, (K_pa - out[..., p:, :]) / lam + c
+        return c, (K_pa - out[..., p:, :]).div_(lam).add_(c)
 
     # ------------------------------------------------------------------ kernel columns
 
@@ -261,14 +249,43 @@ class ArmTable(nn.Module):
         """Drop the cached kernel columns; they are computed again when needed."""
         self._columns = self._filled = None
 
+    def _products(self, weights: Tensor, rows: Tensor) -> Iterator[tuple[slice, Tensor]]:
+        """`weights` (`batch_shape x r x m`) times the kernel columns of dictionary rows (`batch_shape x m`), chunk by chunk.
+
+        The chunks of columns stay in cache. Zero weights for rows outside the dictionary save the copy of a selection
+        where the dictionary holds most of the rows.
+        """
+        m, size, A = rows.shape[-1], self.posterior.statistics.size, self.rows.num_arms
+        cached = self._has_columns()
+        most = cached and 2 * m >= size
+        if most:
+            spread = weights.new_zeros(*weights.shape[:-1], size)
+            weights = spread.scatter_add(-1, rows.unsqueeze(-2).expand_as(weights), weights)
+        points = None if cached else self._row_points(rows)
+        step = max(256, _CHUNK_BYTES // (8 * max(1, m) * max(1, rows.shape[:-1].numel())))
+        for start in range(0, A, step):
+            part = slice(start, min(start + step, A))
+            if points is not None:
+                yield part, weights @ self._kernel_block(points, part)
+            elif most:
+                yield part, weights @ self._columns[..., :size, part]  # type: ignore[index]
+            else:
+                yield part, weights @ self._rows_of_columns(rows, part)
+
     def _rows_of_columns(self, rows: Tensor, part: slice) -> Tensor:
-        """Kernel columns of dictionary rows (`batch_shape x m`) at some arms, `batch_shape x m x chunk`."""
+        """Kernel columns of rows (`batch_shape x m`) at some arms, `batch_shape x m x chunk`."""
         assert self._columns is not None
-        columns, cap = self._columns, self._columns.shape[-2]
-        batch = torch.arange(rows.shape[:-1].numel(), device=rows.device) * cap
+        batch = torch.arange(rows.shape[:-1].numel(), device=rows.device) * self._columns.shape[-2]
         flat = (rows.reshape(-1, rows.shape[-1]) + batch.unsqueeze(-1)).reshape(-1)
-        block = columns.reshape(-1, self.rows.num_arms)[:, part].index_select(0, flat)
+        block = self._columns.reshape(-1, self.rows.num_arms)[:, part].index_select(0, flat)
         return block.reshape(*rows.shape, block.shape[-1])
+
+    def _pulled_columns(self, index: Picks) -> Tensor:
+        """k(x_j, ·) of p arms at every arm, `batch_shape x p x A`, float64: read where all of them were pulled before."""
+        row = self.rows.row_of_arm.gather(-1, index.clamp_min(0))
+        if self._has_columns() and bool((row >= 0).all()):
+            return self._rows_of_columns(row, slice(None)).double()
+        return self._kernel_block(self.rows.points(index), slice(None)).double()
 
     def _gram(self, rows: Tensor) -> Tensor:
         """Kernel values between dictionary rows and all rows, `batch_shape x m x u`, read off the columns."""

@@ -42,6 +42,7 @@ class State(nn.Module):
         generators: Sequence[torch.Generator],
     ) -> None:
         super().__init__()
+        self.known_width: Tensor | None = None  # of this state; dropped by whatever changes it
         self.rows, self.records, self.table, self.generators = rows, records, table, tuple(generators)
         device = rows.arms.device
         for name in _PROGRESS:
@@ -89,6 +90,7 @@ class State(nn.Module):
 
     def restore_(self, snapshot: list[tuple[nn.Module, dict[str, Any]]]) -> State:
         """Return to a snapshot of this state."""
+        self.known_width = None
         for module, buffers in snapshot[:-1]:
             module._buffers.update(buffers)
         for generator, state in zip(self.generators, snapshot[-1][1]["generators"], strict=True):
@@ -108,6 +110,7 @@ class State(nn.Module):
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
         """Restore what `get_extra_state` returned."""
+        self.known_width = None
         for generator, value in zip(self.generators, state["generators"], strict=True):
             generator.set_state(value.cpu())
         if self.table is not None:

@@ -130,7 +130,7 @@ class Composed(Policy):
         """
         table, posterior = state.table, state.posterior
         assert table is not None
-        before = table.leverage
+        before, state.known_width = table.leverage, None
         if pulls.points is not None:
             return self._observe_outside(state, pulls)
         assert pulls.index is not None
@@ -156,7 +156,9 @@ class Composed(Policy):
     @torch.no_grad()
     def width(self, state: State) -> Tensor:
         """The confidence width for the next pick, `batch_shape`."""
-        return self.confidence(self.progress(state))
+        if state.known_width is None:
+            state.known_width = self.confidence(self.progress(state))
+        return state.known_width
 
     @torch.no_grad()
     def bounds(self, state: State) -> tuple[Tensor, Tensor]:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-import os
+import importlib.util
 import warnings
+from pathlib import Path
 
-# Small matrices on shared cores: a second thread costs more, in spinning barriers, than it gives.
-for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-    os.environ.setdefault(name, "1")
+import jaxtyping
 
-import jaxtyping  # noqa: E402
 
-jaxtyping.install_import_hook("torchbandits", "beartype.beartype")
+def _checked_modules() -> list[str]:
+    """Every module of the package but those that numba compiles, which a type checker can't wrap."""
+    root = Path(importlib.util.find_spec("torchbandits").origin).parent  # finds it, does not import it
+    files = [p for p in sorted(root.rglob("*.py")) if not p.stem.startswith("__") and "njit" not in p.read_text()]
+    return [".".join(("torchbandits", *p.relative_to(root).with_suffix("").parts)) for p in files]
+
+
+jaxtyping.install_import_hook(_checked_modules(), "beartype.beartype")
 
 with warnings.catch_warnings():  # linear_operator scripts functions as it is imported, which torch 2.13 deprecates
     warnings.simplefilter("ignore", DeprecationWarning)
@@ -19,10 +24,14 @@ with warnings.catch_warnings():  # linear_operator scripts functions as it is im
     import gpytorch  # noqa: F401
 
 import pytest  # noqa: E402
+import scipy.linalg  # noqa: E402, F401 - before the limit: it brings its own BLAS
+import threadpoolctl  # noqa: E402
 import torch  # noqa: E402
 from hypothesis import HealthCheck, settings  # noqa: E402
 
+# Small matrices on shared cores: a second thread costs ten times more, in spinning barriers, than it gives.
 torch.set_num_threads(1)
+threadpoolctl.threadpool_limits(1)
 
 # Shared machines stall: no deadlines. Fixed examples: a red test is red for everybody.
 settings.register_profile(
@@ -34,3 +43,11 @@ settings.load_profile("torchbandits")
 @pytest.fixture
 def generator() -> torch.Generator:
     return torch.Generator().manual_seed(0)
+
+
+@pytest.fixture
+def annotations_not_enforced():
+    """For tests of bad input: the checks are the package's own, not the type checker's."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)

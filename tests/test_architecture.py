@@ -127,7 +127,8 @@ def test_randomness_is_an_argument(path):
         if (on_torch and name in draws) or name in in_place:
             assert any(k.arg == "generator" for k in node.keywords), f"{where} draws from the global generator"
         assert not (on_torch and name in {"manual_seed", "seed"}), f"{where} seeds the global generator"
-        assert not (on_torch and name.startswith("set_")), f"{where} changes a process-wide setting"
+        if room(module_name(path)) != "experiments":  # a runner owns its process, and puts its threads back
+            assert not (on_torch and name.startswith("set_")), f"{where} changes a process-wide setting"
 
 
 def is_interface(cls: type) -> bool:
@@ -144,8 +145,10 @@ def test_every_class_is_abstract_or_final(cls):
         assert is_interface(ancestor), f"{cls.__qualname__} subclasses the concrete {ancestor.__qualname__}"
     assert len(ancestors) <= 2, f"{cls.__qualname__} is more than two deep"
     for name in {n for c in (cls, *ancestors) for n in vars(c) if not n.startswith("_") or n == "__call__"}:
-        definitions = [c.__qualname__ for c in (cls, *ancestors) if callable(vars(c).get(name))]
-        assert len(definitions) <= 2, f"{name} is overridden twice: {definitions}"
+        defined = [c for c in (cls, *ancestors) if callable(vars(c).get(name))]
+        abstract = [c for c in defined if getattr(vars(c)[name], "__isabstractmethod__", False)]
+        overridden = len(defined) - max(1, len(abstract))  # declaring again what is abstract overrides nothing
+        assert overridden <= 1, f"{name} is overridden twice: {[c.__qualname__ for c in defined]}"
 
 
 def test_the_public_list_is_explicit_and_complete():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -16,6 +16,7 @@ _LEADERS = 64
 _PICKS_A_ROUND = 1 << 14
 
 
+@runtime_checkable
 class BatchMeter(Protocol):
     """What a batch rule measures while a batch grows; all tensors have one entry a batch row."""
 

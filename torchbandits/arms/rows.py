@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from torchbandits.arms.duplicates import first_occurrence
-from torchbandits.posteriors import aggregate
+from torchbandits.posteriors import GaussianProcess, Statistics, aggregate
 from torchbandits.types import Arms, PickMask, Picks
-
-
-class Records(Protocol):
-    """What pulls are recorded in: `Statistics`, or a posterior that owns some."""
-
-    def append_(self, points: Tensor, new: Tensor) -> Tensor:
-        """Append distinct points, return their rows."""
-
-    def add_(self, rows: Tensor, weights: Tensor, sums: Tensor, squares: Tensor) -> Any:
-        """Add pulls of rows."""
 
 
 class ArmRows(nn.Module):
@@ -93,7 +83,7 @@ class ArmRows(nn.Module):
         return torch.where(row >= 0, weights.gather(-1, row.clamp_min(0)), 0.0)
 
     def tell_(
-        self, records: Records, index: Picks, mask: PickMask, counts: Tensor, sums: Tensor, squares: Tensor
+        self, records: GaussianProcess | Statistics, index: Picks, mask: PickMask, counts: Tensor, sums: Tensor, squares: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Add pulls to the records, appending rows for arms pulled for the first time, in order of first pull.
 
@@ -119,7 +109,7 @@ class ArmRows(nn.Module):
         return distinct, n, s
 
     def tell_outside_(
-        self, records: Records, points: Tensor, counts: Tensor, sums: Tensor, squares: Tensor
+        self, records: GaussianProcess | Statistics, points: Tensor, counts: Tensor, sums: Tensor, squares: Tensor
     ) -> None:
         """Add pulls of points that need not be arms, one row each, `batch_shape x p x d` and `batch_shape x p`."""
         rows = records.append_(points, torch.ones_like(counts, dtype=torch.bool))

@@ -34,9 +34,11 @@ class Precision:
     def refactor_(self) -> Precision:
         """Recompute the root from the matrix. Cost O(m³)."""
         factor, good = cholesky(self.matrix)
-        finite = ~factor.isnan().any(dim=-1).any(dim=-1)
-        require(bool((good | ~finite).all()), "the ridge matrix ZᵀNZ + λI is not positive definite in this precision: "
-                "use float64, or a larger regularization.", NumericalError)
+        if not bool(good.all()):
+            broken = ~good & ~factor.isnan().any(dim=-1).any(dim=-1)
+            require(not bool(broken.any()), "the ridge matrix ZᵀNZ + λI is not positive definite in float64: use a larger "
+                    "regularization, or rewards and features of a smaller range.", NumericalError)
+        self._factor: Tensor | None = factor
         eye = torch.eye(factor.shape[-1], dtype=factor.dtype, device=factor.device)
         self.root = solve_lower(factor, eye.expand_as(factor)).mT
         self.log_det = 2 * factor.diagonal(dim1=-2, dim2=-1).log().sum(dim=-1)
@@ -60,9 +62,21 @@ class Precision:
             s = p.square().sum(dim=-1, keepdim=True)
             # (1 − 1/√(1+s))/s without cancellation: 1 / (√(1+s) (1 + √(1+s))).
             beta = 1 / ((1 + s).sqrt() * (1 + (1 + s).sqrt()))
+            self._factor = None
             self.root = self.root - (self.root @ p.unsqueeze(-1)) * (beta * p).unsqueeze(-2)
             self.log_det = self.log_det + torch.log1p(s.squeeze(-1))
         return self
+
+    @property
+    def current_factor(self) -> Tensor:
+        """Cholesky factor of V, recomputed after rank-one updates."""
+        if self._factor is None:
+            self._factor = cholesky(self.matrix)[0]
+        return self._factor
+
+    def drop_factor_(self) -> None:
+        """Forget the Cholesky factor after a change of the matrix from outside."""
+        self._factor = None
 
     def whiten(self, features: Rect) -> Tensor:
         """Jᵀ z for features `batch_shape x m x n`; its squared column norms are zᵀV⁻¹z. Cost O(m² n)."""
@@ -73,7 +87,7 @@ class Precision:
         return self.root @ (self.root.mT @ right)
 
 
-def shrinkage_root(pulled: Rect, regularization: float, padding: Tensor | None = None) -> Tensor:
+def shrinkage_root(factor: Square, pulled: Rect, regularization: float, padding: Tensor | None = None) -> Tensor:
     r"""Q with Q Qᵀ = I/λ − V⁻¹ for V = BᵀB + λI: the part of the prior that the data has explained.
 
     .. math:: I/\lambda - V^{-1} = L^{-T} (L^T L / \lambda - I) L^{-1}, \quad V = L L^T
@@ -82,6 +96,7 @@ def shrinkage_root(pulled: Rect, regularization: float, padding: Tensor | None =
     singular vectors of B, whose small values are accurate where those of BᵀB are not.
 
     Args:
+        factor: `batch_shape x m x m`, the Cholesky factor L of V.
         pulled: `batch_shape x u x m`, B = √N Z: features of the pulled points, scaled by the square root of the weight.
         regularization: λ > 0.
         padding: `batch_shape x m` booleans, coordinates that are zero in every feature; their part of Q is arbitrary.
@@ -91,10 +106,9 @@ def shrinkage_root(pulled: Rect, regularization: float, padding: Tensor | None =
     """
     u, m = pulled.shape[-2:]
     eye = torch.eye(m, dtype=pulled.dtype, device=pulled.device)
-    ridge = regularization * eye
-    if padding is not None:
-        ridge = ridge + torch.diag_embed(regularization * padding.to(pulled.dtype))
-    factor, _ = cholesky(pulled.mT @ pulled + ridge)
+    if padding is not None:  # V holds λ there, which would leave nothing to factorise
+        lift = (2**0.5 - 1) * regularization**0.5
+        factor = factor + torch.diag_embed(lift * padding.to(factor.dtype))
     inner, good = cholesky(factor.mT @ factor / regularization - eye)
     root = torch.linalg.solve_triangular(factor.mT, inner, upper=True)
     finite = torch.isfinite(pulled).all(dim=-1).all(dim=-1)

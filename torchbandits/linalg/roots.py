@@ -25,10 +25,13 @@ def cholesky(matrix: Square) -> tuple[Tensor, Tensor]:
         `batch_shape x m x m` lower-triangular factors (the identity where it failed, NaN where the input has one) and
         `batch_shape` booleans. One bad row changes no other row. Cost O(m³).
     """
+    factor, info = torch.linalg.cholesky_ex(matrix)
+    # A NaN anywhere in the lower triangle reaches a pivot.
+    good = (info == 0) & torch.isfinite(factor.diagonal(dim1=-2, dim2=-1).sum(dim=-1))
+    if bool(good.all()):
+        return factor, good
     finite = torch.isfinite(matrix.tril()).all(dim=-1).all(dim=-1)
     eye = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
-    factor, info = torch.linalg.cholesky_ex(torch.where(finite[..., None, None], matrix, eye))
-    good = (info == 0) & finite
     factor = torch.where(good[..., None, None], factor, eye)
     return torch.where(finite[..., None, None], factor, torch.nan), good
 
@@ -86,8 +89,9 @@ def inverse_root(matrix: Square, floor: float | Tensor = 0.0) -> InverseRoot:
     if m:
         pivots = factor.diagonal(dim1=-2, dim2=-1).square().amin(dim=-1)
         good = good & (pivots > threshold)
-    finite = torch.isfinite(scale) & ~factor.isnan().any(dim=-1).any(dim=-1)
-    fallback = ~good & finite
+    if bool(good.all()):
+        return InverseRoot(factor, None, ~good)
+    fallback = ~good & ~factor.isnan().any(dim=-1).any(dim=-1)
     if not bool(fallback.any()):
         return InverseRoot(factor, None, fallback)
     eye = torch.eye(m, dtype=matrix.dtype, device=matrix.device)

@@ -136,6 +136,8 @@ class Composed(Policy):
         assert pulls.index is not None
         assert pulls.mask is not None
         known = state.row_leverage() if self.memory.sparse and bool((state.rows.arm_of_row < 0).any()) else None
+        if self.memory.sparse:
+            posterior.invalidate_()  # the dictionary is about to change: no use updating the old factors
         distinct, counts, sums = state.rows.tell_(
             posterior, pulls.index, pulls.mask, pulls.counts, pulls.sums, pulls.squares
         )

@@ -240,7 +240,9 @@ class GaussianProcess(nn.Module):
         """
         fit = self.fit(gram)
         pulled = (fit.features * self.statistics.weights.clamp_min(0).sqrt().unsqueeze(-2)).mT
-        N = fit.embedding.root.lift(shrinkage_root(pulled, self.regularization, ~fit.mask))
+        padding = None if bool(fit.mask.all()) else ~fit.mask
+        Q = shrinkage_root(fit.regression.precision.current_factor, pulled, self.regularization, padding)
+        N = fit.embedding.root.lift(Q)
         a = fit.embedding.root.lift(fit.regression.coefficients)
         inside = fit.mask.unsqueeze(-1)
         return fit.rows, fit.mask, torch.where(inside, N, 0.0), torch.where(inside, a, 0.0)

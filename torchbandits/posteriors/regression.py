@@ -34,8 +34,8 @@ class Conditioning:
         root = weights.clamp_min(0).sqrt()
         eye = torch.eye(covariance.shape[-1], dtype=covariance.dtype, device=covariance.device)
         factor, good = cholesky(eye + root.unsqueeze(-1) * covariance * root.unsqueeze(-2))
-        broken = ~good & ~factor.isnan().any(dim=-1).any(dim=-1)
-        require(not bool(broken.any()), "the covariance of the new pulls lost positive definiteness: use float64, or a "
+        broken = not bool(good.all()) and bool((~good & ~factor.isnan().any(dim=-1).any(dim=-1)).any())
+        require(not broken, "the covariance of the new pulls lost positive definiteness: use float64, or a "
                 "larger regularization.", NumericalError)
         return Conditioning(factor, root)
 
@@ -92,6 +92,7 @@ class Regression:
             grown = pad(getattr(precision, name), (0, 1, 0, 1))
             grown[..., m, m] = corner
             setattr(precision, name, grown)
+        precision.drop_factor_()
         precision.log_det = precision.log_det + torch.log(torch.as_tensor(self.regularization, dtype=torch.float64))
         self.moment, self.coefficients = pad(self.moment, (0, 0, 0, 1)), pad(self.coefficients, (0, 0, 0, 1))
         return self

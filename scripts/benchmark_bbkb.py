@@ -1,0 +1,116 @@
+"""BBKB on real data, on a million arms, and the cost of a step as pulls pile up.
+
+    python scripts/benchmark_bbkb.py abalone cadata million growth [--figure growth.png]
+
+`abalone` (σ = 17.5, T = 10,000) and `cadata` (σ = 12.5, T = 2,000) print seconds of ask and tell after a warm-up run, per
+seed and rule. `million` runs 1,000,000 x 8 random arms for T = 2,000 and prints the peak memory. `growth` runs on until
+T = 100,000 and prints the seconds of a pull against t, once no new arm appears.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import time
+from pathlib import Path
+
+import gpytorch
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+
+import torchbandits as tb
+from torchbandits.arms.leaders import pick_leaders
+from torchbandits.policies import Policy
+
+
+def rbf(bandwidth: float) -> gpytorch.kernels.Kernel:
+    kernel = gpytorch.kernels.RBFKernel().double()
+    kernel.lengthscale = bandwidth
+    return kernel
+
+
+def real(name: str, bandwidth: float, horizon: int, seeds: int) -> None:
+    environment = getattr(tb.environments, name)()
+    uniform = horizon * float(environment.optimum - environment.means.mean())
+    print(f"\n{name}: σ = {bandwidth}, T = {horizon}, {torch.get_num_threads()} threads, numba {compiled()}")
+    print("| rule | seed | seconds | batches | longest | distinct arms | dictionary | regret ratio |\n|---|---|---|---|---|---|---|---|")
+    for rule in ("global", "global_then_local"):
+        policy = tb.batch_bkb(rbf(bandwidth), noise_std=0.01, norm_bound=1.0, delta=1 / horizon, batch_rule=rule)
+        tb.run(policy, environment, horizon, generator=torch.Generator().manual_seed(1000))
+        for seed in range(seeds):
+            history = tb.run(policy, environment, horizon, generator=torch.Generator().manual_seed(seed))
+            b = history.batches
+            ratio = history.pulls["regret"].sum() / uniform
+            print(
+                f"| {rule} | {seed} | {b['seconds'].sum():.3f} | {len(b['size'])} | {b['size'].max()} | {b['distinct_arms'][-1]} "
+                f"| {b['dictionary_size'][-1]} | {ratio:.3f} |"
+            )
+
+
+def million(horizon: int = 2000, num_arms: int = 1_000_000) -> None:
+    generator = torch.Generator().manual_seed(0)
+    arms = torch.randn(num_arms, 8, generator=generator, dtype=torch.float64)
+    rewards = (torch.sin(arms[:, 0]) + torch.cos(arms[:, 1]) + 2) / 4
+    environment = tb.environments.Table(arms, rewards, noise_std=0.01)
+    policy = tb.batch_bkb(rbf(6.0), noise_std=0.01, norm_bound=1.0, delta=1 / horizon)
+    began = time.perf_counter()
+    history = tb.run(policy, environment, horizon, generator=generator)
+    b = history.batches
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    print(
+        f"\n{num_arms:,} arms x 8, T = {horizon}: {time.perf_counter() - began:.1f} s, peak memory of the process {peak:.2f} GiB, "
+        f"{len(b['size'])} batches, {b['distinct_arms'][-1]} distinct arms, dictionary {b['dictionary_size'][-1]}"
+    )
+
+
+def growth(figure: Path | None, horizon: int = 100_000) -> None:
+    environment = tb.environments.rkhs(dim=2, points_per_dim=30, generator=torch.Generator().manual_seed(0))
+    kernel = gpytorch.kernels.MaternKernel(nu=1.5).double()
+    kernel.lengthscale = 0.2
+    policies: dict[str, Policy] = {
+        "gp_ucb": tb.gp_ucb(kernel, noise_std=1.0, width=tb.widths.Constant(1.0), regularization=1.0),
+        "bkb": tb.bkb(kernel, noise_std=1.0, width=tb.widths.Constant(1.0), regularization=1.0),
+    }
+    edges = np.geomspace(1000, horizon, 9).astype(int)
+    plot = Figure(figsize=(6, 4), layout="constrained")
+    axes = plot.add_subplot()
+    for name, policy in policies.items():
+        history = tb.run(policy, environment, horizon, generator=torch.Generator().manual_seed(1))
+        seconds, distinct = history.batches["seconds"], history.batches["distinct_arms"]
+        print(f"\n{name}: median milliseconds a step, 900 arms\n| t | ms | distinct arms |\n|---|---|---|")
+        middle = []
+        for low, high in zip(edges[:-1], edges[1:], strict=True):
+            middle.append(1e3 * float(np.median(seconds[low:high])))
+            print(f"| {low} … {high} | {middle[-1]:.3f} | {distinct[high - 1]} |")
+        axes.loglog(np.sqrt(edges[:-1] * edges[1:]), middle, marker="o", label=name)
+    axes.set(xlabel="pulls t", ylabel="median time of a step [ms]", ylim=(0.1, 100), title="A step does not slow down as pulls pile up")
+    axes.legend(frameon=False)
+    axes.grid(alpha=0.3, which="both")
+    if figure is not None:
+        plot.savefig(figure, dpi=150)
+        print(f"figure: {figure}")
+
+
+def compiled() -> str:
+    return "yes" if hasattr(pick_leaders, "py_func") else "no"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", nargs="+", choices=["abalone", "cadata", "million", "growth"])
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--figure", type=Path)
+    arguments = parser.parse_args()
+    if "abalone" in arguments.what:
+        real("abalone", 17.5, 10_000, arguments.seeds)
+    if "cadata" in arguments.what:
+        real("cadata", 12.5, 2_000, arguments.seeds)
+    if "million" in arguments.what:
+        million()
+    if "growth" in arguments.what:
+        growth(arguments.figure)
+
+
+if __name__ == "__main__":
+    main()

@@ -34,6 +34,7 @@ KERNELS: dict[str, tuple[Callable[[float], gpytorch.kernels.Kernel], Callable[[f
         lambda ell: _with_lengthscale(gpytorch.kernels.MaternKernel(2.5), ell),
         lambda ell: oracles.matern(2.5, ell),
     ),
+    "linear": (lambda ell: _linear(1 / ell**2), lambda ell: oracles.linear(1 / ell**2)),  # rank d: K_S is singular
     "scaled": (
         lambda ell: _scaled(_with_lengthscale(gpytorch.kernels.RBFKernel(), ell), 2.5),
         lambda ell: oracles.rbf(ell, 2.5),
@@ -50,6 +51,12 @@ def _with_lengthscale(kernel: gpytorch.kernels.Kernel, lengthscale: float) -> gp
 def _scaled(kernel: gpytorch.kernels.Kernel, outputscale: float) -> gpytorch.kernels.Kernel:
     kernel = gpytorch.kernels.ScaleKernel(kernel).double()
     kernel.outputscale = torch.tensor(outputscale, dtype=torch.float64)
+    return kernel
+
+
+def _linear(variance: float) -> gpytorch.kernels.Kernel:
+    kernel = gpytorch.kernels.LinearKernel().double()
+    kernel.variance = torch.tensor(variance, dtype=torch.float64)
     return kernel
 
 

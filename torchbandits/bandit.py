@@ -11,11 +11,22 @@ import torch
 from torch import Tensor
 
 from torchbandits.environments.base import Environment
-from torchbandits.errors import ArgumentError, ArmIndexError, NonFiniteError, NumericalError, ShapeError, StateError, require
+from torchbandits.errors import ArmIndexError, NonFiniteError, NumericalError, ShapeError, StateError, require
 from torchbandits.history import History
 from torchbandits.policies import Policy
 from torchbandits.posteriors import GaussianProcess, aggregate
 from torchbandits.types import Pulls, Recommendation, Report, Selection
+from torchbandits.validation import (
+    check_arms,
+    check_available,
+    check_column,
+    check_device,
+    check_generators,
+    check_limit,
+    check_more,
+    check_picks,
+    check_rewards,
+)
 
 
 class Bandit:
@@ -36,8 +47,8 @@ class Bandit:
         self, policy: Policy, arms: Tensor, *, generator: torch.Generator | Sequence[torch.Generator] | None = None
     ) -> None:
         require(isinstance(policy, Policy), f"policy must be a torchbandits policy, got {type(policy).__name__}.")
-        _check_arms(arms)
-        generators, batch_shape = _generators(generator, arms, getattr(policy, "kernel", None))
+        check_arms(arms)
+        generators, batch_shape = check_generators(generator, arms, getattr(policy, "kernel", None))
         self.policy = policy
         self._state = policy.init(arms, generators, batch_shape)
         self._open: Selection | None = None
@@ -62,9 +73,13 @@ class Bandit:
             ArgumentError: If a limit is negative, or no arm is on offer; nothing has changed then.
         """
         if self._open is not None and more is None:
+            check_limit(limit, self.batch_shape, self.device)
             return self._open
         selection, evidence = self.policy.select(
-            self._state, limit=self._limit(limit), available=self._available(available), exactly=self._more(more)
+            self._state,
+            limit=check_limit(limit, self.batch_shape, self.device),
+            available=check_available(available, self.batch_shape, self.arms.shape[-2], self.device),
+            exactly=check_more(more),
         )
         for generator, state in zip(self._state.generators, evidence.generator_states, strict=False):
             generator.set_state(state)
@@ -90,7 +105,7 @@ class Bandit:
             NumericalError: If the posterior broke down; the state is as before the call.
         """
         index, mask = self._picks(selection)
-        y = self._rewards(rewards, index, mask)
+        y = check_rewards(rewards, index, mask, self.device)
         ones = mask.to(torch.float64)
         pulls = Pulls(counts=ones, sums=torch.where(mask, y, 0.0), squares=torch.where(mask, y * y, 0.0), index=index, mask=mask)
         remaining, unasked = self._without(self._state.rows.entry(index), mask)
@@ -111,28 +126,34 @@ class Bandit:
             The report after the update. Cost: a refit, and a sweep over the arms.
         """
         where = torch.as_tensor(points_or_index)
-        is_index = not where.is_floating_point()
-        require(where.dim() >= (1 if is_index else 2), f"expected indices `batch_shape x h` or points `batch_shape x h x d`, got shape {tuple(where.shape)}.", ShapeError)
-        shape = where.shape if is_index else where.shape[:-1]
-        expected = torch.Size([*self.batch_shape, shape[-1]])
-        columns = {"counts": counts, "sums": sums, "squares": squares if squares is not None else sums}
-        for name, value in columns.items():
-            value = torch.as_tensor(value)
-            require(tuple(value.shape) == tuple(shape), f"{name} must be shaped like the history, {tuple(shape)}, got {tuple(value.shape)}.", ShapeError)
-            require(bool(torch.isfinite(value.double()).all()), f"{name} has a NaN or infinite value: leave failed evaluations out.", NonFiniteError)
-            columns[name] = value.double().to(self.device).expand(expected)
-        n, s = columns["counts"], columns["sums"]
-        require(bool((n > 0).all()), "counts must be positive.")
-        q = columns["squares"] if squares is not None else s * s / n
-        if is_index:
-            index, mask = self._picks(where.expand(expected))
-            require(bool(mask.all()), "history has an index of −1.", ArmIndexError)
-            pulls = Pulls(counts=n, sums=s, squares=q, index=index, mask=mask)
-        else:
+        given = where.shape[:-1] if where.is_floating_point() else where.shape
+        require(
+            len(given) >= 1,
+            f"expected indices batch_shape x h or points batch_shape x h x d, got shape {tuple(where.shape)}.",
+            ShapeError,
+        )
+        n, s = (check_column(k, v, given, self.device) for k, v in (("counts", counts), ("sums", sums)))
+        require(bool((n > 0).all()), f"counts must be positive, got {n.min().item() if n.numel() else 'none'}.")
+        q = s * s / n if squares is None else check_column("squares", squares, given, self.device)
+        shape = torch.Size([*self.batch_shape, given[-1]])
+        require(
+            given == shape or given == shape[-1:],
+            f"history must be shaped {tuple(shape)} or {tuple(shape[-1:])}, got {tuple(given)}.",
+            ShapeError,
+        )
+        n, s, q = (column.expand(shape) for column in (n, s, q))
+        if where.is_floating_point():
             dim = self.arms.shape[-1]
-            require(where.shape[-1] == dim, f"points must have {dim} features like the arms, got {where.shape[-1]}.", ShapeError)
+            require(
+                where.shape[-1] == dim, f"points must have {dim} features like the arms, got {where.shape[-1]}.", ShapeError
+            )
+            check_device("points", where, self.device)
             require(bool(torch.isfinite(where).all()), "points have a NaN or infinite feature.", NonFiniteError)
-            pulls = Pulls(counts=n, sums=s, squares=q, points=where.to(self.device).expand(*expected, dim))
+            pulls = Pulls(counts=n, sums=s, squares=q, points=where.expand(*shape, dim))
+        else:
+            index, mask = self._picks(where.expand(shape))
+            require(bool(mask.all()), "history has an index of −1, which is no arm.", ArmIndexError)
+            pulls = Pulls(counts=n, sums=s, squares=q, index=index, mask=mask)
         return self._learn(pulls, self._open, n.sum(dim=-1))
 
     def forget(self, selection: Selection | Tensor) -> None:
@@ -234,10 +255,19 @@ class Bandit:
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> Bandit:
         """Resume from a `state_dict` of a bandit with the same policy and arms. Returns self."""
-        state = state_dict["state"]
-        shape = tuple(state["rows.row_of_arm"].shape)
-        own = tuple(self._state.rows.row_of_arm.shape)
-        require(shape == own, f"the saved state is of arms and rows {shape}, this bandit of {own}.", ShapeError)
+        require(
+            isinstance(state_dict, dict) and {"state", "open"} <= state_dict.keys(),
+            "expected what Bandit.state_dict() returned, a dictionary with 'state' and 'open'.",
+        )
+        state, own = state_dict["state"], self._state.state_dict()
+        differ = sorted(state.keys() ^ own.keys())
+        require(not differ, f"the saved state is of another kind of policy: it differs in {', '.join(differ[:3])}.", StateError)
+        shape, mine = (tuple(x["rows.row_of_arm"].shape) for x in (state, own))
+        require(
+            shape == mine,
+            f"the saved state is of {shape[-1]} arms in batch rows {shape[:-1]}, this bandit of {mine[-1]} in {mine[:-1]}.",
+            ShapeError,
+        )
         self._state.load_state_dict(copy.deepcopy(state))
         opened = state_dict["open"]
         if opened is None:
@@ -326,55 +356,7 @@ class Bandit:
         return Selection(self._state.rows.points(index), index, left), unasked
 
     def _picks(self, selection: Selection | Tensor) -> tuple[Tensor, Tensor]:
-        """Arm indices and mask of a selection, checked."""
-        index = torch.as_tensor(selection.index if isinstance(selection, Selection) else selection)
-        require(not index.is_floating_point() and index.dtype != torch.bool, f"arm indices must be integers, got {index.dtype}.", ShapeError)
-        require(index.device == self.device, f"indices are on {index.device}, the arms on {self.device}: move one of them.", ShapeError)
-        require(
-            index.dim() == len(self.batch_shape) + 1 and index.shape[:-1] == self.batch_shape,
-            f"expected indices of shape batch_shape x q = {(*self.batch_shape, 'q')}, got {tuple(index.shape)}.",
-            ShapeError,
-        )
-        mask = selection.mask if isinstance(selection, Selection) else index >= 0
-        bad = mask & ((index < 0) | (index >= self.arms.shape[-2]))
-        if bool(bad.any()):
-            raise ArmIndexError(f"arm index {index[bad][0].item()} is outside 0 … {self.arms.shape[-2] - 1}.")
-        return index.long(), mask
-
-    def _rewards(self, rewards: Tensor, index: Tensor, mask: Tensor) -> Tensor:
-        y = torch.as_tensor(rewards)
-        require(y.dtype != torch.bool and not y.is_complex(), f"rewards must be real numbers, got {y.dtype}.", ShapeError)
-        require(y.shape == index.shape, f"rewards must be shaped like the selection's index, {tuple(index.shape)}, got {tuple(y.shape)}.", ShapeError)
-        require(y.device == self.device, f"rewards are on {y.device}, the arms on {self.device}: move one of them.", ShapeError)
-        y = y.double()
-        bad = mask & ~torch.isfinite(y)
-        if bool(bad.any()):
-            raise NonFiniteError(f"{int(bad.sum())} rewards are NaN or infinite, the first {y[bad][0].item()}: tell finite "
-                                 "rewards, and forget(selection) evaluations that failed.")
-        return y
-
-    def _limit(self, limit: int | Tensor | None) -> Tensor | None:
-        if limit is None:
-            return None
-        value = torch.as_tensor(limit, device=self.device)
-        require(not value.is_floating_point() and bool((value >= 0).all()), f"limit must be an integer ≥ 0, got {limit}.")
-        try:
-            return value.expand(self.batch_shape)
-        except RuntimeError as error:
-            raise ShapeError(f"limit must be a number or shaped {tuple(self.batch_shape)}, got {tuple(value.shape)}.") from error
-
-    def _more(self, more: int | None) -> int | None:
-        require(more is None or (isinstance(more, int) and more >= 1), f"more must be an integer ≥ 1, got {more}.")
-        return more
-
-    def _available(self, available: Tensor | None) -> Tensor | None:
-        if available is None:
-            return None
-        mask = torch.as_tensor(available, device=self.device)
-        A = self.arms.shape[-2]
-        if mask.dtype != torch.bool or mask.shape not in {torch.Size([A]), torch.Size([*self.batch_shape, A])}:
-            raise ShapeError(f"available must be booleans of shape ({A},) or {(*self.batch_shape, A)}, got {mask.dtype} of shape {tuple(mask.shape)}.")
-        return mask.expand(*self.batch_shape, A)
+        return check_picks(selection, self.batch_shape, self.arms.shape[-2], self.device)
 
 
 def run(
@@ -427,40 +409,6 @@ def run(
         )
         if any([callback(bandit, selection, rewards, report) for callback in callbacks]):
             return history
-
-
-def _check_arms(arms: Tensor) -> None:
-    require(isinstance(arms, Tensor), f"arms must be a torch tensor A x d, got {type(arms).__name__}.", ShapeError)
-    require(arms.dim() >= 2, f"arms must be A x d or batch_shape x A x d, got shape {tuple(arms.shape)}.", ShapeError)
-    require(arms.shape[-1] > 0 and arms.numel() > 0, f"there are no arms: got shape {tuple(arms.shape)}.", ShapeError)
-    require(
-        arms.dtype in (torch.float32, torch.float64),
-        f"arms must be float64 (accurate) or float32 (fast), got {arms.dtype}: convert with arms.double().",
-        ShapeError,
-    )
-    finite = torch.isfinite(arms).all(dim=-1)
-    if not bool(finite.all()):
-        raise NonFiniteError(f"arm {(~finite).reshape(-1).nonzero()[0].item() % arms.shape[-2]} has a NaN or infinite feature.")
-
-
-def _generators(
-    generator: torch.Generator | Sequence[torch.Generator] | None, arms: Tensor, kernel: Any
-) -> tuple[tuple[torch.Generator, ...], torch.Size]:
-    """One generator a batch row, and the batch shape."""
-    single = generator is None or isinstance(generator, torch.Generator)
-    generators = (generator or torch.Generator().manual_seed(0),) if single else tuple(generator)  # type: ignore[arg-type]
-    require(all(isinstance(g, torch.Generator) for g in generators), "generator must be a torch.Generator or a list of them.")
-    own = torch.Size() if single else torch.Size([len(generators)])
-    try:
-        shape = torch.broadcast_shapes(arms.shape[:-2], own, getattr(kernel, "batch_shape", torch.Size()))
-    except RuntimeError as error:
-        raise ShapeError(
-            f"batch shapes do not broadcast: arms {tuple(arms.shape[:-2])}, {len(generators)} generators, kernel "
-            f"{tuple(getattr(kernel, 'batch_shape', ()))}."
-        ) from error
-    if len(generators) != shape.numel():
-        raise ArgumentError(f"batch shape {tuple(shape)} needs {shape.numel()} generators, one a row, got {len(generators)}.")
-    return generators, shape  # type: ignore[return-value]
 
 
 def _joined(first: Selection, second: Selection) -> Selection:

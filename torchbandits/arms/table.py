@@ -125,7 +125,7 @@ class ArmTable(nn.Module):
         else:
             flat = K_pa.shape[:-2].numel()
             C_pa = torch.baddbmm(
-                K_pa.reshape(flat, *K_pa.shape[-2:]), t_p.mT.reshape(flat, p, r), T.reshape(flat, r, -1), beta=1 / lam, alpha=-1
+                K_pa.reshape(flat, *K_pa.shape[-2:]), t_p.mT.reshape(flat, p, r), T.reshape(flat, r, self.rows.num_arms), beta=1 / lam, alpha=-1
             ).reshape(K_pa.shape)
         own = self.leverage.gather(-1, slot)
         C_pa.scatter_(-1, slot.unsqueeze(-1), own.to(C_pa.dtype).unsqueeze(-1))
@@ -302,3 +302,8 @@ class ArmTable(nn.Module):
             grown = self.directions.new_empty(*self.directions.shape[:-2], max(size, 2 * capacity, 64), self.rows.num_arms)
             grown[..., :keep, :] = self.directions[..., :keep, :]
             self.directions = grown
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        if prefix + "directions" in state_dict:  # its size follows the data
+            self.directions = state_dict[prefix + "directions"].to(self.directions.device)
+        super()._load_from_state_dict(state_dict, prefix, *args)

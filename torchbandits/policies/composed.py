@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -12,7 +13,8 @@ from torch import Tensor
 
 from torchbandits.arms import ArmRows, ArmTable, Lookahead, best_arm
 from torchbandits.batching import BatchRule, FixedSize
-from torchbandits.errors import ArgumentError, ShapeError, UnsupportedError, require
+from torchbandits.embeddings import kernel_diagonal
+from torchbandits.errors import ArgumentError, NonFiniteError, ShapeError, UnsupportedError, require
 from torchbandits.memory import KeepAll, Memory
 from torchbandits.policies.base import Policy, State
 from torchbandits.posteriors import GaussianProcess
@@ -54,6 +56,10 @@ class Composed(Policy):
         kernel = self.kernel
         require(isinstance(kernel, gpytorch.kernels.Kernel), f"kernel must be a gpytorch.kernels.Kernel, got {type(kernel).__name__}.")
         require(
+            isinstance(self.confidence, Width),
+            f"width must be a torchbandits.widths.Width, such as widths.Constant(2.0), got {type(self.confidence).__name__}.",
+        )
+        require(
             math.isfinite(self.noise_std) and self.noise_std >= 0,
             f"noise_std must be a finite number ≥ 0, got {self.noise_std}.",
         )
@@ -79,6 +85,7 @@ class Composed(Policy):
                 f"the kernel's batch shape {tuple(self.kernel.batch_shape)} does not broadcast with the batch shape "
                 f"{tuple(batch_shape)} of the arms and generators."
             ) from error
+        self._check_dimensions(arms)
         posterior = GaussianProcess(
             self.kernel,
             self.regularization,
@@ -187,6 +194,19 @@ class Composed(Policy):
         )
 
     # ------------------------------------------------------------------ its steps
+
+    def _check_dimensions(self, arms: Arms) -> None:
+        """One kernel value, so that a kernel for other features is refused at once."""
+        point = arms[..., :1, :]
+        try:
+            value = kernel_diagonal(copy.deepcopy(self.kernel).to(arms), point)
+        except (RuntimeError, IndexError) as error:
+            expected = getattr(self.kernel, "ard_num_dims", None)
+            raise ShapeError(
+                f"the kernel ({type(self.kernel).__name__}, made for {expected or 'another number of'} features) can't be "
+                f"evaluated on arms with {arms.shape[-1]} features: {error}"
+            ) from error
+        require(bool(torch.isfinite(value).all()), "the kernel is NaN or infinite on the arms: check its hyper-parameters.", NonFiniteError)
 
     def _room(self, state: State, rule: BatchRule, limit: Tensor | None) -> Tensor:
         """Most picks of each row, `batch_shape`."""

@@ -49,12 +49,13 @@ def gp_bucb(
     Source: Desautels et al. 2014, Alg. 1, Thm 2; Calandriello et al. 2020, Lemma 1 for the global rule.
     """
     lam = noise_std**2 if regularization is None else regularization
+    rule = named_rule(batch_rule, ratio_threshold, max_batch_size, max_pulls)
     return Composed(
         kernel,
         noise_std,
         width or Scaled(IGP(noise_std, norm_bound, delta, lam), ratio_threshold),
         lam,
-        batch_rule=named_rule(batch_rule, ratio_threshold, max_batch_size, max_pulls),
+        batch_rule=rule,
         prior_mean=prior_mean,
         initial=initial,
         memory_budget=memory_budget,

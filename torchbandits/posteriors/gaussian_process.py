@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from torchbandits.embeddings import Nystrom, evaluate_kernel, kernel_diagonal
+from torchbandits.errors import NonFiniteError, ShapeError, require
 from torchbandits.linalg import shrinkage_root
 from torchbandits.posteriors.regression import Conditioning, Regression
 from torchbandits.posteriors.statistics import Statistics
@@ -136,7 +137,7 @@ class GaussianProcess(nn.Module):
 
         Cost: O(n m (m + d)) time, O(n m) memory a batch row.
         """
-        x = points.double()
+        x = self._checked(points)
         fit = self.fit()
         z = fit.embedding(x)
         leverage = self._leverage(x, z)
@@ -149,8 +150,8 @@ class GaussianProcess(nn.Module):
 
     def covariance(self, points: Points, other: Points | None = None) -> Tensor:
         """Joint posterior covariance, `batch_shape x n x n'`, reward units squared. Differentiable. Cost O(n n' m)."""
-        x = points.double()
-        y = x if other is None else other.double()
+        x = self._checked(points)
+        y = x if other is None else self._checked(other)
         fit = self.fit()
         z, z_y = fit.embedding(x), fit.embedding(y)
         C = fit.embedding.residual_covariance(x, y, z, z_y) / self.regularization + fit.regression.covariance(z, z_y)
@@ -249,8 +250,16 @@ class GaussianProcess(nn.Module):
 
     def leverage(self, points: Points) -> Tensor:
         """Variance / λ at any points given the rewards told, `batch_shape x n`; pending pulls do not count."""
-        x = points.double()
+        x = self._checked(points)
         return self._leverage(x, self.fit().embedding(x))
+
+    def _checked(self, points: Any) -> Tensor:
+        dim = self.statistics.points.shape[-1]
+        if not isinstance(points, Tensor) or not points.is_floating_point() or points.dim() < 2 or points.shape[-1] != dim:
+            got = f"{points.dtype} {tuple(points.shape)}" if isinstance(points, Tensor) else type(points).__name__
+            raise ShapeError(f"points must be floating point, batch_shape x n x {dim}, got {got}.")
+        require(bool(torch.isfinite(points).all()), "points have a NaN or infinite feature.", NonFiniteError)
+        return points.double()
 
     def _leverage(self, x: Points, z: Rect) -> Tensor:
         fit = self.fit()

@@ -1,0 +1,173 @@
+"""What a user may hand in: every check raises one clear error before anything is learned."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchbandits.errors import ArgumentError, ArmIndexError, NonFiniteError, ShapeError, require
+from torchbandits.types import Selection
+
+
+def check_arms(arms: Any) -> None:
+    """Arms are a non-empty, finite, floating-point tensor `batch_shape x A x d`."""
+    require(isinstance(arms, Tensor), f"arms must be a torch tensor A x d, got {type(arms).__name__}.", ShapeError)
+    require(arms.dim() >= 2, f"arms must be A x d or batch_shape x A x d, got shape {tuple(arms.shape)}.", ShapeError)
+    require(arms.numel() > 0, f"there are no arms: got shape {tuple(arms.shape)}.", ShapeError)
+    require(
+        arms.dtype in (torch.float32, torch.float64),
+        f"arms must be float64 (accurate) or float32 (fast), got {arms.dtype}: convert with arms.double().",
+        ShapeError,
+    )
+    finite = torch.isfinite(arms).all(dim=-1)
+    if not bool(finite.all()):
+        first = (~finite).reshape(-1).nonzero()[0].item() % arms.shape[-2]
+        raise NonFiniteError(f"arm {first} has a NaN or infinite feature.")
+
+
+def check_generators(generator: Any, arms: Tensor, kernel: Any) -> tuple[tuple[torch.Generator, ...], torch.Size]:
+    """One generator a batch row, and the batch shape of generators, arms and kernel together."""
+    single = generator is None or isinstance(generator, torch.Generator)
+    if not single and not isinstance(generator, Sequence):
+        raise ArgumentError(f"generator must be a torch.Generator or a list of them, got {type(generator).__name__}.")
+    generators = (generator or torch.Generator().manual_seed(0),) if single else tuple(generator)
+    require(
+        len(generators) > 0 and all(isinstance(g, torch.Generator) for g in generators),
+        f"generator must be a torch.Generator or a non-empty list of them, got {generator!r}.",
+    )
+    wrong = [g.device for g in generators if g.device.type != "cpu"]
+    require(not wrong, f"generators live on the CPU, whatever the arms' device, got {wrong}.")
+    own = torch.Size() if single else torch.Size([len(generators)])
+    kernel_shape = getattr(kernel, "batch_shape", torch.Size())
+    try:
+        shape = torch.broadcast_shapes(arms.shape[:-2], own, kernel_shape)
+    except RuntimeError as error:
+        raise ShapeError(
+            f"batch shapes do not broadcast: arms {tuple(arms.shape[:-2])}, {len(generators)} generators, kernel "
+            f"{tuple(kernel_shape)}."
+        ) from error
+    if len(generators) != shape.numel():
+        raise ArgumentError(
+            f"batch shape {tuple(shape)} needs {shape.numel()} generators, one a row, got {len(generators)}."
+        )
+    return generators, shape
+
+
+def check_device(name: str, tensor: Tensor, device: torch.device) -> None:
+    """Everything lives where the arms live."""
+    require(
+        tensor.device == device, f"{name} are on {tensor.device}, the arms on {device}: move one of them.", ShapeError
+    )
+
+
+def check_picks(selection: Any, batch_shape: torch.Size, num_arms: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Arm indices `batch_shape x q` and their mask, from a selection or plain indices."""
+    if not isinstance(selection, Selection | Tensor | Sequence) or isinstance(selection, str):
+        raise ArgumentError(f"expected a selection or arm indices, got {type(selection).__name__} {selection!r}.")
+    index = torch.as_tensor(selection.index if isinstance(selection, Selection) else selection)
+    require(
+        not index.is_floating_point() and not index.is_complex() and index.dtype != torch.bool,
+        f"arm indices must be integers, got {index.dtype}.",
+        ShapeError,
+    )
+    check_device("indices", index, device)
+    require(
+        index.dim() == len(batch_shape) + 1 and index.shape[:-1] == batch_shape,
+        f"expected indices of shape batch_shape x q = {(*batch_shape, 'q')}, got {tuple(index.shape)}.",
+        ShapeError,
+    )
+    mask = selection.mask if isinstance(selection, Selection) else torch.ones_like(index, dtype=torch.bool)
+    require(
+        mask.shape == index.shape and mask.dtype == torch.bool,
+        f"a selection's mask must be booleans shaped like its index {tuple(index.shape)}, got {mask.dtype} "
+        f"{tuple(mask.shape)}.",
+        ShapeError,
+    )
+    if not isinstance(selection, Selection):
+        mask = index != -1
+    bad = mask & ((index < 0) | (index >= num_arms))
+    if bool(bad.any()):
+        raise ArmIndexError(f"arm index {index[bad][0].item()} is outside 0 … {num_arms - 1}.")
+    return index.long(), mask
+
+
+def check_rewards(rewards: Any, index: Tensor, mask: Tensor, device: torch.device) -> Tensor:
+    """Finite real rewards, shaped like the picks, as float64."""
+    y = torch.as_tensor(rewards)
+    require(
+        y.dtype != torch.bool and not y.is_complex(), f"rewards must be real numbers, got {y.dtype}.", ShapeError
+    )
+    require(
+        y.shape == index.shape,
+        f"rewards must be shaped like the selection's index, {tuple(index.shape)}, got {tuple(y.shape)}.",
+        ShapeError,
+    )
+    check_device("rewards", y, device)
+    y = y.double()
+    bad = mask & ~torch.isfinite(y)
+    if bool(bad.any()):
+        raise NonFiniteError(
+            f"{int(bad.sum())} rewards are NaN or infinite, the first {y[bad][0].item()}: tell finite rewards, and "
+            "forget(selection) evaluations that failed."
+        )
+    return y
+
+
+def check_column(name: str, value: Any, like: torch.Size, device: torch.device) -> Tensor:
+    """A finite column of summed history, as float64."""
+    column = torch.as_tensor(value)
+    require(
+        column.shape == like,
+        f"{name} must be shaped like the history, {tuple(like)}, got {tuple(column.shape)}.",
+        ShapeError,
+    )
+    check_device(name, column, device)
+    column = column.double()
+    require(
+        bool(torch.isfinite(column).all()),
+        f"{name} has a NaN or infinite value: leave failed evaluations out.",
+        NonFiniteError,
+    )
+    return column
+
+
+def check_limit(limit: Any, batch_shape: torch.Size, device: torch.device) -> Tensor | None:
+    """Most picks, a whole number or one a batch row."""
+    if limit is None:
+        return None
+    whole = isinstance(limit, int) or (isinstance(limit, Tensor) and not limit.is_floating_point())
+    require(
+        whole and not isinstance(limit, bool) and bool((torch.as_tensor(limit) >= 0).all()),
+        f"limit must be a whole number ≥ 0, or one a batch row, got {limit}.",
+    )
+    value = torch.as_tensor(limit, device=device)
+    try:
+        return value.expand(batch_shape)
+    except RuntimeError as error:
+        raise ShapeError(f"limit must be a number or shaped {tuple(batch_shape)}, got {tuple(value.shape)}.") from error
+
+
+def check_more(more: Any) -> int | None:
+    """Further picks, a positive whole number."""
+    require(
+        more is None or (isinstance(more, int) and not isinstance(more, bool) and more >= 1),
+        f"more must be a whole number ≥ 1, got {more}.",
+    )
+    return more  # type: ignore[no-any-return]
+
+
+def check_available(available: Any, batch_shape: torch.Size, num_arms: int, device: torch.device) -> Tensor | None:
+    """Booleans, one an arm."""
+    if available is None:
+        return None
+    mask = torch.as_tensor(available, device=device)
+    shapes = {torch.Size([num_arms]), torch.Size([*batch_shape, num_arms])}
+    if mask.dtype != torch.bool or mask.shape not in shapes:
+        raise ShapeError(
+            f"available must be booleans of shape {' or '.join(str(tuple(s)) for s in shapes)}, got {mask.dtype} of "
+            f"shape {tuple(mask.shape)}."
+        )
+    return mask.expand(*batch_shape, num_arms)

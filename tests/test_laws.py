@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib
 import math
 from typing import Any
 
@@ -494,6 +495,92 @@ def test_law_4_with_near_duplicates_every_pick_is_a_best_arm(embedding, rule, se
     inside = np.delete(np.arange(HORIZON), ends)
     assert (statistic[inside] <= 2.0 * (1 + 1e-6)).all()
     assert (statistic[ends[:-1]] > 2.0 * (1 - 1e-6)).all()
+
+
+@pytest.mark.parametrize(("rule", "horizon"), [("global", 1000), ("global_then_local", 1000), ("product", 450)])
+def test_law_4_in_batches_of_hundreds(rule, horizon):
+    """Many leaders, many rounds: long batches among more arms than the lazy loop looks at."""
+    problem = Problem(seed=45, a=300)
+    kernel, kernel_np = kernel_pair("rbf", 1.0)
+    expected = oracle_run("batch_bkb", problem, kernel_np, horizon, 46, rule=rule, ratio_threshold=6.0)
+    policy = batch_policy(kernel, "nystrom", rule, ratio_threshold=6.0)
+    bandit = tb.Bandit(policy, problem.tensor, generator=generator(46))
+    assert problem.play(bandit, horizon) == expected.picks
+    assert max(map(len, expected.picks)) > 100
+
+
+@pytest.mark.parametrize("name", WITH_POSTERIOR)
+@pytest.mark.parametrize("rule", [None, *BATCH_RULES])
+def test_law_4_a_batch_without_a_limit_ends(name, rule):
+    """From the prior, on one arm, on equal arms, on a zero arm of a linear kernel: `ask()` returns, time after time."""
+    if (rule is None) == (name in ("gp_bucb", "batch_bkb")):
+        return
+    for kernel_name, arms in (
+        ("rbf", np.random.default_rng(47).uniform(size=(30, 2))),
+        ("rbf", np.zeros((1, 2))),
+        ("rbf", np.ones((9, 2))),
+        ("matern12", np.linspace(0, 1, 5)[:, None]),
+        ("linear", np.array([[0.0, 0.0], [1.0, 0.0], [0.0, 0.5]])),
+    ):
+        kernel = kernel_pair(kernel_name)[0]
+        embedding = {"gp_bucb": "exact", "batch_bkb": "nystrom"}.get(name)
+        policy = POLICIES[name](kernel) if rule is None else batch_policy(kernel, embedding, rule)
+        bandit = tb.Bandit(policy, torch.as_tensor(arms), generator=generator(48))
+        for _ in range(8):
+            selection = bandit.ask()
+            assert 1 <= len(selection) < 2_000
+            report = bandit.tell(selection, torch.linspace(-1, 1, len(selection), dtype=torch.float64))
+            assert math.isfinite(float(report.certificate))
+        assert not bandit.posterior(torch.as_tensor(arms)).variance.isnan().any()
+
+
+def test_law_4_more_picks_than_there_is_room_for():
+    problem = Problem(seed=49, a=20, duplicates=3)
+    policy = batch_policy(rbf(), "nystrom", "global", max_pulls=1)
+    bandit = tb.Bandit(policy, problem.tensor, generator=generator(0))
+    entries = sorted(set(oracles.first_copies(problem.arms).tolist()))
+    assert sorted(bandit.ask(more=100).index.tolist()) == entries
+    assert sorted(bandit.ask(more=1).index.tolist()) == entries
+
+
+@pytest.mark.parametrize("loop", ["plain", "batched"])
+@pytest.mark.parametrize("rule", BATCH_RULES)
+@pytest.mark.parametrize("embedding", ["exact", "nystrom"])
+def test_law_4_the_loop_picks_alike_compiled_or_not(monkeypatch, embedding, rule, loop):
+    """Without numba, and in the form that runs on a device: the same picks as compiled."""
+    leaders, lookahead = (importlib.import_module(f"torchbandits.arms.{m}") for m in ("leaders", "lookahead"))
+    problem = Problem(seed=51, a=150)
+    policy = batch_policy(rbf(0.7), embedding, rule, ratio_threshold=3.0, max_pulls=4)
+    expected = problem.play(tb.Bandit(policy, problem.tensor, generator=generator(52)), 200)
+    if loop == "plain":
+        monkeypatch.setattr(leaders, "pick_leaders", getattr(leaders.pick_leaders, "py_func", leaders.pick_leaders))
+    else:
+        pick_rows = leaders.pick_rows
+        monkeypatch.setattr(lookahead, "pick_rows", lambda *, on_host, **given: pick_rows(on_host=False, **given))
+    assert problem.play(tb.Bandit(policy, problem.tensor, generator=generator(52)), 200) == expected
+    assert max(map(len, expected)) > 3
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("name", POLICIES)
+def test_law_5_a_device_picks_what_the_host_picks(name):
+    problem = Problem(seed=53, a=150)
+    host = tb.Bandit(POLICIES[name](rbf()), problem.tensor, generator=generator(54))
+    device = tb.Bandit(POLICIES[name](rbf()), problem.tensor.cuda(), generator=generator(54))
+    told = 0
+    while told < 100:
+        a, b = host.ask(limit=100 - told), device.ask(limit=100 - told)
+        assert b.index.is_cuda
+        assert a.index.tolist() == b.index.tolist()
+        rewards = problem.rewards(told, a.index)
+        host.tell(a, rewards)
+        device.tell(b, rewards.cuda())
+        told += len(a)
+    assert differences(host.counts, device.counts.cpu()) == []
+    if name != "uniform":
+        here, there = host.posterior(problem.tensor), device.posterior(problem.tensor.cuda())
+        assert_close(there.variance, here.variance, F64)
+        assert_close(there.mean, here.mean, MEAN)
 
 
 @given(

@@ -289,15 +289,16 @@ class Bandit:
 
     def _learn(self, pulls: Pulls, remaining: Selection | None, unasked: Tensor) -> Report:
         """Update the state or leave it as it was."""
-        snapshot, opened, done = self._state.snapshot(), self._open, False
+        restore, opened, done = self._state.snapshot(), self._open, False
         try:
-            self._state = self.policy.update(self._state, pulls)
+            if bool((pulls.counts > 0).any()):
+                self._state = self.policy.update(self._state, pulls)
             self._set_open(remaining)
             report = self._report(pulls, unasked)
             done = True
         finally:
             if not done:
-                self._state.restore_(snapshot)
+                restore()
                 self._open = opened
         return report
 
@@ -306,11 +307,11 @@ class Bandit:
         state = self._state
         bounds = self.policy.bounds(state)
         certificate = torch.full_like(state.log_det, torch.nan) if bounds is None else bounds[0] - bounds[1]
-        broken = torch.isnan(certificate)
+        broken = ~torch.isfinite(certificate)
         if bounds is not None and bool(broken.any()):
             raise NumericalError(
-                f"the posterior became NaN in batch rows {broken.reshape(-1).nonzero().reshape(-1).tolist()}; the pulls were "
-                "not learned. Check the kernel's hyper-parameters, or use a larger regularization."
+                f"the posterior is not finite in batch rows {broken.reshape(-1).nonzero().reshape(-1).tolist()}; the pulls were "
+                "not learned. Check the size of the rewards and the kernel's hyper-parameters, or use a larger regularization."
             )
         told = pulls.counts.sum(dim=-1)
         size = state.posterior.dictionary_size if state.table is not None else torch.zeros_like(state.statistics.num_rows)

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from torchbandits.arms.columns import KernelColumns
 from torchbandits.arms.rows import ArmRows
-from torchbandits.embeddings import evaluate_kernel, kernel_diagonal
+from torchbandits.embeddings import evaluate_kernel
 from torchbandits.posteriors import Conditioning, GaussianProcess
 from torchbandits.types import Picks
 
-_CHUNK_BYTES = 4 << 20  # a block of kernel columns that stays in cache while it is multiplied and squared
 _SPARE_DIRECTIONS = 64  # an exact table is swept anew when repeated pulls have doubled its directions, plus this many
 
 
@@ -45,15 +44,13 @@ class ArmTable(nn.Module):
         super().__init__()
         batch_shape, A, arms = posterior.batch_shape, rows.num_arms, rows.arms
         self._owners = (rows, posterior)  # a tuple hides them from nn.Module: the state registers them
-        self.memory_budget, self.num_directions = memory_budget, 0
-        self._columns: Tensor | None = None
-        self._filled: Tensor | None = None  # rows of each batch row whose kernel columns are at hand
-        self._kernel32: Any = None
-        self.register_buffer("prior_diagonal", self._prior_diagonal(), persistent=False)
+        self.num_directions = 0
+        self.columns = KernelColumns(rows, posterior, memory_budget)
+        self.register_buffer("prior_diagonal", self.columns.diagonal, persistent=False)
         lam = posterior.regularization
         self.register_buffer("leverage", (self.prior_diagonal / lam).expand(*batch_shape, A).clone())
         self.register_buffer("channels", self.leverage.new_zeros(*batch_shape, posterior.num_channels, A))
-        self.register_buffer("directions", arms.new_zeros(*batch_shape, 0, A))
+        self.register_buffer("directions", arms.new_zeros(*batch_shape, 0, A), persistent=False)
 
     # ------------------------------------------------------------------ reading
 
@@ -83,15 +80,15 @@ class ArmTable(nn.Module):
             self.channels = torch.zeros_like(self.channels)
             self.num_directions = 0
             return self
-        cached = self._fill_columns() if self.posterior.sparse else False
-        gram = cached and self.rows.arms.dtype == torch.float64 and bool((self.rows.arm_of_row >= 0).eq(self.posterior.statistics.mask).all())
-        rows, mask, N, a = self.posterior.sweep_factors(self._gram if gram else None)
+        if self.posterior.sparse:
+            self.columns.fill()
+        rows, mask, N, a = self.posterior.sweep_factors(self.columns.gram())
         weights = torch.cat([N, a], dim=-1).mT.to(self.rows.arms.dtype)
         r = N.shape[-1]
         if not self.posterior.sparse:  # new storage, so that the old table survives a failure
             self.directions = self.directions.new_empty(*self.directions.shape[:-2], r + _SPARE_DIRECTIONS, self.rows.num_arms)
         leverage, channels = torch.empty_like(self.leverage), torch.empty_like(self.channels)
-        for part, out in self._products(weights, rows):
+        for part, out in self.columns.products(weights, rows):
             T = out[..., :r, :]
             if not self.posterior.sparse:
                 self.directions[..., :r, part] = T
@@ -117,7 +114,7 @@ class ArmTable(nn.Module):
         """
         lam, r, p = self.posterior.regularization, self.num_directions, index.shape[-1]
         slot = index.clamp_min(0)
-        K_pa = self._kernel_block(self.rows.points(index), slice(None))
+        K_pa = self.columns.evaluate(self.rows.points(index))
         T = self.directions[..., :r, :]
         t_p = T.gather(-1, slot.unsqueeze(-2).expand(*T.shape[:-1], p))
         if K_pa.dim() == 2:
@@ -156,10 +153,8 @@ class ArmTable(nn.Module):
             return self.rows.points(index).double(), t.double()
         fit = self.posterior.fit()
         points = self.rows.points(index)
-        if self._has_columns() and self.rows.arms.dtype == torch.float64:
-            K = self._columns[..., : self.posterior.statistics.size, :]  # type: ignore[index]
-            K = K.gather(-1, index.clamp_min(0).unsqueeze(-2).expand(*K.shape[:-1], index.shape[-1]))
-            K_mk = K.gather(-2, fit.rows.unsqueeze(-1).expand(*fit.rows.shape, index.shape[-1]))
+        if self.columns.complete and self.rows.arms.dtype == torch.float64:
+            K_mk = self.columns.between(fit.rows, index)
             z = fit.embedding.root.embed(torch.where(fit.mask.unsqueeze(-1), K_mk, 0.0))
         else:
             z = fit.embedding(points.double())
@@ -177,7 +172,7 @@ class ArmTable(nn.Module):
         """Covariances of p arms with every arm, `batch_shape x p x A` each: c (what a pull moves with the dictionary
         frozen) and k̃ (the exact one); the same tensor twice for an exact posterior. Cost O(A m p)."""
         lam = self.posterior.regularization
-        K_pa = self._pulled_columns(index)
+        K_pa = self.columns.of_arms(index).double()
         if not self.posterior.sparse:
             r, p = self.num_directions, index.shape[-1]
             T = self.directions[..., :r, :]
@@ -190,110 +185,10 @@ class ArmTable(nn.Module):
         both = torch.cat([R.lift(fit.regression.precision.solve(z_p)), R.lift(z_p)], dim=-1)
         both = torch.where(fit.mask.unsqueeze(-1), both, 0.0).mT.to(self.rows.arms.dtype)
         out = K_pa.new_empty(*both.shape[:-1], self.rows.num_arms)
-        for part, product in self._products(both, fit.rows):
+        for part, product in self.columns.products(both, fit.rows):
             out[..., part] = product
         c = out[..., :p, :]
         return c, (K_pa - out[..., p:, :]).div_(lam).add_(c)
-
-    # ------------------------------------------------------------------ kernel columns
-
-    def _arm_kernel(self) -> Any:
-        if self.rows.arms.dtype == torch.float64:
-            return self.posterior.kernel
-        if self._kernel32 is None:
-            self._kernel32 = (copy.deepcopy(self.posterior.kernel).to(self.rows.arms.dtype),)  # a tuple hides it from nn.Module
-        return self._kernel32[0]
-
-    def _prior_diagonal(self) -> Tensor:
-        return kernel_diagonal(self._arm_kernel(), self.rows.arms).double().clone()
-
-    def _row_points(self, rows: Tensor) -> Tensor:
-        points = self.posterior.statistics.points
-        return points.gather(-2, rows.unsqueeze(-1).expand(*rows.shape, points.shape[-1]))
-
-    def _kernel_block(self, points: Tensor, part: slice) -> Tensor:
-        """k(points, arms[part]), `batch_shape x p x chunk`, in the arms' dtype."""
-        arms = self.rows.arms[..., part, :]
-        return evaluate_kernel(self._arm_kernel(), points.to(arms.dtype), arms)
-
-    def _has_columns(self) -> bool:
-        return self._filled is not None and bool((self._filled == self.posterior.statistics.num_rows).all())
-
-    def _fill_columns(self) -> bool:
-        """Extend the kernel columns to every row of the statistics; False where they do not fit the budget."""
-        statistics, batch = self.posterior.statistics, self.leverage.shape[:-1]
-        size = statistics.size
-        if size * batch.numel() * self.rows.num_arms * self.rows.arms.element_size() > self.memory_budget:
-            self.forget_columns_()
-            return False
-        if self._has_columns():
-            return True
-        # Rows of a batch append at different places: fill from the first place that any of them lacks.
-        start = 0 if self._filled is None else int(torch.where(self._filled < statistics.num_rows, self._filled, size).min())
-        if self._columns is None or self._columns.shape[-2] < size:
-            grown = self.rows.arms.new_empty(*batch, max(size + 32, min(2 * start, size + 256)), self.rows.num_arms)
-            if self._columns is not None:
-                grown[..., :start, :] = self._columns[..., :start, :]
-            self._columns = grown
-        block = self._kernel_block(statistics.points[..., start:size, :], slice(None))
-        arm = self.rows.arm_of_row[..., start:size]
-        own = self.prior_diagonal.expand_as(self.leverage).gather(-1, arm.clamp_min(0)).to(block.dtype).unsqueeze(-1)
-        slot = arm.clamp_min(0).unsqueeze(-1)
-        self._columns[..., start:size, :] = block.scatter(
-            -1, slot, torch.where(arm.unsqueeze(-1) >= 0, own, block.gather(-1, slot))
-        )
-        self._filled = statistics.num_rows
-        return True
-
-    def forget_columns_(self) -> None:
-        """Drop the cached kernel columns; they are computed again when needed."""
-        self._columns = self._filled = None
-
-    def _products(self, weights: Tensor, rows: Tensor) -> Iterator[tuple[slice, Tensor]]:
-        """`weights` (`batch_shape x r x m`) times the kernel columns of dictionary rows (`batch_shape x m`), chunk by chunk.
-
-        The chunks of columns stay in cache. Zero weights for rows outside the dictionary save the copy of a selection
-        where the dictionary holds most of the rows.
-        """
-        m, size, A = rows.shape[-1], self.posterior.statistics.size, self.rows.num_arms
-        cached = self._has_columns()
-        most = cached and 2 * m >= size
-        if most:
-            spread = weights.new_zeros(*weights.shape[:-1], size)
-            weights = spread.scatter_add(-1, rows.unsqueeze(-2).expand_as(weights), weights)
-        points = None if cached else self._row_points(rows)
-        step = max(256, _CHUNK_BYTES // (8 * max(1, m) * max(1, rows.shape[:-1].numel())))
-        for start in range(0, A, step):
-            part = slice(start, min(start + step, A))
-            if points is not None:
-                yield part, weights @ self._kernel_block(points, part)
-            elif most:
-                yield part, weights @ self._columns[..., :size, part]  # type: ignore[index]
-            else:
-                yield part, weights @ self._rows_of_columns(rows, part)
-
-    def _rows_of_columns(self, rows: Tensor, part: slice) -> Tensor:
-        """Kernel columns of rows (`batch_shape x m`) at some arms, `batch_shape x m x chunk`."""
-        assert self._columns is not None
-        batch = torch.arange(rows.shape[:-1].numel(), device=rows.device) * self._columns.shape[-2]
-        flat = (rows.reshape(-1, rows.shape[-1]) + batch.unsqueeze(-1)).reshape(-1)
-        block = self._columns.reshape(-1, self.rows.num_arms)[:, part].index_select(0, flat)
-        return block.reshape(*rows.shape, block.shape[-1])
-
-    def _pulled_columns(self, index: Picks) -> Tensor:
-        """k(x_j, ·) of p arms at every arm, `batch_shape x p x A`, float64: read where all of them were pulled before."""
-        row = self.rows.row_of_arm.gather(-1, index.clamp_min(0))
-        if self._has_columns() and bool((row >= 0).all()):
-            return self._rows_of_columns(row, slice(None)).double()
-        return self._kernel_block(self.rows.points(index), slice(None)).double()
-
-    def _gram(self, rows: Tensor) -> Tensor:
-        """Kernel values between dictionary rows and all rows, `batch_shape x m x u`, read off the columns."""
-        assert self._columns is not None
-        batch = torch.arange(rows.shape[:-1].numel(), device=rows.device).reshape(*rows.shape[:-1], 1)
-        start = (rows + batch * self._columns.shape[-2]) * self.rows.num_arms
-        place = start.unsqueeze(-1) + self.rows.arm_of_row.clamp_min(0).unsqueeze(-2)
-        return self._columns.reshape(-1)[place]
 
     def _reserve(self, size: int, keep: int) -> None:
         """Room for `size` directions, the first `keep` of them kept."""
@@ -303,7 +198,28 @@ class ArmTable(nn.Module):
             grown[..., :keep, :] = self.directions[..., :keep, :]
             self.directions = grown
 
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        if prefix + "directions" in state_dict:  # its size follows the data
-            self.directions = state_dict[prefix + "directions"].to(self.directions.device)
-        super()._load_from_state_dict(state_dict, prefix, *args)
+    def snapshot(self) -> Callable[[], None]:
+        """A way back to the directions of this moment (the buffers are the caller's)."""
+        used = self.num_directions
+
+        def restore() -> None:
+            self.num_directions = used
+            self.columns.forget()
+
+        return restore
+
+    def get_extra_state(self) -> dict[str, Tensor]:
+        """The directions in use, without the spare room."""
+        return {"directions": self.directions[..., : self.num_directions, :].clone()}
+
+    def set_extra_state(self, state: dict[str, Tensor]) -> None:
+        """Restore what `get_extra_state` returned."""
+        self.directions = state["directions"].to(self.directions)
+        self.num_directions = self.directions.shape[-2]
+        self.columns.forget()
+
+    def _apply(self, fn: Any, recurse: bool = True) -> ArmTable:
+        super()._apply(fn, recurse)
+        self.columns.forget()
+        self.columns.diagonal = self.prior_diagonal
+        return self

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -82,40 +82,35 @@ class State(nn.Module):
 
     # ------------------------------------------------------------------ going back, and being saved
 
-    def snapshot(self) -> list[tuple[nn.Module, dict[str, Any]]]:
-        """References to everything an update replaces; nothing is copied, because updates never write in place."""
-        kept = [(module, dict(module._buffers)) for module in self.modules()]
+    def snapshot(self) -> Callable[[], None]:
+        """A way back: calling it restores this state. Nothing is copied, because updates never write in place."""
+        buffers = [(module, dict(module._buffers)) for module in self.modules()]
         generators = [g.get_state() for g in self.generators]
-        return [*kept, (self, {"generators": generators, "directions": self.table.num_directions if self.table else 0})]
+        posterior = self.records.snapshot() if isinstance(self.records, GaussianProcess) else None
+        table = self.table.snapshot() if self.table is not None else None
 
-    def restore_(self, snapshot: list[tuple[nn.Module, dict[str, Any]]]) -> State:
-        """Return to a snapshot of this state."""
-        self.known_width = None
-        for module, buffers in snapshot[:-1]:
-            module._buffers.update(buffers)
-        for generator, state in zip(self.generators, snapshot[-1][1]["generators"], strict=True):
-            generator.set_state(state)
-        if self.table is not None:
-            self.table.num_directions = snapshot[-1][1]["directions"]
-            self.table.forget_columns_()
-            self.posterior.invalidate_()
-        return self
+        def restore() -> None:
+            self.known_width = None
+            for module, kept in buffers:
+                module._buffers.update(kept)
+            for generator, state in zip(self.generators, generators, strict=True):
+                generator.set_state(state)
+            if posterior is not None:
+                posterior()
+            if table is not None:
+                table()
+
+        return restore
 
     def get_extra_state(self) -> dict[str, Any]:
-        """Generator states and the number of directions in use."""
-        return {
-            "generators": torch.stack([g.get_state() for g in self.generators]),
-            "num_directions": self.table.num_directions if self.table is not None else 0,
-        }
+        """Generator states."""
+        return {"generators": torch.stack([g.get_state() for g in self.generators])}
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
         """Restore what `get_extra_state` returned."""
         self.known_width = None
         for generator, value in zip(self.generators, state["generators"], strict=True):
             generator.set_state(value.cpu())
-        if self.table is not None:
-            self.table.num_directions = state["num_directions"]
-            self.table.forget_columns_()
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         for name in ("pending_index", "pending_counts"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import gpytorch
@@ -271,6 +271,16 @@ class GaussianProcess(nn.Module):
         """log det(V/λ), `batch_shape`: twice the information gained by the rewards told."""
         precision = self.fit().regression.precision
         return precision.log_det - precision.matrix.shape[-1] * math.log(self.regularization)
+
+    def snapshot(self) -> Callable[[], None]:
+        """A way back to the factors of this moment (the buffers are the caller's)."""
+        fit = self._fit
+        regression = fit.regression.detached() if fit is not None else None
+
+        def restore() -> None:
+            self._fit = replace(fit, regression=regression) if fit is not None else None
+
+        return restore
 
     def invalidate_(self) -> GaussianProcess:
         """Drop the factors, for instance after a change of the kernel's hyper-parameters."""

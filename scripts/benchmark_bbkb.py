@@ -10,6 +10,7 @@ T = 100,000 and prints the seconds of a pull against t, once no new arm appears.
 from __future__ import annotations
 
 import argparse
+import itertools
 import resource
 import time
 from pathlib import Path
@@ -34,7 +35,9 @@ def real(name: str, bandwidth: float, horizon: int, seeds: int) -> None:
     environment = getattr(tb.environments, name)()
     uniform = horizon * float(environment.optimum - environment.means.mean())
     print(f"\n{name}: σ = {bandwidth}, T = {horizon}, {torch.get_num_threads()} threads, numba {compiled()}")
-    print("| rule | seed | seconds | batches | longest | distinct arms | dictionary | regret ratio |\n|---|---|---|---|---|---|---|---|")
+    print(
+        "| rule | seed | seconds | batches | longest | distinct arms | dictionary | ratio |\n|---|---|---|---|---|---|---|---|"
+    )
     for rule in ("global", "global_then_local"):
         policy = tb.batch_bkb(rbf(bandwidth), noise_std=0.01, norm_bound=1.0, delta=1 / horizon, batch_rule=rule)
         tb.run(policy, environment, horizon, generator=torch.Generator().manual_seed(1000))
@@ -43,8 +46,8 @@ def real(name: str, bandwidth: float, horizon: int, seeds: int) -> None:
             b = history.batches
             ratio = history.pulls["regret"].sum() / uniform
             print(
-                f"| {rule} | {seed} | {b['seconds'].sum():.3f} | {len(b['size'])} | {b['size'].max()} | {b['distinct_arms'][-1]} "
-                f"| {b['dictionary_size'][-1]} | {ratio:.3f} |"
+                f"| {rule} | {seed} | {b['seconds'].sum():.3f} | {len(b['size'])} | {b['size'].max()} "
+                f"| {b['distinct_arms'][-1]} | {b['dictionary_size'][-1]} | {ratio:.3f} |"
             )
 
 
@@ -59,7 +62,7 @@ def million(horizon: int = 2000, num_arms: int = 1_000_000) -> None:
     b = history.batches
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     print(
-        f"\n{num_arms:,} arms x 8, T = {horizon}: {time.perf_counter() - began:.1f} s, peak memory of the process {peak:.2f} GiB, "
+        f"\n{num_arms:,} arms x 8, T = {horizon}: {time.perf_counter() - began:.1f} s, peak memory {peak:.2f} GiB, "
         f"{len(b['size'])} batches, {b['distinct_arms'][-1]} distinct arms, dictionary {b['dictionary_size'][-1]}"
     )
 
@@ -80,11 +83,16 @@ def growth(figure: Path | None, horizon: int = 100_000) -> None:
         seconds, distinct = history.batches["seconds"], history.batches["distinct_arms"]
         print(f"\n{name}: median milliseconds a step, 900 arms\n| t | ms | distinct arms |\n|---|---|---|")
         middle = []
-        for low, high in zip(edges[:-1], edges[1:], strict=True):
+        for low, high in itertools.pairwise(edges):
             middle.append(1e3 * float(np.median(seconds[low:high])))
             print(f"| {low} … {high} | {middle[-1]:.3f} | {distinct[high - 1]} |")
         axes.loglog(np.sqrt(edges[:-1] * edges[1:]), middle, marker="o", label=name)
-    axes.set(xlabel="pulls t", ylabel="median time of a step [ms]", ylim=(0.1, 100), title="A step does not slow down as pulls pile up")
+    axes.set(
+        xlabel="pulls t",
+        ylabel="median time of a step [ms]",
+        ylim=(0.1, 100),
+        title="A step does not slow down as pulls pile up",
+    )
     axes.legend(frameon=False)
     axes.grid(alpha=0.3, which="both")
     if figure is not None:

@@ -76,8 +76,11 @@ class StockBoTorch:
         self.index = torch.cat([self.index, torch.tensor([arm])])
         self.y = torch.cat([self.y, torch.tensor([y], dtype=torch.float64)])
         model = SingleTaskGP(
-            self.arms[self.index], self.y.unsqueeze(-1), torch.full((len(self.y), 1), NOISE**2, dtype=torch.float64),
-            covar_module=rbf(), outcome_transform=None,
+            self.arms[self.index],
+            self.y.unsqueeze(-1),
+            torch.full((len(self.y), 1), NOISE**2, dtype=torch.float64),
+            covar_module=rbf(),
+            outcome_transform=None,
         )
         if self.flat:
             with torch.no_grad():
@@ -137,7 +140,9 @@ def measure(num_arms: int, t: int, steps: int) -> None:
                 seconds[way].append(time.perf_counter() - began)
         assert len(picks) == 1, f"the ways disagree at step {i}: {picks}"
     ours = statistics.median(seconds["torchbandits gp_ucb"])
-    print(f"\n{name}: A = {len(arms)}, d = {arms.shape[1]}, t = {t} distinct arms, {torch.get_num_threads()} threads, same picks")
+    print(
+        f"\n{name}: A = {len(arms)}, d = {arms.shape[1]}, t = {t} distinct arms, {torch.get_num_threads()} threads, same picks"
+    )
     print("| way | ms a step (median) | times torchbandits |\n|---|---|---|")
     for way, values in seconds.items():
         print(f"| {way} | {1e3 * statistics.median(values):.2f} | {statistics.median(values) / ours:.2f} |")

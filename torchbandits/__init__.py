@@ -6,9 +6,10 @@ arms, and `ask` and `tell`; or `run` it in one of the `environments`.
 """
 
 from torchbandits import environments, errors, widths
-from torchbandits.bandit import Bandit, run
+from torchbandits.bandit import Bandit
 from torchbandits.history import History
 from torchbandits.policies import batch_bkb, bkb, gp_bucb, gp_ucb, igp_ucb, uniform
+from torchbandits.running import run
 from torchbandits.types import Evidence, Marginals, Progress, Recommendation, Report, Selection
 
 __version__ = "0.1.0"

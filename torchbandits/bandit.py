@@ -1,27 +1,24 @@
-"""Ask and tell, and `run` written on them."""
+"""Ask and tell."""
 
 from __future__ import annotations
 
 import copy
-import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from torchbandits.environments.base import Environment
-from torchbandits.errors import ArmIndexError, NonFiniteError, NumericalError, ShapeError, StateError, require
-from torchbandits.history import History
+from torchbandits.errors import NumericalError, ShapeError, StateError, require
 from torchbandits.policies import Policy
-from torchbandits.posteriors import GaussianProcess, aggregate
+from torchbandits.posteriors import GaussianProcess
+from torchbandits.selections import joined, without
 from torchbandits.types import Pulls, Recommendation, Report, Selection
 from torchbandits.validation import (
     check_arms,
     check_available,
-    check_column,
-    check_device,
     check_generators,
+    check_history,
     check_limit,
     check_more,
     check_picks,
@@ -55,9 +52,7 @@ class Bandit:
 
     # ------------------------------------------------------------------ ask and tell
 
-    def ask(
-        self, limit: int | Tensor | None = None, *, more: int | None = None, available: Tensor | None = None
-    ) -> Selection:
+    def ask(self, limit: int | Tensor | None = None, *, more: int | None = None, available: Tensor | None = None) -> Selection:
         """The picks to evaluate next: the open selection, as long as there is one.
 
         Args:
@@ -85,7 +80,7 @@ class Bandit:
             generator.set_state(state)
         if not bool(selection.mask.any()):
             return selection if self._open is None else self._open
-        self._set_open(selection if self._open is None else _joined(self._open, selection))
+        self._set_open(joined(self._open, selection))
         assert self._open is not None
         return self._open
 
@@ -107,13 +102,13 @@ class Bandit:
         index, mask = self._picks(selection)
         y = check_rewards(rewards, index, mask, self.device)
         ones = mask.to(torch.float64)
-        pulls = Pulls(counts=ones, sums=torch.where(mask, y, 0.0), squares=torch.where(mask, y * y, 0.0), index=index, mask=mask)
-        remaining, unasked = self._without(self._state.rows.entry(index), mask)
+        pulls = Pulls(
+            counts=ones, sums=torch.where(mask, y, 0.0), squares=torch.where(mask, y * y, 0.0), index=index, mask=mask
+        )
+        remaining, unasked = self._settled(index, mask)
         return self._learn(pulls, remaining, unasked)
 
-    def observe(
-        self, points_or_index: Tensor, counts: Tensor, sums: Tensor, squares: Tensor | None = None
-    ) -> Report:
+    def observe(self, points_or_index: Tensor, counts: Tensor, sums: Tensor, squares: Tensor | None = None) -> Report:
         """Learn from history that is already summed.
 
         Args:
@@ -125,36 +120,8 @@ class Bandit:
         Returns:
             The report after the update. Cost: a refit, and a sweep over the arms.
         """
-        where = torch.as_tensor(points_or_index)
-        given = where.shape[:-1] if where.is_floating_point() else where.shape
-        require(
-            len(given) >= 1,
-            f"expected indices batch_shape x h or points batch_shape x h x d, got shape {tuple(where.shape)}.",
-            ShapeError,
-        )
-        n, s = (check_column(k, v, given, self.device) for k, v in (("counts", counts), ("sums", sums)))
-        require(bool((n > 0).all()), f"counts must be positive, got {n.min().item() if n.numel() else 'none'}.")
-        q = s * s / n if squares is None else check_column("squares", squares, given, self.device)
-        shape = torch.Size([*self.batch_shape, given[-1]])
-        require(
-            given == shape or given == shape[-1:],
-            f"history must be shaped {tuple(shape)} or {tuple(shape[-1:])}, got {tuple(given)}.",
-            ShapeError,
-        )
-        n, s, q = (column.expand(shape) for column in (n, s, q))
-        if where.is_floating_point():
-            dim = self.arms.shape[-1]
-            require(
-                where.shape[-1] == dim, f"points must have {dim} features like the arms, got {where.shape[-1]}.", ShapeError
-            )
-            check_device("points", where, self.device)
-            require(bool(torch.isfinite(where).all()), "points have a NaN or infinite feature.", NonFiniteError)
-            pulls = Pulls(counts=n, sums=s, squares=q, points=where.expand(*shape, dim))
-        else:
-            index, mask = self._picks(where.expand(shape))
-            require(bool(mask.all()), "history has an index of −1, which is no arm.", ArmIndexError)
-            pulls = Pulls(counts=n, sums=s, squares=q, index=index, mask=mask)
-        return self._learn(pulls, self._open, n.sum(dim=-1))
+        pulls = check_history(points_or_index, counts, sums, squares, self.batch_shape, self.arms)
+        return self._learn(pulls, self._open, pulls.counts.sum(dim=-1))
 
     def forget(self, selection: Selection | Tensor) -> None:
         """Give up on picks that were asked for and will never be told; their hallucination is undone.
@@ -163,44 +130,20 @@ class Bandit:
             StateError: If one of them is not pending; nothing has changed then.
         """
         index, mask = self._picks(selection)
-        remaining, unasked = self._without(self._state.rows.entry(index), mask)
-        require(not bool((unasked > 0).any()), "some of these picks are not pending: forget only what ask() returned and "
-                "neither tell nor forget has settled.", StateError)
+        remaining, unasked = self._settled(index, mask)
+        require(
+            not bool((unasked > 0).any()),
+            "some of these picks are not pending: forget only what ask() returned and neither tell nor forget has settled.",
+            StateError,
+        )
         self._set_open(remaining)
 
     # ------------------------------------------------------------------ what was learned
 
-    @torch.no_grad()
     def best(self, k: int = 1) -> Recommendation:
         """The k arms with the highest posterior mean among those pulled, best first. Cost O(u)."""
         require(k >= 1, f"k must be at least 1, got {k}.")
-        state, statistics = self._state, self._state.statistics
-        nan = torch.full((*self.batch_shape, k), torch.nan, dtype=torch.float64, device=self.device)
-        if statistics.size == 0:
-            empty = self.arms.new_full((*self.batch_shape, k, self.arms.shape[-1]), torch.nan)
-            return Recommendation(empty, torch.full(nan.shape, -1, device=self.device), nan, nan.clone())
-        pulled = statistics.mask & (statistics.weights > 0)
-        arm = state.rows.arm_of_row
-        if state.table is not None:
-            mean = state.table.mean().gather(-1, arm.clamp_min(0))
-            if bool(((arm < 0) & pulled).any()):
-                mean = torch.where(arm < 0, state.posterior(statistics.points).mean, mean)
-            variance = state.posterior.regularization * state.row_leverage()
-        else:
-            mean = statistics.sums / statistics.weights
-            variance = torch.full_like(mean, torch.nan)
-        k_here = min(k, mean.shape[-1])
-        top = mean.masked_fill(~pulled, -torch.inf).topk(k_here, dim=-1).indices
-        valid = pulled.gather(-1, top)
-        pad = (0, k - k_here)
-        grow = torch.nn.functional.pad
-        points = statistics.points.gather(-2, top.unsqueeze(-1).expand(*top.shape, statistics.points.shape[-1]))
-        return Recommendation(
-            grow(torch.where(valid.unsqueeze(-1), points, torch.nan), (0, 0, *pad), value=torch.nan).to(self.arms.dtype),
-            grow(torch.where(valid, arm.gather(-1, top), -1), pad, value=-1),
-            grow(torch.where(valid, mean.gather(-1, top), torch.nan), pad, value=torch.nan),
-            grow(torch.where(valid, variance.gather(-1, top), torch.nan), pad, value=torch.nan),
-        )
+        return self._state.best(k)
 
     @property
     def posterior(self) -> GaussianProcess:
@@ -211,6 +154,11 @@ class Bandit:
     def arms(self) -> Tensor:
         """The arms, `A x d` or `batch_shape x A x d`."""
         return self._state.rows.arms
+
+    @property
+    def generators(self) -> tuple[torch.Generator, ...]:
+        """One generator a batch row, as given and advanced since."""
+        return self._state.generators
 
     @property
     def batch_shape(self) -> torch.Size:
@@ -261,7 +209,11 @@ class Bandit:
         )
         state, own = state_dict["state"], self._state.state_dict()
         differ = sorted(state.keys() ^ own.keys())
-        require(not differ, f"the saved state is of another kind of policy: it differs in {', '.join(differ[:3])}.", StateError)
+        require(
+            not differ,
+            f"the saved state is of another kind of policy: it differs in {', '.join(differ[:3])}.",
+            StateError,
+        )
         shape, mine = (tuple(x["rows.row_of_arm"].shape) for x in (state, own))
         require(
             shape == mine,
@@ -310,8 +262,8 @@ class Bandit:
         broken = ~torch.isfinite(certificate)
         if bounds is not None and bool(broken.any()):
             raise NumericalError(
-                f"the posterior is not finite in batch rows {broken.reshape(-1).nonzero().reshape(-1).tolist()}; the pulls were "
-                "not learned. Check the size of the rewards and the kernel's hyper-parameters, or use a larger regularization."
+                f"the posterior is not finite in batch rows {broken.reshape(-1).nonzero().reshape(-1).tolist()}; the pulls "
+                "were not learned. Check the size of the rewards and the kernel's hyper-parameters, or use a larger regularization."
             )
         told = pulls.counts.sum(dim=-1)
         size = state.posterior.dictionary_size if state.table is not None else torch.zeros_like(state.statistics.num_rows)
@@ -336,87 +288,9 @@ class Bandit:
         else:
             self._state.set_pending_(selection.index, selection.mask)
 
-    def _without(self, index: Tensor, mask: Tensor) -> tuple[Selection | None, Tensor]:
-        """The open selection less the given picks, and how many of those were not open in each row."""
-        told = mask.sum(dim=-1).double()
-        if self._open is None:
-            return None, told
-        opened = self._open
-        if opened.index.shape == index.shape and bool(((opened.index == index) & (opened.mask == mask)).all()):
-            return None, torch.zeros_like(told)
-        distinct, counts = aggregate(index, mask)
-        same = (opened.index.unsqueeze(-1) == distinct.unsqueeze(-2)) & opened.mask.unsqueeze(-1)
-        removed = (same & (same.long().cumsum(dim=-2) <= counts.unsqueeze(-2))).any(dim=-1)
-        unasked = told - removed.sum(dim=-1)
-        kept = opened.mask & ~removed
-        if not bool(kept.any()):
-            return None, unasked
-        order = (~kept).byte().argsort(dim=-1, stable=True)[..., : int(kept.sum(dim=-1).max())]
-        left = kept.gather(-1, order)
-        index = torch.where(left, opened.index.gather(-1, order), -1)
-        return Selection(self._state.rows.points(index), index, left), unasked
+    def _settled(self, index: Tensor, mask: Tensor) -> tuple[Selection | None, Tensor]:
+        """The open selection less these picks, and how many of them were not open."""
+        return without(self._open, self._state.rows.entry(index), mask, self._state.rows.points)
 
     def _picks(self, selection: Selection | Tensor) -> tuple[Tensor, Tensor]:
         return check_picks(selection, self.batch_shape, self.arms.shape[-2], self.device)
-
-
-def run(
-    policy: Policy,
-    environment: Environment,
-    num_rounds: int,
-    *,
-    generator: torch.Generator | Sequence[torch.Generator] | None = None,
-    callbacks: Iterable[Callable[[Bandit, Selection, Tensor, Report], bool | None]] = (),
-) -> History:
-    """Play a policy in an environment for a number of pulls, on ask and tell.
-
-    Args:
-        policy: What chooses.
-        environment: What answers; its arms are the bandit's.
-        num_rounds: Pulls of each batch row; it caps the last batch.
-        generator: As for `Bandit`. The noise of each row is drawn from a generator seeded by that row's.
-        callbacks: Called after each tell with the bandit, the selection, the rewards and the report; a True ends the run.
-
-    Returns:
-        The history. `history.batches["seconds"]` is the time of ask and tell, without the environment's.
-    """
-    require(isinstance(num_rounds, int) and num_rounds >= 1, f"num_rounds must be an integer ≥ 1, got {num_rounds}.")
-    callbacks = tuple(callbacks)
-    bandit = Bandit(policy, environment.arms, generator=generator)
-    seeds = [int(torch.randint(2**62, (), generator=g)) for g in bandit._state.generators]
-    noise = [torch.Generator().manual_seed(seed) for seed in seeds]
-    rows = bandit.batch_shape.numel()
-    history = History(rows)
-    while True:
-        began = time.perf_counter()
-        left = num_rounds - bandit.pulls.long()
-        if not bool((left > 0).any()):
-            return history
-        selection = bandit.ask(limit=left)
-        asked = time.perf_counter() - began
-        rewards = environment.sample(selection.index, noise)
-        began = time.perf_counter()
-        report = bandit.tell(selection, rewards)
-        seconds = asked + time.perf_counter() - began
-        recommended = bandit.best().index
-        history.record(
-            index=selection.index.reshape(rows, -1),
-            rewards=rewards.reshape(rows, -1),
-            regret=environment.regret(selection.index).reshape(rows, -1),
-            report=report,
-            recommended=recommended.reshape(rows),
-            simple_regret=environment.regret(recommended).reshape(rows),
-            seconds=seconds,
-        )
-        if any([callback(bandit, selection, rewards, report) for callback in callbacks]):
-            return history
-
-
-def _joined(first: Selection, second: Selection) -> Selection:
-    """Both selections in one, masked places last."""
-    index = torch.cat([first.index, second.index], dim=-1)
-    mask = torch.cat([first.mask, second.mask], dim=-1)
-    order = (~mask).byte().argsort(dim=-1, stable=True)[..., : int(mask.sum(dim=-1).max())]
-    points = torch.cat([first.points, second.points], dim=-2)
-    points = points.gather(-2, order.unsqueeze(-1).expand(*order.shape, points.shape[-1]))
-    return Selection(points, index.gather(-1, order), mask.gather(-1, order))

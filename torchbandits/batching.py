@@ -204,9 +204,7 @@ RULES: dict[str, type[_Threshold]] = {
 }
 
 
-def named_rule(
-    name: str, ratio_threshold: float, max_batch_size: int | None = None, max_pulls: int | None = None
-) -> BatchRule:
+def named_rule(name: str, ratio_threshold: float, max_batch_size: int | None = None, max_pulls: int | None = None) -> BatchRule:
     """The adaptive rule of that name. Raises `ArgumentError` naming the nearest for an unknown one."""
     require(name in RULES, f"unknown batch_rule {name!r}; known: {', '.join(RULES)}.{nearest(name, RULES)}")
     return RULES[name](max_batch_size=max_batch_size, max_pulls=max_pulls, ratio_threshold=ratio_threshold)

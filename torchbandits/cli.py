@@ -56,9 +56,7 @@ def run(
         experiment = load_config(config)
         given = {"repetitions": repetitions, "horizon": horizon, "output": None if output is None else str(output)}
         changes = {name: value for name, value in given.items() if value is not None}
-        experiment = parse_config(
-            experiment.model_dump(exclude_none=True) | changes, f"{config} with the options given"
-        )
+        experiment = parse_config(experiment.model_dump(exclude_none=True) | changes, f"{config} with the options given")
         result = run_experiment(experiment, console=Console(stderr=True, quiet=quiet))
         if not quiet:
             _show(experiment, result)

@@ -41,9 +41,7 @@ def uniform(size: int) -> Uniform:
     return Uniform(size)
 
 
-def draw_uniform(
-    num_arms: int, count: Sequence[int], generators: Sequence[torch.Generator], offered: Tensor | None
-) -> Tensor:
+def draw_uniform(num_arms: int, count: Sequence[int], generators: Sequence[torch.Generator], offered: Tensor | None) -> Tensor:
     """Uniform draws with replacement, `rows x max(count)`, −1 where padded; row r uses `generators[r]` only."""
     index = torch.full((len(count), max(count, default=0)), -1)
     for row, (n, generator) in enumerate(zip(count, generators, strict=True)):

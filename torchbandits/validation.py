@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from torchbandits.errors import ArgumentError, ArmIndexError, NonFiniteError, ShapeError, require
-from torchbandits.types import Selection
+from torchbandits.types import Pulls, Selection
 
 
 def check_arms(arms: Any) -> None:
@@ -50,17 +50,13 @@ def check_generators(generator: Any, arms: Tensor, kernel: Any) -> tuple[tuple[t
             f"{tuple(kernel_shape)}."
         ) from error
     if len(generators) != shape.numel():
-        raise ArgumentError(
-            f"batch shape {tuple(shape)} needs {shape.numel()} generators, one a row, got {len(generators)}."
-        )
+        raise ArgumentError(f"batch shape {tuple(shape)} needs {shape.numel()} generators, one a row, got {len(generators)}.")
     return generators, shape
 
 
 def check_device(name: str, tensor: Tensor, device: torch.device) -> None:
     """Everything lives where the arms live."""
-    require(
-        tensor.device == device, f"{name} are on {tensor.device}, the arms on {device}: move one of them.", ShapeError
-    )
+    require(tensor.device == device, f"{name} are on {tensor.device}, the arms on {device}: move one of them.", ShapeError)
 
 
 def check_picks(selection: Any, batch_shape: torch.Size, num_arms: int, device: torch.device) -> tuple[Tensor, Tensor]:
@@ -97,9 +93,7 @@ def check_picks(selection: Any, batch_shape: torch.Size, num_arms: int, device: 
 def check_rewards(rewards: Any, index: Tensor, mask: Tensor, device: torch.device) -> Tensor:
     """Finite real rewards, shaped like the picks, as float64."""
     y = torch.as_tensor(rewards)
-    require(
-        y.dtype != torch.bool and not y.is_complex(), f"rewards must be real numbers, got {y.dtype}.", ShapeError
-    )
+    require(y.dtype != torch.bool and not y.is_complex(), f"rewards must be real numbers, got {y.dtype}.", ShapeError)
     require(
         y.shape == index.shape,
         f"rewards must be shaped like the selection's index, {tuple(index.shape)}, got {tuple(y.shape)}.",
@@ -134,6 +128,35 @@ def check_column(name: str, value: Any, like: torch.Size, device: torch.device) 
     return column
 
 
+def check_history(points_or_index: Any, counts: Any, sums: Any, squares: Any, batch_shape: torch.Size, arms: Tensor) -> Pulls:
+    """Summed history at arm indices `batch_shape x h` or points `batch_shape x h x d`, expanded over the batch."""
+    where, dim, device = torch.as_tensor(points_or_index), arms.shape[-1], arms.device
+    given = where.shape[:-1] if where.is_floating_point() else where.shape
+    require(
+        len(given) >= 1,
+        f"expected indices batch_shape x h or points batch_shape x h x d, got shape {tuple(where.shape)}.",
+        ShapeError,
+    )
+    n, s = (check_column(k, v, given, device) for k, v in (("counts", counts), ("sums", sums)))
+    require(bool((n > 0).all()), f"counts must be positive, got {n.min().item() if n.numel() else 'none'}.")
+    q = s * s / n if squares is None else check_column("squares", squares, given, device)
+    shape = torch.Size([*batch_shape, given[-1]])
+    require(
+        given in (shape, shape[-1:]),
+        f"history must be shaped {tuple(shape)} or {tuple(shape[-1:])}, got {tuple(given)}.",
+        ShapeError,
+    )
+    n, s, q = (column.expand(shape) for column in (n, s, q))
+    if not where.is_floating_point():
+        index, mask = check_picks(where.expand(shape), batch_shape, arms.shape[-2], device)
+        require(bool(mask.all()), "history has an index of −1, which is no arm.", ArmIndexError)
+        return Pulls(counts=n, sums=s, squares=q, index=index, mask=mask)
+    require(where.shape[-1] == dim, f"points must have {dim} features like the arms, got {where.shape[-1]}.", ShapeError)
+    check_device("points", where, device)
+    require(bool(torch.isfinite(where).all()), "points have a NaN or infinite feature.", NonFiniteError)
+    return Pulls(counts=n, sums=s, squares=q, points=where.expand(*shape, dim))
+
+
 def check_limit(limit: Any, batch_shape: torch.Size, device: torch.device) -> Tensor | None:
     """Most picks, a whole number or one a batch row."""
     if limit is None:
@@ -156,7 +179,7 @@ def check_more(more: Any) -> int | None:
         more is None or (isinstance(more, int) and not isinstance(more, bool) and more >= 1),
         f"more must be a whole number ≥ 1, got {more}.",
     )
-    return more  # type: ignore[no-any-return]
+    return more
 
 
 def check_available(available: Any, batch_shape: torch.Size, num_arms: int, device: torch.device) -> Tensor | None:

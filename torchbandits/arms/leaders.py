@@ -14,7 +14,7 @@ try:
     from numba import njit
 except ImportError:  # numba is an extra: the same source then runs as NumPy
 
-    def njit(**_: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def njit(**_: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:  # type: ignore[no-redef]
         """Leave the function as it is."""
         return lambda function: function
 
@@ -146,8 +146,19 @@ def pick_rows(*, on_host: bool, picks: Tensor, **arguments: Any) -> tuple[Tensor
         a = {name: value[row] for name, value in arrays.items()}
         ends.append(
             pick_leaders(
-                a["mean"], a["leverage"], a["covariance"], float(a["scale"]), a["gain"], dynamic, float(a["spent"]),
-                float(a["budget"]), float(a["outside"]), int(a["remaining"]), a["room"], int(a["first"]), out[row],
+                a["mean"],
+                a["leverage"],
+                a["covariance"],
+                float(a["scale"]),
+                a["gain"],
+                dynamic,
+                float(a["spent"]),
+                float(a["budget"]),
+                float(a["outside"]),
+                int(a["remaining"]),
+                a["room"],
+                int(a["first"]),
+                out[row],
             )
         )
     n, spent, why = zip(*ends, strict=True)

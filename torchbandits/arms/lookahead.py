@@ -175,9 +175,7 @@ class Lookahead:
         near = (self.score >= best - TIE * best.abs()) & (best > -torch.inf)
         return (near & ~fresh).any(dim=-1)
 
-    def _update(
-        self, leaders: Picks, conditioned: tuple[Conditioning, tuple[Tensor, Tensor]] | None
-    ) -> tuple[Tensor, Tensor]:
+    def _update(self, leaders: Picks, conditioned: tuple[Conditioning, tuple[Tensor, Tensor]] | None) -> tuple[Tensor, Tensor]:
         """Bring the leaders' leverages and scores up to date; returns leverage and covariance, `rows x k (x k)`."""
         index = self.rows_first(leaders)
         features = self.table.features(index)

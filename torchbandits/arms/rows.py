@@ -83,7 +83,13 @@ class ArmRows(nn.Module):
         return torch.where(row >= 0, weights.gather(-1, row.clamp_min(0)), 0.0)
 
     def tell_(
-        self, records: GaussianProcess | Statistics, index: Picks, mask: PickMask, counts: Tensor, sums: Tensor, squares: Tensor
+        self,
+        records: GaussianProcess | Statistics,
+        index: Picks,
+        mask: PickMask,
+        counts: Tensor,
+        sums: Tensor,
+        squares: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Add pulls to the records, appending rows for arms pulled for the first time, in order of first pull.
 

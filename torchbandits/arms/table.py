@@ -39,6 +39,7 @@ class ArmTable(nn.Module):
     leverage: Tensor
     channels: Tensor
     directions: Tensor
+    prior_diagonal: Tensor
 
     def __init__(self, rows: ArmRows, posterior: GaussianProcess, memory_budget: int) -> None:
         super().__init__()
@@ -64,7 +65,6 @@ class ArmTable(nn.Module):
         """The posterior that is tabulated."""
         return self._owners[1]
 
-
     def mean(self) -> Tensor:
         """Posterior mean of every arm, `batch_shape x A`, reward units."""
         return self.posterior.reward_mean(self.channels)
@@ -82,7 +82,7 @@ class ArmTable(nn.Module):
             return self
         if self.posterior.sparse:
             self.columns.fill()
-        rows, mask, N, a = self.posterior.sweep_factors(self.columns.gram())
+        rows, _, N, a = self.posterior.sweep_factors(self.columns.gram())
         weights = torch.cat([N, a], dim=-1).mT.to(self.rows.arms.dtype)
         r = N.shape[-1]
         if not self.posterior.sparse:  # new storage, so that the old table survives a failure
@@ -122,7 +122,11 @@ class ArmTable(nn.Module):
         else:
             flat = K_pa.shape[:-2].numel()
             C_pa = torch.baddbmm(
-                K_pa.reshape(flat, *K_pa.shape[-2:]), t_p.mT.reshape(flat, p, r), T.reshape(flat, r, self.rows.num_arms), beta=1 / lam, alpha=-1
+                K_pa.reshape(flat, *K_pa.shape[-2:]),
+                t_p.mT.reshape(flat, p, r),
+                T.reshape(flat, r, self.rows.num_arms),
+                beta=1 / lam,
+                alpha=-1,
             ).reshape(K_pa.shape)
         own = self.leverage.gather(-1, slot)
         C_pa.scatter_(-1, slot.unsqueeze(-1), own.to(C_pa.dtype).unsqueeze(-1))

@@ -83,9 +83,7 @@ def check_rewards(rewards: Tensor, arms: Tensor) -> None:
     if not isinstance(rewards, Tensor) or rewards.shape != arms.shape[:-1]:
         raise ShapeError(f"rewards must be a tensor of shape {tuple(arms.shape[:-1])}, got {_kind(rewards)}.")
     if rewards.dtype != arms.dtype or rewards.device != arms.device:
-        raise ShapeError(
-            f"rewards must be {arms.dtype} on {arms.device} like arms, got {rewards.dtype} on {rewards.device}."
-        )
+        raise ShapeError(f"rewards must be {arms.dtype} on {arms.device} like arms, got {rewards.dtype} on {rewards.device}.")
     _check_finite("rewards", rewards)
 
 

@@ -21,9 +21,7 @@ def prepare_folder(folder: Path) -> None:
         probe.touch()
         probe.unlink()
     except OSError as error:
-        raise DataError(
-            f"The output folder {folder} can't be written: {error}. Choose another with --output."
-        ) from error
+        raise DataError(f"The output folder {folder} can't be written: {error}. Choose another with --output.") from error
 
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:

@@ -19,7 +19,6 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
-from torchbandits.bandit import run
 
 from torchbandits.environments import Environment
 from torchbandits.experiments.config import ExperimentConfig
@@ -28,6 +27,7 @@ from torchbandits.experiments.files import prepare_folder, write_atomically, wri
 from torchbandits.experiments.plots import draw_figures
 from torchbandits.experiments.records import CONFIG, Record, record_folder
 from torchbandits.experiments.tables import aggregate, to_markdown
+from torchbandits.running import run
 from torchbandits.types import Report
 
 

@@ -36,8 +36,12 @@ class Precision:
         factor, good = cholesky(self.matrix)
         if not bool(good.all()):
             broken = ~good & ~factor.isnan().any(dim=-1).any(dim=-1)
-            require(not bool(broken.any()), "the ridge matrix ZᵀNZ + λI is not positive definite in float64: use a larger "
-                    "regularization, or rewards and features of a smaller range.", NumericalError)
+            require(
+                not bool(broken.any()),
+                "the ridge matrix ZᵀNZ + λI is not positive definite in float64: use a larger "
+                "regularization, or rewards and features of a smaller range.",
+                NumericalError,
+            )
         self._factor: Tensor | None = factor
         eye = torch.eye(factor.shape[-1], dtype=factor.dtype, device=factor.device)
         self.root = solve_lower(factor, eye.expand_as(factor)).mT

@@ -21,5 +21,14 @@ registry: dict[str, Callable[..., Policy]] = {
 }
 
 __all__ = [
-    "Composed", "Policy", "State", "batch_bkb", "bkb", "gp_bucb", "gp_ucb", "igp_ucb", "registry", "uniform",
+    "Composed",
+    "Policy",
+    "State",
+    "batch_bkb",
+    "bkb",
+    "gp_bucb",
+    "gp_ucb",
+    "igp_ucb",
+    "registry",
+    "uniform",
 ]

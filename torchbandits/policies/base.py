@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torchbandits.arms import ArmRows, ArmTable
 from torchbandits.errors import UnsupportedError, require
 from torchbandits.posteriors import GaussianProcess, Statistics, aggregate
-from torchbandits.types import Arms, Evidence, Pulls, Selection
+from torchbandits.types import Arms, Evidence, Pulls, Recommendation, Selection
 
 _PROGRESS = ("log_det", "batched_log_det", "batched_log_det_3")
 
@@ -58,8 +58,11 @@ class State(nn.Module):
     @property
     def posterior(self) -> GaussianProcess:
         """The posterior. Raises `UnsupportedError` for policies that keep none."""
-        require(isinstance(self.records, GaussianProcess), "this policy keeps no posterior; use gp_ucb, bkb or "
-                "batch_bkb to have one.", UnsupportedError)
+        require(
+            isinstance(self.records, GaussianProcess),
+            "this policy keeps no posterior; use gp_ucb, bkb or batch_bkb to have one.",
+            UnsupportedError,
+        )
         assert isinstance(self.records, GaussianProcess)
         return self.records
 
@@ -79,6 +82,37 @@ class State(nn.Module):
         if bool(outside.any()):
             leverage = torch.where(outside, self.posterior.leverage(self.statistics.points), leverage)
         return torch.where(self.statistics.mask, leverage, 0.0)
+
+    @torch.no_grad()
+    def best(self, k: int) -> Recommendation:
+        """The k arms with the highest posterior mean (average reward without a posterior) among those pulled."""
+        statistics, arms, shape = self.statistics, self.rows.arms, self.rows.batch_shape
+        nan = torch.full((*shape, k), torch.nan, dtype=torch.float64, device=arms.device)
+        if statistics.size == 0:
+            empty = arms.new_full((*shape, k, arms.shape[-1]), torch.nan)
+            return Recommendation(empty, torch.full(nan.shape, -1, device=arms.device), nan, nan.clone())
+        pulled = statistics.mask & (statistics.weights > 0)
+        arm = self.rows.arm_of_row
+        if self.table is not None:
+            mean = self.table.mean().gather(-1, arm.clamp_min(0))
+            if bool(((arm < 0) & pulled).any()):
+                mean = torch.where(arm < 0, self.posterior(statistics.points).mean, mean)
+            variance = self.posterior.regularization * self.row_leverage()
+        else:
+            mean = statistics.sums / statistics.weights
+            variance = torch.full_like(mean, torch.nan)
+        k_here = min(k, mean.shape[-1])
+        top = mean.masked_fill(~pulled, -torch.inf).topk(k_here, dim=-1).indices
+        valid = pulled.gather(-1, top)
+        pad = (0, k - k_here)
+        grow = torch.nn.functional.pad
+        points = statistics.points.gather(-2, top.unsqueeze(-1).expand(*top.shape, statistics.points.shape[-1]))
+        return Recommendation(
+            grow(torch.where(valid.unsqueeze(-1), points, torch.nan), (0, 0, *pad), value=torch.nan).to(arms.dtype),
+            grow(torch.where(valid, arm.gather(-1, top), -1), pad, value=-1),
+            grow(torch.where(valid, mean.gather(-1, top), torch.nan), pad, value=torch.nan),
+            grow(torch.where(valid, variance.gather(-1, top), torch.nan), pad, value=torch.nan),
+        )
 
     # ------------------------------------------------------------------ going back, and being saved
 

@@ -54,7 +54,10 @@ class Composed(Policy):
 
     def __post_init__(self) -> None:
         kernel = self.kernel
-        require(isinstance(kernel, gpytorch.kernels.Kernel), f"kernel must be a gpytorch.kernels.Kernel, got {type(kernel).__name__}.")
+        require(
+            isinstance(kernel, gpytorch.kernels.Kernel),
+            f"kernel must be a gpytorch.kernels.Kernel, got {type(kernel).__name__}.",
+        )
         require(
             isinstance(self.confidence, Width),
             f"width must be a torchbandits.widths.Width, such as widths.Constant(2.0), got {type(self.confidence).__name__}.",
@@ -118,9 +121,7 @@ class Composed(Policy):
         if bool((remaining > 0).any()):
             index = self._pick(state, mean, width, offered, rule, remaining)
             if starting is not None:
-                index = torch.where(
-                    (starting >= 0).any(dim=-1, keepdim=True), _widen(starting, index), _widen(index, starting)
-                )
+                index = torch.where((starting >= 0).any(dim=-1, keepdim=True), _widen(starting, index), _widen(index, starting))
         else:
             index = starting if starting is not None else mean.new_empty(*batch_shape, 0, dtype=torch.int64)
         slot = index.clamp_min(0)
@@ -145,9 +146,7 @@ class Composed(Policy):
         known = state.row_leverage() if self.memory.sparse and bool((state.rows.arm_of_row < 0).any()) else None
         if self.memory.sparse:
             posterior.invalidate_()  # the dictionary is about to change: no use updating the old factors
-        distinct, counts, sums = state.rows.tell_(
-            posterior, pulls.index, pulls.mask, pulls.counts, pulls.sums, pulls.squares
-        )
+        distinct, counts, sums = state.rows.tell_(posterior, pulls.index, pulls.mask, pulls.counts, pulls.sums, pulls.squares)
         leverage = before.gather(-1, distinct.clamp_min(0))
         self._accumulate(state, leverage, counts)
         if self.memory.sparse:
@@ -206,7 +205,11 @@ class Composed(Policy):
                 f"the kernel ({type(self.kernel).__name__}, made for {expected or 'another number of'} features) can't be "
                 f"evaluated on arms with {arms.shape[-1]} features: {error}"
             ) from error
-        require(bool(torch.isfinite(value).all()), "the kernel is NaN or infinite on the arms: check its hyper-parameters.", NonFiniteError)
+        require(
+            bool(torch.isfinite(value).all()),
+            "the kernel is NaN or infinite on the arms: check its hyper-parameters.",
+            NonFiniteError,
+        )
 
     def _room(self, state: State, rule: BatchRule, limit: Tensor | None) -> Tensor:
         """Most picks of each row, `batch_shape`."""
@@ -225,8 +228,8 @@ class Composed(Policy):
         if not bool((missing > 0).any()):
             return None, ()
         copies = [torch.Generator() for _ in state.generators]
-        for copy, generator in zip(copies, state.generators, strict=True):
-            copy.set_state(generator.get_state())
+        for twin, generator in zip(copies, state.generators, strict=True):
+            twin.set_state(generator.get_state())
         A = state.rows.num_arms
         flat = torch.empty(0) if offered is None else offered.expand(*state.rows.batch_shape, A).reshape(-1, A)
         index = self.initial.draw(A, missing.tolist(), copies, flat).to(remaining.device)

@@ -36,8 +36,10 @@ class Uniform(Policy):
         shape, device = state.rows.batch_shape, state.log_det.device
         offered = state.rows.offered(available)
         if offered is not None:
-            require(bool(offered.any(dim=-1).all()), "no arm is on offer in at least one batch row: `available` must "
-                    "have a True in each.")
+            require(
+                bool(offered.any(dim=-1).all()),
+                "no arm is on offer in at least one batch row: `available` must have a True in each.",
+            )
             offered = offered.expand(*shape, -1).reshape(-1, state.rows.num_arms)
         size = torch.full(shape, self.batch_size if exactly is None else exactly)
         size = size if limit is None else torch.minimum(size, limit.cpu().to(size))

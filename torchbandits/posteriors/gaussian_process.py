@@ -5,33 +5,20 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import gpytorch
 import torch
 from torch import Tensor, nn
 
-from torchbandits.embeddings import Nystrom, evaluate_kernel, kernel_diagonal
+from torchbandits.embeddings import kernel_diagonal
 from torchbandits.errors import NonFiniteError, ShapeError, require
 from torchbandits.linalg import shrinkage_root
-from torchbandits.posteriors.regression import Conditioning, Regression
+from torchbandits.posteriors.factors import Factors
+from torchbandits.posteriors.regression import Conditioning
 from torchbandits.posteriors.statistics import Statistics
 from torchbandits.types import Marginals, PerPoint, PickMask, Points, Rect
-
-# A dictionary point whose residual k(x,x) − |z|² is below this part of λ changes no variance that can be told apart.
-_RESIDUAL_TOLERANCE = 1e-10
-
-
-@dataclass(frozen=True)
-class _Fit:
-    """The factors derived from the statistics: dropped when they change, never saved."""
-
-    rows: Tensor  # batch_shape x m, dictionary rows, padded with 0
-    mask: Tensor  # batch_shape x m
-    embedding: Nystrom
-    features: Tensor  # batch_shape x m x u, z of the distinct points
-    regression: Regression
 
 
 class GaussianProcess(nn.Module):
@@ -79,7 +66,7 @@ class GaussianProcess(nn.Module):
         self.register_buffer("dictionary", torch.zeros(*batch_shape, 0, dtype=torch.bool, device=device))
         self.register_buffer("pending_points", self.statistics.points)
         self.register_buffer("pending", self.statistics.weights)
-        self._fit: _Fit | None = None
+        self._fit: Factors | None = None
 
     @property
     def batch_shape(self) -> torch.Size:
@@ -95,7 +82,7 @@ class GaussianProcess(nn.Module):
         self.dictionary = nn.functional.pad(self.dictionary, (0, grown))
         if not self.sparse:
             self.dictionary = self.statistics.mask
-        self._fit = self._grown_fit(points, new, rows) if self._fit is not None else None
+        self._fit = self._fit.grown(points, new, rows, self.sparse) if self._fit is not None else None
         return rows
 
     def add_(self, rows: Tensor, counts: Tensor, sums: Tensor, squares: Tensor) -> GaussianProcess:
@@ -206,7 +193,7 @@ class GaussianProcess(nn.Module):
         mask = self.dictionary.gather(-1, order)
         return order * mask, mask
 
-    def fit(self, gram: Callable[[Tensor], Tensor] | None = None) -> _Fit:
+    def fit(self, gram: Callable[[Tensor], Tensor] | None = None) -> Factors:
         """The factors of the current statistics, computed once.
 
         Args:
@@ -217,18 +204,7 @@ class GaussianProcess(nn.Module):
         """
         if self._fit is not None:
             return self._fit
-        statistics = self.statistics
-        rows, mask = self.dictionary_rows()
-        points = statistics.points.gather(-2, rows.unsqueeze(-1).expand(*rows.shape, statistics.points.shape[-1]))
-        K_mu = evaluate_kernel(self.kernel, points, statistics.points) if gram is None else gram(rows)
-        K_mu = torch.where(mask.unsqueeze(-1) & statistics.mask.unsqueeze(-2), K_mu.double(), 0.0)
-        K_mu = K_mu.scatter(-1, rows.unsqueeze(-1), (self.diagonal(points) * mask).unsqueeze(-1))
-        K_mm = K_mu.gather(-1, rows.unsqueeze(-2).expand(*K_mu.shape[:-1], rows.shape[-1]))
-        floor = _RESIDUAL_TOLERANCE * self.regularization
-        embedding = Nystrom(self.kernel, points, mask, floor=floor, gram=K_mm)
-        Z_mu = embedding.root.embed(K_mu)
-        regression = Regression(Z_mu.mT, statistics.weights, self.targets(), self.regularization)
-        self._fit = _Fit(rows, mask, embedding, Z_mu, regression)
+        self._fit = Factors.of(self.kernel, self.regularization, self.statistics, self.targets(), self.dictionary_rows(), gram)
         return self._fit
 
     def sweep_factors(self, gram: Callable[[Tensor], Tensor] | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -274,11 +250,10 @@ class GaussianProcess(nn.Module):
 
     def snapshot(self) -> Callable[[], None]:
         """A way back to the factors of this moment (the buffers are the caller's)."""
-        fit = self._fit
-        regression = fit.regression.detached() if fit is not None else None
+        fit = None if self._fit is None else replace(self._fit, regression=self._fit.regression.detached())
 
         def restore() -> None:
-            self._fit = replace(fit, regression=regression) if fit is not None else None
+            self._fit = fit
 
         return restore
 
@@ -290,25 +265,6 @@ class GaussianProcess(nn.Module):
     def diagonal(self, points: Points) -> Tensor:
         """Prior variance k(x, x), `batch_shape x n`."""
         return kernel_diagonal(self.kernel, points.double())
-
-    def _grown_fit(self, points: Points, new: PickMask, rows: Tensor) -> _Fit | None:
-        """The factors after `append_`, one column a point; None where a refit is due (many points, ragged rows)."""
-        fit = self._fit
-        assert fit is not None
-        if new.shape[-1] != 1 or not bool(new.all()) or fit.embedding.root.pseudo is not None:
-            return None
-        x = points[..., :1, :].double()
-        z = fit.embedding(x).detach()
-        if self.sparse:
-            return _Fit(fit.rows, fit.mask, fit.embedding, torch.cat([fit.features, z], dim=-1), fit.regression)
-        embedding, kept = fit.embedding.append(x.squeeze(-2))
-        if embedding.mask is None:
-            return None
-        row = torch.cat([z, embedding(x).detach()[..., -1:, :]], dim=-2)
-        padded = nn.functional.pad(fit.features, (0, 0, 0, 1))
-        grown_rows = torch.cat([fit.rows, rows], dim=-1)
-        mask = torch.cat([fit.mask, kept.unsqueeze(-1)], dim=-1)
-        return _Fit(grown_rows, mask, embedding, torch.cat([padded, row], dim=-1), fit.regression.grow_())
 
     def _pending_directions(self, points: Points, z: Rect) -> Tensor:
         """Directions of the pending pulls at `points`: their squares come off the leverage."""

@@ -36,8 +36,11 @@ class Conditioning:
         eye = torch.eye(covariance.shape[-1], dtype=covariance.dtype, device=covariance.device)
         factor, good = cholesky(eye + root.unsqueeze(-1) * covariance * root.unsqueeze(-2))
         broken = not bool(good.all()) and bool((~good & ~factor.isnan().any(dim=-1).any(dim=-1)).any())
-        require(not broken, "the covariance of the new pulls lost positive definiteness: use float64, or a "
-                "larger regularization.", NumericalError)
+        require(
+            not broken,
+            "the covariance of the new pulls lost positive definiteness: use float64, or a larger regularization.",
+            NumericalError,
+        )
         return Conditioning(factor, root)
 
     def directions(self, cross: Rect) -> Tensor:

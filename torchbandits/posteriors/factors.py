@@ -1,0 +1,76 @@
+"""The factors of a posterior, derived from its statistics: dropped when those change, never saved."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import gpytorch
+import torch
+from torch import Tensor
+
+from torchbandits.embeddings import Nystrom, evaluate_kernel, kernel_diagonal
+from torchbandits.posteriors.regression import Regression
+from torchbandits.posteriors.statistics import Statistics
+from torchbandits.types import PickMask, Points, Rect
+
+# A dictionary point whose residual k(x,x) − |z|² is below this part of λ changes no variance that can be told apart.
+_RESIDUAL_TOLERANCE = 1e-10
+
+
+@dataclass(frozen=True)
+class Factors:
+    """An embedding on the dictionary and the regression on the distinct points.
+
+    Attributes:
+        rows: `batch_shape x m`, the dictionary's rows of the statistics, 0 where padded.
+        mask: `batch_shape x m`, False where padded.
+        embedding: Features of the dictionary.
+        features: `batch_shape x m x u`, z of the distinct points.
+        regression: V and w.
+    """
+
+    rows: Tensor
+    mask: Tensor
+    embedding: Nystrom
+    features: Tensor
+    regression: Regression
+
+    @staticmethod
+    def of(
+        kernel: gpytorch.kernels.Kernel,
+        regularization: float,
+        statistics: Statistics,
+        targets: Rect,
+        dictionary: tuple[Tensor, Tensor],
+        gram: Callable[[Tensor], Tensor] | None,
+    ) -> Factors:
+        """Factorise. `dictionary` is rows and mask; `gram` returns kernel values between rows and all rows. O(u m² + m³)."""
+        rows, mask = dictionary
+        points = statistics.points.gather(-2, rows.unsqueeze(-1).expand(*rows.shape, statistics.points.shape[-1]))
+        K_mu = evaluate_kernel(kernel, points, statistics.points) if gram is None else gram(rows)
+        K_mu = torch.where(mask.unsqueeze(-1) & statistics.mask.unsqueeze(-2), K_mu.double(), 0.0)
+        if gram is None:  # GPyTorch's k(x, x) between equal points is off by rounding
+            own = (kernel_diagonal(kernel, points).double() * mask).unsqueeze(-1)
+            K_mu = torch.where(mask.unsqueeze(-1), K_mu.scatter(-1, rows.unsqueeze(-1), own), K_mu)
+        K_mm = K_mu.gather(-1, rows.unsqueeze(-2).expand(*K_mu.shape[:-1], rows.shape[-1]))
+        embedding = Nystrom(kernel, points, mask, floor=_RESIDUAL_TOLERANCE * regularization, gram=K_mm)
+        Z_mu = embedding.root.embed(K_mu)
+        return Factors(rows, mask, embedding, Z_mu, Regression(Z_mu.mT, statistics.weights, targets, regularization))
+
+    def grown(self, points: Points, new: PickMask, rows: Tensor, sparse: bool) -> Factors | None:
+        """The factors after one new point a row, in O(m²); None where a refit is due (several points, ragged rows)."""
+        if new.shape[-1] != 1 or not bool(new.all()) or self.embedding.root.pseudo is not None:
+            return None
+        x = points[..., :1, :].double()
+        z = self.embedding(x).detach()
+        if sparse:  # the dictionary stays
+            features = torch.cat([self.features, z], dim=-1)
+            return Factors(self.rows, self.mask, self.embedding, features, self.regression)
+        embedding, kept = self.embedding.append(x.squeeze(-2))
+        if embedding.mask is None:
+            return None
+        column = torch.cat([z, embedding(x).detach()[..., -1:, :]], dim=-2)
+        features = torch.cat([torch.nn.functional.pad(self.features, (0, 0, 0, 1)), column], dim=-1)
+        grown_rows, mask = torch.cat([self.rows, rows], dim=-1), torch.cat([self.mask, kept.unsqueeze(-1)], dim=-1)
+        return Factors(grown_rows, mask, embedding, features, self.regression.detached().grow_())

@@ -1,0 +1,61 @@
+"""What is open: joining and settling selections, places left-packed in every batch row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from torchbandits.posteriors import aggregate
+from torchbandits.types import PickMask, Picks, Selection
+
+
+def joined(first: Selection | None, second: Selection) -> Selection:
+    """Both selections in one, `first` first and masked places last."""
+    if first is None:
+        return second
+    index = torch.cat([first.index, second.index], dim=-1)
+    mask = torch.cat([first.mask, second.mask], dim=-1)
+    points = torch.cat([first.points, second.points], dim=-2)
+    order = _packing(mask)
+    points = points.gather(-2, order.unsqueeze(-1).expand(*order.shape, points.shape[-1]))
+    return Selection(points, index.gather(-1, order), mask.gather(-1, order))
+
+
+def without(
+    opened: Selection | None, index: Picks, mask: PickMask, points: Callable[[Tensor], Tensor]
+) -> tuple[Selection | None, Tensor]:
+    """An open selection less some picks, and how many of those were not open.
+
+    Args:
+        opened: What is open, or None.
+        index: `batch_shape x q` arms to take out, with their mask; an arm that is listed twice is taken out twice.
+        points: Features of arms by index.
+
+    Returns:
+        The rest (None where nothing is left), and `batch_shape` numbers of picks that were not open.
+    """
+    told = mask.sum(dim=-1).double()
+    if opened is None:
+        return None, told
+    if opened.index.shape == index.shape and bool(((opened.index == index) & (opened.mask == mask)).all()):
+        return None, torch.zeros_like(told)
+    distinct, counts = aggregate(index, mask)
+    removed = torch.zeros_like(opened.mask)
+    for arm, count in zip(distinct.unbind(dim=-1), counts.unbind(dim=-1), strict=True):
+        same = (opened.index == arm.unsqueeze(-1)) & opened.mask
+        removed |= same & (same.long().cumsum(dim=-1) <= count.unsqueeze(-1))
+    unasked = told - removed.sum(dim=-1)
+    kept = opened.mask & ~removed
+    if not bool(kept.any()):
+        return None, unasked
+    order = _packing(kept)
+    left = kept.gather(-1, order)
+    index = torch.where(left, opened.index.gather(-1, order), -1)
+    return Selection(points(index), index, left), unasked
+
+
+def _packing(mask: Tensor) -> Tensor:
+    """Places of each row that count, in order, padded to the longest row."""
+    return (~mask).byte().argsort(dim=-1, stable=True)[..., : int(mask.sum(dim=-1).max())]

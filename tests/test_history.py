@@ -15,7 +15,7 @@ from torchbandits.types import Report
 def make_report(rows, value=1.0):
     number = torch.full((rows,), value, dtype=torch.float64)
     count = torch.full((rows,), int(value))
-    return Report(count, count, count, count + 1, number, number / 2, number / 4)
+    return Report(count, count, count, count + 1, number, number / 2, number / 4, 0 * count)
 
 
 def record(history, index, seed=0, seconds=0.5, value=1.0):

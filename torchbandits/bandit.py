@@ -263,7 +263,7 @@ class Bandit:
         if bounds is not None and bool(broken.any()):
             raise NumericalError(
                 f"the posterior is not finite in batch rows {broken.reshape(-1).nonzero().reshape(-1).tolist()}; the pulls "
-                "were not learned. Check the size of the rewards and the kernel's hyper-parameters, or use a larger regularization."
+                "were not learned. Check the size of the rewards and the kernel's hyper-parameters, or use a larger λ."
             )
         told = pulls.counts.sum(dim=-1)
         size = state.posterior.dictionary_size if state.table is not None else torch.zeros_like(state.statistics.num_rows)

@@ -5,7 +5,7 @@ Choose a policy (`gp_ucb` while arms pulled are few, `batch_bkb` for long runs a
 arms, and `ask` and `tell`; or `run` it in one of the `environments`.
 """
 
-from torchbandits import environments, errors, widths
+from torchbandits import environments, errors, starts, widths
 from torchbandits.bandit import Bandit
 from torchbandits.history import History
 from torchbandits.policies import batch_bkb, bkb, gp_bucb, gp_ucb, igp_ucb, uniform
@@ -32,6 +32,7 @@ __all__ = [
     "gp_ucb",
     "igp_ucb",
     "run",
+    "starts",
     "uniform",
     "widths",
 ]

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from torchbandits.arms.columns import KernelColumns
 from torchbandits.arms.rows import ArmRows
-from torchbandits.embeddings import evaluate_kernel
+from torchbandits.embeddings import kernel_matrix
 from torchbandits.posteriors import Conditioning, GaussianProcess
 from torchbandits.types import Picks
 
@@ -170,7 +170,7 @@ class ArmTable(nn.Module):
         product = left[1].mT @ right[1]
         if self.posterior.sparse:
             return product
-        return evaluate_kernel(self.posterior.kernel, left[0], right[0]) / self.posterior.regularization - product
+        return kernel_matrix(self.posterior.kernel, left[0], right[0]) / self.posterior.regularization - product
 
     def columns_between(self, index: Picks) -> tuple[Tensor, Tensor]:
         """Covariances of p arms with every arm, `batch_shape x p x A` each: c (what a pull moves with the dictionary

@@ -20,11 +20,35 @@ def evaluate_kernel(kernel: gpytorch.kernels.Kernel, left: Points, right: Points
     return dense
 
 
+def kernel_matrix(kernel: gpytorch.kernels.Kernel, left: Points, right: Points) -> Tensor:
+    """`evaluate_kernel`, with near-coincident pairs of points evaluated by their differences.
+
+    GPyTorch computes distances through a matrix product, so a kernel with a kink at 0 (Matérn-1/2) is off by √eps between
+    points that nearly coincide. Cost O(n n' d).
+    """
+    K, near = evaluate_kernel(kernel, left, right), None
+    for x, y in zip(left.unbind(dim=-1), right.unbind(dim=-1), strict=True):
+        close = (x.unsqueeze(-1) - y.unsqueeze(-2)).abs() <= _NEAR * (1 + x.abs().unsqueeze(-1))
+        near = close if near is None else near & close
+        if not bool(near.any()):
+            return K
+    if near is None:
+        return K
+    i, j = near.reshape(-1, *near.shape[-2:]).any(dim=0).nonzero(as_tuple=True)
+    batch_shape = K.shape[:-2]
+    pairs = kernel(left[..., i, :].expand(*batch_shape, -1, -1), right[..., j, :].expand(*batch_shape, -1, -1), diag=True)
+    place = (i * K.shape[-1] + j).expand(*batch_shape, -1)
+    return K.flatten(-2).scatter(-1, place, pairs.to(K.dtype)).unflatten(-1, K.shape[-2:])
+
+
 def kernel_diagonal(kernel: gpytorch.kernels.Kernel, points: Points) -> Tensor:
     """k(x, x), `batch_shape x n`. Differentiable. Cost O(n d)."""
     batch_shape = torch.broadcast_shapes(points.shape[:-2], kernel.batch_shape)
     diagonal: Tensor = kernel(points.expand(*batch_shape, -1, -1), diag=True)
     return diagonal
+
+
+_NEAR = 1e-6  # points whose features differ by less than this (relative) are compared by differences
 
 
 class Nystrom(Embedding):
@@ -48,7 +72,7 @@ class Nystrom(Embedding):
         gram: Rect | None = None,
     ) -> None:
         self.kernel, self.dictionary, self.mask, self.floor = kernel, dictionary, mask, floor
-        K_mm = evaluate_kernel(kernel, dictionary, dictionary).detach() if gram is None else gram
+        K_mm = kernel_matrix(kernel, dictionary, dictionary).detach() if gram is None else gram
         self.root: InverseRoot = inverse_root(self._identity_where_padded(K_mm).double(), floor)
 
     def _identity_where_padded(self, K_mm: Rect) -> Tensor:
@@ -59,7 +83,7 @@ class Nystrom(Embedding):
 
     def columns(self, points: Points) -> Tensor:
         """k_S(x) with zeros in padded places, `batch_shape x m x n`, float64."""
-        K_mn = evaluate_kernel(self.kernel, self.dictionary, points).double()
+        K_mn = kernel_matrix(self.kernel, self.dictionary, points).double()
         return K_mn if self.mask is None else torch.where(self.mask.unsqueeze(-1), K_mn, 0.0)
 
     def __call__(self, points: Points) -> Tensor:
@@ -72,7 +96,7 @@ class Nystrom(Embedding):
 
     def residual_covariance(self, left: Points, right: Points, z_left: Tensor, z_right: Tensor) -> Tensor:
         """k(x, x') − z(x)ᵀz(x'), `batch_shape x n x n'`."""
-        return evaluate_kernel(self.kernel, left, right).double() - z_left.mT @ z_right
+        return kernel_matrix(self.kernel, left, right).double() - z_left.mT @ z_right
 
     def append(self, point: Tensor) -> tuple[Nystrom, Tensor]:
         """The embedding with one more dictionary point a row, in O(m²), and where it was kept.

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import re
+from abc import ABC
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -35,7 +36,7 @@ Smoothness = Annotated[float, AfterValidator(_check_smoothness)]
 Lengthscale = PositiveFloat | Annotated[list[PositiveFloat], Field(min_length=1)]
 
 
-class _Section(BaseModel):
+class _Section(BaseModel, ABC):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 

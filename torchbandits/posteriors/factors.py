@@ -9,7 +9,7 @@ import gpytorch
 import torch
 from torch import Tensor
 
-from torchbandits.embeddings import Nystrom, evaluate_kernel, kernel_diagonal
+from torchbandits.embeddings import Nystrom, kernel_matrix
 from torchbandits.posteriors.regression import Regression
 from torchbandits.posteriors.statistics import Statistics
 from torchbandits.types import PickMask, Points, Rect
@@ -48,11 +48,8 @@ class Factors:
         """Factorise. `dictionary` is rows and mask; `gram` returns kernel values between rows and all rows. O(u m² + m³)."""
         rows, mask = dictionary
         points = statistics.points.gather(-2, rows.unsqueeze(-1).expand(*rows.shape, statistics.points.shape[-1]))
-        K_mu = evaluate_kernel(kernel, points, statistics.points) if gram is None else gram(rows)
+        K_mu = kernel_matrix(kernel, points, statistics.points) if gram is None else gram(rows)
         K_mu = torch.where(mask.unsqueeze(-1) & statistics.mask.unsqueeze(-2), K_mu.double(), 0.0)
-        if gram is None:  # GPyTorch's k(x, x) between equal points is off by rounding
-            own = (kernel_diagonal(kernel, points).double() * mask).unsqueeze(-1)
-            K_mu = torch.where(mask.unsqueeze(-1), K_mu.scatter(-1, rows.unsqueeze(-1), own), K_mu)
         K_mm = K_mu.gather(-1, rows.unsqueeze(-2).expand(*K_mu.shape[:-1], rows.shape[-1]))
         embedding = Nystrom(kernel, points, mask, floor=_RESIDUAL_TOLERANCE * regularization, gram=K_mm)
         Z_mu = embedding.root.embed(K_mu)

@@ -49,6 +49,7 @@ class Bandit:
         self.policy = policy
         self._state = policy.init(arms, generators, batch_shape)
         self._open: Selection | None = None
+        self._synced = True  # whether the state knows what is open
 
     # ------------------------------------------------------------------ ask and tell
 
@@ -70,6 +71,7 @@ class Bandit:
         if self._open is not None and more is None:
             check_limit(limit, self.batch_shape, self.device)
             return self._open
+        self._sync_pending()
         selection, evidence = self.policy.select(
             self._state,
             limit=check_limit(limit, self.batch_shape, self.device),
@@ -147,7 +149,8 @@ class Bandit:
 
     @property
     def posterior(self) -> GaussianProcess:
-        """Callable on any points: `Marginals(mean, variance)` in reward units; pending picks shrink variances only."""
+        """Callable on any points: `Marginals(mean, variance)` in reward units; picks pending now shrink variances only."""
+        self._sync_pending()
         return self._state.posterior
 
     @property
@@ -196,6 +199,7 @@ class Bandit:
 
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to resume exactly, the open selection and the generators included: tensors and numbers."""
+        self._sync_pending()
         saved: dict[str, Any] = {"state": self._state.state_dict(), "open": None}
         if self._open is not None:
             saved["open"] = {"index": self._open.index, "mask": self._open.mask}
@@ -221,7 +225,7 @@ class Bandit:
             ShapeError,
         )
         self._state.load_state_dict(copy.deepcopy(state))
-        opened = state_dict["open"]
+        opened, self._synced = state_dict["open"], True
         if opened is None:
             self._open = None
         else:
@@ -251,7 +255,7 @@ class Bandit:
         finally:
             if not done:
                 restore()
-                self._open = opened
+                self._open, self._synced = opened, False
         return report
 
     @torch.no_grad()
@@ -279,14 +283,16 @@ class Bandit:
         )
 
     def _set_open(self, selection: Selection | None) -> None:
-        if selection is None and self._open is None:
-            return
-        self._open = selection
-        if selection is None:
+        self._open, self._synced = selection, False
+
+    def _sync_pending(self) -> None:
+        """Hallucinate what is open in the state, when someone looks at it."""
+        pending = self._open is not None or bool(self._state.pending_index.shape[-1])
+        if pending and not self._synced:
             none = torch.zeros(*self.batch_shape, 0, dtype=torch.int64, device=self.device)
-            self._state.set_pending_(none, none.bool())
-        else:
-            self._state.set_pending_(selection.index, selection.mask)
+            index, mask = (none, none.bool()) if self._open is None else (self._open.index, self._open.mask)
+            self._state.set_pending_(index, mask)
+            self._synced = True
 
     def _settled(self, index: Tensor, mask: Tensor) -> tuple[Selection | None, Tensor]:
         """The open selection less these picks, and how many of them were not open."""

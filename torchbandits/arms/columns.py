@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from torchbandits.arms.rows import ArmRows
-from torchbandits.embeddings import evaluate_kernel, kernel_diagonal
+from torchbandits.embeddings import StationaryColumns, evaluate_kernel, kernel_diagonal
 from torchbandits.posteriors import GaussianProcess
 from torchbandits.types import Picks, Points
 
@@ -33,6 +33,7 @@ class KernelColumns:
         self._rows, self._posterior, self._memory_budget = rows, posterior, memory_budget
         self._block: Tensor | None = None  # batch_shape x capacity x A
         self._filled: Tensor | None = None  # batch_shape, rows whose columns are at hand
+        self._stationary: StationaryColumns | None = None
         self._narrow: Any = None  # the kernel in the arms' dtype, where that is not float64
         self.diagonal = kernel_diagonal(self._kernel(), rows.arms).double().clone()
 
@@ -52,6 +53,14 @@ class KernelColumns:
     def evaluate(self, points: Points) -> Tensor:
         """k(points, arms), `batch_shape x p x A`, in the arms' dtype, one point at a time. Cost O(A d p)."""
         arms, kernel = self._rows.arms, self._kernel()
+        if points.dim() == 2 and len(points) and StationaryColumns.supports(arms, kernel):
+            if self._stationary is None:
+                self._stationary = StationaryColumns(arms, kernel)
+            return (
+                torch.stack([self._stationary(x) for x in points.to(arms.dtype)])
+                if len(points)
+                else arms.new_empty(0, len(arms))
+            )
         columns = [evaluate_kernel(kernel, x, arms) for x in points.to(arms.dtype).split(1, dim=-2)]
         if not columns:
             return evaluate_kernel(kernel, points.to(arms.dtype), arms)
@@ -89,7 +98,7 @@ class KernelColumns:
 
     def forget(self) -> None:
         """Drop the columns; they are computed again when needed."""
-        self._block = self._filled = self._narrow = None
+        self._block = self._filled = self._narrow = self._stationary = None
 
     def at(self, rows: Tensor, part: slice) -> Tensor:
         """Columns of rows (`batch_shape x m`) at some arms, `batch_shape x m x chunk`."""

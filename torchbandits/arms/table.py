@@ -134,12 +134,16 @@ class ArmTable(nn.Module):
         conditioning = Conditioning.on(C_pp, counts)
         mean_p = self.channels.gather(-1, slot.unsqueeze(-2).expand(*self.channels.shape[:-1], p)).mT
         innovations = conditioning.innovations(targets, mean_p)
-        G = conditioning.directions(C_pa.double()) if p > 1 else conditioning.directions(C_pa)
         self._reserve(r + p, keep=r)
-        self.directions[..., r : r + p, :] = G
         self.num_directions = r + p
-        self.leverage = (self.leverage - (G.square().sum(dim=-2) if p > 1 else G[..., 0, :].square())).clamp_min_(0)
-        self.channels = self.channels + innovations.mT.to(G.dtype) @ G if p > 1 else self.channels + innovations.mT * G
+        G = conditioning.directions(C_pa if p == 1 else C_pa.double())
+        self.directions[..., r : r + p, :] = G
+        if p == 1:  # the hot path: one pass over the arms a line
+            self.leverage = torch.addcmul(self.leverage, G.squeeze(-2), G.squeeze(-2), value=-1).clamp_min_(0)
+            self.channels = torch.addcmul(self.channels, innovations.mT, G)
+        else:
+            self.leverage = (self.leverage - G.square().sum(dim=-2)).clamp_min_(0)
+            self.channels = self.channels + innovations.mT @ G
         return conditioning.log_det
 
     def needs_sweep(self) -> bool:

@@ -5,5 +5,6 @@ The exact Gaussian process is `Nystrom` whose dictionary holds every distinct po
 
 from torchbandits.embeddings.base import Embedding
 from torchbandits.embeddings.nystrom import Nystrom, evaluate_kernel, kernel_diagonal, kernel_matrix
+from torchbandits.embeddings.stationary import StationaryColumns
 
-__all__ = ["Embedding", "Nystrom", "evaluate_kernel", "kernel_diagonal", "kernel_matrix"]
+__all__ = ["Embedding", "Nystrom", "StationaryColumns", "evaluate_kernel", "kernel_diagonal", "kernel_matrix"]

@@ -42,7 +42,9 @@ class State(nn.Module):
         generators: Sequence[torch.Generator],
     ) -> None:
         super().__init__()
-        self.known_width: Tensor | None = None  # of this state; dropped by whatever changes it
+        # Of this state, and dropped by whatever changes it: the width, and mean and deviation of every arm.
+        self.known_width: Tensor | None = None
+        self.known_marginals: tuple[Tensor, Tensor] | None = None
         self.rows, self.records, self.table, self.generators = rows, records, table, tuple(generators)
         device = rows.arms.device
         for name in _PROGRESS:
@@ -72,6 +74,10 @@ class State(nn.Module):
         if isinstance(self.records, GaussianProcess):
             self.records.set_pending_(self.rows.points(self.pending_index), self.pending_counts)
         return self
+
+    def forget_derived_(self) -> None:
+        """Drop what was derived from the state, before it changes."""
+        self.known_width = self.known_marginals = None
 
     def row_leverage(self) -> Tensor:
         """Leverage of every distinct point given the rewards told, `batch_shape x u`."""
@@ -118,13 +124,14 @@ class State(nn.Module):
 
     def snapshot(self) -> Callable[[], None]:
         """A way back: calling it restores this state. Nothing is copied, because updates never write in place."""
-        buffers = [(module, dict(module._buffers)) for module in self.modules()]
+        changing = (self, self.rows, self.records, self.statistics, self.table)
+        buffers = [(module, dict(module._buffers)) for module in changing if module is not None]
         generators = [g.get_state() for g in self.generators]
         posterior = self.records.snapshot() if isinstance(self.records, GaussianProcess) else None
         table = self.table.snapshot() if self.table is not None else None
 
         def restore() -> None:
-            self.known_width = None
+            self.forget_derived_()
             for module, kept in buffers:
                 module._buffers.update(kept)
             for generator, state in zip(self.generators, generators, strict=True):
@@ -142,7 +149,7 @@ class State(nn.Module):
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
         """Restore what `get_extra_state` returned."""
-        self.known_width = None
+        self.forget_derived_()
         for generator, value in zip(self.generators, state["generators"], strict=True):
             generator.set_state(value.cpu())
 

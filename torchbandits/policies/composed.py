@@ -117,17 +117,16 @@ class Composed(Policy):
         starting, states = self._start(state, remaining, offered)
         if starting is not None:
             remaining = torch.where((starting >= 0).any(dim=-1), 0, remaining)
-        mean = state.table.mean()
+        mean, std = self._marginals(state)
         if bool((remaining > 0).any()):
-            index = self._pick(state, mean, width, offered, rule, remaining)
+            index = self._pick(state, mean, std, width, offered, rule, remaining)
             if starting is not None:
                 index = torch.where((starting >= 0).any(dim=-1, keepdim=True), _widen(starting, index), _widen(index, starting))
         else:
             index = starting if starting is not None else mean.new_empty(*batch_shape, 0, dtype=torch.int64)
         slot = index.clamp_min(0)
         leverage = state.table.leverage.gather(-1, slot)
-        std = (self.regularization * leverage).sqrt()
-        score = self.score(mean.gather(-1, slot), std, width)
+        score = self.score(mean.gather(-1, slot), std.gather(-1, slot), width)
         return Selection(rows.points(index), index, index >= 0), Evidence(score, leverage, width, states)
 
     @torch.no_grad()
@@ -138,7 +137,8 @@ class Composed(Policy):
         """
         table, posterior = state.table, state.posterior
         assert table is not None
-        before, state.known_width = table.leverage, None
+        before = table.leverage
+        state.forget_derived_()
         if pulls.points is not None:
             return self._observe_outside(state, pulls)
         assert pulls.index is not None
@@ -172,8 +172,8 @@ class Composed(Policy):
     def bounds(self, state: State) -> tuple[Tensor, Tensor]:
         """Largest upper and largest lower confidence bound over the arms, reward units."""
         assert state.table is not None
-        mean = state.table.mean()
-        spread = self.width(state).unsqueeze(-1) * (self.regularization * state.table.leverage).sqrt()
+        mean, std = self._marginals(state)
+        spread = self.width(state).unsqueeze(-1) * std
         return (mean + spread).amax(dim=-1), (mean - spread).amax(dim=-1)
 
     def progress(self, state: State) -> Progress:
@@ -219,6 +219,13 @@ class Composed(Policy):
             room = torch.minimum(room, limit.to(room))
         return room
 
+    def _marginals(self, state: State) -> tuple[Tensor, Tensor]:
+        """Mean and standard deviation of every arm, `batch_shape x A`, reward units."""
+        assert state.table is not None
+        if state.known_marginals is None:
+            state.known_marginals = state.table.mean(), (self.regularization * state.table.leverage).sqrt_()
+        return state.known_marginals
+
     def _start(self, state: State, remaining: Tensor, offered: Tensor | None) -> tuple[Tensor | None, tuple[Tensor, ...]]:
         """Picks of `initial` for rows that have not made them all, drawn from copies of the generators."""
         if self.initial is None:
@@ -236,11 +243,10 @@ class Composed(Policy):
         return index.reshape(*state.rows.batch_shape, -1), tuple(c.get_state() for c in copies)
 
     def _pick(
-        self, state: State, mean: Tensor, width: Tensor, offered: Tensor | None, rule: BatchRule, remaining: Tensor
+        self, state: State, mean: Tensor, std: Tensor, width: Tensor, offered: Tensor | None, rule: BatchRule, remaining: Tensor
     ) -> Tensor:
         assert state.table is not None
         if rule.max_batch_size == 1 and not state.pending_index.shape[-1]:
-            std = (self.regularization * state.table.leverage).sqrt()
             score = self.score(mean, std, width)
             if offered is not None:
                 score = score.masked_fill(~offered, -torch.inf)

@@ -78,10 +78,9 @@ class GaussianProcess(nn.Module):
     def append_(self, points: Points, new: PickMask) -> Tensor:
         """Add distinct points without pulls, `batch_shape x p x d`; returns their rows (−1 where `new` is False)."""
         rows = self.statistics.append_(points, new)
-        grown = self.statistics.size - self.dictionary.shape[-1]
-        self.dictionary = nn.functional.pad(self.dictionary, (0, grown))
-        if not self.sparse:
-            self.dictionary = self.statistics.mask
+        if self.sparse:
+            grown = self.statistics.size - self.dictionary.shape[-1]
+            self.dictionary = nn.functional.pad(self.dictionary, (0, grown))
         self._fit = self._fit.grown(points, new, rows, self.sparse) if self._fit is not None else None
         return rows
 
@@ -181,7 +180,7 @@ class GaussianProcess(nn.Module):
     @property
     def dictionary_size(self) -> Tensor:
         """Points in the dictionary of each batch row, `batch_shape`."""
-        return self.dictionary.sum(dim=-1)
+        return self.dictionary.sum(dim=-1) if self.sparse else self.statistics.num_rows
 
     def dictionary_rows(self) -> tuple[Tensor, Tensor]:
         """Rows in the dictionary, in order, `batch_shape x m` (0 where padded), and the mask of the padding."""

@@ -33,6 +33,8 @@ class Conditioning:
     def on(covariance: Square, weights: PerPoint) -> Conditioning:
         """Condition on points of leverage-scale covariance `batch_shape x p x p` with the given pulls. Cost O(p³)."""
         root = weights.clamp_min(0).sqrt()
+        if covariance.shape[-1] == 1:
+            return Conditioning((1 + root.square().unsqueeze(-1) * covariance.clamp_min(0)).sqrt(), root)
         eye = torch.eye(covariance.shape[-1], dtype=covariance.dtype, device=covariance.device)
         factor, good = cholesky(eye + root.unsqueeze(-1) * covariance * root.unsqueeze(-2))
         broken = not bool(good.all()) and bool((~good & ~factor.isnan().any(dim=-1).any(dim=-1)).any())
@@ -52,7 +54,8 @@ class Conditioning:
     def innovations(self, sums: Rect, mean: Rect) -> Tensor:
         """L⁻¹(s − n μ_P)/√N, `batch_shape x p x c`: the mean moves by Gᵀ of this."""
         root = self.root_weights.unsqueeze(-1)
-        return solve_lower(self.factor, torch.where(root > 0, sums / root - root * mean, 0.0))
+        right = torch.where(root > 0, sums / root - root * mean, 0.0)
+        return right / self.factor if self.factor.shape[-1] == 1 else solve_lower(self.factor, right)
 
     @property
     def log_det(self) -> Tensor:

@@ -52,33 +52,45 @@ class Statistics(nn.Module):
         batch_shape: Leading dimensions; rows hold different numbers of points (`num_rows`).
         device: Where the buffers live. They are float64.
 
-    Buffers: `points` `batch_shape x u x d`, `weights`, `sums`, `squares` `batch_shape x u`, `num_rows` `batch_shape`.
-    Places beyond `num_rows` hold zeros. Buffers are replaced, never written in place, so a reference is a snapshot.
+    Buffers: `points` `batch_shape x u x d`, `totals` `batch_shape x u x 3` (weight, sum, sum of squares), `num_rows`
+    `batch_shape`. Places beyond `num_rows` hold zeros. Buffers are replaced, never written in place, so a reference is a
+    snapshot.
     """
 
     points: Tensor
-    weights: Tensor
-    sums: Tensor
-    squares: Tensor
+    totals: Tensor
     num_rows: Tensor
 
     def __init__(self, dim: int, batch_shape: torch.Size, device: torch.device | None = None) -> None:
         super().__init__()
-        zeros = torch.zeros(*batch_shape, 0, dtype=torch.float64, device=device)
-        self.register_buffer("points", zeros.unsqueeze(-1).expand(*batch_shape, 0, dim))
-        for name in ("weights", "sums", "squares"):
-            self.register_buffer(name, zeros)
+        for name, width in (("points", dim), ("totals", 3)):
+            self.register_buffer(name, torch.zeros(*batch_shape, 0, width, dtype=torch.float64, device=device))
         self.register_buffer("num_rows", torch.zeros(batch_shape, dtype=torch.int64, device=device))
+
+    @property
+    def weights(self) -> Tensor:
+        """n, `batch_shape x u`."""
+        return self.totals[..., 0]
+
+    @property
+    def sums(self) -> Tensor:
+        """s, `batch_shape x u`, reward units."""
+        return self.totals[..., 1]
+
+    @property
+    def squares(self) -> Tensor:
+        """q, `batch_shape x u`, reward units squared."""
+        return self.totals[..., 2]
 
     @property
     def size(self) -> int:
         """Places per batch row, the largest `num_rows`."""
-        return self.weights.shape[-1]
+        return self.totals.shape[-2]
 
     @property
     def mask(self) -> Tensor:
         """`batch_shape x u`, True in places that hold a point."""
-        return torch.arange(self.size, device=self.weights.device) < self.num_rows.unsqueeze(-1)
+        return torch.arange(self.size, device=self.totals.device) < self.num_rows.unsqueeze(-1)
 
     @property
     def pulls(self) -> Tensor:
@@ -90,29 +102,34 @@ class Statistics(nn.Module):
 
         Cost: O(u d), a copy of the buffers.
         """
+        p = new.shape[-1]
+        if bool(new.all()) and bool((self.num_rows == self.size).all()):  # rows of equal length: append to all of them
+            rows = torch.arange(self.size, self.size + p, device=new.device).expand(new.shape)
+            self.num_rows = self.num_rows + p
+            self.totals = nn.functional.pad(self.totals, (0, 0, 0, p))
+            self.points = torch.cat([self.points, points.double().expand(*new.shape, self.points.shape[-1])], dim=-2)
+            return rows
         rows = torch.where(new, self.num_rows.unsqueeze(-1) + new.long().cumsum(dim=-1) - 1, -1)
         self.num_rows = self.num_rows + new.sum(dim=-1)
         grown = int(self.num_rows.max()) - self.size
         if grown > 0:
-            pad = nn.functional.pad
-            self.points = pad(self.points, (0, 0, 0, grown))
-            self.weights, self.sums, self.squares = (pad(x, (0, grown)) for x in (self.weights, self.sums, self.squares))
+            self.totals = nn.functional.pad(self.totals, (0, 0, 0, grown))
         # Unmarked places write to a spare row that is cut off again.
         slot = torch.where(rows >= 0, rows, self.size).unsqueeze(-1).expand(*rows.shape, points.shape[-1])
-        spare = nn.functional.pad(self.points, (0, 0, 0, 1))
+        spare = nn.functional.pad(self.points, (0, 0, 0, max(grown, 0) + 1))
         self.points = spare.scatter(-2, slot, points.double().expand(slot.shape))[..., :-1, :]
         return rows
 
     def add_(self, rows: Picks, weights: Tensor, sums: Tensor, squares: Tensor) -> Statistics:
         """Add weights, sums and sums of squares to rows (`batch_shape x p` each; row −1 is ignored). Cost O(u)."""
-        slot = rows.clamp_min(0)
-        for name, value in (("weights", weights), ("sums", sums), ("squares", squares)):
-            added = torch.where(rows >= 0, value.double(), 0.0)
-            setattr(self, name, getattr(self, name).scatter_add(-1, slot, added))
+        added = torch.stack([weights, sums, squares], dim=-1).double()
+        kept = (rows >= 0).unsqueeze(-1)
+        slot = rows.clamp_min(0).unsqueeze(-1).expand(*rows.shape, 3)
+        self.totals = self.totals.scatter_add(-2, slot, torch.where(kept, added, 0.0))
         return self
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        for name in ("points", "weights", "sums", "squares"):
+        for name in ("points", "totals"):
             if prefix + name in state_dict:  # sizes follow the data
-                setattr(self, name, state_dict[prefix + name].to(self.weights.device))
+                setattr(self, name, state_dict[prefix + name].to(self.totals.device))
         super()._load_from_state_dict(state_dict, prefix, *args)

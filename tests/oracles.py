@@ -66,9 +66,7 @@ class Posterior:
     covariance: Array | None = None
 
 
-def exact_posterior(
-    K_tt: Array, K_ta: Array, k_aa_diag: Array, y: Array, lam: float, K_aa: Array | None = None
-) -> Posterior:
+def exact_posterior(K_tt: Array, K_ta: Array, k_aa_diag: Array, y: Array, lam: float, K_aa: Array | None = None) -> Posterior:
     """Every pull is one row, a repeated pull a repeated row: k(x,x) − kᵀ(K_t + λI)⁻¹k and kᵀ(K_t + λI)⁻¹y."""
     if len(y) == 0:
         return Posterior(np.zeros(len(k_aa_diag)), k_aa_diag.copy(), None if K_aa is None else K_aa.copy())
@@ -232,9 +230,7 @@ def width_bkb_theory(
     return stated / math.sqrt(lam)
 
 
-def width_bkb_practical(
-    pulls: int, sum_lev: float, norm_bound: float, noise_std: float, lam: float, delta: float
-) -> float:
+def width_bkb_practical(pulls: int, sum_lev: float, norm_bound: float, noise_std: float, lam: float, delta: float) -> float:
     noise = math.log(max(pulls, 1)) * sum_lev + math.log(1 / delta)
     return (math.sqrt(lam) * norm_bound + noise_std * math.sqrt(noise)) / math.sqrt(lam)
 

@@ -110,8 +110,7 @@ def test_bad_hyper_parameters(make, name, value):
         tb.igp_ucb: BOUNDED,
         tb.gp_bucb: BOUNDED | {"ratio_threshold": 2.0, "max_batch_size": None, "max_pulls": None},
         tb.bkb: BOUNDED | {"oversampling": 2.0},
-        tb.batch_bkb: BOUNDED
-        | {"oversampling": 2.0, "ratio_threshold": 2.0, "max_batch_size": None, "max_pulls": None},
+        tb.batch_bkb: BOUNDED | {"oversampling": 2.0, "ratio_threshold": 2.0, "max_batch_size": None, "max_pulls": None},
     }[make] | {"regularization": None}
     if name not in takes:
         return
@@ -232,9 +231,7 @@ def test_bad_observations(bandit):
     refuses(bandit, errors.NonFiniteError, ["sums"], "observe", index, ones, torch.tensor([1.0, INF]).double())
     refuses(bandit, errors.NonFiniteError, ["squares"], "observe", index, ones, ones, torch.tensor([NAN, 1.0]).double())
     refuses(bandit, errors.ShapeError, ["3"], "observe", torch.zeros(2, 3, dtype=torch.float64), ones, ones)
-    refuses(
-        bandit, errors.NonFiniteError, ["point"], "observe", torch.tensor([[0.0, NAN], [0.0, 0.0]]).double(), ones, ones
-    )
+    refuses(bandit, errors.NonFiniteError, ["point"], "observe", torch.tensor([[0.0, NAN], [0.0, 0.0]]).double(), ones, ones)
 
 
 def test_bad_points():

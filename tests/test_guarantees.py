@@ -74,9 +74,7 @@ def run_to(policy, problem: Problem, pulls: int, seed: int) -> tb.Bandit:
     return bandit
 
 
-@given(
-    seed=st.integers(0, 10_000), kernel_name=st.sampled_from(["rbf", "matern12", "matern32"]), size=st.integers(1, 25)
-)
+@given(seed=st.integers(0, 10_000), kernel_name=st.sampled_from(["rbf", "matern12", "matern32"]), size=st.integers(1, 25))
 def test_guarantee_2_lemmas_1_and_3(seed, kernel_name, size):
     """Frozen dictionary: lev_fb/lev_t ≤ 1 + Σc²/lev_fb at every x, ≤ 1 + Σ lev_fb(x_s); local ≤ global. No tolerance
     beyond rounding, at arms and elsewhere, for batches far past any threshold."""
@@ -165,9 +163,7 @@ def test_guarantee_3_the_effective_dimension_is_at_most_the_log_determinant(seed
         assert d_eff <= 2 * float(report.information_gain) * (1 + 1e-9)
         u, n = statistics(bandit)
         kernel_np = oracles.rbf(0.4)
-        assert np.isclose(
-            d_eff, oracles.effective_dimension(kernel_np(problem.arms[u], problem.arms[u]), n, lam), rtol=1e-7
-        )
+        assert np.isclose(d_eff, oracles.effective_dimension(kernel_np(problem.arms[u], problem.arms[u]), n, lam), rtol=1e-7)
 
 
 # ------------------------------------------------------------------------- 5: no variance starvation
@@ -236,9 +232,7 @@ def test_guarantee_6_batches_grow_on_synthetic_arms(seed):
     batch_growth(torch.as_tensor(arms), torch.as_tensor(reward), 10_000, 17.5, seed)
 
 
-@pytest.mark.skipif(
-    "TORCHBANDITS_DATA" not in os.environ, reason="TORCHBANDITS_DATA is not set: the synthetic form runs"
-)
+@pytest.mark.skipif("TORCHBANDITS_DATA" not in os.environ, reason="TORCHBANDITS_DATA is not set: the synthetic form runs")
 @pytest.mark.parametrize("seed", range(3))
 def test_guarantee_6_batches_grow_on_abalone(seed):
     abalone = tb.environments.abalone()

@@ -118,8 +118,7 @@ def gaussian_kernel_mp(x, lengthscale):
     for i in range(n):
         for j in range(n):
             squares = sum(
-                ((mpmath.mpf(float(a)) - mpmath.mpf(float(b))) / lengthscale) ** 2
-                for a, b in zip(x[i], x[j], strict=True)
+                ((mpmath.mpf(float(a)) - mpmath.mpf(float(b))) / lengthscale) ** 2 for a, b in zip(x[i], x[j], strict=True)
             )
             K[i, j] = mpmath.exp(-squares / 2)
     return K

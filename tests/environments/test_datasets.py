@@ -36,9 +36,7 @@ def write_csv(folder, data, columns):
     words = {name: {number: word for word, number in pairs} for name, pairs in data.codes}
     lines = [",".join(data.columns)]
     for i in range(len(columns[data.reward])):
-        lines.append(
-            ",".join(str(words.get(name, {}).get(columns[name][i], columns[name][i])) for name in data.columns)
-        )
+        lines.append(",".join(str(words.get(name, {}).get(columns[name][i], columns[name][i])) for name in data.columns))
     (folder / data.filename).write_text("\n".join(lines) + "\n")
     return folder / data.filename
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 
@@ -15,10 +17,20 @@ from torchbandits.errors import DataError
 Columns = dict[str, NDArray[np.float64]]
 
 
+@contextmanager
+def _no_retry_warnings() -> Iterator[None]:
+    """scikit-learn warns before each retry; the error that follows says all there is to say."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        warnings.simplefilter("ignore", UserWarning)
+        yield
+
+
 def fetch_abalone(cache: Path) -> Columns:
     """Abalone from OpenML (data set 183), sexes coded M = 1, F = 2, I = 3."""
     try:
-        frame = _sklearn().fetch_openml("abalone", version=1, as_frame=True, data_home=str(cache), n_retries=1).frame
+        with _no_retry_warnings():
+            frame = _sklearn().fetch_openml("abalone", version=1, as_frame=True, data_home=str(cache), n_retries=1).frame
         sexes = frame.iloc[:, 0].astype(str).map({"M": 1.0, "F": 2.0, "I": 3.0}).to_numpy(np.float64)
         numbers = frame.iloc[:, 1:].astype(np.float64).to_numpy()
     except (OSError, ValueError, TypeError) as error:
@@ -32,7 +44,8 @@ def fetch_abalone(cache: Path) -> Columns:
 def fetch_cadata(cache: Path) -> Columns:
     """California housing; the totals per district are recovered from scikit-learn's averages per household."""
     try:
-        bunch = _sklearn().fetch_california_housing(data_home=str(cache), n_retries=1)
+        with _no_retry_warnings():
+            bunch = _sklearn().fetch_california_housing(data_home=str(cache), n_retries=1)
     except (OSError, ValueError) as error:
         raise DataError(f"California housing: {error}") from error
     by_name = dict(zip(bunch.feature_names, np.asarray(bunch.data, np.float64).T, strict=True))

@@ -35,6 +35,7 @@ class FigureSpec:
     ylabel: str
     curve: Curve
     yscale: str = "linear"
+    top: float | None = None
 
 
 def draw_figures(config: ExperimentConfig, records: Sequence[Record], folder: Path) -> list[Path]:
@@ -62,7 +63,7 @@ def draw_figures(config: ExperimentConfig, records: Sequence[Record], folder: Pa
         FigureSpec("dictionary_size.png", "dictionary after the batch holding t (points)", dictionary_size),
     ]
     if baseline:
-        specs.insert(0, FigureSpec("regret_ratio.png", "regret until t / regret of uniform (no unit)", ratio))
+        specs.insert(0, FigureSpec("regret_ratio.png", "regret until t / regret of uniform (no unit)", ratio, top=1.5))
     paths = []
     for spec in specs:
         figure = draw(config, records, spec)
@@ -87,7 +88,7 @@ def draw(config: ExperimentConfig, records: Sequence[Record], spec: FigureSpec) 
     axes.set_yscale(spec.yscale)
     axes.set_xlim(1, max(horizon, 2))
     if spec.yscale == "linear":
-        axes.set_ylim(bottom=0)
+        axes.set_ylim(bottom=0, top=spec.top)  # the ratio of the very first pulls is noise, and would flatten the rest
     axes.set_xlabel("t (pulls)")
     axes.set_ylabel(spec.ylabel)
     repetitions = len({record.seed for record in records})

@@ -27,11 +27,11 @@ def mean_interval(values: NDArray[np.float64], level: float = 0.95) -> tuple[NDA
         level: Probability of the interval.
     """
     n = len(values)
-    mean = values.mean(axis=0)
+    mean = np.asarray(values.mean(axis=0))  # an array also where one number is left
     if n < 2:
         return mean, np.full_like(mean, np.nan)
     standard_error = values.std(axis=0, ddof=1) / math.sqrt(n)
-    return mean, stdtrit(n - 1, 0.5 + level / 2) * standard_error
+    return mean, np.asarray(stdtrit(n - 1, 0.5 + level / 2) * standard_error)
 
 
 def baseline_regret(config: ExperimentConfig, records: Iterable[Record]) -> dict[int, NDArray[np.float64]]:

@@ -1,0 +1,81 @@
+"""The fast columns equal GPyTorch's; near-coincident points are compared by differences; appending equals building."""
+
+from __future__ import annotations
+
+import gpytorch
+import pytest
+import torch
+
+from torchbandits.embeddings import Nystrom, StationaryColumns, evaluate_kernel, kernel_matrix
+
+F64 = torch.float64
+
+
+def kernels() -> list[gpytorch.kernels.Kernel]:
+    ard = gpytorch.kernels.MaternKernel(nu=2.5, ard_num_dims=3)
+    ard.lengthscale = torch.tensor([0.3, 1.0, 2.0])
+    scaled = gpytorch.kernels.ScaleKernel(gpytorch.kernels.RBFKernel())
+    scaled.outputscale = 2.5
+    return [gpytorch.kernels.RBFKernel(), *(gpytorch.kernels.MaternKernel(nu=n) for n in (0.5, 1.5, 2.5)), ard, scaled]
+
+
+@pytest.mark.parametrize("kernel", kernels(), ids=lambda k: f"{type(k).__name__}-{getattr(k, 'nu', '')}")
+def test_stationary_columns_equal_gpytorch(kernel: gpytorch.kernels.Kernel) -> None:
+    kernel = kernel.double()
+    arms = torch.randn(200, 3, generator=torch.Generator().manual_seed(0), dtype=F64)
+    assert StationaryColumns.supports(arms, kernel)
+    columns = StationaryColumns(arms, kernel)
+    for j in (0, 7, 199):
+        expected = kernel_matrix(kernel, arms[j : j + 1], arms).squeeze(0).detach()
+        torch.testing.assert_close(columns(arms[j]), expected, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        gpytorch.kernels.LinearKernel(),
+        gpytorch.kernels.RBFKernel(active_dims=[0, 1]),
+        gpytorch.kernels.RBFKernel(batch_shape=torch.Size([2])),
+        gpytorch.kernels.ScaleKernel(gpytorch.kernels.PeriodicKernel()),
+    ],
+    ids=["linear", "active dims", "batch", "periodic"],
+)
+def test_other_kernels_take_the_general_path(kernel: gpytorch.kernels.Kernel) -> None:
+    assert not StationaryColumns.supports(torch.zeros(4, 3, dtype=F64), kernel)
+
+
+@pytest.mark.parametrize("distance", [0.0, 1e-9, 1e-7])
+def test_near_coincident_points_keep_their_digits(distance: float) -> None:
+    kernel = gpytorch.kernels.MaternKernel(nu=0.5).double()
+    kernel.lengthscale = 0.5
+    x = torch.rand(40, 3, generator=torch.Generator().manual_seed(1), dtype=F64)
+    y = x.clone()
+    y[:, 0] += distance
+    K = kernel_matrix(kernel, x, y).detach()
+    exact = torch.exp(-(x - y).norm(dim=-1) / 0.5)
+    torch.testing.assert_close(K.diagonal(), exact, rtol=0, atol=1e-13)
+    others = ~torch.eye(40, dtype=torch.bool)
+    torch.testing.assert_close(K[others], evaluate_kernel(kernel, x, y).detach()[others])
+
+
+def test_near_coincident_points_with_batches() -> None:
+    kernel = gpytorch.kernels.MaternKernel(nu=0.5, batch_shape=torch.Size([2])).double()
+    kernel.lengthscale = torch.tensor([0.3, 0.9]).reshape(2, 1, 1)
+    x = torch.rand(5, 3, generator=torch.Generator().manual_seed(1), dtype=F64)
+    torch.testing.assert_close(kernel_matrix(kernel, x, x).diagonal(dim1=-2, dim2=-1).detach(), torch.ones(2, 5, dtype=F64))
+
+
+def test_appending_points_equals_building_the_embedding() -> None:
+    kernel = gpytorch.kernels.RBFKernel().double()
+    kernel.lengthscale = 0.7
+    x = torch.rand(6, 2, generator=torch.Generator().manual_seed(2), dtype=F64)
+    grown = Nystrom(kernel, x[:4])
+    for j in (4, 5):
+        grown, kept = grown.append(x[j])
+        assert bool(kept)
+    grown, kept = grown.append(x[2])  # a copy adds nothing
+    assert not bool(kept)
+    probe = torch.rand(9, 2, generator=torch.Generator().manual_seed(3), dtype=F64)
+    z, expected = grown(probe), Nystrom(kernel, x)(probe)
+    torch.testing.assert_close(z[:6], expected.detach(), rtol=1e-9, atol=1e-9)
+    assert not z[6].any()

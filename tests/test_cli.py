@@ -1,0 +1,137 @@
+"""The command line: what it writes, and one clear line with exit code 2 for everything expected to go wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from torchbandits.cli import app
+from torchbandits.history import History
+
+RUNNER = CliRunner()
+
+SMALL = {
+    "name": "small",
+    "environment": {"name": "rkhs", "options": {"dim": 1, "points_per_dim": 20, "noise_std": 0.5}},
+    "kernel": {"name": "matern", "nu": 1.5, "lengthscale": 0.2},
+    "horizon": 40,
+    "repetitions": 2,
+    "seed": 3,
+    "policies": [
+        {"name": "uniform"},
+        {"name": "gp_ucb", "label": "GP-UCB", "options": {"noise_std": 0.5, "delta": 0.1}},
+        {"name": "batch_bkb", "label": "BBKB", "options": {"noise_std": 0.5, "norm_bound": "environment", "delta": 0.1}},
+    ],
+}
+
+
+def write(folder: Path, **changes: object) -> Path:
+    path = folder / "config.yaml"
+    path.write_text(yaml.safe_dump(SMALL | {"output": str(folder / "results")} | changes))
+    return path
+
+
+def refused(*arguments: str) -> str:
+    """Run, expect exit code 2, one line and no traceback; return the line."""
+    result = RUNNER.invoke(app, list(arguments))
+    assert result.exit_code == 2, result.output
+    assert "Traceback" not in result.output
+    lines = [line for line in result.stderr.splitlines() if line]
+    assert len(lines) == 1, result.stderr
+    return lines[0]
+
+
+def test_run_writes_records_table_and_figures_and_plot_draws_them_again(tmp_path: Path) -> None:
+    result = RUNNER.invoke(app, ["run", str(write(tmp_path))])
+    assert result.exit_code == 0, result.output
+    out = tmp_path / "results"
+    assert "regret ratio" in result.output
+    assert str(out) in result.output.replace("\n", "")
+    names = {path.name for path in out.iterdir()}
+    assert {"config.yaml", "table.csv", "table.md", "regret_ratio.png", "time.png", "batch_size.png"} <= names
+    table = pd.read_csv(out / "table.csv")
+    assert table["policy"].tolist() == ["uniform", "GP-UCB", "BBKB"]
+    records = sorted((out / "records").glob("*/*/pulls.parquet"))
+    assert len(records) == 6
+    assert len(History.from_parquet(records[0].parent).pulls["reward"]) == 40
+    assert yaml.safe_load((out / "config.yaml").read_text())["horizon"] == 40
+    (out / "time.png").unlink()
+    again = RUNNER.invoke(app, ["plot", str(out / "records")])
+    assert again.exit_code == 0, again.output
+    assert (out / "time.png").stat().st_size > 5_000
+
+
+def test_the_same_seed_gives_the_same_records(tmp_path: Path) -> None:
+    runs = []
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        assert RUNNER.invoke(app, ["run", str(write(tmp_path / name)), "--quiet"]).exit_code == 0
+        runs.append(History.from_parquet(tmp_path / name / "results" / "records" / "bbkb" / "3").pulls)
+    assert runs[0]["arm"].tolist() == runs[1]["arm"].tolist()
+    assert runs[0]["reward"].tolist() == runs[1]["reward"].tolist()
+
+
+def test_a_config_that_is_not_there(tmp_path: Path) -> None:
+    assert "nowhere.yaml" in refused("run", str(tmp_path / "nowhere.yaml"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"horizn": 10}, ["horizn", "horizon"]),
+        ({"horizon": 0}, ["horizon"]),
+        ({"horizon": "many"}, ["horizon"]),
+        ({"policies": []}, ["policies"]),
+        ({"policies": [{"name": "bbkb"}]}, ["bbkb", "bkb"]),
+        ({"policies": [{"name": "bkb", "options": {"oversamplin": 2}}]}, ["oversamplin", "oversampling"]),
+        ({"policies": [{"name": "bkb", "options": {"oversampling": 0.5}}]}, ["oversampling", "0.5"]),
+        ({"policies": [{"name": "batch_bkb", "options": {"ratio_threshold": 0.9}}]}, ["ratio_threshold", "0.9"]),
+        ({"policies": [{"name": "gp_ucb", "options": {"noise_std": -1}}]}, ["noise_std", "-1"]),
+        ({"environment": {"name": "abalon"}}, ["abalon", "abalone"]),
+        ({"kernel": {"name": "rbv", "lengthscale": 1}}, ["rbv", "rbf"]),
+    ],
+    ids=lambda value: str(value)[:60] if isinstance(value, dict) else "",
+)
+def test_bad_configs_name_what_came_and_the_nearest(tmp_path: Path, changes: dict, words: list[str]) -> None:
+    message = refused("run", str(write(tmp_path, **changes)))
+    for word in words:
+        assert word in message, message
+    assert not (tmp_path / "results").exists(), "something was written"
+
+
+def test_a_config_that_is_not_yaml(tmp_path: Path) -> None:
+    path = tmp_path / "broken.yaml"
+    path.write_text("policies: [unclosed")
+    assert "broken.yaml" in refused("run", str(path))
+
+
+def test_an_output_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("a file, not a folder")
+    assert "taken" in refused("run", str(write(tmp_path)), "--output", str(tmp_path / "taken"))
+
+
+def test_records_that_are_not_there(tmp_path: Path) -> None:
+    assert str(tmp_path) in refused("plot", str(tmp_path))
+
+
+def test_data_sets_are_listed_and_described() -> None:
+    listed = RUNNER.invoke(app, ["data", "list"])
+    assert listed.exit_code == 0
+    assert "abalone" in listed.output
+    described = RUNNER.invoke(app, ["data", "describe", "cadata"])
+    assert "20640" in described.output
+    assert "abalone" in refused("data", "describe", "abalon")
+
+
+def test_data_that_cannot_be_had_names_both_ways(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHBANDITS_DATA", str(tmp_path))
+    monkeypatch.setenv("TORCHBANDITS_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")
+    message = refused("data", "fetch", "abalone")
+    assert "TORCHBANDITS_DATA" in message
+    assert "scikit-learn" in message or "OpenML" in message

@@ -12,7 +12,7 @@ from torchbandits.arms.table import ArmTable
 from torchbandits.posteriors import Conditioning, aggregate
 from torchbandits.types import Picks
 
-_LEADERS = 64
+_LEADERS = 32
 _PICKS_A_ROUND = 1 << 14
 
 

@@ -1,0 +1,84 @@
+"""The in-batch loop: the same picks and the same bits compiled and not, host and batched."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from torchbandits.arms import leaders
+from torchbandits.arms.duplicates import first_occurrence
+
+
+def problem(seed: int, k: int = 24) -> dict:
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(k, 6))
+    C = X @ X.T / 6
+    return {
+        "mean": rng.normal(size=k),
+        "leverage": np.diag(C) + rng.uniform(0, 0.2, k),
+        "covariance": C,
+        "scale": 2.0,
+        "gain": np.diag(C).copy(),
+        "spent": 0.0,
+        "budget": 40.0,
+        "outside": -1.0,
+        "remaining": 200,
+        "room": np.full(k, 9),
+        "first": -1,
+    }
+
+
+def run(function, seed: int, dynamic: bool) -> tuple[list[int], float, int, np.ndarray]:
+    a, picks = problem(seed), np.full(200, -1)
+    n, spent, why = function(
+        a["mean"], a["leverage"], a["covariance"], a["scale"], a["gain"], dynamic, a["spent"], a["budget"], a["outside"],
+        a["remaining"], a["room"], a["first"], picks,
+    )  # fmt: skip
+    return picks[:n].tolist(), spent, why, a["covariance"]
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("seed", range(5))
+def test_compiled_and_plain_loops_agree_to_the_bit(monkeypatch: pytest.MonkeyPatch, seed: int, dynamic: bool) -> None:
+    compiled = run(leaders.pick_leaders, seed, dynamic)
+    monkeypatch.setattr(leaders, "downdate", leaders._downdate_numpy)
+    plain = run(getattr(leaders.pick_leaders, "py_func", leaders.pick_leaders), seed, dynamic)
+    assert len(compiled[0]) > 10
+    assert compiled[0] == plain[0]
+    assert compiled[2] == plain[2]
+    assert compiled[1] == pytest.approx(plain[1], rel=1e-14)  # log1p may differ by an ulp between libraries
+    assert np.array_equal(compiled[3], plain[3])
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_the_batched_loop_agrees_row_by_row(dynamic: bool) -> None:
+    rows = [problem(seed) for seed in range(4)]
+    stacked = {name: torch.as_tensor(np.stack([np.asarray(row[name]) for row in rows])) for name in rows[0]}
+    picks = torch.full((4, 200), -1)
+    n, spent, why = leaders.pick_leaders_batched(picks=picks, dynamic=dynamic, **stacked)
+    for row in range(4):
+        expected = run(leaders.pick_leaders, row, dynamic)
+        assert picks[row, : int(n[row])].tolist() == expected[0]
+        assert int(why[row]) == expected[2]
+        assert float(spent[row]) == pytest.approx(expected[1], rel=1e-12)
+
+
+def test_ties_go_to_the_lowest_index() -> None:
+    score = torch.tensor([0.3, 1.0, 1.0 + 1e-15, 1.0 - 1e-15, 0.9], dtype=torch.float64)
+    assert int(leaders.best_arm(score)) == 1
+    assert int(leaders.best_arm(-score)) == 0
+
+
+def test_first_occurrence_finds_exact_duplicates_only() -> None:
+    generator = torch.Generator().manual_seed(0)
+    arms = torch.randint(3, (3, 50, 3), generator=generator).double()
+    arms[0, 7] = torch.tensor([0.0, -0.0, 1e-300], dtype=torch.float64)
+    arms[0, 9] = torch.tensor([-0.0, 0.0, 1e-300], dtype=torch.float64)
+    first = first_occurrence(arms)
+    assert first is not None
+    for b in range(3):
+        for i in range(50):
+            expected = next(j for j in range(50) if bool((arms[b, j] == arms[b, i]).all()))
+            assert int(first[b, i]) == expected
+    assert first_occurrence(torch.randn(100, 2, generator=generator, dtype=torch.float64)) is None

@@ -14,7 +14,7 @@ from torchbandits.embeddings import StationaryColumns, evaluate_kernel, kernel_d
 from torchbandits.posteriors import GaussianProcess
 from torchbandits.types import Picks, Points
 
-_CHUNK_BYTES = 4 << 20  # a block of columns that stays in cache while it is multiplied and squared
+_CHUNK_BYTES = 8 << 20  # a block of columns that stays in cache while it is multiplied and squared
 
 
 class KernelColumns:

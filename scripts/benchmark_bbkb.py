@@ -39,7 +39,9 @@ def real(name: str, bandwidth: float, horizon: int, seeds: int) -> None:
         "| rule | seed | seconds | batches | longest | distinct arms | dictionary | ratio |\n|---|---|---|---|---|---|---|---|"
     )
     for rule in ("global", "global_then_local"):
-        policy = tb.batch_bkb(rbf(bandwidth), noise_std=0.01, norm_bound=1.0, delta=1 / horizon, batch_rule=rule)
+        policy = tb.batch_bkb(
+            rbf(bandwidth), noise_std=0.01, norm_bound=1.0, delta=1 / horizon, batch_rule=rule, initial=tb.starts.uniform(1)
+        )
         tb.run(policy, environment, horizon, generator=torch.Generator().manual_seed(1000))
         for seed in range(seeds):
             history = tb.run(policy, environment, horizon, generator=torch.Generator().manual_seed(seed))

@@ -27,7 +27,7 @@ class Meter:
     """
 
     def __init__(self, lookahead: Lookahead, budget: float, *, dynamic: bool = False, scale: float = 1.0) -> None:
-        self.dynamic, self.scale = dynamic, scale
+        self.dynamic, self.additive, self.scale = dynamic, True, scale
         self.spent = torch.zeros(lookahead.num_rows, dtype=torch.float64, device=lookahead.mean.device)
         self.budget = torch.full_like(self.spent, budget)
 
@@ -47,7 +47,7 @@ class RatioMeter:
     sweep over the arms runs a few times a batch instead of once a pick, with the same decisions.
     """
 
-    dynamic = False
+    dynamic, additive = False, False
 
     def __init__(self, lookahead: Lookahead, ratio_threshold: float, *, then: bool, exact: bool) -> None:
         self.spent = torch.zeros(lookahead.num_rows, dtype=torch.float64, device=lookahead.mean.device)

@@ -21,6 +21,7 @@ class BatchMeter(Protocol):
     """What a batch rule measures while a batch grows; all tensors have one entry a batch row."""
 
     dynamic: bool
+    additive: bool
     spent: Tensor
     budget: Tensor
 
@@ -104,11 +105,11 @@ class Lookahead:
             picks = picks[:, : max(1, int(n.max()))]
             arms = torch.where(picks >= 0, leaders.gather(-1, picks.clamp_min(0)), -1)
             chosen.append(arms)
-            self._fold(arms, leaders, leverage)
-            remaining = remaining - n
-            stuck = (why == REFRESH) & (n == 0)  # no arm is left to pick
-            ended = (why == EXHAUSTED) | meter.broke(self, why == BROKEN)
-            remaining = torch.where(stuck | ended, 0, remaining)
+            ended = (why == EXHAUSTED) | ((why == REFRESH) & (n == 0))  # nothing to learn, or no arm left to pick
+            remaining = torch.where(ended, 0, remaining - n)
+            if not meter.additive or bool(((remaining > 0) & (why != BROKEN)).any()):
+                self._fold(arms, leaders, leverage)  # somebody looks at the batch again
+            remaining = torch.where(meter.broke(self, why == BROKEN), 0, remaining)
         return _pack(torch.cat(chosen, dim=-1) if chosen else self.index.new_empty(self.num_rows, 0)).reshape(
             *self.batch_shape, -1
         )

@@ -16,6 +16,8 @@ from torchbandits.environments import registry as environments
 from torchbandits.errors import ConfigError, DataError, TorchBanditsError, nearest, require
 from torchbandits.experiments.config import ExperimentConfig, KernelConfig, PolicyConfig
 from torchbandits.policies import registry as policies
+from torchbandits.starts import uniform
+from torchbandits.widths import Constant
 
 ENVIRONMENT_SEED_OFFSET = 1_000_000_000
 """Added to the seed of a repetition for the draw of its environment, so that it shares no numbers with the run."""
@@ -134,6 +136,10 @@ def _resolve(name: str, value: Any, config: ExperimentConfig, environment: Envir
         message = f"{where}.options.{name}: the environment {config.environment.name!r} does not know its {name}."
         require(known is not None, message, ConfigError)
         return known
+    if name == "initial" and isinstance(value, int):  # so many uniform first picks
+        return uniform(value)
+    if name == "width" and isinstance(value, int | float):
+        return Constant(float(value))
     return value
 
 

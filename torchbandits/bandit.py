@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchbandits.errors import NumericalError, ShapeError, StateError, require
+from torchbandits.errors import NumericalError, StateError, require
 from torchbandits.policies import Policy
 from torchbandits.posteriors import GaussianProcess
 from torchbandits.selections import joined, without
@@ -23,6 +23,7 @@ from torchbandits.validation import (
     check_more,
     check_picks,
     check_rewards,
+    check_state,
 )
 
 
@@ -207,24 +208,8 @@ class Bandit:
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> Bandit:
         """Resume from a `state_dict` of a bandit with the same policy and arms. Returns self."""
-        require(
-            isinstance(state_dict, dict) and {"state", "open"} <= state_dict.keys(),
-            "expected what Bandit.state_dict() returned, a dictionary with 'state' and 'open'.",
-        )
-        state, own = state_dict["state"], self._state.state_dict()
-        differ = sorted(state.keys() ^ own.keys())
-        require(
-            not differ,
-            f"the saved state is of another kind of policy: it differs in {', '.join(differ[:3])}.",
-            StateError,
-        )
-        shape, mine = (tuple(x["rows.row_of_arm"].shape) for x in (state, own))
-        require(
-            shape == mine,
-            f"the saved state is of {shape[-1]} arms in batch rows {shape[:-1]}, this bandit of {mine[-1]} in {mine[:-1]}.",
-            ShapeError,
-        )
-        self._state.load_state_dict(copy.deepcopy(state))
+        check_state(state_dict, self._state.state_dict())
+        self._state.load_state_dict(copy.deepcopy(state_dict["state"]))
         opened, self._synced = state_dict["open"], True
         if opened is None:
             self._open = None
@@ -236,6 +221,7 @@ class Bandit:
     def to(self, device: torch.device | str) -> Bandit:
         """Move arms and posterior; factors stay float64. Returns self."""
         self._state.to(device)
+        self._state.forget_derived_()
         if self._open is not None:
             o = self._open
             self._open = Selection(o.points.to(device), o.index.to(device), o.mask.to(device))
@@ -244,7 +230,7 @@ class Bandit:
     # ------------------------------------------------------------------ inside
 
     def _learn(self, pulls: Pulls, remaining: Selection | None, unasked: Tensor) -> Report:
-        """Update the state or leave it as it was."""
+        """Update the state, or leave it as it was."""
         restore, opened, done = self._state.snapshot(), self._open, False
         try:
             if bool((pulls.counts > 0).any()):

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchbandits.errors import ArgumentError, ArmIndexError, NonFiniteError, ShapeError, require
+from torchbandits.errors import ArgumentError, ArmIndexError, NonFiniteError, ShapeError, StateError, require
 from torchbandits.types import Pulls, Selection
 
 
@@ -194,3 +194,20 @@ def check_available(available: Any, batch_shape: torch.Size, num_arms: int, devi
             f"shape {tuple(mask.shape)}."
         )
     return mask.expand(*batch_shape, num_arms)
+
+
+def check_state(state_dict: Any, own: dict[str, Any]) -> None:
+    """What `Bandit.state_dict` returned for the same kind of policy, the same arms and batch rows."""
+    require(
+        isinstance(state_dict, dict) and {"state", "open"} <= state_dict.keys(),
+        "expected what Bandit.state_dict() returned, a dictionary with 'state' and 'open'.",
+    )
+    saved = state_dict["state"]
+    differ = sorted(saved.keys() ^ own.keys())
+    require(not differ, f"the saved state is of another kind of policy: it differs in {', '.join(differ[:3])}.", StateError)
+    shape, mine = (tuple(state["rows.row_of_arm"].shape) for state in (saved, own))
+    require(
+        shape == mine,
+        f"the saved state is of {shape[-1]} arms in batch rows {shape[:-1]}, this bandit of {mine[-1]} in {mine[:-1]}.",
+        ShapeError,
+    )

@@ -73,36 +73,37 @@ def growth(figure: Path | None, horizon: int = 100_000) -> None:
     environment = tb.environments.rkhs(dim=2, points_per_dim=30, generator=torch.Generator().manual_seed(0))
     kernel = gpytorch.kernels.MaternKernel(nu=1.5).double()
     kernel.lengthscale = 0.2
+    shared = {"noise_std": 1.0, "width": tb.widths.Constant(1.0), "regularization": 1.0}
     policies: dict[str, Policy] = {
-        "gp_ucb": tb.gp_ucb(kernel, noise_std=1.0, width=tb.widths.Constant(1.0), regularization=1.0),
-        "batch_bkb, ten picks at most": tb.batch_bkb(
-            kernel, noise_std=1.0, width=tb.widths.Constant(1.0), regularization=1.0, max_batch_size=10
-        ),
+        "gp_ucb": tb.gp_ucb(kernel, **shared),
+        "batch_bkb, ten picks at most": tb.batch_bkb(kernel, max_batch_size=10, **shared),
     }
     edges = np.geomspace(1000, horizon, 9).astype(int)
-    plot = Figure(figsize=(6, 4), layout="constrained")
-    axes = plot.add_subplot()
+    curves = {}
     for name, policy in policies.items():
         history = tb.run(policy, environment, horizon, generator=torch.Generator().manual_seed(1))
         seconds, distinct, t = (history.batches[column] for column in ("seconds", "distinct_arms", "t"))
-        print(f"\n{name}: median milliseconds an ask and tell, 900 arms\n| t | ms | distinct arms |\n|---|---|---|")
-        middle = []
+        print(f"\n{name}: median milliseconds of an ask and tell, 900 arms\n| t | ms | distinct arms |\n|---|---|---|")
+        curves[name] = []
         for low, high in itertools.pairwise(edges):
             part = (t > low) & (t <= high)
-            middle.append(1e3 * float(np.median(seconds[part])))
-            print(f"| {low} … {high} | {middle[-1]:.3f} | {distinct[part][-1]} |")
-        axes.loglog(np.sqrt(edges[:-1] * edges[1:]), middle, marker="o", label=name)
-    axes.set(
-        xlabel="pulls t",
-        ylabel="median time of an ask and tell [ms]",
-        ylim=(0.1, 100),
-        title="A step does not slow down as pulls pile up",
-    )
-    axes.legend(frameon=False)
-    axes.grid(alpha=0.3, which="both")
+            curves[name].append(1e3 * float(np.median(seconds[part])))
+            print(f"| {low} … {high} | {curves[name][-1]:.3f} | {distinct[part][-1]} |")
     if figure is not None:
-        plot.savefig(figure, dpi=150)
+        draw_growth(curves, edges, figure)
         print(f"figure: {figure}")
+
+
+def draw_growth(curves: dict[str, list[float]], edges: np.ndarray, figure: Path) -> None:
+    plot = Figure(figsize=(6, 4), layout="constrained")
+    axes = plot.add_subplot()
+    for name, middle in curves.items():
+        axes.loglog(np.sqrt(edges[:-1] * edges[1:]), middle, marker="o", label=name)
+    axes.set(xlabel="pulls t", ylabel="median time of an ask and tell [ms]", xlim=(edges[0], edges[-1]), ylim=(0.1, 100))
+    axes.set_title("A step does not slow down as pulls pile up", fontsize="medium")
+    axes.legend(frameon=False)
+    axes.grid(alpha=0.3)
+    plot.savefig(figure, dpi=150)
 
 
 def compiled() -> str:

@@ -14,6 +14,7 @@ from torchbandits.embeddings import StationaryColumns, evaluate_kernel, kernel_d
 from torchbandits.posteriors import GaussianProcess
 from torchbandits.types import Picks, Points
 
+_TRIANGULAR = 48  # from this dictionary size on, leaving out zeros is worth four products instead of one
 _CHUNK_BYTES = 8 << 20  # a block of columns that stays in cache while it is multiplied and squared
 
 
@@ -128,11 +129,12 @@ class KernelColumns:
             return self.at(row, slice(None))
         return self._with_own(self.evaluate(self._rows.points(index)), index)
 
-    def products(self, weights: Tensor, rows: Tensor) -> Iterator[tuple[slice, Tensor]]:
+    def products(self, weights: Tensor, rows: Tensor, dense: int | None = None) -> Iterator[tuple[slice, Tensor]]:
         """`weights` (`batch_shape x r x m`) times the columns of rows (`batch_shape x m`), chunk by chunk of the arms.
 
         The chunks of columns stay in cache. Zero weights for the rows left out save the copy of a selection where it
-        holds most of the rows.
+        holds most of the rows. Where only the first `dense` rows of the weights are full and the others upper triangular,
+        the zeros are left out, a few blocks of rows at a time.
         """
         statistics, arms, m = self._posterior.statistics, self._rows.arms, rows.shape[-1]
         size, complete = statistics.size, self.complete
@@ -140,15 +142,23 @@ class KernelColumns:
         if most:
             spread = weights.new_zeros(*weights.shape[:-1], size)
             weights = spread.scatter_add(-1, rows.unsqueeze(-2).expand_as(weights), weights)
+        blocks = [(slice(None), slice(None))]
+        if dense is not None and weights.dim() == 2 and m >= _TRIANGULAR:
+            ends = [0, *(dense + (m * i) // 4 for i in (1, 2, 3)), dense + m]
+            firsts = [0, *(end - dense for end in ends[1:4])]
+            firsts = [int(rows[f]) if most else f for f in firsts[1:]]
+            blocks = [(slice(a, b), slice(f, None)) for a, b, f in zip(ends[:4], ends[1:], [0, *firsts], strict=True)]
         slot = rows.unsqueeze(-1).expand(*rows.shape, arms.shape[-1])
         points = None if complete else statistics.points.gather(-2, slot).to(arms.dtype)
         step = max(256, _CHUNK_BYTES // (8 * max(1, m) * max(1, rows.shape[:-1].numel())))
         for start in range(0, self._rows.num_arms, step):
             part = slice(start, min(start + step, self._rows.num_arms))
             if points is not None:
-                yield part, weights @ evaluate_kernel(self._kernel(), points, arms[..., part, :])
+                K_mc = evaluate_kernel(self._kernel(), points, arms[..., part, :])
             elif most:
                 assert self._block is not None
-                yield part, weights @ self._block[..., :size, part]
+                K_mc = self._block[..., :size, part]
             else:
-                yield part, weights @ self.at(rows, part)
+                K_mc = self.at(rows, part)
+            products = [weights[..., own, used] @ K_mc[..., used, :] for own, used in blocks]
+            yield part, products[0] if len(products) == 1 else torch.cat(products, dim=-2)

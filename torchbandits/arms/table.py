@@ -83,16 +83,16 @@ class ArmTable(nn.Module):
         if self.posterior.sparse:
             self.columns.fill()
         rows, _, N, a = self.posterior.sweep_factors(self.columns.gram())
-        weights = torch.cat([N, a], dim=-1).mT.to(self.rows.arms.dtype)
-        r = N.shape[-1]
+        c, r = a.shape[-1], N.shape[-1]
+        weights = torch.cat([a, N], dim=-1).mT.to(self.rows.arms.dtype)
         if not self.posterior.sparse:  # new storage, so that the old table survives a failure
             self.directions = self.directions.new_empty(*self.directions.shape[:-2], r + _SPARE_DIRECTIONS, self.rows.num_arms)
         leverage, channels = torch.empty_like(self.leverage), torch.empty_like(self.channels)
-        for part, out in self.columns.products(weights, rows):
-            T = out[..., :r, :]
+        for part, out in self.columns.products(weights, rows, dense=c):
+            T = out[..., c:, :]
             if not self.posterior.sparse:
                 self.directions[..., :r, part] = T
-            channels[..., part] = out[..., r:, :]
+            channels[..., part] = out[..., :c, :]
             explained = T.square_().sum(dim=-2)
             leverage[..., part] = self.prior_diagonal[..., part] / self.posterior.regularization - explained
         self.num_directions = r if not self.posterior.sparse else 0

@@ -58,7 +58,7 @@ def million(horizon: int = 2000, num_arms: int = 1_000_000) -> None:
     arms = torch.randn(num_arms, 8, generator=generator, dtype=torch.float64)
     rewards = (torch.sin(arms[:, 0]) + torch.cos(arms[:, 1]) + 2) / 4
     environment = tb.environments.Table(arms, rewards, noise_std=0.01)
-    policy = tb.batch_bkb(rbf(12.5), noise_std=0.01, norm_bound=1.0, delta=1 / horizon)
+    policy = tb.batch_bkb(rbf(25.0), noise_std=0.01, norm_bound=1.0, delta=1 / horizon)
     began = time.perf_counter()
     history = tb.run(policy, environment, horizon, generator=generator)
     b = history.batches

@@ -8,7 +8,18 @@ arms, and `ask` and `tell`; or `run` it in one of the `environments`.
 from torchbandits import environments, errors, starts, widths
 from torchbandits.bandit import Bandit
 from torchbandits.history import History
-from torchbandits.policies import batch_bkb, bkb, gp_bucb, gp_ucb, igp_ucb, uniform
+from torchbandits.policies import (
+    batch_bkb,
+    bkb,
+    compressed_gp,
+    gp_bucb,
+    gp_ucb,
+    igp_ucb,
+    pi_gp_ucb,
+    rff_ucb,
+    thompson_sampling,
+    uniform,
+)
 from torchbandits.running import run
 from torchbandits.types import Evidence, Marginals, Progress, Recommendation, Report, Selection
 
@@ -26,13 +37,17 @@ __all__ = [
     "__version__",
     "batch_bkb",
     "bkb",
+    "compressed_gp",
     "environments",
     "errors",
     "gp_bucb",
     "gp_ucb",
     "igp_ucb",
+    "pi_gp_ucb",
+    "rff_ucb",
     "run",
     "starts",
+    "thompson_sampling",
     "uniform",
     "widths",
 ]

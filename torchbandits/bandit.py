@@ -11,7 +11,7 @@ from torch import Tensor
 
 from torchbandits.errors import NumericalError, StateError, require
 from torchbandits.policies import Policy
-from torchbandits.posteriors import GaussianProcess
+from torchbandits.posteriors import GaussianProcess, PartitionedProcess
 from torchbandits.selections import joined, without
 from torchbandits.types import Pulls, Recommendation, Report, Selection
 from torchbandits.validation import (
@@ -102,13 +102,14 @@ class Bandit:
             ShapeError, NonFiniteError, ArmIndexError: On bad input, before anything is learned.
             NumericalError: If the posterior broke down; the state is as before the call.
         """
-        index, mask = self._picks(selection)
+        opened = self._open
+        whole = opened is not None and selection is opened  # what ask() returned needs no second look
+        index, mask = (opened.index, opened.mask) if whole and opened is not None else self._picks(selection)
         y = check_rewards(rewards, index, mask, self.device)
         ones = mask.to(torch.float64)
-        pulls = Pulls(
-            counts=ones, sums=torch.where(mask, y, 0.0), squares=torch.where(mask, y * y, 0.0), index=index, mask=mask
-        )
-        remaining, unasked = self._settled(index, mask)
+        y = torch.where(mask, y, 0.0)
+        pulls = Pulls(counts=ones, sums=y, squares=y * y, index=index, mask=mask)
+        remaining, unasked = (None, ones.sum(dim=-1).zero_()) if whole else self._settled(index, mask)
         return self._learn(pulls, remaining, unasked)
 
     def observe(self, points_or_index: Tensor, counts: Tensor, sums: Tensor, squares: Tensor | None = None) -> Report:
@@ -143,16 +144,20 @@ class Bandit:
 
     # ------------------------------------------------------------------ what was learned
 
+    def best_arm(self) -> Tensor:
+        """The recommended arm, `batch_shape`: the index of `best()`, −1 before the first pull. Cost O(u)."""
+        return self._state.best_arm()
+
     def best(self, k: int = 1) -> Recommendation:
         """The k arms with the highest posterior mean among those pulled, best first. Cost O(u)."""
         require(k >= 1, f"k must be at least 1, got {k}.")
         return self._state.best(k)
 
     @property
-    def posterior(self) -> GaussianProcess:
+    def posterior(self) -> GaussianProcess | PartitionedProcess:
         """Callable on any points: `Marginals(mean, variance)` in reward units; picks pending now shrink variances only."""
         self._sync_pending()
-        return self._state.posterior
+        return self._state.process
 
     @property
     def arms(self) -> Tensor:
@@ -176,13 +181,13 @@ class Bandit:
 
     @property
     def counts(self) -> Tensor:
-        """Pulls told of each arm, `batch_shape x A`; exact duplicates share those of their entry."""
+        """Pulls learned of each arm, `batch_shape x A`; exact duplicates share those of their entry."""
         return self._state.rows.counts(self._state.statistics.weights)
 
     @property
     def pulls(self) -> Tensor:
         """Pulls told in all, `batch_shape`."""
-        return self._state.statistics.pulls
+        return self._state.told
 
     @property
     def dictionary(self) -> Tensor:
@@ -231,10 +236,11 @@ class Bandit:
 
     def _learn(self, pulls: Pulls, remaining: Selection | None, unasked: Tensor) -> Report:
         """Update the state, or leave it as it was."""
-        restore, opened, done = self._state.snapshot(), self._open, False
+        restore, opened, done = self._state.snapshot(draws=self.policy.draws_on_update), self._open, False
         try:
             if bool((pulls.counts > 0).any()):
                 self._state = self.policy.update(self._state, pulls)
+                self._state.add_told_(pulls.counts)
             self._set_open(remaining)
             report = self._report(pulls, unasked)
             done = True
@@ -256,14 +262,14 @@ class Bandit:
                 "were not learned. Check the size of the rewards and the kernel's hyper-parameters, or use a larger λ."
             )
         told = pulls.counts.sum(dim=-1)
-        size = state.posterior.dictionary_size if state.table is not None else torch.zeros_like(state.statistics.num_rows)
+        size = state.process.dictionary_size if state.tabulated else torch.zeros_like(state.statistics.num_rows)
         return Report(
             pulls=self.pulls,
             batch_size=told,
             distinct_arms=state.statistics.num_rows,
             dictionary_size=size,
             width=self.width,
-            information_gain=0.5 * state.log_det if state.table is not None else torch.full_like(told, torch.nan),
+            information_gain=0.5 * state.log_det if state.tabulated else torch.full_like(told, torch.nan),
             certificate=certificate,
             unasked=unasked,
         )

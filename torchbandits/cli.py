@@ -1,4 +1,4 @@
-"""The command line: `torchbandits run CONFIG`, `torchbandits plot FOLDER`, `torchbandits data ...`.
+"""The command line: `torchbandits run CONFIG`, `torchbandits plot FOLDER`, `torchbandits policies`, `torchbandits data ...`.
 
 Every expected error is one line on standard error and exit code 2.
 """
@@ -11,16 +11,19 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table as RichTable
+from rich.text import Text
 
 from torchbandits.environments import datasets
 from torchbandits.environments.datasets import DATASETS
-from torchbandits.errors import TorchBanditsError
+from torchbandits.errors import TorchBanditsError, nearest, require
 from torchbandits.experiments.config import ExperimentConfig, load_config, parse_config
 from torchbandits.experiments.records import load_records
 from torchbandits.experiments.runner import Result, run_experiment, write_results
 from torchbandits.experiments.tables import to_rich
+from torchbandits.policies import CATALOGUE, Entry, markdown_table
 
 # Plain tracebacks for bugs: expected errors never get that far.
 app = typer.Typer(
@@ -74,6 +77,36 @@ def plot(
         _show(experiment, result)
 
 
+@app.command()
+def policies(
+    name: Annotated[str | None, typer.Argument(help="Of a policy: show what it takes.")] = None,
+    markdown: Annotated[bool, typer.Option("--markdown", help="The table as README has it.")] = False,
+) -> None:
+    """List the policies: what each promises, costs and takes; or show the options of one."""
+    with one_line_errors():
+        if markdown:
+            typer.echo(markdown_table(), nl=False)
+        elif name is None:
+            _print_table(("policy", "paper", "guarantee", "cost of a step", "batch", "kernels", "choose it when"), [
+                (e.name, e.paper, e.guarantee, e.cost, e.batch, e.kernels, e.choose) for e in CATALOGUE
+            ])  # fmt: skip
+            typer.echo("A arms, u distinct arms pulled, m dictionary points or features; T pulls, γ_T information gained.")
+            typer.echo("torchbandits policies NAME shows the options of one.")
+        else:
+            _describe_policy(name)
+
+
+def _describe_policy(name: str) -> None:
+    known = {entry.name: entry for entry in CATALOGUE}
+    require(name in known, f"unknown policy {name!r}; known: {', '.join(known)}.{nearest(name, known)}")
+    e: Entry = known[name]
+    facts = {"paper": e.paper, "guarantee": e.guarantee, "cost of a step": e.cost, "batch": e.batch, "kernels": e.kernels}
+    typer.echo(e.summary)
+    for key, value in (facts | {"memory": e.memory, "choose it when": e.choose}).items():
+        typer.echo(f"{key}: {value}")
+    _print_table(("option", "default", "meaning"), [(o.name, o.default, o.meaning) for o in e.options])
+
+
 @data_app.command("list")
 def list_data() -> None:
     """List the data sets, and whether each is here."""
@@ -119,11 +152,23 @@ def describe(name: Annotated[str, typer.Argument(help="Of a data set, as `data l
             typer.echo(f"{key}: {value}")
 
 
-def _show(experiment: ExperimentConfig, result: Result) -> None:
+def _print_table(headers: tuple[str, ...], lines: list[tuple[str, ...]]) -> None:
+    """A table of plain text, its first column never broken."""
+    table = RichTable(box=SIMPLE, padding=(0, 1), collapse_padding=True, leading=1)
+    for header in headers:
+        table.add_column(header, no_wrap=header == headers[0])
+    for line in lines:
+        table.add_row(*map(Text, line))
+    _console().print(table)
+
+
+def _console() -> Console:
     console = Console()
-    if not console.is_terminal:  # a file or a pipe has no width to respect
-        console = Console(width=120)
-    console.print(to_rich(experiment, result.table))
+    return console if console.is_terminal else Console(width=120)  # a file or a pipe has no width to respect
+
+
+def _show(experiment: ExperimentConfig, result: Result) -> None:
+    _console().print(to_rich(experiment, result.table))
     typer.echo(f"Table: {', '.join(map(str, result.tables))}")
     typer.echo(f"Figures: {', '.join(map(str, result.figures))}")
     typer.echo(f"Records: {result.records}  Configuration: {result.config}")

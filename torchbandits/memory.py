@@ -1,4 +1,8 @@
-"""What a posterior keeps: every distinct point, or a dictionary sampled by ridge leverage scores."""
+"""What a posterior keeps: every distinct point, only informative pulls, or a dictionary sampled by ridge leverage scores.
+
+Pick `KeepAll` for the exact posterior, `EntropyThreshold` (CUB) to bound it by what a pull tells, `LeverageSampling` (BKB,
+BBKB) for long runs.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -16,7 +21,12 @@ from torchbandits.errors import require
 class Memory(ABC):
     """How the dictionary is chosen among the distinct points pulled."""
 
-    sparse: bool
+    sparse: ClassVar[bool] = False  # whether the posterior has a dictionary of its own
+    selective: ClassVar[bool] = False  # whether some pulls are dropped for good
+
+    def admitted(self, leverage: Tensor, counts: Tensor, regularization: float) -> Tensor:
+        """How many of `counts` pulls of points of that leverage (alike) are learned, one after the other: all of them."""
+        return counts
 
     @abstractmethod
     def choose(self, leverage: Tensor, weights: Tensor, mask: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
@@ -34,10 +44,35 @@ class Memory(ABC):
 class KeepAll(Memory):
     """Every distinct point: the exact posterior."""
 
-    sparse = False
-
     def choose(self, leverage: Tensor, weights: Tensor, mask: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
         """All of them; draws nothing."""
+        return mask
+
+
+@dataclass(frozen=True)
+class EntropyThreshold(Memory):
+    r"""Learn a pull only if its reward still has entropy ½ log(2πe(λ + σ²(x))) above `threshold` (nats); drop it otherwise.
+
+    That is where the leverage exceeds exp(2 threshold)/(2πeλ) − 1, so the number of pulls learned is bounded for ever.
+    Source: Bedi et al. 2020, Alg. 1.
+    """
+
+    threshold: float
+    selective: ClassVar[bool] = True
+
+    def least_leverage(self, regularization: float) -> float:
+        """The leverage at which a pull is dropped."""
+        return math.exp(2 * self.threshold) / (2 * math.pi * math.e * regularization) - 1
+
+    def admitted(self, leverage: Tensor, counts: Tensor, regularization: float) -> Tensor:
+        """The j-th further pull of a point meets the leverage lev/(1 + j lev): the first ⌈1/least − 1/lev⌉ are learned."""
+        least = self.least_leverage(regularization)
+        first = torch.ceil(1 / least - 1 / leverage.clamp_min(torch.finfo(leverage.dtype).tiny))
+        learned = torch.where(leverage > least, first.clamp_min(1), 0.0)
+        return torch.minimum(counts, learned)
+
+    def choose(self, leverage: Tensor, weights: Tensor, mask: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
+        """All that was learned; draws nothing."""
         return mask
 
 
@@ -50,7 +85,7 @@ class LeverageSampling(Memory):
     """
 
     oversampling: float = 2.0
-    sparse = True
+    sparse: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         require(

@@ -54,14 +54,14 @@ def run(
         began = time.perf_counter()
         report = bandit.tell(selection, rewards)
         seconds = asked + time.perf_counter() - began
-        recommended = bandit.best().index
+        recommended = bandit.best_arm()
         history.record(
             index=selection.index.reshape(rows, -1),
             rewards=rewards.reshape(rows, -1),
             regret=environment.regret(selection.index).reshape(rows, -1),
             report=report,
             recommended=recommended.reshape(rows),
-            simple_regret=environment.regret(recommended).reshape(rows),
+            simple_regret=environment.regret(recommended.unsqueeze(-1)).reshape(rows),
             seconds=seconds,
         )
         stops = [callback(bandit, selection, rewards, report) for callback in callbacks]

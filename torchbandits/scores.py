@@ -1,25 +1,125 @@
-"""What an arm is worth: scores of the posterior marginals. Every score falls as the standard deviation falls."""
+"""What an arm is worth: scores of the posterior marginals, or a draw of the posterior.
+
+Every score falls as the standard deviation falls. Pick `UCB` for the guarantees, `LogEI` and `LogPI` for what CUB compares
+with, `PosteriorDraw` for Thompson sampling.
+"""
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
+import torch
+from botorch.acquisition.analytic import _log_ei_helper  # the only form accurate in the far tail; private in BoTorch
+from botorch.utils.probability.utils import log_ndtr
 from torch import Tensor
+
+from torchbandits.errors import nearest, require
 
 
 class Score(ABC):
     """A number to maximise, computed from the marginals."""
 
+    relative: ClassVar[bool] = False  # whether it compares with the highest posterior mean
+
     @abstractmethod
-    def __call__(self, mean: Tensor, std: Tensor, width: Tensor) -> Tensor:
-        """Scores of arms, shaped like `mean` (`batch_shape x n`); `width` is `batch_shape`."""
+    def __call__(self, mean: Tensor, std: Tensor, width: Tensor, incumbent: Tensor) -> Tensor:
+        """Scores of arms, shaped like `mean` (`batch_shape x n`).
+
+        Args:
+            mean: Posterior mean, reward units.
+            std: Posterior standard deviation, alike.
+            width: `batch_shape`, multiplies the standard deviation.
+            incumbent: `batch_shape`, the highest posterior mean over the arms; read only where `relative`.
+        """
 
 
 @dataclass(frozen=True)
 class UCB(Score):
     r"""Upper confidence bound u(x) = μ(x) + w σ(x), reward units."""
 
-    def __call__(self, mean: Tensor, std: Tensor, width: Tensor) -> Tensor:
+    def __call__(self, mean: Tensor, std: Tensor, width: Tensor, incumbent: Tensor) -> Tensor:
         """Mean plus width times standard deviation."""
         return mean + width.unsqueeze(-1) * std
+
+
+@dataclass(frozen=True)
+class _Improvement(Score, ABC):
+    """What the improvement scores share: the level to beat, max_x μ(x) + margin."""
+
+    margin: float = 0.0
+    relative: ClassVar[bool] = True
+
+    def _standardized(self, mean: Tensor, std: Tensor, incumbent: Tensor) -> tuple[Tensor, Tensor]:
+        """z = (μ − ξ)/σ and σ; a σ of 0 counts as the smallest positive number."""
+        sigma = std.clamp_min(torch.finfo(std.dtype).tiny)
+        return ((mean - incumbent.unsqueeze(-1) - self.margin) / sigma).clamp_min(-1e100), sigma
+
+
+@dataclass(frozen=True)
+class LogEI(_Improvement):
+    r"""Logarithm of the expected improvement σ (φ(z) + z Φ(z)), z = (μ − ξ)/σ, ξ = max_x μ(x) + margin.
+
+    Source: Močkus 1975; in logarithms Ament et al. 2023, accurate where the improvement itself underflows.
+    """
+
+    def __post_init__(self) -> None:
+        ok = math.isfinite(self.margin) and self.margin >= 0
+        require(ok, f"the margin of expected improvement must be finite and ≥ 0, got {self.margin}.")
+
+    def __call__(self, mean: Tensor, std: Tensor, width: Tensor, incumbent: Tensor) -> Tensor:
+        """log EI; the width does not matter."""
+        z, sigma = self._standardized(mean, std, incumbent)
+        value: Tensor = _log_ei_helper(z) + sigma.log()
+        return value
+
+
+@dataclass(frozen=True)
+class LogPI(_Improvement):
+    r"""Logarithm of the probability of improvement Φ(z), z = (μ − ξ)/σ, ξ = max_x μ(x) + margin, margin > 0.
+
+    With a margin of 0 the arm of the highest mean always wins. Source: Kushner 1964.
+    """
+
+    margin: float = 1e-2
+
+    def __post_init__(self) -> None:
+        require(
+            math.isfinite(self.margin) and self.margin > 0,
+            f"the margin of the probability of improvement must be > 0 (it is greedy at 0; try noise_std), got {self.margin}.",
+        )
+
+    def __call__(self, mean: Tensor, std: Tensor, width: Tensor, incumbent: Tensor) -> Tensor:
+        """log Φ(z); the width does not matter."""
+        value: Tensor = log_ndtr(self._standardized(mean, std, incumbent)[0])
+        return value
+
+
+@dataclass(frozen=True)
+class PosteriorDraw:
+    r"""A draw μ + w (f̃ − μ) of the posterior, f̃ ~ GP(μ, k_t), one for each pick.
+
+    Attributes:
+        num_features: Random Fourier features of the prior's part of a draw, where it takes them (see `arms.PosteriorDraws`).
+    """
+
+    num_features: int = 512
+
+    def __post_init__(self) -> None:
+        even = isinstance(self.num_features, int) and self.num_features >= 2 and self.num_features % 2 == 0
+        require(even, f"num_features must be an even number of at least 2, got {self.num_features}.")
+
+
+ACQUISITIONS = ("ucb", "ei", "pi")
+
+
+def named_score(name: str, margin: float | None, noise_std: float) -> Score:
+    """The score of that name; `margin` by default 0 for EI and `noise_std` for PI. `ArgumentError` for an unknown one."""
+    known = ", ".join(ACQUISITIONS)
+    require(name in ACQUISITIONS, f"unknown acquisition {name!r}; known: {known}.{nearest(name, ACQUISITIONS)}")
+    require(name != "ucb" or margin is None, "a margin belongs to acquisition 'ei' or 'pi', not to 'ucb'.")
+    if name == "ucb":
+        return UCB()
+    return LogEI(margin or 0.0) if name == "ei" else LogPI(noise_std if margin is None else margin)

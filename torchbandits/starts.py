@@ -1,4 +1,8 @@
-"""First picks, before a policy's own rule."""
+"""First picks, before a policy's own rule.
+
+Pick `uniform(1)` to start as the papers do, `uniform()` for CUB's 2^d points, `uncertainty(P)` so that every later batch of
+the global rule has at least P (C̃ − 1) picks.
+"""
 
 from __future__ import annotations
 
@@ -6,39 +10,165 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import gpytorch
 import torch
 from torch import Tensor
 
-from torchbandits.errors import require
+from torchbandits.arms import ArmRows, ArmTable, best_arm
+from torchbandits.errors import ArgumentError, require
+from torchbandits.posteriors import GaussianProcess, Statistics
+
+_MEMORY_BUDGET = 2 << 30  # bytes of what uncertainty sampling keeps meanwhile
+
+
+@dataclass(frozen=True)
+class Opening:
+    """What a start may look at. `rows x ...` tensors have one line a batch row.
+
+    Attributes:
+        rows: The arms, and which row of the statistics each one is.
+        statistics: What was learned.
+        kernel: Of the policy.
+        regularization: λ of the policy.
+        pending: Arms asked for and not told (−1 where padded) and their counts, `batch_shape x p`.
+        made: `batch_shape`, pulls told and pending.
+        remaining: `batch_shape`, most picks now.
+        offered: `batch_shape x A` booleans, or None for all arms.
+        generators: One a batch row, to draw from.
+    """
+
+    rows: ArmRows
+    statistics: Statistics
+    kernel: gpytorch.kernels.Kernel
+    regularization: float
+    pending: tuple[Tensor, Tensor]
+    made: Tensor
+    remaining: Tensor
+    offered: Tensor | None
+    generators: Sequence[torch.Generator]
 
 
 class Start(ABC):
-    """The first `size` picks of a run."""
-
-    size: int
+    """The first picks of a run."""
 
     @abstractmethod
-    def draw(self, num_arms: int, count: Sequence[int], generators: Sequence[torch.Generator], offered: Tensor) -> Tensor:
-        """Picks, `rows x max(count)` indices (−1 where padded): `count[r]` of them in row r, with its generator."""
+    def picks(self, opening: Opening) -> tuple[Tensor, Tensor]:
+        """The next first picks, `batch_shape x q` (−1 where padded), and the `batch_shape` rows whose start is over."""
 
 
 @dataclass(frozen=True)
 class Uniform(Start):
-    """`size` arms drawn uniformly, with replacement, as the papers draw their first pick."""
+    """`size` arms drawn uniformly, with replacement; 2^d of them (at most A) where no size is given."""
 
-    size: int
+    size: int | None = None
 
     def __post_init__(self) -> None:
-        require(self.size >= 1, f"a start needs at least 1 pick, got {self.size}.")
+        require(self.size is None or self.size >= 1, f"a start needs at least 1 pick, got {self.size}.")
 
-    def draw(self, num_arms: int, count: Sequence[int], generators: Sequence[torch.Generator], offered: Tensor) -> Tensor:
-        """Uniform over the arms on offer (`rows x A`, or empty for all of them)."""
-        return draw_uniform(num_arms, count, generators, offered)
+    def picks(self, opening: Opening) -> tuple[Tensor, Tensor]:
+        """Uniform over the arms on offer."""
+        A, d = opening.rows.num_arms, opening.rows.arms.shape[-1]
+        size = min(A, 2 ** min(d, 40)) if self.size is None else self.size
+        left = (size - opening.made).clamp_min(0).long()
+        missing = torch.minimum(left, opening.remaining).reshape(-1).tolist()
+        flat = None if opening.offered is None else opening.offered.expand(*left.shape, A).reshape(-1, A)
+        index = draw_uniform(A, missing, opening.generators, flat).to(left.device)
+        return index.reshape(*left.shape, -1), left == 0
 
 
-def uniform(size: int) -> Uniform:
-    """`size` arms drawn uniformly, with replacement."""
+@dataclass(frozen=True)
+class Uncertainty(Start):
+    """The arm of the largest leverage, again and again, until no leverage exceeds 1/`min_batch_size`.
+
+    No reward is needed to know these picks, so they come as one batch. They follow the exact posterior, whatever the policy
+    keeps: afterwards every batch of the global rule has at least P (C̃ − 1) picks on an exact posterior; with Nyström
+    P (C̃ − 1)/3 with probability 1 − δ under the theory's oversampling, and nothing is promised at q̄ = 2.
+    Source: Calandriello et al. 2020, Alg. 3.
+    """
+
+    min_batch_size: float
+    max_pulls: int = 10_000
+
+    def __post_init__(self) -> None:
+        require(self.min_batch_size > 0, f"min_batch_size (P) must be > 0, got {self.min_batch_size}.")
+        require(self.max_pulls >= 1, f"max_pulls must be at least 1, got {self.max_pulls}.")
+
+    def picks(self, opening: Opening) -> tuple[Tensor, Tensor]:
+        """All that are missing, at once. Cost O(A u) a pick.
+
+        Raises:
+            ArgumentError: If `max_pulls` in all are not enough, naming the P that they reach; before any is asked for.
+        """
+        table = _exact_table(opening)
+        arms, made = [], opening.made.clone()
+        level = 1 / self.min_batch_size * (1 + 1e-9)  # a pull of an arm at exactly 1/P would be one too many
+        while True:
+            leverage = table.leverage if opening.offered is None else table.leverage.masked_fill(~opening.offered, 0.0)
+            live = leverage.amax(dim=-1) > level
+            if not bool(live.any()):
+                break
+            if bool((live & (made >= self.max_pulls)).any()):
+                reached = 1 / float(leverage.amax(dim=-1)[live].max())
+                raise ArgumentError(
+                    f"min_batch_size={self.min_batch_size:g} takes more than max_pulls={self.max_pulls} first pulls; "
+                    f"with them, min_batch_size={reached:.3g} is reached: ask for that, or allow more."
+                )
+            arm = torch.where(live, best_arm(leverage), -1).unsqueeze(-1)
+            arms.append(arm)
+            made = made + live
+            _pull_(table, arm, live.double().unsqueeze(-1))
+        over = torch.full(opening.made.shape, not arms, device=opening.made.device)
+        if not arms:
+            return opening.pending[0][..., :0], over
+        index = torch.cat(arms, dim=-1)
+        place = torch.arange(index.shape[-1], device=index.device)
+        index = torch.where(place < opening.remaining.unsqueeze(-1), index, -1)
+        return index[..., : int(opening.remaining.max())], ~(index >= 0).any(dim=-1) & (opening.remaining > 0)
+
+
+def uniform(size: int | None = None) -> Uniform:
+    """`size` arms drawn uniformly, with replacement; 2^d (at most A) where no size is given."""
     return Uniform(size)
+
+
+def uncertainty(min_batch_size: float, *, max_pulls: int = 10_000) -> Uncertainty:
+    """Uncertainty sampling until every later batch of the global rule has `min_batch_size` (C̃ − 1) picks; see `Uncertainty`.
+
+    Args:
+        min_batch_size: P; leverages end at or below 1/P.
+        max_pulls: Pulls in all that this may take; a P that takes more is refused before anything is asked for.
+    """
+    return Uncertainty(min_batch_size, max_pulls)
+
+
+def _exact_table(opening: Opening) -> ArmTable:
+    """The exact posterior's table after the pulls told and pending, with rewards of 0."""
+    arms, statistics, shape = opening.rows.arms, opening.statistics, opening.made.shape
+    rows = ArmRows(arms, shape)
+    posterior = GaussianProcess(
+        opening.kernel, opening.regularization, dim=arms.shape[-1], batch_shape=shape, device=arms.device
+    )
+    table = ArmTable(rows, posterior, _MEMORY_BUDGET)
+    if statistics.size:
+        nothing = torch.zeros_like(statistics.weights)
+        posterior.add_(posterior.append_(statistics.points, statistics.mask), statistics.weights, nothing, nothing)
+        rows.row_of_arm, rows.arm_of_row = opening.rows.row_of_arm, opening.rows.arm_of_row
+        table.sweep_()
+    index, counts = opening.pending
+    for place in range(index.shape[-1]):
+        part = slice(place, place + 1)
+        _pull_(table, index[..., part], torch.where(index[..., part] >= 0, counts[..., part], 0.0))
+    return table
+
+
+def _pull_(table: ArmTable, arm: Tensor, counts: Tensor) -> None:
+    """Pulls of one arm a batch row with a reward of 0."""
+    posterior, nothing = table.posterior, torch.zeros_like(counts)
+    cross = table.cross(arm)
+    table.rows.tell_(posterior, arm, counts, nothing, nothing)
+    table.update_(arm, counts, posterior.targets_of(counts, nothing), cross)
+    if table.needs_sweep():
+        table.sweep_()
 
 
 def draw_uniform(num_arms: int, count: Sequence[int], generators: Sequence[torch.Generator], offered: Tensor | None) -> Tensor:

@@ -7,12 +7,15 @@ only; the tests switch the checking on (`jaxtyping.install_import_hook`).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
+import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+Generators = Sequence[torch.Generator]  # one CPU generator a batch row, in row-major order
 Points = Float[Tensor, "... _n d"]
 Arms = Float[Tensor, "... _a d"]
 Square = Float[Tensor, "... m m"]
@@ -97,7 +100,8 @@ class Report:
 @dataclass(frozen=True)
 class Pulls:
     """Pulls to learn from, already summed: `index` (arms) and `mask` `batch_shape x q`, or `points` that need not be arms,
-    `batch_shape x q x d`; number of pulls, sum of rewards and sum of squared rewards of each, `batch_shape x q`."""
+    `batch_shape x q x d`; number of pulls, sum of rewards and sum of squared rewards of each, `batch_shape x q`. `history`
+    where they come from elsewhere, summed."""
 
     counts: Tensor
     sums: Tensor
@@ -105,6 +109,7 @@ class Pulls:
     index: Tensor | None = None
     mask: Tensor | None = None
     points: Tensor | None = None
+    history: bool = False
 
 
 @dataclass(frozen=True)

@@ -150,11 +150,11 @@ def check_history(points_or_index: Any, counts: Any, sums: Any, squares: Any, ba
     if not where.is_floating_point():
         index, mask = check_picks(where.expand(shape), batch_shape, arms.shape[-2], device)
         require(bool(mask.all()), "history has an index of −1, which is no arm.", ArmIndexError)
-        return Pulls(counts=n, sums=s, squares=q, index=index, mask=mask)
+        return Pulls(counts=n, sums=s, squares=q, index=index, mask=mask, history=True)
     require(where.shape[-1] == dim, f"points must have {dim} features like the arms, got {where.shape[-1]}.", ShapeError)
     check_device("points", where, device)
     require(bool(torch.isfinite(where).all()), "points have a NaN or infinite feature.", NonFiniteError)
-    return Pulls(counts=n, sums=s, squares=q, points=where.expand(*shape, dim))
+    return Pulls(counts=n, sums=s, squares=q, points=where.expand(*shape, dim), history=True)
 
 
 def check_limit(limit: Any, batch_shape: torch.Size, device: torch.device) -> Tensor | None:

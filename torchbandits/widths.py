@@ -21,6 +21,11 @@ from torchbandits.types import Progress
 class Width(ABC):
     """A multiplier of the posterior standard deviation, in reward units per reward unit."""
 
+    @property
+    def uses_dimension(self) -> bool:
+        """Whether it reads `progress.effective_dimension`, which costs a pass over the distinct arms; NaN where it does not."""
+        return True
+
     @abstractmethod
     def __call__(self, progress: Progress) -> Tensor:
         """The width of each batch row, shaped like `progress.pulls`."""
@@ -39,6 +44,11 @@ class Constant(Width):
     def __post_init__(self) -> None:
         require(math.isfinite(self.value) and self.value >= 0, f"a width must be finite and ≥ 0, got {self.value}.")
 
+    @property
+    def uses_dimension(self) -> bool:
+        """It does not."""
+        return False
+
     def __call__(self, progress: Progress) -> Tensor:
         """`value`."""
         return torch.full_like(progress.pulls, self.value)
@@ -54,6 +64,11 @@ class Scaled(Width):
     def __post_init__(self) -> None:
         require(math.isfinite(self.scale) and self.scale >= 0, f"scale must be finite and ≥ 0, got {self.scale}.")
 
+    @property
+    def uses_dimension(self) -> bool:
+        """Whether the base does."""
+        return self.base.uses_dimension
+
     def __call__(self, progress: Progress) -> Tensor:
         """`scale · base(progress)`."""
         return self.scale * self.base(progress)
@@ -67,6 +82,11 @@ class Srinivas(Width):
 
     def __post_init__(self) -> None:
         _check_delta(self.delta)
+
+    @property
+    def uses_dimension(self) -> bool:
+        """It does not."""
+        return False
 
     def __call__(self, progress: Progress) -> Tensor:
         """t is the number of the pick being chosen, from 1."""
@@ -88,6 +108,11 @@ class SrinivasCompact(Width):
     def __post_init__(self) -> None:
         _check_delta(self.delta)
         require(min(self.a, self.b, self.r) > 0, f"a, b and r must be positive, got {self.a}, {self.b}, {self.r}.")
+
+    @property
+    def uses_dimension(self) -> bool:
+        """It does not."""
+        return False
 
     def __call__(self, progress: Progress) -> Tensor:
         """t is the number of the pick being chosen, from 1."""
@@ -125,6 +150,11 @@ class IGP(_Frequentist):
     Source: Chowdhury & Gopalan 2017, Thm 2 (who print R, the same at their λ ≈ 1); Janz et al. 2020, eq. 2.
     """
 
+    @property
+    def uses_dimension(self) -> bool:
+        """It does not."""
+        return False
+
     def __call__(self, progress: Progress) -> Tensor:
         """Grows with the information gained."""
         gain = 0.5 * progress.log_det + 1 + self._log_inverse_delta
@@ -134,6 +164,11 @@ class IGP(_Frequentist):
 @dataclass(frozen=True)
 class KernelUCB(_Frequentist):
     r"""F + (ξ/√λ) √(2(log det(K_t/λ + I) + log(1/δ))). Source: Calandriello et al. 2019, eq. 7."""
+
+    @property
+    def uses_dimension(self) -> bool:
+        """It does not."""
+        return False
 
     def __call__(self, progress: Progress) -> Tensor:
         """Grows with the information gained."""
@@ -181,6 +216,11 @@ class BBKB(_Frequentist):
 
     ratio_threshold: float = 2.0
 
+    @property
+    def uses_dimension(self) -> bool:
+        """It does not."""
+        return False
+
     def __call__(self, progress: Progress) -> Tensor:
         """Grows with the batched information gain."""
         inside = progress.batched_log_det_3 + self._log_inverse_delta
@@ -193,6 +233,11 @@ class PracticalBBKB(_Frequentist):
     r"""F + (ξ/√λ) √(C̃ Σ_s log(1 + lev_fb(x_s)) + log(1/δ)): what the BBKB authors' experiments run."""
 
     ratio_threshold: float = 2.0
+
+    @property
+    def uses_dimension(self) -> bool:
+        """It does not."""
+        return False
 
     def __call__(self, progress: Progress) -> Tensor:
         """Grows with the batched information gain."""

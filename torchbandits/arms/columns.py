@@ -54,14 +54,11 @@ class KernelColumns:
     def evaluate(self, points: Points) -> Tensor:
         """k(points, arms), `batch_shape x p x A`, in the arms' dtype, one point at a time. Cost O(A d p)."""
         arms, kernel = self._rows.arms, self._kernel()
-        if points.dim() == 2 and len(points) and StationaryColumns.supports(arms, kernel):
+        if points.numel() and StationaryColumns.supports(arms, kernel):
             if self._stationary is None:
                 self._stationary = StationaryColumns(arms, kernel)
-            return (
-                torch.stack([self._stationary(x) for x in points.to(arms.dtype)])
-                if len(points)
-                else arms.new_empty(0, len(arms))
-            )
+            lines = [self._stationary(x) for x in points.to(arms.dtype).reshape(-1, points.shape[-1])]
+            return torch.stack(lines).reshape(*points.shape[:-1], len(arms))
         columns = [evaluate_kernel(kernel, x, arms) for x in points.to(arms.dtype).split(1, dim=-2)]
         if not columns:
             return evaluate_kernel(kernel, points.to(arms.dtype), arms)

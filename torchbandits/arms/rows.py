@@ -82,25 +82,19 @@ class ArmRows(nn.Module):
             row = row.gather(-1, self.first.expand_as(row))
         return torch.where(row >= 0, weights.gather(-1, row.clamp_min(0)), 0.0)
 
+    def distinct(
+        self, index: Picks, mask: PickMask, counts: Tensor, sums: Tensor, squares: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Pulls summed over each distinct arm, in order of first pull: arms (−1 where padded), counts, sums of rewards and
+        of squared rewards, all `batch_shape x p`, from `batch_shape x q` of each."""
+        arms, _, n, s, sq = aggregate(self.entry(index), mask, counts, sums, squares)
+        return arms, n, s, sq
+
     def tell_(
-        self,
-        records: GaussianProcess | Statistics,
-        index: Picks,
-        mask: PickMask,
-        counts: Tensor,
-        sums: Tensor,
-        squares: Tensor,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Add pulls to the records, appending rows for arms pulled for the first time, in order of first pull.
-
-        Args:
-            records: The statistics, or the posterior that owns them.
-            index: `batch_shape x q` arms; `mask`, `counts`, `sums` and `squares` are shaped alike.
-
-        Returns:
-            Distinct arms (−1 where padded), their counts and their reward sums, `batch_shape x p`.
-        """
-        distinct, _, n, s, sq = aggregate(self.entry(index), mask, counts, sums, squares)
+        self, records: GaussianProcess | Statistics, distinct: Picks, counts: Tensor, sums: Tensor, squares: Tensor
+    ) -> None:
+        """Add pulls of distinct arms (`batch_shape x p`, −1 where padded; see `distinct`) to the records, appending rows for
+        arms pulled for the first time."""
         known = self.row_of_arm.gather(-1, distinct.clamp_min(0))
         new = (distinct >= 0) & (known < 0)
         rows = torch.where(distinct >= 0, known, -1)
@@ -109,10 +103,9 @@ class ArmRows(nn.Module):
             rows = torch.where(new, new_rows, rows)
             spare = nn.functional.pad(self.row_of_arm, (0, 1))
             slot = torch.where(new, distinct, self.num_arms)
-            self.row_of_arm = spare.scatter(-1, slot, new_rows)[..., :-1]
+            self._buffers["row_of_arm"] = spare.scatter(-1, slot, new_rows)[..., :-1]
             self._extend(torch.where(new, distinct, -1), new_rows)
-        records.add_(rows, n, s, sq)
-        return distinct, n, s
+        records.add_(rows, counts, sums, squares)
 
     def tell_outside_(
         self, records: GaussianProcess | Statistics, points: Tensor, counts: Tensor, sums: Tensor, squares: Tensor
@@ -125,7 +118,7 @@ class ArmRows(nn.Module):
     def _extend(self, index: Tensor, rows: Tensor) -> None:
         size = max(int(rows.max()) + 1, self.arm_of_row.shape[-1])
         grown = nn.functional.pad(self.arm_of_row, (0, size - self.arm_of_row.shape[-1] + 1), value=-1)
-        self.arm_of_row = grown.scatter(-1, torch.where(rows >= 0, rows, size), index)[..., :size]
+        self._buffers["arm_of_row"] = grown.scatter(-1, torch.where(rows >= 0, rows, size), index)[..., :size]
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         if prefix + "arm_of_row" in state_dict:  # its size follows the data

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from torchbandits.arms.columns import KernelColumns
+from torchbandits.arms.directions import Directions, Leaders
+from torchbandits.arms.features import ArmFeatures
 from torchbandits.arms.rows import ArmRows
-from torchbandits.embeddings import kernel_matrix
 from torchbandits.posteriors import Conditioning, GaussianProcess
 from torchbandits.types import Picks
 
-_SPARE_DIRECTIONS = 64  # an exact table is swept anew when repeated pulls have doubled its directions, plus this many
+_ANCHOR = 1024  # a table of finite features is swept anew after so many pulls, so that rounding can't pile up
 
 
 class ArmTable(nn.Module):
@@ -25,33 +25,36 @@ class ArmTable(nn.Module):
     - for a sparse posterior, the kernel column of each pulled arm while they fit the memory budget: a new dictionary is
       one m x m x A product, `leverage = k(x,x)/λ − |Nᵀk_S(x)|²`;
     - for an exact posterior, the directions T with `leverage = k(x,x)/λ − |T(x)|²`: a pull appends one,
-      `w = (k(·,x_j)/λ − Tᵀt_j) / √(1 + lev_j)`, in O(A u). When repeated pulls have doubled their number the table is
-      swept anew, so that neither memory nor time grows with the number of pulls.
+      `w = (k(·,x_j)/λ − Tᵀt_j) / √(1 + lev_j)`, in O(A u). They are folded when repeated pulls have doubled them, so that
+      neither memory nor time grows with the number of pulls;
+    - for finite features, z(x): a pull costs one product `(V⁻¹z_j)ᵀz(·)`, O(A m).
 
     Args:
         rows: The arms, and which row of the posterior's statistics each one is.
         posterior: Its `batch_shape` is the table's.
-        memory_budget: Bytes that kernel columns may take; beyond it they are recomputed chunk by chunk.
+        memory_budget: Bytes that kernel columns or features may take; columns are recomputed chunk by chunk beyond it.
 
     Buffers: `leverage` `batch_shape x A`, `channels` `batch_shape x c x A` (regression outputs), both float64.
     """
 
     leverage: Tensor
     channels: Tensor
-    directions: Tensor
     prior_diagonal: Tensor
 
     def __init__(self, rows: ArmRows, posterior: GaussianProcess, memory_budget: int) -> None:
         super().__init__()
-        batch_shape, A, arms = posterior.batch_shape, rows.num_arms, rows.arms
+        batch_shape, A = posterior.batch_shape, rows.num_arms
         self._owners = (rows, posterior)  # a tuple hides them from nn.Module: the state registers them
-        self.num_directions = 0
+        self.features_of_arms = ArmFeatures(rows, posterior, memory_budget) if posterior.finite is not None else None
         self.columns = KernelColumns(rows, posterior, memory_budget)
-        self.register_buffer("prior_diagonal", self.columns.diagonal, persistent=False)
+        exact = not posterior.sparse and posterior.finite is None
+        self.directions = Directions(rows, posterior, self.columns, memory_budget) if exact else None
+        self._updates = 0
+        diagonal = self.columns.diagonal if self.features_of_arms is None else self.features_of_arms.diagonal
+        self.register_buffer("prior_diagonal", diagonal, persistent=False)
         lam = posterior.regularization
         self.register_buffer("leverage", (self.prior_diagonal / lam).expand(*batch_shape, A).clone())
         self.register_buffer("channels", self.leverage.new_zeros(*batch_shape, posterior.num_channels, A))
-        self.register_buffer("directions", arms.new_zeros(*batch_shape, 0, A), persistent=False)
 
     # ------------------------------------------------------------------ reading
 
@@ -72,98 +75,125 @@ class ArmTable(nn.Module):
     # ------------------------------------------------------------------ writing
 
     def sweep_(self) -> ArmTable:
-        """Recompute the mean and leverage of every arm from the posterior's dictionary. Cost O(A m (m + d)) or, with
-        the kernel columns at hand, one m x m x A product."""
+        """Recompute the mean and leverage of every arm from the posterior's factors. Cost O(A m (m + d)) or, with the
+        kernel columns or features at hand, one m x m x A product."""
+        lam = self.posterior.regularization
+        self._updates = 0
         if self.posterior.statistics.size == 0:
-            lam = self.posterior.regularization
             self.leverage = (self.prior_diagonal / lam).expand_as(self.leverage).clone()
             self.channels = torch.zeros_like(self.channels)
-            self.num_directions = 0
+            if self.directions is not None:
+                self.directions.forget_all()
             return self
-        if self.posterior.sparse:
-            self.columns.fill()
-        rows, _, N, a = self.posterior.sweep_factors(self.columns.gram())
-        c, r = a.shape[-1], N.shape[-1]
-        weights = torch.cat([a, N], dim=-1).mT.to(self.rows.arms.dtype)
-        if not self.posterior.sparse:  # new storage, so that the old table survives a failure
-            self.directions = self.directions.new_empty(*self.directions.shape[:-2], r + _SPARE_DIRECTIONS, self.rows.num_arms)
         leverage, channels = torch.empty_like(self.leverage), torch.empty_like(self.channels)
-        for part, out in self.columns.products(weights, rows, dense=c):
+        c, storage, r = self.channels.shape[-2], None, 0
+        if self.features_of_arms is not None:
+            regression = self.posterior.fit().regression
+            weights = torch.cat([regression.coefficients, regression.precision.root], dim=-1).mT
+            parts = self.features_of_arms.products(weights)
+        else:
+            if self.posterior.sparse:
+                self.columns.fill()
+            rows, _, N, a = self.posterior.sweep_factors(self.columns.gram())
+            r = N.shape[-1]
+            if self.directions is not None:  # new storage, so that the old table survives a failure
+                storage = self.directions.sweep_storage(r)
+            weights = torch.cat([a, N], dim=-1).mT
+            parts = self.columns.products(weights.to(self.rows.arms.dtype), rows, dense=c)
+        for part, out in parts:
             T = out[..., c:, :]
-            if not self.posterior.sparse:
-                self.directions[..., :r, part] = T
+            if storage is not None:
+                storage[..., :r, part] = T
             channels[..., part] = out[..., :c, :]
-            explained = T.square_().sum(dim=-2)
-            leverage[..., part] = self.prior_diagonal[..., part] / self.posterior.regularization - explained
-        self.num_directions = r if not self.posterior.sparse else 0
+            squares = T.square_().sum(dim=-2)
+            finite = self.features_of_arms is not None
+            leverage[..., part] = squares if finite else self.prior_diagonal[..., part] / lam - squares
         self.leverage, self.channels = leverage.clamp_min_(0), channels
+        if storage is not None and self.directions is not None:
+            self.directions.swept(storage, r)
         return self
 
-    def update_(self, index: Picks, counts: Tensor, targets: Tensor) -> Tensor:
-        """Exact posterior: append the directions of p distinct arms with the given pulls (already in the statistics).
+    def cross(self, index: Picks, leaders: Leaders | None = None) -> Tensor:
+        """k̃(x_p, ·) of arms (`batch_shape x p`) under the posterior of this moment, `batch_shape x p x A`: what `update_`
+        needs, to be read before the pulls are added to the statistics. Not for sparse posteriors.
+
+        Args:
+            index: −1 where padded.
+            leaders: Arms that are likely to be pulled next, worth evaluating ahead.
+
+        Cost: O(A u p), or O(A p) where the arms were evaluated ahead; O(A m p) for finite features.
+        """
+        if self.directions is not None:
+            return self.directions.cross(index, leaders)
+        assert self.features_of_arms is not None
+        precision = self.posterior.fit().regression.precision
+        return self.features_of_arms.times(precision.solve(self.features_of_arms.at(index)).mT)
+
+    def update_(self, index: Picks, counts: Tensor, targets: Tensor, cross: Tensor) -> Tensor:
+        """Bring means and leverages up to date with pulls of p distinct arms (already in the statistics).
 
         Args:
             index: `batch_shape x p`, −1 where padded.
             counts: `batch_shape x p`.
             targets: `batch_shape x p x c`, regression targets summed over the pulls.
+            cross: What `cross(index)` returned before the pulls.
 
         Returns:
             What the pulls add to log det(V/λ), `batch_shape`.
 
-        Cost: O(A u p), the memory traffic of one pass over the directions.
+        Cost: O(A p²).
         """
-        lam, r, p = self.posterior.regularization, self.num_directions, index.shape[-1]
-        slot = index.clamp_min(0)
-        K_pa = self.columns.evaluate(self.rows.points(index))
-        T = self.directions[..., :r, :]
-        t_p = T.gather(-1, slot.unsqueeze(-2).expand(*T.shape[:-1], p))
-        if K_pa.dim() == 2:
-            C_pa = torch.addmm(K_pa, t_p.mT, T, beta=1 / lam, alpha=-1)
-        else:
-            flat = K_pa.shape[:-2].numel()
-            C_pa = torch.baddbmm(
-                K_pa.reshape(flat, *K_pa.shape[-2:]),
-                t_p.mT.reshape(flat, p, r),
-                T.reshape(flat, r, self.rows.num_arms),
-                beta=1 / lam,
-                alpha=-1,
-            ).reshape(K_pa.shape)
+        if index.shape[-1] == 1:
+            return self._update_one(index.clamp_min(0), counts, targets, cross)
+        p, slot = index.shape[-1], index.clamp_min(0)
         own = self.leverage.gather(-1, slot)
-        C_pa.scatter_(-1, slot.unsqueeze(-1), own.to(C_pa.dtype).unsqueeze(-1))
+        C_pa = cross.scatter(-1, slot.unsqueeze(-1), own.to(cross.dtype).unsqueeze(-1))
         C_pp = C_pa.gather(-1, slot.unsqueeze(-2).expand(*C_pa.shape[:-1], p)).double()
         conditioning = Conditioning.on(C_pp, counts)
         mean_p = self.channels.gather(-1, slot.unsqueeze(-2).expand(*self.channels.shape[:-1], p)).mT
         innovations = conditioning.innovations(targets, mean_p)
-        self._reserve(r + p, keep=r)
-        self.num_directions = r + p
-        G = conditioning.directions(C_pa if p == 1 else C_pa.double())
-        self.directions[..., r : r + p, :] = G
-        if p == 1:  # the hot path: one pass over the arms a line
-            self.leverage = torch.addcmul(self.leverage, G.squeeze(-2), G.squeeze(-2), value=-1).clamp_min_(0)
-            self.channels = torch.addcmul(self.channels, innovations.mT, G)
-        else:
-            self.leverage = (self.leverage - G.square().sum(dim=-2)).clamp_min_(0)
-            self.channels = self.channels + innovations.mT @ G
+        G = conditioning.directions(C_pa.double())
+        self._append(G)
+        self.leverage = (self.leverage - G.square().sum(dim=-2)).clamp_min_(0)
+        self.channels = self.channels + innovations.mT @ G
         return conditioning.log_det
 
+    def _update_one(self, slot: Tensor, counts: Tensor, targets: Tensor, cross: Tensor) -> Tensor:
+        """`update_` with one arm a row, the hot path: its scalars written out, one pass over the arms a line."""
+        own = self.leverage.gather(-1, slot)
+        mean = self.channels.gather(-1, slot.unsqueeze(-2).expand(*self.channels.shape[:-1], 1)).squeeze(-1)
+        gain = own * counts
+        shrink = 1 / (1 + gain)
+        c = cross.squeeze(-2).scatter(-1, slot, own.to(cross.dtype))
+        g = c * (counts * shrink).sqrt()
+        self._append(g.unsqueeze(-2))
+        moved = ((targets.squeeze(-2) - counts * mean) * shrink).unsqueeze(-1)
+        self._buffers["leverage"] = torch.addcmul(self.leverage, g, g, value=-1).clamp_min_(0)
+        self._buffers["channels"] = torch.addcmul(self.channels, moved, c.unsqueeze(-2))
+        return gain.log1p_().squeeze(-1)
+
+    def _append(self, G: Tensor) -> None:
+        self._updates += G.shape[-2]
+        if self.directions is not None:
+            self.directions.append(G)
+
     def needs_sweep(self) -> bool:
-        """Whether repeated pulls have doubled the directions of an exact table."""
-        return self.num_directions > 2 * self.posterior.statistics.size + _SPARE_DIRECTIONS
+        """Whether updates have made the table long or imprecise enough to compute it anew."""
+        return self.directions.needs_sweep() if self.directions is not None else self._updates > _ANCHOR
 
     # ------------------------------------------------------------------ covariances between arms
 
     def features(self, index: Picks) -> tuple[Tensor, Tensor]:
-        """What `covariance` needs of each indexed arm: its points and directions (exact) or whitened features (sparse)."""
-        if not self.posterior.sparse:
-            r = self.num_directions
-            T = self.directions[..., :r, :]
-            t = T.gather(-1, index.clamp_min(0).unsqueeze(-2).expand(*T.shape[:-1], index.shape[-1]))
-            return self.rows.points(index).double(), t.double()
+        """What `covariance` needs of each indexed arm: its points and directions (exact) or whitened features."""
+        if self.directions is not None:
+            return self.directions.features(index)
         fit = self.posterior.fit()
         points = self.rows.points(index)
-        if self.columns.complete and self.rows.arms.dtype == torch.float64:
+        if self.features_of_arms is not None:
+            z = self.features_of_arms.at(index)
+        elif self.columns.complete and self.rows.arms.dtype == torch.float64:
             K_mk = self.columns.between(fit.rows, index)
-            z = fit.embedding.root.embed(torch.where(fit.mask.unsqueeze(-1), K_mk, 0.0))
+            z = fit.nystrom.root.embed(torch.where(fit.mask.unsqueeze(-1), K_mk, 0.0))
         else:
             z = fit.embedding(points.double())
         return points.double(), fit.regression.precision.whiten(z)
@@ -171,25 +201,19 @@ class ArmTable(nn.Module):
     def covariance(self, left: tuple[Tensor, Tensor], right: tuple[Tensor, Tensor]) -> Tensor:
         """Leverage-scale covariance that a pull moves, `batch_shape x n x n'`: zᵀV⁻¹z' with a frozen dictionary, k̃ with
         the exact embedding. Cost O(n n' m)."""
-        product = left[1].mT @ right[1]
-        if self.posterior.sparse:
-            return product
-        return kernel_matrix(self.posterior.kernel, left[0], right[0]) / self.posterior.regularization - product
+        return left[1].mT @ right[1] if self.directions is None else self.directions.between(left, right)
 
     def columns_between(self, index: Picks) -> tuple[Tensor, Tensor]:
         """Covariances of p arms with every arm, `batch_shape x p x A` each: c (what a pull moves with the dictionary
-        frozen) and k̃ (the exact one); the same tensor twice for an exact posterior. Cost O(A m p)."""
+        frozen) and k̃ (the exact one); the same tensor twice for a posterior that is not sparse. Cost O(A m p)."""
         lam = self.posterior.regularization
-        K_pa = self.columns.of_arms(index).double()
         if not self.posterior.sparse:
-            r, p = self.num_directions, index.shape[-1]
-            T = self.directions[..., :r, :]
-            t_p = T.gather(-1, index.clamp_min(0).unsqueeze(-2).expand(*T.shape[:-1], p))
-            k = K_pa / lam - (t_p.mT @ T).double()
+            k = self.cross(index).double()
             return k, k
+        K_pa = self.columns.of_arms(index).double()
         fit, p = self.posterior.fit(), index.shape[-1]
         z_p = fit.embedding(self.rows.points(index).double())
-        R = fit.embedding.root
+        R = fit.nystrom.root
         both = torch.cat([R.lift(fit.regression.precision.solve(z_p)), R.lift(z_p)], dim=-1)
         both = torch.where(fit.mask.unsqueeze(-1), both, 0.0).mT.to(self.rows.arms.dtype)
         out = K_pa.new_empty(*both.shape[:-1], self.rows.num_arms)
@@ -198,36 +222,34 @@ class ArmTable(nn.Module):
         c = out[..., :p, :]
         return c, (K_pa - out[..., p:, :]).div_(lam).add_(c)
 
-    def _reserve(self, size: int, keep: int) -> None:
-        """Room for `size` directions, the first `keep` of them kept."""
-        capacity = self.directions.shape[-2]
-        if size > capacity:
-            grown = self.directions.new_empty(*self.directions.shape[:-2], max(size, 2 * capacity, 64), self.rows.num_arms)
-            grown[..., :keep, :] = self.directions[..., :keep, :]
-            self.directions = grown
+    # ------------------------------------------------------------------ going back, and moving
 
     def snapshot(self) -> Callable[[], None]:
-        """A way back to the directions of this moment (the buffers are the caller's)."""
-        used = self.num_directions
+        """A way back to the derived numbers of this moment (the buffers are the caller's)."""
+        updates, directions = self._updates, None if self.directions is None else self.directions.snapshot()
 
         def restore() -> None:
-            self.num_directions = used
+            self._updates = updates
             self.columns.forget()
+            if directions is not None:
+                directions()
 
         return restore
 
-    def get_extra_state(self) -> dict[str, Tensor]:
-        """The directions in use, without the spare room."""
-        return {"directions": self.directions[..., : self.num_directions, :].clone()}
+    def get_extra_state(self) -> dict[str, int]:
+        """Updates since the last sweep."""
+        return {"updates": self._updates}
 
-    def set_extra_state(self, state: dict[str, Tensor]) -> None:
+    def set_extra_state(self, state: dict[str, int]) -> None:
         """Restore what `get_extra_state` returned."""
-        self.directions = state["directions"].to(self.directions)
-        self.num_directions = self.directions.shape[-2]
+        self._updates = state["updates"]
         self.columns.forget()
 
-    def _apply(self, fn: Any, recurse: bool = True) -> ArmTable:
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> ArmTable:
         super()._apply(fn, recurse)
         self.columns.forget()
         self.columns.diagonal = self.prior_diagonal
+        if self.features_of_arms is not None:
+            self.features_of_arms.forget()
+            self.features_of_arms.diagonal = self.prior_diagonal
         return self

@@ -1,10 +1,32 @@
-"""Points to features: `Embedding` is the contract, `Nystrom` the features of a dictionary of points.
+"""Points to features: `Embedding` is the contract, `Nystrom` the features of a dictionary of points, `Fourier` those of a
+stationary kernel's spectrum.
 
 The exact Gaussian process is `Nystrom` whose dictionary holds every distinct point.
 """
 
 from torchbandits.embeddings.base import Embedding
+from torchbandits.embeddings.fourier import (
+    FeatureMap,
+    Fourier,
+    QuadratureFourier,
+    RandomFourier,
+    Spectrum,
+    draw_frequencies,
+)
 from torchbandits.embeddings.nystrom import Nystrom, evaluate_kernel, kernel_diagonal, kernel_matrix
 from torchbandits.embeddings.stationary import StationaryColumns
 
-__all__ = ["Embedding", "Nystrom", "StationaryColumns", "evaluate_kernel", "kernel_diagonal", "kernel_matrix"]
+__all__ = [
+    "Embedding",
+    "FeatureMap",
+    "Fourier",
+    "Nystrom",
+    "QuadratureFourier",
+    "RandomFourier",
+    "Spectrum",
+    "StationaryColumns",
+    "draw_frequencies",
+    "evaluate_kernel",
+    "kernel_diagonal",
+    "kernel_matrix",
+]

@@ -5,6 +5,15 @@ the ridge regression matrix V = ZᵀNZ + λI with rank-k updates, `append_row` g
 """
 
 from torchbandits.linalg.precision import Precision, shrinkage_root
-from torchbandits.linalg.roots import InverseRoot, append_row, cholesky, inverse_root, solve_lower
+from torchbandits.linalg.roots import InverseRoot, append_row, cholesky, covariance_root, inverse_root, solve_lower
 
-__all__ = ["InverseRoot", "Precision", "append_row", "cholesky", "inverse_root", "shrinkage_root", "solve_lower"]
+__all__ = [
+    "InverseRoot",
+    "Precision",
+    "append_row",
+    "cholesky",
+    "covariance_root",
+    "inverse_root",
+    "shrinkage_root",
+    "solve_lower",
+]

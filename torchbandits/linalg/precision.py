@@ -63,12 +63,13 @@ class Precision:
         if scaled.shape[-2] * _UPDATES_PER_REFACTOR > self.matrix.shape[-1]:
             return self.refactor_()
         for z in scaled.unbind(dim=-2):
-            p = (self.root.mT @ z.unsqueeze(-1)).squeeze(-1)
+            p = (z.unsqueeze(-2) @ self.root).squeeze(-2)  # a row times a matrix: batched, columns are ten times slower
             s = p.square().sum(dim=-1, keepdim=True)
             # (1 − 1/√(1+s))/s without cancellation: 1 / (√(1+s) (1 + √(1+s))).
             beta = 1 / ((1 + s).sqrt() * (1 + (1 + s).sqrt()))
             self._factor = None
-            self.root = self.root - (self.root @ p.unsqueeze(-1)) * (beta * p).unsqueeze(-2)
+            q = (p.unsqueeze(-2) @ self.root.mT).squeeze(-2)
+            self.root = self.root - q.unsqueeze(-1) * (beta * p).unsqueeze(-2)
             self.log_det = self.log_det + torch.log1p(s.squeeze(-1))
         return self
 
@@ -89,7 +90,7 @@ class Precision:
 
     def solve(self, right: Rect) -> Tensor:
         """V⁻¹ `right`, `batch_shape x m x c`. Cost O(m² c)."""
-        return self.root @ (self.root.mT @ right)
+        return ((right.mT @ self.root) @ self.root.mT).mT
 
 
 def shrinkage_root(factor: Square, pulled: Rect, regularization: float, padding: Tensor | None = None) -> Tensor:

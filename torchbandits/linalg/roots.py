@@ -103,6 +103,20 @@ def inverse_root(matrix: Square, floor: float | Tensor = 0.0) -> InverseRoot:
     return InverseRoot(torch.where(fallback[..., None, None], eye, factor), pseudo, fallback)
 
 
+def covariance_root(matrix: Square) -> Tensor:
+    """R with R Rᵀ = K for a symmetric positive semi-definite K, `batch_shape x m x m`: the Cholesky factor where no pivot is
+    rounding, the symmetric square root (which, too, is unique) elsewhere. Cost O(m³)."""
+    factor, good = cholesky(matrix)
+    eps = torch.finfo(matrix.dtype).eps
+    scale = matrix.diagonal(dim1=-2, dim2=-1).amax(dim=-1)
+    good = good & (factor.diagonal(dim1=-2, dim2=-1).square().amin(dim=-1) > max(64, matrix.shape[-1]) * eps * scale)
+    if bool(good.all()):
+        return factor
+    values, vectors = torch.linalg.eigh(matrix)
+    symmetric = (vectors * values.clamp_min(0).sqrt().unsqueeze(-2)) @ vectors.mT
+    return torch.where(good[..., None, None], factor, symmetric)
+
+
 def append_row(factor: Square, column: Tensor, diagonal: Tensor, floor: float | Tensor = 0.0) -> tuple[Tensor, Tensor]:
     r"""Cholesky factor of a kernel matrix with one more point.
 

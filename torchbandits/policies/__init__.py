@@ -5,30 +5,35 @@ from collections.abc import Callable
 from torchbandits.policies.base import Policy, State
 from torchbandits.policies.batch_bkb import batch_bkb
 from torchbandits.policies.bkb import bkb
+from torchbandits.policies.catalogue import CATALOGUE, Entry, markdown_table
 from torchbandits.policies.composed import Composed
+from torchbandits.policies.compressed_gp import compressed_gp
 from torchbandits.policies.gp_bucb import gp_bucb
 from torchbandits.policies.gp_ucb import gp_ucb
 from torchbandits.policies.igp_ucb import igp_ucb
+from torchbandits.policies.pi_gp_ucb import pi_gp_ucb
+from torchbandits.policies.rff_ucb import rff_ucb
+from torchbandits.policies.thompson_sampling import thompson_sampling
 from torchbandits.policies.uniform import uniform
 
-registry: dict[str, Callable[..., Policy]] = {
-    "batch_bkb": batch_bkb,
-    "bkb": bkb,
-    "gp_bucb": gp_bucb,
-    "gp_ucb": gp_ucb,
-    "igp_ucb": igp_ucb,
-    "uniform": uniform,
-}
+registry: dict[str, Callable[..., Policy]] = {entry.name: entry.factory for entry in CATALOGUE}
 
 __all__ = [
+    "CATALOGUE",
     "Composed",
+    "Entry",
     "Policy",
     "State",
     "batch_bkb",
     "bkb",
+    "compressed_gp",
     "gp_bucb",
     "gp_ucb",
     "igp_ucb",
+    "markdown_table",
+    "pi_gp_ucb",
     "registry",
+    "rff_ucb",
+    "thompson_sampling",
     "uniform",
 ]

@@ -6,6 +6,7 @@ import gpytorch
 
 from torchbandits.memory import LeverageSampling
 from torchbandits.policies.composed import Composed
+from torchbandits.scores import named_score
 from torchbandits.starts import Start
 from torchbandits.widths import PracticalBKB, Width
 
@@ -17,6 +18,8 @@ def bkb(
     norm_bound: float = 1.0,
     delta: float = 1e-4,
     oversampling: float = 2.0,
+    acquisition: str = "ucb",
+    margin: float | None = None,
     width: Width | None = None,
     regularization: float | None = None,
     prior_mean: float | str = 0.0,
@@ -33,6 +36,8 @@ def bkb(
         norm_bound: F, bound on the RKHS norm.
         delta: Failure probability of the bounds.
         oversampling: q̄ ≥ 1; 2 in practice, 6α log(4T/δ)/ε² in theory.
+        acquisition: `"ucb"`; or `"ei"`, `"pi"`, the variants that CUB is compared with (nothing is proved for them).
+        margin: What an improvement must exceed, reward units; 0 for EI and `noise_std` for PI by default.
         width: Multiplies the standard deviation; `PracticalBKB` by default, `widths.BKB` for the theorem.
         regularization: λ; noise_std² by default.
         prior_mean: A number, or `"estimate"`.
@@ -49,6 +54,7 @@ def bkb(
         width or PracticalBKB(noise_std, norm_bound, delta, lam),
         lam,
         memory=LeverageSampling(oversampling),
+        score=named_score(acquisition, margin, noise_std),
         prior_mean=prior_mean,
         initial=initial,
         memory_budget=memory_budget,

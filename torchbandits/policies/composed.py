@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import gpytorch
 import torch
 from torch import Tensor
 
-from torchbandits.arms import ArmRows, ArmTable, Lookahead, best_arm
+from torchbandits.arms import ArmRows, ArmTable, FullSweep, Lookahead, PosteriorDraws, best_arm
 from torchbandits.batching import BatchRule, FixedSize
-from torchbandits.embeddings import kernel_diagonal
-from torchbandits.errors import ArgumentError, NonFiniteError, ShapeError, UnsupportedError, require
+from torchbandits.embeddings import FeatureMap, kernel_diagonal
+from torchbandits.errors import ArgumentError, NonFiniteError, ShapeError, require
 from torchbandits.memory import KeepAll, Memory
 from torchbandits.policies.base import Policy, State
+from torchbandits.policies.learning import learn
 from torchbandits.posteriors import GaussianProcess
-from torchbandits.scores import UCB, Score
-from torchbandits.starts import Start
-from torchbandits.types import Arms, Evidence, Progress, Pulls, Selection
+from torchbandits.scores import UCB, PosteriorDraw, Score
+from torchbandits.starts import Opening, Start
+from torchbandits.types import Arms, Evidence, Generators, Progress, Pulls, Selection
 from torchbandits.widths import Width
 
 
@@ -33,7 +33,8 @@ class Composed(Policy):
         noise_std: Sub-Gaussian constant of the noise, reward units.
         confidence: Multiplier of the posterior standard deviation.
         regularization: λ, reward units squared.
-        memory: What the posterior keeps: everything (exact), or a sampled dictionary (Nyström).
+        memory: What the posterior keeps: everything (exact), informative pulls, or a sampled dictionary (Nyström).
+        features: Finite features that stand for the kernel; None for the kernel itself.
         score: What an arm is worth.
         batch_rule: When a batch ends.
         prior_mean: Mean of the rewards before data: a number, or `"estimate"` for the average told so far.
@@ -46,7 +47,8 @@ class Composed(Policy):
     confidence: Width
     regularization: float
     memory: Memory = field(default_factory=KeepAll)
-    score: Score = field(default_factory=UCB)
+    features: FeatureMap | None = None
+    score: Score | PosteriorDraw = field(default_factory=UCB)
     batch_rule: BatchRule = field(default_factory=FixedSize)
     prior_mean: float | str = 0.0
     initial: Start | None = None
@@ -78,9 +80,14 @@ class Composed(Policy):
 
     # ------------------------------------------------------------------ the contract
 
+    @property
+    def draws_on_update(self) -> bool:
+        """Only a dictionary that is sampled does."""
+        return self.memory.sparse
+
     @torch.no_grad()
-    def init(self, arms: Arms, generators: Sequence[torch.Generator], batch_shape: torch.Size) -> State:
-        """A fresh state; the kernel is deep-copied into its posterior. Cost O(A (d + log A))."""
+    def init(self, arms: Arms, generators: Generators, batch_shape: torch.Size) -> State:
+        """A fresh state; the kernel is deep-copied into its posterior. Cost O(A (d + log A)), and O(A m d) for features."""
         try:
             torch.broadcast_shapes(batch_shape, self.kernel.batch_shape)
         except RuntimeError as error:
@@ -96,10 +103,15 @@ class Composed(Policy):
             batch_shape=batch_shape,
             sparse=self.memory.sparse,
             prior_mean=self.prior_mean,
+            finite=None if self.features is None else self.features.build(self.kernel, arms, generators, batch_shape),
             device=arms.device,
         )
         rows = ArmRows(arms, batch_shape)
-        return State(rows, posterior, ArmTable(rows, posterior, self.memory_budget), generators)
+        state = State(rows, posterior, ArmTable(rows, posterior, self.memory_budget), generators)
+        if isinstance(self.score, PosteriorDraw):
+            assert state.table is not None
+            state.draws = PosteriorDraws(state.table, self.score.num_features)
+        return state
 
     @torch.no_grad()
     def select(
@@ -107,58 +119,39 @@ class Composed(Policy):
     ) -> tuple[Selection, Evidence]:
         """Picks by score, batch by the rule, first picks by `initial`. Cost O(A) a round and O(1) a further pick."""
         assert state.table is not None
-        rows, batch_shape = state.rows, state.rows.batch_shape
+        rows = state.rows
         offered = rows.offered(available)
         if offered is not None and not bool(offered.any(dim=-1).all()):
             raise ArgumentError("no arm is on offer in at least one batch row: `available` must have a True in each.")
         width = self.width(state)
         rule: BatchRule = self.batch_rule if exactly is None else FixedSize(size=exactly, max_pulls=self.batch_rule.max_pulls)
         remaining = self._room(state, rule, limit)
-        starting, states = self._start(state, remaining, offered)
+        twins = state.twins() if state.opening or state.draws is not None else ()
+        starting = self._first_picks(state, remaining, offered, twins) if state.opening else None
         if starting is not None:
             remaining = torch.where((starting >= 0).any(dim=-1), 0, remaining)
         mean, std = self._marginals(state)
-        if bool((remaining > 0).any()):
-            index = self._pick(state, mean, std, width, offered, rule, remaining)
+        values = None
+        if not bool((remaining > 0).any()):
+            index = starting if starting is not None else mean.new_empty(*remaining.shape, 0, dtype=torch.int64)
+        else:
+            index, values = self._pick(state, width, offered, rule, remaining, twins)
             if starting is not None:
                 index = torch.where((starting >= 0).any(dim=-1, keepdim=True), _widen(starting, index), _widen(index, starting))
-        else:
-            index = starting if starting is not None else mean.new_empty(*batch_shape, 0, dtype=torch.int64)
         slot = index.clamp_min(0)
         leverage = state.table.leverage.gather(-1, slot)
-        score = self.score(mean.gather(-1, slot), std.gather(-1, slot), width)
-        return Selection(rows.points(index), index, index >= 0), Evidence(score, leverage, width, states)
+        if values is None or values.shape != index.shape:
+            values = self._scores(mean.gather(-1, slot), std.gather(-1, slot), width, mean)
+        states = tuple(twin.get_state() for twin in twins)
+        return Selection(rows.points(index), index, index >= 0), Evidence(values, leverage, width, states)
 
     @torch.no_grad()
     def update(self, state: State, pulls: Pulls) -> State:
-        """Add the pulls, choose the dictionary anew, bring means and leverages up to date.
-
-        Cost: O(A u) a distinct arm for an exact posterior; one m x m x A product for a sparse one.
-        """
-        table, posterior = state.table, state.posterior
-        assert table is not None
-        before = table.leverage
+        """Add the pulls, choose the dictionary anew, bring means and leverages up to date; see `learn` for the cost."""
+        upper = state.known_upper
+        leaders = None if upper is None else lambda count: upper.topk(min(count, upper.shape[-1]), dim=-1).indices
         state.forget_derived_()
-        if pulls.points is not None:
-            return self._observe_outside(state, pulls)
-        assert pulls.index is not None
-        assert pulls.mask is not None
-        known = state.row_leverage() if self.memory.sparse and bool((state.rows.arm_of_row < 0).any()) else None
-        if self.memory.sparse:
-            posterior.invalidate_()  # the dictionary is about to change: no use updating the old factors
-        distinct, counts, sums = state.rows.tell_(posterior, pulls.index, pulls.mask, pulls.counts, pulls.sums, pulls.squares)
-        leverage = before.gather(-1, distinct.clamp_min(0))
-        self._accumulate(state, leverage, counts)
-        if self.memory.sparse:
-            state.log_det = state.log_det + torch.log1p(counts * leverage).sum(dim=-1)
-            self._resparsify(state, before, known)
-            table.sweep_()
-        else:
-            gained = table.update_(distinct, counts, posterior.targets_of(counts, sums))
-            state.log_det = state.log_det + gained
-            if table.needs_sweep():
-                table.sweep_()
-                state.log_det = posterior.log_det
+        learn(state, pulls, self.memory, leaders)
         return state
 
     @torch.no_grad()
@@ -172,14 +165,15 @@ class Composed(Policy):
     def bounds(self, state: State) -> tuple[Tensor, Tensor]:
         """Largest upper and largest lower confidence bound over the arms, reward units."""
         assert state.table is not None
-        mean, std = self._marginals(state)
-        spread = self.width(state).unsqueeze(-1) * std
-        return (mean + spread).amax(dim=-1), (mean - spread).amax(dim=-1)
+        mean, upper = self._marginals(state)[0], self._upper(state)
+        return upper.amax(dim=-1), -torch.sub(upper, mean, alpha=2).amin(dim=-1)
 
     def progress(self, state: State) -> Progress:
         """What widths may depend on."""
         assert state.table is not None
-        pulls = state.statistics.pulls
+        pulls, dimension = state.told, torch.full_like(state.told, torch.nan)
+        if self.confidence.uses_dimension:
+            dimension = (state.row_leverage() * state.statistics.weights).sum(dim=-1)
         return Progress(
             t=pulls + 1,
             pulls=pulls.clamp_min(1),
@@ -188,7 +182,7 @@ class Composed(Policy):
             log_det=state.log_det,
             batched_log_det=state.batched_log_det,
             batched_log_det_3=state.batched_log_det_3,
-            effective_dimension=(state.row_leverage() * state.statistics.weights).sum(dim=-1),
+            effective_dimension=dimension,
             kappa2=state.table.prior_diagonal.amax(dim=-1).expand_as(pulls),
         )
 
@@ -226,67 +220,68 @@ class Composed(Policy):
             state.known_marginals = state.table.mean(), (self.regularization * state.table.leverage).sqrt_()
         return state.known_marginals
 
-    def _start(self, state: State, remaining: Tensor, offered: Tensor | None) -> tuple[Tensor | None, tuple[Tensor, ...]]:
-        """Picks of `initial` for rows that have not made them all, drawn from copies of the generators."""
+    def _upper(self, state: State) -> Tensor:
+        """Upper confidence bound of every arm, `batch_shape x A`, reward units."""
+        if state.known_upper is None:
+            mean, std = self._marginals(state)
+            state.known_upper = torch.addcmul(mean, std, self.width(state).unsqueeze(-1))
+        return state.known_upper
+
+    def _scores(self, mean: Tensor, std: Tensor, width: Tensor, means: Tensor) -> Tensor:
+        """Scores of some arms; `means` are those of all of them. For a policy that draws, the upper bound."""
+        if isinstance(self.score, PosteriorDraw):
+            return UCB()(mean, std, width, width)
+        return self.score(mean, std, width, means.amax(dim=-1) if self.score.relative else width)
+
+    def _first_picks(self, state: State, remaining: Tensor, offered: Tensor | None, twins: Generators) -> Tensor | None:
+        """Picks of `initial` for rows that have not made them all; None once no row has any left."""
         if self.initial is None:
-            return None, ()
-        made = state.statistics.pulls + state.pending_counts.sum(dim=-1)
-        missing = torch.minimum((self.initial.size - made).clamp_min(0).long(), remaining).reshape(-1)
-        if not bool((missing > 0).any()):
-            return None, ()
-        copies = [torch.Generator() for _ in state.generators]
-        for twin, generator in zip(copies, state.generators, strict=True):
-            twin.set_state(generator.get_state())
-        A = state.rows.num_arms
-        flat = torch.empty(0) if offered is None else offered.expand(*state.rows.batch_shape, A).reshape(-1, A)
-        index = self.initial.draw(A, missing.tolist(), copies, flat).to(remaining.device)
-        return index.reshape(*state.rows.batch_shape, -1), tuple(c.get_state() for c in copies)
+            state.opening = False
+            return None
+        pending = (state.pending_index, state.pending_counts)
+        made = state.told + state.pending_counts.sum(dim=-1)
+        kernel, lam = state.posterior.kernel, self.regularization
+        opening = Opening(state.rows, state.statistics, kernel, lam, pending, made, remaining, offered, twins)
+        index, over = self.initial.picks(opening)
+        # Picks that are pending may yet be forgotten, and arms that are off may come back.
+        state.opening = not bool(over.all()) or bool(pending[0].shape[-1]) or offered is not None
+        return index if bool((index >= 0).any()) else None
 
     def _pick(
-        self, state: State, mean: Tensor, std: Tensor, width: Tensor, offered: Tensor | None, rule: BatchRule, remaining: Tensor
-    ) -> Tensor:
+        self, state: State, width: Tensor, offered: Tensor | None, rule: BatchRule, remaining: Tensor, twins: Generators
+    ) -> tuple[Tensor, Tensor | None]:
+        """Picks `batch_shape x q` (−1 where padded), and their scores where they are not a function of the marginals."""
         assert state.table is not None
+        mean, std = self._marginals(state)
+        if state.draws is not None:
+            return self._draw(state.draws, width, offered, remaining, twins)
         if rule.max_batch_size == 1 and not state.pending_index.shape[-1]:
-            score = self.score(mean, std, width)
+            score = self._upper(state) if isinstance(self.score, UCB) else self._scores(mean, std, width, mean)
             if offered is not None:
                 score = score.masked_fill(~offered, -torch.inf)
-            return torch.where(remaining > 0, best_arm(score), -1).unsqueeze(-1)
-        require(isinstance(self.score, UCB), "batches are built for the UCB score only.", UnsupportedError)
+            return torch.where(remaining > 0, best_arm(score), -1).unsqueeze(-1), None
         pending = (state.pending_index, state.pending_counts)
-        lookahead = Lookahead(state.table, mean, width, offered, pending, rule.max_pulls)
-        return lookahead.pick(rule.meter(lookahead), remaining)
+        if isinstance(self.score, UCB):
+            lookahead = Lookahead(state.table, mean, width, offered, pending, rule.max_pulls)
+            return lookahead.pick(rule.meter(lookahead), remaining), None
+        sweep, lam = FullSweep(state.table, offered, pending, rule.max_pulls), self.regularization
+        return sweep.pick(lambda leverage: self._scores(mean, (lam * leverage).sqrt(), width, mean), remaining), None
 
-    def _accumulate(self, state: State, leverage: Tensor, counts: Tensor) -> None:
-        state.batched_log_det = state.batched_log_det + (counts * torch.log1p(leverage)).sum(dim=-1)
-        state.batched_log_det_3 = state.batched_log_det_3 + (counts * torch.log1p(3 * leverage)).sum(dim=-1)
-
-    def _resparsify(self, state: State, before: Tensor, known: Tensor | None) -> None:
-        """Draw the dictionary with the leverages before the pulls; `known` are those of rows that are not arms."""
-        statistics, arm = state.statistics, state.rows.arm_of_row
-        leverage = before.gather(-1, arm.clamp_min(0))
-        if known is not None:
-            known = torch.nn.functional.pad(known, (0, arm.shape[-1] - known.shape[-1]))
-            leverage = torch.where(arm < 0, known, leverage)
-        chosen = self.memory.choose(leverage, statistics.weights, statistics.mask, state.generators)
-        state.posterior.set_dictionary_(chosen)
-
-    def _observe_outside(self, state: State, pulls: Pulls) -> State:
-        """History at points that need not be arms: everything is refitted."""
-        table, posterior = state.table, state.posterior
-        assert table is not None
-        assert pulls.points is not None
-        before, leverage = table.leverage, posterior.leverage(pulls.points)
-        rows = posterior.statistics.num_rows.unsqueeze(-1) + torch.arange(leverage.shape[-1], device=leverage.device)
-        known = torch.nn.functional.pad(state.row_leverage(), (0, leverage.shape[-1])).scatter(-1, rows, leverage)
-        state.rows.tell_outside_(posterior, pulls.points, pulls.counts, pulls.sums, pulls.squares)
-        self._accumulate(state, leverage, pulls.counts)
-        if self.memory.sparse:
-            state.log_det = state.log_det + torch.log1p(pulls.counts * leverage).sum(dim=-1)
-            self._resparsify(state, before, known)
-        table.sweep_()
-        if not self.memory.sparse:
-            state.log_det = posterior.log_det
-        return state
+    def _draw(
+        self, draws: PosteriorDraws, width: Tensor, offered: Tensor | None, remaining: Tensor, twins: Generators
+    ) -> tuple[Tensor, Tensor]:
+        """One draw of the posterior a pick, the best arm of each; picks that are pending have no say."""
+        sizes = remaining.reshape(-1).tolist()
+        if not max(sizes):
+            nothing = width.new_zeros(*width.shape, 0)
+            return nothing.long(), nothing
+        values = draws.draw(sizes, width, twins)
+        if offered is not None:
+            values = values.masked_fill(~offered.unsqueeze(-2), -torch.inf)
+        index = best_arm(values)
+        drawn = torch.arange(index.shape[-1], device=index.device) < remaining.unsqueeze(-1)
+        best = values.gather(-1, index.unsqueeze(-1)).squeeze(-1)
+        return torch.where(drawn, index, -1), torch.where(drawn, best, torch.nan)
 
 
 def _widen(index: Tensor, other: Tensor) -> Tensor:

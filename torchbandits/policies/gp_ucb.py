@@ -1,10 +1,11 @@
-"""GP-UCB: exact posterior, one arm a step, Srinivas' width."""
+"""GP-UCB: exact posterior, one arm a step, Srinivas' width; with EI or PI, the dense baseline of CUB's comparison."""
 
 from __future__ import annotations
 
 import gpytorch
 
 from torchbandits.policies.composed import Composed
+from torchbandits.scores import named_score
 from torchbandits.starts import Start
 from torchbandits.widths import Srinivas, Width
 
@@ -14,6 +15,8 @@ def gp_ucb(
     *,
     noise_std: float = 0.01,
     delta: float = 1e-4,
+    acquisition: str = "ucb",
+    margin: float | None = None,
     width: Width | None = None,
     regularization: float | None = None,
     prior_mean: float | str = 0.0,
@@ -28,6 +31,8 @@ def gp_ucb(
         kernel: Prior covariance of the rewards.
         noise_std: Standard deviation of the noise, reward units.
         delta: Failure probability of the bounds.
+        acquisition: `"ucb"`; or `"ei"`, `"pi"`, the improvement over the highest posterior mean (nothing is proved for them).
+        margin: What an improvement must exceed, reward units; 0 for EI and `noise_std` for PI by default.
         width: Multiplies the standard deviation; `Srinivas(delta)` by default.
         regularization: λ; noise_std² by default.
         prior_mean: A number, or `"estimate"`.
@@ -42,6 +47,7 @@ def gp_ucb(
         noise_std,
         width or Srinivas(delta),
         noise_std**2 if regularization is None else regularization,
+        score=named_score(acquisition, margin, noise_std),
         prior_mean=prior_mean,
         initial=initial,
         memory_budget=memory_budget,

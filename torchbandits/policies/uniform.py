@@ -43,9 +43,7 @@ class Uniform(Policy):
             offered = offered.expand(*shape, -1).reshape(-1, state.rows.num_arms)
         size = torch.full(shape, self.batch_size if exactly is None else exactly)
         size = size if limit is None else torch.minimum(size, limit.cpu().to(size))
-        copies = [torch.Generator() for _ in state.generators]
-        for copy, generator in zip(copies, state.generators, strict=True):
-            copy.set_state(generator.get_state())
+        copies = state.twins()
         index = draw_uniform(state.rows.num_arms, size.reshape(-1).tolist(), copies, offered)
         index = index.to(device).reshape(*shape, -1)
         nothing = torch.full(index.shape, torch.nan, dtype=torch.float64, device=device)
@@ -60,7 +58,8 @@ class Uniform(Policy):
         else:
             assert pulls.index is not None
             assert pulls.mask is not None
-            state.rows.tell_(state.statistics, pulls.index, pulls.mask, pulls.counts, pulls.sums, pulls.squares)
+            summed = state.rows.distinct(pulls.index, pulls.mask, pulls.counts, pulls.sums, pulls.squares)
+            state.rows.tell_(state.statistics, *summed)
         return state
 
     def width(self, state: State) -> Tensor:

@@ -1,8 +1,10 @@
 """Posteriors: `Regression` is the engine (V, w in feature space), `GaussianProcess` an embedding with a regression,
-callable on any points, and `Statistics` the sums that both are computed from."""
+callable on any points, `PartitionedProcess` one a cell of a cover of a `Domain`, and `Statistics` the sums behind them."""
 
+from torchbandits.posteriors.domain import Domain
 from torchbandits.posteriors.gaussian_process import GaussianProcess
+from torchbandits.posteriors.partitioned import PartitionedProcess
 from torchbandits.posteriors.regression import Conditioning, Regression
 from torchbandits.posteriors.statistics import Statistics, aggregate
 
-__all__ = ["Conditioning", "GaussianProcess", "Regression", "Statistics", "aggregate"]
+__all__ = ["Conditioning", "Domain", "GaussianProcess", "PartitionedProcess", "Regression", "Statistics", "aggregate"]

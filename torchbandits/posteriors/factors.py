@@ -9,7 +9,7 @@ import gpytorch
 import torch
 from torch import Tensor
 
-from torchbandits.embeddings import Nystrom, kernel_matrix
+from torchbandits.embeddings import Fourier, Nystrom, kernel_matrix
 from torchbandits.posteriors.regression import Regression
 from torchbandits.posteriors.statistics import Statistics
 from torchbandits.types import PickMask, Points, Rect
@@ -23,16 +23,16 @@ class Factors:
     """An embedding on the dictionary and the regression on the distinct points.
 
     Attributes:
-        rows: `batch_shape x m`, the dictionary's rows of the statistics, 0 where padded.
+        rows: `batch_shape x m`, the dictionary's rows of the statistics, 0 where padded; empty for finite features.
         mask: `batch_shape x m`, False where padded.
-        embedding: Features of the dictionary.
+        embedding: Features of the dictionary, or finite ones.
         features: `batch_shape x m x u`, z of the distinct points.
         regression: V and w.
     """
 
     rows: Tensor
     mask: Tensor
-    embedding: Nystrom
+    embedding: Nystrom | Fourier
     features: Tensor
     regression: Regression
 
@@ -55,19 +55,43 @@ class Factors:
         Z_mu = embedding.root.embed(K_mu)
         return Factors(rows, mask, embedding, Z_mu, Regression(Z_mu.mT, statistics.weights, targets, regularization))
 
+    @property
+    def nystrom(self) -> Nystrom:
+        """The embedding, of a posterior that has a dictionary."""
+        assert isinstance(self.embedding, Nystrom)
+        return self.embedding
+
+    @staticmethod
+    def of_features(embedding: Fourier, regularization: float, statistics: Statistics, targets: Rect) -> Factors:
+        """Factorise under finite features. O(u m² + m³)."""
+        Z_mu = torch.where(statistics.mask.unsqueeze(-2), embedding(statistics.points), 0.0)
+        nothing = torch.zeros_like(statistics.mask[..., :0], dtype=torch.int64)
+        regression = Regression(Z_mu.mT, statistics.weights, targets, regularization)
+        return Factors(nothing, nothing.bool(), embedding, Z_mu, regression)
+
     def grown(self, points: Points, new: PickMask, rows: Tensor, sparse: bool) -> Factors | None:
-        """The factors after one new point a row, in O(m²); None where a refit is due (several points, ragged rows)."""
-        if new.shape[-1] != 1 or not bool(new.all()) or self.embedding.root.pseudo is not None:
+        """The factors after new points, in O(m²) each; None where a refit is due (a dictionary that grows by several points, or
+        not in every row)."""
+        if sparse or isinstance(self.embedding, Fourier):  # the dictionary stays
+            z = self.embedding(points.double()).detach()
+            return Factors(self.rows, self.mask, self.embedding, _placed(self.features, z, rows), self.regression)
+        if new.shape[-1] != 1 or not bool(new.all()) or self.nystrom.root.pseudo is not None:
             return None
         x = points[..., :1, :].double()
         z = self.embedding(x).detach()
-        if sparse:  # the dictionary stays
-            features = torch.cat([self.features, z], dim=-1)
-            return Factors(self.rows, self.mask, self.embedding, features, self.regression)
-        embedding, kept = self.embedding.append(x.squeeze(-2))
+        embedding, kept = self.nystrom.append(x.squeeze(-2))
         if embedding.mask is None:
             return None
         column = torch.cat([z, embedding(x).detach()[..., -1:, :]], dim=-2)
-        features = torch.cat([torch.nn.functional.pad(self.features, (0, 0, 0, 1)), column], dim=-1)
+        features = _placed(torch.nn.functional.pad(self.features, (0, 0, 0, 1)), column, rows)
         grown_rows, mask = torch.cat([self.rows, rows], dim=-1), torch.cat([self.mask, kept.unsqueeze(-1)], dim=-1)
         return Factors(grown_rows, mask, embedding, features, self.regression.detached().grow_())
+
+
+def _placed(features: Rect, columns: Rect, rows: Tensor) -> Tensor:
+    """Features (`batch_shape x m x u`) with the columns of new points at their rows (`batch_shape x p`, −1 for none): the rows
+    of a batch may append at different places."""
+    spare = max(int(rows.max()) + 1, features.shape[-1])
+    grown = torch.nn.functional.pad(features, (0, spare + 1 - features.shape[-1]))
+    slot = torch.where(rows >= 0, rows, spare).unsqueeze(-2).expand(*columns.shape[:-1], -1)
+    return grown.scatter(-1, slot, columns)[..., :-1]

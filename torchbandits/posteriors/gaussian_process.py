@@ -12,7 +12,7 @@ import gpytorch
 import torch
 from torch import Tensor, nn
 
-from torchbandits.embeddings import kernel_diagonal
+from torchbandits.embeddings import Fourier
 from torchbandits.errors import NonFiniteError, ShapeError, require
 from torchbandits.linalg import shrinkage_root
 from torchbandits.posteriors.factors import Factors
@@ -37,6 +37,7 @@ class GaussianProcess(nn.Module):
         batch_shape: Leading dimensions; broadcast with the kernel's.
         sparse: Keep a dictionary of some of the points (`set_dictionary_`) instead of all.
         prior_mean: μ₀, or `"estimate"` for the average of all rewards told.
+        finite: Features that stand for the kernel, instead of a dictionary.
         device: Where the buffers live.
 
     Source: Rasmussen & Williams 2006, ch. 2; Calandriello et al. 2019, eq. 4–5.
@@ -55,9 +56,11 @@ class GaussianProcess(nn.Module):
         batch_shape: torch.Size | tuple[int, ...] = (),
         sparse: bool = False,
         prior_mean: float | str = 0.0,
+        finite: Fourier | None = None,
         device: torch.device | None = None,
     ) -> None:
         super().__init__()
+        self.finite = finite
         batch_shape = torch.Size(batch_shape)
         self.kernel = copy.deepcopy(kernel).to(dtype=torch.float64, device=device)
         self.kernel.requires_grad_(False)
@@ -203,7 +206,11 @@ class GaussianProcess(nn.Module):
         """
         if self._fit is not None:
             return self._fit
-        self._fit = Factors.of(self.kernel, self.regularization, self.statistics, self.targets(), self.dictionary_rows(), gram)
+        own = (self.regularization, self.statistics, self.targets())
+        finite = self.finite is not None
+        self._fit = (
+            Factors.of_features(self.finite, *own) if finite else Factors.of(self.kernel, *own, self.dictionary_rows(), gram)
+        )
         return self._fit
 
     def sweep_factors(self, gram: Callable[[Tensor], Tensor] | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -219,8 +226,9 @@ class GaussianProcess(nn.Module):
         padding = None if bool(fit.mask.all()) else ~fit.mask
         Q = shrinkage_root(fit.regression.precision.current_factor, pulled, self.regularization, padding)
         # Any N with this N Nᵀ will do: the triangular one saves nearly half of the sweep's products.
-        N = torch.linalg.qr(fit.embedding.root.lift(Q).mT, mode="r").R.mT
-        a = fit.embedding.root.lift(fit.regression.coefficients)
+        root = fit.nystrom.root
+        N = torch.linalg.qr(root.lift(Q).mT, mode="r").R.mT
+        a = root.lift(fit.regression.coefficients)
         inside = fit.mask.unsqueeze(-1)
         return fit.rows, fit.mask, torch.where(inside, N, 0.0), torch.where(inside, a, 0.0)
 
@@ -262,16 +270,12 @@ class GaussianProcess(nn.Module):
         self._fit = None
         return self
 
-    def diagonal(self, points: Points) -> Tensor:
-        """Prior variance k(x, x), `batch_shape x n`."""
-        return kernel_diagonal(self.kernel, points.double())
-
     def _pending_directions(self, points: Points, z: Rect) -> Tensor:
         """Directions of the pending pulls at `points`: their squares come off the leverage."""
         fit = self.fit()
         z_p = fit.embedding(self.pending_points)
         C_pp, C_px = fit.regression.covariance(z_p, z_p), fit.regression.covariance(z_p, z)
-        if not self.sparse:  # every pending arm gets a column of its own, so the residual shrinks too
+        if not self.sparse and self.finite is None:  # every pending arm gets a column of its own, so the residual shrinks too
             P, embedding = self.pending_points, fit.embedding
             C_pp = C_pp + embedding.residual_covariance(P, P, z_p, z_p) / self.regularization
             C_px = C_px + embedding.residual_covariance(P, points, z_p, z) / self.regularization

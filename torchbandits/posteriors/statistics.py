@@ -105,19 +105,21 @@ class Statistics(nn.Module):
         p = new.shape[-1]
         if bool(new.all()) and bool((self.num_rows == self.size).all()):  # rows of equal length: append to all of them
             rows = torch.arange(self.size, self.size + p, device=new.device).expand(new.shape)
-            self.num_rows = self.num_rows + p
-            self.totals = nn.functional.pad(self.totals, (0, 0, 0, p))
-            self.points = torch.cat([self.points, points.double().expand(*new.shape, self.points.shape[-1])], dim=-2)
+            self._buffers["num_rows"] = self.num_rows + p
+            self._buffers["totals"] = nn.functional.pad(self.totals, (0, 0, 0, p))
+            self._buffers["points"] = torch.cat(
+                [self.points, points.double().expand(*new.shape, self.points.shape[-1])], dim=-2
+            )
             return rows
         rows = torch.where(new, self.num_rows.unsqueeze(-1) + new.long().cumsum(dim=-1) - 1, -1)
-        self.num_rows = self.num_rows + new.sum(dim=-1)
+        self._buffers["num_rows"] = self.num_rows + new.sum(dim=-1)
         grown = int(self.num_rows.max()) - self.size
         if grown > 0:
-            self.totals = nn.functional.pad(self.totals, (0, 0, 0, grown))
+            self._buffers["totals"] = nn.functional.pad(self.totals, (0, 0, 0, grown))
         # Unmarked places write to a spare row that is cut off again.
         slot = torch.where(rows >= 0, rows, self.size).unsqueeze(-1).expand(*rows.shape, points.shape[-1])
         spare = nn.functional.pad(self.points, (0, 0, 0, max(grown, 0) + 1))
-        self.points = spare.scatter(-2, slot, points.double().expand(slot.shape))[..., :-1, :]
+        self._buffers["points"] = spare.scatter(-2, slot, points.double().expand(slot.shape))[..., :-1, :]
         return rows
 
     def add_(self, rows: Picks, weights: Tensor, sums: Tensor, squares: Tensor) -> Statistics:
@@ -125,7 +127,7 @@ class Statistics(nn.Module):
         added = torch.stack([weights, sums, squares], dim=-1).double()
         kept = (rows >= 0).unsqueeze(-1)
         slot = rows.clamp_min(0).unsqueeze(-1).expand(*rows.shape, 3)
-        self.totals = self.totals.scatter_add(-2, slot, torch.where(kept, added, 0.0))
+        self._buffers["totals"] = self.totals.scatter_add(-2, slot, torch.where(kept, added, 0.0))
         return self
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:

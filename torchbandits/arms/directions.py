@@ -1,0 +1,230 @@
+"""The covariance that an exact posterior has left between arms, k̃ = k/λ − Σ wwᵀ: the memory traffic of an exact step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from torchbandits.arms.columns import KernelColumns
+from torchbandits.arms.rows import ArmRows
+from torchbandits.embeddings import kernel_matrix
+from torchbandits.posteriors import GaussianProcess
+from torchbandits.types import Picks
+
+Leaders = Callable[[int], Tensor]  # the arms that are likely to be pulled next, `batch_shape x k`
+
+_SPARE = 64  # directions are folded when repeated pulls have doubled them, plus this many
+_DENSE_ARMS = 1024  # up to here the whole covariance is kept, A x A, and directions are taken off it in blocks
+_DENSE_BYTES = 512 << 20  # of all batch rows together
+_BLOCK = 64  # directions a block: the downdate is then a matrix product, not 64 passes over memory
+_ANCHOR = 16  # a dense covariance is computed anew after this many times A pulls, so that rounding can't pile up
+_FEWEST, _MOST = 8, 64  # columns evaluated ahead of need
+
+
+class Directions(nn.Module):
+    r"""k̃(x, x') = k(x, x')/λ − T(x)ᵀT(x') between arms, where every pull appends a row to T.
+
+    The column of a pulled arm is one pass over T, bound by memory. Two ways around it, both exact: few arms keep k̃ itself
+    and take the rows of T off it 64 at a time; many arms evaluate the columns of the next likely arms together, in one
+    pass, and correct a column by the rows of T that came since when its arm is pulled indeed.
+
+    Args:
+        rows: The arms.
+        posterior: Its `batch_shape` is the directions'.
+        columns: Evaluates kernel columns.
+        memory_budget: Bytes; the dense covariance stays below it.
+
+    Buffers: `block` `batch_shape x capacity x A`, the first `used` rows are T; `covariance` `batch_shape x A x A`, k̃ before
+    those rows (empty where it is not kept, or not yet).
+    """
+
+    block: Tensor
+    covariance: Tensor
+
+    def __init__(self, rows: ArmRows, posterior: GaussianProcess, columns: KernelColumns, memory_budget: int) -> None:
+        super().__init__()
+        self._owners = (rows, posterior)  # a tuple hides them from nn.Module: the state registers them
+        self._columns = columns
+        shape, A, arms = posterior.batch_shape, rows.num_arms, rows.arms
+        size = 8 * shape.numel() * A * A
+        self.dense = A <= _DENSE_ARMS and size <= min(_DENSE_BYTES, memory_budget)
+        self.used, self._flushes, self._pulls = 0, 0, 0
+        dtype = torch.float64 if self.dense else arms.dtype
+        empty = torch.zeros(*shape, 0, A, dtype=dtype, device=arms.device)
+        self.register_buffer("block", empty, persistent=False)
+        self.register_buffer("covariance", empty, persistent=False)
+        self._forget_ahead()
+
+    def _forget_ahead(self) -> None:
+        self._ahead: tuple[Tensor, Tensor, int] | None = None  # arms, their columns, rows of T already taken off
+        self._hits, self._size = 0, _FEWEST
+
+    @property
+    def rows_used(self) -> Tensor:
+        """T, `batch_shape x r x A`."""
+        return self.block[..., : self.used, :]
+
+    # ------------------------------------------------------------------ reading
+
+    def cross(self, index: Picks, leaders: Leaders | None = None) -> Tensor:
+        """k̃(x_p, ·) of arms (`batch_shape x p`), `batch_shape x p x A`.
+
+        Args:
+            index: Padded places (−1) get the column of arm 0.
+            leaders: Arms worth evaluating ahead.
+
+        Cost: O(A r p), or O(64 A p) where the arm was expected or the covariance is kept.
+        """
+        slot = index.clamp_min(0)
+        if self.dense:
+            self._flush()
+            C = self._dense()
+            start = C.gather(-2, slot.unsqueeze(-1).expand(*slot.shape, C.shape[-1]))
+            return self._without(start, slot, 0)
+        if index.shape[-1] != 1 or leaders is None or self.block.device.type != "cpu":
+            return self._without(self._prior(slot), slot, 0)
+        found = self._expected(slot)
+        if found is None:
+            found = self._look_ahead(slot, leaders)
+        return found
+
+    def _prior(self, slot: Tensor) -> Tensor:
+        rows, posterior = self._owners
+        K = self._columns.evaluate(rows.points(slot))
+        return (K / posterior.regularization).expand(*slot.shape, K.shape[-1])
+
+    def _without(self, start: Tensor, slot: Tensor, first: int) -> Tensor:
+        """`start` less the rows of T from `first` on."""
+        T = self.block[..., first : self.used, :]
+        if not T.shape[-2]:
+            return start
+        t = T.gather(-1, slot.unsqueeze(-2).expand(*T.shape[:-1], slot.shape[-1])).mT
+        if T.dim() == 2:
+            return torch.addmm(start, t, T, alpha=-1)
+        flat = T.shape[:-2].numel()
+        out = torch.baddbmm(*(x.reshape(flat, *x.shape[-2:]) for x in (start, t, T)), alpha=-1)
+        return out.reshape(start.shape)
+
+    def _expected(self, slot: Tensor) -> Tensor | None:
+        """The column, if every row's arm was evaluated ahead."""
+        if self._ahead is None:
+            return None
+        arms, columns, first = self._ahead
+        same = arms == slot
+        if not bool(same.any(dim=-1).all()):
+            return None
+        self._hits += 1
+        place = same.byte().argmax(dim=-1, keepdim=True)
+        start = columns.gather(-2, place.unsqueeze(-1).expand(*place.shape, columns.shape[-1]))
+        return self._without(start, slot, first)
+
+    def _look_ahead(self, slot: Tensor, leaders: Leaders) -> Tensor:
+        """Evaluate the columns of the arm and of the likeliest next ones in one pass over T."""
+        if self._ahead is not None:  # as many as pay
+            self._size = min(_MOST, 2 * self._size) if 2 * self._hits >= self._size else self._size
+            self._size = max(_FEWEST, self._size // 2) if 8 * self._hits < self._size else self._size
+        self._hits = 0
+        arms = torch.cat([slot, leaders(self._size - 1)], dim=-1)
+        columns = self._without(self._prior(arms), arms, 0)
+        self._ahead = (arms, columns, self.used)
+        return columns[..., :1, :].clone()
+
+    def features(self, index: Picks) -> tuple[Tensor, Tensor]:
+        """What `between` needs of each arm: its points, or its index where the covariance is kept, and its rows of T."""
+        slot, T = index.clamp_min(0), self.rows_used
+        t = T.gather(-1, slot.unsqueeze(-2).expand(*T.shape[:-1], index.shape[-1])).double()
+        return (slot if self.dense else self._owners[0].points(index).double()), t
+
+    def between(self, left: tuple[Tensor, Tensor], right: tuple[Tensor, Tensor]) -> Tensor:
+        """k̃ between arms by their `features`, `batch_shape x n x n'`."""
+        product = left[1].mT @ right[1]
+        posterior = self._owners[1]
+        if not self.dense:
+            return kernel_matrix(posterior.kernel, left[0], right[0]) / posterior.regularization - product
+        C = self._dense()
+        lines = C.gather(-2, left[0].unsqueeze(-1).expand(*left[0].shape, C.shape[-1]))
+        return lines.gather(-1, right[0].unsqueeze(-2).expand(*left[0].shape, right[0].shape[-1])) - product
+
+    # ------------------------------------------------------------------ writing
+
+    def append(self, G: Tensor) -> None:
+        """Add rows to T, `batch_shape x p x A`."""
+        r, p, capacity = self.used, G.shape[-2], self.block.shape[-2]
+        if r + p > capacity:
+            grown = self.block.new_empty(*self.block.shape[:-2], max(r + p, 2 * capacity, _SPARE), self.block.shape[-1])
+            grown[..., :r, :] = self.block[..., :r, :]
+            self.block = grown
+        self.block[..., r : r + p, :] = G
+        self.used = r + p
+        self._pulls += p
+
+    def sweep_storage(self, size: int) -> Tensor:
+        """Storage for a sweep that writes all `size` rows anew, `batch_shape x size x A`; `swept` takes it over."""
+        spare = 0 if self.dense else _SPARE
+        return self.block.new_empty(*self.block.shape[:-2], size + spare, self.block.shape[-1])
+
+    def swept(self, block: Tensor, size: int) -> None:
+        """Take over the rows of a sweep."""
+        self._pulls = 0
+        self._forget_ahead()
+        if self.dense:
+            self.covariance = self._prior_covariance() - block.mT @ block
+            self.used = 0
+        else:
+            self.block, self.used = block, size
+
+    def forget_all(self) -> None:
+        """Back to the prior."""
+        self.used, self._pulls = 0, 0
+        self.covariance = self.covariance[..., :0, :]
+        self._forget_ahead()
+
+    def needs_sweep(self) -> bool:
+        """Whether repeated pulls have doubled T, or rounding may have piled up in a kept covariance."""
+        if self.dense:
+            return self._pulls > _ANCHOR * max(self.block.shape[-1], _SPARE)
+        return self.used > 2 * self._owners[1].statistics.size + _SPARE
+
+    def _dense(self) -> Tensor:
+        if not self.covariance.shape[-2]:
+            self.covariance = self._prior_covariance()
+        return self.covariance
+
+    def _prior_covariance(self) -> Tensor:
+        rows, posterior = self._owners
+        arms = rows.arms.double()
+        K = kernel_matrix(posterior.kernel, arms, arms) / posterior.regularization
+        return K.expand(*self.block.shape[:-2], *K.shape[-2:]).clone()
+
+    def _flush(self) -> None:
+        """Take T off the kept covariance, in place: the posterior is the same before and after."""
+        if self.used >= _BLOCK:
+            C, T = (x.reshape(-1, *x.shape[-2:]) for x in (self._dense(), self.rows_used))
+            C.baddbmm_(T.mT, T, alpha=-1)
+            self.used, self._flushes = 0, self._flushes + 1
+
+    # ------------------------------------------------------------------ going back, and being saved
+
+    def snapshot(self) -> Callable[[], None]:
+        """A way back to the rows of this moment (the buffers are the caller's)."""
+        used, pulls, flushes = self.used, self._pulls, self._flushes
+
+        def restore() -> None:
+            self.used = used if self._flushes == flushes else 0
+            self._pulls, self._flushes = pulls, flushes
+            self._forget_ahead()
+
+        return restore
+
+    def get_extra_state(self) -> dict[str, Any]:
+        """The rows in use without the spare room, the covariance kept, and the pulls since a sweep."""
+        return {"rows": self.rows_used.clone(), "covariance": self.covariance, "pulls": self._pulls}
+
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        """Restore what `get_extra_state` returned."""
+        self.block, self.covariance = (state[name].to(self.block) for name in ("rows", "covariance"))
+        self.used, self._pulls = self.block.shape[-2], state["pulls"]
+        self._forget_ahead()

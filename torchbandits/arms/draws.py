@@ -1,0 +1,181 @@
+"""Draws of the posterior on every arm, for Thompson sampling: never an A x A factor beyond a few thousand arms."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from torchbandits.arms.table import ArmTable
+from torchbandits.embeddings import Spectrum, draw_frequencies, kernel_matrix
+from torchbandits.linalg import covariance_root
+from torchbandits.types import Generators, Points
+
+_JOINT_ARMS = 2000  # up to here the prior is drawn jointly on the arms
+_CHUNK = 1 << 21  # entries of a block of random features
+
+
+class PosteriorDraws:
+    r"""Draws f̃ = μ + w (f₀ − μ₀), Matheron's rule: a prior draw f₀, less the posterior mean μ₀ of noisy rewards of it.
+
+    For a sparse posterior the rewards see the part of f₀ that the dictionary explains, as its own data do, so mean and
+    covariance are those of the posterior. What f₀ is depends on the posterior:
+
+    - finite features: θᵀz(x), exact;
+    - up to 2,000 arms: the joint Gaussian, exact, one A x A factor in all;
+    - RBF and Matérn kernels: random Fourier features with fresh frequencies each time: mean and covariance are exact over
+      frequencies, single draws Gaussian up to 1/√num_features;
+    - any other kernel: the part that the dictionary explains is exact, the residual is independent from arm to arm:
+      marginals are exact, the residual's covariance is dropped.
+
+    Args:
+        table: The posterior on the arms.
+        num_features: Of the random Fourier features.
+
+    Source: Wilson et al. 2020, for the rule and its Fourier form.
+    """
+
+    def __init__(self, table: ArmTable, num_features: int) -> None:
+        self._table, self._num_features = table, num_features
+        self._root: tuple[int, Tensor] | None = None
+        self._residual: tuple[object, Tensor] | None = None
+        posterior, arms = table.posterior, table.rows.arms
+        self._spectrum = Spectrum.of(posterior.kernel)
+        self.kind = "independent" if self._spectrum is None else "fourier"
+        if posterior.finite is not None:
+            self.kind = "features"
+        elif arms.shape[-2] <= _JOINT_ARMS:
+            self.kind = "joint"
+
+    def draw(self, sizes: Sequence[int], width: Tensor, generators: Generators) -> Tensor:
+        """`sizes[r]` draws for batch row r from its generator, `batch_shape x max(sizes) x A`, reward units (rows that ask for
+        fewer are padded). Cost O(A m) a draw, and O(A F) for random features or O(A²) for joint draws.
+
+        Args:
+            sizes: Draws of each batch row, in row-major order.
+            width: `batch_shape`, scales the deviation from the mean.
+            generators: One CPU generator a batch row.
+        """
+        table, posterior = self._table, self._table.posterior
+        prior = {"features": self._features, "joint": self._joint, "fourier": self._fourier, "independent": self._independent}
+        deviation = prior[self.kind](sizes, generators)
+        shape = (*posterior.batch_shape, max(sizes), table.rows.num_arms)
+        return table.mean().unsqueeze(-2) + width[..., None, None] * deviation.reshape(shape)
+
+    # ------------------------------------------------------------------ prior draws; each returns f₀ − μ₀ on the arms
+
+    def _features(self, sizes: Sequence[int], generators: Generators) -> Tensor:
+        posterior = self._table.posterior
+        arms = self._table.features_of_arms
+        assert arms is not None
+        theta = self._normals(sizes, arms.num_features, generators)
+        left = theta - self._explained(theta, sizes, generators) if posterior.statistics.size else theta
+        return arms.times(left.mT)
+
+    def _joint(self, sizes: Sequence[int], generators: Generators) -> Tensor:
+        rows, statistics = self._table.rows, self._table.posterior.statistics
+        A, arm = rows.num_arms, rows.arm_of_row
+        outside = (arm < 0) & statistics.mask
+        extra = int(outside.sum(dim=-1).max()) if outside.numel() else 0
+        if self._root is None or self._root[0] != extra:
+            order = (~outside).byte().argsort(dim=-1, stable=True)[..., :extra]
+            strangers = statistics.points.gather(-2, order.unsqueeze(-1).expand(*order.shape, statistics.points.shape[-1]))
+            arms = rows.arms.double().expand(*((*order.shape[:-1],) if extra else ()), *rows.arms.shape[-2:])
+            points = torch.cat([arms, strangers], dim=-2) if extra else rows.arms.double()
+            K = kernel_matrix(self._table.posterior.kernel, points, points)
+            self._root = (extra, covariance_root(K))
+        root = self._root[1]
+        f0 = root @ self._normals(sizes, A + extra, generators)
+        place = torch.where(outside, A - 1 + outside.long().cumsum(dim=-1), arm.clamp_min(0))
+        at_points = f0.gather(-2, place.unsqueeze(-1).expand(*place.shape, f0.shape[-1]))
+        return self._less_mean(f0[..., :A, :].mT, at_points, sizes, generators)
+
+    def _fourier(self, sizes: Sequence[int], generators: Generators) -> Tensor:
+        rows, posterior, spectrum = self._table.rows, self._table.posterior, self._spectrum
+        assert spectrum is not None
+        shape, half, d = posterior.batch_shape, self._num_features // 2, rows.arms.shape[-1]
+        device = rows.arms.device
+        drawing = [g if size else torch.Generator() for size, g in zip(sizes, generators, strict=True)]
+        omega = draw_frequencies(spectrum, half, d, drawing).to(device).reshape(*shape, half, d)
+        omega = omega / spectrum.lengthscale.to(device).unsqueeze(-2)
+        scale = (spectrum.outputscale.to(device) / half).sqrt()
+        amplitudes = self._normals(sizes, 2 * half, generators) * scale[..., None, None]
+        step = max(256, _CHUNK // (half * max(1, shape.numel())))
+        arms = rows.arms.double()
+        parts = [_waves(omega, amplitudes, arms[..., i : i + step, :]) for i in range(0, rows.num_arms, step)]
+        at_points = _waves(omega, amplitudes, posterior.statistics.points).mT
+        return self._less_mean(torch.cat(parts, dim=-1), at_points, sizes, generators)
+
+    def _independent(self, sizes: Sequence[int], generators: Generators) -> Tensor:
+        table, posterior = self._table, self._table.posterior
+        noise = self._normals(sizes, table.rows.num_arms, generators).mT
+        if not posterior.statistics.size:
+            return noise * table.prior_diagonal.sqrt().unsqueeze(-2)
+        table.columns.fill()
+        fit = posterior.fit(table.columns.gram())
+        root = fit.nystrom.root
+        if self._residual is None or self._residual[0] is not fit.nystrom:
+            eye = torch.eye(fit.mask.shape[-1], dtype=torch.float64, device=fit.mask.device)
+            weights = torch.where(fit.mask.unsqueeze(-1), root.lift(eye.expand(*fit.mask.shape, -1)), 0.0).mT
+            explained = [out.square().sum(dim=-2) for _, out in table.columns.products(weights, fit.rows)]
+            residual = (table.prior_diagonal - torch.cat(explained, dim=-1)).clamp_min(0).sqrt()
+            self._residual = (fit.nystrom, residual)
+        theta = self._own_coordinates(sizes, generators)
+        left = root.lift(theta - self._explained(theta, sizes, generators))
+        return self._on_arms(left) + noise * self._residual[1].unsqueeze(-2)
+
+    # ------------------------------------------------------------------ the rule
+
+    def _less_mean(self, f0: Tensor, at_points: Tensor, sizes: Sequence[int], generators: Generators) -> Tensor:
+        """f₀ (`batch_shape x q x A`) less the posterior mean of its noisy rewards; `at_points` are its values at the distinct
+        points, `batch_shape x u x q`."""
+        table, posterior = self._table, self._table.posterior
+        if not posterior.statistics.size:
+            return f0
+        table.columns.fill()
+        fit = posterior.fit(table.columns.gram())
+        f0_S = at_points.gather(-2, fit.rows.unsqueeze(-1).expand(*fit.rows.shape, at_points.shape[-1]))
+        theta = fit.nystrom.root.embed(torch.where(fit.mask.unsqueeze(-1), f0_S, 0.0))
+        return f0 - self._on_arms(fit.nystrom.root.lift(self._explained(theta, sizes, generators)))
+
+    def _explained(self, theta: Tensor, sizes: Sequence[int], generators: Generators) -> Tensor:
+        """V⁻¹Z s for noisy rewards s of the function with coordinates θ (`batch_shape x m x q`), alike."""
+        posterior = self._table.posterior
+        fit, n = posterior.fit(), posterior.statistics.weights.unsqueeze(-1).clamp_min(0)
+        noise = self._normals(sizes, posterior.statistics.size, generators, posterior.statistics.num_rows)
+        rewards = n * (fit.features.mT @ theta) + (posterior.regularization * n).sqrt() * noise
+        return fit.regression.precision.solve(fit.features @ rewards)
+
+    def _own_coordinates(self, sizes: Sequence[int], generators: Generators) -> Tensor:
+        """Rᵀf₀(S) for a prior draw f₀, `batch_shape x m x q`."""
+        posterior = self._table.posterior
+        fit = posterior.fit()
+        theta = self._normals(sizes, fit.mask.shape[-1], generators, fit.mask.sum(dim=-1))
+        pseudo = fit.nystrom.root.pseudo
+        if pseudo is not None:
+            rotated = torch.nn.functional.normalize(pseudo, dim=-2).mT @ theta
+            theta = torch.where(fit.nystrom.root.fallback[..., None, None], rotated, theta)
+        return torch.where(fit.mask.unsqueeze(-1), theta, 0.0)
+
+    def _on_arms(self, lifted: Tensor) -> Tensor:
+        """Weights of the dictionary's kernel columns (`batch_shape x m x q`) as functions on the arms, `... x q x A`."""
+        table, fit = self._table, self._table.posterior.fit()
+        weights = torch.where(fit.mask.unsqueeze(-1), lifted, 0.0).mT.to(table.rows.arms.dtype)
+        return torch.cat([out for _, out in table.columns.products(weights, fit.rows)], dim=-1)
+
+    def _normals(self, sizes: Sequence[int], length: int, generators: Generators, used: Tensor | None = None) -> Tensor:
+        """Standard normals, `batch_shape x length x max(sizes)`: row r draws `sizes[r] x used[r]` of them, zeros elsewhere."""
+        lengths = [length] * len(sizes) if used is None else used.reshape(-1).tolist()
+        out = torch.zeros(len(sizes), max(sizes), length, dtype=torch.float64)
+        for row, (size, own, generator) in enumerate(zip(sizes, lengths, generators, strict=True)):
+            out[row, :size, :own] = torch.randn(size, own, generator=generator, dtype=torch.float64)
+        shape = self._table.posterior.batch_shape
+        return out.mT.reshape(*shape, length, max(sizes)).to(self._table.rows.arms.device)
+
+
+def _waves(omega: Tensor, amplitudes: Tensor, points: Points) -> Tensor:
+    """Σ_i a_i cos ω_iᵀx + b_i sin ω_iᵀx, `batch_shape x q x n`, for amplitudes `batch_shape x 2F x q`."""
+    phase = omega @ points.mT
+    half = omega.shape[-2]
+    return amplitudes[..., :half, :].mT @ phase.cos() + amplitudes[..., half:, :].mT @ phase.sin()

@@ -1,0 +1,84 @@
+"""Features of every arm under a finite embedding: what kernel columns are to a Nyström posterior."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from torchbandits.arms.rows import ArmRows
+from torchbandits.errors import ArgumentError
+from torchbandits.posteriors import GaussianProcess
+from torchbandits.types import Picks
+
+_CHUNK_BYTES = 8 << 20  # a block of features that stays in cache while it is multiplied and squared
+
+
+class ArmFeatures:
+    """z(x) of every arm, `batch_shape x m x A`, in the arms' dtype, for a posterior whose embedding is fixed and finite.
+
+    Args:
+        rows: The arms.
+        posterior: Owner of the embedding.
+        memory_budget: Bytes that the features may take.
+
+    Raises:
+        ArgumentError: Where they do not fit, naming the number of features that would.
+    """
+
+    def __init__(self, rows: ArmRows, posterior: GaussianProcess, memory_budget: int) -> None:
+        self._rows, self._posterior = rows, posterior
+        assert posterior.finite is not None
+        self._embedding = embedding = posterior.finite
+        arms = rows.arms
+        one = posterior.batch_shape.numel() * rows.num_arms * arms.element_size()
+        size = one * embedding.num_features
+        if size > memory_budget:
+            raise ArgumentError(
+                f"{embedding.num_features} features of {rows.num_arms} arms take {size / 2**30:.3g} GiB, "
+                f"memory_budget is {memory_budget / 2**30:.3g} GiB: at most {memory_budget // one // 2 * 2} features fit."
+            )
+        self._features: Tensor | None = None
+        self.diagonal = embedding.diagonal(arms).double()
+
+    @property
+    def num_features(self) -> int:
+        """m."""
+        return self._embedding.num_features
+
+    def all(self) -> Tensor:
+        """The features, computed once. Cost O(A m d)."""
+        if self._features is None:
+            embedding, arms = self._embedding, self._rows.arms
+            shape = (*self._posterior.batch_shape, embedding.num_features, self._rows.num_arms)
+            features = arms.new_empty(shape)
+            step = max(256, _CHUNK_BYTES // (8 * max(1, features[..., 0].numel())))
+            for start in range(0, shape[-1], step):
+                part = slice(start, start + step)
+                features[..., part] = embedding(arms[..., part, :])
+            self._features = features
+        return self._features
+
+    def at(self, index: Picks) -> Tensor:
+        """Features of arms (`batch_shape x p`), `batch_shape x m x p`, float64."""
+        features = self.all()
+        slot = index.clamp_min(0).unsqueeze(-2).expand(*features.shape[:-1], index.shape[-1])
+        return features.gather(-1, slot).double()
+
+    def products(self, weights: Tensor) -> Iterator[tuple[slice, Tensor]]:
+        """`weights` (`batch_shape x r x m`) times the features, chunk by chunk of the arms. Cost O(A m r)."""
+        features, A = self.all(), self._rows.num_arms
+        weights = weights.to(features.dtype)
+        step = max(256, _CHUNK_BYTES // (8 * max(1, features[..., 0].numel())))
+        for start in range(0, A, step):
+            part = slice(start, min(start + step, A))
+            yield part, weights @ features[..., part]
+
+    def times(self, weights: Tensor) -> Tensor:
+        """`weights` (`batch_shape x r x m`) times the features, `batch_shape x r x A`."""
+        return torch.cat([product for _, product in self.products(weights)], dim=-1)
+
+    def forget(self) -> None:
+        """Drop the features; they are computed again when needed."""
+        self._features = None

@@ -1,0 +1,70 @@
+"""Picks with every score recomputed after each: for the scores that the lazy lookahead has no compiled loop for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from torchbandits.arms.leaders import best_arm
+from torchbandits.arms.table import ArmTable
+from torchbandits.posteriors import Conditioning
+
+
+class FullSweep:
+    """One pick after the other, each hallucinated before the next: means stay, leverages fall.
+
+    Args:
+        table: The arms at the batch start; not modified.
+        offered: `batch_shape x A` booleans, or None for all arms.
+        pending: `batch_shape x p` arms already picked and not told (−1 where padded), with their counts.
+        max_pulls: Most picks of one arm in the batch, or None.
+    """
+
+    def __init__(
+        self, table: ArmTable, offered: Tensor | None, pending: tuple[Tensor, Tensor], max_pulls: int | None = None
+    ) -> None:
+        self._table, self._max_pulls = table, max_pulls
+        self.leverage = table.leverage
+        self._directions = table.leverage.new_zeros(*table.leverage.shape[:-1], 0, table.leverage.shape[-1])
+        self._counts = torch.zeros_like(table.leverage)
+        self._closed = None if offered is None else ~offered
+        index, counts = pending
+        if index.shape[-1]:
+            self._hallucinate(index, torch.where(index >= 0, counts, 0.0))
+
+    def pick(self, score: Callable[[Tensor], Tensor], remaining: Tensor) -> Tensor:
+        """Up to `remaining` (`batch_shape`) arms of the highest score, `batch_shape x q`, −1 where padded.
+
+        Args:
+            score: From leverages to scores, both `batch_shape x A`.
+            remaining: `batch_shape`.
+
+        Cost: O(A m) a pick.
+        """
+        picks = []
+        for place in range(int(remaining.max())):
+            values = score(self.leverage)
+            if self._closed is not None:
+                values = values.masked_fill(self._closed, -torch.inf)
+            if self._max_pulls is not None:
+                values = values.masked_fill(self._counts >= self._max_pulls, -torch.inf)
+            live = (place < remaining) & (values.amax(dim=-1) > -torch.inf)
+            if not bool(live.any()):
+                break
+            arm = torch.where(live, best_arm(values), -1).unsqueeze(-1)
+            picks.append(arm)
+            self._hallucinate(arm, (arm >= 0).double())
+        return torch.cat(picks, dim=-1) if picks else torch.empty(*remaining.shape, 0, dtype=torch.int64)
+
+    def _hallucinate(self, index: Tensor, counts: Tensor) -> None:
+        slot = index.clamp_min(0)
+        C_pa = self._table.columns_between(slot)[0]
+        D = self._directions
+        C_pa = C_pa - D.gather(-1, slot.unsqueeze(-2).expand(*D.shape[:-1], slot.shape[-1])).mT @ D
+        C_pp = C_pa.gather(-1, slot.unsqueeze(-2).expand(*C_pa.shape[:-1], slot.shape[-1]))
+        G = Conditioning.on(C_pp, counts).directions(C_pa)
+        self.leverage = (self.leverage - G.square().sum(dim=-2)).clamp_min(0)
+        self._directions = torch.cat([D, G], dim=-2)
+        self._counts = self._counts.scatter_add(-1, slot, counts)

@@ -1,0 +1,218 @@
+"""Finite Fourier features of stationary kernels: k(x − x') as an average of cosines over spectral nodes."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import gpytorch
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from torchbandits.embeddings.base import Embedding
+from torchbandits.errors import ArgumentError, UnsupportedError, require
+from torchbandits.types import Arms, Points
+
+_MOST_NODES = 256  # Gauss–Hermite nodes a feature
+
+
+class Fourier(Embedding, nn.Module):
+    r"""z(x) = (√w_i cos ω_iᵀx, √w_i sin ω_iᵀx): the kernel is zᵀz, and no residual is left.
+
+    Args:
+        frequencies: `batch_shape x F x d`, ω, radians per unit of the features.
+        weights: `batch_shape x F`, w, in units of the kernel; they sum to k(x, x).
+    """
+
+    frequencies: Tensor
+    amplitudes: Tensor
+
+    def __init__(self, frequencies: Tensor, weights: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("frequencies", frequencies.double())
+        self.register_buffer("amplitudes", weights.double().sqrt())
+
+    @property
+    def num_features(self) -> int:
+        """m, two for each spectral node."""
+        return 2 * self.amplitudes.shape[-1]
+
+    def __call__(self, points: Points) -> Tensor:
+        """Features, `batch_shape x m x n`. Cost O(n m d)."""
+        phase = self.frequencies @ points.double().mT
+        return torch.cat([phase.cos(), phase.sin()], dim=-2) * torch.cat([self.amplitudes] * 2, dim=-1).unsqueeze(-1)
+
+    def diagonal(self, points: Points) -> Tensor:
+        """k(x, x), `batch_shape x n`: the sum of the weights."""
+        total = self.amplitudes.square().sum(dim=-1, keepdim=True)
+        return total.expand(*torch.broadcast_shapes(total.shape[:-1], points.shape[:-2]), points.shape[-2])
+
+    def residual_covariance(self, left: Points, right: Points, z_left: Tensor, z_right: Tensor) -> Tensor:
+        """Zero: the features are the kernel."""
+        return torch.zeros_like(z_left.mT @ z_right)
+
+
+@dataclass(frozen=True)
+class Spectrum:
+    """A stationary kernel: Matérn of order `nu` (None for the Gaussian), lengthscales and output scale.
+
+    Attributes:
+        nu: Order, or None.
+        lengthscale: `... x d` or `... x 1`.
+        outputscale: `...`, k(x, x).
+    """
+
+    nu: float | None
+    lengthscale: Tensor
+    outputscale: Tensor
+
+    @staticmethod
+    def of(kernel: gpytorch.kernels.Kernel) -> Spectrum | None:
+        """The spectrum of an RBF or Matérn kernel, scaled or not, on all features; None for any other."""
+        scaled = type(kernel) is gpytorch.kernels.ScaleKernel
+        base = kernel.base_kernel if scaled else kernel
+        known = type(base) in (gpytorch.kernels.RBFKernel, gpytorch.kernels.MaternKernel)
+        if not known or any(k.active_dims is not None for k in (kernel, base)):
+            return None
+        lengthscale = base.lengthscale.detach().double().squeeze(-2)
+        outputscale = kernel.outputscale.detach().double() if scaled else torch.ones_like(lengthscale[..., 0])
+        return Spectrum(getattr(base, "nu", None), lengthscale, outputscale)
+
+    def frequencies(self, normals: Tensor, chi_square: Tensor | None) -> Tensor:
+        """Spectral draws `... x F x d` from standard normals alike and, for Matérn, χ² draws `... x F` of 2ν degrees."""
+        omega = normals / self.lengthscale.to(normals.device).unsqueeze(-2)
+        if self.nu is None or chi_square is None:
+            return omega
+        return omega * (2 * self.nu / chi_square).sqrt().unsqueeze(-1)
+
+    def draw(self, size: int, dim: int, generator: torch.Generator) -> tuple[Tensor, Tensor | None]:
+        """What `frequencies` wants of one batch row, drawn on the CPU in a fixed order, float64."""
+        normals = torch.randn(size, dim, generator=generator, dtype=torch.float64)
+        if self.nu is None:
+            return normals, None
+        squares = torch.randn(size, round(2 * self.nu), generator=generator, dtype=torch.float64).square()
+        return normals, squares.sum(dim=-1)
+
+
+def draw_frequencies(spectrum: Spectrum, size: int, dim: int, generators: Sequence[torch.Generator]) -> Tensor:
+    """Spectral draws of every batch row, `rows x size x d` (before any lengthscale of a batch), float64, on the CPU."""
+    draws = [spectrum.draw(size, dim, g) for g in generators]
+    normals = torch.stack([normal for normal, _ in draws])
+    if spectrum.nu is None:
+        return normals
+    chi = torch.stack([c for _, c in draws if c is not None])
+    return normals * (2 * spectrum.nu / chi).sqrt().unsqueeze(-1)
+
+
+class FeatureMap(ABC):
+    """How to build the features of a kernel. Frozen: it belongs to a policy."""
+
+    @abstractmethod
+    def build(
+        self, kernel: gpytorch.kernels.Kernel, arms: Arms, generators: Sequence[torch.Generator], batch_shape: torch.Size
+    ) -> Fourier:
+        """The embedding for a kernel on arms; draws from one generator a batch row.
+
+        Raises:
+            UnsupportedError: For a kernel whose spectrum is not known.
+            ArgumentError: Where the features would be too many.
+        """
+
+
+def _spectrum(kernel: gpytorch.kernels.Kernel, name: str, gaussian: bool) -> Spectrum:
+    spectrum = Spectrum.of(kernel)
+    if spectrum is None or (gaussian and spectrum.nu is not None):
+        known = "RBF kernels" if gaussian else "RBF and Matérn kernels"
+        raise UnsupportedError(
+            f"{name} features exist for {known} on all features (scaled or not), not for {type(kernel).__name__}: use "
+            f"{'embedding=' + repr('rff') + ' (RBF, Matérn) or ' if gaussian else ''}embedding='nystrom' (any kernel)."
+        )
+    return spectrum
+
+
+@dataclass(frozen=True)
+class RandomFourier(FeatureMap):
+    """Monte Carlo spectral nodes: the kernel within about 1/√F. Source: Rahimi & Recht 2007."""
+
+    num_features: int = 1024
+
+    def __post_init__(self) -> None:
+        even = isinstance(self.num_features, int) and self.num_features >= 2 and self.num_features % 2 == 0
+        require(even, f"num_features must be an even number of at least 2, got {self.num_features}.")
+
+    def build(
+        self, kernel: gpytorch.kernels.Kernel, arms: Arms, generators: Sequence[torch.Generator], batch_shape: torch.Size
+    ) -> Fourier:
+        """Frequencies drawn row by row."""
+        spectrum, size = _spectrum(kernel, "random Fourier", gaussian=False), self.num_features // 2
+        omega = draw_frequencies(spectrum, size, arms.shape[-1], generators).to(arms.device)
+        omega = omega.reshape(*batch_shape, size, arms.shape[-1]) / spectrum.lengthscale.to(omega).unsqueeze(-2)
+        weights = (spectrum.outputscale.to(omega) / size).unsqueeze(-1).expand(*batch_shape, size)
+        return Fourier(omega, weights)
+
+
+@dataclass(frozen=True)
+class QuadratureFourier(FeatureMap):
+    """Gauss–Hermite spectral nodes: the kernel within `tolerance` on the box of the arms, with a product grid of nodes.
+
+    The nodes of each feature are the fewest that reach the tolerance over the span of the arms, so their number grows with
+    the span in lengthscales, and the product exponentially in d. Source: Mutný & Krause 2018.
+    """
+
+    max_features: int = 4096
+    tolerance: float = 1e-3
+
+    def __post_init__(self) -> None:
+        require(self.max_features >= 2, f"num_features must be at least 2, got {self.max_features}.")
+        require(0 < self.tolerance < 1, f"tolerance must lie in (0, 1), got {self.tolerance}.")
+
+    def build(
+        self, kernel: gpytorch.kernels.Kernel, arms: Arms, generators: Sequence[torch.Generator], batch_shape: torch.Size
+    ) -> Fourier:
+        """The same nodes for every batch row, in units of each row's lengthscale; draws nothing."""
+        spectrum, dim = _spectrum(kernel, "quadrature Fourier", gaussian=True), arms.shape[-1]
+        lengthscale = spectrum.lengthscale.to(arms.device).expand(*spectrum.lengthscale.shape[:-1], dim)
+        span = (arms.amax(dim=-2) - arms.amin(dim=-2)).double() / lengthscale
+        spans = span.reshape(-1, dim).amax(dim=0).tolist()
+        rules = [fewest_nodes(s, self.tolerance / dim) for s in spans]
+        counts = [len(nodes) for nodes, _ in rules]
+        size = math.prod(counts)  # both signs of a node give one pair of features, so this many features in all
+        if size > self.max_features:
+            fitting = (self.max_features / size) ** (1 / dim)
+            raise ArgumentError(
+                f"quadrature features of arms that span {', '.join(f'{s:.3g}' for s in spans)} lengthscales take "
+                f"{' x '.join(map(str, counts))} = {size} features, over the limit of {self.max_features}: pass "
+                f"num_features={size} or more, lengthscales about {1 / fitting:.2g} times as long, or embedding='rff'."
+            )
+        grids = np.meshgrid(*[nodes for nodes, _ in rules], indexing="ij")
+        weights = math.prod(np.meshgrid(*[w for _, w in rules], indexing="ij"), start=np.ones(counts)).reshape(-1)
+        nodes = torch.as_tensor(np.stack([g.reshape(-1) for g in grids], axis=-1), device=arms.device)
+        half = (len(nodes) + 1) // 2  # the grid is symmetric about 0: the second half repeats the first
+        doubled = torch.as_tensor(weights, device=arms.device)[:half] * 2
+        if len(nodes) % 2:
+            doubled[-1] = weights[half - 1]  # the node at 0 is its own mirror image
+        omega = (nodes[:half] / lengthscale.unsqueeze(-2)).expand(*batch_shape, half, dim)
+        scale = spectrum.outputscale.to(arms.device).unsqueeze(-1)
+        return Fourier(omega, (scale * doubled).expand(*batch_shape, half))
+
+
+def fewest_nodes(span: float, tolerance: float) -> tuple[np.ndarray, np.ndarray]:
+    """Gauss–Hermite nodes and weights for exp(−r²/2), the fewest that are within `tolerance` for all |r| ≤ `span`.
+
+    Raises:
+        ArgumentError: If 256 nodes are not enough.
+    """
+    r = np.linspace(0.0, span, 512)
+    target = np.exp(-0.5 * r * r)
+    for count in range(1, _MOST_NODES + 1):
+        nodes, weights = np.polynomial.hermite.hermgauss(count)
+        nodes, weights = math.sqrt(2) * nodes, weights / math.sqrt(math.pi)
+        if np.abs(np.cos(np.outer(r, nodes)) @ weights - target).max() <= tolerance:
+            return nodes, weights
+    raise ArgumentError(
+        f"quadrature features need more than {_MOST_NODES} nodes in a feature that spans {span:.3g} lengthscales: use "
+        f"embedding='rff', or a lengthscale at least {span / 30:.2g} times as long."
+    )

@@ -1,0 +1,194 @@
+"""The catalogue: what every policy promises, costs and takes, told once.
+
+`policies.registry`, the command `torchbandits policies` and the table in README are made from it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torchbandits.policies.base import Policy
+from torchbandits.policies.batch_bkb import batch_bkb
+from torchbandits.policies.bkb import bkb
+from torchbandits.policies.compressed_gp import compressed_gp
+from torchbandits.policies.gp_bucb import gp_bucb
+from torchbandits.policies.gp_ucb import gp_ucb
+from torchbandits.policies.igp_ucb import igp_ucb
+from torchbandits.policies.pi_gp_ucb import pi_gp_ucb
+from torchbandits.policies.rff_ucb import rff_ucb
+from torchbandits.policies.thompson_sampling import thompson_sampling
+from torchbandits.policies.uniform import uniform
+
+
+@dataclass(frozen=True)
+class Option:
+    """One argument of a policy: `default` as it would be typed, "required" where there is none."""
+
+    name: str
+    default: str
+    meaning: str
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One policy, in phrases that fit a table.
+
+    Attributes:
+        factory: Makes the policy; its name is the policy's.
+        paper: Authors, year, theorem or algorithm.
+        guarantee: Of the regret, and under which options; "none" where nothing is proved.
+        cost: Of a step, in A arms, u distinct arms pulled, m dictionary points or features.
+        batch: How many picks one `ask` makes.
+        kernels: What it runs with; "–" for policies without a kernel.
+        memory: What is kept of the pulls.
+        choose: Completes "choose it when".
+    """
+
+    factory: Callable[..., Policy]
+    paper: str
+    guarantee: str
+    cost: str
+    batch: str
+    kernels: str
+    memory: str
+    choose: str
+
+    @property
+    def name(self) -> str:
+        """By which configurations and `tb.<name>` know it."""
+        return self.factory.__name__
+
+    @property
+    def summary(self) -> str:
+        """The first paragraph of the factory's documentation."""
+        return " ".join((inspect.getdoc(self.factory) or "").partition("\n\n")[0].split())
+
+    @property
+    def options(self) -> tuple[Option, ...]:
+        """The factory's arguments in order, with what its documentation says of each."""
+        section = re.search(r"^Args:\n(.*?)(?:\n\n|\Z)", inspect.getdoc(self.factory) or "", re.DOTALL | re.MULTILINE)
+        told = re.findall(r"^ {4}(\w+): (.*(?:\n {5,}.*)*)", section[1] if section else "", re.MULTILINE)
+        meanings = {name: " ".join(text.split()) for name, text in told}
+        return tuple(
+            Option(name, "required" if p.default is p.empty else repr(p.default), meanings.get(name, ""))
+            for name, p in inspect.signature(self.factory).parameters.items()
+        )
+
+
+CATALOGUE: tuple[Entry, ...] = (
+    Entry(
+        gp_ucb,
+        paper="Srinivas et al. 2010, Thm 1",
+        guarantee="O(√(T γ_T log A)) for f drawn from the prior",
+        cost="O(A u)",
+        batch="one",
+        kernels="any",
+        memory="exact",
+        choose="at most a few thousand distinct arms will be pulled, one at a time",
+    ),
+    Entry(
+        igp_ucb,
+        paper="Chowdhury & Gopalan 2017, Thm 3",
+        guarantee="O(√T (B √γ_T + γ_T)) for |f| ≤ B in the RKHS",
+        cost="O(A u)",
+        batch="one",
+        kernels="any",
+        memory="exact",
+        choose="the same, and f is fixed with a known RKHS norm",
+    ),
+    Entry(
+        gp_bucb,
+        paper="Desautels et al. 2014, Thm 2",
+        guarantee="C times that of IGP-UCB",
+        cost="O(A u) a distinct arm",
+        batch="grows by itself",
+        kernels="any",
+        memory="exact",
+        choose="the same, and evaluations run in parallel",
+    ),
+    Entry(
+        bkb,
+        paper="Calandriello et al. 2019, Thm 2",
+        guarantee="that of IGP-UCB up to logs, under `widths.BKB` and the theorem's q̄; none at the defaults",
+        cost="O((A + u) m²)",
+        batch="one",
+        kernels="any",
+        memory="sampled dictionary",
+        choose="many distinct arms, one evaluation at a time",
+    ),
+    Entry(
+        batch_bkb,
+        paper="Calandriello et al. 2020, Thm 2",
+        guarantee="that of BKB times C̃, under `widths.BBKB`, λ ≥ 1 and the theorem's q̄; none at the defaults",
+        cost="O((A + u) m²) a batch, O(1) in A a pick",
+        batch="grows by itself",
+        kernels="any",
+        memory="sampled dictionary",
+        choose="everything is large: arms, pulls, batches",
+    ),
+    Entry(
+        compressed_gp,
+        paper="Bedi et al. 2020, Thm 1–2",
+        guarantee="that of GP-UCB plus a term in ε, for UCB and EI; none for PI",
+        cost="O(A u) a pull that is kept, O(A) one that is not",
+        batch="one",
+        kernels="any",
+        memory="informative pulls",
+        choose="an exact posterior must stay small for ever, or EI or PI is wanted",
+    ),
+    Entry(
+        pi_gp_ucb,
+        paper="Janz et al. 2020, Thm 1",
+        guarantee="sublinear for Matérn kernels with ν > 1; none for others",
+        cost="O(A), and O(P²) a cell of P arms that holds the pull",
+        batch="one",
+        kernels="any",
+        memory="cells",
+        choose="the kernel is Matérn, features are few and the arms fill a box",
+    ),
+    Entry(
+        thompson_sampling,
+        paper="Chowdhury & Gopalan 2017, Thm 4; Mutný & Krause 2018, Thm 4 (qff)",
+        guarantee="O(γ_T √(dT)) for exact, O(√T) up to logs for qff; none for nystrom, rff or batches",
+        cost="O(A m) a pick, O(A²) a pick up to 2,000 arms unless qff or rff",
+        batch="fixed",
+        kernels="any (exact, nystrom); RBF, Matérn (rff); RBF (qff)",
+        memory="exact, sampled dictionary or features",
+        choose="many workers run at once and come free at different times",
+    ),
+    Entry(
+        rff_ucb,
+        paper="Rahimi & Recht 2007, for the features",
+        guarantee="none",
+        cost="O(A m + m²)",
+        batch="one",
+        kernels="RBF, Matérn",
+        memory="features",
+        choose="a baseline is wanted that shows variance starvation",
+    ),
+    Entry(
+        uniform,
+        paper="–",
+        guarantee="none",
+        cost="O(1)",
+        batch="fixed",
+        kernels="–",
+        memory="–",
+        choose="every regret needs a baseline to be compared with",
+    ),
+)
+
+
+def markdown_table() -> str:
+    """The catalogue as README shows it."""
+    cost = "cost of a step (A arms, u distinct pulled, m dictionary or features)"
+    headers = ("policy", "memory", "batch", cost, "regret guarantee", "any kernel?", "choose it when")
+    lines = [headers, ("---",) * len(headers)]
+    for e in CATALOGUE:
+        kernels = {"any": "yes", "–": "–"}.get(e.kernels, e.kernels)
+        guarantee = e.guarantee if e.guarantee == "none" else f"{e.guarantee} ({e.paper})"
+        lines.append((f"`{e.name}`", e.memory, e.batch, e.cost, guarantee, kernels, e.choose))
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)

@@ -1,0 +1,77 @@
+"""CUB and its kin: an exact posterior that believes only informative actions."""
+
+from __future__ import annotations
+
+import math
+
+import gpytorch
+
+from torchbandits.errors import require
+from torchbandits.memory import EntropyThreshold
+from torchbandits.policies.composed import Composed
+from torchbandits.scores import named_score
+from torchbandits.starts import Start, Uniform
+from torchbandits.widths import Srinivas, Width
+
+_LEAST_LEVERAGE = 0.1  # of the default threshold: a pull is dropped that would shrink the variance by less than a tenth
+
+
+def compressed_gp(
+    kernel: gpytorch.kernels.Kernel,
+    *,
+    noise_std: float = 0.01,
+    acquisition: str = "ucb",
+    entropy_threshold: float | None = None,
+    margin: float | None = None,
+    delta: float = 1e-4,
+    width: Width | None = None,
+    regularization: float | None = None,
+    prior_mean: float | str = 0.0,
+    initial: Start | None = None,
+    memory_budget: int = 2 << 30,
+) -> Composed:
+    r"""Compressed GP-UCB (CUB), EI or PI: learn a pull only if the entropy of its reward is above a threshold.
+
+    .. math:: \text{keep } (x_t, y_t) \iff \tfrac12 \log(2\pi e (\lambda + \sigma_D^2(x_t))) > \epsilon
+
+    A pull that is dropped leaves no trace in memory or time, so the posterior's size is bounded for ever.
+
+    Args:
+        kernel: Prior covariance of the rewards.
+        noise_std: Standard deviation of the noise, reward units.
+        acquisition: `"ucb"`, `"ei"` (expected improvement) or `"pi"` (probability of improvement), both over the highest
+            posterior mean of the arms.
+        entropy_threshold: ε, nats. By default pulls are kept whose leverage (variance / λ) exceeds 0.1.
+        margin: What an improvement must exceed, reward units; 0 for EI and `noise_std` for PI by default.
+        delta: Failure probability of the bounds.
+        width: Multiplies the standard deviation; `Srinivas(delta)` by default.
+        regularization: λ, the noise variance of the entropy test too; noise_std² by default.
+        prior_mean: A number, or `"estimate"`.
+        initial: First picks; 2^d arms drawn uniformly by default.
+        memory_budget: Bytes for cached kernel columns.
+
+    Raises:
+        ArgumentError: If the threshold keeps every pull (ε ≤ ½ log(2πeλ)), naming the number above which it does not.
+
+    Guarantee: the regret of GP-UCB plus a term that vanishes with ε, with a dictionary that stops growing, for UCB and EI.
+    Cost: O(A u) a pull that is kept, O(A) one that is dropped. Source: Bedi et al. 2020, Alg. 1, Thm 1–2.
+    """
+    lam = noise_std**2 if regularization is None else regularization
+    require(lam > 0 and math.isfinite(lam), f"regularization (λ, by default noise_std²) must be finite and > 0, got {lam}.")
+    least = 0.5 * math.log(2 * math.pi * math.e * lam)
+    threshold = least + 0.5 * math.log1p(_LEAST_LEVERAGE) if entropy_threshold is None else entropy_threshold
+    require(
+        math.isfinite(threshold) and threshold > least,
+        f"entropy_threshold={threshold:g} keeps every pull: with λ = {lam:g} it must be above ½ log(2πeλ) = {least:.6g}.",
+    )
+    return Composed(
+        kernel,
+        noise_std,
+        width or Srinivas(delta),
+        lam,
+        memory=EntropyThreshold(threshold),
+        score=named_score(acquisition, margin, noise_std),
+        prior_mean=prior_mean,
+        initial=Uniform() if initial is None else initial,
+        memory_budget=memory_budget,
+    )

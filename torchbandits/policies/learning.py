@@ -1,0 +1,138 @@
+"""What a tell does to the state of the one engine: statistics, dictionary, means and leverages, information gained."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from torchbandits.arms.directions import Leaders
+from torchbandits.memory import Memory
+from torchbandits.policies.base import State
+from torchbandits.posteriors.bless import bless
+from torchbandits.types import Pulls
+
+_AT_ONCE = 32  # more distinct arms of history than this are learned by a sweep
+
+
+def learn(state: State, pulls: Pulls, memory: Memory, leaders: Leaders | None) -> None:
+    """Add pulls, choose the dictionary anew, bring means and leverages up to date.
+
+    Args:
+        state: Its buffers are replaced.
+        pulls: At arms, or at points.
+        memory: What is kept.
+        leaders: Arms that are likely to be pulled next.
+
+    Cost: O(A u) a distinct arm for an exact posterior, one m x m x A product for a sparse one; a refit for history.
+    """
+    if memory.selective:
+        return _learn_selected(state, pulls, memory, leaders)
+    if pulls.points is not None:
+        return _learn_history(state, pulls, memory)
+    assert pulls.index is not None
+    assert pulls.mask is not None
+    summed = state.rows.distinct(pulls.index, pulls.mask, pulls.counts, pulls.sums, pulls.squares)
+    if pulls.history and (memory.sparse or summed[0].shape[-1] > _AT_ONCE):
+        return _learn_history(state, pulls, memory, summed)
+    if memory.sparse:
+        return _learn_sparse(state, memory, summed)
+    return _learn_exact(state, summed, leaders)
+
+
+def _learn_exact(state: State, summed: tuple[Tensor, Tensor, Tensor, Tensor], leaders: Leaders | None) -> None:
+    table, posterior = state.table, state.posterior
+    assert table is not None
+    distinct, counts, sums, _ = summed
+    cross = table.cross(distinct, leaders)
+    state.rows.tell_(posterior, *summed)
+    state.add_gains_(table.leverage.gather(-1, distinct.clamp_min(0)), counts)
+    state._buffers["log_det"] = state.log_det + table.update_(distinct, counts, posterior.targets_of(counts, sums), cross)
+    if table.needs_sweep():
+        table.sweep_()
+        state.log_det = posterior.log_det
+
+
+def _learn_sparse(state: State, memory: Memory, summed: tuple[Tensor, Tensor, Tensor, Tensor]) -> None:
+    table, posterior, rows = state.table, state.posterior, state.rows
+    assert table is not None
+    before, distinct, counts = table.leverage, summed[0], summed[1]
+    known = state.row_leverage() if bool((rows.arm_of_row < 0).any()) else None
+    posterior.invalidate_()  # the dictionary is about to change: no use updating the old factors
+    rows.tell_(posterior, *summed)
+    leverage = before.gather(-1, distinct.clamp_min(0))
+    state.add_gains_(leverage, counts)
+    state.log_det = state.log_det + torch.log1p(counts * leverage).sum(dim=-1)
+    # The dictionary is drawn with the leverages before the pulls; rows that are not arms have their own.
+    arm = rows.arm_of_row
+    drawn_with = before.gather(-1, arm.clamp_min(0))
+    if known is not None:
+        drawn_with = torch.where(arm < 0, torch.nn.functional.pad(known, (0, arm.shape[-1] - known.shape[-1])), drawn_with)
+    _draw_dictionary(state, memory, drawn_with)
+    table.sweep_()
+
+
+def _learn_history(
+    state: State, pulls: Pulls, memory: Memory, summed: tuple[Tensor, Tensor, Tensor, Tensor] | None = None
+) -> None:
+    """History of any size, at arms (`summed`) or at points: everything is refitted, the dictionary drawn by BLESS."""
+    table, posterior = state.table, state.posterior
+    assert table is not None
+    before = posterior.log_det if posterior.statistics.size else torch.zeros_like(state.log_det)
+    posterior.invalidate_()
+    if summed is None:
+        assert pulls.points is not None
+        state.rows.tell_outside_(posterior, pulls.points, pulls.counts, pulls.sums, pulls.squares)
+    else:
+        state.rows.tell_(posterior, *summed)
+    if memory.sparse:
+        _draw_dictionary(state, memory, _history_leverage(state))
+    table.sweep_()
+    gained = (posterior.log_det - before).clamp_min(0)
+    state.log_det = state.log_det + gained if memory.sparse else posterior.log_det
+    state.batched_log_det = state.batched_log_det + gained
+    state.batched_log_det_3 = state.batched_log_det_3 + 3 * gained  # log(1 + 3x) ≤ 3 log(1 + x)
+
+
+def _learn_selected(state: State, pulls: Pulls, memory: Memory, leaders: Leaders | None) -> None:
+    """One pull after the other, since whether it is learned depends on those before it."""
+    table, posterior = state.table, state.posterior
+    assert table is not None
+    for place in range(pulls.counts.shape[-1]):
+        part = slice(place, place + 1)
+        counts, points = pulls.counts[..., part], pulls.points
+        if points is not None:
+            leverage = posterior.leverage(points[..., part, :])
+        else:
+            assert pulls.index is not None
+            leverage = table.leverage.gather(-1, state.rows.entry(pulls.index[..., part]).clamp_min(0))
+        learned = memory.admitted(leverage, counts, posterior.regularization)
+        if not bool((learned > 0).any()):
+            continue
+        share = torch.where(counts > 0, learned / counts, 0.0)
+        sums, squares = share * pulls.sums[..., part], share * pulls.squares[..., part]
+        if points is not None:
+            kept = Pulls(learned, sums, squares, points=points[..., part, :])
+            _learn_history(state, kept, memory)
+        else:
+            assert pulls.index is not None
+            arm = state.rows.entry(pulls.index[..., part]).masked_fill(learned <= 0, -1)
+            _learn_exact(state, (arm, learned, sums, squares), leaders)
+
+
+def _history_leverage(state: State) -> Tensor:
+    """Approximate leverage of every distinct point given all pulls, `batch_shape x u`, drawn row by row."""
+    posterior, statistics = state.posterior, state.statistics
+    kernel, shape = posterior.kernel, state.rows.batch_shape
+    leverage = torch.zeros_like(statistics.weights)
+    for row, (place, generator) in enumerate(zip(np.ndindex(*shape), state.generators, strict=True)):
+        size = int(statistics.num_rows.reshape(-1)[row])
+        own = kernel.expand_batch(shape)[place] if kernel.batch_shape else kernel
+        points, weights = statistics.points[place][:size], statistics.weights[place][:size]
+        leverage[place][:size] = bless(own, points, weights, posterior.regularization, generator)
+    return leverage
+
+
+def _draw_dictionary(state: State, memory: Memory, leverage: Tensor) -> None:
+    statistics = state.statistics
+    state.posterior.set_dictionary_(memory.choose(leverage, statistics.weights, statistics.mask, state.generators))

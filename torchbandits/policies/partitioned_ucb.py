@@ -1,0 +1,273 @@
+"""Upper confidence bounds of independent Gaussian processes on a splitting cover: what `pi_gp_ucb` builds."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import gpytorch
+import torch
+from torch import Tensor
+
+from torchbandits.arms import TIE, ArmRows
+from torchbandits.embeddings import kernel_diagonal
+from torchbandits.errors import ArgumentError, NonFiniteError, ShapeError, UnsupportedError, require
+from torchbandits.policies.base import Policy, State
+from torchbandits.posteriors import Domain, PartitionedProcess
+from torchbandits.posteriors.cells import ARM, CELL, DEVIATION, LOG_DET, MEAN, RUN, Cells
+from torchbandits.starts import Opening, Start
+from torchbandits.types import Arms, Evidence, Pulls, Selection
+
+Corners = tuple[tuple[float, ...], tuple[float, ...]]
+
+
+@dataclass(frozen=True)
+class PartitionedUCB(Policy):
+    """One arm a step by the largest upper bound over cells, each with a posterior and a width of its own.
+
+    Args:
+        kernel: Any GPyTorch kernel; its batch shape becomes batch rows.
+        nu: Smoothness of the kernel.
+        horizon: T, pulls to come.
+        noise_std: Sub-Gaussian constant R of the noise, reward units.
+        norm_bound: B, bound on the RKHS norm.
+        delta: Failure probability of the bounds.
+        box: Lower and upper corner of the box; None for the bounding box of the arms.
+        regularization: λ.
+        initial: First picks; None for the argmax of the prior.
+        memory_budget: Bytes that covariances may take.
+    """
+
+    kernel: gpytorch.kernels.Kernel
+    nu: float
+    horizon: int
+    noise_std: float
+    norm_bound: float
+    delta: float
+    box: Corners | None
+    regularization: float
+    initial: Start | None
+    memory_budget: int
+
+    def __post_init__(self) -> None:
+        require(
+            isinstance(self.kernel, gpytorch.kernels.Kernel),
+            f"kernel must be a gpytorch.kernels.Kernel, got {type(self.kernel).__name__}.",
+        )
+        require(math.isfinite(self.nu) and self.nu > 0, f"nu must be finite and > 0, got {self.nu}.")
+        whole = isinstance(self.horizon, int) and not isinstance(self.horizon, bool)
+        require(whole and self.horizon >= 1, f"horizon must be a whole number ≥ 1, got {self.horizon!r}.")
+        for name, value in (("noise_std", self.noise_std), ("norm_bound", self.norm_bound)):
+            require(math.isfinite(value) and value >= 0, f"{name} must be a finite number ≥ 0, got {value}.")
+        require(0 < self.delta < 1, f"delta is a failure probability in (0, 1), got {self.delta}.")
+        lam = self.regularization
+        require(math.isfinite(lam) and lam > 0, f"regularization (λ, by default 1) must be finite and > 0, got {lam}.")
+        require(
+            isinstance(self.memory_budget, int) and self.memory_budget > 0,
+            f"memory_budget must be a positive number of bytes, got {self.memory_budget!r}.",
+        )
+
+    # ------------------------------------------------------------------ the contract
+
+    @torch.no_grad()
+    def init(self, arms: Arms, generators: Sequence[torch.Generator], batch_shape: torch.Size) -> State:
+        """A fresh state; the kernel is deep-copied into its posterior. Cost O(A P) kernel values, P the arms of a cell.
+
+        Raises:
+            ShapeError: If the kernel or the bounds are for another number of features or batch rows.
+            ArgumentError: If an arm lies outside the bounds, or the cells do not fit the memory budget.
+        """
+        self._check_dimensions(arms, batch_shape)
+        rows = ArmRows(arms, batch_shape)
+        corners = self.box
+        bounds = None if corners is None else torch.tensor(corners, dtype=torch.float64)
+        domain = Domain(self.kernel, arms, rows.first, batch_shape, self.nu, self.horizon, bounds)
+        posterior = PartitionedProcess(domain, self.regularization, self.memory_budget)
+        return State(rows, posterior, None, generators)
+
+    @torch.no_grad()
+    def select(
+        self, state: State, *, limit: Tensor | None = None, available: Tensor | None = None, exactly: int | None = None
+    ) -> tuple[Selection, Evidence]:
+        """The arm of the largest upper bound; more picks, or picks while others are pending, shrink deviations as if the
+        pending ones were told, with means and widths frozen. Cost O(A) and O(P²) a further pick."""
+        rows, shape = state.rows, state.rows.batch_shape
+        offered = rows.offered(available)
+        if offered is not None and not bool(offered.any(dim=-1).all()):
+            raise ArgumentError("no arm is on offer in at least one batch row: `available` must have a True in each.")
+        remaining = torch.full(shape, 1 if exactly is None else exactly, device=state.log_det.device)
+        if limit is not None:
+            remaining = torch.minimum(remaining, limit.to(remaining))
+        twins = state.twins() if state.opening else ()
+        starting = self._first_picks(state, remaining, offered, twins) if state.opening else None
+        if starting is not None:
+            remaining = torch.where((starting >= 0).any(dim=-1), 0, remaining)
+        index = self._pick(state, remaining, None if available is None else offered)
+        if starting is not None:
+            index, starting = _widened(index, starting), _widened(starting, index)
+            index = torch.where((starting >= 0).any(dim=-1, keepdim=True), starting, index)
+        states = tuple(twin.get_state() for twin in twins)
+        score, leverage = self._of_arms(state, index)
+        return Selection(rows.points(index), index, index >= 0), Evidence(score, leverage, self.width(state), states)
+
+    @torch.no_grad()
+    def update(self, state: State, pulls: Pulls) -> State:
+        """Learn the pulls in every cell that holds them, then split the cells that are due.
+
+        Cost: O(P²) a cell that holds a pull, P its arms, whatever the number of pulls.
+        """
+        if pulls.points is not None:
+            raise UnsupportedError(
+                "pi_gp_ucb keeps a posterior on the arms of each cell: observe() history by arm index, not by points."
+            )
+        assert pulls.index is not None
+        assert pulls.mask is not None
+        state.forget_derived_()
+        process = _process(state)
+        distinct, counts, sums, squares = state.rows.distinct(pulls.index, pulls.mask, pulls.counts, pulls.sums, pulls.squares)
+        state.rows.tell_(process.statistics, distinct, counts, sums, squares)
+        process.condition_(distinct, counts, sums)
+        state.log_det = process.cells.log_det().sum(dim=-1).reshape(state.log_det.shape)
+        return state
+
+    @torch.no_grad()
+    def width(self, state: State) -> Tensor:
+        """The width of the cell that holds the largest upper bound, `batch_shape`."""
+        if state.known_width is None:
+            upper, runs, _ = self._bounds(state)
+            run = runs.argmax(dim=-1, keepdim=True)
+            entry = upper.view(*runs.shape, RUN).gather(1, run.unsqueeze(-1).expand(-1, -1, RUN)).argmax(dim=-1) + run * RUN
+            cells = _process(state).cells
+            cell = cells.members[CELL].gather(1, entry)
+            state.known_width = self._width(state, cells.facts[LOG_DET].gather(1, cell)).reshape(state.log_det.shape)
+        return state.known_width
+
+    @torch.no_grad()
+    def bounds(self, state: State) -> tuple[Tensor, Tensor]:
+        """Largest upper and largest lower confidence bound over arms and cells, reward units."""
+        _, runs, lower = self._bounds(state)
+        return runs.amax(dim=-1).reshape(state.log_det.shape), lower.reshape(state.log_det.shape)
+
+    # ------------------------------------------------------------------ its steps
+
+    def _width(self, state: State, log_det: Tensor) -> Tensor:
+        """B + (R/√λ) √(2(γ_cell + 1 + log(Ñ_t/δ))) for `rows x n` log determinants; Ñ_t = 4(t+1)^{bd} bounds the number of
+        cells."""
+        d = state.rows.arms.shape[-1]
+        log_cells = torch.log1p(state.told.reshape(-1, 1)).mul_(d * (d + 1) / (d + 2 * self.nu)).add_(math.log(4 / self.delta))
+        root = torch.add(log_det, log_cells, alpha=2).add_(2).sqrt_()
+        return root.mul_(self.noise_std / math.sqrt(self.regularization)).add_(self.norm_bound)
+
+    def _bounds(self, state: State) -> tuple[Tensor, Tensor, Tensor]:
+        """Upper bound of every entry of every cell (`rows x E`, −∞ where there is none), the largest of each run of
+        entries, and the largest lower bound (`rows`)."""
+        if state.known_upper is None or state.known_marginals is None:
+            cells = _process(state).cells
+            mean, deviation = cells.numbers[MEAN], cells.numbers[DEVIATION]
+            spread = self._width(state, cells.log_det()).gather(1, cells.members[CELL]).mul_(deviation)
+            state.known_upper = mean + spread
+            state.known_marginals = _runs(state.known_upper), -spread.sub_(mean).amin(dim=-1)
+        return state.known_upper, *state.known_marginals
+
+    def _pick(self, state: State, remaining: Tensor, offered: Tensor | None) -> Tensor:
+        """Picks of each row, `batch_shape x most`, −1 where padded."""
+        process, shape, left = _process(state), state.rows.batch_shape, remaining.reshape(-1)
+        most, cells = int(left.max()), process.cells
+        if offered is not None:
+            offered = offered.expand(*shape, -1).reshape(left.shape[0], -1).gather(1, cells.members[ARM].clamp_min(0))
+        if most <= 1 and not state.pending_index.shape[-1]:
+            upper, runs, _ = self._bounds(state)
+            if offered is not None:
+                upper = upper.masked_fill(~offered, -torch.inf)
+                runs = _runs(upper)
+            return torch.where(left > 0, _best(cells, upper, runs), -1).reshape(*shape, 1)[..., :most]
+        width = self._width(state, cells.log_det()).gather(1, cells.members[CELL])
+        picks = torch.full((left.shape[0], most), -1, device=left.device)
+        restore = process.snapshot()
+        try:
+            if most:
+                process.condition_(state.pending_index, state.pending_counts)
+            for step in range(most):
+                upper = torch.addcmul(cells.numbers[MEAN], width, cells.numbers[DEVIATION])
+                if offered is not None:
+                    upper = upper.masked_fill(~offered, -torch.inf)
+                picks[:, step] = torch.where(left > step, _best(cells, upper, _runs(upper)), -1)
+                if step + 1 < most:
+                    process.condition_(picks[:, step].reshape(*shape, 1), state.told.new_ones(*shape, 1))
+        finally:
+            restore()
+        return picks.reshape(*shape, most)
+
+    def _of_arms(self, state: State, index: Tensor) -> tuple[Tensor, Tensor]:
+        """Upper bound of arms (`batch_shape x q`) at the batch start, and their leverage in the cell it comes from."""
+        cells, upper, q = _process(state).cells, self._bounds(state)[0], index.shape[-1]
+        arm, H = state.rows.entry(index).reshape(-1, q).clamp_min(0), cells.places.shape[-1]
+        places = cells.places.gather(1, arm.unsqueeze(-1).expand(*arm.shape, H))
+        if H > 1:
+            each = upper.gather(1, places.clamp_min(0).flatten(1)).view(places.shape)
+            places = places.gather(-1, torch.where(places >= 0, each, -torch.inf).argmax(dim=-1, keepdim=True))
+        places = places.squeeze(-1)
+        leverage = cells.numbers[DEVIATION].gather(1, places).square() / self.regularization
+        return upper.gather(1, places).reshape(index.shape), leverage.reshape(index.shape)
+
+    def _first_picks(
+        self, state: State, remaining: Tensor, offered: Tensor | None, twins: Sequence[torch.Generator]
+    ) -> Tensor | None:
+        """Picks of `initial` for rows that have not made them all; None once no row has any left."""
+        if self.initial is None:
+            state.opening = False
+            return None
+        pending = (state.pending_index, state.pending_counts)
+        made = state.told + state.pending_counts.sum(dim=-1)
+        kernel, lam = _process(state).kernel, self.regularization
+        opening = Opening(state.rows, state.statistics, kernel, lam, pending, made, remaining, offered, twins)
+        index, over = self.initial.picks(opening)
+        # Picks that are pending may yet be forgotten, and arms that are off may come back.
+        state.opening = not bool(over.all()) or bool(pending[0].shape[-1]) or offered is not None
+        return index if bool((index >= 0).any()) else None
+
+    def _check_dimensions(self, arms: Arms, batch_shape: torch.Size) -> None:
+        """A kernel or a box for other features, or other batch rows, is refused at once."""
+        d = arms.shape[-1]
+        if self.box is not None:
+            got = len(self.box[0])
+            require(got == d, f"bounds must be 2 x {d}, one column a feature of the arms, got 2 x {got}.", ShapeError)
+        try:
+            torch.broadcast_shapes(batch_shape, self.kernel.batch_shape)
+            value = kernel_diagonal(copy.deepcopy(self.kernel).to(arms), arms[..., :1, :])
+        except (RuntimeError, IndexError) as error:
+            raise ShapeError(
+                f"the kernel ({type(self.kernel).__name__}, batch shape {tuple(self.kernel.batch_shape)}) can't be evaluated "
+                f"on arms with {d} features in batch rows {tuple(batch_shape)}: {error}"
+            ) from error
+        finite = bool(torch.isfinite(value).all())
+        require(finite, "the kernel is NaN or infinite on the arms: check its hyper-parameters.", NonFiniteError)
+
+
+def _process(state: State) -> PartitionedProcess:
+    process = state.process
+    assert isinstance(process, PartitionedProcess)
+    return process
+
+
+def _widened(index: Tensor, other: Tensor) -> Tensor:
+    """Pad the picks with −1 to the longer of two."""
+    return torch.nn.functional.pad(index, (0, max(0, other.shape[-1] - index.shape[-1])), value=-1)
+
+
+def _runs(upper: Tensor) -> Tensor:
+    """The largest bound of each run of entries, `rows x E / RUN`."""
+    return upper.view(upper.shape[0], -1, RUN).amax(dim=-1)
+
+
+def _best(cells: Cells, upper: Tensor, runs: Tensor) -> Tensor:
+    """Lowest arm among the bounds within 16 eps of the best, `rows`. Cost O(A / RUN) once `runs` is known."""
+    best = runs.amax(dim=-1, keepdim=True)
+    band = best - TIE * best.abs()
+    row, run = (runs >= band).nonzero(as_tuple=True)
+    arm = cells.members[ARM].view(*runs.shape, RUN)[row, run]
+    last = torch.iinfo(arm.dtype).max
+    lowest = torch.where(upper.view(*runs.shape, RUN)[row, run] >= band[row], arm, last).amin(dim=-1)
+    return torch.full_like(best[:, 0], last, dtype=arm.dtype).scatter_reduce(0, row, lowest, "amin")

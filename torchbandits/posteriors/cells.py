@@ -1,0 +1,291 @@
+"""The pool of cells: every cell's arms, means, deviations and covariance, ragged, in a few flat tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from torchbandits.errors import ArgumentError, StateError, require
+from torchbandits.posteriors.grouping import lines_of, sum_before, sum_by
+
+MEAN, DEVIATION, WEIGHT, TOTAL = range(4)  # of an entry: posterior mean, standard deviation, pulls, sum of rewards
+ARM, CELL = range(2)  # of an entry
+PULLS, LOG_DET, LIMIT = range(3)  # of a cell; it splits when pulls + 1 exceed the limit
+START, SIZE, OFFSET, LEVEL, COORDS = range(5)  # of a cell: first entry, entries, first place of its block, d coordinates
+RUN = 64  # entries of a row come in runs of this many, so that a maximum can be found in two short passes
+_NOBODY, _NOTHING = (-1, 0), (-torch.inf, 0.0, 0.0, 0.0)
+
+
+@dataclass
+class Taken:
+    """Some cells gathered into one padded batch: `k` cells, `P` the largest. Padded places hold nothing (mean −∞).
+
+    Attributes:
+        cells: `k`, places of the cells in their flat tensors.
+        start: `k`, first entry of each cell.
+        numbers: `4 x k x P`, of the entries.
+        facts: `3 x k`, of the cells.
+        block: `k x P x P`, leverage-scale covariances; zero where padded.
+        entries: Where `numbers` came from; `places`: where `block` came from. None for a single cell, which is a view.
+    """
+
+    cells: Tensor
+    start: Tensor
+    numbers: Tensor
+    facts: Tensor
+    block: Tensor
+    entries: Tensor | None = None
+    places: Tensor | None = None
+
+
+class Cells(nn.Module):
+    """A pool of cells. An entry is an arm in a cell; a cell of p entries owns p² places for their joint covariance.
+
+    Entries and cells are laid out row by row, so that what is asked of every entry is one pass over `B x E`; blocks lie in one
+    line. Entry 0 of a row and block place 0 are spare: they hold nothing, padding reads and writes them. Children take
+    the place of the cell that split, as far as they fit. Writes are in place, and noted in a journal while there is a snapshot.
+
+    Args:
+        num_rows: B, batch rows.
+        num_arms: A, arms of each row.
+        dim: d, features.
+        memory_budget: Bytes that the blocks may take.
+        device: Where the buffers live.
+
+    Buffers: `numbers` `4 x B x E`, `members` `2 x B x E`, `facts` `3 x B x C`, `layout` `(4 + d) x B x C`, `blocks`, `places`
+    `B x A x H` (entries of each arm, −1 where there is no further one), `used` `2 x B` (entries and cells), `filled`.
+    """
+
+    numbers: Tensor
+    members: Tensor
+    facts: Tensor
+    layout: Tensor
+    blocks: Tensor
+    places: Tensor
+    used: Tensor
+    filled: Tensor
+
+    def __init__(self, num_rows: int, num_arms: int, dim: int, memory_budget: int, device: torch.device | None = None) -> None:
+        super().__init__()
+        self.memory_budget = memory_budget
+        whole, real = torch.zeros((), dtype=torch.int64, device=device), torch.zeros((), dtype=torch.float64, device=device)
+        self.register_buffer("numbers", real.new_tensor(_NOTHING)[:, None, None].repeat(1, num_rows, 1))
+        self.register_buffer("members", whole.new_tensor(_NOBODY)[:, None, None].repeat(1, num_rows, 1))
+        self.register_buffer("facts", real.repeat(3, num_rows, 1))
+        self.register_buffer("layout", whole.repeat(4 + dim, num_rows, 1))
+        self.register_buffer("blocks", real.repeat(1))
+        self.register_buffer("places", whole.repeat(num_rows, num_arms, 1) - 1)
+        self.register_buffer("used", whole.new_tensor([1, 0]).unsqueeze(-1).repeat(1, num_rows))
+        self.register_buffer("filled", whole + 1)
+        self._journal: list[tuple[Tensor, Tensor | slice, Tensor]] | None = None
+
+    # ------------------------------------------------------------------ reading
+
+    def log_det(self) -> Tensor:
+        """log det(I + K/λ) of every cell, `B x C` (0 where there is none)."""
+        return self.facts[LOG_DET, :, : int(self.used[1].max())]
+
+    def flat(self, name: str) -> Tensor:
+        """A buffer with one line a quantity: rows and places in one."""
+        buffer: Tensor = getattr(self, name)
+        return buffer.view(buffer.shape[0], -1)
+
+    def flat_entries(self, cells: Tensor) -> tuple[Tensor, Tensor]:
+        """Places of the entries of `k` cells, `k x P`, the spare one where padded, and which of them are not padding."""
+        start, size = self.flat("layout")[: SIZE + 1, cells]
+        place = torch.arange(int(size.max()), device=size.device)
+        inside = place < size.unsqueeze(-1)
+        row = cells // self.layout.shape[-1] * self.members.shape[-1]
+        return row.unsqueeze(-1) + torch.where(inside, start.unsqueeze(-1) + place, 0), inside
+
+    def holding(self, arm: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Batch row, column and entry of every entry of arms (`B x q`, −1 where padded), in order of row and column."""
+        H = self.places.shape[-1]
+        held = self.places.gather(1, arm.clamp_min(0).unsqueeze(-1).expand(*arm.shape, H))
+        row, pull, nth = ((held >= 0) & (arm >= 0).unsqueeze(-1)).nonzero(as_tuple=True)
+        return row, pull, held[row, pull, nth]
+
+    # ------------------------------------------------------------------ writing
+
+    def take(self, cells: Tensor) -> Taken:
+        """Gather cells (`k`, distinct) to be changed and `put_` back. One cell alone is a view, changed where it is."""
+        layout, facts = self.flat("layout")[: OFFSET + 1, cells], self.flat("facts")[:, cells]
+        if cells.shape[0] > 1:
+            entries, inside = self.flat_entries(cells)
+            places = self._flat_places(cells, inside)
+            return Taken(cells, layout[START], self.flat("numbers")[:, entries], facts, self.blocks[places], entries, places)
+        start, p, offset = layout.squeeze(-1).tolist()
+        first = int(cells) // self.layout.shape[-1] * self.members.shape[-1] + start
+        numbers = self._noted(self.flat("numbers"), slice(first, first + p))
+        block = self._noted(self.blocks.view(1, -1), slice(offset, offset + p * p))
+        return Taken(cells, layout[START], numbers.unsqueeze(1), facts, block.view(1, p, p))
+
+    def put_(self, taken: Taken) -> None:
+        """Put back what was taken and changed."""
+        self._write(self.flat("facts"), taken.cells, taken.facts)
+        if taken.entries is not None and taken.places is not None:
+            self._write(self.flat("numbers"), taken.entries, taken.numbers)
+            self._write(self.blocks.view(1, -1), taken.places, taken.block)
+
+    def write_fit_(self, cells: Tensor, numbers: Tensor, log_det: Tensor, block: Tensor) -> None:
+        """Set means and deviations (`2 x k x P`), log determinants (`k`) and covariances (`k x P x P`) of cells."""
+        entries, inside = self.flat_entries(cells)
+        keep, facts = self.flat("numbers")[:, entries], self.flat("facts")[:, cells]
+        keep[:WEIGHT] = torch.where(inside, numbers, keep[:WEIGHT])
+        facts[LOG_DET] = log_det
+        self._write(self.flat("numbers"), entries, keep)
+        self._write(self.flat("facts"), cells, facts)
+        both = inside.unsqueeze(-1) & inside.unsqueeze(-2)
+        self._write(self.blocks.view(1, -1), self._flat_places(cells, inside), torch.where(both, block, 0.0))
+
+    def drop_(self, cells: Tensor) -> None:
+        """Empty cells (`k`); where they lay is then free."""
+        entries, inside = self.flat_entries(cells)
+        entries = entries[inside]
+        E, (A, H) = self.members.shape[-1], self.places.shape[1:]
+        pair = entries // E * A + self.flat("members")[ARM, entries]
+        nth = (self.places.view(-1, H)[pair] == (entries % E).unsqueeze(-1)).byte().argmax(dim=-1)
+        self._write(self.places.view(1, -1), pair * H + nth, torch.full_like(nth, -1))
+        self._write(self.flat("numbers"), entries, self.numbers.new_tensor(_NOTHING).unsqueeze(-1).expand(-1, *entries.shape))
+        self._write(self.flat("members"), entries, self.members.new_tensor(_NOBODY).unsqueeze(-1).expand(-1, *entries.shape))
+        self._write(self.flat("facts"), cells, torch.zeros_like(self.flat("facts")[:, cells]))
+        self._write(self.flat("layout"), cells, torch.zeros_like(self.flat("layout")[:, cells]))
+
+    def add_(
+        self, row: Tensor, root: Tensor, room: Tensor, facts: Tensor, shape: Tensor, group: Tensor, arm: Tensor, numbers: Tensor
+    ) -> Tensor:
+        """Add k cells, in the room of a dropped one where they fit; their blocks are still to be written.
+
+        Args:
+            row: `k`, batch row of each cell, not decreasing; `root`, the dropped cell whose room it may take, likewise.
+            room: `4 x roots`, number, first entry, entries and first block place of each dropped cell (0 entries for none).
+            facts: `3 x k`.
+            shape: `(1 + d) x k`, level and coordinates.
+            group: `n`, cell of each entry, not decreasing; `arm`: `n`; `numbers`: `4 x n`.
+
+        Returns:
+            Their places, `k`, valid until the pool grows.
+
+        Raises:
+            ArgumentError: If the blocks no longer fit the memory budget.
+        """
+        size = torch.bincount(group, minlength=row.shape[0])
+        squares, (B, roots) = size * size, (self.used.shape[-1], room.shape[-1])
+        cell_there, start_there, size_there, offset_there = room[:, root]
+        fits = (sum_by(size, root, roots) <= room[2]) & (sum_by(squares, root, roots) <= room[2].square())
+        fits, inherits = fits[root], size_there > 0
+        inherits[1:] &= root[1:] != root[:-1]  # the first child of a cell is known by its number
+        more, extra, new = torch.where(fits, 0, size), torch.where(fits, 0, squares), (~inherits).long()
+        start = torch.where(fits, start_there + sum_before(size, root), self.used[0, row] + sum_before(more, row))
+        cell = torch.where(inherits, cell_there, self.used[1, row] + sum_before(new, row))
+        offset = torch.where(fits, offset_there + sum_before(squares, root), self.filled + extra.cumsum(0) - extra)
+        self._reserve(self.used + torch.stack([sum_by(more, row, B), sum_by(new, row, B)]), self.filled + extra.sum())
+        at = row * self.layout.shape[-1] + cell
+        self._write(self.flat("layout"), at, torch.cat([torch.stack([start, size, offset]), shape]))
+        self._write(self.flat("facts"), at, facts)
+        entry = start[group] + torch.arange(group.shape[0], device=group.device) - (size.cumsum(0) - size)[group]
+        where = row[group] * self.members.shape[-1] + entry
+        self._write(self.flat("numbers"), where, numbers)
+        self._write(self.flat("members"), where, torch.stack([arm, cell[group]]))
+        self._note_places(row[group] * self.places.shape[1] + arm, entry)
+        return at
+
+    def repeat_(self, times: int) -> Cells:
+        """Make `times` batch rows of one, each with blocks of its own."""
+        blocks = int(self.filled) - 1
+        self._check_budget(1 + blocks * times)
+        for name in ("numbers", "members", "facts", "layout", "places", "used"):
+            buffer = getattr(self, name)
+            setattr(self, name, torch.cat([buffer] * times, dim=0 if name == "places" else 1))
+        self.layout[OFFSET] += blocks * torch.arange(times, device=self.blocks.device).unsqueeze(-1)
+        self.blocks = torch.cat([self.blocks[:1], self.blocks[1 : 1 + blocks].repeat(times)])
+        self.filled = 1 + times * (self.filled - 1)
+        return self
+
+    # ------------------------------------------------------------------ going back, growing, moving
+
+    def snapshot(self) -> Callable[[], None]:
+        """A way back, while it is the latest one. It costs nothing but notes of what is overwritten from here on."""
+        kept, earlier = dict(self._buffers), self._journal
+        journal: list[tuple[Tensor, Tensor | slice, Tensor]] = []
+        self._journal = journal
+
+        def restore() -> None:
+            require(self._journal is journal, "only the latest snapshot of the cells can be restored.", StateError)
+            for flat, where, old in reversed(journal):
+                flat[:, where] = old
+            self._buffers.update(kept)
+            self._journal = earlier
+
+        return restore
+
+    def _note_places(self, pair: Tensor, entry: Tensor) -> None:
+        """Note further entries (`n`) of arms (`n`, row · A + arm)."""
+        H = self.places.shape[-1]
+        pairs, inverse = torch.unique(pair, return_inverse=True)
+        lines = lines_of(inverse, pairs.shape[0])
+        fresh = torch.where(lines >= 0, entry[lines], -1)
+        every = torch.cat([self.places.view(-1, H)[pairs], fresh], dim=-1).sort(dim=-1, descending=True).values
+        most = int((every >= 0).sum(dim=-1).max())
+        if most > H:
+            self.places, H = nn.functional.pad(self.places, (0, most - H), value=-1), most
+        every = nn.functional.pad(every, (0, max(0, H - every.shape[-1])), value=-1)[:, :H]
+        self._write(self.places.view(1, -1), pairs.unsqueeze(-1) * H + torch.arange(H, device=pair.device), every)
+
+    def _reserve(self, used: Tensor, filled: Tensor) -> None:
+        """Room for this many entries and cells a row (`2 x B`) and block places."""
+        (entries, cells), (E, S) = used.amax(dim=-1).tolist(), (self.members.shape[-1], self.blocks.shape[0])
+        if entries > E:
+            more = -(-max(entries, E + E // 2) // RUN) * RUN - E
+            for name, dead in (("numbers", _NOTHING), ("members", _NOBODY)):
+                buffer: Tensor = getattr(self, name)
+                spare = buffer.new_tensor(dead)[:, None, None].expand(*buffer.shape[:2], more)
+                setattr(self, name, torch.cat([buffer, spare], dim=-1))
+        if cells > (C := self.layout.shape[-1]):  # as many as entries: no row has more
+            more = self.members.shape[-1] - C
+            self.facts, self.layout = nn.functional.pad(self.facts, (0, more)), nn.functional.pad(self.layout, (0, more))
+        if int(filled) > S:
+            self._check_budget(int(filled))
+            self.blocks = nn.functional.pad(self.blocks, (0, max(int(filled), min(S + S // 2, self.memory_budget // 8)) - S))
+        self.used, self.filled = used, filled
+
+    def _check_budget(self, numbers: int) -> None:
+        if 8 * numbers > self.memory_budget:
+            raise ArgumentError(
+                f"the covariances of the cells need {8 * numbers} bytes, more than memory_budget={self.memory_budget}: set "
+                f"memory_budget to at least {8 * numbers}, or use fewer arms, or a longer horizon (smaller cells)."
+            )
+
+    def _flat_places(self, cells: Tensor, inside: Tensor) -> Tensor:
+        place = torch.arange(inside.shape[-1], device=inside.device)
+        size, offset = self.flat("layout")[SIZE : OFFSET + 1, cells].unsqueeze(-1)
+        lines = torch.where(inside, offset + place * size, 0).unsqueeze(-1)
+        return torch.where(inside.unsqueeze(-2) & (lines > 0), lines + place, 0)
+
+    def _noted(self, flat: Tensor, where: Tensor | slice) -> Tensor:
+        """What is there, noted in the journal."""
+        there = flat[:, where]
+        if self._journal is not None:
+            self._journal.append((flat, where, there.clone()))
+        return there
+
+    def _write(self, flat: Tensor, where: Tensor, values: Tensor) -> None:
+        if self._journal is not None:
+            self._journal.append((flat, where, flat[:, where]))
+        flat[:, where] = values
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        for name in self._buffers:
+            if prefix + name in state_dict:  # sizes follow the data
+                setattr(self, name, torch.empty_like(state_dict[prefix + name], device=self.blocks.device))
+        self._journal = None
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Cells:
+        self._journal = None
+        super()._apply(fn, recurse)
+        return self

@@ -1,0 +1,147 @@
+"""A box covered by closed cubes that split: which cells touch a point, and when a cell is due to split."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from torchbandits.errors import ArgumentError
+from torchbandits.types import Points
+
+EDGE = 1e-9  # a point closer to the edge of a cell than this many of its sides lies on the edge
+_FINEST = 2.0**40  # cells a side beyond which nothing splits: a side is then below the rounding of a coordinate
+
+
+class Cover(nn.Module):
+    r"""Closed cubes over a box, mapped to the unit cube: unit = (x − lower)/(upper − lower), 0 where the box has no extent.
+
+    The first cover is a grid of ⌈T^{q/d}⌉ cells a side, q = d(d+1)/(d(d+2)+2ν). A cell of side ρ with n pulls splits into
+    2^d closed children as soon as
+
+    .. math:: \rho^{-1/b} < n + 1, \quad b = (d+1)/(d+2\nu).
+
+    A cell is its level (times it was halved) and d integer coordinates g: it holds the points whose unit coordinates,
+    times the cells a side at its level, lie in [g, g + 1]; those on an edge belong to every cell that touches them.
+
+    Args:
+        lower: `rows x d`, corner of the box in the units of the arms (one row, or one a batch row).
+        upper: `rows x d`, the opposite corner.
+        nu: Smoothness ν > 0 of the kernel.
+        horizon: T, number of pulls to come.
+
+    Source: Janz, Burt & González 2020, section 4.
+    """
+
+    lower: Tensor
+    extent: Tensor
+
+    def __init__(self, lower: Tensor, upper: Tensor, nu: float, horizon: int) -> None:
+        super().__init__()
+        d = lower.shape[-1]
+        self.register_buffer("lower", lower.double(), persistent=False)
+        self.register_buffer("extent", (upper.double() - lower.double()), persistent=False)
+        self.cells_a_side = max(1, math.ceil(horizon ** ((d + 1) / (d * (d + 2) + 2 * nu)) - 1e-9))
+        self.growth = (d + 2 * nu) / (d + 1)  # 1/b
+
+    @property
+    def dim(self) -> int:
+        """Number of features d."""
+        return self.lower.shape[-1]
+
+    def extra_repr(self) -> str:
+        """The map to the unit cube, the first grid and the rule."""
+        lower, upper = self.lower, self.lower + self.extent
+        box = f"lower={lower.squeeze(0).tolist()}, upper={upper.squeeze(0).tolist()}"
+        rule = f"{self.cells_a_side} cells a side at first, a cell splits when side^(-{self.growth:.4g}) < pulls + 1"
+        return f"unit = (x - lower)/(upper - lower), {box}; {rule}"
+
+    def scaled(self, points: Points, row: Tensor) -> Tensor:
+        """Coordinates in sides of the first grid, 0 to `cells_a_side`, of `n x d` points in the given batch rows (`n`).
+
+        Raises:
+            ArgumentError: If a point lies outside the box; the message names the bounds that would hold them all.
+        """
+        x = points.double()
+        several = self.lower.shape[0] > 1
+        lower, extent = (self.lower[row], self.extent[row]) if several else (self.lower, self.extent)
+        with torch.no_grad():
+            rounding = 8 * torch.finfo(points.dtype).eps * torch.maximum(lower.abs(), (lower + extent).abs())
+            slack = EDGE * extent + rounding
+            outside = (x < lower - slack) | (x > lower + extent + slack)
+        if bool(outside.any()):
+            corners = torch.cat([x.detach(), self.lower, self.lower + self.extent])
+            raise ArgumentError(
+                f"{int(outside.any(dim=-1).sum())} points lie outside the box that is covered; bounds that hold them all: "
+                f"[{corners.amin(0).tolist()}, {corners.amax(0).tolist()}]."
+            )
+        unit = torch.where(extent > 0, (x - lower) / torch.where(extent > 0, extent, 1.0), 0.0)
+        return unit.clamp(0, 1) * self.cells_a_side
+
+    def limit(self, level: Tensor) -> Tensor:
+        """Pulls, plus one, beyond which a cell of this level splits: ρ^(−1/b); infinite for the finest."""
+        side = self.cells_a_side * torch.exp2(level.double())
+        # Where ρ^(−1/b) is a whole number, rounding must not decide.
+        return torch.where(side < _FINEST, side**self.growth * (1 + 1e-12), torch.inf)
+
+    def touching(self, scaled: Tensor, level: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
+        """The cells of a level that hold each point.
+
+        Args:
+            scaled: `n x d`, what `scaled` returned.
+            level: `n`, integers.
+            low: `n x d`, smallest coordinates of cells to consider; `high`, the largest.
+
+        Returns:
+            Point indices and cell coordinates, `m` and `m x d`, one line a pair. Cost O(m d).
+        """
+        y = torch.ldexp(scaled, level.unsqueeze(-1))
+        coords = torch.maximum(torch.minimum(y.floor().long(), high), low)
+        point = torch.arange(y.shape[0], device=y.device)
+        for j in range(self.dim):
+            at, own = y[point, j], coords[:, j]
+            step = ((own + 1 - at <= EDGE) & (own < high[point, j])).long()
+            step = step - ((at - own <= EDGE) & (own > low[point, j])).long()
+            edge = step.nonzero().squeeze(-1)
+            if edge.numel():
+                other = coords[edge]
+                other[:, j] += step[edge]
+                point, coords = torch.cat([point, point[edge]]), torch.cat([coords, other])
+        y = y[point]
+        inside = ((y >= coords - EDGE) & (y <= coords + 1 + EDGE)).all(dim=-1)
+        return point[inside], coords[inside]
+
+    def first(self, scaled: Tensor) -> tuple[Tensor, Tensor]:
+        """The cells of the first grid that hold each of `n x d` points: pairs as in `touching`."""
+        zero = torch.zeros(scaled.shape[0], dtype=torch.int64, device=scaled.device)
+        low = zero.unsqueeze(-1).expand(scaled.shape)
+        return self.touching(scaled, zero, low, low + self.cells_a_side - 1)
+
+    def refine(
+        self, root: Tensor, level: Tensor, coords: Tensor, scaled: Tensor, weight: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Split cells until none of them is due, children without points dropped.
+
+        Args:
+            root: `n`, the cell that each point's cell descends from; `level` and `coords` (`n x d`) are its cell.
+            scaled: `n x d` points, grouped by no order.
+            weight: `n`, pulls of each point.
+
+        Returns:
+            `source` (`m`, which point each line is), `group` (`m`, its cell) and the cells, `k x (2 + d)` integers (root,
+            level, coordinates) in lexicographic order; lines are in order of cell, then of point. Cost O(m d log m) a level.
+        """
+        source = torch.arange(root.shape[0], device=root.device)
+        key = torch.cat([root.unsqueeze(-1), level.unsqueeze(-1), coords], dim=-1)
+        while True:
+            cells, group = torch.unique(key, dim=0, return_inverse=True)
+            pulls = weight.new_zeros(cells.shape[0]).index_add_(0, group, weight[source])
+            due = (self.limit(cells[:, 1]) < pulls + 1)[group]
+            if not bool(due.any()):
+                order = torch.argsort(group * root.shape[0] + source)
+                return source[order], group[order], cells
+            split, low = key[due], 2 * key[due][:, 2:]
+            point, finer = self.touching(scaled[source[due]], split[:, 1] + 1, low, low + 1)
+            children = torch.cat([split[point, :1], split[point, 1:2] + 1, finer], dim=-1)
+            source, key = torch.cat([source[~due], source[due][point]]), torch.cat([key[~due], children])

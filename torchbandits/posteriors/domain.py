@@ -1,0 +1,95 @@
+"""What cells are made of: the arms of every batch row, their box and its cover, and the kernel of every row."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import gpytorch
+import torch
+from torch import Tensor, nn
+
+from torchbandits.errors import NonFiniteError, ShapeError, require
+from torchbandits.posteriors.cover import Cover
+from torchbandits.types import Arms
+
+
+class Domain(nn.Module):
+    """Arms, cover and kernel, read by flat lists of batch rows and arms.
+
+    Args:
+        kernel: Any GPyTorch kernel; deep-copied.
+        arms: `A x d` or `batch_shape x A x d`; held, not saved.
+        first: Lowest equal arm of each arm, or None where all differ.
+        batch_shape: Leading dimensions.
+        nu: Smoothness of the kernel.
+        horizon: Pulls to come.
+        bounds: `2 x d` corners of the box, or None for the bounding box of the arms (of each batch row).
+    """
+
+    arms: Tensor
+    first: Tensor | None
+
+    def __init__(
+        self,
+        kernel: gpytorch.kernels.Kernel,
+        arms: Arms,
+        first: Tensor | None,
+        batch_shape: torch.Size,
+        nu: float,
+        horizon: int,
+        bounds: Tensor | None,
+    ) -> None:
+        super().__init__()
+        self.kernel = copy.deepcopy(kernel).to(dtype=torch.float64, device=arms.device)
+        self.kernel.requires_grad_(False)
+        self.batch_shape = torch.Size(batch_shape)
+        self.register_buffer("arms", self._rows(arms, 2), persistent=False)
+        self.register_buffer("first", None if first is None else self._rows(first, 1), persistent=False)
+        box = bounds.to(arms.device) if bounds is not None else torch.stack([self.arms.amin(1), self.arms.amax(1)])
+        self.cover = Cover(box[0].reshape(-1, self.dim), box[1].reshape(-1, self.dim), nu, horizon)
+
+    @property
+    def dim(self) -> int:
+        """Number of features d."""
+        return self.arms.shape[-1]
+
+    @property
+    def rows(self) -> int:
+        """Batch rows B."""
+        return self.batch_shape.numel()
+
+    @property
+    def shared(self) -> bool:
+        """Whether all batch rows have the same arms and the same kernel."""
+        return self.arms.shape[0] == 1 and not self.kernel.batch_shape
+
+    def distinct(self) -> Tensor:
+        """Arms that are the first of their equals, `1 x A` or `B x A` booleans."""
+        own = torch.arange(self.arms.shape[-2], device=self.arms.device)
+        return (own >= 0).unsqueeze(0) if self.first is None else self.first == own
+
+    def points(self, row: Tensor, arm: Tensor) -> Tensor:
+        """Features of arms of batch rows (broadcast with each other), float64."""
+        return (self.arms[0, arm] if self.arms.shape[0] == 1 else self.arms[row, arm]).double()
+
+    def kernel_of(self, row: Tensor) -> gpytorch.kernels.Kernel:
+        """The kernel of each of `k` batch rows, as one kernel of batch shape `k`."""
+        if not self.kernel.batch_shape:
+            return self.kernel
+        return self.kernel.expand_batch(self.batch_shape)[torch.unravel_index(row, self.batch_shape)]
+
+    def checked(self, points: Any) -> Tensor:
+        """Finite floating-point points, `batch_shape x n x d`, float64."""
+        if not isinstance(points, Tensor) or not points.is_floating_point() or points.dim() < 2 or points.shape[-1] != self.dim:
+            got = f"{points.dtype} {tuple(points.shape)}" if isinstance(points, Tensor) else type(points).__name__
+            raise ShapeError(f"points must be floating point, batch_shape x n x {self.dim}, got {got}.")
+        require(bool(torch.isfinite(points).all()), "points have a NaN or infinite feature.", NonFiniteError)
+        return points.double().expand(*self.batch_shape, *points.shape[-2:])
+
+    def _rows(self, tensor: Tensor, trailing: int) -> Tensor:
+        """With one leading dimension: 1 where all batch rows share it, else B."""
+        if tensor.dim() == trailing:
+            return tensor.unsqueeze(0)
+        own = tensor.shape[tensor.dim() - trailing :]
+        return tensor.expand(*self.batch_shape, *own).reshape(-1, *own)

@@ -1,0 +1,44 @@
+"""Sums and places within groups of a flat tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+_CHUNK = 1 << 23  # most numbers of a padded batch of square matrices
+
+
+def lines_of(group: Tensor, groups: int) -> Tensor:
+    """Lines of each group, in order: `groups x most` from `n` group numbers, −1 where padded. Cost O(n log n)."""
+    order = torch.argsort(group, stable=True)
+    count = torch.bincount(group, minlength=groups)
+    rank = torch.arange(group.shape[0], device=group.device) - (count.cumsum(0) - count)[group[order]]
+    lines = order.new_full((groups, int(count.max()) if groups else 0), -1)
+    lines[group[order], rank] = order
+    return lines
+
+
+def sum_by(values: Tensor, group: Tensor, groups: int) -> Tensor:
+    """Sums of `n` values over each group, `groups`."""
+    return values.new_zeros(groups).index_add_(0, group, values)
+
+
+def sum_before(values: Tensor, group: Tensor) -> Tensor:
+    """Sum of the earlier values of the same group, `n`; group numbers do not decrease."""
+    earlier, count = values.cumsum(0) - values, torch.bincount(group)
+    return earlier - earlier[(count.cumsum(0) - count)[group]]
+
+
+def chunks(size: Tensor) -> Iterator[Tensor | slice]:
+    """Parts of `k` square matrices that, padded to their largest, are not too many numbers; those of a size go together."""
+    k, most = size.shape[0], int(size.max()) if size.shape[0] else 0
+    if k * most * most <= _CHUNK or k == 1:
+        yield slice(None)
+        return
+    order, start = size.argsort(descending=True, stable=True), 0
+    while start < k:
+        step = max(1, _CHUNK // max(1, int(size[order[start]])) ** 2)
+        yield order[start : start + step]
+        start += step

@@ -154,6 +154,7 @@ def _exact_table(opening: Opening) -> ArmTable:
         posterior.add_(posterior.append_(statistics.points, statistics.mask), statistics.weights, nothing, nothing)
         rows.row_of_arm, rows.arm_of_row = opening.rows.row_of_arm, opening.rows.arm_of_row
         table.sweep_()
+        posterior.invalidate_()
     index, counts = opening.pending
     for place in range(index.shape[-1]):
         part = slice(place, place + 1)
@@ -169,6 +170,7 @@ def _pull_(table: ArmTable, arm: Tensor, counts: Tensor) -> None:
     table.update_(arm, counts, posterior.targets_of(counts, nothing), cross)
     if table.needs_sweep():
         table.sweep_()
+        posterior.invalidate_()
 
 
 def draw_uniform(num_arms: int, count: Sequence[int], generators: Sequence[torch.Generator], offered: Tensor | None) -> Tensor:

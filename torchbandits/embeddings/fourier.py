@@ -177,7 +177,7 @@ class QuadratureFourier(FeatureMap):
         lengthscale = spectrum.lengthscale.to(arms.device).expand(*spectrum.lengthscale.shape[:-1], dim)
         span = (arms.amax(dim=-2) - arms.amin(dim=-2)).double() / lengthscale
         spans = span.reshape(-1, dim).amax(dim=0).tolist()
-        rules = [fewest_nodes(s, self.tolerance / dim) for s in spans]
+        rules = [fewest_nodes(s, 0.9 * self.tolerance / dim) for s in spans]  # errors of a product add up to second order
         counts = [len(nodes) for nodes, _ in rules]
         size = math.prod(counts)  # both signs of a node give one pair of features, so this many features in all
         if size > self.max_features:

@@ -49,8 +49,11 @@ def _learn_exact(state: State, summed: tuple[Tensor, Tensor, Tensor, Tensor], le
     state.add_gains_(table.leverage.gather(-1, distinct.clamp_min(0)), counts)
     state._buffers["log_det"] = state.log_det + table.update_(distinct, counts, posterior.targets_of(counts, sums), cross)
     if table.needs_sweep():
+        warm = posterior.factorised
         table.sweep_()
         state.log_det = posterior.log_det
+        if not warm:  # nobody looks at the posterior: factors would only cost O(u²) a pull from now on
+            posterior.invalidate_()
 
 
 def _learn_sparse(state: State, memory: Memory, summed: tuple[Tensor, Tensor, Tensor, Tensor]) -> None:

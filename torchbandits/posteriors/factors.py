@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from torchbandits.embeddings import Fourier, Nystrom, kernel_matrix
+from torchbandits.linalg import shrinkage_root
 from torchbandits.posteriors.regression import Regression
 from torchbandits.posteriors.statistics import Statistics
 from torchbandits.types import PickMask, Points, Rect
@@ -68,6 +69,17 @@ class Factors:
         nothing = torch.zeros_like(statistics.mask[..., :0], dtype=torch.int64)
         regression = Regression(Z_mu.mT, statistics.weights, targets, regularization)
         return Factors(nothing, nothing.bool(), embedding, Z_mu, regression)
+
+    def sweep(self, weights: Tensor, regularization: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Dictionary rows, their mask, N and a, as `GaussianProcess.sweep_factors` says, for `batch_shape x u` weights."""
+        pulled = (self.features * weights.clamp_min(0).sqrt().unsqueeze(-2)).mT
+        padding = None if bool(self.mask.all()) else ~self.mask
+        Q = shrinkage_root(self.regression.precision.current_factor, pulled, regularization, padding)
+        # Any N with this N Nᵀ will do: the triangular one saves nearly half of the sweep's products.
+        root, inside = self.nystrom.root, self.mask.unsqueeze(-1)
+        N = torch.linalg.qr(root.lift(Q).mT, mode="r").R.mT
+        a = root.lift(self.regression.coefficients)
+        return self.rows, self.mask, torch.where(inside, N, 0.0), torch.where(inside, a, 0.0)
 
     def grown(self, points: Points, new: PickMask, rows: Tensor, sparse: bool) -> Factors | None:
         """The factors after new points, in O(m²) each; None where a refit is due (a dictionary that grows by several points, or

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from torchbandits.embeddings import Fourier
 from torchbandits.errors import NonFiniteError, ShapeError, require
-from torchbandits.linalg import shrinkage_root
 from torchbandits.posteriors.factors import Factors
 from torchbandits.posteriors.regression import Conditioning
 from torchbandits.posteriors.statistics import Statistics
@@ -221,16 +220,7 @@ class GaussianProcess(nn.Module):
         with N Nᵀ = R(I/λ − V⁻¹)Rᵀ and a = R w. `rows`, `mask` are `batch_shape x m`, N is `batch_shape x m x m`, a is
         `batch_shape x m x c`. Cost O(u m² + m³).
         """
-        fit = self.fit(gram)
-        pulled = (fit.features * self.statistics.weights.clamp_min(0).sqrt().unsqueeze(-2)).mT
-        padding = None if bool(fit.mask.all()) else ~fit.mask
-        Q = shrinkage_root(fit.regression.precision.current_factor, pulled, self.regularization, padding)
-        # Any N with this N Nᵀ will do: the triangular one saves nearly half of the sweep's products.
-        root = fit.nystrom.root
-        N = torch.linalg.qr(root.lift(Q).mT, mode="r").R.mT
-        a = root.lift(fit.regression.coefficients)
-        inside = fit.mask.unsqueeze(-1)
-        return fit.rows, fit.mask, torch.where(inside, N, 0.0), torch.where(inside, a, 0.0)
+        return self.fit(gram).sweep(self.statistics.weights, self.regularization)
 
     def leverage(self, points: Points) -> Tensor:
         """Variance / λ at any points given the rewards told, `batch_shape x n`; pending pulls do not count."""
@@ -256,6 +246,11 @@ class GaussianProcess(nn.Module):
         precision = self.fit().regression.precision
         return precision.log_det - precision.matrix.shape[-1] * math.log(self.regularization)
 
+    @property
+    def factorised(self) -> bool:
+        """Whether the factors are at hand, and kept up to date."""
+        return self._fit is not None
+
     def snapshot(self) -> Callable[[], None]:
         """A way back to the factors of this moment (the buffers are the caller's)."""
         fit = None if self._fit is None else replace(self._fit, regression=self._fit.regression.detached())
@@ -265,10 +260,9 @@ class GaussianProcess(nn.Module):
 
         return restore
 
-    def invalidate_(self) -> GaussianProcess:
+    def invalidate_(self) -> None:
         """Drop the factors, for instance after a change of the kernel's hyper-parameters."""
         self._fit = None
-        return self
 
     def _pending_directions(self, points: Points, z: Rect) -> Tensor:
         """Directions of the pending pulls at `points`: their squares come off the leverage."""

@@ -1,0 +1,108 @@
+"""The two fast lanes of an exact table: the kept covariance and columns evaluated ahead give the picks of the plain lane."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from problems import BOUNDED, COMMON, NOISE_STD, Problem, generator, rbf
+
+import torchbandits as tb
+from torchbandits.arms import directions as module
+
+
+def run(policy, problem: Problem, pulls: int) -> tuple[list[int], tb.Bandit]:
+    bandit = tb.Bandit(policy, problem.tensor, generator=generator(0))
+    return [i for batch in problem.play(bandit, pulls) for i in batch], bandit
+
+
+@pytest.mark.parametrize("policy", ["gp_ucb", "igp_ucb", "gp_bucb"])
+@pytest.mark.parametrize("near", [0, 10])
+def test_all_lanes_pick_the_same_arms(policy, near, monkeypatch):
+    problem = Problem(seed=3, a=120, duplicates=5, near_duplicates=near)
+    options = COMMON if policy == "gp_ucb" else BOUNDED
+    lanes = {}
+    for lane, (arms, most) in {"kept": (1024, 64), "ahead": (0, 64), "plain": (0, 0)}.items():
+        monkeypatch.setattr(module, "_DENSE_ARMS", arms)
+        if not most:  # nobody to look ahead for
+            monkeypatch.setattr(module.Directions, "_expected", lambda self, slot: None)
+            monkeypatch.setattr(
+                module.Directions, "_look_ahead", lambda self, slot, _: self._without(self._prior(slot), slot, 0)
+            )
+        picks, bandit = run(getattr(tb, policy)(rbf(0.2), **options), problem, 180)
+        table = bandit._state.table
+        assert table is not None
+        assert table.directions is not None
+        assert table.directions.dense == (lane == "kept")
+        lanes[lane] = picks
+        lam = bandit.posterior.regularization
+        bandit.posterior.invalidate_()
+        marginals = bandit.posterior(problem.tensor)
+        np.testing.assert_allclose(lam * table.leverage.numpy(), marginals.variance.numpy(), rtol=1e-6, atol=1e-11)
+        np.testing.assert_allclose(table.mean().numpy(), marginals.mean.numpy(), rtol=0, atol=1e-7)
+    assert lanes["kept"] == lanes["plain"]
+    assert lanes["ahead"] == lanes["plain"]
+
+
+def test_columns_ahead_are_used():
+    """On a spread-out problem most pulled arms were expected."""
+    problem = Problem(seed=4, a=2000)
+    bandit = tb.Bandit(tb.gp_ucb(rbf(0.1), **COMMON), problem.tensor, generator=generator(0))
+    table = bandit._state.table
+    assert table is not None
+    assert table.directions is not None
+    misses = []
+    plain = module.Directions._look_ahead
+    module.Directions._look_ahead = lambda self, slot, leaders: misses.append(1) or plain(self, slot, leaders)  # type: ignore[assignment]
+    try:
+        problem.play(bandit, 200)
+    finally:
+        module.Directions._look_ahead = plain  # type: ignore[method-assign]
+    assert 0 < len(misses) < 100
+
+
+def test_a_kept_covariance_survives_a_failed_tell_at_any_point_of_its_block(monkeypatch):
+    """Directions are taken off the covariance in place: going back must not take them off twice."""
+    problem = Problem(seed=5, a=60)
+    policy = tb.gp_ucb(rbf(), **COMMON)
+    bandit, twin = (tb.Bandit(policy, problem.tensor, generator=generator(0)) for _ in range(2))
+
+    def fail(*_: object) -> None:
+        raise tb.errors.NumericalError("on purpose")
+
+    for pull in range(140):
+        selection = bandit.ask()
+        twin.ask()
+        with monkeypatch.context() as patch:
+            patch.setattr(bandit, "_report", fail)
+            with pytest.raises(tb.errors.NumericalError):
+                bandit.tell(selection, torch.tensor([1e3], dtype=torch.float64))
+        for b in (bandit, twin):
+            b.tell(selection, problem.rewards(pull, selection.index))
+    table, other = (b._state.table for b in (bandit, twin))
+    assert table is not None
+    assert other is not None
+    torch.testing.assert_close(table.leverage, other.leverage, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(table.mean(), other.mean(), rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("arms", [60, 1500])
+def test_a_state_saved_anywhere_in_a_block_continues_identically(arms):
+    problem = Problem(seed=6, a=arms)
+    policy = tb.gp_ucb(rbf(0.2), **COMMON)
+    bandit = tb.Bandit(policy, problem.tensor, generator=generator(0))
+    for pulls in (1, 40, 64, 65, 100):
+        problem.play(bandit, pulls)
+        twin = tb.Bandit(policy, problem.tensor, generator=generator(9)).load_state_dict(bandit.state_dict())
+        assert problem.play(twin, 20) == problem.play(bandit, 20)
+
+
+def test_a_long_run_on_few_arms_stays_exact():
+    problem = Problem(seed=7, a=12)
+    bandit = tb.Bandit(tb.gp_ucb(rbf(), **COMMON), problem.tensor, generator=generator(0))
+    problem.play(bandit, 1100)
+    table = bandit._state.table
+    assert table is not None
+    variance = NOISE_STD**2 * table.leverage.numpy()
+    bandit.posterior.invalidate_()
+    np.testing.assert_allclose(variance, bandit.posterior(problem.tensor).variance.numpy(), rtol=1e-8)

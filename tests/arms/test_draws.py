@@ -1,0 +1,131 @@
+"""Draws of the posterior: mean and covariance against the dense joint where they are promised, marginals where not."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import gpytorch
+import numpy as np
+import pytest
+import torch
+from problems import NOISE_STD, Problem, generator, kernel_pair, rbf
+
+import torchbandits as tb
+from torchbandits.arms import draws as module
+
+A, MANY = 30, 3000
+
+
+def polynomial() -> gpytorch.kernels.Kernel:
+    kernel = gpytorch.kernels.PolynomialKernel(power=2).double()
+    kernel.offset = torch.tensor([1.0], dtype=torch.float64)
+    return kernel
+
+
+def told(problem: Problem, kernel: gpytorch.kernels.Kernel, embedding: str, outside: bool = False, **options: Any) -> tb.Bandit:
+    policy = tb.thompson_sampling(kernel, embedding=embedding, noise_std=NOISE_STD, width=tb.widths.Constant(1.0), **options)
+    bandit = tb.Bandit(policy, problem.tensor, generator=generator(1))
+    index = torch.tensor([3, 3, 3, 7, 11, 12, 20, 7])
+    for place in range(len(index)):
+        part = index[place : place + 1]
+        bandit.tell(part, problem.rewards(place, part))
+    if outside:
+        points = torch.tensor([[0.3, 0.9], [1.2, -0.1]], dtype=torch.float64)
+        bandit.observe(points, torch.tensor([2.0, 1.0]), torch.tensor([0.7, -0.4], dtype=torch.float64))
+    return bandit
+
+
+def draws_of(bandit: tb.Bandit, calls: int, size: int, seed: int = 5) -> np.ndarray:
+    g, draws = generator(seed), bandit._state.draws
+    assert draws is not None
+    width = torch.ones((), dtype=torch.float64)
+    return torch.cat([draws.draw([size], width, [g]) for _ in range(calls)]).numpy()
+
+
+def z_scores(values: np.ndarray, mean: np.ndarray, covariance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Standardised errors of the empirical mean and covariance."""
+    n, variance = len(values), np.diag(covariance)
+    z_mean = (values.mean(0) - mean) / np.sqrt(variance / n + 1e-18)
+    centred = values - mean
+    spread = np.sqrt((np.outer(variance, variance) + covariance**2) / n)
+    return z_mean, (centred.T @ centred / n - covariance) / (spread + 1e-12)
+
+
+CASES = {
+    "exact, joint": (lambda: rbf(), "exact", {}, "joint"),
+    "exact, joint, rank 2 kernel": (lambda: kernel_pair("linear")[0], "exact", {}, "joint"),
+    "nystrom, joint": (lambda: rbf(0.2), "nystrom", {"oversampling": 1.0}, "joint"),
+    "qff": (lambda: rbf(), "qff", {}, "features"),
+    "rff": (lambda: kernel_pair("matern32")[0], "rff", {"num_features": 40}, "features"),
+    "exact, fourier": (lambda: kernel_pair("matern52", 0.4)[0], "exact", {}, "fourier"),
+    "nystrom, fourier": (lambda: kernel_pair("scaled", 0.3)[0], "nystrom", {"oversampling": 1.0}, "fourier"),
+}
+
+
+@pytest.mark.parametrize("outside", [False, True])
+@pytest.mark.parametrize("case", CASES)
+def test_draws_have_the_mean_and_covariance_of_the_posterior(case, outside, monkeypatch):
+    make, embedding, options, kind = CASES[case]
+    if kind == "fourier":
+        monkeypatch.setattr(module, "_JOINT_ARMS", 0)
+    problem = Problem(seed=2, a=A)
+    bandit = told(problem, make(), embedding, outside, **options)
+    assert bandit._state.draws is not None
+    assert bandit._state.draws.kind == kind
+    mean = bandit.posterior(problem.tensor).mean.numpy()
+    covariance = bandit.posterior.covariance(problem.tensor).numpy()
+    # Fourier draws of one call share their frequencies: their covariance is that of the posterior over the calls
+    values = draws_of(bandit, 800, 1) if kind == "fourier" else draws_of(bandit, 3, MANY)
+    z_mean, z_covariance = z_scores(values, mean, covariance)
+    assert np.abs(z_mean).max() < 5
+    assert np.abs(z_covariance).max() < (8 if kind == "fourier" else 5.5)  # heavier tails: a mixture of Gaussians
+
+
+@pytest.mark.parametrize("embedding", ["exact", "nystrom"])
+def test_other_kernels_beyond_the_joint_draws_have_the_right_marginals(embedding, monkeypatch):
+    monkeypatch.setattr(module, "_JOINT_ARMS", 0)
+    problem = Problem(seed=2, a=A)
+    bandit = told(problem, polynomial(), embedding)
+    assert bandit._state.draws is not None
+    assert bandit._state.draws.kind == "independent"
+    marginals = bandit.posterior(problem.tensor)
+    values = draws_of(bandit, 2, MANY)
+    n, variance = len(values), marginals.variance.numpy()
+    assert np.abs((values.mean(0) - marginals.mean.numpy()) / np.sqrt(variance / n)).max() < 5
+    assert np.abs(values.var(0) / variance - 1).max() < 6 * math.sqrt(2 / n)
+
+
+def test_the_width_scales_the_deviation_from_the_mean():
+    problem = Problem(seed=2, a=A)
+    bandit = told(problem, rbf(), "exact")
+    draws, mean = bandit._state.draws, bandit.posterior(problem.tensor).mean
+    assert draws is not None
+    one, three = (draws.draw([2], torch.tensor(w, dtype=torch.float64), [generator(3)]) for w in (1.0, 3.0))
+    torch.testing.assert_close(three - mean, 3 * (one - mean), rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("embedding", ["exact", "nystrom", "qff", "rff"])
+def test_each_pick_is_the_best_arm_of_a_draw_and_pending_picks_have_no_say(embedding):
+    """The picks are the argmax of the same draws, made again by hand from the same generator."""
+    problem = Problem(seed=4, a=A)
+    bandit = told(problem, rbf(), embedding, batch_size=6)
+    twin = torch.Generator()
+    twin.set_state(bandit.generators[0].get_state())
+    draws = bandit._state.draws
+    assert draws is not None
+    values = draws.draw([6], torch.ones((), dtype=torch.float64), [twin])
+    assert bandit.ask().index.tolist() == values.argmax(dim=-1).tolist()
+    more = draws.draw([3], torch.ones((), dtype=torch.float64), [twin])
+    assert bandit.ask(more=3).index.tolist()[6:] == more.argmax(dim=-1).tolist()
+
+
+def test_100_000_arms_without_a_square_of_them():
+    """A draw on 10⁵ arms: what it keeps and what it takes is linear in their number."""
+    arms = torch.rand(100_000, 3, generator=generator(0), dtype=torch.float64)
+    policy = tb.thompson_sampling(rbf(0.3), noise_std=NOISE_STD, width=tb.widths.Constant(1.0), num_features=64)
+    bandit = tb.Bandit(policy, arms, generator=generator(1))
+    for _ in range(3):
+        selection = bandit.ask()
+        bandit.tell(selection, torch.sin(selection.points.sum(-1)))
+    assert int(bandit.pulls) == 3

@@ -23,7 +23,7 @@ from torchbandits.experiments.config import ExperimentConfig, load_config, parse
 from torchbandits.experiments.records import load_records
 from torchbandits.experiments.runner import Result, run_experiment, write_results
 from torchbandits.experiments.tables import to_rich
-from torchbandits.policies import CATALOGUE, Entry, markdown_table
+from torchbandits.policies import CATALOGUE, markdown_table
 
 # Plain tracebacks for bugs: expected errors never get that far.
 app = typer.Typer(
@@ -87,9 +87,9 @@ def policies(
         if markdown:
             typer.echo(markdown_table(), nl=False)
         elif name is None:
-            _print_table(("policy", "paper", "guarantee", "cost of a step", "batch", "kernels", "choose it when"), [
-                (e.name, e.paper, e.guarantee, e.cost, e.batch, e.kernels, e.choose) for e in CATALOGUE
-            ])  # fmt: skip
+            lines = [(e.name, e.paper, e.guarantee, e.cost, e.batch, e.kernels, e.choose) for e in CATALOGUE]
+            _print_table({"policy": 0, "paper": 8, "guarantee": 11, "cost of a step": 8, "batch": 4, "kernels": 5,
+                          "choose it when": 11}, lines)  # fmt: skip
             typer.echo("A arms, u distinct arms pulled, m dictionary points or features; T pulls, γ_T information gained.")
             typer.echo("torchbandits policies NAME shows the options of one.")
         else:
@@ -99,12 +99,12 @@ def policies(
 def _describe_policy(name: str) -> None:
     known = {entry.name: entry for entry in CATALOGUE}
     require(name in known, f"unknown policy {name!r}; known: {', '.join(known)}.{nearest(name, known)}")
-    e: Entry = known[name]
+    e = known[name]
     facts = {"paper": e.paper, "guarantee": e.guarantee, "cost of a step": e.cost, "batch": e.batch, "kernels": e.kernels}
     typer.echo(e.summary)
     for key, value in (facts | {"memory": e.memory, "choose it when": e.choose}).items():
         typer.echo(f"{key}: {value}")
-    _print_table(("option", "default", "meaning"), [(o.name, o.default, o.meaning) for o in e.options])
+    _print_table({"option": 0, "default": 0, "meaning": 1}, [(o.name, o.default, o.meaning) for o in e.options])
 
 
 @data_app.command("list")
@@ -152,11 +152,11 @@ def describe(name: Annotated[str, typer.Argument(help="Of a data set, as `data l
             typer.echo(f"{key}: {value}")
 
 
-def _print_table(headers: tuple[str, ...], lines: list[tuple[str, ...]]) -> None:
-    """A table of plain text, its first column never broken."""
-    table = RichTable(box=SIMPLE, padding=(0, 1), collapse_padding=True, leading=1)
-    for header in headers:
-        table.add_column(header, no_wrap=header == headers[0])
+def _print_table(columns: dict[str, int], lines: list[tuple[str, ...]]) -> None:
+    """A table of plain text; `columns` share the room that those of 0 leave, which are never broken."""
+    table = RichTable(box=SIMPLE, padding=(0, 1), collapse_padding=True, pad_edge=False, leading=1, expand=True)
+    for header, ratio in columns.items():
+        table.add_column(header, ratio=ratio or None, no_wrap=not ratio)
     for line in lines:
         table.add_row(*map(Text, line))
     _console().print(table)

@@ -124,19 +124,23 @@ class SrinivasCompact(Width):
 
 @dataclass(frozen=True)
 class _Frequentist(Width, ABC):
-    """What the kernel-bandit widths share: noise, norm bound F, failure probability and λ."""
+    """What the kernel-bandit widths share: noise, norm bound F (one number, or `batch_shape` of them), failure probability
+    and λ."""
 
     noise_std: float
-    norm_bound: float
+    norm_bound: float | Tensor
     delta: float
     regularization: float
 
     def __post_init__(self) -> None:
         _check_delta(self.delta)
-        require(
-            math.isfinite(self.norm_bound) and self.norm_bound >= 0,
-            f"norm_bound must be finite and ≥ 0, got {self.norm_bound}.",
-        )
+        bound = torch.as_tensor(self.norm_bound, dtype=torch.float64)
+        good = bool((torch.isfinite(bound) & (bound >= 0)).all())
+        require(good, f"norm_bound must be finite and ≥ 0, got {self.norm_bound}.")
+
+    def _bound(self, progress: Progress) -> float | Tensor:
+        """The norm bound, where the posterior lives."""
+        return self.norm_bound.to(progress.pulls) if isinstance(self.norm_bound, Tensor) else self.norm_bound
 
     @property
     def _log_inverse_delta(self) -> float:
@@ -158,7 +162,7 @@ class IGP(_Frequentist):
     def __call__(self, progress: Progress) -> Tensor:
         """Grows with the information gained."""
         gain = 0.5 * progress.log_det + 1 + self._log_inverse_delta
-        return self.norm_bound + self.noise_std / math.sqrt(self.regularization) * (2 * gain).sqrt()
+        return self._bound(progress) + self.noise_std / math.sqrt(self.regularization) * (2 * gain).sqrt()
 
 
 @dataclass(frozen=True)
@@ -173,7 +177,7 @@ class KernelUCB(_Frequentist):
     def __call__(self, progress: Progress) -> Tensor:
         """Grows with the information gained."""
         gain = progress.log_det + self._log_inverse_delta
-        return self.norm_bound + self.noise_std / math.sqrt(self.regularization) * (2 * gain).sqrt()
+        return self._bound(progress) + self.noise_std / math.sqrt(self.regularization) * (2 * gain).sqrt()
 
 
 @dataclass(frozen=True)
@@ -196,7 +200,7 @@ class BKB(_Frequentist):
         alpha = (1 + eps) / (1 - eps)
         log = 1 + torch.log1p(progress.kappa2 * progress.pulls / lam)
         inside = 2 * alpha * log * progress.effective_dimension + 2 * self._log_inverse_delta
-        bias = (1 + 1 / math.sqrt(1 - eps)) * self.norm_bound
+        bias = (1 + 1 / math.sqrt(1 - eps)) * self._bound(progress)
         return self.noise_std / math.sqrt(lam) * inside.sqrt() + bias
 
 
@@ -207,7 +211,7 @@ class PracticalBKB(_Frequentist):
     def __call__(self, progress: Progress) -> Tensor:
         """Grows with the effective dimension."""
         inside = torch.log(progress.pulls) * progress.effective_dimension + self._log_inverse_delta
-        return self.norm_bound + self.noise_std / math.sqrt(self.regularization) * inside.sqrt()
+        return self._bound(progress) + self.noise_std / math.sqrt(self.regularization) * inside.sqrt()
 
 
 @dataclass(frozen=True)
@@ -224,7 +228,7 @@ class BBKB(_Frequentist):
     def __call__(self, progress: Progress) -> Tensor:
         """Grows with the batched information gain."""
         inside = progress.batched_log_det_3 + self._log_inverse_delta
-        bound = 2 * self.noise_std / math.sqrt(self.regularization) * inside.sqrt() + (1 + math.sqrt(2)) * self.norm_bound
+        bound = 2 * self.noise_std / math.sqrt(self.regularization) * inside.sqrt() + (1 + math.sqrt(2)) * self._bound(progress)
         return self.ratio_threshold * bound
 
 
@@ -242,4 +246,4 @@ class PracticalBBKB(_Frequentist):
     def __call__(self, progress: Progress) -> Tensor:
         """Grows with the batched information gain."""
         inside = self.ratio_threshold * progress.batched_log_det + self._log_inverse_delta
-        return self.norm_bound + self.noise_std / math.sqrt(self.regularization) * inside.sqrt()
+        return self._bound(progress) + self.noise_std / math.sqrt(self.regularization) * inside.sqrt()

@@ -8,10 +8,12 @@ from torchbandits.policies.bkb import bkb
 from torchbandits.policies.catalogue import CATALOGUE, Entry, markdown_table
 from torchbandits.policies.composed import Composed
 from torchbandits.policies.compressed_gp import compressed_gp
+from torchbandits.policies.epsilon_greedy import epsilon_greedy
 from torchbandits.policies.gp_bucb import gp_bucb
 from torchbandits.policies.gp_ucb import gp_ucb
 from torchbandits.policies.igp_ucb import igp_ucb
 from torchbandits.policies.pi_gp_ucb import pi_gp_ucb
+from torchbandits.policies.regularized_evolution import regularized_evolution
 from torchbandits.policies.rff_ucb import rff_ucb
 from torchbandits.policies.thompson_sampling import thompson_sampling
 from torchbandits.policies.uniform import uniform
@@ -27,12 +29,14 @@ __all__ = [
     "batch_bkb",
     "bkb",
     "compressed_gp",
+    "epsilon_greedy",
     "gp_bucb",
     "gp_ucb",
     "igp_ucb",
     "markdown_table",
     "pi_gp_ucb",
     "registry",
+    "regularized_evolution",
     "rff_ucb",
     "thompson_sampling",
     "uniform",

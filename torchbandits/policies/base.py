@@ -215,7 +215,7 @@ class State(nn.Module):
         self.forget_derived_()
         self.opening = True
         for generator, value in zip(self.generators, state["generators"], strict=True):
-            generator.set_state(value.cpu())
+            generator.set_state(value.cpu().clone())  # a copy: torch reads a view with an offset as garbage
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         for name in ("pending_index", "pending_counts"):

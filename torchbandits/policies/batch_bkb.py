@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gpytorch
+from torch import Tensor
 
 from torchbandits.batching import named_rule
 from torchbandits.memory import LeverageSampling
@@ -15,7 +16,7 @@ def batch_bkb(
     kernel: gpytorch.kernels.Kernel,
     *,
     noise_std: float = 0.01,
-    norm_bound: float = 1.0,
+    norm_bound: float | Tensor = 1.0,
     delta: float = 1e-4,
     oversampling: float = 2.0,
     ratio_threshold: float = 2.0,
@@ -35,7 +36,7 @@ def batch_bkb(
     Args:
         kernel: Kernel of the RKHS that holds the expected reward.
         noise_std: Sub-Gaussian constant ξ of the noise, reward units.
-        norm_bound: F, bound on the RKHS norm.
+        norm_bound: F, bound on the RKHS norm; one number, or one a batch row.
         delta: Failure probability of the bounds.
         oversampling: q̄ ≥ 1; 2 in practice, 72 C̃ log(4t/δ) in theory.
         ratio_threshold: C̃ ≥ 1; 1 gives one pick a batch.

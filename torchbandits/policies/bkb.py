@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gpytorch
+from torch import Tensor
 
 from torchbandits.memory import LeverageSampling
 from torchbandits.policies.composed import Composed
@@ -15,7 +16,7 @@ def bkb(
     kernel: gpytorch.kernels.Kernel,
     *,
     noise_std: float = 0.01,
-    norm_bound: float = 1.0,
+    norm_bound: float | Tensor = 1.0,
     delta: float = 1e-4,
     oversampling: float = 2.0,
     acquisition: str = "ucb",
@@ -33,7 +34,7 @@ def bkb(
     Args:
         kernel: Kernel of the RKHS that holds the expected reward.
         noise_std: Sub-Gaussian constant ξ of the noise, reward units.
-        norm_bound: F, bound on the RKHS norm.
+        norm_bound: F, bound on the RKHS norm; one number, or one a batch row.
         delta: Failure probability of the bounds.
         oversampling: q̄ ≥ 1; 2 in practice, 6α log(4T/δ)/ε² in theory.
         acquisition: `"ucb"`; or `"ei"`, `"pi"`, the variants that CUB is compared with (nothing is proved for them).

@@ -14,10 +14,12 @@ from torchbandits.policies.base import Policy
 from torchbandits.policies.batch_bkb import batch_bkb
 from torchbandits.policies.bkb import bkb
 from torchbandits.policies.compressed_gp import compressed_gp
+from torchbandits.policies.epsilon_greedy import epsilon_greedy
 from torchbandits.policies.gp_bucb import gp_bucb
 from torchbandits.policies.gp_ucb import gp_ucb
 from torchbandits.policies.igp_ucb import igp_ucb
 from torchbandits.policies.pi_gp_ucb import pi_gp_ucb
+from torchbandits.policies.regularized_evolution import regularized_evolution
 from torchbandits.policies.rff_ucb import rff_ucb
 from torchbandits.policies.thompson_sampling import thompson_sampling
 from torchbandits.policies.uniform import uniform
@@ -170,6 +172,26 @@ CATALOGUE: tuple[Entry, ...] = (
         choose="a baseline is wanted that shows variance starvation",
     ),
     Entry(
+        epsilon_greedy,
+        paper="Slivkins 2019, Thm 1.6",
+        guarantee="O(T^(2/3) (A log T)^(1/3)) with ε_t = (A log t / t)^(1/3); none at the default",
+        cost="O(u)",
+        batch="fixed",
+        kernels="–",
+        memory="averages",
+        choose="a baseline is wanted that learns without features",
+    ),
+    Entry(
+        regularized_evolution,
+        paper="Real et al. 2019, Alg. 1",
+        guarantee="none",
+        cost="O(A d), O(1) in A with neighbours given",
+        batch="fixed",
+        kernels="–",
+        memory="averages, and the last members",
+        choose="a baseline is wanted that mutates, as in architecture search",
+    ),
+    Entry(
         uniform,
         paper="–",
         guarantee="none",
@@ -177,7 +199,7 @@ CATALOGUE: tuple[Entry, ...] = (
         batch="fixed",
         kernels="–",
         memory="–",
-        choose="every regret needs a baseline to be compared with",
+        choose="every regret needs a baseline",
     ),
 )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gpytorch
+from torch import Tensor
 
 from torchbandits.batching import named_rule
 from torchbandits.policies.composed import Composed
@@ -14,7 +15,7 @@ def gp_bucb(
     kernel: gpytorch.kernels.Kernel,
     *,
     noise_std: float = 0.01,
-    norm_bound: float = 1.0,
+    norm_bound: float | Tensor = 1.0,
     delta: float = 1e-4,
     ratio_threshold: float = 2.0,
     batch_rule: str = "product",
@@ -33,7 +34,7 @@ def gp_bucb(
     Args:
         kernel: Prior covariance of the rewards.
         noise_std: Sub-Gaussian constant of the noise, reward units.
-        norm_bound: Bound on the RKHS norm.
+        norm_bound: Bound on the RKHS norm; one number, or one a batch row.
         delta: Failure probability of the bounds.
         ratio_threshold: C ≥ 1, how far a batch may let the variance ratio drift; it multiplies the width.
         batch_rule: `"product"` (the paper), `"global"` (the improved GP-BUCB of the BBKB paper), or another rule's name.

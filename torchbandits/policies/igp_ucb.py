@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gpytorch
+from torch import Tensor
 
 from torchbandits.policies.composed import Composed
 from torchbandits.starts import Start
@@ -13,7 +14,7 @@ def igp_ucb(
     kernel: gpytorch.kernels.Kernel,
     *,
     noise_std: float = 0.01,
-    norm_bound: float = 1.0,
+    norm_bound: float | Tensor = 1.0,
     delta: float = 1e-4,
     width: Width | None = None,
     regularization: float = 1.0,
@@ -28,7 +29,7 @@ def igp_ucb(
     Args:
         kernel: Kernel of the RKHS that holds the expected reward.
         noise_std: Sub-Gaussian constant R of the noise, reward units.
-        norm_bound: B, bound on the RKHS norm.
+        norm_bound: B, bound on the RKHS norm; one number, or one a batch row.
         delta: Failure probability of the bounds.
         width: Multiplies the standard deviation; `IGP` by default.
         regularization: λ; 1 by default, as in the paper.

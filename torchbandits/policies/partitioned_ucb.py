@@ -16,7 +16,7 @@ from torchbandits.embeddings import kernel_diagonal
 from torchbandits.errors import ArgumentError, NonFiniteError, ShapeError, UnsupportedError, require
 from torchbandits.policies.base import Policy, State
 from torchbandits.posteriors import Domain, PartitionedProcess
-from torchbandits.posteriors.cells import ARM, CELL, DEVIATION, LOG_DET, MEAN, RUN, Cells
+from torchbandits.posteriors.cells import ARM, CELL, DEVIATION, MEAN, RUN, Cells
 from torchbandits.starts import Opening, Start
 from torchbandits.types import Arms, Evidence, Pulls, Selection
 
@@ -136,12 +136,8 @@ class PartitionedUCB(Policy):
     def width(self, state: State) -> Tensor:
         """The width of the cell that holds the largest upper bound, `batch_shape`."""
         if state.known_width is None:
-            upper, runs, _ = self._bounds(state)
-            run = runs.argmax(dim=-1, keepdim=True)
-            entry = upper.view(*runs.shape, RUN).gather(1, run.unsqueeze(-1).expand(-1, -1, RUN)).argmax(dim=-1) + run * RUN
-            cells = _process(state).cells
-            cell = cells.members[CELL].gather(1, entry)
-            state.known_width = self._width(state, cells.facts[LOG_DET].gather(1, cell)).reshape(state.log_det.shape)
+            self._bounds(state)
+        assert state.known_width is not None
         return state.known_width
 
     @torch.no_grad()
@@ -165,10 +161,15 @@ class PartitionedUCB(Policy):
         entries, and the largest lower bound (`rows`)."""
         if state.known_upper is None or state.known_marginals is None:
             cells = _process(state).cells
-            mean, deviation = cells.numbers[MEAN], cells.numbers[DEVIATION]
-            spread = self._width(state, cells.log_det()).gather(1, cells.members[CELL]).mul_(deviation)
-            state.known_upper = mean + spread
-            state.known_marginals = _runs(state.known_upper), -spread.sub_(mean).amin(dim=-1)
+            mean, deviation, cell = cells.numbers[MEAN], cells.numbers[DEVIATION], cells.members[CELL]
+            width = self._width(state, cells.log_det())
+            spread = width.gather(1, cell).mul_(deviation)
+            upper = mean + spread
+            runs = upper.view(upper.shape[0], -1, RUN).amax(dim=-1)
+            run = runs.argmax(dim=-1, keepdim=True)
+            best = upper.view(*runs.shape, RUN).gather(1, run.unsqueeze(-1).expand(-1, -1, RUN)).argmax(dim=-1) + run * RUN
+            state.known_width = width.gather(1, cell.gather(1, best)).reshape(state.log_det.shape)
+            state.known_upper, state.known_marginals = upper, (runs, -spread.sub_(mean).amin(dim=-1))
         return state.known_upper, *state.known_marginals
 
     def _pick(self, state: State, remaining: Tensor, offered: Tensor | None) -> Tensor:
@@ -203,7 +204,7 @@ class PartitionedUCB(Policy):
     def _of_arms(self, state: State, index: Tensor) -> tuple[Tensor, Tensor]:
         """Upper bound of arms (`batch_shape x q`) at the batch start, and their leverage in the cell it comes from."""
         cells, upper, q = _process(state).cells, self._bounds(state)[0], index.shape[-1]
-        arm, H = state.rows.entry(index).reshape(-1, q).clamp_min(0), cells.places.shape[-1]
+        arm, H = state.rows.entry(index).reshape(index.shape[:-1].numel(), q).clamp_min(0), cells.places.shape[-1]
         places = cells.places.gather(1, arm.unsqueeze(-1).expand(*arm.shape, H))
         if H > 1:
             each = upper.gather(1, places.clamp_min(0).flatten(1)).view(places.shape)

@@ -66,7 +66,8 @@ def pi_gp_ucb(
             ShapeError,
         )
         require(bool(torch.isfinite(corners).all()), "bounds have a NaN or an infinity: give a finite box.", NonFiniteError)
-        lower, upper = corners.double().tolist()
+        # Floats of 32 bits are read as the decimals they were written as: 0.7 is 0.7.
+        lower, upper = ([float(str(v)) for v in row] for row in corners.detach().cpu().numpy())
         require(
             all(low <= high for low, high in zip(lower, upper, strict=True)),
             f"each lower bound must be at most the upper one, got lower {lower} and upper {upper}.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gpytorch
+from torch import Tensor
 
 from torchbandits.embeddings import RandomFourier
 from torchbandits.policies.composed import Composed
@@ -14,7 +15,7 @@ def rff_ucb(
     kernel: gpytorch.kernels.Kernel,
     *,
     noise_std: float = 0.01,
-    norm_bound: float = 1.0,
+    norm_bound: float | Tensor = 1.0,
     delta: float = 1e-4,
     num_features: int = 1024,
     width: Width | None = None,
@@ -28,7 +29,7 @@ def rff_ucb(
     Args:
         kernel: RBF or Matérn kernel, scaled or not.
         noise_std: Sub-Gaussian constant of the noise, reward units.
-        norm_bound: Bound on the RKHS norm.
+        norm_bound: Bound on the RKHS norm; one number, or one a batch row.
         delta: Failure probability of the bounds.
         num_features: m, drawn once per batch row; an even number.
         width: Multiplies the standard deviation; `IGP` by default.

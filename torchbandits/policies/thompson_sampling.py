@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gpytorch
+from torch import Tensor
 
 from torchbandits.batching import FixedSize
 from torchbandits.embeddings import FeatureMap, QuadratureFourier, RandomFourier
@@ -21,7 +22,7 @@ def thompson_sampling(
     *,
     embedding: str = "exact",
     noise_std: float = 0.01,
-    norm_bound: float = 1.0,
+    norm_bound: float | Tensor = 1.0,
     delta: float = 1e-4,
     batch_size: int = 1,
     num_features: int | None = None,
@@ -44,7 +45,7 @@ def thompson_sampling(
         embedding: `"exact"`; `"nystrom"` (dictionary by leverage sampling, any kernel); `"qff"` (TS-QFF: quadrature Fourier
             features, RBF kernels in few dimensions); `"rff"` (RFF-TS: random Fourier features, RBF and Matérn kernels).
         noise_std: Sub-Gaussian constant R of the noise, reward units.
-        norm_bound: B, bound on the RKHS norm, for the default width.
+        norm_bound: B, bound on the RKHS norm; one number, or one a batch row, for the default width.
         delta: Failure probability of the bounds.
         batch_size: Picks of one `ask`.
         num_features: For `"rff"` their number (1,024 by default), for `"qff"` the most allowed (4,096), else those of the

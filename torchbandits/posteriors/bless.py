@@ -28,7 +28,7 @@ def bless(
     generator: torch.Generator,
     *,
     oversampling: float = 4.0,
-    ratio: float = 2.0,
+    ratio: float = 4.0,
     exact_size: int = _EXACT,
 ) -> Tensor:
     r"""Approximate posterior leverage of every point pulled, in time linear in their number.
@@ -46,7 +46,7 @@ def bless(
         regularization: λ > 0, units of the kernel; it is not multiplied by n.
         generator: CPU generator, advanced by n numbers a level; not touched where nothing is drawn.
         oversampling: Expected dictionary points per effective dimension, ≥ 1.
-        ratio: By how much λ falls from level to level, > 1. 4 halves the time, at the same accuracy where measured.
+        ratio: By how much λ falls from level to level, > 1; 2 takes twice the time, at the same accuracy where measured.
         exact_size: Up to so many points the dictionary is all of them, and the leverages are exact.
 
     Returns:
@@ -77,7 +77,7 @@ def bless_dictionary(
     generator: torch.Generator,
     *,
     oversampling: float = 4.0,
-    ratio: float = 2.0,
+    ratio: float = 4.0,
 ) -> Picks:
     r"""Points sampled by their leverage, whose leverages were never all computed: from a large λ down to the given one.
 

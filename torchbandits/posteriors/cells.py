@@ -113,21 +113,24 @@ class Cells(nn.Module):
 
     def take(self, cells: Tensor) -> Taken:
         """Gather cells (`k`, distinct) to be changed and `put_` back. One cell alone is a view, changed where it is."""
-        layout, facts = self.flat("layout")[: OFFSET + 1, cells], self.flat("facts")[:, cells]
-        if cells.shape[0] > 1:
-            entries, inside = self.flat_entries(cells)
-            places = self._flat_places(cells, inside)
-            return Taken(cells, layout[START], self.flat("numbers")[:, entries], facts, self.blocks[places], entries, places)
-        start, p, offset = layout.squeeze(-1).tolist()
-        first = int(cells) // self.layout.shape[-1] * self.members.shape[-1] + start
-        numbers = self._noted(self.flat("numbers"), slice(first, first + p))
-        block = self._noted(self.blocks.view(1, -1), slice(offset, offset + p * p))
-        return Taken(cells, layout[START], numbers.unsqueeze(1), facts, block.view(1, p, p))
+        layout, facts = self.flat("layout"), self.flat("facts")
+        if cells.shape[0] == 1:
+            c = int(cells)
+            start, p, offset = layout[: OFFSET + 1, c].tolist()
+            first = c // self.layout.shape[-1] * self.members.shape[-1] + start
+            numbers = self._noted(self.flat("numbers"), slice(first, first + p))
+            block = self._noted(self.blocks.view(1, -1), slice(offset, offset + p * p))
+            c_only = slice(c, c + 1)
+            return Taken(cells, layout[START, c_only], numbers.unsqueeze(1), self._noted(facts, c_only), block.view(1, p, p))
+        entries, inside = self.flat_entries(cells)
+        places = self._flat_places(cells, inside)
+        numbers, block = self.flat("numbers")[:, entries], self.blocks[places]
+        return Taken(cells, layout[START, cells], numbers, facts[:, cells], block, entries, places)
 
     def put_(self, taken: Taken) -> None:
         """Put back what was taken and changed."""
-        self._write(self.flat("facts"), taken.cells, taken.facts)
         if taken.entries is not None and taken.places is not None:
+            self._write(self.flat("facts"), taken.cells, taken.facts)
             self._write(self.flat("numbers"), taken.entries, taken.numbers)
             self._write(self.blocks.view(1, -1), taken.places, taken.block)
 

@@ -206,10 +206,10 @@ class GaussianProcess(nn.Module):
         if self._fit is not None:
             return self._fit
         own = (self.regularization, self.statistics, self.targets())
-        finite = self.finite is not None
-        self._fit = (
-            Factors.of_features(self.finite, *own) if finite else Factors.of(self.kernel, *own, self.dictionary_rows(), gram)
-        )
+        if self.finite is None:
+            self._fit = Factors.of(self.kernel, *own, self.dictionary_rows(), gram)
+        else:
+            self._fit = Factors.of_features(self.finite, *own)
         return self._fit
 
     def sweep_factors(self, gram: Callable[[Tensor], Tensor] | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:

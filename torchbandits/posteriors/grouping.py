@@ -33,8 +33,10 @@ def sum_before(values: Tensor, group: Tensor) -> Tensor:
 
 def chunks(size: Tensor) -> Iterator[Tensor | slice]:
     """Parts of `k` square matrices that, padded to their largest, are not too many numbers; those of a size go together."""
-    k, most = size.shape[0], int(size.max()) if size.shape[0] else 0
-    if k * most * most <= _CHUNK or k == 1:
+    k = size.shape[0]
+    if k == 0:
+        return
+    if k == 1 or k * int(size.max()) ** 2 <= _CHUNK:
         yield slice(None)
         return
     order, start = size.argsort(descending=True, stable=True), 0

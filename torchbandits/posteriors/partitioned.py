@@ -102,11 +102,11 @@ class PartitionedProcess(nn.Module):
         Cost: O(P²) a cell that holds one of the arms, P its arms.
         """
         cells, q, C = self.cells, index.shape[-1], self.cells.layout.shape[-1]
-        row, pull, entry = cells.holding(index.reshape(-1, q))
+        row, pull, entry = cells.holding(index.reshape(self.domain.rows, q))
         if not row.numel():
             return self
-        cell, weight = row * C + cells.members[CELL, row, entry], counts.reshape(-1, q)[row, pull]
-        total = None if sums is None else sums.reshape(-1, q)[row, pull]
+        cell, weight = row * C + cells.members[CELL, row, entry], counts.reshape(self.domain.rows, q)[row, pull]
+        total = None if sums is None else sums.reshape(self.domain.rows, q)[row, pull]
         single = q == 1 or row.shape[0] == 1
         touched, group = (cell, None) if single else torch.unique(cell, return_inverse=True)
         lines = None if group is None else lines_of(group, touched.shape[0])
@@ -170,7 +170,8 @@ class PartitionedProcess(nn.Module):
         source, group, found = self.cover.refine(owner, layout[LEVEL, owner], coords, scaled, numbers[WEIGHT])
         cells.drop_(due)
         room = torch.cat([(due % cells.layout.shape[-1]).unsqueeze(0), layout[:LEVEL]])
-        self._add(row[found[:, 0]], room, group, found, arm[source], numbers[:, source])
+        if found.shape[0]:  # not where an arm lay beyond the edge by the tolerance, and no child reaches that far
+            self._add(row[found[:, 0]], room, group, found, arm[source], numbers[:, source])
 
     def _first_cells(self, rows: int) -> None:
         """The first grid on the arms of each row, without data."""

@@ -1,0 +1,92 @@
+"""What the policies without a posterior share: they add up rewards, and draw their picks."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from torchbandits.arms import ArmRows
+from torchbandits.errors import NumericalError, require
+from torchbandits.policies.base import Policy, State
+from torchbandits.posteriors import Statistics
+from torchbandits.types import Arms, Evidence, Pulls, Selection
+
+
+class Heuristic(Policy, ABC):
+    """A policy that draws its picks and keeps sums of rewards only: no scores, no widths, no bounds.
+
+    Attributes:
+        batch_size: Picks of one `ask`.
+    """
+
+    batch_size: int
+
+    @property
+    def draws_on_update(self) -> bool:
+        """False: only picks are drawn."""
+        return False
+
+    @abstractmethod
+    def draw(self, state: State, sizes: Sequence[int], offered: Tensor | None, generators: Sequence[torch.Generator]) -> Tensor:
+        """Picks, `rows x max(sizes)` arms (−1 where padded).
+
+        Args:
+            state: Not to be changed. Batch rows are counted in row-major order.
+            sizes: Picks of each row.
+            offered: `rows x A` booleans, at least one True in each; None for all arms.
+            generators: One a row, to draw from: whatever the other rows do, a row draws the same numbers.
+        """
+
+    def select(
+        self, state: State, *, limit: Tensor | None = None, available: Tensor | None = None, exactly: int | None = None
+    ) -> tuple[Selection, Evidence]:
+        """`batch_size` draws a row, from copies of the generators."""
+        shape, device = state.rows.batch_shape, state.log_det.device
+        offered = state.rows.offered(available)
+        if offered is not None:
+            require(
+                bool(offered.any(dim=-1).all()),
+                "no arm is on offer in at least one batch row: `available` must have a True in each.",
+            )
+            offered = offered.expand(*shape, -1).reshape(-1, state.rows.num_arms)
+        size = torch.full(shape, self.batch_size if exactly is None else exactly)
+        size = size if limit is None else torch.minimum(size, limit.cpu().to(size))
+        twins = state.twins()
+        index = self.draw(state, size.reshape(-1).tolist(), offered, twins).to(device).reshape(*shape, -1)
+        nothing = torch.full(index.shape, torch.nan, dtype=torch.float64, device=device)
+        states = tuple(twin.get_state() for twin in twins)
+        evidence = Evidence(nothing, nothing, torch.full(shape, torch.nan, dtype=torch.float64, device=device), states)
+        return Selection(state.rows.points(index), index, index >= 0), evidence
+
+    def width(self, state: State) -> Tensor:
+        """NaN: there are no bounds."""
+        return torch.full_like(state.log_det, torch.nan)
+
+    def bounds(self, state: State) -> None:
+        """None: there are no bounds."""
+        return
+
+
+def fresh_state(arms: Arms, generators: Sequence[torch.Generator], batch_shape: torch.Size) -> State:
+    """A state with statistics only."""
+    return State(ArmRows(arms, batch_shape), Statistics(arms.shape[-1], batch_shape, arms.device), None, generators)
+
+
+def add_up(state: State, pulls: Pulls) -> None:
+    """Add the rewards of pulls to the statistics. Raises `NumericalError` where a sum overflows."""
+    statistics = state.statistics
+    if pulls.points is not None:
+        state.rows.tell_outside_(statistics, pulls.points, pulls.counts, pulls.sums, pulls.squares)
+    else:
+        assert pulls.index is not None
+        assert pulls.mask is not None
+        summed = state.rows.distinct(pulls.index, pulls.mask, pulls.counts, pulls.sums, pulls.squares)
+        state.rows.tell_(statistics, *summed)
+    require(
+        bool(torch.isfinite(statistics.sums).all()),
+        "the sum of an arm's rewards overflowed; the pulls were not learned. Check the size of the rewards.",
+        NumericalError,
+    )

@@ -79,13 +79,12 @@ class Bandit:
             available=check_available(available, self.batch_shape, self.arms.shape[-2], self.device),
             exactly=check_more(more),
         )
+        opened = joined(self._open, selection) if bool(selection.mask.any()) else self._open
         for generator, state in zip(self._state.generators, evidence.generator_states, strict=False):
             generator.set_state(state)
-        if not bool(selection.mask.any()):
-            return selection if self._open is None else self._open
-        self._set_open(joined(self._open, selection))
-        assert self._open is not None
-        return self._open
+        if opened is not self._open:
+            self._set_open(opened)
+        return selection if opened is None else opened
 
     def tell(self, selection: Selection | Tensor, rewards: Tensor) -> Report:
         """Learn the rewards of picks, in any order, of a whole batch or a part of it.

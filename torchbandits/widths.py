@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -21,10 +22,13 @@ from torchbandits.types import Progress
 class Width(ABC):
     """A multiplier of the posterior standard deviation, in reward units per reward unit."""
 
+    _reads: ClassVar[frozenset[str]] = frozenset({"effective_dimension", "batches"})
+
     @property
-    def uses_dimension(self) -> bool:
-        """Whether it reads `progress.effective_dimension`, which costs a pass over the distinct arms; NaN where it does not."""
-        return True
+    def reads(self) -> frozenset[str]:
+        """What it needs of the costlier entries of `Progress`: `"effective_dimension"` (NaN where no width reads it) and
+        `"batches"`, the batched log-determinants (not kept up where no width reads them)."""
+        return self._reads
 
     @abstractmethod
     def __call__(self, progress: Progress) -> Tensor:
@@ -39,15 +43,12 @@ def _check_delta(delta: float) -> None:
 class Constant(Width):
     """The same width at every step."""
 
+    _reads: ClassVar[frozenset[str]] = frozenset()
+
     value: float
 
     def __post_init__(self) -> None:
         require(math.isfinite(self.value) and self.value >= 0, f"a width must be finite and ≥ 0, got {self.value}.")
-
-    @property
-    def uses_dimension(self) -> bool:
-        """It does not."""
-        return False
 
     def __call__(self, progress: Progress) -> Tensor:
         """`value`."""
@@ -65,9 +66,9 @@ class Scaled(Width):
         require(math.isfinite(self.scale) and self.scale >= 0, f"scale must be finite and ≥ 0, got {self.scale}.")
 
     @property
-    def uses_dimension(self) -> bool:
-        """Whether the base does."""
-        return self.base.uses_dimension
+    def reads(self) -> frozenset[str]:
+        """What the base reads."""
+        return self.base.reads
 
     def __call__(self, progress: Progress) -> Tensor:
         """`scale · base(progress)`."""
@@ -78,15 +79,12 @@ class Scaled(Width):
 class Srinivas(Width):
     r"""√β_t with β_t = 2 log(A t² π² / (6δ)), for a finite arm set. Source: Srinivas et al. 2010, Thm 1."""
 
+    _reads: ClassVar[frozenset[str]] = frozenset()
+
     delta: float
 
     def __post_init__(self) -> None:
         _check_delta(self.delta)
-
-    @property
-    def uses_dimension(self) -> bool:
-        """It does not."""
-        return False
 
     def __call__(self, progress: Progress) -> Tensor:
         """t is the number of the pick being chosen, from 1."""
@@ -100,6 +98,8 @@ class SrinivasCompact(Width):
     The derivatives of f have tails P(sup|∂f| > L) ≤ a exp(−L²/b²). Source: Srinivas et al. 2010, Thm 2.
     """
 
+    _reads: ClassVar[frozenset[str]] = frozenset()
+
     delta: float
     a: float = 1.0
     b: float = 1.0
@@ -108,11 +108,6 @@ class SrinivasCompact(Width):
     def __post_init__(self) -> None:
         _check_delta(self.delta)
         require(min(self.a, self.b, self.r) > 0, f"a, b and r must be positive, got {self.a}, {self.b}, {self.r}.")
-
-    @property
-    def uses_dimension(self) -> bool:
-        """It does not."""
-        return False
 
     def __call__(self, progress: Progress) -> Tensor:
         """t is the number of the pick being chosen, from 1."""
@@ -154,10 +149,7 @@ class IGP(_Frequentist):
     Source: Chowdhury & Gopalan 2017, Thm 2 (who print R, the same at their λ ≈ 1); Janz et al. 2020, eq. 2.
     """
 
-    @property
-    def uses_dimension(self) -> bool:
-        """It does not."""
-        return False
+    _reads: ClassVar[frozenset[str]] = frozenset()
 
     def __call__(self, progress: Progress) -> Tensor:
         """Grows with the information gained."""
@@ -169,10 +161,7 @@ class IGP(_Frequentist):
 class KernelUCB(_Frequentist):
     r"""F + (ξ/√λ) √(2(log det(K_t/λ + I) + log(1/δ))). Source: Calandriello et al. 2019, eq. 7."""
 
-    @property
-    def uses_dimension(self) -> bool:
-        """It does not."""
-        return False
+    _reads: ClassVar[frozenset[str]] = frozenset()
 
     def __call__(self, progress: Progress) -> Tensor:
         """Grows with the information gained."""
@@ -187,6 +176,8 @@ class BKB(_Frequentist):
     α = (1+ε)/(1−ε). The paper prints a log that can be negative; this is what its proof gives.
     Source: Calandriello et al. 2019, Thm 2 and the proof of Lemma D.1.
     """
+
+    _reads: ClassVar[frozenset[str]] = frozenset({"effective_dimension"})
 
     epsilon: float = 0.5
 
@@ -208,6 +199,8 @@ class BKB(_Frequentist):
 class PracticalBKB(_Frequentist):
     r"""F + (ξ/√λ) √(log t · Σ_s lev_t(x_s) + log(1/δ)): what the BKB authors' experiments run."""
 
+    _reads: ClassVar[frozenset[str]] = frozenset({"effective_dimension"})
+
     def __call__(self, progress: Progress) -> Tensor:
         """Grows with the effective dimension."""
         inside = torch.log(progress.pulls) * progress.effective_dimension + self._log_inverse_delta
@@ -218,12 +211,9 @@ class PracticalBKB(_Frequentist):
 class BBKB(_Frequentist):
     r"""C̃ (2ξ √(Σ_s log(1 + 3 lev_fb(x_s)) + log(1/δ)) + (1+√2) √λ F)/√λ. Source: Calandriello et al. 2020, Thm 2."""
 
-    ratio_threshold: float = 2.0
+    _reads: ClassVar[frozenset[str]] = frozenset({"batches"})
 
-    @property
-    def uses_dimension(self) -> bool:
-        """It does not."""
-        return False
+    ratio_threshold: float = 2.0
 
     def __call__(self, progress: Progress) -> Tensor:
         """Grows with the batched information gain."""
@@ -236,12 +226,9 @@ class BBKB(_Frequentist):
 class PracticalBBKB(_Frequentist):
     r"""F + (ξ/√λ) √(C̃ Σ_s log(1 + lev_fb(x_s)) + log(1/δ)): what the BBKB authors' experiments run."""
 
-    ratio_threshold: float = 2.0
+    _reads: ClassVar[frozenset[str]] = frozenset({"batches"})
 
-    @property
-    def uses_dimension(self) -> bool:
-        """It does not."""
-        return False
+    ratio_threshold: float = 2.0
 
     def __call__(self, progress: Progress) -> Tensor:
         """Grows with the batched information gain."""

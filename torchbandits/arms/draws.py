@@ -38,7 +38,7 @@ class PosteriorDraws:
 
     def __init__(self, table: ArmTable, num_features: int) -> None:
         self._table, self._num_features = table, num_features
-        self._root: tuple[int, Tensor] | None = None
+        self._root: tuple[Tensor, Tensor] | None = None
         self._residual: tuple[object, Tensor] | None = None
         posterior, arms = table.posterior, table.rows.arms
         self._spectrum = Spectrum.of(posterior.kernel)
@@ -78,13 +78,14 @@ class PosteriorDraws:
         A, arm = rows.num_arms, rows.arm_of_row
         outside = (arm < 0) & statistics.mask
         extra = int(outside.sum(dim=-1).max()) if outside.numel() else 0
-        if self._root is None or self._root[0] != extra:
-            order = (~outside).byte().argsort(dim=-1, stable=True)[..., :extra]
-            strangers = statistics.points.gather(-2, order.unsqueeze(-1).expand(*order.shape, statistics.points.shape[-1]))
-            arms = rows.arms.double().expand(*((*order.shape[:-1],) if extra else ()), *rows.arms.shape[-2:])
-            points = torch.cat([arms, strangers], dim=-2) if extra else rows.arms.double()
+        order = (~outside).byte().argsort(dim=-1, stable=True)[..., :extra]
+        strangers = statistics.points.gather(-2, order.unsqueeze(-1).expand(*order.shape, statistics.points.shape[-1]))
+        if self._root is None or not torch.equal(self._root[0], strangers):
+            points = rows.arms.double()
+            if extra:
+                points = torch.cat([points.expand(*order.shape[:-1], *points.shape[-2:]), strangers], dim=-2)
             K = kernel_matrix(self._table.posterior.kernel, points, points)
-            self._root = (extra, covariance_root(K))
+            self._root = (strangers, covariance_root(K))
         root = self._root[1]
         f0 = root @ self._normals(sizes, A + extra, generators)
         place = torch.where(outside, A - 1 + outside.long().cumsum(dim=-1), arm.clamp_min(0))

@@ -40,6 +40,7 @@ class ArmTable(nn.Module):
     leverage: Tensor
     channels: Tensor
     prior_diagonal: Tensor
+    kappa2: Tensor
 
     def __init__(self, rows: ArmRows, posterior: GaussianProcess, memory_budget: int) -> None:
         super().__init__()
@@ -52,6 +53,7 @@ class ArmTable(nn.Module):
         self._updates = 0
         diagonal = self.columns.diagonal if self.features_of_arms is None else self.features_of_arms.diagonal
         self.register_buffer("prior_diagonal", diagonal, persistent=False)
+        self.register_buffer("kappa2", diagonal.amax(dim=-1), persistent=False)
         lam = posterior.regularization
         self.register_buffer("leverage", (self.prior_diagonal / lam).expand(*batch_shape, A).clone())
         self.register_buffer("channels", self.leverage.new_zeros(*batch_shape, posterior.num_channels, A))
@@ -244,6 +246,8 @@ class ArmTable(nn.Module):
         """Restore what `get_extra_state` returned."""
         self._updates = state["updates"]
         self.columns.forget()
+        if self.features_of_arms is not None:
+            self.features_of_arms.forget()
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> ArmTable:
         super()._apply(fn, recurse)

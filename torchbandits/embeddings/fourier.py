@@ -32,7 +32,7 @@ class Fourier(Embedding, nn.Module):
 
     def __init__(self, frequencies: Tensor, weights: Tensor) -> None:
         super().__init__()
-        self.register_buffer("frequencies", frequencies.double())
+        self.register_buffer("frequencies", frequencies.double().contiguous())  # loading a state writes it in place
         self.register_buffer("amplitudes", weights.double().sqrt())
 
     @property

@@ -52,6 +52,7 @@ class State(nn.Module):
         self._changing: tuple[nn.Module, ...] = ()
         self.opening = True  # whether first picks may be left: a fact that is found again after loading
         self.draws: PosteriorDraws | None = None
+        self.counts_batches = True  # whether somebody reads the batched log-determinants
         self.rows, self.records, self.table, self.generators = rows, records, table, tuple(generators)
         device = rows.arms.device
         for name in _PROGRESS:
@@ -124,6 +125,8 @@ class State(nn.Module):
 
     def add_gains_(self, leverage: Tensor, counts: Tensor) -> None:
         """Add to the batched log-determinants the pulls of points of known leverage at the batch start, `batch_shape x p`."""
+        if not self.counts_batches:
+            return
         scale = leverage.new_tensor([[1.0], [3.0]])
         gains = (torch.log1p(scale * leverage.unsqueeze(-2)) * counts.unsqueeze(-2)).sum(dim=-1)
         self._buffers["batched_log_det"] = self.batched_log_det + gains[..., 0]

@@ -108,6 +108,7 @@ class Composed(Policy):
         )
         rows = ArmRows(arms, batch_shape)
         state = State(rows, posterior, ArmTable(rows, posterior, self.memory_budget), generators)
+        state.counts_batches = "batches" in self.confidence.reads
         if isinstance(self.score, PosteriorDraw):
             assert state.table is not None
             state.draws = PosteriorDraws(state.table, self.score.num_features)
@@ -140,7 +141,9 @@ class Composed(Policy):
                 index = torch.where((starting >= 0).any(dim=-1, keepdim=True), _widen(starting, index), _widen(index, starting))
         slot = index.clamp_min(0)
         leverage = state.table.leverage.gather(-1, slot)
-        if values is None or values.shape != index.shape:
+        if (values is None or values.shape != index.shape) and state.known_upper is not None and isinstance(self.score, UCB):
+            values = state.known_upper.gather(-1, slot)
+        elif values is None or values.shape != index.shape:
             values = self._scores(mean.gather(-1, slot), std.gather(-1, slot), width, mean)
         states = tuple(twin.get_state() for twin in twins)
         return Selection(rows.points(index), index, index >= 0), Evidence(values, leverage, width, states)
@@ -172,7 +175,7 @@ class Composed(Policy):
         """What widths may depend on."""
         assert state.table is not None
         pulls, dimension = state.told, torch.full_like(state.told, torch.nan)
-        if self.confidence.uses_dimension:
+        if "effective_dimension" in self.confidence.reads:
             dimension = (state.row_leverage() * state.statistics.weights).sum(dim=-1)
         return Progress(
             t=pulls + 1,
@@ -183,7 +186,7 @@ class Composed(Policy):
             batched_log_det=state.batched_log_det,
             batched_log_det_3=state.batched_log_det_3,
             effective_dimension=dimension,
-            kappa2=state.table.prior_diagonal.amax(dim=-1).expand_as(pulls),
+            kappa2=state.table.kappa2.expand_as(pulls),
         )
 
     # ------------------------------------------------------------------ its steps

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from torchbandits.arms import TIE, ArmRows
 from torchbandits.embeddings import kernel_diagonal
-from torchbandits.errors import ArgumentError, NonFiniteError, ShapeError, UnsupportedError, require
+from torchbandits.errors import ArgumentError, NonFiniteError, NumericalError, ShapeError, UnsupportedError, require
 from torchbandits.policies.base import Policy, State
 from torchbandits.posteriors import Domain, PartitionedProcess
 from torchbandits.posteriors.cells import ARM, CELL, DEVIATION, MEAN, RUN, Cells
@@ -32,7 +32,7 @@ class PartitionedUCB(Policy):
         nu: Smoothness of the kernel.
         horizon: T, pulls to come.
         noise_std: Sub-Gaussian constant R of the noise, reward units.
-        norm_bound: B, bound on the RKHS norm.
+        norm_bound: B, bound on the RKHS norm; one number, or one a batch row.
         delta: Failure probability of the bounds.
         box: Lower and upper corner of the box; None for the bounding box of the arms.
         regularization: λ.
@@ -44,7 +44,7 @@ class PartitionedUCB(Policy):
     nu: float
     horizon: int
     noise_std: float
-    norm_bound: float
+    norm_bound: float | Tensor
     delta: float
     box: Corners | None
     regularization: float
@@ -59,8 +59,11 @@ class PartitionedUCB(Policy):
         require(math.isfinite(self.nu) and self.nu > 0, f"nu must be finite and > 0, got {self.nu}.")
         whole = isinstance(self.horizon, int) and not isinstance(self.horizon, bool)
         require(whole and self.horizon >= 1, f"horizon must be a whole number ≥ 1, got {self.horizon!r}.")
-        for name, value in (("noise_std", self.noise_std), ("norm_bound", self.norm_bound)):
-            require(math.isfinite(value) and value >= 0, f"{name} must be a finite number ≥ 0, got {value}.")
+        noise = self.noise_std
+        require(math.isfinite(noise) and noise >= 0, f"noise_std must be a finite number ≥ 0, got {noise}.")
+        bound = torch.as_tensor(self.norm_bound, dtype=torch.float64)
+        good = bool((torch.isfinite(bound) & (bound >= 0)).all())
+        require(good, f"norm_bound must be finite and ≥ 0, got {self.norm_bound}.")
         require(0 < self.delta < 1, f"delta is a failure probability in (0, 1), got {self.delta}.")
         lam = self.regularization
         require(math.isfinite(lam) and lam > 0, f"regularization (λ, by default 1) must be finite and > 0, got {lam}.")
@@ -128,6 +131,11 @@ class PartitionedUCB(Policy):
         process = _process(state)
         distinct, counts, sums, squares = state.rows.distinct(pulls.index, pulls.mask, pulls.counts, pulls.sums, pulls.squares)
         state.rows.tell_(process.statistics, distinct, counts, sums, squares)
+        require(  # a bound of −∞ is the mark of an empty place, so that the bounds would not show it
+            bool(torch.isfinite(process.statistics.sums).all()),
+            "the sum of an arm's rewards overflowed; the pulls were not learned. Check the size of the rewards.",
+            NumericalError,
+        )
         process.condition_(distinct, counts, sums)
         state.log_det = process.cells.log_det().sum(dim=-1).reshape(state.log_det.shape)
         return state
@@ -154,7 +162,10 @@ class PartitionedUCB(Policy):
         d = state.rows.arms.shape[-1]
         log_cells = torch.log1p(state.told.reshape(-1, 1)).mul_(d * (d + 1) / (d + 2 * self.nu)).add_(math.log(4 / self.delta))
         root = torch.add(log_det, log_cells, alpha=2).add_(2).sqrt_()
-        return root.mul_(self.noise_std / math.sqrt(self.regularization)).add_(self.norm_bound)
+        B = self.norm_bound
+        if isinstance(B, Tensor):
+            B = B.to(root).expand(state.told.shape).reshape(-1, 1)
+        return root.mul_(self.noise_std / math.sqrt(self.regularization)).add_(B)
 
     def _bounds(self, state: State) -> tuple[Tensor, Tensor, Tensor]:
         """Upper bound of every entry of every cell (`rows x E`, −∞ where there is none), the largest of each run of
@@ -236,12 +247,12 @@ class PartitionedUCB(Policy):
             got = len(self.box[0])
             require(got == d, f"bounds must be 2 x {d}, one column a feature of the arms, got 2 x {got}.", ShapeError)
         try:
-            torch.broadcast_shapes(batch_shape, self.kernel.batch_shape)
+            torch.as_tensor(self.norm_bound).expand(batch_shape)
             value = kernel_diagonal(copy.deepcopy(self.kernel).to(arms), arms[..., :1, :])
         except (RuntimeError, IndexError) as error:
             raise ShapeError(
                 f"the kernel ({type(self.kernel).__name__}, batch shape {tuple(self.kernel.batch_shape)}) can't be evaluated "
-                f"on arms with {d} features in batch rows {tuple(batch_shape)}: {error}"
+                f"on arms with {d} features, or kernel and norm_bound not in batch rows {tuple(batch_shape)}: {error}"
             ) from error
         finite = bool(torch.isfinite(value).all())
         require(finite, "the kernel is NaN or infinite on the arms: check its hyper-parameters.", NonFiniteError)

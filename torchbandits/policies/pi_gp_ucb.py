@@ -17,7 +17,7 @@ def pi_gp_ucb(
     nu: float,
     horizon: int,
     noise_std: float = 0.01,
-    norm_bound: float = 1.0,
+    norm_bound: float | Tensor = 1.0,
     delta: float = 1e-4,
     bounds: Tensor | None = None,
     regularization: float = 1.0,
@@ -41,7 +41,7 @@ def pi_gp_ucb(
         nu: Its smoothness ν > 0 (of a Matérn kernel, its `nu`).
         horizon: T, the number of pulls to come; later ones are welcome, but the first grid was made for these.
         noise_std: Sub-Gaussian constant R of the noise, reward units.
-        norm_bound: B, bound on the RKHS norm.
+        norm_bound: B, bound on the RKHS norm; one number, or one a batch row.
         delta: Failure probability of the bounds.
         bounds: `2 x d`, lower and upper corner of the box, in the units of the arms; by default the bounding box of the arms.
         regularization: λ; 1 by default, as in the paper's experiments (its theorem takes 1 + 2/T).

@@ -204,7 +204,8 @@ class Cells(nn.Module):
         for name in ("numbers", "members", "facts", "layout", "places", "used"):
             buffer = getattr(self, name)
             setattr(self, name, torch.cat([buffer] * times, dim=0 if name == "places" else 1))
-        self.layout[OFFSET] += blocks * torch.arange(times, device=self.blocks.device).unsqueeze(-1)
+        shift = blocks * torch.arange(times, device=self.blocks.device).unsqueeze(-1)
+        self.layout[OFFSET] += torch.where(self.layout[SIZE] > 0, shift, 0)
         self.blocks = torch.cat([self.blocks[:1], self.blocks[1 : 1 + blocks].repeat(times)])
         self.filled = 1 + times * (self.filled - 1)
         return self

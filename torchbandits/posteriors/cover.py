@@ -66,9 +66,9 @@ class Cover(nn.Module):
         x = points.double()
         several = self.lower.shape[0] > 1
         lower, extent = (self.lower[row], self.extent[row]) if several else (self.lower, self.extent)
-        with torch.no_grad():
-            rounding = 8 * torch.finfo(points.dtype).eps * torch.maximum(lower.abs(), (lower + extent).abs())
-            slack = EDGE * extent + rounding
+        with torch.no_grad():  # beyond the edge by no more than rounding to single precision is on the edge
+            single = 8 * torch.finfo(torch.float32).eps * torch.maximum(lower.abs(), (lower + extent).abs())
+            slack = EDGE * extent + torch.where(extent > 0, torch.minimum(single, extent / 1000), single)
             outside = (x < lower - slack) | (x > lower + extent + slack)
         if bool(outside.any()):
             corners = torch.cat([x.detach(), self.lower, self.lower + self.extent])

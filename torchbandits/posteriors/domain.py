@@ -44,8 +44,9 @@ class Domain(nn.Module):
         self.kernel = copy.deepcopy(kernel).to(dtype=torch.float64, device=arms.device)
         self.kernel.requires_grad_(False)
         self.batch_shape = torch.Size(batch_shape)
-        self.register_buffer("arms", self._rows(arms, 2), persistent=False)
-        self.register_buffer("first", None if first is None else self._rows(first, 1), persistent=False)
+        arms, first = self._rows(arms, 2), None if first is None else self._rows(first, 1)
+        self.register_buffer("arms", arms, persistent=False)
+        self.register_buffer("first", first if first is None else first[: arms.shape[0]], persistent=False)
         box = bounds.to(arms.device) if bounds is not None else torch.stack([self.arms.amin(1), self.arms.amax(1)])
         self.cover = Cover(box[0].reshape(-1, self.dim), box[1].reshape(-1, self.dim), nu, horizon)
 
@@ -89,7 +90,8 @@ class Domain(nn.Module):
 
     def _rows(self, tensor: Tensor, trailing: int) -> Tensor:
         """With one leading dimension: 1 where all batch rows share it, else B."""
-        if tensor.dim() == trailing:
-            return tensor.unsqueeze(0)
-        own = tensor.shape[tensor.dim() - trailing :]
+        leading = tensor.dim() - trailing
+        if not any(tensor.stride()[:leading]):  # one tensor, or one that was expanded
+            return tensor[(0,) * leading].unsqueeze(0)
+        own = tensor.shape[leading:]
         return tensor.expand(*self.batch_shape, *own).reshape(-1, *own)

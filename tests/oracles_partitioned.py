@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -25,8 +24,10 @@ class Cell:
     M: int
     corner: tuple[int, ...]
 
-    def holds(self, unit: Array) -> bool:
-        return all(g - EDGE <= u * self.M <= g + 1 + EDGE for u, g in zip(unit, self.corner, strict=True))
+    def holds(self, units: Array) -> Array:
+        """For each of `n x d` points, whether it lies in the cell."""
+        y, corner = units * self.M, np.array(self.corner)
+        return ((y >= corner - EDGE) & (y <= corner + 1 + EDGE)).all(1)
 
     def children(self) -> list[Cell]:
         steps = itertools.product((0, 1), repeat=len(self.corner))
@@ -63,33 +64,39 @@ class Partitioned:
         self.copies = oracles.first_copies(self.arms)
         self.lower = self.arms.min(0) if self.lower is None else np.asarray(self.lower, dtype=float)
         self.upper = self.arms.max(0) if self.upper is None else np.asarray(self.upper, dtype=float)
+        self.units = self.unit(self.arms)
+        self.K_aa = self.kernel(self.arms, self.arms)
         M = first_side(self.horizon, self.d, self.nu)
         every = (Cell(M, corner) for corner in itertools.product(range(M), repeat=self.d))
-        self.cells = [cell for cell in every if self.arms_of(cell)]
+        self.cells = [cell for cell in every if self.arms_of(cell).size]
 
     def unit(self, x: Array) -> Array:
         extent = self.upper - self.lower
-        return np.array([(v - low) / e if e > 0 else 0.0 for v, low, e in zip(x, self.lower, extent, strict=True)])
+        return np.where(extent > 0, (x - self.lower) / np.where(extent > 0, extent, 1), 0.0)
 
-    def arms_of(self, cell: Cell) -> list[int]:
-        return [i for i in range(len(self.arms)) if self.copies[i] == i and cell.holds(self.unit(self.arms[i]))]
+    def arms_of(self, cell: Cell) -> Array:
+        return np.nonzero(cell.holds(self.units) & (self.copies == np.arange(len(self.arms))))[0]
 
-    def pulls_of(self, cell: Cell) -> list[tuple[int, float]]:
-        return [(i, y) for i, y in self.pulls if cell.holds(self.unit(self.arms[i]))]
+    def pulls_of(self, cell: Cell) -> tuple[Array, Array]:
+        """Arm and reward of every pull in the cell."""
+        if not self.pulls:
+            return np.zeros(0, dtype=int), np.zeros(0)
+        arm, y = np.array([i for i, _ in self.pulls]), np.array([y for _, y in self.pulls])
+        inside = cell.holds(self.units[arm])
+        return arm[inside], y[inside]
 
     def due(self, cell: Cell) -> bool:
-        return cell.M ** int(self.d + 2 * self.nu) < (len(self.pulls_of(cell)) + 1) ** (self.d + 1)
+        return cell.M ** int(self.d + 2 * self.nu) < (len(self.pulls_of(cell)[0]) + 1) ** (self.d + 1)
 
     def tell(self, arm: int, reward: float) -> None:
         self.pulls.append((int(self.copies[arm]), reward))
         while any(self.due(cell) for cell in self.cells):
             split = [child for cell in self.cells if self.due(cell) for child in cell.children()]
-            self.cells = [c for c in self.cells if not self.due(c)] + [c for c in split if self.arms_of(c)]
+            self.cells = [c for c in self.cells if not self.due(c)] + [c for c in split if self.arms_of(c).size]
 
     def log_det(self, cell: Cell) -> float:
-        rows = [i for i, _ in self.pulls_of(cell)]
-        K = self.kernel(self.arms[rows], self.arms[rows])
-        return float(np.linalg.slogdet(np.eye(len(rows)) + K / self.lam)[1]) if rows else 0.0
+        rows = self.pulls_of(cell)[0]
+        return float(np.linalg.slogdet(np.eye(len(rows)) + self.K_aa[np.ix_(rows, rows)] / self.lam)[1])
 
     def width(self, cell: Cell) -> float:
         b, t = (self.d + 1) / (self.d + 2 * self.nu), len(self.pulls)
@@ -97,44 +104,42 @@ class Partitioned:
         gain = 0.5 * self.log_det(cell) + 1 + log_cells
         return self.norm_bound + self.noise_std / math.sqrt(self.lam) * math.sqrt(2 * gain)
 
-    def posterior(self, cell: Cell, points: Array, pending: tuple[int, ...] = ()) -> tuple[Array, Array]:
-        """Mean given the rewards told, and variance given the pending pulls too."""
-        told, k = self.pulls_of(cell), oracles.diagonal(self.kernel, points)
-        rows, y = [i for i, _ in told], np.array([r for _, r in told])
-        extra = rows + [i for i in pending if cell.holds(self.unit(self.arms[i]))]
-
-        def fitted(data: list[int], values: Array) -> oracles.Posterior:
-            x = self.arms[data]
-            return oracles.exact_posterior(self.kernel(x, x), self.kernel(x, points), k, values, self.lam)
-
-        return fitted(rows, y).mean, fitted(extra, np.zeros(len(extra))).variance
+    def posterior(self, cell: Cell, K: Array, k: Array, pending: tuple[int, ...] = ()) -> tuple[Array, Array]:
+        """Mean given the rewards told, and variance given the pending pulls too, at points of covariance `K` (`arms x n`)
+        with the arms and `k` (`n`) with themselves."""
+        told, y = self.pulls_of(cell)
+        ahead = np.array(pending, dtype=int)
+        extra = np.concatenate([told, ahead[cell.holds(self.units[ahead])]])
+        zeros = np.zeros(len(extra))
+        mean = oracles.exact_posterior(self.K_aa[np.ix_(told, told)], K[told], k, y, self.lam).mean
+        return mean, oracles.exact_posterior(self.K_aa[np.ix_(extra, extra)], K[extra], k, zeros, self.lam).variance
 
     def bounds(self, pending: tuple[int, ...] = ()) -> tuple[Array, Array]:
         """Largest upper and largest lower bound of every arm over the cells that hold it; −∞ for copies."""
         upper, lower = np.full(len(self.arms), -np.inf), np.full(len(self.arms), -np.inf)
         for cell in self.cells:
             own = self.arms_of(cell)
-            mean, variance = self.posterior(cell, self.arms[own], pending)
+            mean, variance = self.posterior(cell, self.K_aa[:, own], np.diag(self.K_aa)[own], pending)
             spread = self.width(cell) * np.sqrt(np.maximum(variance, 0))
             upper[own] = np.maximum(upper[own], mean + spread)
             lower[own] = np.maximum(lower[own], mean - spread)
         return upper, lower
 
-    def choose(self, allowed: Array | None = None, pending: tuple[int, ...] = ()) -> int:
-        """Lowest index within 16 eps of the best upper bound."""
-        score = self.bounds(pending)[0]
+    def choose(self, allowed: Array | None = None, pending: tuple[int, ...] = (), bounds: Array | None = None) -> int:
+        """Lowest index within 16 eps of the best upper bound (which may be known already)."""
+        score = self.bounds(pending)[0] if bounds is None else bounds
         if allowed is not None:  # a copy that is on offer offers its first
             offered = np.zeros(len(score), dtype=bool)
             offered[self.copies[allowed]] = True
             score = np.where(offered, score, -np.inf)
         return int(np.nonzero(score >= score.max() - 16 * EPS * abs(score.max()))[0][0])
 
-    def marginals(self, x: Array, pending: tuple[int, ...] = ()) -> tuple[float, float]:
-        """Mean and variance at a point, in the cell of the smallest variance; the prior where no cell is left."""
-        best = (0.0, float(oracles.diagonal(self.kernel, x[None])[0]))
-        for cell in self.cells:
-            if cell.holds(self.unit(x)):
-                mean, variance = self.posterior(cell, x[None], pending)
-                if variance[0] < best[1]:
-                    best = (float(mean[0]), float(variance[0]))
-        return best
+    def marginals(self, x: Array, pending: tuple[int, ...] = ()) -> tuple[list[float], float]:
+        """At a point: the smallest variance of the cells around it, and the means of all cells that have it (edges may tie);
+        the prior where no cell is left."""
+        k = oracles.diagonal(self.kernel, x[None])
+        K = self.kernel(self.arms, x[None])
+        around = [cell for cell in self.cells if cell.holds(self.unit(x[None]))[0]]
+        found = [(float(m[0]), float(v[0])) for m, v in (self.posterior(cell, K, k, pending) for cell in around)]
+        smallest = min((v for _, v in found), default=float(k[0]))
+        return [m for m, v in found if v <= smallest * (1 + 1e-10)] or [0.0], smallest

@@ -176,7 +176,7 @@ class PartitionedUCB(Policy):
             width = self._width(state, cells.log_det())
             spread = width.gather(1, cell).mul_(deviation)
             upper = mean + spread
-            runs = upper.view(upper.shape[0], -1, RUN).amax(dim=-1)
+            runs = _runs(upper)
             run = runs.argmax(dim=-1, keepdim=True)
             best = upper.view(*runs.shape, RUN).gather(1, run.unsqueeze(-1).expand(-1, -1, RUN)).argmax(dim=-1) + run * RUN
             state.known_width = width.gather(1, cell.gather(1, best)).reshape(state.log_det.shape)
@@ -276,10 +276,11 @@ def _runs(upper: Tensor) -> Tensor:
 
 def _best(cells: Cells, upper: Tensor, runs: Tensor) -> Tensor:
     """Lowest arm among the bounds within 16 eps of the best, `rows`. Cost O(A / RUN) once `runs` is known."""
-    best = runs.amax(dim=-1, keepdim=True)
+    best, last = runs.amax(dim=-1, keepdim=True), torch.iinfo(torch.int64).max
     band = best - TIE * best.abs()
+    if upper.numel() < RUN * RUN:  # fewer, if longer, operations
+        return torch.where(upper >= band, cells.members[ARM], last).amin(dim=-1)
     row, run = (runs >= band).nonzero(as_tuple=True)
     arm = cells.members[ARM].view(*runs.shape, RUN)[row, run]
-    last = torch.iinfo(arm.dtype).max
     lowest = torch.where(upper.view(*runs.shape, RUN)[row, run] >= band[row], arm, last).amin(dim=-1)
     return torch.full_like(best[:, 0], last, dtype=arm.dtype).scatter_reduce(0, row, lowest, "amin")

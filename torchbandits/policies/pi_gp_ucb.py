@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import gpytorch
 import torch
 from torch import Tensor
@@ -19,7 +21,7 @@ def pi_gp_ucb(
     noise_std: float = 0.01,
     norm_bound: float | Tensor = 1.0,
     delta: float = 1e-4,
-    bounds: Tensor | None = None,
+    bounds: Tensor | Sequence[Sequence[float]] | None = None,
     regularization: float = 1.0,
     initial: Start | None = None,
     memory_budget: int = 2 << 30,
@@ -53,13 +55,16 @@ def pi_gp_ucb(
             the covariances do not fit the memory budget.
         ShapeError: If `bounds` is not `2 x d`.
 
-    Guarantee: regret O(T^(1 − 1/(2q)…)) sublinear for every ν > 1, d ≥ 1 with probability 1 − δ (Thm 1). Cost: O(A) a step,
-    and O(P²) a cell that holds the pull; nothing grows with the number of pulls.
+    Guarantee: regret Õ(T^((1+q)/2)), sublinear for ν > 1 and every d, with probability 1 − δ (Thm 1, with λ = 1 + 2/T).
+    Cost: O(A) a step, and O(P²) a cell that holds the pull; nothing grows with the number of pulls.
     Source: Janz, Burt & González 2020, "Bandit optimisation of functions in the Matérn kernel RKHS", Alg. 1, Thm 1.
     """
     box = None
     if bounds is not None:
-        corners = torch.as_tensor(bounds)
+        try:
+            corners = torch.as_tensor(bounds)
+        except (ValueError, TypeError, RuntimeError) as error:
+            raise ShapeError(f"bounds must be 2 x d numbers, lower corner first, got {bounds!r}.") from error
         require(
             corners.dim() == 2 and corners.shape[0] == 2 and not corners.is_complex() and corners.dtype != torch.bool,
             f"bounds must be 2 x d, lower corner first, got {corners.dtype} of shape {tuple(corners.shape)}.",

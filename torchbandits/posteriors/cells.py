@@ -179,13 +179,13 @@ class Cells(nn.Module):
         size = torch.bincount(group, minlength=row.shape[0])
         squares, (B, roots) = size * size, (self.used.shape[-1], room.shape[-1])
         cell_there, start_there, size_there, offset_there = room[:, root]
-        fits = (sum_by(size, root, roots) <= room[2]) & (sum_by(squares, root, roots) <= room[2].square())
-        fits, inherits = fits[root], size_there > 0
-        inherits[1:] &= root[1:] != root[:-1]  # the first child of a cell is known by its number
-        more, extra, new = torch.where(fits, 0, size), torch.where(fits, 0, squares), (~inherits).long()
+        fits, lies = ((sum_by(v, root, roots) <= most)[root] for v, most in ((size, room[2]), (squares, room[2].square())))
+        inherits = size_there > 0  # the first child of a cell is known by its number
+        inherits[1:] &= root[1:] != root[:-1]
+        more, extra, new = torch.where(fits, 0, size), torch.where(lies, 0, squares), (~inherits).long()
         start = torch.where(fits, start_there + sum_before(size, root), self.used[0, row] + sum_before(more, row))
         cell = torch.where(inherits, cell_there, self.used[1, row] + sum_before(new, row))
-        offset = torch.where(fits, offset_there + sum_before(squares, root), self.filled + extra.cumsum(0) - extra)
+        offset = torch.where(lies, offset_there + sum_before(squares, root), self.filled + extra.cumsum(0) - extra)
         self._reserve(self.used + torch.stack([sum_by(more, row, B), sum_by(new, row, B)]), self.filled + extra.sum())
         at = row * self.layout.shape[-1] + cell
         self._write(self.flat("layout"), at, torch.cat([torch.stack([start, size, offset]), shape]))

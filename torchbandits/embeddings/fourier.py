@@ -25,13 +25,16 @@ class Fourier(Embedding, nn.Module):
     Args:
         frequencies: `batch_shape x F x d`, ω, radians per unit of the features.
         weights: `batch_shape x F`, w, in units of the kernel; they sum to k(x, x).
+        num_nodes: `batch_shape`, how many of the F each batch row uses (the others weigh 0); None where all use all.
     """
 
     frequencies: Tensor
     amplitudes: Tensor
+    num_nodes: Tensor | None
 
-    def __init__(self, frequencies: Tensor, weights: Tensor) -> None:
+    def __init__(self, frequencies: Tensor, weights: Tensor, num_nodes: Tensor | None = None) -> None:
         super().__init__()
+        self.register_buffer("num_nodes", num_nodes, persistent=False)
         self.register_buffer("frequencies", frequencies.double().contiguous())  # loading a state writes it in place
         self.register_buffer("amplitudes", weights.double().sqrt())
 
@@ -44,6 +47,16 @@ class Fourier(Embedding, nn.Module):
         """Features, `batch_shape x m x n`. Cost O(n m d)."""
         phase = self.frequencies @ points.double().mT
         return torch.cat([phase.cos(), phase.sin()], dim=-2) * torch.cat([self.amplitudes] * 2, dim=-1).unsqueeze(-1)
+
+    def spread(self, own: Tensor) -> Tensor:
+        """Coordinates `batch_shape x m x q` of the features that each row uses, its cosines and then its sines, padded at the
+        end: the same in the places of those features."""
+        if self.num_nodes is None:
+            return own
+        node, used = torch.arange(self.amplitudes.shape[-1], device=own.device), self.num_nodes.unsqueeze(-1)
+        place = torch.where(node < used, torch.stack([node.expand_as(self.amplitudes), used + node]), -1)
+        place = torch.cat(place.unbind(), dim=-1).unsqueeze(-1).expand(own.shape)
+        return torch.where(place >= 0, own.gather(-2, place.clamp_min(0)), 0.0)
 
     def diagonal(self, points: Points) -> Tensor:
         """k(x, x), `batch_shape x n`: the sum of the weights."""
@@ -172,47 +185,85 @@ class QuadratureFourier(FeatureMap):
     def build(
         self, kernel: gpytorch.kernels.Kernel, arms: Arms, generators: Sequence[torch.Generator], batch_shape: torch.Size
     ) -> Fourier:
-        """The same nodes for every batch row, in units of each row's lengthscale; draws nothing."""
+        """Nodes of each batch row for its own span, in units of its lengthscale; draws nothing."""
         spectrum, dim = _spectrum(kernel, "quadrature Fourier", gaussian=True), arms.shape[-1]
         lengthscale = spectrum.lengthscale.to(arms.device).expand(*spectrum.lengthscale.shape[:-1], dim)
         span = (arms.amax(dim=-2) - arms.amin(dim=-2)).double() / lengthscale
-        spans = span.reshape(-1, dim).amax(dim=0).tolist()
-        rules = [fewest_nodes(s, 0.9 * self.tolerance / dim) for s in spans]  # errors of a product add up to second order
-        counts = [len(nodes) for nodes, _ in rules]
-        size = math.prod(counts)  # both signs of a node give one pair of features, so this many features in all
-        if size > self.max_features:
-            fitting = (self.max_features / size) ** (1 / dim)
-            raise ArgumentError(
-                f"quadrature features of arms that span {', '.join(f'{s:.3g}' for s in spans)} lengthscales take "
-                f"{' x '.join(map(str, counts))} = {size} features, over the limit of {self.max_features}: pass "
-                f"num_features={size} or more, lengthscales about {1 / fitting:.2g} times as long, or embedding='rff'."
-            )
-        grids = np.meshgrid(*[nodes for nodes, _ in rules], indexing="ij")
-        weights = math.prod(np.meshgrid(*[w for _, w in rules], indexing="ij"), start=np.ones(counts)).reshape(-1)
-        nodes = torch.as_tensor(np.stack([g.reshape(-1) for g in grids], axis=-1), device=arms.device)
-        half = (len(nodes) + 1) // 2  # the grid is symmetric about 0: the second half repeats the first
-        doubled = torch.as_tensor(weights, device=arms.device)[:half] * 2
-        if len(nodes) % 2:
-            doubled[-1] = weights[half - 1]  # the node at 0 is its own mirror image
-        omega = (nodes[:half] / lengthscale.unsqueeze(-2)).expand(*batch_shape, half, dim)
-        scale = spectrum.outputscale.to(arms.device).unsqueeze(-1)
-        return Fourier(omega, (scale * doubled).expand(*batch_shape, half))
+        rules = [self._rules(spans) for spans in span.reshape(-1, dim).tolist()]
+        if not all(rules):
+            raise ArgumentError(self._too_many(span.reshape(-1, dim).amax(dim=0).tolist()))
+        grids = [product_grid(rule) for rule in rules]
+        sizes = torch.tensor([len(w) for _, w in grids], device=arms.device)
+        half, differ = int(sizes.max()), bool((sizes != sizes[0]).any())
+        padded = [(np.pad(x, ((0, half - len(x)), (0, 0))), np.pad(w, (0, half - len(w)))) for x, w in grids]
+        nodes, weights = (torch.as_tensor(np.stack(part), device=arms.device) for part in zip(*padded, strict=True))
+        omega = nodes.reshape(*span.shape[:-1], half, dim) / lengthscale.unsqueeze(-2)
+        scaled = spectrum.outputscale.to(arms.device).unsqueeze(-1) * weights.reshape(*span.shape[:-1], half)
+        used = sizes.reshape(span.shape[:-1]).expand(batch_shape) if differ else None
+        return Fourier(omega.expand(*batch_shape, half, dim), scaled.expand(*batch_shape, half), used)
+
+    def _rules(self, spans: Sequence[float]) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Nodes and weights of each feature; none where they would be too many."""
+        tolerance = 0.9 * self.tolerance / len(spans)  # errors of a product add up to second order
+        rules = [rule for span in spans if (rule := fewest_nodes(span, tolerance)) is not None]
+        fits = len(rules) == len(spans) and math.prod(len(nodes) for nodes, _ in rules) <= self.max_features
+        return rules if fits else []
+
+    def _too_many(self, spans: Sequence[float]) -> str:
+        """What would do."""
+        rules = [fewest_nodes(span, 0.9 * self.tolerance / len(spans)) for span in spans]
+        counts = [_MOST_NODES + 1 if rule is None else len(rule[0]) for rule in rules]
+        size, enough = math.prod(counts), None not in rules
+        # A guess, and then up: nodes are not quite proportional to the span.
+        longer = round_up(max(1.01, max(spans) / _MOST_NODES, 0.7 * (size / self.max_features) ** (1 / len(spans))))
+        while not self._rules([span / longer for span in spans]):
+            longer = round_up(1.05 * longer)
+        return (
+            f"quadrature features of arms that span {', '.join(f'{s:.3g}' for s in spans)} lengthscales take "
+            f"{' x '.join(map(str, counts))}{f' = {size}' if enough else ' or more'} features, over the limit of "
+            f"{self.max_features}{'' if enough else f' or of {_MOST_NODES} nodes a feature'}: pass "
+            f"{f'num_features={size} or more, ' if enough else ''}lengthscales {longer:g} times as long, or embedding='rff'."
+        )
 
 
-def fewest_nodes(span: float, tolerance: float) -> tuple[np.ndarray, np.ndarray]:
+def product_grid(rules: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
+    """Nodes `F x d` and weights `F` of the product of symmetric rules, one of each pair ±node."""
+    grids = np.meshgrid(*[nodes for nodes, _ in rules], indexing="ij")
+    weights = math.prod(np.meshgrid(*[w for _, w in rules], indexing="ij"), start=np.ones(grids[0].shape)).reshape(-1)
+    half = (len(weights) + 1) // 2  # the second half repeats the first
+    doubled = 2 * weights[:half]
+    if len(weights) % 2:
+        doubled[-1] = weights[half - 1]  # the node at 0 is its own mirror image
+    return np.stack([g.reshape(-1) for g in grids], axis=-1)[:half], doubled
+
+
+def round_up(value: float) -> float:
+    """To two digits."""
+    unit = 10.0 ** (math.floor(math.log10(value)) - 1)
+    return float(f"{math.ceil(value / unit - 1e-9) * unit:.2g}")
+
+
+def fewest_nodes(span: float, tolerance: float) -> tuple[np.ndarray, np.ndarray] | None:
     """Gauss–Hermite nodes and weights for exp(−r²/2), the fewest that are within `tolerance` for all |r| ≤ `span`.
 
-    Raises:
-        ArgumentError: If 256 nodes are not enough.
+    None where 256 nodes are not enough. More nodes are closer, so that their number is found by halving.
     """
     r = np.linspace(0.0, span, 512)
     target = np.exp(-0.5 * r * r)
-    for count in range(1, _MOST_NODES + 1):
+
+    def rule(count: int) -> tuple[np.ndarray, np.ndarray] | None:
         nodes, weights = np.polynomial.hermite.hermgauss(count)
         nodes, weights = math.sqrt(2) * nodes, weights / math.sqrt(math.pi)
-        if np.abs(np.cos(np.outer(r, nodes)) @ weights - target).max() <= tolerance:
-            return nodes, weights
-    raise ArgumentError(
-        f"quadrature features need more than {_MOST_NODES} nodes in a feature that spans {span:.3g} lengthscales: use "
-        f"embedding='rff', or a lengthscale at least {span / 30:.2g} times as long."
-    )
+        close = np.abs(np.cos(np.outer(r, nodes)) @ weights - target).max() <= tolerance
+        return (nodes, weights) if close else None
+
+    count, found = 1, rule(1)
+    while found is None and count < _MOST_NODES:
+        count *= 2
+        found = rule(count)
+    too_few = count // 2
+    while found is not None and count - too_few > 1:
+        middle = (count + too_few) // 2
+        fewer = rule(middle)
+        count, too_few, found = (middle, too_few, fewer) if fewer is not None else (count, middle, found)
+    return found

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 
 import pandas as pd
 import pytest
 import yaml
+from rich.cells import cell_len
 from typer.testing import CliRunner
 
 from torchbandits.cli import app
 from torchbandits.history import History
+from torchbandits.policies import CATALOGUE, Entry, markdown_table
 
 RUNNER = CliRunner()
 
@@ -135,3 +138,55 @@ def test_data_that_cannot_be_had_names_both_ways(tmp_path: Path, monkeypatch: py
     message = refused("data", "fetch", "abalone")
     assert "TORCHBANDITS_DATA" in message
     assert "scikit-learn" in message or "OpenML" in message
+
+
+def test_the_policies_are_listed() -> None:
+    listed = RUNNER.invoke(app, ["policies"])
+    assert listed.exit_code == 0, listed.output
+    lines = listed.output.splitlines()
+    assert max(map(cell_len, lines)) <= 120
+    words = " ".join(listed.output.split())
+    for entry in CATALOGUE:
+        row = next(line for line in lines if line.split()[:1] == [entry.name])
+        assert entry.paper.split()[0] in row
+        assert entry.cost.split()[0] in row
+    for header in ("policy", "paper", "guarantee", "cost of a step", "batch", "kernels", "choose it when"):
+        assert header in words
+
+
+@pytest.mark.parametrize("entry", CATALOGUE, ids=lambda entry: entry.name)
+def test_a_policy_shows_its_options(entry: Entry) -> None:
+    """Every option with its default and what the docstring says of it."""
+    shown = RUNNER.invoke(app, ["policies", entry.name])
+    assert shown.exit_code == 0, shown.output
+    words = " ".join(shown.output.split())
+    assert entry.summary in words
+    assert entry.guarantee.split()[0] in words
+    assert max(map(cell_len, shown.output.splitlines())) <= 120
+    parameters = inspect.signature(entry.factory).parameters
+    assert [option.name for option in entry.options] == list(parameters)
+    for option in entry.options:
+        row = next(line for line in shown.output.splitlines() if line.split()[:1] == [option.name])
+        default = parameters[option.name].default
+        named = "required" if default is inspect.Parameter.empty else getattr(default, "__name__", repr(default))
+        assert option.default == named
+        assert option.default in row
+        assert option.meaning, f"{entry.name} does not document {option.name}"
+        assert option.meaning.split()[0] in row
+
+
+def test_a_policy_that_is_not_there_is_a_guess_away() -> None:
+    message = refused("policies", "batch_bbkb")
+    assert "batch_bbkb" in message
+    assert "Did you mean 'batch_bkb'" in message
+
+
+def test_the_readme_shows_the_catalogue() -> None:
+    """To bring it up to date, paste what `torchbandits policies --markdown` prints."""
+    readme = (Path(__file__).parents[1] / "README.md").read_text()
+    section = readme.partition("## Which policy\n")[2].partition("\n## ")[0]
+    table = [line for line in section.splitlines(keepends=True) if line.startswith("|")]
+    assert "".join(table) == markdown_table() == RUNNER.invoke(app, ["policies", "--markdown"]).output
+    assert {line.count("|") for line in table} == {8}, "a bar within a cell"
+    for entry in CATALOGUE:
+        assert all(getattr(entry, fact) for fact in ("paper", "guarantee", "cost", "batch", "kernels", "memory", "choose"))

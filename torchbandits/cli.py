@@ -5,7 +5,7 @@ Every expected error is one line on standard error and exit code 2.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
@@ -101,9 +101,10 @@ def _describe_policy(name: str) -> None:
     require(name in known, f"unknown policy {name!r}; known: {', '.join(known)}.{nearest(name, known)}")
     e = known[name]
     facts = {"paper": e.paper, "guarantee": e.guarantee, "cost of a step": e.cost, "batch": e.batch, "kernels": e.kernels}
-    typer.echo(e.summary)
+    grid = RichTable.grid(padding=(0, 2))
     for key, value in (facts | {"memory": e.memory, "choose it when": e.choose}).items():
-        typer.echo(f"{key}: {value}")
+        grid.add_row(Text(key), Text(value))
+    _console().print(Text(e.summary), grid, sep="\n")
     _print_table({"option": 0, "default": 0, "meaning": 1}, [(o.name, o.default, o.meaning) for o in e.options])
 
 
@@ -152,7 +153,7 @@ def describe(name: Annotated[str, typer.Argument(help="Of a data set, as `data l
             typer.echo(f"{key}: {value}")
 
 
-def _print_table(columns: dict[str, int], lines: list[tuple[str, ...]]) -> None:
+def _print_table(columns: dict[str, int], lines: Iterable[tuple[str, ...]]) -> None:
     """A table of plain text; `columns` share the room that those of 0 leave, which are never broken."""
     table = RichTable(box=SIMPLE, padding=(0, 1), collapse_padding=True, pad_edge=False, leading=1, expand=True)
     for header, ratio in columns.items():

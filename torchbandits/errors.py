@@ -48,8 +48,9 @@ class ConfigError(TorchBanditsError, ValueError):
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return `" Did you mean 'x'?"` for the closest known name, or an empty string."""
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
-    return f" Did you mean {close[0]!r}?" if close else ""
+    folded = {candidate.casefold(): candidate for candidate in known}
+    close = difflib.get_close_matches(str(name).casefold(), list(folded), n=1, cutoff=0.5)
+    return f" Did you mean {folded[close[0]]!r}?" if close else ""
 
 
 def require(condition: bool, message: str, error: type[TorchBanditsError] = ArgumentError) -> None:

@@ -6,6 +6,7 @@ the global rule has at least P (C̃ − 1) picks.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -108,7 +109,7 @@ class Uncertainty(Start):
             if not bool(live.any()):
                 break
             if bool((live & (made >= self.max_pulls)).any()):
-                reached = 1 / float(leverage.amax(dim=-1)[live].max())
+                reached = _rounded_down(1 / float(leverage.amax(dim=-1)[live].max()))
                 raise ArgumentError(
                     f"min_batch_size={self.min_batch_size:g} takes more than max_pulls={self.max_pulls} first pulls; "
                     f"with them, min_batch_size={reached:.3g} is reached: ask for that, or allow more."
@@ -160,6 +161,12 @@ def _exact_table(opening: Opening) -> ArmTable:
         part = slice(place, place + 1)
         _pull_(table, index[..., part], torch.where(index[..., part] >= 0, counts[..., part], 0.0))
     return table
+
+
+def _rounded_down(value: float) -> float:
+    """To three digits."""
+    unit = 10.0 ** (math.floor(math.log10(value)) - 2)
+    return math.floor(value / unit) * unit
 
 
 def _pull_(table: ArmTable, arm: Tensor, counts: Tensor) -> None:

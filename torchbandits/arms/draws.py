@@ -67,9 +67,11 @@ class PosteriorDraws:
 
     def _features(self, sizes: Sequence[int], generators: Generators) -> Tensor:
         posterior = self._table.posterior
-        arms = self._table.features_of_arms
+        arms, embedding = self._table.features_of_arms, posterior.finite
         assert arms is not None
-        theta = self._normals(sizes, arms.num_features, generators)
+        assert embedding is not None
+        used = None if embedding.num_nodes is None else 2 * embedding.num_nodes
+        theta = embedding.spread(self._normals(sizes, arms.num_features, generators, used))
         left = theta - self._explained(theta, sizes, generators) if posterior.statistics.size else theta
         return arms.times(left.mT)
 

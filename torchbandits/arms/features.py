@@ -35,9 +35,11 @@ class ArmFeatures:
         one = posterior.batch_shape.numel() * rows.num_arms * arms.element_size()
         size = one * embedding.num_features
         if size > memory_budget:
+            fitting = memory_budget // one // 2 * 2
             raise ArgumentError(
-                f"{embedding.num_features} features of {rows.num_arms} arms take {size / 2**30:.3g} GiB, "
-                f"memory_budget is {memory_budget / 2**30:.3g} GiB: at most {memory_budget // one // 2 * 2} features fit."
+                f"{embedding.num_features} features of {rows.num_arms} arms take {size / 2**30:.3g} GiB, over the budget of "
+                f"{memory_budget / 2**30:.3g} GiB: pass memory_budget={size} or more"
+                f"{f', or at most {fitting} random features' if fitting else ''}."
             )
         self._features: Tensor | None = None
         self.diagonal = embedding.diagonal(arms).double()

@@ -27,7 +27,8 @@ def sin_cos(*, num_arms: int = 2000, noise_std: float = 1.0, noise: str = "gauss
         noise: `"gaussian"`, as in the source, or `"uniform"`.
 
     Returns:
-        A `Function` with its peak of 2.124 near x = 7.14, the runner-up of 1.495 near 0.86, and its lowest value −2.36.
+        A `Function` with its peak of 2.124 near x = 7.14, the runner-up of 1.496 near 0.86, and its lowest
+        value of −1.53 at −2.
 
     Raises:
         ArgumentError: If the grid or the noise is out of range.

@@ -39,7 +39,7 @@ class FigureSpec:
 
 
 def draw_figures(config: ExperimentConfig, records: Sequence[Record], folder: Path) -> list[Path]:
-    """Draw regret ratio, time, batch size and dictionary size against t, one PNG each.
+    """Draw regret ratio, mean regret, time, batch size and dictionary size (model order) against t, one PNG each.
 
     Args:
         config: Gives the order of the policies and the title.
@@ -58,6 +58,7 @@ def draw_figures(config: ExperimentConfig, records: Sequence[Record], folder: Pa
         return regret_ratio(record, baseline)[t - 1]
 
     specs = [
+        FigureSpec("mean_regret.png", "mean regret of the first t pulls (reward units)", mean_regret),
         FigureSpec("time.png", "policy time until t (seconds)", elapsed, "log"),
         FigureSpec("batch_size.png", "size of the batch holding t (pulls)", batch_size, "log"),
         FigureSpec("dictionary_size.png", "dictionary after the batch holding t (points)", dictionary_size),
@@ -104,12 +105,17 @@ def draw(config: ExperimentConfig, records: Sequence[Record], spec: FigureSpec) 
 
 def _draw_band(axes: Axes, t: NDArray[np.int64], curves: Values, place: int, label: str, yscale: str) -> None:
     mean, half = mean_interval(curves)
-    color = COLORS[place % len(COLORS)]
-    axes.plot(t, mean, color=color, linestyle=STYLES[place % len(STYLES)], linewidth=1.6, label=label)
+    color, style = COLORS[place % len(COLORS)], STYLES[(place + place // len(COLORS)) % len(STYLES)]
+    axes.plot(t, mean, color=color, linestyle=style, linewidth=1.6, label=label)
     if np.isfinite(half).any():
         # A t-interval of positive numbers may reach below 0; a logarithmic axis ends at the smallest observation.
         low = np.maximum(mean - half, curves.min(axis=0)) if yscale == "log" else mean - half
         axes.fill_between(t, low, mean + half, color=color, alpha=0.2, linewidth=0)
+
+
+def mean_regret(record: Record, t: NDArray[np.int64]) -> Values:
+    """Cumulative regret of the first t pulls over t, reward units."""
+    return record.history.cumulative_regret()[t - 1] / t
 
 
 def elapsed(record: Record, t: NDArray[np.int64]) -> Values:

@@ -75,9 +75,13 @@ class Entry:
         told = re.findall(r"^ {4}(\w+): (.*(?:\n {5,}.*)*)", section[1] if section else "", re.MULTILINE)
         meanings = {name: " ".join(text.split()) for name, text in told}
         return tuple(
-            Option(name, "required" if p.default is p.empty else repr(p.default), meanings.get(name, ""))
+            Option(name, "required" if p.default is p.empty else _typed(p.default), meanings.get(name, ""))
             for name, p in inspect.signature(self.factory).parameters.items()
         )
+
+
+def _typed(default: object) -> str:
+    return str(getattr(default, "__name__", None) or repr(default))
 
 
 CATALOGUE: tuple[Entry, ...] = (
@@ -94,7 +98,7 @@ CATALOGUE: tuple[Entry, ...] = (
     Entry(
         igp_ucb,
         paper="Chowdhury & Gopalan 2017, Thm 3",
-        guarantee="O(√T (B √γ_T + γ_T)) for |f| ≤ B in the RKHS",
+        guarantee="O(√T (B √γ_T + γ_T)) for f of RKHS norm ≤ B",
         cost="O(A u)",
         batch="one",
         kernels="any",

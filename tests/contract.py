@@ -1,0 +1,118 @@
+"""What the contract tests run: every policy of the registry in each of its modes, small, and what each documents not to do."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import gpytorch
+import pytest
+import torch
+from problems import BOUNDED, COMMON, Problem, generator, rbf
+from torch import Tensor
+
+import torchbandits as tb
+from torchbandits.policies import Policy, registry
+
+ARMS, PROBLEM = 40, Problem(seed=3, a=40)
+
+NEIGHBORS = torch.stack([torch.arange(ARMS).roll(shift) for shift in (-1, 1, 2)], dim=-1)
+# name -> mode -> constructor options. A policy that is in the registry and not here fails test_registry.
+OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
+    "gp_ucb": {"": COMMON, "uniform start": COMMON | {"initial": tb.starts.uniform(5)}},
+    "igp_ucb": {"": BOUNDED},
+    "gp_bucb": {"": BOUNDED | {"ratio_threshold": 1.5}},
+    "bkb": {"": BOUNDED, "ei": BOUNDED | {"acquisition": "ei"}, "pi": BOUNDED | {"acquisition": "pi"}},
+    "batch_bkb": {
+        "": BOUNDED | {"ratio_threshold": 1.5},
+        "uncertainty start": BOUNDED | {"initial": tb.starts.uncertainty(0.2)},
+    },
+    "compressed_gp": {"": COMMON, "ei": COMMON | {"acquisition": "ei"}, "pi": COMMON | {"acquisition": "pi"}},
+    "pi_gp_ucb": {"": BOUNDED | {"nu": 1.5, "horizon": 100}},
+    "thompson_sampling": {
+        "": BOUNDED,
+        "nystrom": BOUNDED | {"embedding": "nystrom"},
+        "qff": BOUNDED | {"embedding": "qff"},
+        "rff": BOUNDED | {"embedding": "rff", "num_features": 40},
+        "three": BOUNDED | {"batch_size": 3},
+    },
+    "rff_ucb": {"": BOUNDED | {"num_features": 40}},
+    "uniform": {"": {}, "three": {"batch_size": 3}},
+    "epsilon_greedy": {"": {}, "three": {"epsilon": 0.3, "batch_size": 3}},
+    "regularized_evolution": {
+        "": {"population": 8, "tournament": 3},
+        "three": {"population": 5, "tournament": 2, "num_neighbors": 4, "batch_size": 3},
+    },
+}
+NO_POSTERIOR = {
+    "uniform",
+    "epsilon_greedy",
+    "regularized_evolution",
+}  # `posterior` raises UnsupportedError that names policies which have one
+NO_POINTS = {"pi_gp_ucb"}  # `observe` by points raises UnsupportedError that says to observe by index
+
+
+@dataclass(frozen=True)
+class Case:
+    """A policy of the registry in one of its modes."""
+
+    name: str
+    mode: str
+
+    def policy(self, kernel: gpytorch.kernels.Kernel | None = None) -> Policy:
+        factory = registry[self.name]
+        given = (kernel or rbf(),) if "kernel" in inspect.signature(factory).parameters else ()
+        return factory(*given, **OPTIONS[self.name][self.mode])
+
+    def bandit(self, pulls: int = 0, seed: int = 5) -> tb.Bandit:
+        """On the arms of `PROBLEM`, with the first pulls told."""
+        bandit = tb.Bandit(self.policy(), PROBLEM.tensor, generator=generator(seed))
+        proceed(bandit, pulls)
+        return bandit
+
+    @property
+    def keeps_posterior(self) -> bool:
+        return self.name not in NO_POSTERIOR
+
+
+CASES = [Case(name, mode) for name in registry for mode in OPTIONS.get(name, {})]
+every_policy = pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(filter(None, (case.name, case.mode))))
+
+
+def proceed(bandit: tb.Bandit, pulls: int, most: int = 4, **ask: Any) -> list[int]:
+    """Ask and tell until so many further pulls are told, in batches of at most `most`; the picks."""
+    picks: list[int] = []
+    while len(picks) < pulls:
+        told = int(bandit.pulls)
+        selection = bandit.ask(limit=min(most, pulls - len(picks)), **ask)
+        assert len(selection) > 0
+        bandit.tell(selection, PROBLEM.rewards(told, selection.index))
+        picks += selection.index.tolist()
+    return picks
+
+
+def proceed_rows(bandit: tb.Bandit, problems: Sequence[Problem], limits: Tensor, rounds: int) -> list[list[int]]:
+    """The same for a batch, each row capped by its limit; masked places are told NaN. The picks of each row."""
+    picks: list[list[int]] = [[] for _ in problems]
+    for _ in range(rounds):
+        selection = bandit.ask(limit=limits)
+        rewards = torch.full(selection.index.shape, torch.nan, dtype=torch.float64)
+        assert torch.equal(selection.mask, selection.index >= 0)
+        for row, problem in enumerate(problems):
+            mine = selection.mask[row]
+            rewards[row][mine] = problem.rewards(len(picks[row]), selection.index[row][mine])
+            picks[row] += selection.index[row][mine].tolist()
+        bandit.tell(selection, rewards)
+    return picks
+
+
+def everything(bandit: tb.Bandit) -> dict[str, Any]:
+    """All that a bandit knows, generators included."""
+    return copy.deepcopy(bandit.state_dict())
+
+
+def rewards_of(selection: tb.Selection) -> Tensor:
+    return PROBLEM.rewards(100, selection.index)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,7 @@ BATCH_COLUMNS: dict[str, type] = {
     "simple_regret": np.float64,
     "seconds": np.float64,
 }
+_REPORTED = ("dictionary_size", "distinct_arms", "width", "information_gain", "certificate")
 _METADATA_KEY = b"torchbandits"
 _FILES = ("pulls.parquet", "batches.parquet")
 
@@ -105,63 +107,58 @@ class History:
         report: Report,
         recommended: Tensor,
         simple_regret: Tensor,
-        seconds: float,
+        seconds: float | Sequence[float],
     ) -> None:
-        """Append one ask and tell. A row whose whole `index` is −1 adds nothing.
+        """Append one ask and tell, or several in a row. A row whose whole `index` is −1 adds nothing.
 
         Args:
-            index: `rows x q`, arms pulled; −1 where masked.
-            rewards: `rows x q`, reward units; ignored where masked.
-            regret: `rows x q`, reward units, NaN where unknown; ignored where masked.
-            report: The state after the tell, one number per row.
-            recommended: `rows`, the arm that would be recommended now; −1 for none.
-            simple_regret: `rows`, regret of that arm, reward units; NaN where unknown.
-            seconds: Wall time of this ask and tell, the environment's own time left out. Rows of a batch share it.
+            index: `rows x q` or `steps x rows x q`, arms pulled; −1 where masked.
+            rewards: Alike, reward units; ignored where masked.
+            regret: Alike, reward units, NaN where unknown; ignored where masked.
+            report: The state after the tell, one number per row (and step).
+            recommended: `rows` or `steps x rows`, the arm that would be recommended then; −1 for none.
+            simple_regret: Alike, regret of that arm, reward units; NaN where unknown.
+            seconds: Wall time of each ask and tell, the environment's own time left out. Rows of a batch share it.
 
         Raises:
             ShapeError: If a shape is not as above; nothing is recorded then.
         """
-        arms = _array(index, np.int64)
-        if arms.ndim != 2 or arms.shape[0] != self.batch_size:
-            raise ShapeError(f"index must be rows x q with {self.batch_size} rows, got {tuple(arms.shape)}.")
-        reward, lost = _array(rewards, np.float64), _array(regret, np.float64)
-        for name, values in (("rewards", reward), ("regret", lost)):
-            if values.shape != arms.shape:
-                raise ShapeError(f"{name} must be shaped like index, {arms.shape}, got {values.shape}.")
-        per_row = {
-            "dictionary_size": report.dictionary_size,
-            "distinct_arms": report.distinct_arms,
-            "width": report.width,
-            "information_gain": report.information_gain,
-            "certificate": report.certificate,
-            "recommended": recommended,
-            "simple_regret": simple_regret,
-        }
-        columns = {name: self._per_row(name, value) for name, value in per_row.items()}
+        given = _array(index, np.int64)
+        arms = given if given.ndim == 3 else given[None]
+        if arms.ndim != 3 or arms.shape[1] != self.batch_size:
+            raise ShapeError(f"index must be rows x q with {self.batch_size} rows, got {tuple(given.shape)}.")
+        values = {"reward": _array(rewards, np.float64), "regret": _array(regret, np.float64)}
+        for name, array in values.items():
+            if array.shape != given.shape:
+                raise ShapeError(f"{name} must be shaped like index, {given.shape}, got {array.shape}.")
+        per_row = {name: getattr(report, name) for name in _REPORTED}
+        per_row |= {"recommended": recommended, "simple_regret": simple_regret}
+        columns = {name: self._per_row(name, value, arms.shape[0]) for name, value in per_row.items()}
         mask = arms >= 0
-        sizes = mask.sum(axis=1)
-        active = np.flatnonzero(sizes)
-        rows, places = np.nonzero(mask)
+        sizes = mask.sum(axis=2)
+        active = sizes > 0
+        told, batch = self._t + sizes.cumsum(axis=0), self._batch + active.cumsum(axis=0)
+        steps, rows, places = np.nonzero(mask)
+        before = (told - sizes)[steps, rows]
         pulls = {
             "row": rows,
-            "t": self._t[rows] + mask.cumsum(axis=1)[rows, places],
-            "batch": self._batch[rows] + 1,
+            "t": before + mask.cumsum(axis=2)[steps, rows, places],
+            "batch": batch[steps, rows],
             "arm": arms[mask],
-            "reward": reward[mask],
-            "regret": lost[mask],
         }
-        self._pulls.append(len(rows), pulls)
-        self._t += sizes
-        self._batch[active] += 1
-        batches = {name: values[active] for name, values in columns.items()}
-        batches |= {"row": active, "batch": self._batch[active], "t": self._t[active], "size": sizes[active]}
-        self._batches.append(len(active), batches | {"seconds": seconds})
+        self._pulls.append(len(rows), pulls | {name: array.reshape(arms.shape)[mask] for name, array in values.items()})
+        steps, rows = np.nonzero(active)
+        batches = {name: array[active] for name, array in columns.items()}
+        batches |= {"row": rows, "batch": batch[active], "t": told[active], "size": sizes[active]}
+        lasted = np.broadcast_to(np.asarray(seconds, np.float64), arms.shape[:1])
+        self._batches.append(len(rows), batches | {"seconds": lasted[steps]})
+        self._t, self._batch = told[-1].copy(), batch[-1].copy()
 
-    def _per_row(self, name: str, values: Tensor) -> NDArray[Any]:
-        array = _array(values, BATCH_COLUMNS[name]).reshape(-1)
-        if array.shape != (self.batch_size,):
+    def _per_row(self, name: str, values: Tensor, steps: int) -> NDArray[Any]:
+        array = _array(values, BATCH_COLUMNS[name])
+        if array.size != steps * self.batch_size or (steps > 1 and array.shape[0] != steps):
             raise ShapeError(f"{name} must hold one number per row, {self.batch_size}, got {tuple(values.shape)}.")
-        return array
+        return array.reshape(steps, self.batch_size)
 
     @property
     def pulls(self) -> dict[str, NDArray[Any]]:

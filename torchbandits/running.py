@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import fields
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from torchbandits.bandit import Bandit
 from torchbandits.environments.base import Environment
@@ -14,6 +16,8 @@ from torchbandits.errors import require
 from torchbandits.history import History
 from torchbandits.policies import Policy
 from torchbandits.types import Report, Selection
+
+_STEPS = 64  # recorded at once
 
 
 def run(
@@ -41,29 +45,64 @@ def run(
     bandit = Bandit(policy, environment.arms, generator=generator)
     seeds = [int(torch.randint(2**62, (), generator=g)) for g in bandit.generators]
     noise = [torch.Generator().manual_seed(seed) for seed in seeds]
-    rows = bandit.batch_shape.numel()
-    history = History(rows)
+    recorder = _Recorder(environment, bandit.batch_shape)
+    least = num_rounds  # pulls that every row has left, at least
     while True:
         began = time.perf_counter()
-        left = num_rounds - bandit.pulls.long()
-        if not bool((left > 0).any()):
-            return history
-        selection = bandit.ask(limit=left)
+        limit = None
+        if policy.most_picks is None or policy.most_picks > least:
+            limit = num_rounds - bandit.pulls.long()
+            least = int(limit.min())
+            if not bool((limit > 0).any()):
+                return recorder.history()
+        selection = bandit.ask(limit=limit)
         asked = time.perf_counter() - began
         rewards = environment.sample(selection.index, noise)
         began = time.perf_counter()
         report = bandit.tell(selection, rewards)
         seconds = asked + time.perf_counter() - began
-        recommended = bandit.best_arm()
-        history.record(
-            index=selection.index.reshape(rows, -1),
-            rewards=rewards.reshape(rows, -1),
-            regret=environment.regret(selection.index).reshape(rows, -1),
-            report=report,
-            recommended=recommended.reshape(rows),
-            simple_regret=environment.regret(recommended.unsqueeze(-1)).reshape(rows),
-            seconds=seconds,
-        )
+        least -= len(selection)
+        recorder.add(selection.index, rewards, bandit.best_arm(), report, seconds)
         stops = [callback(bandit, selection, rewards, report) for callback in callbacks]
         if any(stops):
-            return history
+            return recorder.history()
+
+
+class _Recorder:
+    """Keeps steps as they are and hands many at once to the history: a step then costs next to nothing."""
+
+    def __init__(self, environment: Environment, batch_shape: torch.Size) -> None:
+        self._environment, self._rows = environment, batch_shape.numel()
+        self._history = History(self._rows)
+        self._steps: list[tuple[Tensor, Tensor, Tensor, Report, float]] = []
+
+    def add(self, index: Tensor, rewards: Tensor, recommended: Tensor, report: Report, seconds: float) -> None:
+        """Keep one ask and tell."""
+        self._steps.append((index, rewards, recommended, report, seconds))
+        if len(self._steps) >= _STEPS:
+            self._flush()
+
+    def history(self) -> History:
+        """The history of all that was added."""
+        self._flush()
+        return self._history
+
+    def _flush(self) -> None:
+        if not self._steps:
+            return
+        index, rewards, recommended, reports, seconds = zip(*self._steps, strict=True)
+        self._steps, k, rows = [], len(index), self._rows
+        most = max(i.shape[-1] for i in index)
+        arms = torch.cat([pad(i, (0, most - i.shape[-1]), value=-1) for i in index], dim=-1)
+        values = torch.cat([pad(y, (0, most - y.shape[-1])) for y in rewards], dim=-1)
+        best = torch.stack(recommended, dim=-1)
+        per_step = (rows, k, most)
+        self._history.record(
+            index=arms.reshape(per_step).transpose(0, 1),
+            rewards=values.reshape(per_step).transpose(0, 1),
+            regret=self._environment.regret(arms).reshape(per_step).transpose(0, 1),
+            report=Report(**{f.name: torch.stack([getattr(r, f.name).reshape(rows) for r in reports]) for f in fields(Report)}),
+            recommended=best.reshape(rows, k).T,
+            simple_regret=self._environment.regret(best).reshape(rows, k).T,
+            seconds=seconds,
+        )

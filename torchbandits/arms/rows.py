@@ -30,6 +30,7 @@ class ArmRows(nn.Module):
 
     def __init__(self, arms: Arms, batch_shape: torch.Size) -> None:
         super().__init__()
+        self.outside = False  # whether rows may be points from outside the arms
         self.register_buffer("arms", arms, persistent=False)
         self.register_buffer("first", first_occurrence(arms), persistent=False)
         self.register_buffer("row_of_arm", torch.full((*batch_shape, arms.shape[-2]), -1, device=arms.device))
@@ -111,6 +112,7 @@ class ArmRows(nn.Module):
         self, records: GaussianProcess | Statistics, points: Tensor, counts: Tensor, sums: Tensor, squares: Tensor
     ) -> None:
         """Add pulls of points that need not be arms, one row each, `batch_shape x p x d` and `batch_shape x p`."""
+        self.outside = True
         rows = records.append_(points, torch.ones_like(counts, dtype=torch.bool))
         self._extend(torch.full_like(rows, -1), rows)
         records.add_(rows, counts, sums, squares)
@@ -123,4 +125,5 @@ class ArmRows(nn.Module):
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         if prefix + "arm_of_row" in state_dict:  # its size follows the data
             self.arm_of_row = state_dict[prefix + "arm_of_row"].to(self.arm_of_row.device)
+            self.outside = bool((self.arm_of_row < 0).any())
         super()._load_from_state_dict(state_dict, prefix, *args)

@@ -47,9 +47,13 @@ def noisy_rewards(environment: Environment, index: Tensor, generators: Sequence[
             f"Sampling {tuple(index.shape)} picks needs one generator per row, {mask.shape[0]}, got {len(generators)}."
         )
     counts = mask.sum(dim=-1).tolist()
-    draws = [_draw(noise, count, generator) for count, generator in zip(counts, generators, strict=True)]
-    values = torch.zeros(mask.shape, dtype=torch.float64)
-    values[mask] = torch.cat(draws) * environment.noise_std
+    draws = torch.cat([_draw(noise, count, generator) for count, generator in zip(counts, generators, strict=True)])
+    scale, shift = (1.0, 0.0) if noise == "gaussian" else (2.0, 1.0)
+    draws = (draws * scale - shift) * environment.noise_std
+    values = draws
+    if len(draws) < mask.numel():
+        values = torch.zeros(mask.shape, dtype=torch.float64)
+        values[mask] = draws
     expected = environment.expected(index)
     return expected + values.reshape(index.shape).to(expected)
 
@@ -66,8 +70,9 @@ def check_index(environment: Environment, index: Tensor) -> None:
 
 
 def _draw(noise: str, count: int, generator: torch.Generator) -> Tensor:
+    """Standard normals, or uniform numbers in [0, 1)."""
     if generator.device.type != "cpu":
         raise ArgumentError(f"Noise is drawn from CPU generators, got one on {generator.device}.")
     if noise == "gaussian":
         return torch.randn(count, generator=generator, dtype=torch.float64)
-    return 2 * torch.rand(count, generator=generator, dtype=torch.float64) - 1
+    return torch.rand(count, generator=generator, dtype=torch.float64)

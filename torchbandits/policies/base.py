@@ -176,7 +176,7 @@ class State(nn.Module):
     def best_arm(self) -> Tensor:
         """The arm that `best(1)` recommends, `batch_shape`; −1 before the first pull."""
         arm, statistics = self.rows.arm_of_row, self.statistics
-        if statistics.size == 0 or not self.tabulated or bool(((arm < 0) & statistics.mask).any()):
+        if statistics.size == 0 or not self.tabulated or self.rows.outside:
             return self.best(1).index.squeeze(-1)
         mean = self.arm_mean().gather(-1, arm.clamp_min(0)).masked_fill(arm < 0, -torch.inf)
         return arm.gather(-1, mean.argmax(dim=-1, keepdim=True)).squeeze(-1)
@@ -234,6 +234,11 @@ class Policy(ABC):
     def draws_on_update(self) -> bool:
         """Whether `update` may advance the generators."""
         return True
+
+    @property
+    def most_picks(self) -> int | None:
+        """The most picks of one `select`, where that is known beforehand."""
+        return None
 
     @abstractmethod
     def init(self, arms: Arms, generators: Sequence[torch.Generator], batch_shape: torch.Size) -> State:

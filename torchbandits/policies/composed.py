@@ -85,6 +85,11 @@ class Composed(Policy):
         """Only a dictionary that is sampled does."""
         return self.memory.sparse
 
+    @property
+    def most_picks(self) -> int | None:
+        """As many as the batch rule allows; None before first picks that come as one batch are over."""
+        return None if self.initial is not None else self.batch_rule.max_batch_size
+
     @torch.no_grad()
     def init(self, arms: Arms, generators: Generators, batch_shape: torch.Size) -> State:
         """A fresh state; the kernel is deep-copied into its posterior. Cost O(A (d + log A)), and O(A m d) for features."""

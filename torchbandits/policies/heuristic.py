@@ -29,6 +29,11 @@ class Heuristic(Policy, ABC):
         """False: only picks are drawn."""
         return False
 
+    @property
+    def most_picks(self) -> int:
+        """`batch_size`."""
+        return self.batch_size
+
     @abstractmethod
     def draw(self, state: State, sizes: Sequence[int], offered: Tensor | None, generators: Sequence[torch.Generator]) -> Tensor:
         """Picks, `rows x max(sizes)` arms (−1 where padded).

@@ -74,6 +74,11 @@ class PartitionedUCB(Policy):
 
     # ------------------------------------------------------------------ the contract
 
+    @property
+    def most_picks(self) -> int | None:
+        """One; None with first picks, which may come as one batch."""
+        return None if self.initial is not None else 1
+
     @torch.no_grad()
     def init(self, arms: Arms, generators: Sequence[torch.Generator], batch_shape: torch.Size) -> State:
         """A fresh state; the kernel is deep-copied into its posterior. Cost O(A P) kernel values, P the arms of a cell.

@@ -3,8 +3,8 @@
     python scripts/benchmark_policies.py [--steps 20] [--only bkb gp_ucb]
 
 The arms are standard normal in 8 dimensions (2 for quadrature features, which 8 dimensions refuse). Each policy is told 1,000
-random arms, then asked and told one pick at a time (batch policies: one batch, at most 100 picks). Whole-process memory is not
-compared here. RBF kernel of lengthscale 4; Matérn-3/2 for pi_gp_ucb.
+random arms at once, then asked and told, one pick at a time (batch policies: one batch, at most 100 picks). RBF kernel of
+lengthscale 12.5, as for Cadata; Matérn-3/2 of lengthscale 4 for pi_gp_ucb.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ARMS, PULLS, NOISE = 20_640, 1_000, 0.01
 
 def rbf() -> gpytorch.kernels.Kernel:
     kernel = gpytorch.kernels.RBFKernel().double()
-    kernel.lengthscale = torch.tensor(4.0, dtype=torch.float64)
+    kernel.lengthscale = torch.tensor(12.5, dtype=torch.float64)
     return kernel
 
 

@@ -114,7 +114,7 @@ def arm_set(num_arms: int) -> tuple[str, Tensor]:
     return "random", torch.randn(num_arms, 8, generator=generator, dtype=torch.float64)
 
 
-def measure(num_arms: int, t: int, steps: int) -> None:
+def measure(num_arms: int, t: int, steps: int, follow: bool) -> None:
     name, arms = arm_set(num_arms)
     generator = torch.Generator().manual_seed(1)
     unique = torch.tensor(sorted({tuple(row): i for i, row in reversed(list(enumerate(arms.tolist())))}.values()))
@@ -129,8 +129,9 @@ def measure(num_arms: int, t: int, steps: int) -> None:
         "BoTorch flat posterior": StockBoTorch(arms, seen, y[seen], flat=True).step,
     }
     seconds: dict[str, list[float]] = {way: [] for way in ways}
-    for i, arm in enumerate(new.tolist()):
-        picks = set()
+    arm = int(new[0])
+    for i, given in enumerate(new.tolist()):
+        arm, picks = arm if follow else given, set()
         for way, step in ways.items():
             if way.startswith("BoTorch") and i > 4:
                 continue
@@ -139,9 +140,11 @@ def measure(num_arms: int, t: int, steps: int) -> None:
             if i > 1:  # the first two steps warm up
                 seconds[way].append(time.perf_counter() - began)
         assert len(picks) == 1, f"the ways disagree at step {i}: {picks}"
+        arm = picks.pop()
     ours = statistics.median(seconds["torchbandits gp_ucb"])
     print(
-        f"\n{name}: A = {len(arms)}, d = {arms.shape[1]}, t = {t} distinct arms, {torch.get_num_threads()} threads, same picks"
+        f"\n{name}: A = {len(arms)}, d = {arms.shape[1]}, t = {t} distinct arms, {torch.get_num_threads()} threads, same picks, "
+        f"{'each told its own pick' if follow else 'each told a random new arm'}"
     )
     print("| way | ms a step (median) | times torchbandits |\n|---|---|---|")
     for way, values in seconds.items():
@@ -153,10 +156,11 @@ def main() -> None:
     parser.add_argument("--arms", type=int, nargs="+", default=[4177, 20640])
     parser.add_argument("--t", type=int, default=1000)
     parser.add_argument("--steps", type=int, default=15)
+    parser.add_argument("--follow", action="store_true", help="tell each way its own pick, instead of a random new arm")
     arguments = parser.parse_args()
     warnings.filterwarnings("ignore", module="botorch")
     for num_arms in arguments.arms:
-        measure(num_arms, arguments.t, arguments.steps)
+        measure(num_arms, arguments.t, arguments.steps, arguments.follow)
 
 
 if __name__ == "__main__":

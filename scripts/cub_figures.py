@@ -29,7 +29,7 @@ ROWS = {
     "regret of the first t pulls / t\n(reward units)": mean_regret,
     "model order\n(points in the posterior)": dictionary_size,
 }
-MARKS = (50, 100, 200, 500, 1000, 2000)
+MARKS = (25, 50, 100, 200, 500, 1000, 2000)
 
 
 def curves(records: list[Record], label: str, curve, t: NDArray[np.int64]) -> NDArray[np.float64]:

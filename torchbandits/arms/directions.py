@@ -60,6 +60,7 @@ class Directions(nn.Module):
 
     def _forget_ahead(self) -> None:
         self._ahead: tuple[Tensor, Tensor, int] | None = None  # arms, their columns, rows of T already taken off
+        self._named: Tensor | None = None  # the leaders when a column was last evaluated
         self._hits, self._size = 0, _FEWEST
 
     @property
@@ -122,12 +123,17 @@ class Directions(nn.Module):
         return self._without(start, slot, first)
 
     def _look_ahead(self, slot: Tensor, leaders: Leaders) -> Tensor:
-        """Evaluate the columns of the arm and of the likeliest next ones in one pass over T."""
+        """The column of an arm that was not evaluated ahead; with those of the likeliest next arms, in one pass over T, if the
+        arm was at least among the leaders named last time: pulls that nobody could expect cost one column, not many."""
+        expected = self._named is not None and bool((self._named == slot).any(dim=-1).all())
         if self._ahead is not None:  # as many as pay
             self._size = min(_MOST, 2 * self._size) if 2 * self._hits >= self._size else self._size
             self._size = max(_FEWEST, self._size // 2) if 8 * self._hits < self._size else self._size
-        self._hits = 0
-        arms = torch.cat([slot, leaders(self._size - 1)], dim=-1)
+            expected = expected or self._hits > 0
+        self._named, self._ahead, self._hits = leaders(self._size - 1), None, 0
+        if not expected:
+            return self._without(self._prior(slot), slot, 0)
+        arms = torch.cat([slot, self._named], dim=-1)
         columns = self._without(self._prior(arms), arms, 0)
         self._ahead = (arms, columns, self.used)
         return columns[..., :1, :].clone()

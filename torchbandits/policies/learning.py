@@ -49,11 +49,7 @@ def _learn_exact(state: State, summed: tuple[Tensor, Tensor, Tensor, Tensor], le
     state.add_gains_(table.leverage.gather(-1, distinct.clamp_min(0)), counts)
     state._buffers["log_det"] = state.log_det + table.update_(distinct, counts, posterior.targets_of(counts, sums), cross)
     if table.needs_sweep():
-        warm = posterior.factorised
-        table.sweep_()
-        state.log_det = posterior.log_det
-        if not warm:  # nobody looks at the posterior: factors would only cost O(u²) a pull from now on
-            posterior.invalidate_()
+        state.log_det = _swept(state, posterior.factorised)
 
 
 def _learn_sparse(state: State, memory: Memory, summed: tuple[Tensor, Tensor, Tensor, Tensor]) -> None:
@@ -81,6 +77,7 @@ def _learn_history(
     """History of any size, at arms (`summed`) or at points: everything is refitted, the dictionary drawn by BLESS."""
     table, posterior = state.table, state.posterior
     assert table is not None
+    warm = posterior.factorised
     before = posterior.log_det if posterior.statistics.size else torch.zeros_like(state.log_det)
     posterior.invalidate_()
     if summed is None:
@@ -90,11 +87,22 @@ def _learn_history(
         state.rows.tell_(posterior, *summed)
     if memory.sparse:
         _draw_dictionary(state, memory, _history_leverage(state))
-    table.sweep_()
-    gained = (posterior.log_det - before).clamp_min(0)
-    state.log_det = state.log_det + gained if memory.sparse else posterior.log_det
+    log_det = _swept(state, warm or memory.sparse)
+    gained = (log_det - before).clamp_min(0)
+    state.log_det = state.log_det + gained if memory.sparse else log_det
     state.batched_log_det = state.batched_log_det + gained
     state.batched_log_det_3 = state.batched_log_det_3 + 3 * gained  # log(1 + 3x) ≤ 3 log(1 + x)
+
+
+def _swept(state: State, warm: bool) -> Tensor:
+    """Sweep the table; log det(V/λ). Factors that nobody looks at would only cost O(u²) a pull from now on: dropped unless
+    `warm`."""
+    assert state.table is not None
+    state.table.sweep_()
+    log_det = state.posterior.log_det
+    if not warm and state.posterior.finite is None:
+        state.posterior.invalidate_()
+    return log_det
 
 
 def _learn_selected(state: State, pulls: Pulls, memory: Memory, leaders: Leaders | None) -> None:

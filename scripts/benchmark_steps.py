@@ -142,10 +142,8 @@ def measure(num_arms: int, t: int, steps: int, follow: bool) -> None:
         assert len(picks) == 1, f"the ways disagree at step {i}: {picks}"
         arm = picks.pop()
     ours = statistics.median(seconds["torchbandits gp_ucb"])
-    print(
-        f"\n{name}: A = {len(arms)}, d = {arms.shape[1]}, t = {t} distinct arms, {torch.get_num_threads()} threads, same picks, "
-        f"{'each told its own pick' if follow else 'each told a random new arm'}"
-    )
+    told = "each told its own pick" if follow else "each told a random new arm"
+    print(f"\n{name}: A = {len(arms)}, d = {arms.shape[1]}, t = {t} distinct arms, {torch.get_num_threads()} threads; {told}")
     print("| way | ms a step (median) | times torchbandits |\n|---|---|---|")
     for way, values in seconds.items():
         print(f"| {way} | {1e3 * statistics.median(values):.2f} | {statistics.median(values) / ours:.2f} |")

@@ -262,4 +262,4 @@ def test_bad_test_functions(name, options, message):
 
 
 def test_the_registry_names_the_factories():
-    assert set(registry) == {"rkhs", "synthetic", "abalone", "cadata"}
+    assert set(registry) == {"rkhs", "synthetic", "sin_cos", "rosenbrock", "abalone", "cadata"}

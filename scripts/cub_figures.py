@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 from numpy.typing import NDArray
 
 from torchbandits.experiments import Record, load_records
@@ -48,6 +49,10 @@ def draw_panel(axes: Axes, records: list[Record], acquisition: str, curve, t: ND
             axes.plot(t, 1.1 * mean, color="0.5", linestyle=":", linewidth=1.0, label="dense + 10 %")
     axes.set_xscale("log")
     axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    axes.yaxis.set_minor_formatter(NullFormatter())
+    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
     axes.set_xlim(t[0], t[-1])
     axes.grid(visible=True, which="major", color="0.9")
     for side in ("top", "right"):

@@ -99,7 +99,7 @@ def draw(config: ExperimentConfig, records: Sequence[Record], spec: FigureSpec) 
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
     # Below the axes: it can't cover a curve there.
-    figure.legend(loc="outside lower center", ncols=3, frameon=False, fontsize="small")
+    figure.legend(loc="outside lower center", ncols=3, frameon=False, fontsize="small", handlelength=3.0)
     return figure
 
 

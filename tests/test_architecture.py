@@ -70,7 +70,9 @@ def all_modules() -> list:
 
 def all_classes() -> list[type]:
     classes = {c for m in all_modules() for c in vars(m).values() if inspect.isclass(c)}
-    return sorted((c for c in classes if c.__module__.split(".")[0] == "torchbandits"), key=lambda c: (c.__qualname__, c.__module__))
+    return sorted(
+        (c for c in classes if c.__module__.split(".")[0] == "torchbandits"), key=lambda c: (c.__qualname__, c.__module__)
+    )
 
 
 def identify(path: Path) -> str:

@@ -123,7 +123,9 @@ def follow(bandit: tb.Bandit, naive: NaiveGreedy | NaiveEvolution, problem: Prob
 # ------------------------------------------------------------------------- ε-greedy
 
 
-@pytest.mark.parametrize("epsilon", [0.0, 0.3, 1.0, None, lambda t: 1 / (1 + math.log(t))], ids=["0", "0.3", "1", "default", "callable"])
+@pytest.mark.parametrize(
+    "epsilon", [0.0, 0.3, 1.0, None, lambda t: 1 / (1 + math.log(t))], ids=["0", "0.3", "1", "default", "callable"]
+)
 def test_epsilon_greedy_is_the_naive_loop(epsilon):
     problem = Problem(seed=1, a=50, duplicates=12)
     options = {} if epsilon is None else {"epsilon": epsilon}

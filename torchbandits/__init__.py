@@ -1,8 +1,8 @@
 """Gaussian-process bandits and Bayesian optimisation over very large candidate sets.
 
-Choose a policy (`gp_ucb` while arms pulled are few, `batch_bkb` for long runs and batches, `bkb` one at a time,
-`gp_bucb` for exact batches, `igp_ucb` for the agnostic guarantee, `uniform` as the baseline), hand it to `Bandit` with your
-arms, and `ask` and `tell`; or `run` it in one of the `environments`.
+Choose a policy (`gp_ucb` while arms pulled are few, `batch_bkb` for long runs and batches, `thompson_sampling` for workers that
+come free at different times; `torchbandits policies` lists all), hand it to `Bandit` with your arms, and `ask` and `tell`; or
+`run` it in one of the `environments`.
 """
 
 from torchbandits import environments, errors, starts, widths

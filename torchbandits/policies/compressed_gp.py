@@ -34,7 +34,8 @@ def compressed_gp(
 
     .. math:: \text{keep } (x_t, y_t) \iff \tfrac12 \log(2\pi e (\lambda + \sigma_D^2(x_t))) > \epsilon
 
-    A pull that is dropped leaves no trace in memory or time, so the posterior's size is bounded for ever.
+    A pull that is dropped leaves no trace in memory or time, so the posterior's size is bounded for ever. Variances below the
+    threshold stay as they are: EI without a margin can stay at its incumbent then; give it a margin or a finer threshold.
 
     Args:
         kernel: Prior covariance of the rewards.

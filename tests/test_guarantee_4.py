@@ -119,7 +119,6 @@ def test_guarantee_4_is_not_vacuous(problem):
     assert (worst_ratio(halved, functions, 60) > 1).any()
 
 
-@pytest.mark.skipif("pi_gp_ucb" not in registry, reason="pi_gp_ucb is not in the registry")
 def test_guarantee_4_in_every_cell_of_a_cover():
     """π-GP-UCB: below the upper bound of an arm, and above every lower bound, of the cells that hold it. The bounds are those
     of the oracle, told the picks and rewards of the policy, and the policy's are held to them; at every tenth pull."""

@@ -31,6 +31,7 @@ OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
         "uncertainty start": BOUNDED | {"initial": tb.starts.uncertainty(0.2)},
     },
     "compressed_gp": {"": COMMON, "ei": COMMON | {"acquisition": "ei"}, "pi": COMMON | {"acquisition": "pi"}},
+    "mini_gp_ucb": {"": BOUNDED | {"ratio_threshold": 1.5}, "ei": BOUNDED | {"acquisition": "ei"}},
     "pi_gp_ucb": {"": BOUNDED | {"nu": 1.5, "horizon": 100}},
     "thompson_sampling": {
         "": BOUNDED,

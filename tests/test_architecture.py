@@ -22,7 +22,8 @@ ROOMS = [
     "errors", "types", "linalg", "embeddings", "posteriors", "environments", "arms",
     "widths", "memory", "batching", "scores", "starts", "policies",  # a policy names its first picks, so starts come first
     "history", "journal", "fitting", "optimize",
-    "selections", "validation", "bandit", "running", "botorch", "experiments", "cli", "testing", "__init__", "__main__",
+    "selections", "validation", "reporting", "learned", "bandit", "contexts", "contextual", "running",
+    "botorch", "experiments", "cli", "testing", "__init__", "__main__",
 ]  # fmt: skip
 
 PUBLIC = ["Bandit", "run", "gp_ucb", "igp_ucb", "gp_bucb", "bkb", "batch_bkb", "uniform", "environments"]

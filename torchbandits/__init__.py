@@ -7,6 +7,7 @@ come free at different times; `torchbandits policies` lists all), hand it to `Ba
 
 from torchbandits import environments, errors, starts, widths
 from torchbandits.bandit import Bandit
+from torchbandits.contextual import ContextualBandit
 from torchbandits.history import History
 from torchbandits.policies import (
     batch_bkb,
@@ -16,6 +17,8 @@ from torchbandits.policies import (
     gp_bucb,
     gp_ucb,
     igp_ucb,
+    mini_gp_ucb,
+    per_cost,
     pi_gp_ucb,
     regularized_evolution,
     rff_ucb,
@@ -29,6 +32,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Bandit",
+    "ContextualBandit",
     "Evidence",
     "History",
     "Marginals",
@@ -46,6 +50,8 @@ __all__ = [
     "gp_bucb",
     "gp_ucb",
     "igp_ucb",
+    "mini_gp_ucb",
+    "per_cost",
     "pi_gp_ucb",
     "regularized_evolution",
     "rff_ucb",

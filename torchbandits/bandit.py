@@ -3,31 +3,38 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from torchbandits.errors import NumericalError, StateError, require
+from torchbandits.errors import StateError, require
+from torchbandits.learned import Learned
 from torchbandits.policies import Policy
-from torchbandits.posteriors import GaussianProcess, PartitionedProcess
-from torchbandits.selections import joined, without
-from torchbandits.types import Pulls, Recommendation, Report, Selection
+from torchbandits.reporting import report_of
+from torchbandits.selections import carried, joined, without
+from torchbandits.types import Pulls, Report, Selection
 from torchbandits.validation import (
     check_arms,
     check_available,
+    check_costs,
     check_generators,
     check_history,
     check_limit,
+    check_maximum,
     check_more,
+    check_new_arms,
     check_picks,
     check_rewards,
     check_state,
 )
 
+Maximizer = Callable[[Callable[[Tensor], Tensor]], Tensor]  # from a score of points to the point of the highest
 
-class Bandit:
+
+class Bandit(Learned):
     """Chooses which arms to evaluate next, and learns from the rewards.
 
     Args:
@@ -35,6 +42,7 @@ class Bandit:
         arms: `A x d`, or `batch_shape x A x d`, floating point and finite; float64 is the accurate lane.
         generator: One CPU `torch.Generator`, or a list of one a batch row (`batch_shape` is then its length, broadcast
             with the kernel's and the arms'). Held, and advanced by draws. A fresh one with seed 0 by default.
+        costs: `A` or `batch_shape x A`, what a pull of each arm costs, > 0; for `per_cost` policies and budgets.
 
     Raises:
         ShapeError: If the arms are empty, of the wrong dtype or shape, or batch shapes do not broadcast.
@@ -42,19 +50,32 @@ class Bandit:
     """
 
     def __init__(
-        self, policy: Policy, arms: Tensor, *, generator: torch.Generator | Sequence[torch.Generator] | None = None
+        self,
+        policy: Policy,
+        arms: Tensor,
+        *,
+        generator: torch.Generator | Sequence[torch.Generator] | None = None,
+        costs: Tensor | None = None,
     ) -> None:
         require(isinstance(policy, Policy), f"policy must be a torchbandits policy, got {type(policy).__name__}.")
         check_arms(arms)
         generators, batch_shape = check_generators(generator, arms, getattr(policy, "kernel", None))
         self.policy = policy
         self._state = policy.init(arms, generators, batch_shape)
+        self._state.rows.costs = check_costs(costs, policy, self._state.rows)
         self._open: Selection | None = None
         self._synced = True  # whether the state knows what is open
 
     # ------------------------------------------------------------------ ask and tell
 
-    def ask(self, limit: int | Tensor | None = None, *, more: int | None = None, available: Tensor | None = None) -> Selection:
+    def ask(
+        self,
+        limit: int | Tensor | None = None,
+        *,
+        more: int | None = None,
+        available: Tensor | None = None,
+        maximizer: Maximizer | None = None,
+    ) -> Selection:
         """The picks to evaluate next: the open selection, as long as there is one.
 
         Args:
@@ -62,6 +83,8 @@ class Bandit:
             more: Extend the open selection by this many picks a row, whatever the batch rule says, treating all that is
                 untold as pending. The whole open selection is returned, earlier picks first.
             available: `A` or `batch_shape x A` booleans, arms on offer; all of them by default.
+            maximizer: For infinite sets: is given the policy's score, a differentiable function of points
+                `batch_shape x n x d`, and returns the point to pull, `batch_shape x d`, which becomes a further arm.
 
         Returns:
             The open selection: picks asked for and neither told nor forgotten.
@@ -72,19 +95,12 @@ class Bandit:
         if self._open is not None and more is None:
             check_limit(limit, self.batch_shape, self.device)
             return self._open
-        self._sync_pending()
-        selection, evidence = self.policy.select(
-            self._state,
-            limit=check_limit(limit, self.batch_shape, self.device),
-            available=check_available(available, self.batch_shape, self.arms.shape[-2], self.device),
-            exactly=check_more(more),
-        )
-        opened = joined(self._open, selection) if bool(selection.mask.any()) else self._open
-        for generator, state in zip(self._state.generators, evidence.generator_states, strict=False):
-            generator.set_state(state)
-        if opened is not self._open:
-            self._set_open(opened)
-        return selection if opened is None else opened
+        if maximizer is not None:
+            return self._maximize(maximizer, check_more(more) or 1)
+        limit = check_limit(limit, self.batch_shape, self.device)
+        offered = check_available(available, self.batch_shape, self.arms.shape[-2], self.device)
+        selection = self._extend(limit, offered, check_more(more))
+        return selection if self._open is None else self._open
 
     def tell(self, selection: Selection | Tensor, rewards: Tensor) -> Report:
         """Learn the rewards of picks, in any order, of a whole batch or a part of it.
@@ -141,64 +157,29 @@ class Bandit:
         )
         self._set_open(remaining)
 
-    # ------------------------------------------------------------------ what was learned
+    def set_arms_(self, arms: Tensor, *, costs: Tensor | None = None) -> Bandit:
+        """Go on with other arms; all that was learned stays, at arms that are gone too. Returns self.
 
-    def best_arm(self) -> Tensor:
-        """The recommended arm, `batch_shape`: the index of `best()`, −1 before the first pull. Cost O(u)."""
-        return self._state.best_arm()
+        Arms that were pulled before keep their pulls; what is open must be among the new arms, and keeps waiting.
 
-    def best(self, k: int = 1) -> Recommendation:
-        """The k arms with the highest posterior mean among those pulled, best first. Cost O(u)."""
-        require(k >= 1, f"k must be at least 1, got {k}.")
-        return self._state.best(k)
+        Args:
+            arms: `A' x d` or `batch_shape x A' x d`, of the same dtype and device.
+            costs: Of the new arms, as at the start.
 
-    @property
-    def posterior(self) -> GaussianProcess | PartitionedProcess:
-        """Callable on any points: `Marginals(mean, variance)` in reward units; picks pending now shrink variances only."""
-        self._sync_pending()
-        return self._state.process
+        Raises:
+            ShapeError, NonFiniteError: For arms that this bandit can't take.
+            StateError: If picks are open at arms that are gone: tell or forget them first.
+            UnsupportedError: For a policy that is bound to its arms. Nothing has changed then.
 
-    @property
-    def arms(self) -> Tensor:
-        """The arms, `A x d` or `batch_shape x A x d`."""
-        return self._state.rows.arms
-
-    @property
-    def generators(self) -> tuple[torch.Generator, ...]:
-        """One generator a batch row, as given and advanced since."""
-        return self._state.generators
-
-    @property
-    def batch_shape(self) -> torch.Size:
-        """Leading dimensions of everything that is asked and told."""
-        return self._state.rows.batch_shape
-
-    @property
-    def device(self) -> torch.device:
-        """Where arms and posterior live."""
-        return self.arms.device
-
-    @property
-    def counts(self) -> Tensor:
-        """Pulls learned of each arm, `batch_shape x A`; exact duplicates share those of their entry."""
-        return self._state.rows.counts(self._state.statistics.weights)
-
-    @property
-    def pulls(self) -> Tensor:
-        """Pulls told in all, `batch_shape`."""
-        return self._state.told
-
-    @property
-    def dictionary(self) -> Tensor:
-        """Arms in the dictionary S in order of first pull, `batch_shape x m`, −1 where padded or from outside the arms."""
-        rows, mask = self.posterior.dictionary_rows()
-        arm = self._state.rows.arm_of_row
-        return torch.where(mask, arm.gather(-1, rows) if arm.shape[-1] else rows, -1)
-
-    @property
-    def width(self) -> Tensor:
-        """What multiplies the posterior standard deviation now, `batch_shape`."""
-        return self.policy.width(self._state)
+        Cost: a sweep over the new arms.  Source: Calandriello et al. 2019, appendix A, for BKB.
+        """
+        check_new_arms(arms, self.arms, self.batch_shape)
+        opened = None if self._open is None else carried(self._open, arms, self.batch_shape)
+        state = self.policy.set_arms(self._state, arms)
+        state.rows.costs = check_costs(costs, self.policy, state.rows)
+        self._state = state
+        self._set_open(opened)
+        return self
 
     # ------------------------------------------------------------------ saving and moving
 
@@ -233,6 +214,30 @@ class Bandit:
 
     # ------------------------------------------------------------------ inside
 
+    def _extend(self, limit: Tensor | None, offered: Tensor | None, exactly: int | None) -> Selection:
+        """Open further picks, with all that is open as pending; they alone."""
+        self._sync_pending()
+        selection, evidence = self.policy.select(self._state, limit=limit, available=offered, exactly=exactly)
+        opened = joined(self._open, selection) if bool(selection.mask.any()) else self._open
+        for generator, state in zip(self._state.generators, evidence.generator_states, strict=False):
+            generator.set_state(state)
+        if opened is not self._open:
+            self._set_open(opened)
+        return selection
+
+    def _maximize(self, maximizer: Maximizer, count: int) -> Selection:
+        """Open picks that a user's maximiser finds, each a further arm."""
+        for _ in range(count):
+            self._sync_pending()
+            point = check_maximum(maximizer(partial(self.policy.scores_at, self._state)), self._state.rows)
+            arms = self.arms.expand(*point.shape[:-2], -1, -1)
+            self.set_arms_(torch.cat([arms, point], dim=-2), costs=None)
+            index = torch.full((*self.batch_shape, 1), arms.shape[-2], device=self.device)
+            found = Selection(self._state.rows.points(index), index, index >= 0)
+            self._set_open(found if self._open is None else joined(self._open, found))
+        assert self._open is not None
+        return self._open
+
     def _learn(self, pulls: Pulls, remaining: Selection | None, unasked: Tensor) -> Report:
         """Update the state, or leave it as it was."""
         restore, opened, done = self._state.snapshot(draws=self.policy.draws_on_update), self._open, False
@@ -241,37 +246,13 @@ class Bandit:
                 self._state = self.policy.update(self._state, pulls)
                 self._state.add_told_(pulls.counts)
             self._set_open(remaining)
-            report = self._report(pulls, unasked)
+            report = report_of(self.policy, self._state, pulls.counts.sum(dim=-1), unasked)
             done = True
         finally:
             if not done:
                 restore()
                 self._open, self._synced = opened, False
         return report
-
-    @torch.no_grad()
-    def _report(self, pulls: Pulls, unasked: Tensor) -> Report:
-        state = self._state
-        bounds = self.policy.bounds(state)
-        certificate = torch.full_like(state.log_det, torch.nan) if bounds is None else bounds[0] - bounds[1]
-        broken = ~torch.isfinite(certificate)
-        if bounds is not None and bool(broken.any()):
-            raise NumericalError(
-                f"the posterior is not finite in batch rows {broken.reshape(-1).nonzero().reshape(-1).tolist()}; the pulls "
-                "were not learned. Check the size of the rewards and the kernel's hyper-parameters, or use a larger λ."
-            )
-        told = pulls.counts.sum(dim=-1)
-        size = state.process.dictionary_size if state.tabulated else torch.zeros_like(state.statistics.num_rows)
-        return Report(
-            pulls=self.pulls,
-            batch_size=told,
-            distinct_arms=state.statistics.num_rows,
-            dictionary_size=size,
-            width=self.width,
-            information_gain=0.5 * state.log_det if state.tabulated else torch.full_like(told, torch.nan),
-            certificate=certificate,
-            unasked=unasked,
-        )
 
     def _set_open(self, selection: Selection | None) -> None:
         self._open, self._synced = selection, False

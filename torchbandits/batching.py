@@ -160,6 +160,32 @@ class Global(_Threshold):
 
 
 @dataclass(frozen=True)
+class Repeat(_Threshold):
+    """One arm ⌊(C² − 1)/lev_fb(x)⌋ times, at least once, C² the `ratio_threshold`: as long as its variance may shrink by C².
+
+    Every arm that is chosen adds at least log((C² + 1)/2) to log det(V/λ), which bounds the number of switches.
+    Source: Calandriello et al. 2022, Alg. 1.
+    """
+
+    max_batch_size: int | None = 10_000
+
+    def repeated(self, arm: Tensor, leverage: Tensor, remaining: Tensor) -> Tensor:
+        """Picks `batch_shape x q` (−1 where padded) of the arm of each row, `batch_shape x 1`, given the leverages of all arms
+        and the most picks of each row."""
+        own = leverage.gather(-1, arm.clamp_min(0)).squeeze(-1)
+        times = ((self.ratio_threshold - 1) / own).nan_to_num(0, posinf=2.0**31).floor().clamp_min(1).long()
+        times = torch.minimum(times, remaining)
+        if self.max_pulls is not None:
+            times = times.clamp_max(self.max_pulls)
+        place = torch.arange(int(times.max()), device=arm.device)
+        return torch.where(place < times.unsqueeze(-1), arm, -1)
+
+    def meter(self, lookahead: Lookahead) -> Meter:
+        """For picks beside others that are pending: nothing is spent."""
+        return Meter(lookahead, math.inf, scale=0.0)
+
+
+@dataclass(frozen=True)
 class Product(_Threshold):
     """Π (1 + lev_{s−1}(x_s)) ≤ C with hallucinated leverages. Source: Desautels et al. 2014, GP-BUCB."""
 

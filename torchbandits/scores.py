@@ -112,6 +112,52 @@ class PosteriorDraw:
         require(even, f"num_features must be an even number of at least 2, got {self.num_features}.")
 
 
+@dataclass(frozen=True)
+class PerCost(Score):
+    r"""Another score per cost: (u(x) − baseline) / c(x)^exponent, or log EI(x) − exponent · log c(x).
+
+    An arm below the baseline is worth less the more it costs: there the gain, negative, is multiplied by the cost. For scores
+    in logarithms (EI, PI) there is no baseline. The costs are the arms' (`Bandit(..., costs=)`).
+
+    Attributes:
+        base: The score, or a draw of the posterior.
+        exponent: 1 for gain per cost, 0 for no attention to costs.
+        baseline: Reward at which a pull is worth nothing, reward units.
+    """
+
+    base: Score | PosteriorDraw
+    exponent: float = 1.0
+    baseline: float = 0.0
+
+    def __post_init__(self) -> None:
+        require(not isinstance(self.base, PerCost), "the score is per cost already.")
+        require(math.isfinite(self.exponent) and self.exponent >= 0, f"exponent must be finite and ≥ 0, got {self.exponent}.")
+        require(math.isfinite(self.baseline), f"baseline must be finite, got {self.baseline}.")
+        logarithmic = isinstance(self.base, _Improvement)
+        require(not logarithmic or self.baseline == 0, "EI and PI are improvements already: they take no baseline.")
+
+    @property
+    def relative(self) -> bool:  # type: ignore[override]
+        """What the base says."""
+        return isinstance(self.base, Score) and self.base.relative
+
+    def __call__(self, mean: Tensor, std: Tensor, width: Tensor, incumbent: Tensor) -> Tensor:
+        """The base's scores, before `priced`; for a draw, the upper bound."""
+        base = self.base if isinstance(self.base, Score) else UCB()
+        return base(mean, std, width, incumbent)
+
+    def priced(self, scores: Tensor, costs: Tensor) -> Tensor:
+        """The base's scores per cost, shaped like them; `costs` of the same arms, positive."""
+        if isinstance(self.base, _Improvement):
+            return scores - self.exponent * costs.log()
+        return (scores - self.baseline) * self.price(scores, costs)
+
+    def price(self, scores: Tensor, costs: Tensor) -> Tensor:
+        """What multiplies the gain over the baseline, > 0: cost^(−exponent), or cost^exponent below the baseline."""
+        power = costs**self.exponent
+        return torch.where(scores >= self.baseline, 1 / power, power)
+
+
 ACQUISITIONS = ("ucb", "ei", "pi")
 
 

@@ -7,8 +7,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from torchbandits.arms import matches
+from torchbandits.errors import StateError, require
 from torchbandits.posteriors import aggregate
-from torchbandits.types import PickMask, Picks, Selection
+from torchbandits.types import Arms, PickMask, Picks, Selection
 
 
 def joined(first: Selection | None, second: Selection) -> Selection:
@@ -21,6 +23,29 @@ def joined(first: Selection | None, second: Selection) -> Selection:
     order = _packing(mask)
     points = points.gather(-2, order.unsqueeze(-1).expand(*order.shape, points.shape[-1]))
     return Selection(points, index.gather(-1, order), mask.gather(-1, order))
+
+
+def within(opened: Selection, kept: PickMask, points: Callable[[Tensor], Tensor]) -> Selection | None:
+    """The picks of a selection that are marked, places left-packed; None where there are none."""
+    kept = opened.mask & kept
+    if not bool(kept.any()):
+        return None
+    order = _packing(kept)
+    left = kept.gather(-1, order)
+    index = torch.where(left, opened.index.gather(-1, order), -1)
+    return Selection(points(index), index, left)
+
+
+def carried(opened: Selection, arms: Arms, batch_shape: torch.Size) -> Selection:
+    """An open selection with the indices that its points have among other arms.
+
+    Raises:
+        StateError: If one of them is gone.
+    """
+    index = matches(arms.expand(*batch_shape, -1, -1), opened.points).masked_fill(~opened.mask, -1)
+    gone = int((opened.mask & (index < 0)).sum())
+    require(gone == 0, f"{gone} picks are open at arms that are not among the new ones: tell or forget them first.", StateError)
+    return Selection(opened.points, index, opened.mask)
 
 
 def without(
@@ -47,13 +72,7 @@ def without(
         same = (opened.index == arm.unsqueeze(-1)) & opened.mask
         removed |= same & (same.long().cumsum(dim=-1) <= count.unsqueeze(-1))
     unasked = told - removed.sum(dim=-1)
-    kept = opened.mask & ~removed
-    if not bool(kept.any()):
-        return None, unasked
-    order = _packing(kept)
-    left = kept.gather(-1, order)
-    index = torch.where(left, opened.index.gather(-1, order), -1)
-    return Selection(points(index), index, left), unasked
+    return within(opened, ~removed, points), unasked
 
 
 def _packing(mask: Tensor) -> Tensor:

@@ -8,7 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torchbandits.arms import ArmRows
 from torchbandits.errors import ArgumentError, ArmIndexError, NonFiniteError, ShapeError, StateError, require
+from torchbandits.policies import Composed, Policy
+from torchbandits.scores import PerCost
 from torchbandits.types import Pulls, Selection
 
 
@@ -26,6 +29,45 @@ def check_arms(arms: Any) -> None:
     if not bool(finite.all()):
         first = (~finite).reshape(-1).nonzero()[0].item() % arms.shape[-2]
         raise NonFiniteError(f"arm {first} has a NaN or infinite feature.")
+
+
+def check_new_arms(arms: Any, old: Tensor, batch_shape: torch.Size) -> None:
+    """Arms that may take the place of others."""
+    check_arms(arms)
+    fits = arms.shape[:-2] in (torch.Size(), batch_shape) and arms.shape[-1] == old.shape[-1]
+    d = old.shape[-1]
+    shapes = " or ".join(str(s) for s in dict.fromkeys([("A", d), (*batch_shape, "A", d)]))
+    require(fits, f"the new arms must be {shapes}, got {tuple(arms.shape)}.", ShapeError)
+    require(arms.dtype == old.dtype, f"the new arms must be {old.dtype} like those before, got {arms.dtype}.", ShapeError)
+    require(arms.device == old.device, f"the new arms are on {arms.device}, those before on {old.device}.", ShapeError)
+
+
+def check_costs(costs: Any, policy: Policy, rows: ArmRows) -> Tensor | None:
+    """Positive costs, one an arm, as float64; none where none are given and none are needed."""
+    needed = isinstance(policy, Composed) and isinstance(policy.score, PerCost)
+    require(costs is not None or not needed, "a score per cost needs the costs of the arms: pass costs=, one number an arm.")
+    if costs is None:
+        return None
+    value, shape = torch.as_tensor(costs, dtype=torch.float64, device=rows.arms.device), (*rows.batch_shape, rows.num_arms)
+    if value.shape not in (torch.Size(shape), torch.Size(shape[-1:])):
+        raise ShapeError(f"costs must be one number an arm, {shape[-1:]} or {shape}, got {tuple(value.shape)}.")
+    good = torch.isfinite(value) & (value > 0)
+    require(bool(good.all()), f"costs must be finite and > 0, got {value[~good][:1].tolist()}.", NonFiniteError)
+    if rows.first is not None:
+        whole = value.expand(*rows.first.shape[:-1], -1)
+        same = bool((whole == whole.gather(-1, rows.first.expand(whole.shape))).all())
+        require(same, "equal arms must cost the same: they share one entry.")
+    return value
+
+
+def check_maximum(point: Any, rows: ArmRows) -> Tensor:
+    """A finite point a batch row, `batch_shape x 1 x d` (or one arm set's), from a maximiser."""
+    d, shape = rows.arms.shape[-1], rows.batch_shape
+    if not isinstance(point, Tensor) or point.shape not in (torch.Size([*shape, d]), torch.Size([*shape, 1, d])):
+        got = tuple(point.shape) if isinstance(point, Tensor) else type(point).__name__
+        raise ShapeError(f"a maximizer must return one point a batch row, {(*shape, d)}, got {got}.")
+    require(bool(torch.isfinite(point).all()), "the maximizer returned a NaN or infinite point.", NonFiniteError)
+    return point.detach().reshape(*shape, 1, d).to(rows.arms)
 
 
 def check_generators(generator: Any, arms: Tensor, kernel: Any) -> tuple[tuple[torch.Generator, ...], torch.Size]:

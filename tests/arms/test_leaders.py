@@ -18,7 +18,7 @@ def problem(seed: int, k: int = 24) -> dict:
         "mean": rng.normal(size=k),
         "leverage": np.diag(C) + rng.uniform(0, 0.2, k),
         "covariance": C,
-        "scale": 2.0,
+        "scale": rng.uniform(1, 3, k),
         "gain": np.diag(C).copy(),
         "spent": 0.0,
         "budget": 40.0,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from torchbandits.types import Arms
+from torchbandits.types import Arms, Points
 
 _MULTIPLIER = 0x9E3779B97F4A7C15 - (1 << 64)  # the golden ratio in 64 bits, as a signed integer
 
@@ -28,6 +28,17 @@ def first_occurrence(arms: Arms) -> Tensor | None:
     first = torch.stack(rows).reshape(arms.shape[:-1])
     own = torch.arange(arms.shape[-2], device=arms.device)
     return None if bool((first == own).all()) else first
+
+
+def matches(arms: Arms, points: Points) -> Tensor:
+    """The lowest index of an arm equal to each point, `batch_shape x u` for `batch_shape x A x d` and `batch_shape x u x d`; −1
+    where there is none. Cost O((A + u) (d + log(A + u)))."""
+    A, u = arms.shape[-2], points.shape[-2]
+    first = first_occurrence(torch.cat([arms.double(), points.double()], dim=-2))
+    if first is None:
+        return torch.full(points.shape[:-1], -1, device=arms.device)
+    found = first.narrow(-1, A, u)
+    return torch.where(found < A, found, -1)
 
 
 def _rows(tensor: Tensor, trailing: int) -> Tensor:

@@ -53,7 +53,7 @@ def pick_leaders(  # one long function, because numba compiles it whole
     mean: np.ndarray,
     leverage: np.ndarray,
     covariance: np.ndarray,
-    scale: float,
+    scale: np.ndarray,
     gain: np.ndarray,
     dynamic: bool,
     spent: float,
@@ -66,7 +66,7 @@ def pick_leaders(  # one long function, because numba compiles it whole
 ) -> tuple[int, float, int]:  # pragma: no cover - measured through its callers when compiled
     """Pick among k leaders until another arm may be better, the rule breaks, or the batch is full.
 
-    `mean`, `leverage`, `gain`, `room` are k, `covariance` k x k; leverage, covariance and room are updated in place.
+    `mean`, `scale`, `leverage`, `gain`, `room` are k, `covariance` k x k; leverage, covariance and room are updated in place.
     A pick spends `gain[j]`, or log(1 + leverage) where `dynamic`. Returns the number of picks written to `picks`, what
     was spent, and why it stopped. The scores are mean + scale √leverage.
     """
@@ -123,7 +123,7 @@ def pick_leaders_batched(
     for step in range(picks.shape[-1]):
         if step % 32 == 0 and not bool(live.any()):
             break
-        score = (mean + scale.unsqueeze(-1) * leverage.clamp_min(0).sqrt()).masked_fill(room <= 0, -torch.inf)
+        score = (mean + scale * leverage.clamp_min(0).sqrt()).masked_fill(room <= 0, -torch.inf)
         best = score.amax(dim=-1)
         band = best - TIE * best.abs()
         j = (score >= band.unsqueeze(-1)).byte().argmax(dim=-1)
@@ -165,7 +165,7 @@ def pick_rows(*, on_host: bool, picks: Tensor, **arguments: Any) -> tuple[Tensor
                 a["mean"],
                 a["leverage"],
                 a["covariance"],
-                float(a["scale"]),
+                a["scale"],
                 a["gain"],
                 dynamic,
                 float(a["spent"]),

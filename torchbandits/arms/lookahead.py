@@ -46,6 +46,7 @@ class Lookahead:
         offered: `batch_shape x A` booleans, or None for all arms.
         pending: `batch_shape x p` arms already picked and not told (−1 where padded), with their counts.
         max_pulls: Most picks of one arm in the batch, or None.
+        price: `batch_shape x A`, multiplies the standard deviation of each arm besides, > 0; None for 1.
     """
 
     def __init__(
@@ -56,17 +57,19 @@ class Lookahead:
         offered: Tensor | None,
         pending: tuple[Tensor, Tensor],
         max_pulls: int | None,
+        price: Tensor | None = None,
     ) -> None:
         self.table, self.batch_shape = table, mean.shape[:-1]
         self.num_rows, A = self.batch_shape.numel(), mean.shape[-1]
         self.mean, self.start = mean.reshape(-1, A), table.leverage.reshape(-1, A)
-        self.scale = width.reshape(-1) * table.posterior.regularization**0.5
+        scale = (width.reshape(-1) * table.posterior.regularization**0.5).unsqueeze(-1)
+        self.scale = scale if price is None else scale * price.expand(*self.batch_shape, A).reshape(-1, A)
         self.leverage = self.start.clone()
         self.offered = None if offered is None else offered.expand(*self.batch_shape, A).reshape(-1, A)
         self.index = pending[0].reshape(self.num_rows, -1)
         self.counts = pending[1].reshape(self.num_rows, -1)
         self.max_pulls = max_pulls
-        self.score = self._scores(self.mean, self.leverage)
+        self.score = self._scores(self.mean, self.leverage, self.scale)
         if self.offered is not None:
             self.score = self.score.masked_fill(~self.offered, -torch.inf)
         if max_pulls is not None and self.index.shape[-1]:
@@ -91,7 +94,7 @@ class Lookahead:
                 mean=self.mean.gather(-1, leaders),
                 leverage=leverage,
                 covariance=covariance,
-                scale=self.scale,
+                scale=self._scale_of(leaders).contiguous(),
                 gain=meter.gain(self, leaders).contiguous(),
                 dynamic=meter.dynamic,
                 spent=meter.spent,
@@ -193,12 +196,16 @@ class Lookahead:
 
     def _write(self, leaders: Tensor, leverage: Tensor) -> None:
         self.leverage.scatter_(-1, leaders, leverage)
-        score = self._scores(self.mean.gather(-1, leaders), leverage)
+        score = self._scores(self.mean.gather(-1, leaders), leverage, self._scale_of(leaders))
         closed = self.score.gather(-1, leaders) == -torch.inf
         self.score.scatter_(-1, leaders, score.masked_fill(closed, -torch.inf))
 
-    def _scores(self, mean: Tensor, leverage: Tensor) -> Tensor:
-        return mean + self.scale.unsqueeze(-1) * leverage.clamp_min(0).sqrt()
+    def _scores(self, mean: Tensor, leverage: Tensor, scale: Tensor) -> Tensor:
+        return mean + scale * leverage.clamp_min(0).sqrt()
+
+    def _scale_of(self, leaders: Tensor) -> Tensor:
+        """What multiplies √leverage, `rows x k`."""
+        return self.scale.expand(leaders.shape) if self.scale.shape[-1] == 1 else self.scale.gather(-1, leaders)
 
     def _with_first(self, leaders: Tensor, first: Tensor) -> Tensor:
         """Leaders in order of index, the last (worst) replaced by `first` where it is missing."""

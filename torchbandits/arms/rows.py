@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchbandits.arms.duplicates import first_occurrence
+from torchbandits.arms.duplicates import first_occurrence, matches
 from torchbandits.posteriors import GaussianProcess, Statistics, aggregate
 from torchbandits.types import Arms, PickMask, Picks
 
@@ -20,21 +20,42 @@ class ArmRows(nn.Module):
         batch_shape: Leading dimensions of the rows.
 
     Buffers: `row_of_arm` `batch_shape x A`, −1 before the first pull; `arm_of_row` `batch_shape x u`, −1 for points from
-    outside the arm set.
+    outside the arm set; `costs` `A` or `batch_shape x A`, what a pull of each arm costs, None where nobody says (not saved).
     """
 
     arms: Tensor
     first: Tensor | None
+    costs: Tensor | None
     row_of_arm: Tensor
     arm_of_row: Tensor
 
     def __init__(self, arms: Arms, batch_shape: torch.Size) -> None:
         super().__init__()
+        self.register_buffer("costs", None, persistent=False)
         self.outside = False  # whether rows may be points from outside the arms
         self.register_buffer("arms", arms, persistent=False)
         self.register_buffer("first", first_occurrence(arms), persistent=False)
         self.register_buffer("row_of_arm", torch.full((*batch_shape, arms.shape[-2]), -1, device=arms.device))
         self.register_buffer("arm_of_row", torch.full((*batch_shape, 0), -1, device=arms.device))
+
+    def moved(self, arms: Arms, statistics: Statistics) -> ArmRows:
+        """The map for other arms: those that were pulled before, as arms or as points, keep their rows.
+
+        Cost O((A + u) (d + log(A + u))).
+        """
+        rows = ArmRows(arms, self.batch_shape)
+        if not statistics.size:
+            return rows
+        shape, A = self.batch_shape, rows.num_arms
+        arm = matches(arms.expand(*shape, -1, -1), statistics.points.expand(*shape, -1, -1)).masked_fill(~statistics.mask, -1)
+        row, far = torch.arange(arm.shape[-1], device=arm.device).expand(arm.shape), statistics.size
+        # Several rows may hold one point (history at points): the first of them is the arm's from now on.
+        spare = torch.full((*shape, A + 1), far, device=arm.device)
+        own = spare.scatter_reduce(-1, torch.where(arm >= 0, arm, A), row, "amin")[..., :-1]
+        rows.row_of_arm = torch.where(own < far, own, -1)
+        rows.arm_of_row = torch.where((arm >= 0) & (own.gather(-1, arm.clamp_min(0)) == row), arm, -1)
+        rows.outside = bool(((rows.arm_of_row < 0) & statistics.mask).any())
+        return rows
 
     @property
     def num_arms(self) -> int:

@@ -134,6 +134,10 @@ class FeatureMap(ABC):
             ArgumentError: Where the features would be too many.
         """
 
+    def covers(self, arms: Arms, others: Arms) -> bool:
+        """Whether features built for arms are as good on others: they are, where they do not depend on the arms."""
+        return True
+
 
 def _spectrum(kernel: gpytorch.kernels.Kernel, name: str, gaussian: bool) -> Spectrum:
     spectrum = Spectrum.of(kernel)
@@ -201,6 +205,11 @@ class QuadratureFourier(FeatureMap):
         scaled = spectrum.outputscale.to(arms.device).unsqueeze(-1) * weights.reshape(*span.shape[:-1], half)
         used = sizes.reshape(span.shape[:-1]).expand(batch_shape) if differ else None
         return Fourier(omega.expand(*batch_shape, half, dim), scaled.expand(*batch_shape, half), used)
+
+    def covers(self, arms: Arms, others: Arms) -> bool:
+        """Whether the others stay inside the box of the arms: the nodes are for its span."""
+        low, high = arms.amin(dim=-2), arms.amax(dim=-2)
+        return bool(((others >= low.unsqueeze(-2)) & (others <= high.unsqueeze(-2))).all())
 
     def _rules(self, spans: Sequence[float]) -> list[tuple[np.ndarray, np.ndarray]]:
         """Nodes and weights of each feature; none where they would be too many."""

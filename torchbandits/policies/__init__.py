@@ -12,6 +12,8 @@ from torchbandits.policies.epsilon_greedy import epsilon_greedy
 from torchbandits.policies.gp_bucb import gp_bucb
 from torchbandits.policies.gp_ucb import gp_ucb
 from torchbandits.policies.igp_ucb import igp_ucb
+from torchbandits.policies.mini_gp_ucb import mini_gp_ucb
+from torchbandits.policies.per_cost import per_cost
 from torchbandits.policies.pi_gp_ucb import pi_gp_ucb
 from torchbandits.policies.regularized_evolution import regularized_evolution
 from torchbandits.policies.rff_ucb import rff_ucb
@@ -34,6 +36,8 @@ __all__ = [
     "gp_ucb",
     "igp_ucb",
     "markdown_table",
+    "mini_gp_ucb",
+    "per_cost",
     "pi_gp_ucb",
     "registry",
     "regularized_evolution",

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torchbandits.arms import ArmRows, ArmTable, PosteriorDraws
 from torchbandits.errors import UnsupportedError, require
 from torchbandits.posteriors import GaussianProcess, PartitionedProcess, Statistics, aggregate
-from torchbandits.types import Arms, Evidence, Pulls, Recommendation, Selection
+from torchbandits.types import Arms, Evidence, Points, Pulls, Recommendation, Selection
 
 _PROGRESS = ("told", "log_det", "batched_log_det", "batched_log_det_3")
 
@@ -81,6 +81,12 @@ class State(nn.Module):
         """The posterior of a policy that keeps one for all arms."""
         assert isinstance(self.process, GaussianProcess)
         return self.process
+
+    def continuing_(self, other: State) -> State:
+        """Take over the progress of a state of the same posterior on other arms; nothing is pending then."""
+        for name in _PROGRESS:
+            self._buffers[name] = getattr(other, name)
+        return self
 
     def set_pending_(self, index: Tensor, mask: Tensor) -> State:
         """Declare the picks that are out and not told, `batch_shape x q`; an empty one clears them."""
@@ -260,6 +266,29 @@ class Policy(ABC):
     @abstractmethod
     def update(self, state: State, pulls: Pulls) -> State:
         """Learn from pulls; returns the state, whose buffers were replaced."""
+
+    def set_arms(self, state: State, arms: Arms) -> State:
+        """What was learned, on other arms; the state given stays as it is. Picks that were pending are not in it.
+
+        Args:
+            state: Of this policy.
+            arms: `A' x d` or `batch_shape x A' x d`.
+
+        Raises:
+            UnsupportedError: For a policy whose state is bound to its arms.
+        """
+        raise UnsupportedError(
+            f"{type(self).__name__} is bound to the arms it started with: make a new Bandit on the new arms, and observe() "
+            "what was learned."
+        )
+
+    def scores_at(self, state: State, points: Points) -> Tensor:
+        """Scores of any points, `batch_shape x n x d` to `batch_shape x n`, differentiable; pending picks shrink variances.
+
+        Raises:
+            UnsupportedError: For a policy that scores nothing, or arms only.
+        """
+        raise UnsupportedError(f"{type(self).__name__} has no score at points; use gp_ucb, bkb or batch_bkb to have one.")
 
     @abstractmethod
     def width(self, state: State) -> Tensor:

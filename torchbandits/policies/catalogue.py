@@ -18,6 +18,7 @@ from torchbandits.policies.epsilon_greedy import epsilon_greedy
 from torchbandits.policies.gp_bucb import gp_bucb
 from torchbandits.policies.gp_ucb import gp_ucb
 from torchbandits.policies.igp_ucb import igp_ucb
+from torchbandits.policies.mini_gp_ucb import mini_gp_ucb
 from torchbandits.policies.pi_gp_ucb import pi_gp_ucb
 from torchbandits.policies.regularized_evolution import regularized_evolution
 from torchbandits.policies.rff_ucb import rff_ucb
@@ -144,6 +145,16 @@ CATALOGUE: tuple[Entry, ...] = (
         kernels="any",
         memory="informative pulls",
         choose="an exact posterior must stay small for ever, or EI or PI is wanted",
+    ),
+    Entry(
+        mini_gp_ucb,
+        paper="Calandriello et al. 2022, Thm 1",
+        guarantee="C times that of GP-UCB, with at most log det(V/λ)/log((C² + 1)/2) + 1 switches",
+        cost="O(A u) a switch",
+        batch="one arm, many times",
+        kernels="any",
+        memory="exact",
+        choose="the same arm again is cheaper than another one, and runs are long",
     ),
     Entry(
         pi_gp_ucb,

@@ -10,17 +10,18 @@ import gpytorch
 import torch
 from torch import Tensor
 
-from torchbandits.arms import ArmRows, ArmTable, FullSweep, Lookahead, PosteriorDraws, best_arm
+from torchbandits.arms import ArmRows, ArmTable, PosteriorDraws
 from torchbandits.batching import BatchRule, FixedSize
 from torchbandits.embeddings import FeatureMap, kernel_diagonal
-from torchbandits.errors import ArgumentError, NonFiniteError, ShapeError, require
+from torchbandits.errors import NonFiniteError, ShapeError, UnsupportedError, require
 from torchbandits.memory import KeepAll, Memory
 from torchbandits.policies.base import Policy, State
 from torchbandits.policies.learning import learn
+from torchbandits.policies.picking import Picker, first_picks, marginals, on_offer, room, upper_bounds, with_first
 from torchbandits.posteriors import GaussianProcess
-from torchbandits.scores import UCB, PosteriorDraw, Score
-from torchbandits.starts import Opening, Start
-from torchbandits.types import Arms, Evidence, Generators, Progress, Pulls, Selection
+from torchbandits.scores import UCB, PerCost, PosteriorDraw, Score
+from torchbandits.starts import Start
+from torchbandits.types import Arms, Evidence, Generators, Points, Progress, Pulls, Selection
 from torchbandits.widths import Width
 
 
@@ -111,46 +112,57 @@ class Composed(Policy):
             finite=None if self.features is None else self.features.build(self.kernel, arms, generators, batch_shape),
             device=arms.device,
         )
-        rows = ArmRows(arms, batch_shape)
+        return self._state(ArmRows(arms, batch_shape), posterior, generators)
+
+    def _state(self, rows: ArmRows, posterior: GaussianProcess, generators: Generators) -> State:
+        """A state of this posterior on these arms."""
         state = State(rows, posterior, ArmTable(rows, posterior, self.memory_budget), generators)
         state.counts_batches = "batches" in self.confidence.reads
-        if isinstance(self.score, PosteriorDraw):
+        base = self.score.base if isinstance(self.score, PerCost) else self.score
+        if isinstance(base, PosteriorDraw):
             assert state.table is not None
-            state.draws = PosteriorDraws(state.table, self.score.num_features)
+            state.draws = PosteriorDraws(state.table, base.num_features)
         return state
+
+    @torch.no_grad()
+    def set_arms(self, state: State, arms: Arms) -> State:
+        """The same posterior on other arms. Cost O(A u (u + d)) for an exact posterior, O(A m (m + d)) for a sparse one."""
+        self._check_dimensions(arms)
+        if self.features is not None and not self.features.covers(state.rows.arms, arms):
+            raise UnsupportedError(
+                "quadrature features hold in the box of the arms they were built for, and these arms leave it: start with arms "
+                "at its corners, or use embedding='rff'."
+            )
+        posterior = state.posterior
+        moved = self._state(state.rows.moved(arms, posterior.statistics), posterior, state.generators)
+        assert moved.table is not None
+        warm = posterior.factorised
+        moved.table.sweep_()
+        if not warm and not posterior.sparse and posterior.finite is None:
+            posterior.invalidate_()
+        return moved.continuing_(state)
 
     @torch.no_grad()
     def select(
         self, state: State, *, limit: Tensor | None = None, available: Tensor | None = None, exactly: int | None = None
     ) -> tuple[Selection, Evidence]:
         """Picks by score, batch by the rule, first picks by `initial`. Cost O(A) a round and O(1) a further pick."""
-        assert state.table is not None
         rows = state.rows
-        offered = rows.offered(available)
-        if offered is not None and not bool(offered.any(dim=-1).all()):
-            raise ArgumentError("no arm is on offer in at least one batch row: `available` must have a True in each.")
+        offered = on_offer(rows, available)
         width = self.width(state)
         rule: BatchRule = self.batch_rule if exactly is None else FixedSize(size=exactly, max_pulls=self.batch_rule.max_pulls)
-        remaining = self._room(state, rule, limit)
+        remaining = room(state, rule.max_batch_size, limit)
         twins = state.twins() if state.opening or state.draws is not None else ()
-        starting = self._first_picks(state, remaining, offered, twins) if state.opening else None
+        starting = first_picks(state, self.initial, remaining, offered, twins) if state.opening else None
         if starting is not None:
             remaining = torch.where((starting >= 0).any(dim=-1), 0, remaining)
-        mean, std = self._marginals(state)
-        values = None
-        if not bool((remaining > 0).any()):
-            index = starting if starting is not None else mean.new_empty(*remaining.shape, 0, dtype=torch.int64)
-        else:
-            index, values = self._pick(state, width, offered, rule, remaining, twins)
-            if starting is not None:
-                index = torch.where((starting >= 0).any(dim=-1, keepdim=True), _widen(starting, index), _widen(index, starting))
-        slot = index.clamp_min(0)
-        leverage = state.table.leverage.gather(-1, slot)
-        if (values is None or values.shape != index.shape) and state.known_upper is not None and isinstance(self.score, UCB):
-            values = state.known_upper.gather(-1, slot)
-        elif values is None or values.shape != index.shape:
-            values = self._scores(mean.gather(-1, slot), std.gather(-1, slot), width, mean)
+        picker = Picker(state, self.score, rule, width)
+        index, values = picker.pick(offered, remaining, twins)
+        if starting is not None:
+            index, values = with_first(starting, index), None
+        leverage, scored = picker.evidence(index)
         states = tuple(twin.get_state() for twin in twins)
+        values = scored if values is None else values
         return Selection(rows.points(index), index, index >= 0), Evidence(values, leverage, width, states)
 
     @torch.no_grad()
@@ -162,6 +174,22 @@ class Composed(Policy):
         learn(state, pulls, self.memory, leaders)
         return state
 
+    def scores_at(self, state: State, points: Points) -> Tensor:
+        """Scores of any points, `batch_shape x n`, differentiable: UCB, EI or PI. Cost O(n m (m + d)).
+
+        Raises:
+            UnsupportedError: For a policy that draws, or divides by the costs of arms.
+        """
+        if not isinstance(self.score, Score) or isinstance(self.score, PerCost):
+            raise UnsupportedError(
+                "a draw of the posterior, and a score per cost, are of arms only: use gp_ucb, bkb or batch_bkb."
+            )
+        posterior = state.posterior(points)
+        with torch.no_grad():
+            width, incumbent = self.width(state), marginals(state)[0].amax(dim=-1)
+        tiny = torch.finfo(posterior.variance.dtype).tiny  # keeps the gradient of the root finite
+        return self.score(posterior.mean, posterior.variance.clamp_min(tiny).sqrt(), width, incumbent)
+
     @torch.no_grad()
     def width(self, state: State) -> Tensor:
         """The confidence width for the next pick, `batch_shape`."""
@@ -172,9 +200,8 @@ class Composed(Policy):
     @torch.no_grad()
     def bounds(self, state: State) -> tuple[Tensor, Tensor]:
         """Largest upper and largest lower confidence bound over the arms, reward units."""
-        assert state.table is not None
-        mean, upper = self._marginals(state)[0], self._upper(state)
-        return upper.amax(dim=-1), -torch.sub(upper, mean, alpha=2).amin(dim=-1)
+        upper = upper_bounds(state, self.width(state))
+        return upper.amax(dim=-1), -torch.sub(upper, marginals(state)[0], alpha=2).amin(dim=-1)
 
     def progress(self, state: State) -> Progress:
         """What widths may depend on."""
@@ -212,86 +239,3 @@ class Composed(Policy):
             "the kernel is NaN or infinite on the arms: check its hyper-parameters.",
             NonFiniteError,
         )
-
-    def _room(self, state: State, rule: BatchRule, limit: Tensor | None) -> Tensor:
-        """Most picks of each row, `batch_shape`."""
-        most = torch.iinfo(torch.int32).max if rule.max_batch_size is None else rule.max_batch_size
-        room = torch.full(state.rows.batch_shape, most, device=state.log_det.device)
-        if limit is not None:
-            room = torch.minimum(room, limit.to(room))
-        return room
-
-    def _marginals(self, state: State) -> tuple[Tensor, Tensor]:
-        """Mean and standard deviation of every arm, `batch_shape x A`, reward units."""
-        assert state.table is not None
-        if state.known_marginals is None:
-            state.known_marginals = state.table.mean(), (self.regularization * state.table.leverage).sqrt_()
-        return state.known_marginals
-
-    def _upper(self, state: State) -> Tensor:
-        """Upper confidence bound of every arm, `batch_shape x A`, reward units."""
-        if state.known_upper is None:
-            mean, std = self._marginals(state)
-            state.known_upper = torch.addcmul(mean, std, self.width(state).unsqueeze(-1))
-        return state.known_upper
-
-    def _scores(self, mean: Tensor, std: Tensor, width: Tensor, means: Tensor) -> Tensor:
-        """Scores of some arms; `means` are those of all of them. For a policy that draws, the upper bound."""
-        if isinstance(self.score, PosteriorDraw):
-            return UCB()(mean, std, width, width)
-        return self.score(mean, std, width, means.amax(dim=-1) if self.score.relative else width)
-
-    def _first_picks(self, state: State, remaining: Tensor, offered: Tensor | None, twins: Generators) -> Tensor | None:
-        """Picks of `initial` for rows that have not made them all; None once no row has any left."""
-        if self.initial is None:
-            state.opening = False
-            return None
-        pending = (state.pending_index, state.pending_counts)
-        made = state.told + state.pending_counts.sum(dim=-1)
-        kernel, lam = state.posterior.kernel, self.regularization
-        opening = Opening(state.rows, state.statistics, kernel, lam, pending, made, remaining, offered, twins)
-        index, over = self.initial.picks(opening)
-        # Picks that are pending may yet be forgotten, and arms that are off may come back.
-        state.opening = not bool(over.all()) or bool(pending[0].shape[-1]) or offered is not None
-        return index if bool((index >= 0).any()) else None
-
-    def _pick(
-        self, state: State, width: Tensor, offered: Tensor | None, rule: BatchRule, remaining: Tensor, twins: Generators
-    ) -> tuple[Tensor, Tensor | None]:
-        """Picks `batch_shape x q` (−1 where padded), and their scores where they are not a function of the marginals."""
-        assert state.table is not None
-        mean, std = self._marginals(state)
-        if state.draws is not None:
-            return self._draw(state.draws, width, offered, remaining, twins)
-        if rule.max_batch_size == 1 and not state.pending_index.shape[-1]:
-            score = self._upper(state) if isinstance(self.score, UCB) else self._scores(mean, std, width, mean)
-            if offered is not None:
-                score = score.masked_fill(~offered, -torch.inf)
-            return torch.where(remaining > 0, best_arm(score), -1).unsqueeze(-1), None
-        pending = (state.pending_index, state.pending_counts)
-        if isinstance(self.score, UCB):
-            lookahead = Lookahead(state.table, mean, width, offered, pending, rule.max_pulls)
-            return lookahead.pick(rule.meter(lookahead), remaining), None
-        sweep, lam = FullSweep(state.table, offered, pending, rule.max_pulls), self.regularization
-        return sweep.pick(lambda leverage: self._scores(mean, (lam * leverage).sqrt(), width, mean), remaining), None
-
-    def _draw(
-        self, draws: PosteriorDraws, width: Tensor, offered: Tensor | None, remaining: Tensor, twins: Generators
-    ) -> tuple[Tensor, Tensor]:
-        """One draw of the posterior a pick, the best arm of each; picks that are pending have no say."""
-        sizes = remaining.reshape(-1).tolist()
-        if not max(sizes):
-            nothing = width.new_zeros(*width.shape, 0)
-            return nothing.long(), nothing
-        values = draws.draw(sizes, width, twins)
-        if offered is not None:
-            values = values.masked_fill(~offered.unsqueeze(-2), -torch.inf)
-        index = best_arm(values)
-        drawn = torch.arange(index.shape[-1], device=index.device) < remaining.unsqueeze(-1)
-        best = values.gather(-1, index.unsqueeze(-1)).squeeze(-1)
-        return torch.where(drawn, index, -1), torch.where(drawn, best, torch.nan)
-
-
-def _widen(index: Tensor, other: Tensor) -> Tensor:
-    """Pad the picks with −1 to the longer of two."""
-    return torch.nn.functional.pad(index, (0, max(0, other.shape[-1] - index.shape[-1])), value=-1)

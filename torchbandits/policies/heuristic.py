@@ -11,6 +11,7 @@ from torch import Tensor
 from torchbandits.arms import ArmRows
 from torchbandits.errors import NumericalError, require
 from torchbandits.policies.base import Policy, State
+from torchbandits.policies.picking import on_offer
 from torchbandits.posteriors import Statistics
 from torchbandits.types import Arms, Evidence, Pulls, Selection
 
@@ -50,12 +51,8 @@ class Heuristic(Policy, ABC):
     ) -> tuple[Selection, Evidence]:
         """`batch_size` draws a row, from copies of the generators."""
         shape, device = state.rows.batch_shape, state.log_det.device
-        offered = state.rows.offered(available)
+        offered = on_offer(state.rows, available)
         if offered is not None:
-            require(
-                bool(offered.any(dim=-1).all()),
-                "no arm is on offer in at least one batch row: `available` must have a True in each.",
-            )
             offered = offered.expand(*shape, -1).reshape(-1, state.rows.num_arms)
         size = torch.full(shape, self.batch_size if exactly is None else exactly)
         size = size if limit is None else torch.minimum(size, limit.cpu().to(size))
@@ -65,6 +62,17 @@ class Heuristic(Policy, ABC):
         states = tuple(twin.get_state() for twin in twins)
         evidence = Evidence(nothing, nothing, torch.full(shape, torch.nan, dtype=torch.float64, device=device), states)
         return Selection(state.rows.points(index), index, index >= 0), evidence
+
+    def set_arms(self, state: State, arms: Arms) -> State:
+        """The same sums on other arms. Cost O((A + u) (d + log A))."""
+        rows = state.rows.moved(arms, state.statistics)
+        moved = State(rows, state.statistics, None, state.generators).continuing_(state)
+        self.carry_(state, moved)
+        return moved
+
+    def carry_(self, state: State, moved: State) -> None:
+        """Take over what a policy keeps besides sums, on other arms: nothing, unless a policy says more."""
+        return
 
     def width(self, state: State) -> Tensor:
         """NaN: there are no bounds."""

@@ -11,13 +11,14 @@ import gpytorch
 import torch
 from torch import Tensor
 
-from torchbandits.arms import TIE, ArmRows
+from torchbandits.arms import TIE, ArmRows, matches
 from torchbandits.embeddings import kernel_diagonal
-from torchbandits.errors import ArgumentError, NonFiniteError, NumericalError, ShapeError, UnsupportedError, require
+from torchbandits.errors import NonFiniteError, NumericalError, ShapeError, UnsupportedError, require
 from torchbandits.policies.base import Policy, State
+from torchbandits.policies.picking import first_picks, on_offer, room, with_first
 from torchbandits.posteriors import Domain, PartitionedProcess
 from torchbandits.posteriors.cells import ARM, CELL, DEVIATION, MEAN, RUN, Cells
-from torchbandits.starts import Opening, Start
+from torchbandits.starts import Start
 from torchbandits.types import Arms, Evidence, Pulls, Selection
 
 Corners = tuple[tuple[float, ...], tuple[float, ...]]
@@ -101,21 +102,16 @@ class PartitionedUCB(Policy):
     ) -> tuple[Selection, Evidence]:
         """The arm of the largest upper bound; more picks, or picks while others are pending, shrink deviations as if the
         pending ones were told, with means and widths frozen. Cost O(A) and O(P²) a further pick."""
-        rows, shape = state.rows, state.rows.batch_shape
-        offered = rows.offered(available)
-        if offered is not None and not bool(offered.any(dim=-1).all()):
-            raise ArgumentError("no arm is on offer in at least one batch row: `available` must have a True in each.")
-        remaining = torch.full(shape, 1 if exactly is None else exactly, device=state.log_det.device)
-        if limit is not None:
-            remaining = torch.minimum(remaining, limit.to(remaining))
+        rows = state.rows
+        offered = on_offer(rows, available)
+        remaining = room(state, 1 if exactly is None else exactly, limit)
         twins = state.twins() if state.opening else ()
-        starting = self._first_picks(state, remaining, offered, twins) if state.opening else None
+        starting = first_picks(state, self.initial, remaining, offered, twins) if state.opening else None
         if starting is not None:
             remaining = torch.where((starting >= 0).any(dim=-1), 0, remaining)
         index = self._pick(state, remaining, None if available is None else offered)
         if starting is not None:
-            index, starting = _widened(index, starting), _widened(starting, index)
-            index = torch.where((starting >= 0).any(dim=-1, keepdim=True), starting, index)
+            index = with_first(starting, index)
         states = tuple(twin.get_state() for twin in twins)
         score, leverage = self._of_arms(state, index)
         return Selection(rows.points(index), index, index >= 0), Evidence(score, leverage, self.width(state), states)
@@ -144,6 +140,26 @@ class PartitionedUCB(Policy):
         process.condition_(distinct, counts, sums)
         state.log_det = process.cells.log_det().sum(dim=-1).reshape(state.log_det.shape)
         return state
+
+    def set_arms(self, state: State, arms: Arms) -> State:
+        """The sums learned, on other arms that include all that were pulled: the cover is built and split anew.
+
+        Raises:
+            UnsupportedError: If an arm that was pulled is gone: a cell knows its arms only.
+        """
+        statistics, shape = state.statistics, state.rows.batch_shape
+        fresh = self.init(arms, state.generators, shape)
+        index = matches(arms.expand(*shape, -1, -1), statistics.points) if statistics.size else state.rows.arm_of_row
+        gone = bool(((index < 0) & statistics.mask).any())
+        require(
+            not gone, "pi_gp_ucb keeps a posterior on the arms of each cell: keep the arms that were pulled.", UnsupportedError
+        )
+        index = index.masked_fill(~statistics.mask, -1)
+        sums = (statistics.weights, statistics.sums, statistics.squares)
+        fresh = self.update(fresh, Pulls(*sums, index=index, mask=statistics.mask, history=True)) if statistics.size else fresh
+        gained = fresh.log_det
+        fresh.continuing_(state).log_det = gained
+        return fresh
 
     @torch.no_grad()
     def width(self, state: State) -> Tensor:
@@ -229,22 +245,6 @@ class PartitionedUCB(Policy):
         leverage = cells.numbers[DEVIATION].gather(1, places).square() / self.regularization
         return upper.gather(1, places).reshape(index.shape), leverage.reshape(index.shape)
 
-    def _first_picks(
-        self, state: State, remaining: Tensor, offered: Tensor | None, twins: Sequence[torch.Generator]
-    ) -> Tensor | None:
-        """Picks of `initial` for rows that have not made them all; None once no row has any left."""
-        if self.initial is None:
-            state.opening = False
-            return None
-        pending = (state.pending_index, state.pending_counts)
-        made = state.told + state.pending_counts.sum(dim=-1)
-        kernel, lam = _process(state).kernel, self.regularization
-        opening = Opening(state.rows, state.statistics, kernel, lam, pending, made, remaining, offered, twins)
-        index, over = self.initial.picks(opening)
-        # Picks that are pending may yet be forgotten, and arms that are off may come back.
-        state.opening = not bool(over.all()) or bool(pending[0].shape[-1]) or offered is not None
-        return index if bool((index >= 0).any()) else None
-
     def _check_dimensions(self, arms: Arms, batch_shape: torch.Size) -> None:
         """A kernel or a box for other features, or other batch rows, is refused at once."""
         d = arms.shape[-1]
@@ -267,11 +267,6 @@ def _process(state: State) -> PartitionedProcess:
     process = state.process
     assert isinstance(process, PartitionedProcess)
     return process
-
-
-def _widened(index: Tensor, other: Tensor) -> Tensor:
-    """Pad the picks with −1 to the longer of two."""
-    return torch.nn.functional.pad(index, (0, max(0, other.shape[-1] - index.shape[-1])), value=-1)
 
 
 def _runs(upper: Tensor) -> Tensor:

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchbandits.arms import ArmRows
-from torchbandits.errors import ArgumentError, ArmIndexError, ShapeError, nearest, require
+from torchbandits.arms import ArmRows, matches
+from torchbandits.errors import ArgumentError, ArmIndexError, ShapeError, UnsupportedError, nearest, require
 from torchbandits.policies.base import State
 from torchbandits.policies.heuristic import Heuristic, add_up, fresh_state
 from torchbandits.posteriors import aggregate
@@ -106,6 +106,22 @@ class RegularizedEvolution(Heuristic):
         state = fresh_state(arms, generators, batch_shape)
         state.population = Population(self.population, batch_shape, arms.device)
         return state
+
+    def carry_(self, state: State, moved: State) -> None:
+        """The population, less the members that are gone.
+
+        Raises:
+            UnsupportedError: If neighbours were given: they are of the arms before.
+        """
+        known = self.neighbors is None or isinstance(self.neighbors, str)
+        message = "the neighbours given are those of the arms before: make a new Bandit, or leave neighbors=None."
+        require(known, message, UnsupportedError)
+        require(self.population <= moved.rows.num_arms, f"population={self.population} is larger than the new set of arms.")
+        old = population_of(state)
+        arms = moved.rows.arms.expand(*moved.rows.batch_shape, -1, -1)
+        index = matches(arms, state.rows.points(old.members)).masked_fill(old.members < 0, -1)
+        moved.population = Population(self.population, moved.rows.batch_shape, arms.device)
+        population_of(moved).join_(index, torch.where(index >= 0, old.rewards, 0.0))
 
     def draw(self, state: State, sizes: Sequence[int], offered: Tensor | None, generators: Sequence[torch.Generator]) -> Tensor:
         """First the uniform picks of a population that is not full; then, for k mutants, k x `tournament` numbers that say who

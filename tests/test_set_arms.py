@@ -1,0 +1,173 @@
+"""Arms that come and go: what was learned stays, at arms that are gone too."""
+
+from __future__ import annotations
+
+import numpy as np
+import oracles
+import pytest
+import torch
+from contract import ARMS, PROBLEM, Case, every_policy, everything, proceed
+from problems import BOUNDED, COMMON, Problem, generator, kernel_pair, rbf
+from test_laws import differences
+
+import torchbandits as tb
+from torchbandits import errors
+
+POOL = Problem(seed=11, a=400)
+MAKERS = {
+    "gp_ucb": lambda kernel: tb.gp_ucb(kernel, **COMMON),
+    "estimated mean": lambda kernel: tb.igp_ucb(kernel, prior_mean="estimate", **BOUNDED),
+    "gp_bucb": lambda kernel: tb.gp_bucb(kernel, max_batch_size=4, **BOUNDED),
+    "bkb": lambda kernel: tb.bkb(kernel, **BOUNDED),
+    "batch_bkb": lambda kernel: tb.batch_bkb(kernel, max_batch_size=4, **BOUNDED),
+    "thompson_sampling": lambda kernel: tb.thompson_sampling(kernel, **BOUNDED),
+}
+
+
+def expected(bandit: tb.Bandit, kernel: oracles.KernelFunction, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and variance by the oracle, from the statistics alone (and the dictionary, where there is one)."""
+    posterior = bandit.posterior
+    u, n, s = (x.numpy() for x in (posterior.statistics.points, posterior.statistics.weights, posterior.statistics.sums))
+    mu = s.sum() / n.sum() if posterior.prior_mean == "estimate" else 0.0
+    lam = posterior.regularization
+    chosen = posterior.dictionary.numpy() if posterior.sparse else np.ones(len(u), dtype=bool)
+    K_mu, K_ma = kernel(u[chosen], u), kernel(u[chosen], points)
+    z = oracles.pseudo_root(kernel(u[chosen], u[chosen]))
+    Z_u, Z_a = z @ K_mu, z @ K_ma
+    V = (Z_u * n) @ Z_u.T + lam * np.eye(len(Z_u))
+    mean = mu + Z_a.T @ np.linalg.solve(V, Z_u @ (s - n * mu))
+    variance = oracles.diagonal(kernel, points) - (Z_a**2).sum(0) + lam * (Z_a * np.linalg.solve(V, Z_a)).sum(0)
+    return mean, variance
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_masks_and_new_arms_leave_what_the_statistics_say(name: str):
+    """1,000 random masks and 50 sets of arms, each with arms that were never there before."""
+    theirs, ours = kernel_pair("matern32")
+    rng = np.random.default_rng(0)
+    here = rng.choice(POOL.a, 80, replace=False)
+    bandit = tb.Bandit(MAKERS[name](theirs), POOL.tensor[here], generator=generator(0))
+    told: dict[int, list[float]] = {}
+    pull = 0
+    for step in range(1000):
+        available = torch.as_tensor(rng.uniform(size=len(here)) < 0.3)
+        available[rng.integers(len(here))] = True
+        selection = bandit.ask(limit=3, available=available)
+        assert bool(available[selection.index].all())
+        arms = here[selection.index.numpy()]
+        assert np.array_equal(POOL.arms[arms], selection.points.numpy())
+        rewards = torch.tensor([POOL.reward(pull + j, a) for j, a in enumerate(arms)], dtype=torch.float64)
+        if step % 20 == 7:  # what is open goes on waiting in the new set
+            here = np.union1d(rng.choice(POOL.a, rng.integers(40, 120), replace=False), arms)
+            assert bandit.set_arms_(POOL.tensor[here]) is bandit
+            moved = bandit.ask()
+            assert np.array_equal(here[moved.index.numpy()], arms)
+            selection = moved
+        bandit.tell(selection, rewards)
+        pull += len(arms)
+        for arm, y in zip(arms, rewards.tolist(), strict=True):
+            told.setdefault(int(arm), []).append(y)
+    statistics = bandit.posterior.statistics
+    assert len(told) == statistics.size
+    for point, n, s in zip(statistics.points, statistics.weights.tolist(), statistics.sums.tolist(), strict=True):
+        arm = int(np.flatnonzero((POOL.arms == point.numpy()).all(axis=1))[0])
+        assert n == len(told[arm])
+        assert s == pytest.approx(sum(told[arm]), abs=1e-10)
+    assert bandit.counts.tolist() == [len(told.get(int(a), [])) for a in here]
+    mean, variance = expected(bandit, ours, POOL.arms)
+    marginals = bandit.posterior(POOL.tensor)
+    state = bandit._state
+    lam = bandit.posterior.regularization
+    np.testing.assert_allclose(marginals.mean.numpy(), mean, atol=1e-9)
+    np.testing.assert_allclose(marginals.variance.numpy(), variance, atol=1e-10)
+    np.testing.assert_allclose(state.arm_mean().numpy(), mean[here], atol=1e-9)
+    np.testing.assert_allclose(lam * state.arm_leverage().numpy(), variance[here], atol=1e-10)
+
+
+@every_policy
+def test_the_same_arms_again_change_nothing(case: Case):
+    bandit, twin = case.bandit(pulls=12), case.bandit(pulls=12)
+    best, counts, before = bandit.best(3), bandit.counts, everything(bandit)
+    bandit.set_arms_(PROBLEM.tensor.clone())
+    after = everything(bandit)
+    assert torch.equal(bandit.counts, counts)
+    assert torch.equal(bandit.best(3).index, best.index)
+    kept = [k for k in before["state"] if "rows" in k or "statistics" in k or k == "told"]
+    assert differences({k: before["state"][k] for k in kept}, {k: after["state"][k] for k in kept}) == []
+    torch.testing.assert_close(after["state"]["log_det"], before["state"]["log_det"], rtol=1e-12, atol=1e-12)
+    if case.name != "pi_gp_ucb":  # whose cover is split anew
+        assert proceed(bandit, 12) == proceed(twin, 12)
+
+
+@every_policy
+@pytest.mark.parametrize("rows", [0, 2])
+def test_arms_go_and_come_back(case: Case, rows: int):
+    """Half of the arms, in another order, and then all of them: counts and recommendations follow the points."""
+    generators = [generator(30 + r) for r in range(rows)] or generator(30)
+    bandit = tb.Bandit(case.policy(), PROBLEM.tensor, generator=generators)
+    index = torch.arange(ARMS // 2).expand(*bandit.batch_shape, -1)
+    rewards = PROBLEM.rewards(0, torch.arange(ARMS // 2)).expand(index.shape)
+    bandit.observe(index, torch.ones_like(index, dtype=torch.float64), rewards)
+    counts = bandit.counts
+    half = torch.arange(ARMS - 1, -1, -2)
+    if case.name == "pi_gp_ucb":
+        with pytest.raises(errors.UnsupportedError, match="pulled"):
+            bandit.set_arms_(PROBLEM.tensor[half])
+        half = torch.cat([torch.arange(ARMS // 2).flip(0), torch.tensor([ARMS - 1])])
+    bandit.set_arms_(PROBLEM.tensor[half])
+    assert torch.equal(bandit.counts, counts[..., half])
+    known = bandit.best(2).index
+    where = torch.where(known >= 0, half[known.clamp_min(0)], -1)
+    assert bool((counts.gather(-1, where.clamp_min(0))[where >= 0] > 0).all())
+    for _ in range(3):
+        selection = bandit.ask(limit=2)
+        assert torch.equal(selection.points, PROBLEM.tensor[half][selection.index])
+        bandit.tell(selection, torch.zeros_like(selection.index, dtype=torch.float64))
+    later = bandit.counts
+    bandit.set_arms_(PROBLEM.tensor)
+    assert torch.equal(bandit.counts[..., half], later)
+    away = torch.ones(ARMS, dtype=torch.bool).index_fill(0, half, False)
+    assert torch.equal(bandit.counts[..., away], counts[..., away])
+    bandit.tell(bandit.ask(limit=2), torch.zeros_like(bandit.ask().index, dtype=torch.float64))
+
+
+@every_policy
+def test_what_can_not_be_taken_changes_nothing(case: Case):
+    bandit = case.bandit(pulls=8)
+    opened = bandit.ask(limit=2)
+    before = everything(bandit)
+    gone = torch.ones(ARMS, dtype=torch.bool).index_fill(0, opened.index, False)
+    holes = PROBLEM.tensor.masked_fill(PROBLEM.tensor > 0.9, torch.nan)
+    wrong = [
+        (errors.StateError, PROBLEM.tensor[gone]), (errors.ShapeError, PROBLEM.tensor[:, :1]), (errors.NonFiniteError, holes),
+        (errors.ShapeError, PROBLEM.tensor[:0]), (errors.ShapeError, PROBLEM.tensor.float()),
+        (errors.ShapeError, PROBLEM.tensor.expand(3, -1, -1)), (errors.ShapeError, "arms"),
+    ]  # fmt: skip
+    for error, arms in wrong:
+        with pytest.raises(error):
+            bandit.set_arms_(arms)
+        assert differences(before, everything(bandit)) == []
+    assert torch.equal(bandit.ask().index, opened.index)
+
+
+def test_bound_neighbours_and_boxes_say_so():
+    neighbors = torch.zeros(ARMS, 1, dtype=torch.int64)
+    bandit = tb.Bandit(tb.regularized_evolution(population=3, tournament=2, neighbors=neighbors), PROBLEM.tensor)
+    with pytest.raises(errors.UnsupportedError, match="neighbours"):
+        bandit.set_arms_(PROBLEM.tensor[:20])
+    bandit = tb.Bandit(tb.thompson_sampling(rbf(), embedding="qff"), PROBLEM.tensor)
+    with pytest.raises(errors.UnsupportedError, match="box"):
+        bandit.set_arms_(PROBLEM.tensor + 1)
+
+
+def test_history_at_points_becomes_an_arm_when_its_arm_arrives():
+    bandit = tb.Bandit(tb.gp_ucb(rbf(), **COMMON), PROBLEM.tensor[:20])
+    bandit.observe(PROBLEM.tensor[[25, 25, 3]], torch.ones(3).double(), torch.tensor([0.5, 0.7, 0.1]).double())
+    assert int((bandit.dictionary >= 0).sum()) == 0, "points, though one of them lies on an arm"
+    bandit.set_arms_(PROBLEM.tensor)
+    assert bandit.dictionary.tolist() == [25, -1, 3]
+    bandit.tell(torch.tensor([25]), torch.tensor([0.6], dtype=torch.float64))
+    fresh = tb.Bandit(tb.gp_ucb(rbf(), **COMMON), PROBLEM.tensor)
+    fresh.observe(torch.tensor([25, 3]), torch.tensor([3.0, 1.0]), torch.tensor([1.8, 0.1]).double())
+    for ours, theirs in zip(*(vars(b.posterior(PROBLEM.tensor)).values() for b in (bandit, fresh)), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-9)

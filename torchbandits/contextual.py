@@ -1,0 +1,244 @@
+"""Ask and tell at a context: one posterior over (context, arm), the argmax over arms at the context that is asked for."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchbandits.bandit import Bandit
+from torchbandits.contexts import Contexts
+from torchbandits.errors import ArgumentError, require
+from torchbandits.policies import Policy
+from torchbandits.posteriors import GaussianProcess, PartitionedProcess
+from torchbandits.selections import joined, within
+from torchbandits.types import Picks, Recommendation, Report, Selection
+from torchbandits.validation import check_arms, check_available, check_generators, check_limit, check_more, check_picks
+
+
+class ContextualBandit:
+    """Chooses arms at contexts. The kernel is over (context, arm), the context's features first.
+
+    The arms are tabulated at every context kept, up to `max_contexts`: a context seen before costs nothing to come back to, a
+    new one a sweep, and the one not asked for longest makes room. What was learned at contexts that are gone stays.
+
+    Args:
+        policy: What chooses, with a kernel on the features of a context and an arm together.
+        arms: `A x d` or `batch_shape x A x d`.
+        contexts: `C x c` or `batch_shape x C x c`, contexts known at the start, at least one.
+        max_contexts: Contexts kept, at least C. A tell updates them all.
+        generator: As for `Bandit`.
+        costs: `A` or `batch_shape x A`, as for `Bandit`, the same at every context.
+
+    Raises:
+        ShapeError, NonFiniteError: If arms or contexts are not as above.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        arms: Tensor,
+        contexts: Tensor,
+        *,
+        max_contexts: int = 8,
+        generator: torch.Generator | Sequence[torch.Generator] | None = None,
+        costs: Tensor | None = None,
+    ) -> None:
+        check_arms(arms)
+        _, batch_shape = check_generators(generator, arms, getattr(policy, "kernel", None))
+        self._contexts = Contexts(arms, contexts, max_contexts, batch_shape)
+        self._costs = None if costs is None else torch.as_tensor(costs)
+        joint = self._contexts.joint()
+        self._bandit = Bandit(policy, joint, generator=generator, costs=self._contexts.repeated(self._costs))
+
+    # ------------------------------------------------------------------ ask and tell
+
+    def ask(
+        self,
+        limit: int | Tensor | None = None,
+        *,
+        context: Tensor,
+        more: int | None = None,
+        available: Tensor | None = None,
+    ) -> Selection:
+        """The picks to evaluate next at a context: what is open there, as long as there is something.
+
+        Args:
+            limit: Most picks, as for `Bandit.ask`.
+            context: `c` or `batch_shape x c`.
+            more: Further picks beside those that are open at this context.
+            available: `A` or `batch_shape x A` booleans, arms on offer.
+
+        Returns:
+            Points `batch_shape x q x (c + d)`, and `index` into the arms. Picks that are open at any context count as pending.
+
+        Raises:
+            ShapeError, NonFiniteError, ArgumentError: On bad input; nothing has changed then.
+        """
+        bandit = self._bandit
+        limit, more = check_limit(limit, self.batch_shape, self.device), check_more(more)
+        offered = check_available(available, self.batch_shape, self.arms.shape[-2], self.device)
+        self._enter(context)
+        mine = self._open_here()
+        if mine is None or more is not None:
+            added = bandit._extend(limit, self._contexts.only_here(offered), more)
+            mine = added if mine is None else joined(mine, added)
+        return Selection(mine.points, self._contexts.outward(mine.index), mine.mask)
+
+    def tell(self, selection: Selection | Tensor, rewards: Tensor, *, context: Tensor | None = None) -> Report:
+        """Learn the rewards of picks, in any order and of any contexts.
+
+        Args:
+            selection: What `ask` returned, or a part of it; or arm indices `batch_shape x q` at `context`.
+            rewards: `batch_shape x q`, reward units.
+            context: `c` or `batch_shape x c`, of plain indices.
+        """
+        return self._bandit.tell(self._inward(selection, context), rewards)
+
+    def observe(
+        self,
+        points_or_index: Tensor,
+        counts: Tensor,
+        sums: Tensor,
+        squares: Tensor | None = None,
+        *,
+        context: Tensor | None = None,
+    ) -> Report:
+        """Learn from summed history, arm indices at `context` or points (context, arm); see `Bandit.observe`."""
+        where = torch.as_tensor(points_or_index)
+        if not where.is_floating_point():
+            where = self._inward(where.expand(*self.batch_shape, where.shape[-1]) if where.dim() == 1 else where, context).index
+        return self._bandit.observe(where, counts, sums, squares)
+
+    def forget(self, selection: Selection) -> None:
+        """Give up on picks that were asked for and will never be told; see `Bandit.forget`."""
+        require(isinstance(selection, Selection), "forget() takes a selection that ask() returned: it knows its context.")
+        self._bandit.forget(self._inward(selection, None))
+
+    # ------------------------------------------------------------------ what was learned
+
+    def best(self, k: int = 1, *, context: Tensor) -> Recommendation:
+        """The k arms with the highest posterior mean at a context, best first, pulled there or not; without a posterior, those
+        pulled there with the highest average."""
+        require(k >= 1, f"k must be at least 1, got {k}.")
+        self._enter(context)
+        state, block = self._bandit._state, self._contexts.block()
+        if state.tabulated:
+            mean = state.arm_mean()[..., block]
+            variance = state.process.regularization * state.arm_leverage()[..., block]
+        else:
+            counts = self.counts
+            sums = state.rows.counts(state.statistics.sums)[..., block]
+            mean = torch.where(counts > 0, sums / counts, -torch.inf)
+            variance = torch.full_like(mean, torch.nan)
+        first = state.rows.first
+        if first is not None:  # a copy of an arm is not a further one
+            own = (first == torch.arange(first.shape[-1], device=first.device))[..., block]
+            mean = mean.masked_fill(~own, -torch.inf)
+        top = mean.topk(min(k, mean.shape[-1]), dim=-1)
+        known = top.values > -torch.inf
+        index = torch.where(known, top.indices, -1)
+        points = state.rows.points(self._contexts.inward(index, self._contexts.current))
+        pad, grow = (0, k - index.shape[-1]), torch.nn.functional.pad
+        return Recommendation(
+            grow(torch.where(known.unsqueeze(-1), points, torch.nan), (0, 0, *pad), value=torch.nan),
+            grow(index, pad, value=-1),
+            grow(torch.where(known, top.values, torch.nan), pad, value=torch.nan),
+            grow(torch.where(known, variance.gather(-1, top.indices), torch.nan), pad, value=torch.nan),
+        )
+
+    @property
+    def posterior(self) -> GaussianProcess | PartitionedProcess:
+        """Callable on any points (context, arm): `Marginals(mean, variance)` in reward units."""
+        return self._bandit.posterior
+
+    @property
+    def arms(self) -> Tensor:
+        """The arms, `A x d` or `batch_shape x A x d`."""
+        return self._contexts.arms
+
+    @property
+    def contexts(self) -> Tensor:
+        """The contexts kept, `batch_shape x C x c`."""
+        return self._contexts.seen
+
+    @property
+    def counts(self) -> Tensor:
+        """Pulls learned of each arm at the context asked for last, `batch_shape x A`."""
+        return self._bandit.counts[..., self._contexts.block()]
+
+    @property
+    def pulls(self) -> Tensor:
+        """Pulls told in all, `batch_shape`."""
+        return self._bandit.pulls
+
+    @property
+    def width(self) -> Tensor:
+        """What multiplies the posterior standard deviation now, `batch_shape`."""
+        return self._bandit.width
+
+    @property
+    def batch_shape(self) -> torch.Size:
+        """Leading dimensions of everything that is asked and told."""
+        return self._bandit.batch_shape
+
+    @property
+    def device(self) -> torch.device:
+        """Where arms and posterior live."""
+        return self._bandit.device
+
+    # ------------------------------------------------------------------ saving
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything needed to resume exactly: the bandit's state and the contexts kept."""
+        return {"bandit": self._bandit.state_dict(), "contexts": copy.deepcopy(self._contexts.state_dict())}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> ContextualBandit:
+        """Resume from a `state_dict` of a bandit with the same policy and arms. Returns self."""
+        require(
+            isinstance(state_dict, dict) and {"bandit", "contexts"} <= state_dict.keys(),
+            "expected what ContextualBandit.state_dict() returned, a dictionary with 'bandit' and 'contexts'.",
+        )
+        fresh = copy.copy(self._contexts)
+        fresh.load_(state_dict["contexts"])
+        bandit = Bandit(
+            self._bandit.policy, fresh.joint(), generator=self._bandit.generators, costs=fresh.repeated(self._costs)
+        )
+        self._bandit, self._contexts = bandit.load_state_dict(state_dict["bandit"]), fresh
+        return self
+
+    # ------------------------------------------------------------------ inside
+
+    def _enter(self, context: Any, busy: Sequence[int] = ()) -> None:
+        """Make a context the current one; the joint arms follow. Blocks that are `busy`, or hold what is open, stay."""
+        ahead, opened = copy.copy(self._contexts), self._bandit._open
+        if opened is not None:
+            busy = [*busy, *(opened.index[opened.mask] // self.arms.shape[-2]).unique().tolist()]
+        if ahead.enter_(context, busy):
+            self._bandit.set_arms_(ahead.joint(), costs=ahead.repeated(self._costs))
+        self._contexts = ahead
+
+    def _open_here(self) -> Selection | None:
+        opened = self._bandit._open
+        return None if opened is None else within(opened, self._contexts.here(opened.index), self._bandit._state.rows.points)
+
+    def _inward(self, selection: Any, context: Any) -> Selection:
+        """Picks by joint index; contexts that are not kept are entered."""
+        index, mask = check_picks(selection, self.batch_shape, self.arms.shape[-2], self.device)
+        if not isinstance(selection, Selection):
+            if context is None:
+                raise ArgumentError("plain arm indices need to know where they were pulled: pass context=.")
+            self._enter(context)
+            return self._joint(self._contexts.inward(index.masked_fill(~mask, -1), self._contexts.current), mask)
+        blocks = self._contexts.blocks(selection.points)
+        while bool((gone := mask & (blocks < 0)).any()):
+            place = int(gone.reshape(-1, gone.shape[-1]).any(dim=0).byte().argmax())
+            self._enter(selection.points[..., place, : self._contexts.dim], blocks[mask].unique().tolist())
+            blocks = self._contexts.blocks(selection.points)
+        return self._joint(self._contexts.inward(index.masked_fill(~mask, -1), blocks), mask)
+
+    def _joint(self, index: Picks, mask: Tensor) -> Selection:
+        return Selection(self._bandit._state.rows.points(index), index, mask)

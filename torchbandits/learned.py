@@ -1,0 +1,81 @@
+"""What a bandit has learned, read in one place."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor
+
+from torchbandits.errors import require
+from torchbandits.policies import Policy, State
+from torchbandits.posteriors import GaussianProcess, PartitionedProcess
+from torchbandits.types import Recommendation
+
+
+class Learned(ABC):
+    """Recommendations, posterior, counts: everything that can be read off a run without changing it."""
+
+    policy: Policy
+    _state: State
+
+    @abstractmethod
+    def _sync_pending(self) -> None:
+        """Hallucinate what is open in the state."""
+
+    def best_arm(self) -> Tensor:
+        """The recommended arm, `batch_shape`: the index of `best()`, −1 before the first pull. Cost O(u)."""
+        return self._state.best_arm()
+
+    def best(self, k: int = 1) -> Recommendation:
+        """The k arms with the highest posterior mean among those pulled, best first. Cost O(u)."""
+        require(k >= 1, f"k must be at least 1, got {k}.")
+        return self._state.best(k)
+
+    @property
+    def posterior(self) -> GaussianProcess | PartitionedProcess:
+        """Callable on any points: `Marginals(mean, variance)` in reward units; picks pending now shrink variances only."""
+        self._sync_pending()
+        return self._state.process
+
+    @property
+    def arms(self) -> Tensor:
+        """The arms, `A x d` or `batch_shape x A x d`."""
+        return self._state.rows.arms
+
+    @property
+    def generators(self) -> tuple[torch.Generator, ...]:
+        """One generator a batch row, as given and advanced since."""
+        return self._state.generators
+
+    @property
+    def batch_shape(self) -> torch.Size:
+        """Leading dimensions of everything that is asked and told."""
+        return self._state.rows.batch_shape
+
+    @property
+    def device(self) -> torch.device:
+        """Where arms and posterior live."""
+        return self.arms.device
+
+    @property
+    def counts(self) -> Tensor:
+        """Pulls learned of each arm, `batch_shape x A`; exact duplicates share those of their entry."""
+        return self._state.rows.counts(self._state.statistics.weights)
+
+    @property
+    def pulls(self) -> Tensor:
+        """Pulls told in all, `batch_shape`."""
+        return self._state.told
+
+    @property
+    def dictionary(self) -> Tensor:
+        """Arms in the dictionary S in order of first pull, `batch_shape x m`, −1 where padded or from outside the arms."""
+        rows, mask = self.posterior.dictionary_rows()
+        arm = self._state.rows.arm_of_row
+        return torch.where(mask, arm.gather(-1, rows) if arm.shape[-1] else rows, -1)
+
+    @property
+    def width(self) -> Tensor:
+        """What multiplies the posterior standard deviation now, `batch_shape`."""
+        return self.policy.width(self._state)

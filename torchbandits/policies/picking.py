@@ -1,0 +1,163 @@
+"""How the one engine picks: first picks, one arm by score, a batch by a rule, draws of the posterior."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from torchbandits.arms import ArmRows, ArmTable, FullSweep, Lookahead, PosteriorDraws, best_arm
+from torchbandits.batching import BatchRule, Repeat
+from torchbandits.errors import ArgumentError
+from torchbandits.policies.base import State
+from torchbandits.scores import UCB, PerCost, PosteriorDraw, Score
+from torchbandits.starts import Opening, Start
+from torchbandits.types import Generators
+
+
+def on_offer(rows: ArmRows, available: Tensor | None) -> Tensor | None:
+    """Arms that may be picked, None for all of them. Raises `ArgumentError` where a batch row has none."""
+    offered = rows.offered(available)
+    if offered is not None and not bool(offered.any(dim=-1).all()):
+        raise ArgumentError("no arm is on offer in at least one batch row: `available` must have a True in each.")
+    return offered
+
+
+def room(state: State, most: int | None, limit: Tensor | None) -> Tensor:
+    """Most picks of each row, `batch_shape`."""
+    most = torch.iinfo(torch.int32).max if most is None else most
+    left = torch.full(state.rows.batch_shape, most, device=state.log_det.device)
+    return left if limit is None else torch.minimum(left, limit.to(left))
+
+
+def first_picks(
+    state: State, initial: Start | None, remaining: Tensor, offered: Tensor | None, twins: Generators
+) -> Tensor | None:
+    """Picks of `initial` for rows that have not made them all; None once no row has any left."""
+    if initial is None:
+        state.opening = False
+        return None
+    process, pending = state.process, (state.pending_index, state.pending_counts)
+    made = state.told + state.pending_counts.sum(dim=-1)
+    opening = Opening(
+        state.rows, state.statistics, process.kernel, process.regularization, pending, made, remaining, offered, twins
+    )
+    index, over = initial.picks(opening)
+    # Picks that are pending may yet be forgotten, and arms that are off may come back.
+    state.opening = not bool(over.all()) or bool(pending[0].shape[-1]) or offered is not None
+    return index if bool((index >= 0).any()) else None
+
+
+def with_first(starting: Tensor, index: Tensor) -> Tensor:
+    """First picks where a row has any, the others elsewhere, −1 where padded."""
+    wide = max(starting.shape[-1], index.shape[-1])
+    starting, index = (torch.nn.functional.pad(x, (0, wide - x.shape[-1]), value=-1) for x in (starting, index))
+    return torch.where((starting >= 0).any(dim=-1, keepdim=True), starting, index)
+
+
+def marginals(state: State) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation of every arm, `batch_shape x A`, reward units, computed once a state."""
+    assert state.table is not None
+    if state.known_marginals is None:
+        lam = state.posterior.regularization
+        state.known_marginals = state.table.mean(), (lam * state.table.leverage).sqrt_()
+    return state.known_marginals
+
+
+def upper_bounds(state: State, width: Tensor) -> Tensor:
+    """Upper confidence bound of every arm, `batch_shape x A`, reward units, computed once a state."""
+    if state.known_upper is None:
+        mean, std = marginals(state)
+        state.known_upper = torch.addcmul(mean, std, width.unsqueeze(-1))
+    return state.known_upper
+
+
+class Picker:
+    """What one `select` looks at.
+
+    Args:
+        state: Not changed, but for what is computed once.
+        score: What an arm is worth.
+        rule: When a batch ends.
+        width: `batch_shape`, frozen.
+    """
+
+    def __init__(self, state: State, score: Score | PosteriorDraw, rule: BatchRule, width: Tensor) -> None:
+        assert state.table is not None
+        self._state, self._score, self._rule, self._width = state, score, rule, width
+        self._table: ArmTable = state.table
+        self._base = score.base if isinstance(score, PerCost) else score
+        self._pending = (state.pending_index, state.pending_counts)
+
+    def pick(self, offered: Tensor | None, remaining: Tensor, twins: Generators) -> tuple[Tensor, Tensor | None]:
+        """Picks `batch_shape x q` (−1 where padded), and their scores where they are not a function of the marginals."""
+        if not bool((remaining > 0).any()):
+            return torch.full((*remaining.shape, 0), -1, device=remaining.device), None
+        if self._state.draws is not None:
+            return self._draw(self._state.draws, offered, remaining, twins)
+        repeats = isinstance(self._rule, Repeat)
+        if (repeats or self._rule.max_batch_size == 1) and not self._pending[0].shape[-1]:
+            score = self._of_all()
+            if offered is not None:
+                score = score.masked_fill(~offered, -torch.inf)
+            arm = torch.where(remaining > 0, best_arm(score), -1).unsqueeze(-1)
+            return (self._rule.repeated(arm, self._table.leverage, remaining) if isinstance(self._rule, Repeat) else arm), None
+        if isinstance(self._base, UCB):
+            return self._look_ahead(offered, remaining), None
+        sweep = FullSweep(self._table, offered, self._pending, self._rule.max_pulls)
+        mean, lam = marginals(self._state)[0], self._state.posterior.regularization
+        return sweep.pick(lambda leverage: self._scores(mean, (lam * leverage).sqrt(), mean, None), remaining), None
+
+    def evidence(self, index: Tensor) -> tuple[Tensor, Tensor]:
+        """Leverage at the batch start and score of picks, `batch_shape x q` each."""
+        slot = index.clamp_min(0)
+        leverage = self._table.leverage.gather(-1, slot)
+        if self._state.known_upper is not None and isinstance(self._score, UCB):
+            return leverage, self._state.known_upper.gather(-1, slot)
+        mean, std = marginals(self._state)
+        return leverage, self._scores(mean.gather(-1, slot), std.gather(-1, slot), mean, slot)
+
+    def _of_all(self) -> Tensor:
+        """Scores of all arms, `batch_shape x A`."""
+        if isinstance(self._base, UCB):
+            return self._priced(upper_bounds(self._state, self._width), None)
+        mean, std = marginals(self._state)
+        return self._scores(mean, std, mean, None)
+
+    def _scores(self, mean: Tensor, std: Tensor, means: Tensor, slot: Tensor | None) -> Tensor:
+        """Scores of the arms `slot` (all where None); `means` are those of all arms. For a draw, the upper bound."""
+        score = UCB() if isinstance(self._base, PosteriorDraw) else self._base
+        incumbent = means.amax(dim=-1) if score.relative else self._width
+        return self._priced(score(mean, std, self._width, incumbent), slot)
+
+    def _priced(self, scores: Tensor, slot: Tensor | None) -> Tensor:
+        return self._score.priced(scores, self._costs(slot)) if isinstance(self._score, PerCost) else scores
+
+    def _costs(self, slot: Tensor | None) -> Tensor:
+        costs = self._state.rows.costs
+        if costs is None:
+            raise ArgumentError("a score per cost needs the costs of the arms: Bandit(policy, arms, costs=…).")
+        costs = costs.expand(*self._state.rows.batch_shape, -1)
+        return costs if slot is None else costs.gather(-1, slot)
+
+    def _look_ahead(self, offered: Tensor | None, remaining: Tensor) -> Tensor:
+        mean, price = marginals(self._state)[0], None
+        if isinstance(self._score, PerCost):  # which side of the baseline an arm is on is frozen with the means
+            price = self._score.price(upper_bounds(self._state, self._width), self._costs(None))
+            mean = (mean - self._score.baseline) * price
+        lookahead = Lookahead(self._table, mean, self._width, offered, self._pending, self._rule.max_pulls, price)
+        return lookahead.pick(self._rule.meter(lookahead), remaining)
+
+    def _draw(
+        self, draws: PosteriorDraws, offered: Tensor | None, remaining: Tensor, twins: Generators
+    ) -> tuple[Tensor, Tensor]:
+        """One draw of the posterior a pick, the best arm of each; picks that are pending have no say."""
+        sizes = remaining.reshape(-1).tolist()
+        values = draws.draw(sizes, self._width, twins)
+        if isinstance(self._score, PerCost):
+            values = self._score.priced(values, self._costs(None).unsqueeze(-2))
+        if offered is not None:
+            values = values.masked_fill(~offered.unsqueeze(-2), -torch.inf)
+        index = best_arm(values)
+        drawn = torch.arange(index.shape[-1], device=index.device) < remaining.unsqueeze(-1)
+        best = values.gather(-1, index.unsqueeze(-1)).squeeze(-1)
+        return torch.where(drawn, index, -1), torch.where(drawn, best, torch.nan)

@@ -21,7 +21,7 @@ FILES = sorted(p for p in PACKAGE.rglob("*.py"))
 ROOMS = [
     "errors", "types", "linalg", "embeddings", "posteriors", "environments", "arms",
     "widths", "memory", "batching", "scores", "starts", "policies",  # a policy names its first picks, so starts come first
-    "history", "journal", "fitting", "optimize",
+    "columns", "history", "journal", "fitting", "optimize",
     "selections", "validation", "reporting", "learned", "bandit", "contexts", "contextual", "running",
     "botorch", "experiments", "cli", "testing", "__init__", "__main__",
 ]  # fmt: skip

@@ -204,9 +204,8 @@ class ContextualBandit:
         )
         fresh = copy.copy(self._contexts)
         fresh.load_(state_dict["contexts"])
-        bandit = Bandit(
-            self._bandit.policy, fresh.joint(), generator=self._bandit.generators, costs=fresh.repeated(self._costs)
-        )
+        generators = self._bandit.generators if self.batch_shape else self._bandit.generators[0]
+        bandit = Bandit(self._bandit.policy, fresh.joint(), generator=generators, costs=fresh.repeated(self._costs))
         self._bandit, self._contexts = bandit.load_state_dict(state_dict["bandit"]), fresh
         return self
 

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from torchbandits.columns import Columns
 from torchbandits.errors import ArgumentError, DataError, ShapeError, require
 from torchbandits.types import Report
 
@@ -32,6 +33,7 @@ PULL_COLUMNS: dict[str, type] = {
     "arm": np.int64,
     "reward": np.float64,
     "regret": np.float64,
+    "cost": np.float64,
 }
 BATCH_COLUMNS: dict[str, type] = {
     "row": np.int64,
@@ -46,37 +48,11 @@ BATCH_COLUMNS: dict[str, type] = {
     "recommended": np.int64,
     "simple_regret": np.float64,
     "seconds": np.float64,
+    "cost": np.float64,
 }
 _REPORTED = ("dictionary_size", "distinct_arms", "width", "information_gain", "certificate")
 _METADATA_KEY = b"torchbandits"
 _FILES = ("pulls.parquet", "batches.parquet")
-
-
-class _Columns:
-    """Named columns of one length in buffers that double, so that an append costs what it adds."""
-
-    def __init__(self, dtypes: dict[str, type], capacity: int = 64) -> None:
-        self.length = 0
-        self._buffers: dict[str, NDArray[Any]] = {name: np.empty(capacity, dtype) for name, dtype in dtypes.items()}
-
-    def append(self, count: int, values: dict[str, Any]) -> None:
-        """Write `count` lines; every value is a scalar or an array of that length."""
-        end = self.length + count
-        capacity = len(next(iter(self._buffers.values())))
-        if end > capacity:
-            room = max(end, 2 * capacity) - capacity
-            for name, buffer in self._buffers.items():
-                self._buffers[name] = np.concatenate([buffer, np.empty(room, buffer.dtype)])
-        for name, buffer in self._buffers.items():
-            buffer[self.length : end] = values[name]
-        self.length = end
-
-    def views(self) -> dict[str, NDArray[Any]]:
-        """The filled part of every column, read-only and without a copy."""
-        views = {name: buffer[: self.length] for name, buffer in self._buffers.items()}
-        for view in views.values():
-            view.flags.writeable = False
-        return views
 
 
 class History:
@@ -93,8 +69,8 @@ class History:
         require(batch_size >= 1, f"batch_size must be at least 1, got {batch_size}.")
         self.batch_size = batch_size
         self.metadata: dict[str, Any] = dict(metadata or {})
-        self._pulls = _Columns(PULL_COLUMNS)
-        self._batches = _Columns(BATCH_COLUMNS)
+        self._pulls = Columns(PULL_COLUMNS)
+        self._batches = Columns(BATCH_COLUMNS)
         self._t = np.zeros(batch_size, np.int64)
         self._batch = np.zeros(batch_size, np.int64)
 
@@ -108,6 +84,7 @@ class History:
         recommended: Tensor,
         simple_regret: Tensor,
         seconds: float | Sequence[float],
+        costs: Tensor | None = None,
     ) -> None:
         """Append one ask and tell, or several in a row. A row whose whole `index` is −1 adds nothing.
 
@@ -119,6 +96,7 @@ class History:
             recommended: `rows` or `steps x rows`, the arm that would be recommended then; −1 for none.
             simple_regret: Alike, regret of that arm, reward units; NaN where unknown.
             seconds: Wall time of each ask and tell, the environment's own time left out. Rows of a batch share it.
+            costs: Like `index`, what each pull cost; NaN is recorded where not given.
 
         Raises:
             ShapeError: If a shape is not as above; nothing is recorded then.
@@ -128,6 +106,7 @@ class History:
         if arms.ndim != 3 or arms.shape[1] != self.batch_size:
             raise ShapeError(f"index must be rows x q with {self.batch_size} rows, got {tuple(given.shape)}.")
         values = {"reward": _array(rewards, np.float64), "regret": _array(regret, np.float64)}
+        values["cost"] = np.full(given.shape, np.nan) if costs is None else _array(costs, np.float64)
         for name, array in values.items():
             if array.shape != given.shape:
                 raise ShapeError(f"{name} must be shaped like index, {given.shape}, got {array.shape}.")
@@ -150,6 +129,8 @@ class History:
         steps, rows = np.nonzero(active)
         batches = {name: array[active] for name, array in columns.items()}
         batches |= {"row": rows, "batch": batch[active], "t": told[active], "size": sizes[active]}
+        spent = np.where(mask, values["cost"].reshape(arms.shape), 0.0).sum(axis=2)
+        batches["cost"] = spent[active]
         lasted = np.broadcast_to(np.asarray(seconds, np.float64), arms.shape[:1])
         self._batches.append(len(rows), batches | {"seconds": lasted[steps]})
         self._t, self._batch = told[-1].copy(), batch[-1].copy()
@@ -162,13 +143,13 @@ class History:
 
     @property
     def pulls(self) -> dict[str, NDArray[Any]]:
-        """One line per pull: row, t, batch, arm, reward, regret (reward units). Read-only views."""
+        """One line per pull: row, t, batch, arm, reward, regret (reward units), cost (NaN unless known). Read-only views."""
         return self._pulls.views()
 
     @property
     def batches(self) -> dict[str, NDArray[Any]]:
         """One line per batch of a row: row, batch, t (pulls told after it), size, dictionary_size, distinct_arms,
-        width, information_gain (nats), certificate, recommended, simple_regret (reward units) and seconds."""
+        width, information_gain (nats), certificate, recommended, simple_regret (reward units), seconds and cost."""
         return self._batches.views()
 
     def row(self, row: int = 0) -> History:
@@ -195,7 +176,7 @@ class History:
         return np.cumsum(pulls["regret"][pulls["row"] == row])
 
     def summary(self, row: int = 0) -> dict[str, float]:
-        """The row in a few numbers: pulls, batches, distinct arms, dictionary size, regret, simple regret, seconds."""
+        """Pulls, batches, distinct arms, dictionary size, regret, simple regret, seconds and, where it is known, cost."""
         self._check_row(row)
         batches = self.batches
         mine = np.flatnonzero(batches["row"] == row)
@@ -205,7 +186,8 @@ class History:
         summary |= {name: float(batches[name][mine[-1]]) if len(mine) else float("nan") for name in last}
         summary["regret"] = float(regret[-1]) if len(regret) else 0.0
         summary["seconds"] = float(batches["seconds"][mine].sum())
-        return summary
+        cost = float(batches["cost"][mine].sum())
+        return summary if np.isnan(cost) else summary | {"cost": cost}
 
     def _check_row(self, row: int) -> None:
         require(0 <= row < self.batch_size, f"row must be from 0 to {self.batch_size - 1}, got {row}.")
@@ -271,7 +253,7 @@ class History:
             tables = [pyarrow.parquet.read_table(source / name) for name in _FILES]
             headers = [json.loads(table.schema.metadata[_METADATA_KEY]) for table in tables]
             columns = [
-                {name: table.column(name).to_numpy() for name in names}
+                {name: _column(table, name) for name in names}
                 for table, names in zip(tables, (PULL_COLUMNS, BATCH_COLUMNS), strict=True)
             ]
         except (OSError, KeyError, TypeError, ValueError, pyarrow.ArrowException) as error:
@@ -289,6 +271,12 @@ class History:
 
 def _array(values: Tensor, dtype: type) -> NDArray[Any]:
     return values.detach().cpu().numpy().astype(dtype, copy=False)
+
+
+def _column(table: Any, name: str) -> NDArray[Any]:
+    """A column as numbers; costs, which older records lack, are NaN then."""
+    missing = name == "cost" and name not in table.column_names
+    return np.full(table.num_rows, np.nan) if missing else table.column(name).to_numpy()
 
 
 def _need_pyarrow() -> None:

@@ -27,6 +27,7 @@ def run(
     *,
     generator: torch.Generator | Sequence[torch.Generator] | None = None,
     callbacks: Iterable[Callable[[Bandit, Selection, Tensor, Report], bool | None]] = (),
+    budget: float | Tensor | None = None,
 ) -> History:
     """Play a policy in an environment for a number of pulls, on ask and tell.
 
@@ -35,6 +36,8 @@ def run(
         environment: What answers; its arms are the bandit's.
         num_rounds: Pulls of each batch row; it caps the last batch.
         generator: As for `Bandit`. The noise of each row is drawn from a generator seeded by that row's.
+        budget: What the pulls of a batch row may cost in all, one number or `batch_shape` of them. Arms that a row can not
+            pay for are off, picks of a batch that exceed the rest are forgotten, and the run ends when no row can pay for any.
         callbacks: Called after each tell with the bandit, the selection, the rewards and the report; a True ends the run.
 
     Returns:
@@ -42,7 +45,8 @@ def run(
     """
     require(isinstance(num_rounds, int) and num_rounds >= 1, f"num_rounds must be an integer ≥ 1, got {num_rounds}.")
     callbacks = tuple(callbacks)
-    bandit = Bandit(policy, environment.arms, generator=generator)
+    bandit = Bandit(policy, environment.arms, generator=generator, costs=environment.costs)
+    purse = None if budget is None else _Purse(budget, environment, bandit)
     seeds = [int(torch.randint(2**62, (), generator=g)) for g in bandit.generators]
     noise = [torch.Generator().manual_seed(seed) for seed in seeds]
     recorder = _Recorder(environment, bandit.batch_shape)
@@ -50,12 +54,14 @@ def run(
     while True:
         began = time.perf_counter()
         limit = None
-        if policy.most_picks is None or policy.most_picks > least:
+        if purse is not None or policy.most_picks is None or policy.most_picks > least:
             limit = num_rounds - bandit.pulls.long()
+            limit = limit if purse is None else torch.where(purse.can_pay, limit, 0)
             least = int(limit.min())
             if not bool((limit > 0).any()):
                 return recorder.history()
-        selection = bandit.ask(limit=limit)
+        selection = bandit.ask(limit=limit, available=None if purse is None else purse.affordable)
+        selection = selection if purse is None else purse.pay(selection)
         asked = time.perf_counter() - began
         rewards = environment.sample(selection.index, noise)
         began = time.perf_counter()
@@ -66,6 +72,39 @@ def run(
         stops = [callback(bandit, selection, rewards, report) for callback in callbacks]
         if any(stops):
             return recorder.history()
+
+
+class _Purse:
+    """What each row has left to spend."""
+
+    def __init__(self, budget: float | Tensor, environment: Environment, bandit: Bandit) -> None:
+        costs, shape = environment.costs, bandit.batch_shape
+        require(costs is not None, f"a budget needs costs, and the environment {environment.name!r} does not know any.")
+        assert costs is not None
+        left = torch.as_tensor(budget, dtype=torch.float64, device=costs.device)
+        good = left.shape in (torch.Size(), shape) and bool((left > 0).all())
+        require(good, f"budget must be a number > 0, or {tuple(shape)} of them, got {budget}.")
+        self._costs, self._left, self._bandit = costs.expand(*shape, -1), left.expand(shape), bandit
+
+    @property
+    def can_pay(self) -> Tensor:
+        """Rows that can pay for an arm, `batch_shape`."""
+        return self._costs.amin(dim=-1) <= self._left
+
+    @property
+    def affordable(self) -> Tensor:
+        """Arms on offer, `batch_shape x A`: all, for rows that pull no more."""
+        return (self._costs <= self._left.unsqueeze(-1)) | ~self.can_pay.unsqueeze(-1)
+
+    def pay(self, selection: Selection) -> Selection:
+        """The picks that can be paid for, in order; the others are forgotten."""
+        each = torch.where(selection.mask, self._costs.gather(-1, selection.index.clamp_min(0)), 0.0)
+        kept = selection.mask & (each.cumsum(dim=-1) <= self._left.unsqueeze(-1))
+        if not torch.equal(kept, selection.mask):
+            self._bandit.forget(Selection(selection.points, selection.index, selection.mask & ~kept))
+            selection = Selection(selection.points, torch.where(kept, selection.index, -1), kept)
+        self._left = self._left - torch.where(kept, each, 0.0).sum(dim=-1)
+        return selection
 
 
 class _Recorder:
@@ -96,7 +135,10 @@ class _Recorder:
         arms = torch.cat([pad(i, (0, most - i.shape[-1]), value=-1) for i in index], dim=-1)
         values = torch.cat([pad(y, (0, most - y.shape[-1])) for y in rewards], dim=-1)
         best = torch.stack(recommended, dim=-1)
-        per_step = (rows, k, most)
+        per_step, costs = (rows, k, most), self._environment.costs
+        if costs is not None:
+            own = costs.expand(*arms.shape[:-1], -1)
+            costs = torch.where(arms >= 0, own.gather(-1, arms.clamp_min(0)), torch.nan).reshape(per_step).transpose(0, 1)
         self._history.record(
             index=arms.reshape(per_step).transpose(0, 1),
             rewards=values.reshape(per_step).transpose(0, 1),
@@ -105,4 +147,5 @@ class _Recorder:
             recommended=best.reshape(rows, k).T,
             simple_regret=self._environment.regret(best).reshape(rows, k).T,
             seconds=seconds,
+            costs=costs,
         )

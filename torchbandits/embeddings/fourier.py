@@ -26,14 +26,19 @@ class Fourier(Embedding, nn.Module):
         frequencies: `batch_shape x F x d`, ω, radians per unit of the features.
         weights: `batch_shape x F`, w, in units of the kernel; they sum to k(x, x).
         num_nodes: `batch_shape`, how many of the F each batch row uses (the others weigh 0); None where all use all.
+        box: `... x 2 x d`, corners of the box where the features hold; None for everywhere.
     """
 
     frequencies: Tensor
     amplitudes: Tensor
     num_nodes: Tensor | None
+    box: Tensor | None
 
-    def __init__(self, frequencies: Tensor, weights: Tensor, num_nodes: Tensor | None = None) -> None:
+    def __init__(
+        self, frequencies: Tensor, weights: Tensor, num_nodes: Tensor | None = None, box: Tensor | None = None
+    ) -> None:
         super().__init__()
+        self.register_buffer("box", box, persistent=False)
         self.register_buffer("num_nodes", num_nodes, persistent=False)
         self.register_buffer("frequencies", frequencies.double().contiguous())  # loading a state writes it in place
         self.register_buffer("amplitudes", weights.double().sqrt())
@@ -47,6 +52,13 @@ class Fourier(Embedding, nn.Module):
         """Features, `batch_shape x m x n`. Cost O(n m d)."""
         phase = self.frequencies @ points.double().mT
         return torch.cat([phase.cos(), phase.sin()], dim=-2) * torch.cat([self.amplitudes] * 2, dim=-1).unsqueeze(-1)
+
+    def holds_at(self, points: Points) -> bool:
+        """Whether the features stand for the kernel at all of these points."""
+        if self.box is None:
+            return True
+        low, high = self.box[..., :1, :], self.box[..., 1:, :]
+        return bool(((points >= low) & (points <= high)).all())
 
     def spread(self, own: Tensor) -> Tensor:
         """Coordinates `batch_shape x m x q` of the features that each row uses, its cosines and then its sines, padded at the
@@ -134,10 +146,6 @@ class FeatureMap(ABC):
             ArgumentError: Where the features would be too many.
         """
 
-    def covers(self, arms: Arms, others: Arms) -> bool:
-        """Whether features built for arms are as good on others: they are, where they do not depend on the arms."""
-        return True
-
 
 def _spectrum(kernel: gpytorch.kernels.Kernel, name: str, gaussian: bool) -> Spectrum:
     spectrum = Spectrum.of(kernel)
@@ -204,12 +212,8 @@ class QuadratureFourier(FeatureMap):
         omega = nodes.reshape(*span.shape[:-1], half, dim) / lengthscale.unsqueeze(-2)
         scaled = spectrum.outputscale.to(arms.device).unsqueeze(-1) * weights.reshape(*span.shape[:-1], half)
         used = sizes.reshape(span.shape[:-1]).expand(batch_shape) if differ else None
-        return Fourier(omega.expand(*batch_shape, half, dim), scaled.expand(*batch_shape, half), used)
-
-    def covers(self, arms: Arms, others: Arms) -> bool:
-        """Whether the others stay inside the box of the arms: the nodes are for its span."""
-        low, high = arms.amin(dim=-2), arms.amax(dim=-2)
-        return bool(((others >= low.unsqueeze(-2)) & (others <= high.unsqueeze(-2))).all())
+        box = torch.stack([arms.amin(dim=-2), arms.amax(dim=-2)], dim=-2)
+        return Fourier(omega.expand(*batch_shape, half, dim), scaled.expand(*batch_shape, half), used, box)
 
     def _rules(self, spans: Sequence[float]) -> list[tuple[np.ndarray, np.ndarray]]:
         """Nodes and weights of each feature; none where they would be too many."""

@@ -16,11 +16,13 @@ class Environment(ABC):
         name: Shown in tables and figures.
         arms: `A x d`, or `batch_shape x A x d` where the rows of a batch face different arms.
         noise_std: Standard deviation (or sub-Gaussian constant) of the noise, reward units.
+        costs: `A` or `batch_shape x A`, what a pull of each arm costs, > 0; None where nobody says.
     """
 
     name: str
     arms: Tensor
     noise_std: float
+    costs: Tensor | None = None
 
     @property
     @abstractmethod

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from torchbandits.environments.base import Environment
 from torchbandits.environments.noise import check_noise, noisy_rewards
-from torchbandits.errors import NonFiniteError, ShapeError
+from torchbandits.errors import ArgumentError, NonFiniteError, ShapeError
 
 
 class Table(Environment):
@@ -23,6 +23,7 @@ class Table(Environment):
         name: Shown in tables and figures.
         noise: `"gaussian"` or `"uniform"`.
         norm_bound: RKHS norm of the reward function where it is known.
+        costs: `A` or `batch_shape x A`, what a pull of each arm costs (seconds, money), > 0; None where nobody says.
 
     Raises:
         ShapeError: If there are no arms or features, or shapes, dtypes or devices do not agree.
@@ -39,6 +40,7 @@ class Table(Environment):
         name: str = "table",
         noise: str = "gaussian",
         norm_bound: float | None = None,
+        costs: Tensor | None = None,
     ) -> None:
         check_noise(noise_std, noise)
         check_arms(arms)
@@ -48,6 +50,7 @@ class Table(Environment):
         self.name = name
         self.noise = noise
         self.norm_bound = norm_bound
+        self.costs = None if costs is None else check_costs(costs, arms)
         self._rewards = rewards
 
     @property
@@ -62,7 +65,8 @@ class Table(Environment):
     def to(self, *args: Any, **kwargs: Any) -> Table:
         """The same table on another device or in another dtype (arguments of `Tensor.to`)."""
         arms, rewards = self.arms.to(*args, **kwargs), self._rewards.to(*args, **kwargs)
-        return Table(arms, rewards, self.noise_std, name=self.name, noise=self.noise, norm_bound=self.norm_bound)
+        costs = None if self.costs is None else self.costs.to(*args, **kwargs)
+        return Table(arms, rewards, self.noise_std, name=self.name, noise=self.noise, norm_bound=self.norm_bound, costs=costs)
 
     def __repr__(self) -> str:
         """Name and sizes."""
@@ -85,6 +89,17 @@ def check_rewards(rewards: Tensor, arms: Tensor) -> None:
     if rewards.dtype != arms.dtype or rewards.device != arms.device:
         raise ShapeError(f"rewards must be {arms.dtype} on {arms.device} like arms, got {rewards.dtype} on {rewards.device}.")
     _check_finite("rewards", rewards)
+
+
+def check_costs(costs: Tensor, arms: Tensor) -> Tensor:
+    """Refuse costs that are not one finite number > 0 per arm; as float64."""
+    shape = arms.shape[:-1]
+    if not isinstance(costs, Tensor) or costs.shape not in (shape, shape[-1:]):
+        raise ShapeError(f"costs must be a tensor of shape {tuple(shape)} or {tuple(shape[-1:])}, got {_kind(costs)}.")
+    _check_finite("costs", costs)
+    if not bool((costs > 0).all()):
+        raise ArgumentError(f"costs must be > 0, got {costs.min().item()}.")
+    return costs.double()
 
 
 def _check_finite(name: str, values: Tensor) -> None:

@@ -128,7 +128,8 @@ class Composed(Policy):
     def set_arms(self, state: State, arms: Arms) -> State:
         """The same posterior on other arms. Cost O(A u (u + d)) for an exact posterior, O(A m (m + d)) for a sparse one."""
         self._check_dimensions(arms)
-        if self.features is not None and not self.features.covers(state.rows.arms, arms):
+        finite = state.posterior.finite
+        if finite is not None and not finite.holds_at(arms):
             raise UnsupportedError(
                 "quadrature features hold in the box of the arms they were built for, and these arms leave it: start with arms "
                 "at its corners, or use embedding='rff'."

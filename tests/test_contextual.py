@@ -1,0 +1,251 @@
+"""A contextual bandit is a plain one on all pairs (context, arm), restricted to the context that is asked for."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import gpytorch
+import numpy as np
+import pytest
+import torch
+from contract import Case, every_policy
+from problems import BOUNDED, COMMON, generator, rbf
+
+import torchbandits as tb
+from torchbandits import errors
+from torchbandits.arms import ArmTable
+
+RNG = np.random.default_rng(3)
+ARMS = torch.as_tensor(RNG.uniform(size=(25, 2)))
+CONTEXTS = torch.as_tensor(RNG.uniform(size=(12, 1)))
+NOISE = torch.as_tensor(0.1 * RNG.normal(size=4000))
+
+
+def reward(points: torch.Tensor, pull: int) -> torch.Tensor:
+    f = torch.sin(4 * points[..., 0] + 3 * points[..., 1]) + points[..., 2]
+    return f + NOISE[pull : pull + points.shape[-2]]
+
+
+def joint(contexts: torch.Tensor) -> torch.Tensor:
+    pairs = [contexts.repeat_interleave(len(ARMS), dim=0), ARMS.repeat(len(contexts), 1)]
+    return torch.cat(pairs, dim=-1)
+
+
+def order(length: int, contexts: int, seed: int = 0) -> list[int]:
+    return np.random.default_rng(seed).integers(contexts, size=length).tolist()
+
+
+def compare(policy: Any, kept: int, most: int, length: int = 60) -> tb.ContextualBandit:
+    """Same picks, points and reports as the plain bandit on all pairs that will ever be asked for."""
+    bandit = tb.ContextualBandit(policy, ARMS, CONTEXTS[:kept], max_contexts=most, generator=generator(0))
+    plain = tb.Bandit(policy, joint(CONTEXTS), generator=generator(0))
+    for t, c in enumerate(order(length, len(CONTEXTS))):
+        here = torch.zeros(len(CONTEXTS), len(ARMS), dtype=torch.bool)
+        here[c] = True
+        ours, theirs = bandit.ask(limit=4, context=CONTEXTS[c]), plain.ask(limit=4, available=here.flatten())
+        assert ours.index.tolist() == (theirs.index - c * len(ARMS)).tolist()
+        assert torch.equal(ours.points, theirs.points)
+        assert torch.equal(ours.points[..., 1:], ARMS[ours.index])
+        y = reward(ours.points, 5 * t)
+        ours_said, theirs_said = bandit.tell(ours, y), plain.tell(theirs, y)
+        assert torch.equal(ours_said.pulls, theirs_said.pulls)
+        torch.testing.assert_close(ours_said.width, theirs_said.width, rtol=1e-9, atol=0)
+    for c in range(len(CONTEXTS)):
+        known = plain.best(1000)
+        means = plain.posterior(joint(CONTEXTS[c : c + 1])).mean
+        best = bandit.best(2, context=CONTEXTS[c])
+        assert int(best.index[0]) == int(means.argmax())
+        torch.testing.assert_close(best.mean[0], means.max(), rtol=0, atol=1e-8)
+        assert torch.equal(bandit.counts, plain.counts.reshape(len(CONTEXTS), -1)[c])
+        assert len(known.index) == 1000
+    assert bandit.contexts.shape[-2] <= max(most, kept)
+    return bandit
+
+
+@pytest.mark.parametrize("most", [12, 3, 1])
+@pytest.mark.parametrize("name", ["gp_ucb", "gp_bucb", "estimate"])
+def test_exact_policies_pick_as_on_all_pairs_however_few_are_kept(name: str, most: int):
+    policy = {
+        "gp_ucb": lambda: tb.gp_ucb(rbf(), width=tb.widths.Constant(2.0), **COMMON),
+        "gp_bucb": lambda: tb.gp_bucb(rbf(), **BOUNDED),
+        "estimate": lambda: tb.igp_ucb(rbf(), prior_mean="estimate", **BOUNDED),
+    }[name]()
+    compare(policy, kept=1, most=most)
+
+
+def test_sampled_dictionaries_pick_as_on_all_pairs():
+    """Where a context goes and comes back, a row keeps its place and its leverage, so that the draws are the same."""
+    compare(tb.batch_bkb(rbf(), **BOUNDED), kept=12, most=12)
+    compare(tb.bkb(rbf(), **BOUNDED), kept=2, most=2, length=40)
+
+
+def test_a_context_seen_before_rebuilds_nothing(monkeypatch: pytest.MonkeyPatch):
+    sweeps: list[int] = []
+    sweep = ArmTable.sweep_
+    monkeypatch.setattr(ArmTable, "sweep_", lambda table: (sweeps.append(1), sweep(table))[1])
+    bandit = tb.ContextualBandit(tb.gp_ucb(rbf(), **COMMON), ARMS, CONTEXTS[:1])
+    rebuilt = []
+    for t, c in enumerate([0, 1, 0, 1, 2, 0, 1, 2, 2, 0]):
+        before = len(sweeps)
+        selection = bandit.ask(context=CONTEXTS[c])
+        bandit.tell(selection, reward(selection.points, t))
+        rebuilt.append(len(sweeps) - before)
+    assert rebuilt == [0, 1, 0, 0, 1, 0, 0, 0, 0, 0]
+
+
+def test_picks_open_at_several_contexts_wait_for_each_other():
+    """An ask at another context counts what is out as pending; rewards come in any order; a failed one is forgotten."""
+    kernel = rbf(10.0)  # so wide that a pull anywhere tells about everywhere
+    policy = tb.gp_ucb(kernel, width=tb.widths.Constant(3.0), **COMMON)
+    bandit = tb.ContextualBandit(policy, ARMS, CONTEXTS[:1], max_contexts=2)
+    opened = [bandit.ask(context=CONTEXTS[c]) for c in range(4)]
+    assert bandit.contexts.shape[-2] == 4, "contexts with picks that are out are kept"
+    for c in (2, 0, 1, 3):
+        assert torch.equal(bandit.ask(context=CONTEXTS[c]).index, opened[c].index)
+    shrunk = bandit.posterior(joint(CONTEXTS)).variance
+    bandit.tell(opened[2], reward(opened[2].points, 0))
+    bandit.forget(opened[1])
+    more = bandit.ask(context=CONTEXTS[0], more=2)
+    assert len(more) == 3
+    assert more.index[0] == opened[0].index[0]
+    bandit.tell(more, reward(more.points, 5))
+    bandit.tell(opened[3], reward(opened[3].points, 9))
+    assert float(bandit.pulls) == 5
+    fresh = tb.Bandit(policy, joint(CONTEXTS))
+    for selection, first in ((opened[2], 0), (more, 5), (opened[3], 9)):
+        c = [int((p[:1] == CONTEXTS).all(-1).byte().argmax()) for p in selection.points]
+        fresh.tell(torch.tensor(c) * len(ARMS) + selection.index, reward(selection.points, first))
+    for ours, theirs in zip(*(vars(b.posterior(joint(CONTEXTS))).values() for b in (bandit, fresh)), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-10)
+    assert bool((shrunk <= 1).all())
+
+
+def test_rows_have_contexts_of_their_own():
+    policy = tb.batch_bkb(rbf(), max_batch_size=3, **BOUNDED)
+    own = torch.stack([CONTEXTS[:6], CONTEXTS[6:]])
+    batch = tb.ContextualBandit(policy, ARMS, own[:, :1], generator=[generator(1), generator(2)])
+    singles = [tb.ContextualBandit(policy, ARMS, own[r, :1], generator=generator(1 + r)) for r in range(2)]
+    for t, c in enumerate(order(25, 6)):
+        together = batch.ask(context=own[:, c])
+        y = torch.zeros(together.index.shape, dtype=torch.float64)
+        for r, single in enumerate(singles):
+            alone = single.ask(context=own[r, c])
+            mine = together.mask[r]
+            assert together.index[r][mine].tolist() == alone.index.tolist()
+            assert torch.equal(together.points[r][mine], alone.points)
+            y[r][mine] = reward(alone.points, 3 * t)
+            single.tell(alone, y[r][mine])
+        batch.tell(together, y)
+        for r, single in enumerate(singles):
+            assert torch.equal(batch.counts[r], single.counts)
+
+
+def test_plain_indices_and_history_name_their_context():
+    bandit = tb.ContextualBandit(tb.gp_ucb(rbf(), **COMMON), ARMS, CONTEXTS[:2], max_contexts=2)
+    bandit.tell(torch.tensor([3, 4]), torch.tensor([1.0, 2.0]), context=CONTEXTS[5])
+    bandit.observe(torch.tensor([7]), torch.tensor([3.0]), torch.tensor([3.0]), context=CONTEXTS[6])
+    bandit.observe(joint(CONTEXTS[8:9])[:2], torch.ones(2), torch.ones(2))
+    assert float(bandit.pulls) == 7
+    bandit.ask(context=CONTEXTS[5])
+    assert bandit.counts.nonzero().squeeze(-1).tolist() == [3, 4]
+    bandit.ask(context=CONTEXTS[8])
+    assert bandit.counts.nonzero().squeeze(-1).tolist() == [0, 1]
+    with pytest.raises(errors.ArgumentError, match="context="):
+        bandit.tell(torch.tensor([3]), torch.tensor([1.0]))
+
+
+def test_a_late_reward_of_many_contexts_that_are_gone():
+    bandit = tb.ContextualBandit(tb.gp_ucb(rbf(), **COMMON), ARMS, CONTEXTS[:1], max_contexts=2)
+    points = torch.cat([CONTEXTS[:9], ARMS[:9]], dim=-1)
+    index = torch.arange(9)
+    report = bandit.tell(tb.Selection(points, index, index >= 0), torch.ones(9, dtype=torch.float64))
+    assert float(report.pulls) == float(report.unasked) == 9
+    assert torch.equal(bandit.posterior.statistics.points, points)
+
+
+def test_saved_and_loaded_it_goes_on_alike():
+    policy = tb.batch_bkb(rbf(), max_batch_size=3, **BOUNDED)
+    bandit = tb.ContextualBandit(policy, ARMS, CONTEXTS[:2], max_contexts=3, generator=generator(4))
+    for t, c in enumerate(order(15, 6)):
+        selection = bandit.ask(context=CONTEXTS[c])
+        bandit.tell(selection, reward(selection.points, 3 * t))
+    opened = bandit.ask(context=CONTEXTS[7])
+    twin = tb.ContextualBandit(policy, ARMS, CONTEXTS[:1], max_contexts=3, generator=generator(9))
+    assert twin.load_state_dict(copy.deepcopy(bandit.state_dict())) is twin
+    for both in (bandit, twin):
+        assert torch.equal(both.ask(context=CONTEXTS[7]).index, opened.index)
+        both.tell(opened, reward(opened.points, 100))
+    for t, c in enumerate(order(15, 9, seed=1)):
+        ours, theirs = bandit.ask(context=CONTEXTS[c]), twin.ask(context=CONTEXTS[c])
+        assert torch.equal(ours.index, theirs.index)
+        for both in (bandit, twin):
+            both.tell(ours, reward(ours.points, 200 + 3 * t))
+
+
+@pytest.mark.parametrize(
+    ("error", "context"),
+    [
+        (errors.ShapeError, torch.zeros(2)),
+        (errors.ShapeError, torch.zeros(3, 1)),
+        (errors.NonFiniteError, torch.full((1,), torch.nan)),
+    ],
+)
+def test_bad_contexts_change_nothing(error: type[Exception], context: torch.Tensor):
+    bandit = tb.ContextualBandit(tb.gp_ucb(rbf(), **COMMON), ARMS, CONTEXTS[:2])
+    opened, kept = bandit.ask(context=CONTEXTS[0]), bandit.contexts
+    with pytest.raises(error):
+        bandit.ask(context=context)
+    with pytest.raises(errors.ArgumentError):
+        bandit.ask(limit=-1, context=CONTEXTS[5])
+    with pytest.raises(errors.ArgumentError, match="available"):
+        bandit.ask(more=1, context=CONTEXTS[0], available=torch.zeros(25, dtype=torch.bool))
+    with pytest.raises(errors.ShapeError):
+        tb.ContextualBandit(tb.gp_ucb(rbf(), **COMMON), ARMS, CONTEXTS[0])
+    with pytest.raises(errors.ArgumentError, match="max_contexts"):
+        tb.ContextualBandit(tb.gp_ucb(rbf(), **COMMON), ARMS, CONTEXTS[:2], max_contexts=0)
+    assert torch.equal(bandit.contexts, kept)
+    assert torch.equal(bandit.ask(context=CONTEXTS[0]).index, opened.index)
+
+
+def test_costs_are_the_arms_at_every_context():
+    policy = tb.per_cost(tb.gp_ucb(rbf(), **COMMON))
+    costs = torch.linspace(1, 9, 25)
+    bandit = tb.ContextualBandit(policy, ARMS, CONTEXTS[:1], costs=costs)
+    for c in range(3):
+        selection = bandit.ask(context=CONTEXTS[c])
+        assert int(selection.index) == 0, "the cheapest, while all bounds are alike"
+        bandit.forget(selection)
+
+
+@every_policy
+def test_every_policy_runs_with_contexts(case: Case):
+    bandit = tb.ContextualBandit(case.policy(), ARMS, CONTEXTS[:3], generator=generator(0))
+    for t, c in enumerate(order(24, 3)):
+        selection = bandit.ask(limit=2, context=CONTEXTS[c])
+        assert bool((selection.points[..., :1] == CONTEXTS[c]).all())
+        assert torch.equal(selection.points[..., 1:], ARMS[selection.index])
+        bandit.tell(selection, reward(selection.points, 2 * t))
+    best = bandit.best(3, context=CONTEXTS[1])
+    assert bool((best.index >= 0).any())
+    assert torch.equal(best.points[best.index >= 0][:, 1:], ARMS[best.index[best.index >= 0]])
+
+
+def test_a_kernel_of_products_learns_the_context():
+    """After 300 pulls over 12 contexts the recommended arm is good at each, better than the one best arm for all."""
+    parts = [gpytorch.kernels.RBFKernel(active_dims=[0]), gpytorch.kernels.RBFKernel(active_dims=[1, 2])]
+    kernel = gpytorch.kernels.ProductKernel(*parts).double()
+    for part in parts:
+        part.lengthscale = 0.5
+    bandit = tb.ContextualBandit(tb.gp_ucb(kernel, noise_std=0.1, width=tb.widths.Constant(2.0)), ARMS, CONTEXTS[:1])
+
+    def f(points: torch.Tensor) -> torch.Tensor:
+        return torch.sin(6 * points[..., 0] + 5 * points[..., 1])
+
+    for t, c in enumerate(order(300, 12, seed=5)):
+        selection = bandit.ask(context=CONTEXTS[c])
+        bandit.tell(selection, f(selection.points) + NOISE[t : t + 1])
+    table = f(joint(CONTEXTS)).reshape(12, -1)
+    found = torch.stack([table[c, int(bandit.best(context=CONTEXTS[c]).index)] for c in range(12)])
+    assert float((table.amax(dim=1) - found).mean()) < 0.05
+    assert float((table.amax(dim=1) - table[:, table.mean(0).argmax()]).mean()) > 0.2

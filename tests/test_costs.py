@@ -1,0 +1,246 @@
+"""Costs: score per cost against a plain loop, budgets that are never overspent, columns in the history."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import oracles
+import pyarrow.parquet
+import pytest
+import torch
+from contract import PROBLEM
+from problems import BOUNDED, COMMON, Problem, generator, kernel_pair, rbf
+from scipy.stats import norm
+
+import torchbandits as tb
+from torchbandits import errors
+from torchbandits.scores import LogEI, PerCost
+
+A = 60
+
+
+def costs_of(seed: int, a: int = A) -> torch.Tensor:
+    return torch.as_tensor(np.random.default_rng(seed).uniform(0.2, 5.0, a))
+
+
+def oracle_picks(
+    problem: Problem, costs: np.ndarray, horizon: int, acquisition: str, exponent: float, baseline: float
+) -> list[int]:
+    """Dense GP, every score computed anew, divided by the cost."""
+    kernel = kernel_pair("matern52")[1]
+    K, lam, picks, rewards = kernel(problem.arms, problem.arms), 0.01, [], []
+    for t in range(horizon):
+        mean, var = np.zeros(A), np.diag(K).copy()
+        if picks:
+            solved = np.linalg.solve(K[np.ix_(picks, picks)] + lam * np.eye(t), K[picks])
+            mean, var = solved.T @ np.array(rewards), var - (K[picks] * solved).sum(0)
+        std = np.sqrt(np.maximum(var, 0))
+        if acquisition == "ucb":
+            u = mean + oracles.width_srinivas(t + 1, A, 0.1) * std - baseline
+            score = np.where(u >= 0, u / costs**exponent, u * costs**exponent)
+        else:
+            z = (mean - mean.max()) / std
+            score = np.log(std * (norm.pdf(z) + z * norm.cdf(z))) - exponent * np.log(costs)
+        pick = oracles.argmax(score, np.ones(A, dtype=bool))
+        picks.append(pick)
+        rewards.append(problem.reward(t, pick))
+    return picks
+
+
+@pytest.mark.parametrize(
+    ("acquisition", "exponent", "baseline"), [("ucb", 1.0, 0.0), ("ucb", 0.5, 3.0), ("ucb", 2.0, -1.0), ("ei", 1.0, 0.0)]
+)
+@pytest.mark.parametrize("seed", range(3))
+def test_picks_are_those_of_a_plain_loop(seed: int, acquisition: str, exponent: float, baseline: float):
+    """With a baseline of 3 every arm is below it: there the dear ones are worth less."""
+    problem, costs = Problem(seed=seed, a=A), costs_of(seed)
+    policy = tb.per_cost(
+        tb.gp_ucb(kernel_pair("matern52")[0], acquisition=acquisition, **COMMON), exponent=exponent, baseline=baseline
+    )
+    bandit = tb.Bandit(policy, problem.tensor, costs=costs)
+    picks = [pick for batch in problem.play(bandit, 40) for pick in batch]
+    assert picks == oracle_picks(problem, costs.numpy(), 40, acquisition, exponent, baseline)
+
+
+POLICIES: dict[str, Any] = {
+    "bkb": lambda: tb.bkb(rbf(), **BOUNDED),
+    "bkb pi": lambda: tb.bkb(rbf(), acquisition="pi", **BOUNDED),
+    "batch_bkb": lambda: tb.batch_bkb(rbf(), ratio_threshold=3.0, **BOUNDED),
+    "local": lambda: tb.batch_bkb(rbf(), batch_rule="local", **BOUNDED),
+    "gp_bucb": lambda: tb.gp_bucb(rbf(), **BOUNDED),
+    "mini_gp_ucb": lambda: tb.mini_gp_ucb(rbf(), **BOUNDED),
+    "compressed_gp": lambda: tb.compressed_gp(rbf(), **COMMON),
+    "thompson_sampling": lambda: tb.thompson_sampling(rbf(), **BOUNDED),
+    "rff": lambda: tb.thompson_sampling(rbf(), embedding="rff", num_features=40, **BOUNDED),
+}
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_equal_costs_change_no_pick(name: str):
+    """In batches too, whatever the currency; and an exponent of 0 ignores costs that differ."""
+    problem = Problem(seed=4, a=A)
+
+    def picks(policy: Any, costs: torch.Tensor | None) -> list[list[int]]:
+        return problem.play(tb.Bandit(policy, problem.tensor, generator=generator(3), costs=costs), 30, limit=7)
+
+    plain = picks(POLICIES[name](), None)
+    assert picks(tb.per_cost(POLICIES[name]()), torch.full((A,), 4.0)) == plain
+    assert picks(tb.per_cost(POLICIES[name](), exponent=0.0), costs_of(0)) == plain
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_costs_matter_and_rows_have_their_own(name: str):
+    problem, costs = Problem(seed=5, a=A), torch.stack([costs_of(7), costs_of(8)])
+    policy = tb.per_cost(POLICIES[name](), baseline=0.0)
+    batch = tb.Bandit(policy, problem.tensor, generator=[generator(1), generator(2)], costs=costs)
+    singles = [tb.Bandit(policy, problem.tensor, generator=generator(1 + r), costs=costs[r]) for r in range(2)]
+    plain = tb.Bandit(POLICIES[name](), problem.tensor, generator=generator(1))
+    differs = False
+    for step in range(12):
+        together = batch.ask(limit=3)
+        for row, single in enumerate(singles):
+            alone = single.ask(limit=3)
+            assert together.index[row][together.mask[row]].tolist() == alone.index.tolist()
+            single.tell(alone, problem.rewards(3 * step, alone.index))
+        rewards = problem.rewards(3 * step, together.index.clamp_min(0)[0])
+        other = problem.rewards(3 * step, together.index.clamp_min(0)[1])
+        batch.tell(together, torch.stack([rewards, other]))
+        without = plain.ask(limit=3)
+        differs |= without.index.tolist() != together.index[0].tolist()
+        plain.tell(without, problem.rewards(3 * step, without.index))
+    assert differs
+
+
+def test_a_batch_per_cost_is_what_full_recomputation_picks():
+    """Lazy picks among leaders against a dense loop with hallucinated variances, fixed batches."""
+    theirs, ours = kernel_pair("matern32")
+    for seed in range(3):
+        problem, costs = Problem(seed=seed, a=A, near_duplicates=6), costs_of(seed)
+        policy = tb.per_cost(
+            tb.gp_bucb(theirs, max_batch_size=9, ratio_threshold=1e300, width=tb.widths.Constant(2.0), **BOUNDED)
+        )
+        bandit = tb.Bandit(policy, problem.tensor, costs=costs)
+        K, lam = ours(problem.arms, problem.arms), 0.01
+        picks: list[int] = []
+        rewards: list[float] = []
+        for _ in range(4):
+            selection = bandit.ask()
+            told, batch = len(rewards), []
+            known = picks[:told]
+            mean = K[known].T @ np.linalg.solve(K[np.ix_(known, known)] + lam * np.eye(told), rewards) if told else np.zeros(A)
+            price = None
+            for _ in range(9):
+                all_ = known + batch
+                var = np.diag(K).copy()
+                if all_:
+                    var -= (K[all_] * np.linalg.solve(K[np.ix_(all_, all_)] + lam * np.eye(len(all_)), K[all_])).sum(0)
+                u = mean + 2.0 * np.sqrt(np.maximum(var, 0))
+                price = np.where(u >= 0, 1 / costs.numpy(), costs.numpy()) if price is None else price
+                batch.append(oracles.argmax(u * price, np.ones(A, dtype=bool)))
+            assert selection.index.tolist() == batch
+            y = problem.rewards(told, selection.index)
+            bandit.tell(selection, y)
+            picks, rewards = picks + batch, rewards + y.tolist()
+
+
+def test_costs_travel_with_new_arms():
+    costs = costs_of(0, PROBLEM.a)
+    bandit = tb.Bandit(tb.per_cost(tb.gp_ucb(rbf(), **COMMON)), PROBLEM.tensor, costs=costs)
+    selection = bandit.ask()
+    bandit.tell(selection, torch.ones(1, dtype=torch.float64))
+    with pytest.raises(errors.ArgumentError, match="costs"):
+        bandit.set_arms_(PROBLEM.tensor[:9])
+    bandit.set_arms_(PROBLEM.tensor[:9], costs=costs[:9])
+    assert int(bandit.ask().index) < 9
+
+
+def test_bad_costs_and_policies():
+    policy = tb.per_cost(tb.gp_ucb(rbf(), **COMMON))
+    for wrong in (None, costs_of(0, 5), -costs_of(0, PROBLEM.a), costs_of(0, PROBLEM.a) * math.nan):
+        with pytest.raises(errors.ArgumentError, match="costs"):
+            tb.Bandit(policy, PROBLEM.tensor, costs=wrong)
+    twice = PROBLEM.tensor.clone()
+    twice[7] = twice[3]
+    with pytest.raises(errors.ArgumentError, match="equal arms"):
+        tb.Bandit(policy, twice, costs=costs_of(0, PROBLEM.a))
+    for scoreless in (tb.uniform(), tb.pi_gp_ucb(rbf(), nu=1.5, horizon=10)):
+        with pytest.raises(errors.UnsupportedError, match="bkb"):
+            tb.per_cost(scoreless)
+    with pytest.raises(errors.ArgumentError, match="already"):
+        tb.per_cost(policy)
+    with pytest.raises(errors.ArgumentError, match="exponent"):
+        tb.per_cost(tb.gp_ucb(rbf()), exponent=-1.0)
+    with pytest.raises(errors.ArgumentError, match="baseline"):
+        PerCost(LogEI(), baseline=1.0)
+
+
+# ------------------------------------------------------------------------- runs
+
+
+def environment(seed: int = 0, costs: torch.Tensor | None = None) -> tb.environments.Table:
+    problem = Problem(seed=seed, a=A)
+    return tb.environments.Table(
+        problem.tensor, torch.as_tensor(problem.f), 0.1, costs=costs_of(seed) if costs is None else costs
+    )
+
+
+@pytest.mark.parametrize("name", ["batch_bkb", "gp_bucb", "mini_gp_ucb", "thompson_sampling", "uniform", "pi_gp_ucb"])
+@pytest.mark.parametrize("rows", [1, 3])
+def test_a_budget_is_spent_and_never_exceeded(name: str, rows: int):
+    policies = {
+        "uniform": lambda: tb.uniform(batch_size=4),
+        "pi_gp_ucb": lambda: tb.pi_gp_ucb(rbf(), nu=1.5, horizon=100, **BOUNDED),
+    }
+    env = environment()
+    budget = torch.tensor([30.0, 7.3, 0.9][:rows], dtype=torch.float64)
+    generators = [generator(r) for r in range(rows)]
+    history = tb.run((policies | POLICIES)[name](), env, 500, generator=generators, budget=budget)
+    pulls, batches = history.pulls, history.batches
+    cheapest = float(env.costs.min())
+    for row in range(rows):
+        mine = pulls["row"] == row
+        assert np.array_equal(pulls["cost"][mine], env.costs.numpy()[pulls["arm"][mine]])
+        spent = pulls["cost"][mine].sum()
+        assert float(budget[row]) - cheapest - 1e-9 < spent <= float(budget[row]) + 1e-9 or mine.sum() == 500
+        assert spent == pytest.approx(batches["cost"][batches["row"] == row].sum())
+        assert history.summary(row)["cost"] == pytest.approx(spent)
+
+
+def test_per_cost_gains_more_for_the_same_budget():
+    """Cheap and dear arms alike in reward: per unit of cost, more is gained, in the mean of ten problems."""
+    gained = {"plain": [], "per cost": []}
+    for seed in range(10):
+        env = environment(seed)
+        for name, policy in {"plain": tb.gp_ucb(rbf(), **COMMON), "per cost": tb.per_cost(tb.gp_ucb(rbf(), **COMMON))}.items():
+            history = tb.run(policy, env, 1000, generator=generator(seed), budget=60.0)
+            gained[name].append((env.means.numpy() - float(env.means.min()))[history.pulls["arm"]].sum())
+    assert np.mean(gained["per cost"]) > 1.5 * np.mean(gained["plain"])
+
+
+def test_a_budget_needs_costs():
+    problem = Problem(seed=0, a=A)
+    env = tb.environments.Table(problem.tensor, torch.as_tensor(problem.f), 0.1)
+    with pytest.raises(errors.ArgumentError, match="costs"):
+        tb.run(tb.uniform(), env, 5, budget=3.0)
+    for wrong in (0.0, -1.0, torch.ones(4)):
+        with pytest.raises(errors.ArgumentError, match="budget"):
+            tb.run(tb.uniform(), environment(), 5, budget=wrong)
+    for wrong in (torch.ones(3), torch.zeros(A), torch.full((A,), torch.nan)):
+        with pytest.raises(errors.ArgumentError, match="costs"):
+            environment(costs=wrong)
+
+
+def test_cost_columns_survive_parquet_and_older_files_read_as_unknown(tmp_path: Path):
+    history = tb.run(tb.uniform(), environment(), 20)
+    history.to_parquet(tmp_path)
+    assert tb.History.from_parquet(tmp_path) == history
+    for name in ("pulls", "batches"):
+        table = pyarrow.parquet.read_table(tmp_path / f"{name}.parquet")
+        pyarrow.parquet.write_table(table.drop_columns(["cost"]), tmp_path / f"{name}.parquet")
+    older = tb.History.from_parquet(tmp_path)
+    assert np.isnan(older.pulls["cost"]).all()
+    assert np.array_equal(older.pulls["reward"], history.pulls["reward"])
+    assert "cost" not in older.summary()

@@ -85,6 +85,11 @@ def theory(name: str, problem: Functions, lam: float) -> Policy:
         return tb.igp_ucb(kernel, noise_std=NOISE, norm_bound=F, delta=DELTA, regularization=lam)
     if name == "kernel_ucb":
         return tb.gp_ucb(kernel, noise_std=NOISE, regularization=lam, width=tb.widths.KernelUCB(NOISE, F, DELTA, lam))
+    if name in ("SelfNormalized", "MartingaleMixture"):
+        width = getattr(tb.widths, name)(NOISE, F, DELTA, lam)
+        return tb.gp_ucb(kernel, noise_std=NOISE, regularization=lam, width=width)
+    if name == "mini_gp_ucb":
+        return tb.mini_gp_ucb(kernel, noise_std=NOISE, norm_bound=F, delta=DELTA, regularization=lam, ratio_threshold=1.5)
     log = math.log(4 * PULLS / DELTA)
     if name == "bkb":
         epsilon = 0.5
@@ -101,6 +106,8 @@ def theory(name: str, problem: Functions, lam: float) -> Policy:
 @pytest.mark.parametrize(("name", "problem", "lam"), [
     ("igp_ucb", "1-d", 1.0), ("igp_ucb", "2-d", NOISE**2), ("kernel_ucb", "1-d", NOISE**2), ("kernel_ucb", "2-d", 1.0),
     ("bkb", "1-d", 1.0), ("bkb", "2-d", NOISE**2), ("batch_bkb", "1-d", 1.0), ("batch_bkb", "2-d", 1.0),
+    ("SelfNormalized", "1-d", NOISE**2), ("SelfNormalized", "2-d", 10.0), ("MartingaleMixture", "1-d", NOISE**2),
+    ("MartingaleMixture", "2-d", 1.0), ("MartingaleMixture", "2-d", 10.0), ("mini_gp_ucb", "1-d", NOISE**2),
 ])  # fmt: skip
 def test_guarantee_4_f_lies_inside_the_bounds(name, problem, lam):
     """Of the width this much would have been enough in all 20 runs: IGP 0.68, kernel UCB 0.62, BKB 0.34, BBKB 0.16."""

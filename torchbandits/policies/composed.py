@@ -189,7 +189,8 @@ class Composed(Policy):
         with torch.no_grad():
             width, incumbent = self.width(state), marginals(state)[0].amax(dim=-1)
         tiny = torch.finfo(posterior.variance.dtype).tiny  # keeps the gradient of the root finite
-        return self.score(posterior.mean, posterior.variance.clamp_min(tiny).sqrt(), width, incumbent)
+        score = self.score(posterior.mean, posterior.variance.clamp_min(tiny).sqrt(), width, incumbent)
+        return score + 0 * points.sum(dim=-1)  # a prior that is the same everywhere has a gradient too
 
     @torch.no_grad()
     def width(self, state: State) -> Tensor:

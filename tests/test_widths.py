@@ -1,0 +1,59 @@
+"""The widths since 2011 and 2024: by hand, in order, and computed from the data as their proofs do. Coverage is guarantee 4."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from problems import Problem, kernel_pair
+
+import torchbandits as tb
+from torchbandits import errors
+from torchbandits.types import Progress
+
+
+def progress(log_det: float) -> Progress:
+    one = torch.ones((), dtype=torch.float64)
+    return Progress(one, one, 10, 2, log_det * one, one, one, one, one)
+
+
+def test_by_hand():
+    # 2 + 0.1/0.5 √(3 + 2 log 10) = 2 + 0.2 · 2.757748
+    assert float(tb.widths.SelfNormalized(0.1, 2.0, 0.1, 0.25)(progress(3.0))) == pytest.approx(2.551549, rel=1e-6)
+    # √(4 + 0.01/0.25 (3 + 2 log 10)) = √4.304207
+    assert float(tb.widths.MartingaleMixture(0.1, 2.0, 0.1, 0.25)(progress(3.0))) == pytest.approx(2.074658, rel=1e-6)
+    # 0.25 · 1000^(2/(3 + 4)) = 0.25 · 7.196857
+    assert tb.widths.matern_regularization(1.5, 2, 1000, noise_std=0.5) == pytest.approx(1.799214, rel=1e-6)
+    with pytest.raises(errors.ArgumentError):
+        tb.widths.matern_regularization(0.0, 2, 1000)
+
+
+@pytest.mark.parametrize("log_det", [0.0, 0.3, 5.0, 200.0])
+@pytest.mark.parametrize(("norm", "delta", "lam"), [(0.0, 0.5, 0.01), (1.0, 0.1, 1.0), (7.0, 1e-4, 30.0)])
+def test_each_is_tighter_than_the_ones_before(log_det: float, norm: float, delta: float, lam: float):
+    names = ("MartingaleMixture", "SelfNormalized", "IGP")
+    values = [float(getattr(tb.widths, name)(0.1, norm, delta, lam)(progress(log_det))) for name in names]
+    assert values[0] <= values[1] * (1 + 1e-12)  # equal for a norm of 0
+    assert values[1] < values[2]
+    assert values[1] <= float(tb.widths.KernelUCB(0.1, norm, delta, lam)(progress(log_det)))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_mixture_is_what_its_proof_computes_from_the_data(seed: int):
+    """The radius of the ellipsoid {f: Σ (y − f)² ≤ R², |f| ≤ F} around the ridge estimate, with R² the mixture's own
+    yᵀ(I + cK/ξ²)⁻¹y + ξ² log det(I + cK/ξ²) + 2ξ² log(1/δ) and c = ξ²/λ: the data cancel."""
+    noise, norm, delta, lam = 0.1, 1.3, 0.05, 0.4
+    problem, kernel = Problem(seed=seed), kernel_pair("matern32")[1]
+    rng = np.random.default_rng(seed)
+    x = rng.integers(problem.a, size=30)
+    y = problem.f[x] + noise * rng.normal(size=30)
+    K, c = kernel(problem.arms[x], problem.arms[x]), noise**2 / lam
+    M = np.eye(30) + c * K / noise**2
+    log_det = np.linalg.slogdet(M)[1]
+    R2 = y @ np.linalg.solve(M, y) + noise**2 * log_det + 2 * noise**2 * math.log(1 / delta)
+    fitted = K @ np.linalg.solve(K + lam * np.eye(30), y)
+    radius2 = R2 + lam * norm**2 - y @ (y - fitted)  # of |f − μ|² in the norm of V
+    width = tb.widths.MartingaleMixture(noise, norm, delta, lam)(progress(float(log_det)))
+    assert float(width) == pytest.approx(math.sqrt(radius2 / lam), rel=1e-9)

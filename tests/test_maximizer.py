@@ -47,7 +47,7 @@ def test_the_optimum_between_arms_is_found(name: str):
         assert torch.equal(bandit.ask().points, selection.points)
         assert torch.equal(bandit.arms[selection.index], selection.points)
         bandit.tell(selection, f(selection.points))
-    assert float(f(bandit.best().points)) > max(float(f(START).max()), -1e-3)
+    assert float(f(bandit.best().points)) > float(f(START).max()) / 5, "of regret, at most a fifth of the best start's"
     assert len(bandit.arms) == len(START) + 25
 
 

@@ -5,7 +5,7 @@ come free at different times; `torchbandits policies` lists all), hand it to `Ba
 `run` it in one of the `environments`.
 """
 
-from torchbandits import environments, errors, starts, widths
+from torchbandits import diagnostics, environments, errors, starts, widths
 from torchbandits.bandit import Bandit
 from torchbandits.contextual import ContextualBandit
 from torchbandits.history import History
@@ -44,6 +44,7 @@ __all__ = [
     "batch_bkb",
     "bkb",
     "compressed_gp",
+    "diagnostics",
     "environments",
     "epsilon_greedy",
     "errors",

@@ -38,6 +38,10 @@ class UnsupportedError(TorchBanditsError, NotImplementedError):
     """A combination that has no meaning, such as the score of a policy that scores nothing."""
 
 
+class DiagnosticWarning(UserWarning):
+    """The data speak against the kernel, the noise or the widths; says which evidence, and what to try."""
+
+
 class DataError(TorchBanditsError, OSError):
     """A data set that can't be found, fetched or verified, or a record that can't be read or written."""
 

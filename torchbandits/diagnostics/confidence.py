@@ -1,0 +1,183 @@
+"""The width in use beside the theorems', in multiples of the posterior standard deviation and in reward units."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from torchbandits.bandit import Bandit
+from torchbandits.diagnostics import chance
+from torchbandits.diagnostics.evidence import (
+    averages,
+    composed,
+    gaussian,
+    issue,
+    noise_of,
+    paragraph,
+    pulled,
+    remarks,
+    row_leverage,
+    row_mean,
+    spoken,
+    told_state,
+    worst_row,
+)
+from torchbandits.policies import State
+from torchbandits.widths import BBKB, BKB, IGP, KernelUCB, PracticalBBKB, PracticalBKB, Scaled, Srinivas, Width
+
+IN_USE = "in use"
+_FREQUENTIST = (IGP, KernelUCB, BKB, PracticalBKB, BBKB, PracticalBBKB)
+
+
+@dataclass(frozen=True, eq=False)
+class Widths:
+    """Widths by name, each `batch_shape`.
+
+    Attributes:
+        multipliers: Of the posterior standard deviation.
+        std: `batch_shape`, posterior standard deviation at the recommended arm, reward units.
+        excess: `batch_shape`, by how much an arm's average lies outside mean ± width · σ, in standard deviations of its noise:
+            the largest of all arms, negative if all lie inside.
+        excess_limit: `batch_shape`, what chance allows.
+        warnings, notes: In plain words.
+    """
+
+    multipliers: dict[str, Tensor]
+    std: Tensor
+    excess: Tensor
+    excess_limit: Tensor
+    warnings: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def reward_units(self) -> dict[str, Tensor]:
+        """Half of the confidence interval of the recommended arm's expected reward, by width, reward units."""
+        return {name: width * self.std for name, width in self.multipliers.items()}
+
+    def table(self) -> str:
+        """One line a width: its name, the multiplier, and reward units at the recommended arm."""
+        units, size = self.reward_units, max(map(len, self.multipliers))
+        lines = [(name, spoken(width), spoken(units[name])) for name, width in self.multipliers.items()]
+        columns = [("width", "times σ", "reward units at the recommended arm"), *lines]
+        middle = max(len(line[1]) for line in columns)
+        return "\n".join(f"{name:<{size}}  {times:>{middle}}  {unit}" for name, times, unit in columns)
+
+    def __str__(self) -> str:
+        """One paragraph."""
+        units = self.reward_units
+        others = ", ".join(f"{name} {spoken(width)}" for name, width in self.multipliers.items() if name != IN_USE)
+        text = (
+            f"The width in use is {spoken(self.multipliers[IN_USE])} standard deviations, ± {spoken(units[IN_USE])} reward "
+            f"units at the recommended arm{f'; others: {others}' if others else ''}."
+        )
+        return paragraph(text, self.warnings, self.notes)
+
+
+@torch.no_grad()
+def widths(
+    bandit: Bandit,
+    *,
+    norm_bound: float | Tensor | None = None,
+    delta: float | None = None,
+    noise_std: float | None = None,
+) -> Widths:
+    r"""The width in use against the practical and the theorems' widths for the same constants, and against the data.
+
+    Args:
+        bandit: Must have been told rewards.
+        norm_bound: Bound on the RKHS norm; of the policy's width by default. Without either only `Srinivas` is shown.
+        delta: Failure probability; likewise.
+        noise_std: Sub-Gaussian constant; the policy's by default. λ is the posterior's.
+
+    Returns:
+        The widths that are known. Those of BBKB need log-determinants that only policies with such a width keep up.
+
+    Raises:
+        UnsupportedError: For policies without a posterior, and for pi_gp_ucb, whose width is one a cell.
+
+    Warns (`DiagnosticWarning`): If an arm's average lies outside mean ± width · σ by more than its noise explains, Bonferroni
+    over the arms: one chance in a thousand a batch row while the bounds hold. Cost: O(u), O(u m²) where points from outside the
+    arms were told.
+    """
+    state = told_state(bandit)
+    process = gaussian(state, "widths", "read bandit.width, the width of the cell of the largest bound")
+    policy, noise, lam = composed(bandit.policy, "widths"), noise_of(bandit.policy, noise_std), process.regularization
+    leverage, mask, n = row_leverage(state), pulled(state), state.statistics.weights
+    progress = replace(policy.progress(state), effective_dimension=(n * leverage).sum(dim=-1))
+    base, in_use = _innermost(policy.confidence), policy.width(state)
+    known_delta = getattr(base, "delta", None) if delta is None else delta
+    known_bound = (base.norm_bound if isinstance(base, _FREQUENTIST) else None) if norm_bound is None else norm_bound
+    theory: dict[str, Width] = {}
+    practical: dict[str, Width] = {}
+    if known_delta is not None and not process.sparse:
+        theory["Srinivas"] = Srinivas(known_delta)
+    if known_delta is not None and known_bound is not None:
+        own, ratio = (noise, known_bound, known_delta, lam), getattr(base, "ratio_threshold", 2.0)
+        if process.sparse:
+            theory["BKB"], practical["PracticalBKB"] = BKB(*own), PracticalBKB(*own)
+            if state.counts_batches:
+                theory["BBKB"] = BBKB(*own, ratio_threshold=ratio)
+                practical["PracticalBBKB"] = PracticalBBKB(*own, ratio_threshold=ratio)
+        else:
+            theory["IGP"], theory["KernelUCB"] = IGP(*own), KernelUCB(*own)
+    multipliers = {IN_USE: in_use} | {name: width(progress) for name, width in (practical | theory).items()}
+    notes = _notes(multipliers, list(theory), known_delta is None or known_bound is None)
+    std = (lam * leverage).sqrt()
+    best = row_mean(state).masked_fill(~mask, -torch.inf).argmax(dim=-1, keepdim=True)
+    excess, arm, limit = _violations(state, in_use, std, noise)
+    record = Widths(
+        multipliers=multipliers,
+        std=std.gather(-1, best).squeeze(-1),
+        excess=excess,
+        excess_limit=limit,
+        warnings=tuple(_verdict(excess, limit, arm, in_use)),
+        notes=(*notes, *remarks(state)),
+    )
+    issue(record.warnings)
+    return record
+
+
+def _innermost(width: Width) -> Width:
+    while isinstance(width, Scaled):
+        width = width.base
+    return width
+
+
+def _violations(state: State, width: Tensor, std: Tensor, noise: float) -> tuple[Tensor, Tensor, Tensor]:
+    """The largest excess of an average over its bounds, in deviations of its noise; its arm (−1 for a point from outside the
+    arms) and what chance allows, `batch_shape` each."""
+    mask, n = pulled(state), state.statistics.weights
+    beyond = (averages(state) - row_mean(state)).abs() - width.unsqueeze(-1) * std
+    own = max(noise, torch.finfo(torch.float64).tiny) / n.clamp_min(1e-300).sqrt()
+    # An average can be off by rounding alone where the noise is none.
+    beyond = beyond - 1e-9 * averages(state).abs().amax(dim=-1, keepdim=True)
+    excess, row = torch.where(mask, beyond / own, -torch.inf).max(dim=-1)
+    arm = state.rows.arm_of_row.gather(-1, row.unsqueeze(-1)).squeeze(-1)
+    tail = chance.FALSE_ALARM / (2 * mask.sum(dim=-1).double())
+    return excess, arm, -torch.special.ndtri(tail)
+
+
+def _verdict(excess: Tensor, limit: Tensor, arm: Tensor, width: Tensor) -> list[str]:
+    bad = excess > limit
+    if not bool(bad.any()):
+        return []
+    row, where = worst_row(bad, excess - limit)
+    place = f"arm {int(arm[row])}" if int(arm[row]) >= 0 else "a point from outside the arms"
+    return [
+        f"{where}the bounds do not hold: the average reward of {place} lies outside mean ± {float(width[row]):.3g} σ by "
+        f"{float(excess[row]):.3g} standard deviations of its noise, where chance allows {float(limit[row]):.3g}. The "
+        "lengthscale is likely too long, or noise_std, the outputscale or norm_bound too small: fit the kernel, or use a "
+        "larger width."
+    ]
+
+
+def _notes(multipliers: dict[str, Tensor], theory: list[str], missing: bool) -> list[str]:
+    notes = []
+    if missing:
+        notes.append("the policy's width has no norm_bound or delta: give them to see the widths of more theorems")
+    least = [name for name in theory if bool((multipliers[IN_USE] < (1 - 1e-9) * multipliers[name]).all())]
+    if theory and len(least) == len(theory):
+        notes.append("the width in use is below every theorem's, so that no guarantee holds at it: normal in practice")
+    return notes

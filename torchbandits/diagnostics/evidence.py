@@ -1,0 +1,156 @@
+"""What the diagnostics read of a bandit, and how they say what they found. Nothing here changes a bandit."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from torchbandits.bandit import Bandit
+from torchbandits.errors import ArgumentError, DiagnosticWarning, StateError, UnsupportedError, require
+from torchbandits.policies import Composed, State
+from torchbandits.posteriors import GaussianProcess, PartitionedProcess
+from torchbandits.posteriors.factors import Factors
+
+_INSIDE = {"torchbandits", "torch", "jaxtyping", "beartype"}  # the last two check shapes in tests
+WITH_POSTERIOR = "gp_ucb, bkb, batch_bkb and the other policies on one Gaussian process"
+
+
+def told_state(bandit: Bandit) -> State:
+    """The state of a bandit that was told rewards in every batch row. Raises `StateError` before."""
+    require(isinstance(bandit, Bandit), f"expected a torchbandits.Bandit, got {type(bandit).__name__}.")
+    state = bandit._state  # the diagnostics are its only readers beside the bandit
+    require(
+        bool((state.statistics.pulls > 0).all()),
+        "nothing was told yet in at least one batch row: tell rewards, then ask what they say of the model.",
+        StateError,
+    )
+    return state
+
+
+def with_posterior(state: State, what: str) -> State:
+    """The same state, of a policy that keeps a posterior. Raises `UnsupportedError` else."""
+    require(
+        state.tabulated,
+        f"{what} needs a posterior, which this policy does not keep: {WITH_POSTERIOR} do. noise() needs none.",
+        UnsupportedError,
+    )
+    return state
+
+
+def gaussian(state: State, what: str, instead: str) -> GaussianProcess:
+    """The one Gaussian process of the state. Raises `UnsupportedError` where there is none, saying what to do instead."""
+    process = with_posterior(state, what).process
+    if not isinstance(process, GaussianProcess):
+        raise UnsupportedError(
+            f"{what} needs one Gaussian process, and pi_gp_ucb keeps one a cell: {instead}, or use {WITH_POSTERIOR}."
+        )
+    return process
+
+
+@contextmanager
+def factors_of(process: GaussianProcess) -> Iterator[Factors]:
+    """The factors of a posterior. They are dropped afterwards if they were not at hand, so that later pulls don't have to keep
+    them up to date."""
+    restore = process.snapshot()
+    try:
+        yield process.fit()
+    finally:
+        restore()
+
+
+def pulled(state: State) -> Tensor:
+    """Rows of the statistics that hold pulls, `batch_shape x u` booleans."""
+    return state.statistics.mask & (state.statistics.weights > 0)
+
+
+def averages(state: State) -> Tensor:
+    """Average reward of every distinct point, `batch_shape x u`, reward units; 0 where there is none."""
+    statistics = state.statistics
+    return torch.where(pulled(state), statistics.sums / statistics.weights, 0.0)
+
+
+def row_mean(state: State) -> Tensor:
+    """Posterior mean at every distinct point, `batch_shape x u`, reward units."""
+    arm = state.rows.arm_of_row
+    mean = state.arm_mean().gather(-1, arm.clamp_min(0))
+    process = state.process
+    if bool(((arm < 0) & state.statistics.mask).any()) and isinstance(process, GaussianProcess):
+        with factors_of(process):
+            mean = torch.where(arm < 0, process(state.statistics.points).mean, mean)
+    return mean
+
+
+def row_leverage(state: State) -> Tensor:
+    """Posterior variance / λ at every distinct point given the rewards told, `batch_shape x u`."""
+    process = state.process
+    if isinstance(process, GaussianProcess) and bool((state.rows.arm_of_row < 0).any()):
+        with factors_of(process):
+            return state.row_leverage()
+    return state.row_leverage()
+
+
+def noise_of(policy: object, given: float | None) -> float:
+    """The standard deviation of the noise: the given one, or what the policy believes. Raises `ArgumentError` for neither."""
+    value = getattr(policy, "noise_std", None) if given is None else given
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < float("inf"):
+        hint = ": this policy has none, give it" if value is None else ""
+        raise ArgumentError(f"noise_std must be a finite number ≥ 0, got {value}{hint}.")
+    return float(value)
+
+
+def remarks(state: State) -> list[str]:
+    """What to keep in mind of the statistics behind every number."""
+    notes = []
+    if bool((state.told > state.statistics.pulls * (1 + 1e-9)).any()):
+        notes.append("only pulls that the policy's memory kept are in these numbers")
+    return notes
+
+
+def oversized(process: GaussianProcess | PartitionedProcess, noise_std: float) -> bool:
+    """Whether λ is a choice of a theorem rather than the variance of the noise: the posterior is then wider than a belief."""
+    return process.regularization > 2 * noise_std**2
+
+
+def composed(policy: object, what: str) -> Composed:
+    """The policy, if it is one of the engine's. Raises `UnsupportedError` else."""
+    if not isinstance(policy, Composed):
+        raise UnsupportedError(f"{what} has no meaning for {type(policy).__name__}: {WITH_POSTERIOR} have it.")
+    return policy
+
+
+# ------------------------------------------------------------------ words
+
+
+def spoken(value: Tensor, form: str = ".3g") -> str:
+    """One number, or the range of a batch."""
+    low, high = (format(float(v), form) for v in (value.amin(), value.amax()))
+    return low if low == high else f"{low} … {high}"
+
+
+def worst_row(bad: Tensor, badness: Tensor) -> tuple[tuple[int, ...], str]:
+    """The batch row of the largest badness among the bad ones (`batch_shape` each), and words that say which it is."""
+    flat = torch.where(bad, badness, -torch.inf).reshape(-1).argmax()
+    row = tuple(int(i) for i in torch.unravel_index(flat, bad.shape)) if bad.dim() else ()
+    if not row:
+        return row, ""
+    place = row[0] if len(row) == 1 else row
+    return row, f"batch row {place} ({int(bad.sum())} of {bad.numel()} alike): "
+
+
+def paragraph(text: str, found: Sequence[str], notes: Sequence[str]) -> str:
+    """One paragraph: what was measured, what to keep in mind, what is wrong."""
+    return " ".join([text, *(f"Note: {note}." for note in notes), *(f"WARNING: {warning}" for warning in found)])
+
+
+def issue(found: Sequence[str]) -> None:
+    """Send what was found through `warnings`, as seen from the first caller outside of this package and torch's decorators."""
+    frame, level = sys._getframe(), 1
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _INSIDE:
+        frame, level = frame.f_back, level + 1
+    for text in found:
+        warnings.warn(text, DiagnosticWarning, stacklevel=level)

@@ -1,0 +1,131 @@
+"""The noise that repeated pulls show, against the noise that the policy believes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from torchbandits.bandit import Bandit
+from torchbandits.diagnostics import chance
+from torchbandits.diagnostics.evidence import issue, noise_of, paragraph, remarks, spoken, told_state, worst_row
+from torchbandits.errors import require
+
+_ROUNDING = 64 * torch.finfo(torch.float64).eps  # part of the sum of squares that its difference to sum²/n can't resolve
+
+
+@dataclass(frozen=True, eq=False)
+class Noise:
+    r"""Pooled variance within arms, and the interval that its χ² distribution gives. All but `believed` are `batch_shape`.
+
+    Attributes:
+        estimate: Standard deviation, reward units; NaN where no arm was pulled twice with any spread.
+        lower, upper: It lies between them with probability 0.999, for Gaussian noise.
+        degrees: Degrees of freedom, Σ (n_i − 1) over the arms with some spread.
+        without_spread: Pulls of arms pulled more than once whose rewards show no spread at all.
+        believed: `noise_std`, reward units; None where the policy has none and none was given.
+        warnings, notes: In plain words.
+    """
+
+    estimate: Tensor
+    lower: Tensor
+    upper: Tensor
+    degrees: Tensor
+    without_spread: Tensor
+    believed: float | None
+    warnings: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        """One paragraph."""
+        believed = "" if self.believed is None else f", against noise_std = {self.believed:.4g}"
+        if bool(self.degrees.amax() > 0):
+            text = (
+                f"Noise of standard deviation {spoken(self.estimate.nan_to_num(0.0), '.4g')} within arms (99.9 % interval "
+                f"{spoken(self.lower.nan_to_num(0.0), '.4g')} to {spoken(self.upper.nan_to_num(0.0), '.4g')}, "
+                f"{spoken(self.degrees, '.0f')} degrees of freedom){believed}."
+            )
+        else:
+            text = f"Repeated pulls say nothing of the noise{believed}."
+        return paragraph(text, self.warnings, self.notes)
+
+
+@torch.no_grad()
+def noise(bandit: Bandit, *, noise_std: float | None = None) -> Noise:
+    r"""The noise estimated from repeated pulls of the same arm; no model is needed, only the sums of squares.
+
+    .. math:: \hat\sigma^2 = \frac{\sum_i (q_i - s_i^2/n_i)}{\sum_i (n_i - 1)}
+
+    Args:
+        bandit: Must have been told rewards; any policy.
+        noise_std: To compare with; the policy's by default.
+
+    History that was observed without `squares` has none of its spread left. Arms without any spread are therefore left out of
+    the estimate and of the upper end of the interval, and kept in the lower end: rewards that repeat by nature (0 and 1, say)
+    look the same.
+
+    Warns (`DiagnosticWarning`): If the interval excludes `noise_std`: one chance in a thousand a batch row for Gaussian
+    noise of that standard deviation. Cost: O(u).
+    """
+    state = told_state(bandit)
+    require(noise_std is None or noise_std >= 0, f"noise_std must be a finite number ≥ 0, got {noise_std}.")
+    policy_has = isinstance(getattr(bandit.policy, "noise_std", None), (int, float))
+    believed = noise_of(bandit.policy, noise_std) if policy_has or noise_std is not None else None
+    n, s, q = state.statistics.weights, state.statistics.sums, state.statistics.squares
+    repeated = n > 1
+    within = torch.where(repeated, q - s.square() / n.clamp_min(1), 0.0)
+    flat = repeated & (within <= _ROUNDING * q)
+    spread = repeated & ~flat
+    total = torch.where(spread, within, 0.0).sum(dim=-1)
+    degrees = torch.where(spread, n - 1, 0.0).sum(dim=-1)
+    with_flat = torch.where(repeated, n - 1, 0.0).sum(dim=-1)
+    none, tail = degrees == 0, chance.FALSE_ALARM / 2
+    upper = (total / chance.chi_square(degrees, 1 - tail)).sqrt()
+    lower = (total / chance.chi_square(with_flat, tail)).sqrt().masked_fill(none, torch.nan)
+    record = Noise(
+        estimate=(total / degrees).sqrt(),
+        lower=lower,
+        upper=upper,
+        degrees=degrees,
+        without_spread=torch.where(flat, n, 0.0).sum(dim=-1),
+        believed=believed,
+    )
+    found, notes = _verdict(record, with_flat), remarks(state)
+    if bool((none & (with_flat > 0)).any()):
+        notes.append(
+            "arms pulled more than once show no spread at all: rewards are without noise, or came through observe() without "
+            "squares, which leaves none; nothing is said of noise_std"
+        )
+    elif bool((record.without_spread > 0).any()):
+        notes.append(
+            "some arms pulled more than once show no spread (observed without squares?): only the lower end counts them"
+        )
+    elif bool(none.any()):
+        notes.append("no arm was pulled twice")
+    record = replace(record, warnings=tuple(found), notes=tuple(notes))
+    issue(record.warnings)
+    return record
+
+
+def _verdict(record: Noise, degrees: Tensor) -> list[str]:
+    if record.believed is None:
+        return []
+    found = []
+    for too_small in (True, False):
+        bad = record.lower > record.believed if too_small else record.upper < record.believed
+        if bool(bad.any()):
+            size = record.estimate / record.believed if too_small else record.believed / record.estimate
+            row, where = worst_row(bad, size)
+            harm = (
+                "bounds and intervals are too narrow and good arms may be given up: raise noise_std"
+                if too_small
+                else "bounds are valid but wide, so that exploring costs more than it need: lower noise_std"
+            )
+            found.append(
+                f"{where}repeated pulls show noise of standard deviation {float(record.estimate[row]):.3g} (99.9 % interval "
+                f"{float(record.lower[row]):.3g} to {float(record.upper[row]):.3g}, {float(degrees[row]):.0f} degrees of "
+                f"freedom), noise_std is {record.believed:.3g}: too {'small' if too_small else 'large'}. With it {harm} "
+                f"(and λ, which follows it by default)."
+            )
+    return found

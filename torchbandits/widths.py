@@ -1,8 +1,8 @@
 r"""Confidence widths: what multiplies the posterior standard deviation, always.
 
 Each is a frozen, pure function of `Progress`. Formulas that their authors state for √leverage are divided by √λ. Pick
-`PracticalBKB` / `PracticalBBKB` to run what the papers' experiments run, `BKB`, `BBKB`, `IGP`, `KernelUCB` for the
-theorems, `Constant` or `Scaled` to tune.
+`PracticalBKB` / `PracticalBBKB` to run what the papers' experiments run, `BKB`, `BBKB`, `IGP`, `KernelUCB`, `SelfNormalized`
+and `SketchedOFUL` for the theorems, `Constant` or `Scaled` to tune.
 """
 
 from __future__ import annotations
@@ -167,6 +167,41 @@ class KernelUCB(_Frequentist):
         """Grows with the information gained."""
         gain = progress.log_det + self._log_inverse_delta
         return self._bound(progress) + self.noise_std / math.sqrt(self.regularization) * (2 * gain).sqrt()
+
+
+@dataclass(frozen=True)
+class SelfNormalized(_Frequentist):
+    r"""F + (ξ/√λ) √(log det(V/λ) + 2 log(1/δ)), V = ZᵀNZ + λI.
+
+    Source: Abbasi-Yadkori et al. 2011, Thm 2 (stated for √leverage, with the determinants where log det(V/λ) stands here).
+    """
+
+    _reads: ClassVar[frozenset[str]] = frozenset()
+
+    def __call__(self, progress: Progress) -> Tensor:
+        """Grows with the information gained."""
+        inside = progress.log_det + 2 * self._log_inverse_delta
+        return self._bound(progress) + self.noise_std / math.sqrt(self.regularization) * inside.sqrt()
+
+
+@dataclass(frozen=True)
+class SketchedOFUL(_Frequentist):
+    r"""F max(1, ε − 1) + (ξ/√λ) √(1 + ε) √(log det(V̂/λ) + d log(1 + ε) + 2 log(1/δ)), ε = ρ/λ.
+
+    For V̂ = SᵀS + λI with V̂ ⪯ V ⪯ V̂ + ρI and the mean zᵀV̂⁻¹Zᵀs, so V ⪯ (1 + ε)V̂: the noise term is that of
+    `SelfNormalized` times √(1 + ε), with det V ≤ (1 + ε)^d det V̂, and the bias is at most |V − V̂ − λI| F/√λ with
+    −λI ⪯ V − V̂ − λI ⪯ (ρ − λ)I. Nowhere wider than the paper, which bounds log det(V̂/λ) by m log(1 + tL²/(mλ)) and
+    the bias by F(1 + ε). With ε = 0 it is `SelfNormalized`. Source: Kuzborskij et al. 2019, the sketched ellipsoid.
+    """
+
+    _reads: ClassVar[frozenset[str]] = frozenset()
+
+    def __call__(self, progress: Progress) -> Tensor:
+        """Grows with the information gained and with what the sketch lost."""
+        epsilon = progress.sketch_loss / self.regularization
+        inside = progress.log_det + progress.dim * epsilon.log1p() + 2 * self._log_inverse_delta
+        noise = self.noise_std / math.sqrt(self.regularization) * ((1 + epsilon) * inside).sqrt()
+        return self._bound(progress) * (epsilon - 1).clamp_min(1) + noise
 
 
 @dataclass(frozen=True)

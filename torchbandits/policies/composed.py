@@ -101,6 +101,7 @@ class Composed(Policy):
                 f"{tuple(batch_shape)} of the arms and generators."
             ) from error
         self._check_dimensions(arms)
+        finite = None if self.features is None else self.features.build(self.kernel, arms, generators, batch_shape)
         posterior = GaussianProcess(
             self.kernel,
             self.regularization,
@@ -108,7 +109,8 @@ class Composed(Policy):
             batch_shape=batch_shape,
             sparse=self.memory.sparse,
             prior_mean=self.prior_mean,
-            finite=None if self.features is None else self.features.build(self.kernel, arms, generators, batch_shape),
+            finite=finite,
+            sketch=self.memory.sketch(finite, batch_shape, arms.device),
             device=arms.device,
         )
         rows = ArmRows(arms, batch_shape)
@@ -192,6 +194,7 @@ class Composed(Policy):
             batched_log_det_3=state.batched_log_det_3,
             effective_dimension=dimension,
             kappa2=state.table.kappa2.expand_as(pulls),
+            sketch_loss=torch.zeros_like(pulls) if state.posterior.sketch is None else state.posterior.sketch.loss,
         )
 
     # ------------------------------------------------------------------ its steps

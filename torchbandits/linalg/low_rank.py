@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor
 
+from torchbandits.errors import NumericalError, require
 from torchbandits.types import Rect
 
 
@@ -27,7 +28,11 @@ class LowRankPrecision:
     """
 
     def __init__(self, rows: Rect, regularization: float) -> None:
-        squares, Q = torch.linalg.eigh(rows @ rows.mT)
+        gram = rows @ rows.mT
+        require(
+            bool(torch.isfinite(gram).all()), "the sketch of V is not finite: use features of a smaller range.", NumericalError
+        )
+        squares, Q = torch.linalg.eigh(gram)
         squares = squares.clamp_min(0)  # rounding may leave a zero negative
         self._rows, self._lam = Q.mT @ rows, regularization
         ridge, root = regularization + squares, (regularization + squares).sqrt()

@@ -82,9 +82,8 @@ class LinearBandit:
         return self.width(self.log_det, 0.0 if self.sketch is None else self.sketch.loss)
 
     def marginals(self, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        theta = np.linalg.solve(self.V, self.moment)
-        mean = np.array([x @ theta for x in points]) + self.prior_mean
-        return mean, np.array([self.lam * x @ np.linalg.solve(self.V, x) for x in points])
+        theta, whitened = np.linalg.solve(self.V, self.moment), np.linalg.solve(self.V, points.T).T
+        return points @ theta + self.prior_mean, self.lam * (points * whitened).sum(axis=1)
 
     def scores(self) -> np.ndarray:
         mean, variance = self.marginals(self.arms)

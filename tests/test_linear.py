@@ -316,13 +316,13 @@ def covered(policy: Composed, rows: int, pulls: int, d: int, m: int | None) -> t
     policy = replace(policy, initial=tb.starts.uniform(40))  # arms of every kind, for the sketch to lose
     bandit = tb.Bandit(policy, arms, generator=[generator(r) for r in range(rows)])
     inside, regret, spent = torch.ones(rows, dtype=torch.bool), torch.zeros(rows), torch.zeros(rows)
-    for _ in range(pulls):
+    for pull in range(pulls):
         state, pick = bandit._state, bandit.ask().index
         width = bandit.width.unsqueeze(-1)
         half = width * (state.posterior.regularization * state.arm_leverage()).sqrt()
         inside &= ((f - state.arm_mean()).abs() <= half).all(dim=-1)
         mine = f.gather(-1, pick)
-        if pick.shape[-1] == 1:
+        if pull >= 40:
             regret = regret + f.amax(dim=-1) - mine.squeeze(-1)
             spent = spent + 2 * half.gather(-1, pick).squeeze(-1)
         bandit.tell(bandit.ask(), mine + NOISE_STD * torch.as_tensor(rng.normal(size=pick.shape)))
@@ -343,6 +343,27 @@ def test_the_bounds_hold_in_all_but_delta_of_the_runs(m: int | None, lam: float)
         log = np.log(lam + pulls / d)
         noise = NOISE_STD * np.sqrt(2 * np.log(1 / DELTA) + d * np.log(1 + pulls / (lam * d)))
         assert (regret[inside] <= 4 * np.sqrt(pulls * d * log) * (np.sqrt(lam) + noise)).all()
+
+
+@given(
+    seed=st.integers(0, 10_000), m=st.integers(1, 5), decay=st.sampled_from([1.0, 0.5]), lam=st.sampled_from([5.0, 1.0, 0.05])
+)
+def test_what_the_width_of_a_sketch_rests_on_holds_for_any_noise(seed: int, m: int, decay: float, lam: float):
+    """|θ̂ − θ| in the norm of V̂ ≤ √λ |θ| max(1, ε − 1) + √(1 + ε) |Aᵀη| in that of V⁻¹, and det V ≤ (1 + ε)^d det V̂."""
+    A, d, rng = matrix(seed, 30, 6, decay), 6, np.random.default_rng(seed + 1)
+    sketch, theta, noise = (
+        oracle.FrequentDirections(m, d),
+        rng.normal(size=d),
+        rng.normal(size=30) * 10.0 ** rng.integers(-3, 2),
+    )
+    for row in A:
+        sketch.add(row)
+    V, hat, ratio = A.T @ A + lam * np.eye(d), sketch.second_moment() + lam * np.eye(d), sketch.loss / lam
+    error = np.linalg.solve(hat, A.T @ (A @ theta + noise)) - theta
+    bias = np.sqrt(lam) * np.linalg.norm(theta) * max(1.0, ratio - 1)
+    spread = np.sqrt((1 + ratio) * (A.T @ noise) @ np.linalg.solve(V, A.T @ noise))
+    assert np.sqrt(error @ hat @ error) <= (bias + spread) * (1 + 1e-9)
+    assert np.linalg.slogdet(V)[1] <= np.linalg.slogdet(hat)[1] + d * np.log1p(ratio) + 1e-9
 
 
 def test_without_its_correction_the_width_of_a_sketch_does_not_cover():
@@ -496,6 +517,24 @@ def test_a_saved_projection_goes_with_the_state():
             assert picks[0] == picks[1]
             for b in (bandit, other):
                 tell(b, problem, picks[0])
+
+
+@every
+def test_uncertainty_sampling_comes_first(name: str):
+    """The start follows the exact posterior of the kernel xᵀx', whatever is projected or sketched."""
+    problem = Linear(12)
+    bandit = tb.Bandit(MAKERS[name](initial=tb.starts.uncertainty(4.0)), problem.tensor, generator=generator(0))
+    V = np.eye(problem.d)
+    leverage = np.square(problem.arms).sum(1)
+    while leverage.max() > 0.25:
+        pick = bandit.ask().index.tolist()
+        assert pick == [int(leverage.argmax())]
+        tell(bandit, problem, pick)
+        V = V + np.outer(problem.arms[pick[0]], problem.arms[pick[0]])
+        leverage = (problem.arms * np.linalg.solve(V, problem.arms.T).T).sum(1)
+    assert int(bandit.pulls) >= 6
+    bandit.ask()
+    assert not bandit._state.opening
 
 
 def test_projections_are_drawn_row_by_row_and_keep_inner_products():

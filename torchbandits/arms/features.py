@@ -49,8 +49,9 @@ class ArmFeatures:
 
     @property
     def diagonal(self) -> Tensor:
-        """|z(x)|² of every arm, `A` or `batch_shape x A`, float64. Cost O(A m d)."""
-        return self._embedding.diagonal(self._rows.arms).double()
+        """|z(x)|² of every arm, `A` or `batch_shape x A`, float64, chunk by chunk. Cost O(A m d)."""
+        parts = self._rows.arms.split(max(256, _CHUNK_BYTES // (8 * self.num_features)), dim=-2)
+        return torch.cat([self._embedding.diagonal(part).double() for part in parts], dim=-1)
 
     @property
     def num_features(self) -> int:

@@ -33,7 +33,7 @@ class Composed(Policy):
         noise_std: Sub-Gaussian constant of the noise, reward units.
         confidence: Multiplier of the posterior standard deviation.
         regularization: λ, reward units squared.
-        memory: What the posterior keeps: everything (exact), informative pulls, or a sampled dictionary (Nyström).
+        memory: What the posterior keeps: everything (exact), informative pulls, a sampled dictionary (Nyström), a sketch.
         features: Finite features that stand for the kernel; None for the kernel itself.
         score: What an arm is worth.
         batch_rule: When a batch ends.

@@ -26,7 +26,7 @@ class Sketch(nn.Module):
     Buffers: `rows` `batch_shape x 2m x num_features`, `used` `batch_shape`, `loss` `batch_shape`: ρ, in units of the features
     squared. They are replaced, never written in place.
 
-    Source: Liberty 2013; Ghashami et al. 2016, Thm 1.1 and its fast form.
+    Source: Liberty 2013; Ghashami et al. 2016, the form that shrinks every m rows.
     """
 
     rows: Tensor

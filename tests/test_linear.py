@@ -107,7 +107,7 @@ def test_lin_ucb_picks_what_dense_oful_picks(seed: int, lam: float, prior_mean: 
 
     dense = oracle.LinearBandit(problem.arms, lam, width, prior_mean=prior_mean)
     bandit = tb.Bandit(tb.lin_ucb(regularization=lam, prior_mean=prior_mean, **OPTIONS), problem.tensor)
-    follow(bandit, dense, problem, 100)
+    follow(bandit, dense, problem, 80)
     assert (dense.counts > 0).sum() >= 5, "many arms were worth a look"
     assert_same_posterior(bandit, dense, problem)
 
@@ -119,19 +119,19 @@ def test_cbrap_picks_what_dense_oful_picks_on_the_projection(seed: int, m: int):
     R = torch.randn(problem.d, m, generator=generator(40 + seed), dtype=torch.float64).numpy() / math.sqrt(m)
     dense = oracle.LinearBandit(problem.arms @ R, 1.0, width_of(1.0, m))
     bandit = tb.Bandit(tb.cbrap(num_features=m, **OPTIONS), problem.tensor, generator=generator(40 + seed))
-    follow(bandit, dense, problem, 80)
+    follow(bandit, dense, problem, 65)
     assert_same_posterior(bandit, dense, problem, lift=lambda x: x @ R)
 
 
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("m", [1, 2, 3, 5])
+@pytest.mark.parametrize("m", [1, 2, 5])
 @pytest.mark.parametrize(("lam", "prior_mean"), [(1.0, 0.0), (0.1, -0.2)])
 def test_soful_picks_what_dense_oful_picks_on_a_textbook_sketch(seed: int, m: int, lam: float, prior_mean: float):
     problem = Linear(seed)
     dense = oracle.LinearBandit(problem.arms, lam, width_of(lam, problem.d), sketch_size=m, prior_mean=prior_mean)
     policy = tb.soful(sketch_size=m, regularization=lam, prior_mean=prior_mean, **OPTIONS)
     bandit = tb.Bandit(policy, problem.tensor)
-    follow(bandit, dense, problem, 80)
+    follow(bandit, dense, problem, 65)
     assert_same_posterior(bandit, dense, problem)
     assert dense.sketch is not None
     assert dense.sketch.loss > 0.01
@@ -272,7 +272,7 @@ def test_low_rank_precision_is_the_dense_one(scale: float, shape: tuple[int, ...
 
 
 @pytest.mark.parametrize("width", [None, tb.widths.Constant(0.7)], ids=["default", "constant"])
-@pytest.mark.parametrize("size", [6, 11])
+@pytest.mark.parametrize("size", [6, 9])
 def test_soful_with_room_for_every_dimension_is_lin_ucb(size: int, width: tb.widths.Width | None):
     for seed in range(2):
         problem = Linear(10 + seed)
@@ -280,7 +280,7 @@ def test_soful_with_room_for_every_dimension_is_lin_ucb(size: int, width: tb.wid
             tb.Bandit(policy, problem.tensor)
             for policy in (tb.lin_ucb(width=width, **OPTIONS), tb.soful(sketch_size=size, width=width, **OPTIONS))
         ]
-        for _ in range(70):
+        for _ in range(60):
             picks = [bandit.ask().index.tolist() for bandit in bandits]
             assert picks[0] == picks[1]
             reports = [tell(bandit, problem, picks[0]) for bandit in bandits]

@@ -16,7 +16,7 @@ from torchbandits.types import Progress
 
 def progress(log_det: float) -> Progress:
     one = torch.ones((), dtype=torch.float64)
-    return Progress(one, one, 10, 2, log_det * one, one, one, one, one)
+    return Progress(one, one, 10, 2, log_det * one, one, one, one, one, 0 * one)
 
 
 def test_by_hand():

@@ -1,7 +1,7 @@
 """What a posterior keeps: every distinct point, only informative pulls, or a dictionary sampled by ridge leverage scores.
 
 Pick `KeepAll` for the exact posterior, `EntropyThreshold` (CUB) to bound it by what a pull tells, `LeverageSampling` (BKB,
-BBKB) for long runs.
+BBKB) for long runs, `FrequentDirections` (SOFUL) for linear rewards of many features.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from torchbandits.errors import require
+from torchbandits.embeddings import FiniteEmbedding
+from torchbandits.errors import UnsupportedError, require
+from torchbandits.posteriors import Sketch
 
 
 class Memory(ABC):
@@ -27,6 +29,10 @@ class Memory(ABC):
     def admitted(self, leverage: Tensor, counts: Tensor, regularization: float) -> Tensor:
         """How many of `counts` pulls of points of that leverage (alike) are learned, one after the other: all of them."""
         return counts
+
+    def sketch(self, embedding: FiniteEmbedding | None, batch_shape: torch.Size, device: torch.device) -> Sketch | None:
+        """What stands for the second moments of finite features; None where they are kept in full."""
+        return None
 
     @abstractmethod
     def choose(self, leverage: Tensor, weights: Tensor, mask: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
@@ -105,3 +111,27 @@ class LeverageSampling(Memory):
         best = torch.zeros_like(chosen).scatter(-1, flat.argmax(dim=-1, keepdim=True), True)
         chosen = torch.where(chosen.any(dim=-1, keepdim=True), chosen, best)
         return chosen.reshape(mask.shape) & mask
+
+
+@dataclass(frozen=True)
+class FrequentDirections(Memory):
+    """Every distinct point, but of V = ZᵀNZ + λI only a sketch of `size` to 2 `size` rows; see `posteriors.Sketch`.
+
+    Each tell enters it as one row a distinct arm, in order of first pull.
+    """
+
+    size: int
+
+    def __post_init__(self) -> None:
+        good = isinstance(self.size, int) and not isinstance(self.size, bool) and self.size >= 1
+        require(good, f"sketch_size must be a whole number of at least 1, got {self.size!r}.")
+
+    def sketch(self, embedding: FiniteEmbedding | None, batch_shape: torch.Size, device: torch.device) -> Sketch:
+        """An empty one for the features; `UnsupportedError` where there are none."""
+        if embedding is None:
+            raise UnsupportedError("frequent directions sketch finite features: pass features=, such as embeddings.Identity().")
+        return Sketch(self.size, embedding.num_features, batch_shape, device)
+
+    def choose(self, leverage: Tensor, weights: Tensor, mask: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
+        """All of them; draws nothing."""
+        return mask

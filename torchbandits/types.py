@@ -118,7 +118,7 @@ class Progress:
 
     `t` is the number of the pick being chosen (from 1), `pulls` those told, `log_det` is Σ log(1 + lev_{s−1}(x_s)),
     `batched_log_det` Σ log(1 + lev_fb(x_s)), `batched_log_det_3` Σ log(1 + 3 lev_fb(x_s)), `effective_dimension`
-    Σ_s lev_t(x_s), `kappa2` the largest k(x, x).
+    Σ_s lev_t(x_s), `kappa2` the largest k(x, x), `sketch_loss` what a sketch of V may have lost in any direction (0 without).
     """
 
     t: Tensor
@@ -130,6 +130,7 @@ class Progress:
     batched_log_det_3: Tensor
     effective_dimension: Tensor
     kappa2: Tensor
+    sketch_loss: Tensor
 
 
 def as_dict(record: Any) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 r"""Confidence widths: what multiplies the posterior standard deviation, always.
 
 Each is a frozen, pure function of `Progress`. Formulas that their authors state for √leverage are divided by √λ. Pick
-`PracticalBKB` / `PracticalBBKB` to run what the papers' experiments run, `BKB`, `BBKB`, `IGP`, `KernelUCB` for the
-theorems, `MartingaleMixture` for the tightest that holds for an exact posterior, `Constant` or `Scaled` to tune.
+`PracticalBKB` / `PracticalBBKB` to run what the papers' experiments run, `BKB`, `BBKB`, `IGP`, `KernelUCB`, `SketchedOFUL` for
+the theorems, `MartingaleMixture` for the tightest that holds for an exact posterior, `Constant` or `Scaled` to tune.
 """
 
 from __future__ import annotations
@@ -174,8 +174,7 @@ class SelfNormalized(_Frequentist):
     r"""F + (ξ/√λ) √(log det(V/λ) + 2 log(1/δ)), valid at all steps at once for any λ > 0.
 
     Tighter than `IGP` and `KernelUCB`. Source: Abbasi-Yadkori et al. 2011, Thm 2 (linear, OFUL); for kernels Whitehouse et al.
-    2023, who show (Thm 2) that GP-UCB with it and λ tied to the horizon (`matern_regularization`) has sublinear regret
-    Õ(T^((ν+2d)/(2ν+2d))) for Matérn kernels.
+    2023, by whom GP-UCB with λ = `matern_regularization` has regret Õ(T^((ν+2d)/(2ν+2d))) for Matérn kernels (Thm 2).
     """
 
     _reads: ClassVar[frozenset[str]] = frozenset()
@@ -190,9 +189,8 @@ class SelfNormalized(_Frequentist):
 class MartingaleMixture(_Frequentist):
     r"""√(F² + (ξ²/λ)(log det(V/λ) + 2 log(1/δ))), valid at all steps at once for any λ > 0, exact posterior, prior mean 0.
 
-    Never wider than `SelfNormalized`: the root of a sum, not a sum of roots. A mixture of the likelihoods of GP(0, (ξ²/λ) k)
-    bounds Σ (y − f)² around the true f (Ville); with |f| ≤ F that is an ellipsoid around the posterior mean in which the
-    data's own terms cancel. Source: Flynn & Reeb 2024, the analytic bound with α = λ and covariance scale c = ξ²/λ.
+    The root of a sum where `SelfNormalized` is a sum of roots. A mixture of the likelihoods of GP(0, (ξ²/λ) k) bounds Σ (y − f)²
+    around the true f (Ville); with |f| ≤ F that is an ellipsoid in which the data's own terms cancel. Source: Flynn & Reeb 2024, the analytic bound with α = λ and covariance scale c = ξ²/λ.
     """
 
     _reads: ClassVar[frozenset[str]] = frozenset()
@@ -207,12 +205,32 @@ class MartingaleMixture(_Frequentist):
 def matern_regularization(nu: float, dim: int, horizon: int, noise_std: float = 1.0) -> float:
     """λ = ξ² T^(d/(2ν+2d)), the regularization tied to the horizon under which GP-UCB with `SelfNormalized` is sublinear.
 
-    Far larger than ξ²: the theorem trades bias for fewer bits of information gained. In practice ξ² explores less.
-    Source: Whitehouse et al. 2023, Thm 2, with the eigenvalue decay β = (2ν+d)/d of a Matérn kernel on d features.
+    Far larger than ξ², which explores less in practice. Source: Whitehouse et al. 2023, Thm 2, with the eigenvalue decay
+    β = (2ν+d)/d of a Matérn kernel on d features.
     """
     require(math.isfinite(nu) and nu > 0, f"nu must be finite and > 0, got {nu}.")
     require(dim >= 1 and horizon >= 1, f"dim and horizon must be at least 1, got {dim} and {horizon}.")
     return noise_std**2 * float(horizon) ** (dim / (2 * nu + 2 * dim))
+
+
+@dataclass(frozen=True)
+class SketchedOFUL(_Frequentist):
+    r"""F max(1, ε − 1) + (ξ/√λ) √(1 + ε) √(log det(V̂/λ) + d log(1 + ε) + 2 log(1/δ)), ε = ρ/λ.
+
+    For V̂ = SᵀS + λI with V̂ ⪯ V ⪯ V̂ + ρI and the mean zᵀV̂⁻¹Zᵀs, so V ⪯ (1 + ε)V̂: the noise term is that of
+    `SelfNormalized` times √(1 + ε), with det V ≤ (1 + ε)^d det V̂, and the bias is at most |V − V̂ − λI| F/√λ with
+    −λI ⪯ V − V̂ − λI ⪯ (ρ − λ)I. Nowhere wider than the paper, which bounds log det(V̂/λ) by m log(1 + tL²/(mλ)) and
+    the bias by F(1 + ε). With ε = 0 it is `SelfNormalized`. Source: Kuzborskij et al. 2019, the sketched ellipsoid.
+    """
+
+    _reads: ClassVar[frozenset[str]] = frozenset()
+
+    def __call__(self, progress: Progress) -> Tensor:
+        """Grows with the information gained and with what the sketch lost."""
+        epsilon = progress.sketch_loss / self.regularization
+        inside = progress.log_det + progress.dim * epsilon.log1p() + 2 * self._log_inverse_delta
+        noise = self.noise_std / math.sqrt(self.regularization) * ((1 + epsilon) * inside).sqrt()
+        return self._bound(progress) * (epsilon - 1).clamp_min(1) + noise
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from torchbandits.arms.table import ArmTable
 from torchbandits.embeddings import Spectrum, draw_frequencies, kernel_matrix
+from torchbandits.errors import UnsupportedError, require
 from torchbandits.linalg import covariance_root
 from torchbandits.types import Generators, Points
 
@@ -41,6 +42,9 @@ class PosteriorDraws:
         self._root: tuple[Tensor, Tensor] | None = None
         self._residual: tuple[object, Tensor] | None = None
         posterior, arms = table.posterior, table.rows.arms
+        require(
+            posterior.sketch is None, "there are no posterior draws under a sketch: use a score such as UCB.", UnsupportedError
+        )
         self._spectrum = Spectrum.of(posterior.kernel)
         self.kind = "independent" if self._spectrum is None else "fourier"
         if posterior.finite is not None:
@@ -70,8 +74,7 @@ class PosteriorDraws:
         arms, embedding = self._table.features_of_arms, posterior.finite
         assert arms is not None
         assert embedding is not None
-        used = None if embedding.num_nodes is None else 2 * embedding.num_nodes
-        theta = embedding.spread(self._normals(sizes, arms.num_features, generators, used))
+        theta = embedding.spread(self._normals(sizes, arms.num_features, generators, embedding.num_used))
         left = theta - self._explained(theta, sizes, generators) if posterior.statistics.size else theta
         return arms.times(left.mT)
 

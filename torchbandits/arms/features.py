@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from torchbandits.arms.rows import ArmRows
+from torchbandits.embeddings import Linear
 from torchbandits.errors import ArgumentError
 from torchbandits.posteriors import GaussianProcess
 from torchbandits.types import Picks
@@ -17,6 +18,8 @@ _CHUNK_BYTES = 8 << 20  # a block of features that stays in cache while it is mu
 
 class ArmFeatures:
     """z(x) of every arm, `batch_shape x m x A`, in the arms' dtype, for a posterior whose embedding is fixed and finite.
+
+    Where the features are the points themselves, nothing is stored.
 
     Args:
         rows: The arms.
@@ -32,9 +35,10 @@ class ArmFeatures:
         assert posterior.finite is not None
         self._embedding = embedding = posterior.finite
         arms = rows.arms
+        self._plain = isinstance(embedding, Linear) and embedding.projection is None
         one = posterior.batch_shape.numel() * rows.num_arms * arms.element_size()
         size = one * embedding.num_features
-        if size > memory_budget:
+        if size > memory_budget and not self._plain:
             fitting = memory_budget // one // 2 * 2
             raise ArgumentError(
                 f"{embedding.num_features} features of {rows.num_arms} arms take {size / 2**30:.3g} GiB, over the budget of "
@@ -42,7 +46,12 @@ class ArmFeatures:
                 f"{f', or at most {fitting} random features' if fitting else ''}."
             )
         self._features: Tensor | None = None
-        self.diagonal = embedding.diagonal(arms).double()
+
+    @property
+    def diagonal(self) -> Tensor:
+        """|z(x)|² of every arm, `A` or `batch_shape x A`, float64, chunk by chunk. Cost O(A m d)."""
+        parts = self._rows.arms.split(max(256, _CHUNK_BYTES // (8 * self.num_features)), dim=-2)
+        return torch.cat([self._embedding.diagonal(part).double() for part in parts], dim=-1)
 
     @property
     def num_features(self) -> int:
@@ -54,6 +63,8 @@ class ArmFeatures:
         if self._features is None:
             embedding, arms = self._embedding, self._rows.arms
             shape = (*self._posterior.batch_shape, embedding.num_features, self._rows.num_arms)
+            if self._plain:
+                return arms.mT.expand(shape)
             features = arms.new_empty(shape)
             step = max(256, _CHUNK_BYTES // (8 * max(1, features[..., 0].numel())))
             for start in range(0, shape[-1], step):

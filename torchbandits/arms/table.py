@@ -11,6 +11,7 @@ from torchbandits.arms.columns import KernelColumns
 from torchbandits.arms.directions import Directions, Leaders
 from torchbandits.arms.features import ArmFeatures
 from torchbandits.arms.rows import ArmRows
+from torchbandits.linalg import LowRankPrecision
 from torchbandits.posteriors import Conditioning, GaussianProcess
 from torchbandits.types import Picks
 
@@ -27,7 +28,8 @@ class ArmTable(nn.Module):
     - for an exact posterior, the directions T with `leverage = k(x,x)/λ − |T(x)|²`: a pull appends one,
       `w = (k(·,x_j)/λ − Tᵀt_j) / √(1 + lev_j)`, in O(A u). They are folded when repeated pulls have doubled them, so that
       neither memory nor time grows with the number of pulls;
-    - for finite features, z(x): a pull costs one product `(V⁻¹z_j)ᵀz(·)`, O(A m).
+    - for finite features, z(x): a pull costs one product `(V⁻¹z_j)ᵀz(·)`, O(A m); so it does under a sketch, whose losses are
+      swept.
 
     Args:
         rows: The arms, and which row of the posterior's statistics each one is.
@@ -89,9 +91,12 @@ class ArmTable(nn.Module):
             return self
         leverage, channels = torch.empty_like(self.leverage), torch.empty_like(self.channels)
         c, storage, r = self.channels.shape[-2], None, 0
+        whole = self.posterior.finite is not None and self.posterior.sketch is None  # no part of k(x, x)/λ to start from
         if self.features_of_arms is not None:
             regression = self.posterior.fit().regression
-            weights = torch.cat([regression.coefficients, regression.precision.root], dim=-1).mT
+            precision = regression.precision
+            root = precision.explained.mT if isinstance(precision, LowRankPrecision) else precision.root
+            weights = torch.cat([regression.coefficients, root], dim=-1).mT
             parts = self.features_of_arms.products(weights)
         else:
             if self.posterior.sparse:
@@ -108,11 +113,19 @@ class ArmTable(nn.Module):
                 storage[..., :r, part] = T
             channels[..., part] = out[..., :c, :]
             squares = T.square_().sum(dim=-2)
-            finite = self.features_of_arms is not None
-            leverage[..., part] = squares if finite else self.prior_diagonal[..., part] / lam - squares
+            leverage[..., part] = squares if whole else self.prior_diagonal[..., part] / lam - squares
         self.leverage, self.channels = leverage.clamp_min_(0), channels
         if storage is not None and self.directions is not None:
             self.directions.swept(storage, r)
+        return self
+
+    def sweep_rows_(self, rows: Tensor) -> ArmTable:
+        """`sweep_` for the marked batch rows (`batch_shape`) of a table of finite features; the others stay as they are."""
+        leverage, channels, updates = self.leverage, self.channels, self._updates
+        self.sweep_()
+        self.leverage = torch.where(rows.unsqueeze(-1), self.leverage, leverage)
+        self.channels = torch.where(rows[..., None, None], self.channels, channels)
+        self._updates = updates
         return self
 
     def cross(self, index: Picks, leaders: Leaders | None = None) -> Tensor:
@@ -246,8 +259,10 @@ class ArmTable(nn.Module):
         """Restore what `get_extra_state` returned."""
         self._updates = state["updates"]
         self.columns.forget()
-        if self.features_of_arms is not None:
+        if self.features_of_arms is not None:  # features that were drawn are those of the state loaded
             self.features_of_arms.forget()
+            self.prior_diagonal = self.features_of_arms.diagonal
+            self.kappa2 = self.prior_diagonal.amax(dim=-1)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> ArmTable:
         super()._apply(fn, recurse)
@@ -255,5 +270,4 @@ class ArmTable(nn.Module):
         self.columns.diagonal = self.prior_diagonal
         if self.features_of_arms is not None:
             self.features_of_arms.forget()
-            self.features_of_arms.diagonal = self.prior_diagonal
         return self

@@ -1,25 +1,23 @@
-"""Points to features: `Embedding` is the contract, `Nystrom` the features of a dictionary of points, `Fourier` those of a
-stationary kernel's spectrum.
+"""Points to features: `Embedding` is the contract, `Nystrom` the features of a dictionary of points; `FiniteEmbedding`s are
+fixed: `Fourier`, of a stationary kernel's spectrum, and `Linear`, of the linear kernel, projected or not.
 
 The exact Gaussian process is `Nystrom` whose dictionary holds every distinct point.
 """
 
-from torchbandits.embeddings.base import Embedding
-from torchbandits.embeddings.fourier import (
-    FeatureMap,
-    Fourier,
-    QuadratureFourier,
-    RandomFourier,
-    Spectrum,
-    draw_frequencies,
-)
+from torchbandits.embeddings.base import Embedding, FeatureMap, FiniteEmbedding
+from torchbandits.embeddings.fourier import Fourier, QuadratureFourier, RandomFourier, Spectrum, draw_frequencies
+from torchbandits.embeddings.linear import GaussianProjection, Identity, Linear, linear_kernel
 from torchbandits.embeddings.nystrom import Nystrom, evaluate_kernel, kernel_diagonal, kernel_matrix
 from torchbandits.embeddings.stationary import StationaryColumns
 
 __all__ = [
     "Embedding",
     "FeatureMap",
+    "FiniteEmbedding",
     "Fourier",
+    "GaussianProjection",
+    "Identity",
+    "Linear",
     "Nystrom",
     "QuadratureFourier",
     "RandomFourier",
@@ -29,4 +27,5 @@ __all__ = [
     "evaluate_kernel",
     "kernel_diagonal",
     "kernel_matrix",
+    "linear_kernel",
 ]

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 
-from torch import Tensor
+import gpytorch
+import torch
+from torch import Tensor, nn
 
-from torchbandits.types import Points
+from torchbandits.types import Arms, Points
 
 
 class Embedding(ABC):
@@ -23,3 +26,45 @@ class Embedding(ABC):
     @abstractmethod
     def residual_covariance(self, left: Points, right: Points, z_left: Tensor, z_right: Tensor) -> Tensor:
         """k(x, x') − z(x)ᵀz(x'), `batch_shape x n x n'`, given the features of both sides."""
+
+
+class FiniteEmbedding(Embedding, nn.Module, ABC):
+    """Features that are the kernel, whatever was pulled: k(x, x') = z(x)ᵀz(x'). What they hold is saved and moved."""
+
+    @property
+    @abstractmethod
+    def num_features(self) -> int:
+        """m, of the batch row that uses most."""
+
+    @property
+    def num_used(self) -> Tensor | None:
+        """How many features each batch row uses, `batch_shape`; None where all use all."""
+        return None
+
+    def holds_at(self, points: Points) -> bool:
+        """Whether the features stand for the kernel at all of these points."""
+        return True
+
+    def spread(self, own: Tensor) -> Tensor:
+        """Coordinates `batch_shape x m x q` of the features that each row uses, padded at the end, in the places of those
+        features."""
+        return own
+
+    def residual_covariance(self, left: Points, right: Points, z_left: Tensor, z_right: Tensor) -> Tensor:
+        """Zero."""
+        return torch.zeros_like(z_left.mT @ z_right)
+
+
+class FeatureMap(ABC):
+    """How to build the features of a kernel. Frozen: it belongs to a policy."""
+
+    @abstractmethod
+    def build(
+        self, kernel: gpytorch.kernels.Kernel, arms: Arms, generators: Sequence[torch.Generator], batch_shape: torch.Size
+    ) -> FiniteEmbedding:
+        """The embedding for a kernel on arms; draws from one generator a batch row.
+
+        Raises:
+            UnsupportedError: For a kernel that has no such features.
+            ArgumentError: Where the features would be too many.
+        """

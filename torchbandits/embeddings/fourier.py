@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import gpytorch
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from torchbandits.embeddings.base import Embedding
+from torchbandits.embeddings.base import FeatureMap, FiniteEmbedding
 from torchbandits.errors import ArgumentError, UnsupportedError, require
 from torchbandits.types import Arms, Points
 
 _MOST_NODES = 256  # Gauss–Hermite nodes a feature
 
 
-class Fourier(Embedding, nn.Module):
+class Fourier(FiniteEmbedding):
     r"""z(x) = (√w_i cos ω_iᵀx, √w_i sin ω_iᵀx): the kernel is zᵀz, and no residual is left.
 
     Args:
@@ -48,6 +47,11 @@ class Fourier(Embedding, nn.Module):
         """m, two for each spectral node."""
         return 2 * self.amplitudes.shape[-1]
 
+    @property
+    def num_used(self) -> Tensor | None:
+        """How many features each batch row uses, `batch_shape`; None where all use all."""
+        return None if self.num_nodes is None else 2 * self.num_nodes
+
     def __call__(self, points: Points) -> Tensor:
         """Features, `batch_shape x m x n`. Cost O(n m d)."""
         phase = self.frequencies @ points.double().mT
@@ -74,10 +78,6 @@ class Fourier(Embedding, nn.Module):
         """k(x, x), `batch_shape x n`: the sum of the weights."""
         total = self.amplitudes.square().sum(dim=-1, keepdim=True)
         return total.expand(*torch.broadcast_shapes(total.shape[:-1], points.shape[:-2]), points.shape[-2])
-
-    def residual_covariance(self, left: Points, right: Points, z_left: Tensor, z_right: Tensor) -> Tensor:
-        """Zero: the features are the kernel."""
-        return torch.zeros_like(z_left.mT @ z_right)
 
 
 @dataclass(frozen=True)
@@ -130,21 +130,6 @@ def draw_frequencies(spectrum: Spectrum, size: int, dim: int, generators: Sequen
         return normals
     chi = torch.stack([c for _, c in draws if c is not None])
     return normals * (2 * spectrum.nu / chi).sqrt().unsqueeze(-1)
-
-
-class FeatureMap(ABC):
-    """How to build the features of a kernel. Frozen: it belongs to a policy."""
-
-    @abstractmethod
-    def build(
-        self, kernel: gpytorch.kernels.Kernel, arms: Arms, generators: Sequence[torch.Generator], batch_shape: torch.Size
-    ) -> Fourier:
-        """The embedding for a kernel on arms; draws from one generator a batch row.
-
-        Raises:
-            UnsupportedError: For a kernel whose spectrum is not known.
-            ArgumentError: Where the features would be too many.
-        """
 
 
 def _spectrum(kernel: gpytorch.kernels.Kernel, name: str, gaussian: bool) -> Spectrum:

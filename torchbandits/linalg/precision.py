@@ -74,6 +74,11 @@ class Precision:
         return self
 
     @property
+    def size(self) -> int:
+        """m."""
+        return self.matrix.shape[-1]
+
+    @property
     def current_factor(self) -> Tensor:
         """Cholesky factor of V, recomputed after rank-one updates."""
         if self._factor is None:

@@ -6,17 +6,20 @@ from torchbandits.policies.base import Policy, State
 from torchbandits.policies.batch_bkb import batch_bkb
 from torchbandits.policies.bkb import bkb
 from torchbandits.policies.catalogue import CATALOGUE, Entry, markdown_table
+from torchbandits.policies.cbrap import cbrap
 from torchbandits.policies.composed import Composed
 from torchbandits.policies.compressed_gp import compressed_gp
 from torchbandits.policies.epsilon_greedy import epsilon_greedy
 from torchbandits.policies.gp_bucb import gp_bucb
 from torchbandits.policies.gp_ucb import gp_ucb
 from torchbandits.policies.igp_ucb import igp_ucb
+from torchbandits.policies.lin_ucb import lin_ucb
 from torchbandits.policies.mini_gp_ucb import mini_gp_ucb
 from torchbandits.policies.per_cost import per_cost
 from torchbandits.policies.pi_gp_ucb import pi_gp_ucb
 from torchbandits.policies.regularized_evolution import regularized_evolution
 from torchbandits.policies.rff_ucb import rff_ucb
+from torchbandits.policies.soful import soful
 from torchbandits.policies.thompson_sampling import thompson_sampling
 from torchbandits.policies.uniform import uniform
 
@@ -30,11 +33,13 @@ __all__ = [
     "State",
     "batch_bkb",
     "bkb",
+    "cbrap",
     "compressed_gp",
     "epsilon_greedy",
     "gp_bucb",
     "gp_ucb",
     "igp_ucb",
+    "lin_ucb",
     "markdown_table",
     "mini_gp_ucb",
     "per_cost",
@@ -42,6 +47,7 @@ __all__ = [
     "registry",
     "regularized_evolution",
     "rff_ucb",
+    "soful",
     "thompson_sampling",
     "uniform",
 ]

@@ -13,15 +13,18 @@ from dataclasses import dataclass
 from torchbandits.policies.base import Policy
 from torchbandits.policies.batch_bkb import batch_bkb
 from torchbandits.policies.bkb import bkb
+from torchbandits.policies.cbrap import cbrap
 from torchbandits.policies.compressed_gp import compressed_gp
 from torchbandits.policies.epsilon_greedy import epsilon_greedy
 from torchbandits.policies.gp_bucb import gp_bucb
 from torchbandits.policies.gp_ucb import gp_ucb
 from torchbandits.policies.igp_ucb import igp_ucb
+from torchbandits.policies.lin_ucb import lin_ucb
 from torchbandits.policies.mini_gp_ucb import mini_gp_ucb
 from torchbandits.policies.pi_gp_ucb import pi_gp_ucb
 from torchbandits.policies.regularized_evolution import regularized_evolution
 from torchbandits.policies.rff_ucb import rff_ucb
+from torchbandits.policies.soful import soful
 from torchbandits.policies.thompson_sampling import thompson_sampling
 from torchbandits.policies.uniform import uniform
 
@@ -185,6 +188,36 @@ CATALOGUE: tuple[Entry, ...] = (
         kernels="RBF, Matérn",
         memory="features",
         choose="a baseline is wanted that shows variance starvation",
+    ),
+    Entry(
+        lin_ucb,
+        paper="Abbasi-Yadkori et al. 2011, Thm 3",
+        guarantee="O(d √T log T) for f(x) = θᵀx",
+        cost="O(A d + d²), d features of an arm",
+        batch="one",
+        kernels="–",
+        memory="d x d matrix",
+        choose="rewards are linear in the features",
+    ),
+    Entry(
+        cbrap,
+        paper="Yu et al. 2017",
+        guarantee="that of LinUCB in m dimensions plus a term linear in T times the error of the projection",
+        cost="O(A m + m²)",
+        batch="one",
+        kernels="–",
+        memory="m x m matrix",
+        choose="the same, with so many features that a random projection must do",
+    ),
+    Entry(
+        soful,
+        paper="Kuzborskij et al. 2019",
+        guarantee="O((1 + ε)^(3/2) d √T) up to logs for f(x) = θᵀx, λε what the sketch lost",
+        cost="O(A d + d m²)",
+        batch="one",
+        kernels="–",
+        memory="sketch of 2m rows",
+        choose="the same, and the arms pulled nearly span few dimensions",
     ),
     Entry(
         epsilon_greedy,

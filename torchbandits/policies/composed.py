@@ -34,7 +34,7 @@ class Composed(Policy):
         noise_std: Sub-Gaussian constant of the noise, reward units.
         confidence: Multiplier of the posterior standard deviation.
         regularization: λ, reward units squared.
-        memory: What the posterior keeps: everything (exact), informative pulls, or a sampled dictionary (Nyström).
+        memory: What the posterior keeps: everything (exact), informative pulls, a sampled dictionary (Nyström), a sketch.
         features: Finite features that stand for the kernel; None for the kernel itself.
         score: What an arm is worth.
         batch_rule: When a batch ends.
@@ -102,6 +102,7 @@ class Composed(Policy):
                 f"{tuple(batch_shape)} of the arms and generators."
             ) from error
         self._check_dimensions(arms)
+        finite = None if self.features is None else self.features.build(self.kernel, arms, generators, batch_shape)
         posterior = GaussianProcess(
             self.kernel,
             self.regularization,
@@ -109,7 +110,8 @@ class Composed(Policy):
             batch_shape=batch_shape,
             sparse=self.memory.sparse,
             prior_mean=self.prior_mean,
-            finite=None if self.features is None else self.features.build(self.kernel, arms, generators, batch_shape),
+            finite=finite,
+            sketch=self.memory.sketch(finite, batch_shape, arms.device),
             device=arms.device,
         )
         return self._state(ArmRows(arms, batch_shape), posterior, generators)
@@ -221,6 +223,7 @@ class Composed(Policy):
             batched_log_det_3=state.batched_log_det_3,
             effective_dimension=dimension,
             kappa2=state.table.kappa2.expand_as(pulls),
+            sketch_loss=torch.zeros_like(pulls) if state.posterior.sketch is None else state.posterior.sketch.loss,
         )
 
     # ------------------------------------------------------------------ its steps

@@ -45,9 +45,15 @@ def _learn_exact(state: State, summed: tuple[Tensor, Tensor, Tensor, Tensor], le
     assert table is not None
     distinct, counts, sums, _ = summed
     cross = table.cross(distinct, leaders)
+    sketch = posterior.sketch
+    lost = None if sketch is None else sketch.loss
     state.rows.tell_(posterior, *summed)
     state.add_gains_(table.leverage.gather(-1, distinct.clamp_min(0)), counts)
     state._buffers["log_det"] = state.log_det + table.update_(distinct, counts, posterior.targets_of(counts, sums), cross)
+    if sketch is not None and lost is not None and bool((shrunk := sketch.loss > lost).any()):
+        # The update was right until the sketch lost something.
+        table.sweep_rows_(shrunk)
+        state.log_det = torch.where(shrunk, posterior.log_det, state.log_det)
     if table.needs_sweep():
         state.log_det = _swept(state, posterior.factorised)
 

@@ -1,10 +1,21 @@
 """Posteriors: `Regression` is the engine (V, w in feature space), `GaussianProcess` an embedding with a regression,
-callable on any points, `PartitionedProcess` one a cell of a cover of a `Domain`, and `Statistics` the sums behind them."""
+callable on any points, `PartitionedProcess` one a cell of a cover of a `Domain`, `Statistics` the sums behind them, and
+`Sketch` what may stand for their second moments."""
 
 from torchbandits.posteriors.domain import Domain
 from torchbandits.posteriors.gaussian_process import GaussianProcess
 from torchbandits.posteriors.partitioned import PartitionedProcess
 from torchbandits.posteriors.regression import Conditioning, Regression
+from torchbandits.posteriors.sketch import Sketch
 from torchbandits.posteriors.statistics import Statistics, aggregate
 
-__all__ = ["Conditioning", "Domain", "GaussianProcess", "PartitionedProcess", "Regression", "Statistics", "aggregate"]
+__all__ = [
+    "Conditioning",
+    "Domain",
+    "GaussianProcess",
+    "PartitionedProcess",
+    "Regression",
+    "Sketch",
+    "Statistics",
+    "aggregate",
+]

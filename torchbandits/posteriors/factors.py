@@ -9,9 +9,10 @@ import gpytorch
 import torch
 from torch import Tensor
 
-from torchbandits.embeddings import Fourier, Nystrom, kernel_matrix
-from torchbandits.linalg import shrinkage_root
+from torchbandits.embeddings import FiniteEmbedding, Nystrom, kernel_matrix
+from torchbandits.linalg import Precision, shrinkage_root
 from torchbandits.posteriors.regression import Regression
+from torchbandits.posteriors.sketch import Sketch
 from torchbandits.posteriors.statistics import Statistics
 from torchbandits.types import PickMask, Points, Rect
 
@@ -33,7 +34,7 @@ class Factors:
 
     rows: Tensor
     mask: Tensor
-    embedding: Nystrom | Fourier
+    embedding: Nystrom | FiniteEmbedding
     features: Tensor
     regression: Regression
 
@@ -48,7 +49,7 @@ class Factors:
     ) -> Factors:
         """Factorise. `dictionary` is rows and mask; `gram` returns kernel values between rows and all rows. O(u m² + m³)."""
         rows, mask = dictionary
-        points = statistics.points.gather(-2, rows.unsqueeze(-1).expand(*rows.shape, statistics.points.shape[-1]))
+        points = statistics.at(rows)
         K_mu = kernel_matrix(kernel, points, statistics.points) if gram is None else gram(rows)
         K_mu = torch.where(mask.unsqueeze(-1) & statistics.mask.unsqueeze(-2), K_mu.double(), 0.0)
         K_mm = K_mu.gather(-1, rows.unsqueeze(-2).expand(*K_mu.shape[:-1], rows.shape[-1]))
@@ -63,18 +64,22 @@ class Factors:
         return self.embedding
 
     @staticmethod
-    def of_features(embedding: Fourier, regularization: float, statistics: Statistics, targets: Rect) -> Factors:
-        """Factorise under finite features. O(u m² + m³)."""
+    def of_features(
+        embedding: FiniteEmbedding, regularization: float, statistics: Statistics, targets: Rect, sketch: Sketch | None
+    ) -> Factors:
+        """Factorise under finite features. O(u m² + m³), or O(u m + s² m) with s rows of a sketch for V."""
         Z_mu = torch.where(statistics.mask.unsqueeze(-2), embedding(statistics.points), 0.0)
         nothing = torch.zeros_like(statistics.mask[..., :0], dtype=torch.int64)
-        regression = Regression(Z_mu.mT, statistics.weights, targets, regularization)
+        sketched = None if sketch is None else sketch.precision(regularization)
+        regression = Regression(Z_mu.mT, statistics.weights, targets, regularization, sketched)
         return Factors(nothing, nothing.bool(), embedding, Z_mu, regression)
 
     def sweep(self, weights: Tensor, regularization: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Dictionary rows, their mask, N and a, as `GaussianProcess.sweep_factors` says, for `batch_shape x u` weights."""
         pulled = (self.features * weights.clamp_min(0).sqrt().unsqueeze(-2)).mT
-        padding = None if bool(self.mask.all()) else ~self.mask
-        Q = shrinkage_root(self.regression.precision.current_factor, pulled, regularization, padding)
+        padding, precision = None if bool(self.mask.all()) else ~self.mask, self.regression.precision
+        assert isinstance(precision, Precision)
+        Q = shrinkage_root(precision.current_factor, pulled, regularization, padding)
         # Any N with this N Nᵀ will do: the triangular one saves nearly half of the sweep's products.
         root, inside = self.nystrom.root, self.mask.unsqueeze(-1)
         N = torch.linalg.qr(root.lift(Q).mT, mode="r").R.mT
@@ -84,7 +89,7 @@ class Factors:
     def grown(self, points: Points, new: PickMask, rows: Tensor, sparse: bool) -> Factors | None:
         """The factors after new points, in O(m²) each; None where a refit is due (a dictionary that grows by several points, or
         not in every row)."""
-        if sparse or isinstance(self.embedding, Fourier):  # the dictionary stays
+        if sparse or isinstance(self.embedding, FiniteEmbedding):  # the dictionary stays
             z = self.embedding(points.double()).detach()
             return Factors(self.rows, self.mask, self.embedding, _placed(self.features, z, rows), self.regression)
         if new.shape[-1] != 1 or not bool(new.all()) or self.nystrom.root.pseudo is not None:

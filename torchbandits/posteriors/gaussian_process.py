@@ -12,10 +12,11 @@ import gpytorch
 import torch
 from torch import Tensor, nn
 
-from torchbandits.embeddings import Fourier
+from torchbandits.embeddings import FiniteEmbedding
 from torchbandits.errors import NonFiniteError, ShapeError, require
 from torchbandits.posteriors.factors import Factors
 from torchbandits.posteriors.regression import Conditioning
+from torchbandits.posteriors.sketch import Sketch
 from torchbandits.posteriors.statistics import Statistics
 from torchbandits.types import Marginals, PerPoint, PickMask, Points, Rect
 
@@ -37,6 +38,7 @@ class GaussianProcess(nn.Module):
         sparse: Keep a dictionary of some of the points (`set_dictionary_`) instead of all.
         prior_mean: μ₀, or `"estimate"` for the average of all rewards told.
         finite: Features that stand for the kernel, instead of a dictionary.
+        sketch: Stands for the second moments of those features in V, and is held; the mean keeps the full moment Zᵀs.
         device: Where the buffers live.
 
     Source: Rasmussen & Williams 2006, ch. 2; Calandriello et al. 2019, eq. 4–5.
@@ -55,11 +57,12 @@ class GaussianProcess(nn.Module):
         batch_shape: torch.Size | tuple[int, ...] = (),
         sparse: bool = False,
         prior_mean: float | str = 0.0,
-        finite: Fourier | None = None,
+        finite: FiniteEmbedding | None = None,
+        sketch: Sketch | None = None,
         device: torch.device | None = None,
     ) -> None:
         super().__init__()
-        self.finite = finite
+        self.finite, self.sketch = finite, sketch
         batch_shape = torch.Size(batch_shape)
         self.kernel = copy.deepcopy(kernel).to(dtype=torch.float64, device=device)
         self.kernel.requires_grad_(False)
@@ -81,15 +84,17 @@ class GaussianProcess(nn.Module):
         """Add distinct points without pulls, `batch_shape x p x d`; returns their rows (−1 where `new` is False)."""
         rows = self.statistics.append_(points, new)
         if self.sparse:
-            grown = self.statistics.size - self.dictionary.shape[-1]
-            self.dictionary = nn.functional.pad(self.dictionary, (0, grown))
+            self.dictionary = nn.functional.pad(self.dictionary, (0, self.statistics.size - self.dictionary.shape[-1]))
         self._fit = self._fit.grown(points, new, rows, self.sparse) if self._fit is not None else None
         return rows
 
     def add_(self, rows: Tensor, counts: Tensor, sums: Tensor, squares: Tensor) -> GaussianProcess:
         """Add pulls of known rows (`batch_shape x p` each; row −1 is ignored). O(u), or O(p m²) once factorised."""
         self.statistics.add_(rows, counts, sums, squares)
-        if self._fit is not None:
+        if self.sketch is not None and self.finite is not None:
+            self.sketch.add_(self.finite(self.statistics.at(rows)), torch.where(rows >= 0, counts, 0.0))
+            self._fit = None
+        elif self._fit is not None:
             fit, kept = self._fit, rows >= 0
             Z_mp = fit.features.gather(-1, rows.clamp_min(0).unsqueeze(-2).expand(*fit.features.shape[:-1], -1))
             targets = self.targets_of(torch.where(kept, counts, 0.0), torch.where(kept, sums, 0.0))
@@ -157,10 +162,9 @@ class GaussianProcess(nn.Module):
     @property
     def estimated_prior_mean(self) -> Tensor:
         """μ₀ of each batch row, reward units: the given one, or the average of the rewards told (0 before the first)."""
-        statistics = self.statistics
         if self.prior_mean != "estimate":
-            return torch.full_like(statistics.pulls, float(self.prior_mean))
-        return statistics.sums.sum(dim=-1) / statistics.pulls.clamp_min(1e-300)
+            return torch.full_like(self.statistics.pulls, float(self.prior_mean))
+        return self.statistics.sums.sum(dim=-1) / self.statistics.pulls.clamp_min(1e-300)
 
     @property
     def num_channels(self) -> int:
@@ -203,13 +207,12 @@ class GaussianProcess(nn.Module):
 
         Cost: O(m u d + u m² + m³) the first time.
         """
-        if self._fit is not None:
-            return self._fit
-        own = (self.regularization, self.statistics, self.targets())
-        if self.finite is None:
-            self._fit = Factors.of(self.kernel, *own, self.dictionary_rows(), gram)
-        else:
-            self._fit = Factors.of_features(self.finite, *own)
+        if self._fit is None:
+            own = (self.regularization, self.statistics, self.targets())
+            if self.finite is None:
+                self._fit = Factors.of(self.kernel, *own, self.dictionary_rows(), gram)
+            else:
+                self._fit = Factors.of_features(self.finite, *own, self.sketch)
         return self._fit
 
     def sweep_factors(self, gram: Callable[[Tensor], Tensor] | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -244,7 +247,7 @@ class GaussianProcess(nn.Module):
     def log_det(self) -> Tensor:
         """log det(V/λ), `batch_shape`: twice the information gained by the rewards told."""
         precision = self.fit().regression.precision
-        return precision.log_det - precision.matrix.shape[-1] * math.log(self.regularization)
+        return precision.log_det - precision.size * math.log(self.regularization)
 
     @property
     def factorised(self) -> bool:

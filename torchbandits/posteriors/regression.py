@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from torchbandits.errors import NumericalError, require
-from torchbandits.linalg import Precision, cholesky, solve_lower
+from torchbandits.linalg import LowRankPrecision, Precision, cholesky, solve_lower
 from torchbandits.types import PerPoint, Rect, Square
 
 
@@ -71,29 +71,34 @@ class Regression:
         weights: `batch_shape x u`, pulls of each.
         targets: `batch_shape x u x c`, reward sums of each.
         regularization: λ > 0.
+        sketched: What stands for V; it takes no updates.
 
-    Cost: O(u m² + m³).
+    Cost: O(u m² + m³), O(u m) where V is sketched.
     """
 
-    def __init__(self, features: Rect, weights: PerPoint, targets: Rect, regularization: float) -> None:
-        m = features.shape[-1]
+    def __init__(
+        self,
+        features: Rect,
+        weights: PerPoint,
+        targets: Rect,
+        regularization: float,
+        sketched: LowRankPrecision | None = None,
+    ) -> None:
         self.regularization = regularization
-        scaled = features * weights.clamp_min(0).sqrt().unsqueeze(-1)
-        eye = torch.eye(m, dtype=features.dtype, device=features.device)
-        self.precision = Precision(scaled.mT @ scaled + regularization * eye)
+        self.precision = _ridge(features, weights, regularization) if sketched is None else sketched
         self.moment = features.mT @ targets
         self.coefficients = self.precision.solve(self.moment)
 
     def update_(self, features: Rect, weights: PerPoint, targets: Rect) -> Regression:
         """Add k points (`batch_shape x k x m`) with weights and target sums. Cost O(k m²)."""
-        self.precision.update_(features, weights)
+        self._own_precision.update_(features, weights)
         self.moment = self.moment + features.mT @ targets
         self.coefficients = self.precision.solve(self.moment)
         return self
 
     def grow_(self) -> Regression:
         """Add a coordinate that no pull has used: V becomes block diagonal with λ. Cost O(m²)."""
-        precision, m = self.precision, self.precision.matrix.shape[-1]
+        precision, m = self._own_precision, self.precision.size
         pad = torch.nn.functional.pad
         for name, corner in (("matrix", self.regularization), ("root", self.regularization**-0.5)):
             grown = pad(getattr(precision, name), (0, 1, 0, 1))
@@ -103,6 +108,11 @@ class Regression:
         precision.log_det = precision.log_det + torch.log(torch.as_tensor(self.regularization, dtype=torch.float64))
         self.moment, self.coefficients = pad(self.moment, (0, 0, 0, 1)), pad(self.coefficients, (0, 0, 0, 1))
         return self
+
+    @property
+    def _own_precision(self) -> Precision:
+        assert isinstance(self.precision, Precision)
+        return self.precision
 
     def detached(self) -> Regression:
         """The same numbers, untouched by later updates of this one. Nothing is copied."""
@@ -121,3 +131,10 @@ class Regression:
     def covariance(self, left: Rect, right: Rect) -> Tensor:
         """zᵀV⁻¹z', `batch_shape x n x n'`."""
         return self.precision.whiten(left).mT @ self.precision.whiten(right)
+
+
+def _ridge(features: Rect, weights: PerPoint, regularization: float) -> Precision:
+    """V = ZᵀNZ + λI."""
+    scaled = features * weights.clamp_min(0).sqrt().unsqueeze(-1)
+    eye = torch.eye(features.shape[-1], dtype=features.dtype, device=features.device)
+    return Precision(scaled.mT @ scaled + regularization * eye)

@@ -92,6 +92,10 @@ class Statistics(nn.Module):
         """`batch_shape x u`, True in places that hold a point."""
         return torch.arange(self.size, device=self.totals.device) < self.num_rows.unsqueeze(-1)
 
+    def at(self, rows: Picks) -> Tensor:
+        """The points of rows (`batch_shape x p`, row 0 where −1), `batch_shape x p x d`."""
+        return self.points.gather(-2, rows.clamp_min(0).unsqueeze(-1).expand(*rows.shape, self.points.shape[-1]))
+
     @property
     def pulls(self) -> Tensor:
         """Total weight of each batch row, `batch_shape`."""

@@ -1,0 +1,86 @@
+"""The linear kernel xᵀx' by its features: the points themselves, or a random projection of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import gpytorch
+import torch
+from torch import Tensor
+
+from torchbandits.embeddings.base import FeatureMap, FiniteEmbedding
+from torchbandits.errors import require
+from torchbandits.types import Arms, Points
+
+
+class Linear(FiniteEmbedding):
+    """z(x) = x, or z(x) = Rᵀx.
+
+    Args:
+        dim: d, features of a point.
+        projection: R, `batch_shape x d x m`; None for z(x) = x.
+    """
+
+    projection: Tensor | None
+
+    def __init__(self, dim: int, projection: Tensor | None = None) -> None:
+        super().__init__()
+        self._dim = dim
+        self.register_buffer("projection", projection)
+
+    @property
+    def num_features(self) -> int:
+        """m, which is d without a projection."""
+        return self._dim if self.projection is None else self.projection.shape[-1]
+
+    def __call__(self, points: Points) -> Tensor:
+        """Features, `batch_shape x m x n`, float64. Cost O(n m d), nothing without a projection."""
+        x = points.double().mT
+        return x if self.projection is None else self.projection.mT @ x
+
+    def diagonal(self, points: Points) -> Tensor:
+        """|z(x)|², `batch_shape x n`."""
+        return self(points).square().sum(dim=-2)
+
+
+@dataclass(frozen=True)
+class Identity(FeatureMap):
+    """z(x) = x: linear rewards θᵀx."""
+
+    def build(
+        self, kernel: gpytorch.kernels.Kernel, arms: Arms, generators: Sequence[torch.Generator], batch_shape: torch.Size
+    ) -> Linear:
+        """Draws nothing."""
+        return Linear(arms.shape[-1])
+
+
+@dataclass(frozen=True)
+class GaussianProjection(FeatureMap):
+    """z(x) = Rᵀx with entries of R ~ N(0, 1/m), so that z(x)ᵀz(x') is xᵀx' within about |x||x'|/√m.
+
+    Attributes:
+        size: m.
+    """
+
+    size: int
+
+    def __post_init__(self) -> None:
+        good = isinstance(self.size, int) and not isinstance(self.size, bool) and self.size >= 1
+        require(good, f"num_features must be a whole number of at least 1, got {self.size!r}.")
+
+    def build(
+        self, kernel: gpytorch.kernels.Kernel, arms: Arms, generators: Sequence[torch.Generator], batch_shape: torch.Size
+    ) -> Linear:
+        """R drawn row by row, on the CPU."""
+        d, m = arms.shape[-1], self.size
+        draws = [torch.randn(d, m, generator=g, dtype=torch.float64) for g in generators]
+        return Linear(d, (torch.stack(draws) / math.sqrt(m)).reshape(*batch_shape, d, m).to(arms.device))
+
+
+def linear_kernel() -> gpytorch.kernels.LinearKernel:
+    """k(x, x') = xᵀx', float64."""
+    kernel = gpytorch.kernels.LinearKernel().double()
+    kernel.variance = torch.ones((), dtype=torch.float64)
+    return kernel

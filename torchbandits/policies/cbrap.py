@@ -1,0 +1,58 @@
+"""CBRAP: LinUCB on a random projection of the features."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from torchbandits.embeddings import GaussianProjection, linear_kernel
+from torchbandits.policies.composed import Composed
+from torchbandits.starts import Start
+from torchbandits.widths import SelfNormalized, Width
+
+
+def cbrap(
+    *,
+    num_features: int,
+    noise_std: float = 0.01,
+    norm_bound: float | Tensor = 1.0,
+    delta: float = 1e-4,
+    regularization: float = 1.0,
+    width: Width | None = None,
+    prior_mean: float | str = 0.0,
+    initial: Start | None = None,
+    memory_budget: int = 2 << 30,
+) -> Composed:
+    r"""CBRAP: LinUCB on z(x) = Rᵀx, a projection of the features drawn once, for linear rewards of very many features.
+
+    .. math:: x_{t+1} = \arg\max_x z(x)^T \hat\theta_t + w_t \sqrt{\lambda z(x)^T V_t^{-1} z(x)}, \quad R_{ij} \sim N(0, 1/m)
+
+    The projection keeps xᵀθ within about |x||θ|/√m, and that error stays however long the run: the width is that of LinUCB
+    and does not cover it.
+
+    Args:
+        num_features: m, of the projection, drawn once per batch row.
+        noise_std: Sub-Gaussian constant of the noise, reward units.
+        norm_bound: Bound on |Rᵀθ|, which is near |θ|; one number, or one a batch row.
+        delta: Failure probability of the bounds.
+        regularization: λ; 1 by default.
+        width: Multiplies the standard deviation; `SelfNormalized` by default.
+        prior_mean: A number, or `"estimate"`.
+        initial: First picks; the arm of the longest projection by default.
+        memory_budget: Bytes for the projected features of the arms.
+
+    Raises:
+        ArgumentError: If the projected features do not fit the budget (when the bandit is made), naming the number that would.
+
+    Guarantee: the regret of LinUCB in m dimensions, plus a term linear in T times the error of the projection.
+    Cost: O(A m + m²) a step, O(A m d) once. Source: Yu et al. 2017.
+    """
+    return Composed(
+        linear_kernel(),
+        noise_std,
+        width or SelfNormalized(noise_std, norm_bound, delta, regularization),
+        regularization,
+        features=GaussianProjection(num_features),
+        prior_mean=prior_mean,
+        initial=initial,
+        memory_budget=memory_budget,
+    )

@@ -1,0 +1,60 @@
+"""SOFUL: OFUL with a frequent-directions sketch of V."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from torchbandits.embeddings import Identity, linear_kernel
+from torchbandits.memory import FrequentDirections
+from torchbandits.policies.composed import Composed
+from torchbandits.starts import Start
+from torchbandits.widths import SketchedOFUL, Width
+
+
+def soful(
+    *,
+    sketch_size: int,
+    noise_std: float = 0.01,
+    norm_bound: float | Tensor = 1.0,
+    delta: float = 1e-4,
+    regularization: float = 1.0,
+    width: Width | None = None,
+    prior_mean: float | str = 0.0,
+    initial: Start | None = None,
+    memory_budget: int = 2 << 30,
+) -> Composed:
+    r"""SOFUL: LinUCB with m to 2m rows S in the place of the d x d matrix V, and a width that pays for what they lost.
+
+    .. math:: \hat V = S^T S + \lambda I, \quad \hat\theta = \hat V^{-1} \sum_s y_s x_s, \quad
+              x_{t+1} = \arg\max_x x^T \hat\theta_t + w_t \sqrt{\lambda x^T \hat V_t^{-1} x}
+
+    While the arms pulled span at most m dimensions nothing is lost, and it is LinUCB. Beyond, ε = ρ/λ grows with the pulls
+    along the directions left out, and the width with it. Several pulls of an arm in one tell are one row of the sketch.
+    `Report.information_gain` is that of the sketch, and may fall.
+
+    Args:
+        sketch_size: m.
+        noise_std: Sub-Gaussian constant R of the noise, reward units.
+        norm_bound: S, bound on |θ|; one number, or one a batch row.
+        delta: Failure probability of the bounds.
+        regularization: λ; 1 by default.
+        width: Multiplies the standard deviation; `SketchedOFUL` by default.
+        prior_mean: A number, or `"estimate"`.
+        initial: First picks; the longest arm by default.
+        memory_budget: Bytes for features of the arms; none are stored.
+
+    Guarantee: regret O((1 + ε)^(3/2) d √T) up to logarithms with probability 1 − δ, where rewards are θᵀx, |θ| ≤ S; with ε it
+    grows without bound. Cost: O(A d + m² d) a step and O(m d) memory for the sketch; the distinct arms are kept as everywhere.
+    Source: Kuzborskij et al. 2019; Ghashami et al. 2016 for the sketch.
+    """
+    return Composed(
+        linear_kernel(),
+        noise_std,
+        width or SketchedOFUL(noise_std, norm_bound, delta, regularization),
+        regularization,
+        memory=FrequentDirections(sketch_size),
+        features=Identity(),
+        prior_mean=prior_mean,
+        initial=initial,
+        memory_budget=memory_budget,
+    )

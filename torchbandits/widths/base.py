@@ -1,0 +1,96 @@
+"""What a confidence width is, and the plain ones."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from torchbandits.errors import require
+from torchbandits.types import Progress
+
+
+class Width(ABC):
+    """A multiplier of the posterior standard deviation, in reward units per reward unit."""
+
+    _reads: ClassVar[frozenset[str]] = frozenset({"effective_dimension", "batches"})
+
+    @property
+    def reads(self) -> frozenset[str]:
+        """What it needs of the costlier entries of `Progress`: `"effective_dimension"` (NaN where no width reads it) and
+        `"batches"`, the batched log-determinants (not kept up where no width reads them)."""
+        return self._reads
+
+    @abstractmethod
+    def __call__(self, progress: Progress) -> Tensor:
+        """The width of each batch row, shaped like `progress.pulls`."""
+
+
+def check_delta(delta: float) -> None:
+    """Refuse what is no failure probability."""
+    require(0 < delta < 1, f"delta is a failure probability in (0, 1), got {delta}.")
+
+
+@dataclass(frozen=True)
+class Constant(Width):
+    """The same width at every step."""
+
+    _reads: ClassVar[frozenset[str]] = frozenset()
+
+    value: float
+
+    def __post_init__(self) -> None:
+        require(math.isfinite(self.value) and self.value >= 0, f"a width must be finite and ≥ 0, got {self.value}.")
+
+    def __call__(self, progress: Progress) -> Tensor:
+        """`value`."""
+        return torch.full_like(progress.pulls, self.value)
+
+
+@dataclass(frozen=True)
+class Scaled(Width):
+    """`scale` times another width."""
+
+    base: Width
+    scale: float
+
+    def __post_init__(self) -> None:
+        require(math.isfinite(self.scale) and self.scale >= 0, f"scale must be finite and ≥ 0, got {self.scale}.")
+
+    @property
+    def reads(self) -> frozenset[str]:
+        """What the base reads."""
+        return self.base.reads
+
+    def __call__(self, progress: Progress) -> Tensor:
+        """`scale · base(progress)`."""
+        return self.scale * self.base(progress)
+
+
+@dataclass(frozen=True)
+class Frequentist(Width, ABC):
+    """What the kernel-bandit widths share: noise, norm bound F (one number, or `batch_shape` of them), failure probability
+    and λ."""
+
+    noise_std: float
+    norm_bound: float | Tensor
+    delta: float
+    regularization: float
+
+    def __post_init__(self) -> None:
+        check_delta(self.delta)
+        bound = torch.as_tensor(self.norm_bound, dtype=torch.float64)
+        good = bool((torch.isfinite(bound) & (bound >= 0)).all())
+        require(good, f"norm_bound must be finite and ≥ 0, got {self.norm_bound}.")
+
+    def _bound(self, progress: Progress) -> float | Tensor:
+        """The norm bound, where the posterior lives."""
+        return self.norm_bound.to(progress.pulls) if isinstance(self.norm_bound, Tensor) else self.norm_bound
+
+    @property
+    def _log_inverse_delta(self) -> float:
+        return math.log(1 / self.delta)

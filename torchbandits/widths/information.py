@@ -1,0 +1,105 @@
+"""Widths for functions of bounded RKHS norm that grow with the information gained."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from torchbandits.errors import require
+from torchbandits.types import Progress
+from torchbandits.widths.base import Frequentist
+
+
+@dataclass(frozen=True)
+class IGP(Frequentist):
+    r"""B + (R/√λ) √(2(γ_t + 1 + log(1/δ))), γ_t = ½ log det(I + K_t/λ).
+
+    Source: Chowdhury & Gopalan 2017, Thm 2 (who print R, the same at their λ ≈ 1); Janz et al. 2020, eq. 2.
+    """
+
+    _reads: ClassVar[frozenset[str]] = frozenset()
+
+    def __call__(self, progress: Progress) -> Tensor:
+        """Grows with the information gained."""
+        gain = 0.5 * progress.log_det + 1 + self._log_inverse_delta
+        return self._bound(progress) + self.noise_std / math.sqrt(self.regularization) * (2 * gain).sqrt()
+
+
+@dataclass(frozen=True)
+class KernelUCB(Frequentist):
+    r"""F + (ξ/√λ) √(2(log det(K_t/λ + I) + log(1/δ))). Source: Calandriello et al. 2019, eq. 7."""
+
+    _reads: ClassVar[frozenset[str]] = frozenset()
+
+    def __call__(self, progress: Progress) -> Tensor:
+        """Grows with the information gained."""
+        gain = progress.log_det + self._log_inverse_delta
+        return self._bound(progress) + self.noise_std / math.sqrt(self.regularization) * (2 * gain).sqrt()
+
+
+@dataclass(frozen=True)
+class SelfNormalized(Frequentist):
+    r"""F + (ξ/√λ) √(log det(V/λ) + 2 log(1/δ)), valid at all steps at once for any λ > 0.
+
+    Tighter than `IGP` and `KernelUCB`. Source: Abbasi-Yadkori et al. 2011, Thm 2 (linear, OFUL); for kernels Whitehouse et al.
+    2023, by whom GP-UCB with λ = `matern_regularization` has regret Õ(T^((ν+2d)/(2ν+2d))) for Matérn kernels (Thm 2).
+    """
+
+    _reads: ClassVar[frozenset[str]] = frozenset()
+
+    def __call__(self, progress: Progress) -> Tensor:
+        """Grows with the information gained."""
+        gain = progress.log_det + 2 * self._log_inverse_delta
+        return self._bound(progress) + self.noise_std / math.sqrt(self.regularization) * gain.sqrt()
+
+
+@dataclass(frozen=True)
+class MartingaleMixture(Frequentist):
+    r"""√(F² + (ξ²/λ)(log det(V/λ) + 2 log(1/δ))), valid at all steps at once for any λ > 0, exact posterior, prior mean 0.
+
+    The root of a sum where `SelfNormalized` is a sum of roots. A mixture of the likelihoods of GP(0, (ξ²/λ) k) bounds
+    Σ (y − f)² around the true f (Ville); with |f| ≤ F that is an ellipsoid in which the data's own terms cancel.
+    Source: Flynn & Reeb 2024, the analytic bound with α = λ and covariance scale c = ξ²/λ.
+    """
+
+    _reads: ClassVar[frozenset[str]] = frozenset()
+
+    def __call__(self, progress: Progress) -> Tensor:
+        """Grows with the information gained."""
+        gain = progress.log_det + 2 * self._log_inverse_delta
+        bound = self._bound(progress)
+        return (bound * bound + self.noise_std**2 / self.regularization * gain).sqrt()
+
+
+def matern_regularization(nu: float, dim: int, horizon: int, noise_std: float = 1.0) -> float:
+    """λ = ξ² T^(d/(2ν+2d)), the regularization tied to the horizon under which GP-UCB with `SelfNormalized` is sublinear.
+
+    Far larger than ξ², which explores less in practice. Source: Whitehouse et al. 2023, Thm 2, with the eigenvalue decay
+    β = (2ν+d)/d of a Matérn kernel on d features.
+    """
+    require(math.isfinite(nu) and nu > 0, f"nu must be finite and > 0, got {nu}.")
+    require(dim >= 1 and horizon >= 1, f"dim and horizon must be at least 1, got {dim} and {horizon}.")
+    return noise_std**2 * float(horizon) ** (dim / (2 * nu + 2 * dim))
+
+
+@dataclass(frozen=True)
+class SketchedOFUL(Frequentist):
+    r"""F max(1, ε − 1) + (ξ/√λ) √(1 + ε) √(log det(V̂/λ) + d log(1 + ε) + 2 log(1/δ)), ε = ρ/λ.
+
+    For V̂ = SᵀS + λI with V̂ ⪯ V ⪯ V̂ + ρI and the mean zᵀV̂⁻¹Zᵀs, so V ⪯ (1 + ε)V̂: the noise term is that of
+    `SelfNormalized` times √(1 + ε), with det V ≤ (1 + ε)^d det V̂, and the bias is at most |V − V̂ − λI| F/√λ with
+    −λI ⪯ V − V̂ − λI ⪯ (ρ − λ)I. Nowhere wider than the paper, which bounds log det(V̂/λ) by m log(1 + tL²/(mλ)) and
+    the bias by F(1 + ε). With ε = 0 it is `SelfNormalized`. Source: Kuzborskij et al. 2019, the sketched ellipsoid.
+    """
+
+    _reads: ClassVar[frozenset[str]] = frozenset()
+
+    def __call__(self, progress: Progress) -> Tensor:
+        """Grows with the information gained and with what the sketch lost."""
+        epsilon = progress.sketch_loss / self.regularization
+        inside = progress.log_det + progress.dim * epsilon.log1p() + 2 * self._log_inverse_delta
+        noise = self.noise_std / math.sqrt(self.regularization) * ((1 + epsilon) * inside).sqrt()
+        return self._bound(progress) * (epsilon - 1).clamp_min(1) + noise

@@ -47,7 +47,7 @@ def test_the_optimum_between_arms_is_found(name: str):
         assert torch.equal(bandit.ask().points, selection.points)
         assert torch.equal(bandit.arms[selection.index], selection.points)
         bandit.tell(selection, f(selection.points))
-    assert float(f(bandit.best().points)) > float(f(START).max()) / 5, "of regret, at most a fifth of the best start's"
+    assert float(f(bandit.best().points)) > float(f(START).max())
     assert len(bandit.arms) == len(START) + 25
 
 
@@ -68,7 +68,8 @@ def test_further_points_are_pending_for_each_other():
     distance = torch.cdist(selection.points, selection.points) + 9 * torch.eye(4)
     assert float(distance.min()) > 0.1
     bandit.tell(selection, f(selection.points))
-    assert bandit.counts.sum() == 4
+    assert bandit.pulls == 4
+    assert bandit.counts[30:].tolist() == [1.0] * 4
 
 
 def test_rows_have_points_of_their_own():

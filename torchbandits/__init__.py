@@ -11,6 +11,7 @@ from torchbandits.history import History
 from torchbandits.policies import (
     batch_bkb,
     bkb,
+    bpe,
     compressed_gp,
     epsilon_greedy,
     gp_bucb,
@@ -19,6 +20,7 @@ from torchbandits.policies import (
     pi_gp_ucb,
     regularized_evolution,
     rff_ucb,
+    sup_kernel_ucb,
     thompson_sampling,
     uniform,
 )
@@ -39,6 +41,7 @@ __all__ = [
     "__version__",
     "batch_bkb",
     "bkb",
+    "bpe",
     "compressed_gp",
     "environments",
     "epsilon_greedy",
@@ -51,6 +54,7 @@ __all__ = [
     "rff_ucb",
     "run",
     "starts",
+    "sup_kernel_ucb",
     "thompson_sampling",
     "uniform",
     "widths",

@@ -2,7 +2,7 @@ r"""Confidence widths: what multiplies the posterior standard deviation, always.
 
 Each is a frozen, pure function of `Progress`. Formulas that their authors state for √leverage are divided by √λ. Pick
 `PracticalBKB` / `PracticalBBKB` to run what the papers' experiments run, `BKB`, `BBKB`, `IGP`, `KernelUCB` for the
-theorems, `Constant` or `Scaled` to tune.
+theorems (`FixedDesign` for those that look at rewards only between phases), `Constant` or `Scaled` to tune.
 """
 
 from __future__ import annotations
@@ -234,3 +234,21 @@ class PracticalBBKB(_Frequentist):
         """Grows with the batched information gain."""
         inside = self.ratio_threshold * progress.batched_log_det + self._log_inverse_delta
         return self._bound(progress) + self.noise_std / math.sqrt(self.regularization) * inside.sqrt()
+
+
+@dataclass(frozen=True)
+class FixedDesign(_Frequentist):
+    r"""F + (ξ/√λ) √(2 log(nA/δ)): for posteriors of pulls that were chosen without a look at their rewards.
+
+    A bound from one side then fails with probability at most δ/(nA); n (`statements`) are made of each of the A arms.
+    Source: Vakili et al. 2021, Thm 1, with a union bound over a finite set.
+    """
+
+    _reads: ClassVar[frozenset[str]] = frozenset()
+
+    statements: int = 1
+
+    def __call__(self, progress: Progress) -> Tensor:
+        """The same at every step: nothing was adapted, so no information gain comes in."""
+        spread = math.sqrt(2 * (math.log(self.statements * progress.num_arms) + self._log_inverse_delta))
+        return torch.full_like(progress.pulls, self.noise_std / math.sqrt(self.regularization) * spread) + self._bound(progress)

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from torchbandits.policies.base import Policy, State
 from torchbandits.policies.batch_bkb import batch_bkb
 from torchbandits.policies.bkb import bkb
+from torchbandits.policies.bpe import bpe
 from torchbandits.policies.catalogue import CATALOGUE, Entry, markdown_table
 from torchbandits.policies.composed import Composed
 from torchbandits.policies.compressed_gp import compressed_gp
@@ -15,6 +16,7 @@ from torchbandits.policies.igp_ucb import igp_ucb
 from torchbandits.policies.pi_gp_ucb import pi_gp_ucb
 from torchbandits.policies.regularized_evolution import regularized_evolution
 from torchbandits.policies.rff_ucb import rff_ucb
+from torchbandits.policies.sup_kernel_ucb import sup_kernel_ucb
 from torchbandits.policies.thompson_sampling import thompson_sampling
 from torchbandits.policies.uniform import uniform
 
@@ -28,6 +30,7 @@ __all__ = [
     "State",
     "batch_bkb",
     "bkb",
+    "bpe",
     "compressed_gp",
     "epsilon_greedy",
     "gp_bucb",
@@ -38,6 +41,7 @@ __all__ = [
     "registry",
     "regularized_evolution",
     "rff_ucb",
+    "sup_kernel_ucb",
     "thompson_sampling",
     "uniform",
 ]

@@ -28,6 +28,8 @@ class State(nn.Module):
         generators: One CPU generator a batch row; held and advanced.
 
     Buffer: `told` `batch_shape`, pulls told, those included that the policy's memory dropped.
+
+    A policy that works in phases gives it an `inner` state, saved and restored with it: what some of the pulls alone taught.
     """
 
     told: Tensor
@@ -52,6 +54,7 @@ class State(nn.Module):
         self._changing: tuple[nn.Module, ...] = ()
         self.opening = True  # whether first picks may be left: a fact that is found again after loading
         self.draws: PosteriorDraws | None = None
+        self.inner: State | None = None
         self.counts_batches = True  # whether somebody reads the batched log-determinants
         self.rows, self.records, self.table, self.generators = rows, records, table, tuple(generators)
         device = rows.arms.device
@@ -99,6 +102,8 @@ class State(nn.Module):
     def forget_derived_(self) -> None:
         """Drop what was derived from the state, before it changes."""
         self.known_width = self.known_marginals = self.known_upper = None
+        if self.inner is not None:
+            self.inner.forget_derived_()
 
     @property
     def tabulated(self) -> bool:
@@ -195,6 +200,7 @@ class State(nn.Module):
         generators = [g.get_state() for g in self.generators] if draws else []
         posterior = None if isinstance(self.records, Statistics) else self.records.snapshot()
         table = self.table.snapshot() if self.table is not None else None
+        inner = self.inner.snapshot(draws=False) if self.inner is not None else None
 
         def restore() -> None:
             self.forget_derived_()
@@ -206,6 +212,8 @@ class State(nn.Module):
                 posterior()
             if table is not None:
                 table()
+            if inner is not None:
+                inner()
 
         return restore
 

@@ -1,0 +1,122 @@
+"""What the policies that work in phases share: the posterior of all pulls, and within it those of some of them."""
+
+from __future__ import annotations
+
+from abc import ABC
+from dataclasses import dataclass
+
+import gpytorch
+import torch
+from torch import Tensor
+
+from torchbandits.arms import ArmRows
+from torchbandits.errors import ArgumentError, NumericalError, require
+from torchbandits.policies.base import Policy, State
+from torchbandits.policies.composed import Composed
+from torchbandits.types import Arms, Generators, Picks, Pulls
+
+
+@dataclass(frozen=True)
+class Phased(Policy, ABC):
+    """A policy that chooses by posteriors of some of the pulls each, whose choice did not depend on their rewards.
+
+    `State.inner` is what those pulls taught, a state of the same engine: one posterior a batch row, or one a level (the first
+    dimension) and batch row. `State.records` and `State.table` are the exact posterior of all pulls, as for `gp_ucb`: what
+    the bandit shows and recommends with.
+
+    Args:
+        engine: Kernel, λ and width of all these posteriors.
+        horizon: T, pulls to come.
+    """
+
+    engine: Composed
+    horizon: int
+
+    def __post_init__(self) -> None:
+        whole = isinstance(self.horizon, int) and not isinstance(self.horizon, bool)
+        require(whole and self.horizon >= 1, f"horizon must be a whole number ≥ 1, got {self.horizon!r}.")
+
+    @property
+    def kernel(self) -> gpytorch.kernels.Kernel:
+        """Of all posteriors."""
+        return self.engine.kernel
+
+    @property
+    def draws_on_update(self) -> bool:
+        """False: nothing is drawn."""
+        return False
+
+    def begin(self, arms: Arms, generators: Generators, batch_shape: torch.Size, levels: tuple[int, ...] = ()) -> State:
+        """A fresh state with an inner one of batch shape `(*levels, *batch_shape)`."""
+        state = self.engine.init(arms, generators, batch_shape)
+        state.inner = self.engine.init(arms, generators, torch.Size((*levels, *batch_shape)))
+        return state
+
+    @torch.no_grad()
+    def width(self, state: State) -> Tensor:
+        """What multiplies the standard deviation of each phase, `batch_shape`."""
+        return self.engine.width(state)
+
+    def marginals(self, state: State) -> tuple[Tensor, Tensor]:
+        """Mean of every arm, and width times its standard deviation, of a state or an inner one, reward units."""
+        std = (self.engine.regularization * state.arm_leverage()).sqrt()
+        return state.arm_mean(), self.engine.width(state).unsqueeze(-1) * std
+
+    def learn(self, state: State, pulls: Pulls) -> None:
+        """Add pulls to the posterior of all pulls.
+
+        Raises:
+            NumericalError: If a mean is not finite any more.
+        """
+        self.engine.update(state, pulls)
+        require(
+            bool(torch.isfinite(state.arm_mean()).all()),
+            "the posterior mean is not finite; the pulls were not learned. Check the size of the rewards and the kernel's "
+            "hyper-parameters, or use a larger λ.",
+            NumericalError,
+        )
+
+    def learn_inner(self, state: State, pulls: Pulls, index: Picks, counted: Tensor) -> None:
+        """Add the marked pulls (`... x q` booleans, of entries `... x q`) to the inner posteriors."""
+        inner = inner_of(state)
+        counts, sums, squares = (torch.where(counted, x, 0.0) for x in (pulls.counts, pulls.sums, pulls.squares))
+        self.engine.update(inner, Pulls(counts, sums, squares, index=torch.where(counted, index, -1), mask=counted))
+        inner.add_told_(counts)
+
+
+def inner_of(state: State) -> State:
+    """The inner state of a policy that works in phases."""
+    assert state.inner is not None
+    return state.inner
+
+
+def restart_(state: State, over: Tensor) -> None:
+    """Back to the prior in the marked batch rows (`batch_shape` booleans). Cost: a sweep over the arms."""
+    assert state.table is not None
+    state.forget_derived_()
+    state.rows.clear_(state.statistics, over)
+    state.posterior.invalidate_()
+    state.table.sweep_()
+    state.posterior.invalidate_()  # the factors of the sweep would have to be kept up to date
+    for name in ("told", "log_det", "batched_log_det", "batched_log_det_3"):
+        state._buffers[name] = getattr(state, name).masked_fill(over, 0.0)
+
+
+def on_offer(rows: ArmRows, available: Tensor | None) -> Tensor:
+    """Arms that may be picked, `batch_shape x A`; of exact duplicates the first.
+
+    Raises:
+        ArgumentError: If there is none in a batch row.
+    """
+    offered = rows.offered(available)
+    if offered is None:
+        return torch.ones_like(rows.row_of_arm, dtype=torch.bool)
+    if not bool(offered.any(dim=-1).all()):
+        raise ArgumentError("no arm is on offer in at least one batch row: `available` must have a True in each.")
+    return offered.expand_as(rows.row_of_arm)
+
+
+def capped(state: State, most: Tensor | int, limit: Tensor | None) -> Tensor:
+    """Most picks of each row, `batch_shape` whole numbers: `most`, and never more than `limit`."""
+    room = torch.as_tensor(most, device=state.log_det.device).long().expand(state.rows.batch_shape)
+    return room if limit is None else torch.minimum(room, limit.to(room))

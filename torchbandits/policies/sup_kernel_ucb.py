@@ -169,7 +169,7 @@ def sup_kernel_ucb(
 
     .. math::
         w\sigma_s \le 1/\sqrt T \text{ on } \hat A:\ & \text{pick } \arg\max_{\hat A} u_s \\
-        w\sigma_s \le 2^{-s} \text{ on } \hat A:\ & \hat A \leftarrow \{u_s \ge \max_{\hat A} u_s - 2^{1-s}\},\ s \leftarrow s + 1 \\
+        w\sigma_s \le 2^{-s}:\ & \hat A \leftarrow \{u_s \ge \max_{\hat A} u_s - 2^{1-s}\},\ s \leftarrow s + 1 \\
         \text{else:}\ & \text{pick } \arg\max_{\hat A} w\sigma_s \text{, which joins level } s
 
     from s = 1 and all arms on offer, with S = ⌈½ log₂ T⌉ (the paper's ⌈log T⌉ would leave levels that no pick can reach).

@@ -209,9 +209,9 @@ def bpe(
     so `ask` returns all that is left of it, and the width w need not pay for adaptivity.
 
     Every pull that is told of an arm that is alive counts towards the batch, asked for or not; pulls of other arms and
-    history (`observe`) only enter the posterior of all pulls, which the bandit shows. For a pick that is forgotten, the arm of
-    the largest variance then is asked. Where no survivor is on offer, the arm on offer of the highest upper bound is picked; after T pulls the
-    survivor of the highest posterior mean.
+    history (`observe`) only enter the posterior of all pulls, which the bandit shows. A pick that is forgotten is made up for,
+    by the arm of the largest variance then. Where no survivor is on offer, the arm on offer of the highest upper bound is
+    picked; after T pulls the survivor of the highest posterior mean. The certificate is that of the last batch that is over.
 
     Args:
         kernel: Kernel of the RKHS that holds the expected reward.

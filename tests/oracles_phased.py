@@ -37,8 +37,8 @@ def _half(K: Array, pulls: Sequence[int], lam: float) -> tuple[Array, Array, lis
 
 
 def near_best(values: Array) -> list[int]:
-    """The indices of the values that rounding can't tell from the best."""
-    return np.flatnonzero(values >= values.max() - 1e-8 * abs(values.max())).tolist()
+    """The indices of the values that can't be told from the best: reward units, for prior deviations of order 1."""
+    return np.flatnonzero(values >= values.max() - 1e-8 * max(abs(values.max()), 1)).tolist()
 
 
 def fixed_design_width(noise_std: float, norm_bound: float, delta: float, lam: float, events: float) -> float:

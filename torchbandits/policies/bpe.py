@@ -14,7 +14,7 @@ from torchbandits.batching import Meter
 from torchbandits.errors import require
 from torchbandits.policies.base import State
 from torchbandits.policies.composed import Composed
-from torchbandits.policies.phased import Phased, capped, inner_of, on_offer, restart_
+from torchbandits.policies.phased import Phased, capped, inner_of, on_offer, preference, restart_
 from torchbandits.types import Arms, Evidence, Generators, Pulls, Selection
 from torchbandits.widths import FixedDesign, Width
 
@@ -155,8 +155,8 @@ class BatchedPureExploration(Phased):
         assert inner.table is not None
         counts = torch.where(survivors_of(state).alive.gather(-1, pending.clamp_min(0)) & (pending >= 0), counts, 0.0)
         leaders = min(_LEADERS, max(1, int(candidates.sum(dim=-1).max())))
-        mean, width = torch.zeros_like(inner.table.leverage), torch.ones_like(inner.told)
-        lookahead = Lookahead(inner.table, mean, width, candidates, (pending, counts), None, leaders)
+        width = torch.ones_like(inner.told)
+        lookahead = Lookahead(inner.table, preference(inner), width, candidates, (pending, counts), None, leaders)
         index = lookahead.pick(Meter(lookahead, math.inf, scale=0.0), room)
         return _filled(index, candidates.byte().argmax(dim=-1), room)  # where no variance is left, any candidate will do
 

@@ -15,6 +15,8 @@ from torchbandits.policies.base import Policy, State
 from torchbandits.policies.composed import Composed
 from torchbandits.types import Arms, Generators, Picks, Pulls
 
+_SLOPE = 1e-9  # of the largest prior deviation: more than rounding, and too little to matter
+
 
 @dataclass(frozen=True)
 class Phased(Policy, ABC):
@@ -88,6 +90,15 @@ def inner_of(state: State) -> State:
     """The inner state of a policy that works in phases."""
     assert state.inner is not None
     return state.inner
+
+
+def preference(state: State) -> Tensor:
+    """Falls slowly with the index, `batch_shape x A`, reward units: added to deviations, it has the lowest of equal arms picked
+    whatever rounding does. The last two survivors, say, are equal after every second pull."""
+    assert state.table is not None
+    A, shape = state.rows.num_arms, state.told.shape
+    place = torch.arange(A, dtype=torch.float64, device=state.told.device) / A
+    return (-_SLOPE * state.table.kappa2.sqrt().unsqueeze(-1) * place).expand(*shape, A)
 
 
 def restart_(state: State, over: Tensor) -> None:

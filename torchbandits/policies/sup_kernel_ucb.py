@@ -13,7 +13,7 @@ from torch import Tensor
 from torchbandits.arms import FullSweep, best_arm
 from torchbandits.policies.base import State
 from torchbandits.policies.composed import Composed
-from torchbandits.policies.phased import Phased, capped, inner_of, on_offer
+from torchbandits.policies.phased import Phased, capped, inner_of, on_offer, preference
 from torchbandits.types import Arms, Evidence, Generators, PickMask, Picks, Pulls, Selection
 from torchbandits.widths import FixedDesign, Width
 
@@ -38,7 +38,7 @@ class Descent:
         none = width.new_zeros(*width.shape, 0)
         self._sweep = FullSweep(inner.table, None, (none.long(), none))
         self._mean, self._width = mean, width.unsqueeze(-1) * inner.posterior.regularization**0.5
-        self._fine = horizon**-0.5
+        self._fine, self._preference = horizon**-0.5, preference(inner)
 
     def walk(self, candidates: PickMask, own: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """The pick of each row, the level whose pulls it joins, and the score by which it was picked, `batch_shape` each.
@@ -62,7 +62,7 @@ class Descent:
             fine = open_ & (widest <= self._fine)
             tested = widest if own is None else spread[s].gather(-1, own.clamp_min(0).unsqueeze(-1)).squeeze(-1)
             rough = open_ & ~fine & (tested > coarse)
-            for decided, values in ((fine, upper), (rough, w)):
+            for decided, values in ((fine, upper), (rough, w + self._preference[s])):
                 arm, score = torch.where(decided, best_arm(values), arm), torch.where(decided, values.amax(dim=-1), score)
             level, open_ = torch.where(rough, s, level), open_ & ~fine & ~rough
             if not bool(open_.any()):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 import torch
 from problems import BOUNDED, COMMON, DELTA, NOISE_STD, NORM_BOUND, Problem, generator, kernel_pair, rbf
 from test_laws import same
+from test_registry_state import Interrupted, Interruption
 from tolerances import VARIANCE, Tolerance, assert_close
 from torch import Tensor
 
@@ -415,6 +417,33 @@ def test_saved_in_the_middle_of_a_batch_it_continues_alike(name: str):
     resumed.load_state_dict(bandit.state_dict())
     assert play(bandit, problem, 60) == play(resumed, problem, 60)
     assert same(bandit.state_dict(), resumed.state_dict())
+
+
+@pytest.mark.usefixtures("annotations_not_enforced")
+def test_the_end_of_a_batch_that_fails_in_the_middle_leaves_no_trace():
+    """Elimination and the new start are undone with the rest, whatever torch call fails."""
+    bandit, problem = small()
+    play(bandit, problem, 8)
+    opened = bandit.ask()
+    rewards, twin = problem.rewards(8, opened.index), copy.deepcopy(bandit)
+    before = bandit.state_dict()
+    with Interruption(math.inf) as counting:
+        twin.tell(opened, rewards)
+    assert counted(twin) == 0
+    failed = 0
+    for at in np.linspace(1, counting.calls - 1, 25).astype(int):
+        try:
+            with Interruption(at):
+                bandit.tell(opened, rewards)
+        except Interrupted:
+            failed += 1
+            assert same(before, bandit.state_dict()), f"call {at} of {counting.calls}"
+        else:
+            break
+    assert failed >= 20
+    if int(bandit.pulls) == 8:
+        bandit.tell(opened, rewards)
+    assert play(bandit, problem, 60) == play(twin, problem, 60)
 
 
 @pytest.mark.parametrize("name", ["bpe", "sup_kernel_ucb"])

@@ -33,6 +33,12 @@ OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
     "compressed_gp": {"": COMMON, "ei": COMMON | {"acquisition": "ei"}, "pi": COMMON | {"acquisition": "pi"}},
     "mini_gp_ucb": {"": BOUNDED | {"ratio_threshold": 1.5}, "ei": BOUNDED | {"acquisition": "ei"}},
     "pi_gp_ucb": {"": BOUNDED | {"nu": 1.5, "horizon": 100}},
+    "bpe": {
+        "": BOUNDED | {"horizon": 100},
+        "a few batches": COMMON | {"horizon": 30, "width": tb.widths.Constant(1.0)},
+        "two at once": COMMON | {"horizon": 12, "width": tb.widths.Constant(0.5), "max_batch_size": 2},
+    },
+    "sup_kernel_ucb": {"": BOUNDED | {"horizon": 100}, "narrow": COMMON | {"horizon": 9, "width": tb.widths.Constant(0.6)}},
     "thompson_sampling": {
         "": BOUNDED,
         "nystrom": BOUNDED | {"embedding": "nystrom"},

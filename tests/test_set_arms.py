@@ -6,7 +6,7 @@ import numpy as np
 import oracles
 import pytest
 import torch
-from contract import ARMS, PROBLEM, Case, every_policy, everything, proceed
+from contract import ARMS, CASES, PROBLEM, Case, every_policy, everything, proceed
 from problems import BOUNDED, COMMON, Problem, generator, kernel_pair, rbf
 from test_laws import differences
 
@@ -14,6 +14,7 @@ import torchbandits as tb
 from torchbandits import errors
 
 POOL = Problem(seed=11, a=400)
+BOUND = {"bpe", "sup_kernel_ucb"}  # arms are discarded for good: set_arms_ raises UnsupportedError
 MAKERS = {
     "gp_ucb": lambda kernel: tb.gp_ucb(kernel, **COMMON),
     "estimated mean": lambda kernel: tb.igp_ucb(kernel, prior_mean="estimate", **BOUNDED),
@@ -22,6 +23,8 @@ MAKERS = {
     "batch_bkb": lambda kernel: tb.batch_bkb(kernel, max_batch_size=4, **BOUNDED),
     "thompson_sampling": lambda kernel: tb.thompson_sampling(kernel, **BOUNDED),
 }
+
+movable = pytest.mark.parametrize("case", [case for case in CASES if case.name not in BOUND], ids=str)
 
 
 def expected(bandit: tb.Bandit, kernel: oracles.KernelFunction, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -84,7 +87,7 @@ def test_masks_and_new_arms_leave_what_the_statistics_say(name: str):
     np.testing.assert_allclose(lam * state.arm_leverage().numpy(), variance[here], atol=1e-10)
 
 
-@every_policy
+@movable
 def test_the_same_arms_again_change_nothing(case: Case):
     bandit, twin = case.bandit(pulls=12), case.bandit(pulls=12)
     best, counts, before = bandit.best(3), bandit.counts, everything(bandit)
@@ -99,7 +102,7 @@ def test_the_same_arms_again_change_nothing(case: Case):
         assert proceed(bandit, 12) == proceed(twin, 12)
 
 
-@every_policy
+@movable
 @pytest.mark.parametrize("rows", [0, 2])
 def test_arms_go_and_come_back(case: Case, rows: int):
     """Half of the arms, in another order, and then all of them: counts and recommendations follow the points."""
@@ -150,7 +153,13 @@ def test_what_can_not_be_taken_changes_nothing(case: Case):
     assert torch.equal(bandit.ask().index, opened.index)
 
 
-def test_bound_neighbours_and_boxes_say_so():
+def test_bound_neighbours_boxes_and_phases_say_so():
+    for case in (case for case in CASES if case.name in BOUND):
+        bandit = case.bandit(pulls=5)
+        before = everything(bandit)
+        with pytest.raises(errors.UnsupportedError, match="observe"):
+            bandit.set_arms_(PROBLEM.tensor)
+        assert differences(before, everything(bandit)) == []
     neighbors = torch.zeros(ARMS, 1, dtype=torch.int64)
     bandit = tb.Bandit(tb.regularized_evolution(population=3, tournament=2, neighbors=neighbors), PROBLEM.tensor)
     with pytest.raises(errors.UnsupportedError, match="neighbours"):

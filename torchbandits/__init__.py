@@ -12,6 +12,7 @@ from torchbandits.history import History
 from torchbandits.policies import (
     batch_bkb,
     bkb,
+    bpe,
     cbrap,
     compressed_gp,
     epsilon_greedy,
@@ -25,6 +26,7 @@ from torchbandits.policies import (
     regularized_evolution,
     rff_ucb,
     soful,
+    sup_kernel_ucb,
     thompson_sampling,
     uniform,
 )
@@ -46,6 +48,7 @@ __all__ = [
     "__version__",
     "batch_bkb",
     "bkb",
+    "bpe",
     "cbrap",
     "compressed_gp",
     "diagnostics",
@@ -64,6 +67,7 @@ __all__ = [
     "run",
     "soful",
     "starts",
+    "sup_kernel_ucb",
     "thompson_sampling",
     "uniform",
     "widths",

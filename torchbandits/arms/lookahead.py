@@ -47,6 +47,8 @@ class Lookahead:
         pending: `batch_shape x p` arms already picked and not told (−1 where padded), with their counts.
         max_pulls: Most picks of one arm in the batch, or None.
         price: `batch_shape x A`, multiplies the standard deviation of each arm besides, > 0; None for 1.
+        leaders: Most arms that are kept up to date pick by pick, k. Few are best where few compete; picks by variance alone
+            spread over all arms, and are fastest with as many leaders as arms while these number a thousand.
     """
 
     def __init__(
@@ -58,6 +60,7 @@ class Lookahead:
         pending: tuple[Tensor, Tensor],
         max_pulls: int | None,
         price: Tensor | None = None,
+        leaders: int = _LEADERS,
     ) -> None:
         self.table, self.batch_shape = table, mean.shape[:-1]
         self.num_rows, A = self.batch_shape.numel(), mean.shape[-1]
@@ -68,7 +71,7 @@ class Lookahead:
         self.offered = None if offered is None else offered.expand(*self.batch_shape, A).reshape(-1, A)
         self.index = pending[0].reshape(self.num_rows, -1)
         self.counts = pending[1].reshape(self.num_rows, -1)
-        self.max_pulls = max_pulls
+        self.max_pulls, self._most_leaders = max_pulls, leaders
         self.score = self._scores(self.mean, self.leverage, self.scale)
         if self.offered is not None:
             self.score = self.score.masked_fill(~self.offered, -torch.inf)
@@ -152,7 +155,7 @@ class Lookahead:
 
     def _refresh(self, active: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Leaders in order of index (`rows x k`) with current leverage and covariance, and the place of the next pick."""
-        k = min(_LEADERS, self.score.shape[-1])
+        k = min(self._most_leaders, self.score.shape[-1])
         conditioned = self.conditioning()
         if conditioned is None:
             first = best_arm(self.score)

@@ -138,6 +138,13 @@ class ArmRows(nn.Module):
         self._extend(torch.full_like(rows, -1), rows)
         records.add_(rows, counts, sums, squares)
 
+    def clear_(self, statistics: Statistics, over: Tensor) -> None:
+        """Forget the pulls of the marked batch rows (`batch_shape` booleans), here and in the statistics."""
+        statistics.clear_(over)
+        marked = over.unsqueeze(-1)
+        self._buffers["row_of_arm"] = self.row_of_arm.masked_fill(marked, -1)
+        self._buffers["arm_of_row"] = self.arm_of_row[..., : statistics.size].masked_fill(marked, -1)
+
     def _extend(self, index: Tensor, rows: Tensor) -> None:
         size = max(int(rows.max()) + 1, self.arm_of_row.shape[-1])
         grown = nn.functional.pad(self.arm_of_row, (0, size - self.arm_of_row.shape[-1] + 1), value=-1)

@@ -32,7 +32,7 @@ class FullSweep:
         self._closed = None if offered is None else ~offered
         index, counts = pending
         if index.shape[-1]:
-            self._hallucinate(index, torch.where(index >= 0, counts, 0.0))
+            self.hallucinate(index, counts)
 
     def pick(self, score: Callable[[Tensor], Tensor], remaining: Tensor) -> Tensor:
         """Up to `remaining` (`batch_shape`) arms of the highest score, `batch_shape x q`, −1 where padded.
@@ -55,11 +55,12 @@ class FullSweep:
                 break
             arm = torch.where(live, best_arm(values), -1).unsqueeze(-1)
             picks.append(arm)
-            self._hallucinate(arm, (arm >= 0).double())
+            self.hallucinate(arm, torch.ones_like(arm, dtype=torch.float64))
         return torch.cat(picks, dim=-1) if picks else torch.empty(*remaining.shape, 0, dtype=torch.int64)
 
-    def _hallucinate(self, index: Tensor, counts: Tensor) -> None:
-        slot = index.clamp_min(0)
+    def hallucinate(self, index: Tensor, counts: Tensor) -> None:
+        """Take pulls of p arms off the leverages, `batch_shape x p` each (index −1 for none). Cost O(A m p)."""
+        slot, counts = index.clamp_min(0), torch.where(index >= 0, counts, 0.0)
         C_pa = self._table.columns_between(slot)[0]
         D = self._directions
         C_pa = C_pa - D.gather(-1, slot.unsqueeze(-2).expand(*D.shape[:-1], slot.shape[-1])).mT @ D

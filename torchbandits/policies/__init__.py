@@ -5,6 +5,7 @@ from collections.abc import Callable
 from torchbandits.policies.base import Policy, State
 from torchbandits.policies.batch_bkb import batch_bkb
 from torchbandits.policies.bkb import bkb
+from torchbandits.policies.bpe import bpe
 from torchbandits.policies.catalogue import CATALOGUE, Entry, markdown_table
 from torchbandits.policies.cbrap import cbrap
 from torchbandits.policies.composed import Composed
@@ -20,6 +21,7 @@ from torchbandits.policies.pi_gp_ucb import pi_gp_ucb
 from torchbandits.policies.regularized_evolution import regularized_evolution
 from torchbandits.policies.rff_ucb import rff_ucb
 from torchbandits.policies.soful import soful
+from torchbandits.policies.sup_kernel_ucb import sup_kernel_ucb
 from torchbandits.policies.thompson_sampling import thompson_sampling
 from torchbandits.policies.uniform import uniform
 
@@ -33,6 +35,7 @@ __all__ = [
     "State",
     "batch_bkb",
     "bkb",
+    "bpe",
     "cbrap",
     "compressed_gp",
     "epsilon_greedy",
@@ -48,6 +51,7 @@ __all__ = [
     "regularized_evolution",
     "rff_ucb",
     "soful",
+    "sup_kernel_ucb",
     "thompson_sampling",
     "uniform",
 ]

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from torchbandits.policies.base import Policy
 from torchbandits.policies.batch_bkb import batch_bkb
 from torchbandits.policies.bkb import bkb
+from torchbandits.policies.bpe import bpe
 from torchbandits.policies.cbrap import cbrap
 from torchbandits.policies.compressed_gp import compressed_gp
 from torchbandits.policies.epsilon_greedy import epsilon_greedy
@@ -25,6 +26,7 @@ from torchbandits.policies.pi_gp_ucb import pi_gp_ucb
 from torchbandits.policies.regularized_evolution import regularized_evolution
 from torchbandits.policies.rff_ucb import rff_ucb
 from torchbandits.policies.soful import soful
+from torchbandits.policies.sup_kernel_ucb import sup_kernel_ucb
 from torchbandits.policies.thompson_sampling import thompson_sampling
 from torchbandits.policies.uniform import uniform
 
@@ -168,6 +170,26 @@ CATALOGUE: tuple[Entry, ...] = (
         kernels="any",
         memory="cells",
         choose="the kernel is Matérn, features are few and the arms fill a box",
+    ),
+    Entry(
+        bpe,
+        paper="Li & Scarlett 2022, Thm 1",
+        guarantee="O*(√(T γ_T)) for f of RKHS norm ≤ Ψ",
+        cost="O(A u) a distinct arm, O(A²) a pick up to 1,024 arms",
+        batch="at most ⌈log₂ log₂ T⌉ + 1 in all",
+        kernels="any",
+        memory="exact",
+        choose="rewards come a few times only, in large batches, and T is known",
+    ),
+    Entry(
+        sup_kernel_ucb,
+        paper="Valko et al. 2013, Thm 1",
+        guarantee="Õ(√(T d̃)) for f of RKHS norm ≤ F and rewards of order 1",
+        cost="O(A u) a level, ½ log₂ T levels",
+        batch="one",
+        kernels="any",
+        memory="exact, and an exact one a level",
+        choose="a row of reference is wanted: the best rate proved, and poor practice",
     ),
     Entry(
         thompson_sampling,

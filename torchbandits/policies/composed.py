@@ -17,7 +17,7 @@ from torchbandits.errors import NonFiniteError, ShapeError, UnsupportedError, re
 from torchbandits.memory import KeepAll, Memory
 from torchbandits.policies.base import Policy, State
 from torchbandits.policies.learning import learn
-from torchbandits.policies.picking import Picker, first_picks, marginals, on_offer, room, upper_bounds, with_first
+from torchbandits.policies.picking import Picker, first_picks, marginals, on_offer, room_for, upper_bounds, with_first
 from torchbandits.posteriors import GaussianProcess
 from torchbandits.scores import UCB, PerCost, PosteriorDraw, Score
 from torchbandits.starts import Start
@@ -154,7 +154,7 @@ class Composed(Policy):
         offered = on_offer(rows, available)
         width = self.width(state)
         rule: BatchRule = self.batch_rule if exactly is None else FixedSize(size=exactly, max_pulls=self.batch_rule.max_pulls)
-        remaining = room(state, rule.max_batch_size, limit)
+        remaining = room_for(state, rule.max_batch_size, limit)
         twins = state.twins() if state.opening or state.draws is not None else ()
         starting = first_picks(state, self.initial, remaining, offered, twins) if state.opening else None
         if starting is not None:

@@ -15,7 +15,7 @@ from torchbandits.arms import TIE, ArmRows, matches
 from torchbandits.embeddings import kernel_diagonal
 from torchbandits.errors import NonFiniteError, NumericalError, ShapeError, UnsupportedError, require
 from torchbandits.policies.base import Policy, State
-from torchbandits.policies.picking import first_picks, on_offer, room, with_first
+from torchbandits.policies.picking import first_picks, on_offer, room_for, with_first
 from torchbandits.posteriors import Domain, PartitionedProcess
 from torchbandits.posteriors.cells import ARM, CELL, DEVIATION, MEAN, RUN, Cells
 from torchbandits.starts import Start
@@ -104,7 +104,7 @@ class PartitionedUCB(Policy):
         pending ones were told, with means and widths frozen. Cost O(A) and O(P²) a further pick."""
         rows = state.rows
         offered = on_offer(rows, available)
-        remaining = room(state, 1 if exactly is None else exactly, limit)
+        remaining = room_for(state, 1 if exactly is None else exactly, limit)
         twins = state.twins() if state.opening else ()
         starting = first_picks(state, self.initial, remaining, offered, twins) if state.opening else None
         if starting is not None:

@@ -22,10 +22,10 @@ def on_offer(rows: ArmRows, available: Tensor | None) -> Tensor | None:
     return offered
 
 
-def room(state: State, most: int | None, limit: Tensor | None) -> Tensor:
-    """Most picks of each row, `batch_shape`."""
+def room_for(state: State, most: Tensor | int | None, limit: Tensor | None) -> Tensor:
+    """Most picks of each row, `batch_shape` whole numbers: `most`, and never more than `limit`."""
     most = torch.iinfo(torch.int32).max if most is None else most
-    left = torch.full(state.rows.batch_shape, most, device=state.log_det.device)
+    left = torch.as_tensor(most, device=state.log_det.device).long().expand(state.rows.batch_shape)
     return left if limit is None else torch.minimum(left, limit.to(left))
 
 

@@ -134,6 +134,14 @@ class Statistics(nn.Module):
         self._buffers["totals"] = self.totals.scatter_add(-2, slot, torch.where(kept, added, 0.0))
         return self
 
+    def clear_(self, over: Tensor) -> Statistics:
+        """Forget all that the marked batch rows (`batch_shape` booleans) hold. Cost O(u d)."""
+        self._buffers["num_rows"] = torch.where(over, 0, self.num_rows)
+        size, marked = int(self.num_rows.max()), over[..., None, None]
+        self._buffers["totals"] = self.totals[..., :size, :].masked_fill(marked, 0.0)
+        self._buffers["points"] = self.points[..., :size, :].masked_fill(marked, 0.0)
+        return self
+
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         for name in ("points", "totals"):
             if prefix + name in state_dict:  # sizes follow the data

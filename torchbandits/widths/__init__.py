@@ -2,13 +2,15 @@ r"""Confidence widths: what multiplies the posterior standard deviation, always.
 
 Each is a frozen, pure function of `Progress`. Formulas that their authors state for √leverage are divided by √λ. Pick
 `PracticalBKB` / `PracticalBBKB` to run what the papers' experiments run, `BKB`, `BBKB`, `IGP`, `KernelUCB`, `SketchedOFUL` for
-the theorems, `MartingaleMixture` for the tightest that holds for an exact posterior, `Constant` or `Scaled` to tune.
+the theorems, `MartingaleMixture` for the tightest that holds for an exact posterior, `FixedDesign` where rewards are
+looked at between phases only, `Constant` or `Scaled` to tune.
 """
 
 from torchbandits.widths.base import Constant, Scaled, Width
 from torchbandits.widths.budgeted import BBKB, BKB, PracticalBBKB, PracticalBKB
 from torchbandits.widths.information import (
     IGP,
+    FixedDesign,
     KernelUCB,
     MartingaleMixture,
     SelfNormalized,
@@ -22,6 +24,7 @@ __all__ = [
     "BKB",
     "IGP",
     "Constant",
+    "FixedDesign",
     "KernelUCB",
     "MartingaleMixture",
     "PracticalBBKB",

@@ -103,3 +103,21 @@ class SketchedOFUL(Frequentist):
         inside = progress.log_det + progress.dim * epsilon.log1p() + 2 * self._log_inverse_delta
         noise = self.noise_std / math.sqrt(self.regularization) * ((1 + epsilon) * inside).sqrt()
         return self._bound(progress) * (epsilon - 1).clamp_min(1) + noise
+
+
+@dataclass(frozen=True)
+class FixedDesign(Frequentist):
+    r"""F + (ξ/√λ) √(2 log(nA/δ)): for posteriors of pulls that were chosen without a look at their rewards.
+
+    A bound from one side then fails with probability at most δ/(nA); n (`statements`) are made of each of the A arms.
+    Source: Vakili et al. 2021, Thm 1, with a union bound over a finite set.
+    """
+
+    _reads: ClassVar[frozenset[str]] = frozenset()
+
+    statements: int = 1
+
+    def __call__(self, progress: Progress) -> Tensor:
+        """The same at every step: nothing was adapted, so no information gain comes in."""
+        spread = math.sqrt(2 * (math.log(self.statements * progress.num_arms) + self._log_inverse_delta))
+        return torch.full_like(progress.pulls, self.noise_std / math.sqrt(self.regularization) * spread) + self._bound(progress)

@@ -1,0 +1,239 @@
+"""BPE: a few long batches that only explore, and between them elimination."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import gpytorch
+import torch
+from torch import Tensor, nn
+
+from torchbandits.arms import Lookahead, best_arm
+from torchbandits.batching import Meter
+from torchbandits.errors import require
+from torchbandits.policies.base import State
+from torchbandits.policies.composed import Composed
+from torchbandits.policies.phased import Phased, inner_of, offers, preference, restart_
+from torchbandits.policies.picking import room_for
+from torchbandits.types import Arms, Evidence, Generators, Pulls, Selection
+from torchbandits.widths import FixedDesign, Width
+
+_LEADERS = 1024  # picks by variance spread over all arms: with all of them leaders, a pick costs one pass over the covariance
+
+
+def batch_lengths(horizon: int) -> tuple[int, ...]:
+    """N_1, N_2, … with N_i = ⌈√(T N_{i−1})⌉ and N_0 = 1, the last one cut so that they add up to the horizon T."""
+    lengths, last, left = [], 1, horizon
+    while left:
+        last = math.isqrt(horizon * last - 1) + 1
+        lengths.append(min(last, left))
+        left -= lengths[-1]
+    return tuple(lengths)
+
+
+class Survivors(nn.Module):
+    """How far elimination has come.
+
+    Args:
+        alive: `batch_shape x A` booleans, arms that no batch has discarded.
+        upper: `batch_shape`, reward units: no arm is better.
+        lower: `batch_shape`, reward units: some arm is at least as good.
+
+    Buffers, replaced and never written in place: these, and `batch` `batch_shape`, batches that are over.
+    """
+
+    alive: Tensor
+    upper: Tensor
+    lower: Tensor
+    batch: Tensor
+
+    def __init__(self, alive: Tensor, upper: Tensor, lower: Tensor) -> None:
+        super().__init__()
+        for name, value in (("alive", alive), ("upper", upper), ("lower", lower)):
+            self.register_buffer(name, value)
+        self.register_buffer("batch", torch.zeros_like(upper, dtype=torch.int64))
+
+    def eliminate_(self, mean: Tensor, spread: Tensor, over: Tensor) -> None:
+        """Discard the arms whose upper bound is below the best lower bound, in the batch rows whose batch is over.
+
+        Args:
+            mean: `batch_shape x A`, of the batch.
+            spread: `batch_shape x A`, width times standard deviation.
+            over: `batch_shape` booleans.
+        """
+        upper = (mean + spread).masked_fill(~self.alive, -torch.inf)
+        lower = (mean - spread).masked_fill(~self.alive, -torch.inf)
+        best = lower.amax(dim=-1)
+        self.alive = self.alive & ((upper >= best.unsqueeze(-1)) | ~over.unsqueeze(-1))
+        self.upper = torch.where(over, torch.minimum(self.upper, upper.amax(dim=-1)), self.upper)
+        self.lower = torch.where(over, torch.maximum(self.lower, best), self.lower)
+        self.batch = self.batch + over
+
+
+@dataclass(frozen=True)
+class BatchedPureExploration(Phased):
+    """Batches of the largest variance among survivors, eliminating between them; see `bpe`.
+
+    Args:
+        max_batch_size: Most picks of one selection.
+    """
+
+    max_batch_size: int | None = None
+
+    def __post_init__(self) -> None:
+        Phased.__post_init__(self)
+        most = self.max_batch_size
+        require(most is None or most >= 1, f"max_batch_size must be at least 1 or None, got {most}.")
+
+    @property
+    def most_picks(self) -> int | None:
+        """`max_batch_size`."""
+        return self.max_batch_size
+
+    @torch.no_grad()
+    def init(self, arms: Arms, generators: Generators, batch_shape: torch.Size) -> State:
+        """A fresh state; all arms are alive. Cost O(A (d + log A))."""
+        state = self.begin(arms, generators, batch_shape)
+        mean, spread = self.marginals(inner_of(state))
+        alive = torch.ones_like(mean, dtype=torch.bool)
+        state.survivors = Survivors(alive, (mean + spread).amax(dim=-1), (mean - spread).amax(dim=-1))
+        return state
+
+    @torch.no_grad()
+    def select(
+        self, state: State, *, limit: Tensor | None = None, available: Tensor | None = None, exactly: int | None = None
+    ) -> tuple[Selection, Evidence]:
+        """What is left of the batch. Cost O(K²) a pick for K survivors up to a thousand, O(A) a pick and more beyond."""
+        rows, inner, survivors = state.rows, inner_of(state), survivors_of(state)
+        offered = offers(rows, available)
+        candidates = survivors.alive & offered
+        lengths = self._length(survivors)
+        resting = lengths.isinf() | ~candidates.any(dim=-1)
+        left = torch.where(resting, 1, (lengths - inner.told).nan_to_num(posinf=0).clamp_min(0).ceil())
+        most = left if self.max_batch_size is None else left.clamp_max(self.max_batch_size)
+        room = room_for(state, most if exactly is None else exactly, limit)
+        index = self._explore(state, candidates, torch.where(resting, 0, room))
+        if bool(resting.any()):
+            index = self._exploit(state, candidates, offered, torch.where(resting, room, 0), index)
+        leverage = inner.arm_leverage().gather(-1, index.clamp_min(0))
+        evidence = Evidence((self.engine.regularization * leverage).sqrt(), leverage, self.width(state))
+        return Selection(rows.points(index), index, index >= 0), evidence
+
+    @torch.no_grad()
+    def update(self, state: State, pulls: Pulls) -> State:
+        """Learn the pulls; those of survivors count towards the batch, and the last of them ends it. Cost O(A u) a distinct
+        arm, and a sweep over the arms where a batch ends."""
+        self.learn(state, pulls)
+        if pulls.history or pulls.index is None:
+            return state
+        assert pulls.mask is not None
+        inner, survivors = inner_of(state), survivors_of(state)
+        index, lengths = state.rows.entry(pulls.index), self._length(survivors)
+        counted = pulls.mask & survivors.alive.gather(-1, index.clamp_min(0)) & lengths.isfinite().unsqueeze(-1)
+        if bool(counted.any()):
+            self.learn_inner(state, pulls, index, counted)
+            over = inner.told >= lengths
+            if bool(over.any()):
+                survivors.eliminate_(*self.marginals(inner), over)
+                restart_(inner, over)
+        return state
+
+    @torch.no_grad()
+    def bounds(self, state: State) -> tuple[Tensor, Tensor]:
+        """As of the last batch that is over: within one, bounds would be looked at too often to hold together."""
+        survivors = survivors_of(state)
+        return survivors.upper, survivors.lower
+
+    def _length(self, survivors: Survivors) -> Tensor:
+        """Length of the batch of each row, `batch_shape`; infinite after the last."""
+        lengths = torch.tensor([*batch_lengths(self.horizon), torch.inf], dtype=torch.float64, device=survivors.batch.device)
+        return lengths[survivors.batch]
+
+    def _explore(self, state: State, candidates: Tensor, room: Tensor) -> Tensor:
+        """Picks of the largest variance given what the batch was told and has pending, `batch_shape x q` (−1 where padded)."""
+        inner, pending, counts = inner_of(state), state.pending_index, state.pending_counts
+        assert inner.table is not None
+        counts = torch.where(survivors_of(state).alive.gather(-1, pending.clamp_min(0)) & (pending >= 0), counts, 0.0)
+        leaders = min(_LEADERS, max(1, int(candidates.sum(dim=-1).max())))
+        width = torch.ones_like(inner.told)
+        lookahead = Lookahead(inner.table, preference(inner), width, candidates, (pending, counts), None, leaders=leaders)
+        index = lookahead.pick(Meter(lookahead, math.inf, scale=0.0), room)
+        return _filled(index, candidates.byte().argmax(dim=-1), room)  # where no variance is left, any candidate will do
+
+    def _exploit(self, state: State, candidates: Tensor, offered: Tensor, room: Tensor, index: Tensor) -> Tensor:
+        """The picks `index`, with those of rows that have no batch to fill: after the horizon the survivor of the highest
+        posterior mean; where no survivor is on offer, the arm of the highest upper bound."""
+        mean, spread = self.marginals(state)
+        upper = (mean + spread).masked_fill(~offered, -torch.inf)
+        score = torch.where(candidates.any(dim=-1, keepdim=True), mean.masked_fill(~candidates, -torch.inf), upper)
+        own = _filled(index[..., :0], best_arm(score), room)
+        widen, q = torch.nn.functional.pad, max(own.shape[-1], index.shape[-1])
+        own, index = (widen(x, (0, q - x.shape[-1]), value=-1) for x in (own, index))
+        return torch.where((room > 0).unsqueeze(-1), own, index)
+
+
+def survivors_of(state: State) -> Survivors:
+    """The survivors that a state carries."""
+    survivors = state.survivors
+    assert isinstance(survivors, Survivors)
+    return survivors
+
+
+def _filled(index: Tensor, arm: Tensor, room: Tensor) -> Tensor:
+    """The picks, followed by `arm` (`batch_shape`) until each row has `room` of them."""
+    q = int(room.max()) if room.numel() else 0
+    place = torch.arange(q, device=index.device)
+    index = torch.nn.functional.pad(index, (0, max(0, q - index.shape[-1])), value=-1)[..., :q]
+    return torch.where((index < 0) & (place < room.unsqueeze(-1)), arm.unsqueeze(-1), index)
+
+
+def bpe(
+    kernel: gpytorch.kernels.Kernel,
+    *,
+    horizon: int,
+    noise_std: float = 0.01,
+    norm_bound: float | Tensor = 1.0,
+    delta: float = 1e-4,
+    width: Width | None = None,
+    regularization: float | None = None,
+    max_batch_size: int | None = None,
+    prior_mean: float | str = 0.0,
+    memory_budget: int = 2 << 30,
+) -> BatchedPureExploration:
+    r"""BPE: batched pure exploration, at most ⌈log₂ log₂ T⌉ + 1 batches in all, eliminating arms between them.
+
+    .. math:: N_i = \lceil\sqrt{T N_{i-1}}\,\rceil, \quad x = \arg\max_{\text{alive}} \sigma_i(x), \quad
+              \text{discard } x \text{ if } \mu_i(x) + w \sigma_i(x) < \max_{\text{alive}} (\mu_i - w \sigma_i)
+
+    with N_0 = 1 and the last batch cut at T. Mean and deviation are those of the batch's own pulls: its picks need no reward,
+    so `ask` returns all that is left of it, and the width w need not pay for adaptivity.
+
+    Every pull that is told of an arm that is alive counts towards the batch, asked for or not; pulls of other arms and
+    history (`observe`) only enter the posterior of all pulls, which the bandit shows. A pick that is forgotten is made up for,
+    by the arm of the largest variance then. Where no survivor is on offer, the arm on offer of the highest upper bound is
+    picked; after T pulls the survivor of the highest posterior mean. The certificate is that of the last batch that is over.
+
+    Args:
+        kernel: Kernel of the RKHS that holds the expected reward.
+        horizon: T, the number of pulls to come.
+        noise_std: Sub-Gaussian constant R of the noise, reward units.
+        norm_bound: Ψ, bound on the RKHS norm; one number, or one a batch row.
+        delta: Failure probability of the bounds.
+        width: w, multiplies the standard deviation; by default `FixedDesign`, Ψ + (R/√λ) √(2 log(A B/δ)) for B batches.
+        regularization: λ; noise_std² by default.
+        max_batch_size: Most picks of one `ask`; a longer batch is then asked for in parts.
+        prior_mean: A number, or `"estimate"`.
+        memory_budget: Bytes for cached kernel columns.
+
+    Guarantee: regret O*(√(T γ_T)) with probability 1 − δ, and the best arm is never discarded, for a fixed f of RKHS norm ≤ Ψ
+    under the default width and a prior mean of 0; pulls that nobody asked for must not have been chosen by the rewards of
+    their batch. The width is the paper's: one bound from one side an arm and batch is all that its proof uses, the upper
+    one of the best arm and the lower ones of the others. Cost: O(A u) a distinct arm, and O(A²) a pick up to 1,024 arms.
+    Source: Li & Scarlett 2022, "Gaussian process bandit optimization with few batches", Alg. 1, Thm 1.
+    """
+    lam = noise_std**2 if regularization is None else regularization
+    batches = len(batch_lengths(horizon)) if isinstance(horizon, int) and horizon >= 1 else 1  # else refused below
+    confidence = width or FixedDesign(noise_std, norm_bound, delta, lam, statements=batches)
+    engine = Composed(kernel, noise_std, confidence, lam, prior_mean=prior_mean, memory_budget=memory_budget)
+    return BatchedPureExploration(engine, horizon, max_batch_size)

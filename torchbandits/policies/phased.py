@@ -1,0 +1,120 @@
+"""What the policies that work in phases share: the posterior of all pulls, and within it those of some of them."""
+
+from __future__ import annotations
+
+from abc import ABC
+from dataclasses import dataclass
+
+import gpytorch
+import torch
+from torch import Tensor
+
+from torchbandits.arms import ArmRows
+from torchbandits.errors import NumericalError, require
+from torchbandits.policies.base import Policy, State
+from torchbandits.policies.composed import Composed
+from torchbandits.policies.picking import on_offer
+from torchbandits.types import Arms, Generators, Picks, Pulls
+
+_SLOPE = 1e-9  # of the largest prior deviation: more than rounding, and too little to matter
+
+
+@dataclass(frozen=True)
+class Phased(Policy, ABC):
+    """A policy that chooses by posteriors of some of the pulls each, whose choice did not depend on their rewards.
+
+    `State.inner` is what those pulls taught, a state of the same engine: one posterior a batch row, or one a level (the first
+    dimension) and batch row. `State.records` and `State.table` are the exact posterior of all pulls, as for `gp_ucb`: what
+    the bandit shows and recommends with.
+
+    Args:
+        engine: Kernel, λ and width of all these posteriors.
+        horizon: T, pulls to come.
+    """
+
+    engine: Composed
+    horizon: int
+
+    def __post_init__(self) -> None:
+        whole = isinstance(self.horizon, int) and not isinstance(self.horizon, bool)
+        require(whole and self.horizon >= 1, f"horizon must be a whole number ≥ 1, got {self.horizon!r}.")
+
+    @property
+    def kernel(self) -> gpytorch.kernels.Kernel:
+        """Of all posteriors."""
+        return self.engine.kernel
+
+    @property
+    def draws_on_update(self) -> bool:
+        """False: nothing is drawn."""
+        return False
+
+    def begin(self, arms: Arms, generators: Generators, batch_shape: torch.Size, levels: tuple[int, ...] = ()) -> State:
+        """A fresh state with an inner one of batch shape `(*levels, *batch_shape)`."""
+        state = self.engine.init(arms, generators, batch_shape)
+        state.inner = self.engine.init(arms, generators, torch.Size((*levels, *batch_shape)))
+        return state
+
+    @torch.no_grad()
+    def width(self, state: State) -> Tensor:
+        """What multiplies the standard deviation of each phase, `batch_shape`."""
+        return self.engine.width(state)
+
+    def marginals(self, state: State) -> tuple[Tensor, Tensor]:
+        """Mean of every arm, and width times its standard deviation, of a state or an inner one, reward units."""
+        std = (self.engine.regularization * state.arm_leverage()).sqrt()
+        return state.arm_mean(), self.engine.width(state).unsqueeze(-1) * std
+
+    def learn(self, state: State, pulls: Pulls) -> None:
+        """Add pulls to the posterior of all pulls.
+
+        Raises:
+            NumericalError: If a mean is not finite any more.
+        """
+        self.engine.update(state, pulls)
+        require(
+            bool(torch.isfinite(state.arm_mean()).all()),
+            "the posterior mean is not finite; the pulls were not learned. Check the size of the rewards and the kernel's "
+            "hyper-parameters, or use a larger λ.",
+            NumericalError,
+        )
+
+    def learn_inner(self, state: State, pulls: Pulls, index: Picks, counted: Tensor) -> None:
+        """Add the marked pulls (`... x q` booleans, of entries `... x q`) to the inner posteriors."""
+        inner = inner_of(state)
+        counts, sums, squares = (torch.where(counted, x, 0.0) for x in (pulls.counts, pulls.sums, pulls.squares))
+        self.engine.update(inner, Pulls(counts, sums, squares, index=torch.where(counted, index, -1), mask=counted))
+        inner.add_told_(counts)
+
+
+def inner_of(state: State) -> State:
+    """The inner state of a policy that works in phases."""
+    assert state.inner is not None
+    return state.inner
+
+
+def preference(state: State) -> Tensor:
+    """Falls slowly with the index, `batch_shape x A`, reward units: added to deviations, it has the lowest of equal arms picked
+    whatever rounding does. The last two survivors, say, are equal after every second pull."""
+    assert state.table is not None
+    A, shape = state.rows.num_arms, state.told.shape
+    place = torch.arange(A, dtype=torch.float64, device=state.told.device) / A
+    return (-_SLOPE * state.table.kappa2.sqrt().unsqueeze(-1) * place).expand(*shape, A)
+
+
+def restart_(state: State, over: Tensor) -> None:
+    """Back to the prior in the marked batch rows (`batch_shape` booleans). Cost: a sweep over the arms."""
+    assert state.table is not None
+    state.forget_derived_()
+    state.rows.clear_(state.statistics, over)
+    state.posterior.invalidate_()
+    state.table.sweep_()
+    state.posterior.invalidate_()  # the factors of the sweep would have to be kept up to date
+    for name in ("told", "log_det", "batched_log_det", "batched_log_det_3"):
+        state._buffers[name] = getattr(state, name).masked_fill(over, 0.0)
+
+
+def offers(rows: ArmRows, available: Tensor | None) -> Tensor:
+    """Arms that may be picked, `batch_shape x A`; of exact duplicates the first. Raises as `on_offer` does."""
+    offered = on_offer(rows, available)
+    return torch.ones_like(rows.row_of_arm, dtype=torch.bool) if offered is None else offered.expand_as(rows.row_of_arm)

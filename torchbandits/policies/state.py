@@ -1,0 +1,240 @@
+"""The state that a run of a policy carries."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from torchbandits.arms import ArmRows, ArmTable, PosteriorDraws
+from torchbandits.errors import UnsupportedError, require
+from torchbandits.posteriors import GaussianProcess, PartitionedProcess, Statistics, aggregate
+from torchbandits.types import Recommendation
+
+_PROGRESS = ("told", "log_det", "batched_log_det", "batched_log_det_3")
+
+
+class State(nn.Module):
+    """What a run has learned: the rows of the statistics, the posterior and its table where the policy keeps them, the
+    picks that are pending, and one generator a batch row.
+
+    Args:
+        rows: The arms and their rows.
+        records: A posterior, or plain statistics for policies without one.
+        table: The posterior on the arms, or None.
+        generators: One CPU generator a batch row; held and advanced.
+
+    Buffer: `told` `batch_shape`, pulls told, those included that the policy's memory dropped.
+
+    A policy that works in phases gives it an `inner` state, saved and restored with it: what some of the pulls alone taught.
+    """
+
+    told: Tensor
+    log_det: Tensor
+    batched_log_det: Tensor
+    batched_log_det_3: Tensor
+    pending_index: Tensor
+    pending_counts: Tensor
+
+    def __init__(
+        self,
+        rows: ArmRows,
+        records: GaussianProcess | PartitionedProcess | Statistics,
+        table: ArmTable | None,
+        generators: Sequence[torch.Generator],
+    ) -> None:
+        super().__init__()
+        # Of this state, and dropped by whatever changes it: the width, and mean, deviation and upper bound of every arm.
+        self.known_width: Tensor | None = None
+        self.known_marginals: tuple[Tensor, Tensor] | None = None
+        self.known_upper: Tensor | None = None
+        self._changing: tuple[nn.Module, ...] = ()
+        self.opening = True  # whether first picks may be left: a fact that is found again after loading
+        self.draws: PosteriorDraws | None = None
+        self.inner: State | None = None
+        self.counts_batches = True  # whether somebody reads the batched log-determinants
+        self.rows, self.records, self.table, self.generators = rows, records, table, tuple(generators)
+        device = rows.arms.device
+        for name in _PROGRESS:
+            self.register_buffer(name, torch.zeros(rows.batch_shape, dtype=torch.float64, device=device))
+        self.register_buffer("pending_index", torch.zeros(*rows.batch_shape, 0, dtype=torch.int64, device=device))
+        self.register_buffer("pending_counts", torch.zeros(*rows.batch_shape, 0, dtype=torch.float64, device=device))
+
+    @property
+    def statistics(self) -> Statistics:
+        """Distinct points, weights and sums."""
+        return self.records if isinstance(self.records, Statistics) else self.records.statistics
+
+    @property
+    def process(self) -> GaussianProcess | PartitionedProcess:
+        """The posterior, one or one a cell. Raises `UnsupportedError` for policies that keep none."""
+        require(
+            not isinstance(self.records, Statistics),
+            "this policy keeps no posterior; use gp_ucb, bkb or batch_bkb to have one.",
+            UnsupportedError,
+        )
+        assert not isinstance(self.records, Statistics)
+        return self.records
+
+    @property
+    def posterior(self) -> GaussianProcess:
+        """The posterior of a policy that keeps one for all arms."""
+        assert isinstance(self.process, GaussianProcess)
+        return self.process
+
+    def continuing_(self, other: State) -> State:
+        """Take over the progress of a state of the same posterior on other arms; nothing is pending then."""
+        for name in _PROGRESS:
+            self._buffers[name] = getattr(other, name)
+        return self
+
+    def set_pending_(self, index: Tensor, mask: Tensor) -> State:
+        """Declare the picks that are out and not told, `batch_shape x q`; an empty one clears them."""
+        self.pending_index, self.pending_counts = aggregate(self.rows.entry(index), mask)
+        if not isinstance(self.records, Statistics):
+            self.records.set_pending_(self.rows.points(self.pending_index), self.pending_counts)
+        return self
+
+    def twins(self) -> tuple[torch.Generator, ...]:
+        """Copies of the generators, for draws that must change nothing."""
+        copies = tuple(torch.Generator() for _ in self.generators)
+        for twin, generator in zip(copies, self.generators, strict=True):
+            twin.set_state(generator.get_state())
+        return copies
+
+    def forget_derived_(self) -> None:
+        """Drop what was derived from the state, before it changes."""
+        self.known_width = self.known_marginals = self.known_upper = None
+        if self.inner is not None:
+            self.inner.forget_derived_()
+
+    @property
+    def tabulated(self) -> bool:
+        """Whether mean and leverage of every arm are known: not for policies without a posterior."""
+        return not isinstance(self.records, Statistics)
+
+    def arm_mean(self) -> Tensor:
+        """Posterior mean of every arm, `batch_shape x A`, reward units."""
+        if isinstance(self.records, PartitionedProcess):
+            return self.records.arm_mean()
+        assert self.table is not None
+        return self.table.mean()
+
+    def arm_leverage(self) -> Tensor:
+        """Posterior variance / λ of every arm, `batch_shape x A`."""
+        if isinstance(self.records, PartitionedProcess):
+            return self.records.arm_leverage()
+        assert self.table is not None
+        return self.table.leverage
+
+    def add_told_(self, counts: Tensor) -> None:
+        """Count pulls told, `batch_shape x q`."""
+        self._buffers["told"] = self.told + counts.sum(dim=-1)  # attributes of modules are slow to set
+
+    def add_gains_(self, leverage: Tensor, counts: Tensor) -> None:
+        """Add to the batched log-determinants the pulls of points of known leverage at the batch start, `batch_shape x p`."""
+        if not self.counts_batches:
+            return
+        scale = leverage.new_tensor([[1.0], [3.0]])
+        gains = (torch.log1p(scale * leverage.unsqueeze(-2)) * counts.unsqueeze(-2)).sum(dim=-1)
+        self._buffers["batched_log_det"] = self.batched_log_det + gains[..., 0]
+        self._buffers["batched_log_det_3"] = self.batched_log_det_3 + gains[..., 1]
+
+    def row_leverage(self) -> Tensor:
+        """Leverage of every distinct point given the rewards told, `batch_shape x u`."""
+        arm = self.rows.arm_of_row
+        leverage = self.arm_leverage().gather(-1, arm.clamp_min(0))
+        outside = (arm < 0) & self.statistics.mask
+        if bool(outside.any()):
+            leverage = torch.where(outside, self.process.leverage(self.statistics.points), leverage)
+        return torch.where(self.statistics.mask, leverage, 0.0)
+
+    @torch.no_grad()
+    def best(self, k: int) -> Recommendation:
+        """The k arms with the highest posterior mean (average reward without a posterior) among those pulled."""
+        statistics, arms, shape = self.statistics, self.rows.arms, self.rows.batch_shape
+        nan = torch.full((*shape, k), torch.nan, dtype=torch.float64, device=arms.device)
+        if statistics.size == 0:
+            empty = arms.new_full((*shape, k, arms.shape[-1]), torch.nan)
+            return Recommendation(empty, torch.full(nan.shape, -1, device=arms.device), nan, nan.clone())
+        pulled = statistics.mask & (statistics.weights > 0)
+        arm = self.rows.arm_of_row
+        if self.tabulated:
+            mean = self.arm_mean().gather(-1, arm.clamp_min(0))
+            if bool(((arm < 0) & pulled).any()):
+                mean = torch.where(arm < 0, self.process(statistics.points).mean, mean)
+            variance = self.process.regularization * self.row_leverage()
+        else:
+            mean = statistics.sums / statistics.weights
+            variance = torch.full_like(mean, torch.nan)
+        k_here = min(k, mean.shape[-1])
+        top = mean.masked_fill(~pulled, -torch.inf).topk(k_here, dim=-1).indices
+        valid = pulled.gather(-1, top)
+        pad = (0, k - k_here)
+        grow = torch.nn.functional.pad
+        points = statistics.points.gather(-2, top.unsqueeze(-1).expand(*top.shape, statistics.points.shape[-1]))
+        return Recommendation(
+            grow(torch.where(valid.unsqueeze(-1), points, torch.nan), (0, 0, *pad), value=torch.nan).to(arms.dtype),
+            grow(torch.where(valid, arm.gather(-1, top), -1), pad, value=-1),
+            grow(torch.where(valid, mean.gather(-1, top), torch.nan), pad, value=torch.nan),
+            grow(torch.where(valid, variance.gather(-1, top), torch.nan), pad, value=torch.nan),
+        )
+
+    @torch.no_grad()
+    def best_arm(self) -> Tensor:
+        """The arm that `best(1)` recommends, `batch_shape`; −1 before the first pull."""
+        arm, statistics = self.rows.arm_of_row, self.statistics
+        if statistics.size == 0 or not self.tabulated or self.rows.outside:
+            return self.best(1).index.squeeze(-1)
+        mean = self.arm_mean().gather(-1, arm.clamp_min(0)).masked_fill(arm < 0, -torch.inf)
+        return arm.gather(-1, mean.argmax(dim=-1, keepdim=True)).squeeze(-1)
+
+    # ------------------------------------------------------------------ going back, and being saved
+
+    def snapshot(self, *, draws: bool = True) -> Callable[[], None]:
+        """A way back: calling it restores this state. Nothing is copied, because updates never write in place.
+
+        Args:
+            draws: Whether the generators may be advanced meanwhile.
+        """
+        if not self._changing:
+            self._changing = tuple(module for module in self.modules() if module._buffers)
+        buffers = [(module, dict(module._buffers)) for module in self._changing]
+        generators = [g.get_state() for g in self.generators] if draws else []
+        posterior = None if isinstance(self.records, Statistics) else self.records.snapshot()
+        table = self.table.snapshot() if self.table is not None else None
+        inner = self.inner.snapshot(draws=False) if self.inner is not None else None
+
+        def restore() -> None:
+            self.forget_derived_()
+            for module, kept in buffers:
+                module._buffers.update(kept)
+            for generator, state in zip(self.generators, generators, strict=False):
+                generator.set_state(state)
+            if posterior is not None:
+                posterior()
+            if table is not None:
+                table()
+            if inner is not None:
+                inner()
+
+        return restore
+
+    def get_extra_state(self) -> dict[str, Any]:
+        """Generator states."""
+        return {"generators": torch.stack([g.get_state() for g in self.generators])}
+
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        """Restore what `get_extra_state` returned."""
+        self.forget_derived_()
+        self.opening = True
+        for generator, value in zip(self.generators, state["generators"], strict=True):
+            generator.set_state(value.cpu().clone())  # a copy: torch reads a view with an offset as garbage
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        for name in ("pending_index", "pending_counts"):
+            if prefix + name in state_dict:  # their size follows the open batch
+                setattr(self, name, state_dict[prefix + name].to(self.log_det.device))
+        super()._load_from_state_dict(state_dict, prefix, *args)

@@ -1,0 +1,207 @@
+"""SupKernelUCB: levels of accuracy, each with a posterior of pulls that no reward of the level had a say in."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import gpytorch
+import torch
+from torch import Tensor
+
+from torchbandits.arms import FullSweep, best_arm
+from torchbandits.policies.base import State
+from torchbandits.policies.composed import Composed
+from torchbandits.policies.phased import Phased, inner_of, offers, preference
+from torchbandits.policies.picking import room_for
+from torchbandits.types import Arms, Evidence, Generators, PickMask, Picks, Pulls, Selection
+from torchbandits.widths import FixedDesign, Width
+
+
+def num_levels(horizon: int) -> int:
+    """S = ⌈½ log₂ T⌉, at least 1: then 2^(−S) ≤ 1/√T, so that no pick needs another level."""
+    return max(1, math.ceil(0.5 * math.log2(horizon)))
+
+
+class Descent:
+    """The levels of a state, walked down arm by arm; pulls without a reward are hallucinated, which changes no state.
+
+    Args:
+        inner: The state of the levels, of batch shape `S x batch_shape`.
+        mean: `S x batch_shape x A`, reward units.
+        width: `S x batch_shape`, multiplies the standard deviation.
+        horizon: T.
+    """
+
+    def __init__(self, inner: State, mean: Tensor, width: Tensor, horizon: int) -> None:
+        assert inner.table is not None
+        none = width.new_zeros(*width.shape, 0)
+        self._sweep = FullSweep(inner.table, None, (none.long(), none))
+        self._mean, self._width = mean, width.unsqueeze(-1) * inner.posterior.regularization**0.5
+        self._fine, self._preference = horizon**-0.5, preference(inner)
+
+    def walk(self, candidates: PickMask, own: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+        """The pick of each row, the level whose pulls it joins, and the score by which it was picked, `batch_shape` each.
+
+        Args:
+            candidates: `batch_shape x A`, arms that may be picked, at least one in each row.
+            own: `batch_shape`, arms that were picked already (−1 for none): only the level is asked for, the first at which
+                the arm is uncertain, or none once all candidates are known finely.
+
+        Returns:
+            Level S stands for none.
+        """
+        spread = self._width * self._sweep.leverage.sqrt()
+        S, shape = spread.shape[0], spread.shape[1:-1]
+        open_ = torch.ones(shape, dtype=torch.bool, device=spread.device) if own is None else own >= 0
+        arm = torch.full(shape, -1, device=spread.device)
+        level, score = torch.full_like(arm, S), torch.full(shape, torch.nan, dtype=spread.dtype, device=spread.device)
+        for s in range(S):
+            coarse, w = 2.0 ** -(s + 1), spread[s].masked_fill(~candidates, -torch.inf)
+            upper, widest = self._mean[s] + w, w.amax(dim=-1)
+            fine = open_ & (widest <= self._fine)
+            tested = widest if own is None else spread[s].gather(-1, own.clamp_min(0).unsqueeze(-1)).squeeze(-1)
+            rough = open_ & ~fine & (tested > coarse)
+            for decided, values in ((fine, upper), (rough, w + self._preference[s])):
+                arm, score = torch.where(decided, best_arm(values), arm), torch.where(decided, values.amax(dim=-1), score)
+            level, open_ = torch.where(rough, s, level), open_ & ~fine & ~rough
+            if not bool(open_.any()):
+                break
+            candidates = candidates & (upper >= upper.amax(dim=-1, keepdim=True) - 2 * coarse)
+        return arm, level, score
+
+    def hallucinate(self, arm: Tensor, level: Tensor) -> None:
+        """Count pulls of arms (`batch_shape`, −1 for none) at their levels (`batch_shape`). Cost O(A S u)."""
+        index = at_level(arm.unsqueeze(-1), level, self._mean.shape[0])
+        self._sweep.hallucinate(index, torch.ones_like(index, dtype=torch.float64))
+
+
+def at_level(index: Picks, level: Tensor, levels: int) -> Tensor:
+    """Picks `batch_shape x q` at the level of their row (`batch_shape`), `levels x batch_shape x q`, −1 at all others."""
+    own = torch.arange(levels, device=index.device).reshape(-1, *(1 for _ in level.shape)) == level
+    return torch.where(own.unsqueeze(-1), index, -1)
+
+
+@dataclass(frozen=True)
+class SupKernelUCB(Phased):
+    """Walks down the levels until some arm is uncertain, or none is; see `sup_kernel_ucb`."""
+
+    @property
+    def most_picks(self) -> int:
+        """One."""
+        return 1
+
+    @torch.no_grad()
+    def init(self, arms: Arms, generators: Generators, batch_shape: torch.Size) -> State:
+        """A fresh state. Cost O(A (d + log A)), and O(A S) memory for S levels."""
+        return self.begin(arms, generators, batch_shape, (num_levels(self.horizon),))
+
+    @torch.no_grad()
+    def select(
+        self, state: State, *, limit: Tensor | None = None, available: Tensor | None = None, exactly: int | None = None
+    ) -> tuple[Selection, Evidence]:
+        """One pick; of several, those before and those pending count at their levels. Cost O(A S), O(A S u) a further pick."""
+        rows, shape = state.rows, state.rows.batch_shape
+        offered, everything = offers(rows, available), offers(rows, None)
+        room = room_for(state, 1 if exactly is None else exactly, limit)
+        descent = self._descent(state)
+        for arm in _one_by_one(state.pending_index, state.pending_counts):
+            descent.hallucinate(arm, descent.walk(everything, arm)[1])
+        index, score = torch.full((*shape, 0), -1, device=rows.arms.device), state.log_det.new_zeros(*shape, 0)
+        most = int(room.max()) if room.numel() else 0
+        for place in range(most):
+            arm, level, value = descent.walk(offered)
+            arm = torch.where(place < room, arm, -1)
+            index, score = torch.cat([index, arm.unsqueeze(-1)], dim=-1), torch.cat([score, value.unsqueeze(-1)], dim=-1)
+            if place + 1 < most:
+                descent.hallucinate(arm, level)
+        leverage = state.arm_leverage().gather(-1, index.clamp_min(0))
+        return Selection(rows.points(index), index, index >= 0), Evidence(score, leverage, self.width(state))
+
+    @torch.no_grad()
+    def update(self, state: State, pulls: Pulls) -> State:
+        """Learn the pulls, and each at its level, one after the other. Cost O(A S u) a pull."""
+        self.learn(state, pulls)
+        if pulls.history or pulls.index is None:
+            return state
+        assert pulls.mask is not None
+        index, everything = torch.where(pulls.mask, state.rows.entry(pulls.index), -1), offers(state.rows, None)
+        for place in range(index.shape[-1]):
+            part = slice(place, place + 1)
+            _, level, _ = self._descent(state).walk(everything, index[..., place])
+            own = at_level(index[..., part], level, num_levels(self.horizon))
+            if bool((own >= 0).any()):
+                one = Pulls(pulls.counts[..., part], pulls.sums[..., part], pulls.squares[..., part])
+                self.learn_inner(state, one, own, own >= 0)
+        return state
+
+    @torch.no_grad()
+    def bounds(self, state: State) -> tuple[Tensor, Tensor]:
+        """Largest upper and largest lower bound over the arms, each arm's the tightest of its levels."""
+        mean, spread = self.marginals(inner_of(state))
+        return (mean + spread).amin(dim=0).amax(dim=-1), (mean - spread).amax(dim=0).amax(dim=-1)
+
+    def _descent(self, state: State) -> Descent:
+        inner = inner_of(state)
+        return Descent(inner, inner.arm_mean(), self.width(inner), self.horizon)
+
+
+def _one_by_one(index: Picks, counts: Tensor) -> Iterator[Tensor]:
+    """Pulls of arms (`batch_shape x p`, with their counts) written out, `batch_shape` at a time (−1 for none)."""
+    for place in range(index.shape[-1]):
+        for number in range(int(counts[..., place].max())):
+            yield torch.where(counts[..., place] > number, index[..., place], -1)
+
+
+def sup_kernel_ucb(
+    kernel: gpytorch.kernels.Kernel,
+    *,
+    horizon: int,
+    noise_std: float = 0.01,
+    norm_bound: float | Tensor = 1.0,
+    delta: float = 1e-4,
+    width: Width | None = None,
+    regularization: float | None = None,
+    prior_mean: float | str = 0.0,
+    memory_budget: int = 2 << 30,
+) -> SupKernelUCB:
+    r"""SupKernelUCB: levels s = 1 … S that know f to within 2^(−s), each by a posterior of its own pulls alone.
+
+    .. math::
+        w\sigma_s \le 1/\sqrt T \text{ on } \hat A:\ & \text{pick } \arg\max_{\hat A} u_s \\
+        w\sigma_s \le 2^{-s}:\ & \hat A \leftarrow \{u_s \ge \max_{\hat A} u_s - 2^{1-s}\},\ s \leftarrow s + 1 \\
+        \text{else:}\ & \text{pick } \arg\max_{\hat A} w\sigma_s \text{, which joins level } s
+
+    from s = 1 and all arms on offer, with S = ⌈½ log₂ T⌉ (the paper's ⌈log T⌉ would leave levels that no pick can reach).
+    What joins a level is decided by the levels above it, so its width need not pay for adaptivity. Of several arms above 2^(−s)
+    the paper takes any, this the most uncertain. The thresholds are in reward units: they suit rewards of order 1, as in the
+    paper.
+
+    A pull that is told, asked for or not, joins the first level at which its arm is uncertain (above 2^(−s)), none once every
+    remaining candidate is known to within 1/√T; history (`observe`) only enters the posterior of all pulls, which the bandit
+    shows. Nothing changes after T pulls.
+
+    Args:
+        kernel: Kernel of the RKHS that holds the expected reward.
+        horizon: T, the number of pulls to come.
+        noise_std: Sub-Gaussian constant R of the noise, reward units.
+        norm_bound: F, bound on the RKHS norm; one number, or one a batch row.
+        delta: Failure probability of the bounds.
+        width: w, multiplies the standard deviation; by default `FixedDesign`, F + (R/√λ) √(2 log(2 A T S/δ)).
+        regularization: λ; noise_std² by default.
+        prior_mean: A number, or `"estimate"`.
+        memory_budget: Bytes for cached kernel columns.
+
+    Guarantee: regret Õ(√(T d̃)), d̃ the effective dimension, with probability 1 − δ for a fixed f of RKHS norm ≤ F under the
+    default width (the paper's algorithm prints log(2 A T/δ); its proof takes a union over the levels too). Known to explore far
+    too much in practice. Cost: O(A S u) a step. Source: Valko et al. 2013, "Finite-time analysis of kernelised contextual
+    bandits", Alg. 2, Thm 1.
+    """
+    lam = noise_std**2 if regularization is None else regularization
+    whole = isinstance(horizon, int) and horizon >= 1  # else refused below
+    statements = 2 * horizon * num_levels(horizon) if whole else 1
+    confidence = width or FixedDesign(noise_std, norm_bound, delta, lam, statements=statements)
+    return SupKernelUCB(
+        Composed(kernel, noise_std, confidence, lam, prior_mean=prior_mean, memory_budget=memory_budget), horizon
+    )

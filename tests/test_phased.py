@@ -57,7 +57,7 @@ def test_the_width_is_its_formula_and_holds_for_a_design_that_is_fixed():
     """Of 300 draws of the noise, f leaves the bounds of any arm in at most a fraction δ; the width is not far too large."""
     lam, K = 0.04, oracles.rbf(0.3)(*[np.linspace(0, 1, 30)[:, None]] * 2)
     one = torch.ones((), dtype=torch.float64)
-    width = float(FixedDesign(0.2, 1.5, 0.1, lam, statements=2)(Progress(one, one, 30, 1, *[one] * 5)))
+    width = float(FixedDesign(0.2, 1.5, 0.1, lam, statements=2)(Progress(one, one, 30, 1, *[one] * 6)))
     assert width == pytest.approx(oracles_phased.fixed_design_width(0.2, 1.5, 0.1, lam, 60), rel=1e-14)
     rng = np.random.default_rng(0)
     a = np.zeros(30)
@@ -516,7 +516,9 @@ def test_the_number_of_leaders_changes_no_pick(seed: int):
         table = ArmTable(rows, GaussianProcess(rbf(), 0.01, dim=2), 2 << 30)
         nothing = torch.zeros(0, dtype=torch.float64)
         zero = torch.zeros(80, dtype=torch.float64)
-        lookahead = Lookahead(table, zero, torch.ones((), dtype=torch.float64), None, (nothing.long(), nothing), None, leaders)
+        lookahead = Lookahead(
+            table, zero, torch.ones((), dtype=torch.float64), None, (nothing.long(), nothing), None, leaders=leaders
+        )
         picks.append(lookahead.pick(Meter(lookahead, math.inf, scale=0.0), torch.tensor(120)).tolist())
     assert all(p == picks[0] for p in picks)
 

@@ -9,11 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchbandits.errors import NumericalError, StateError, require
+from torchbandits.errors import StateError, require
 from torchbandits.policies import Policy
+from torchbandits.policies.reporting import certificate, report_of
 from torchbandits.posteriors import GaussianProcess, PartitionedProcess
 from torchbandits.selections import joined, without
-from torchbandits.types import Pulls, Recommendation, Report, Selection
+from torchbandits.types import FitReport, Pulls, Recommendation, Report, Selection
 from torchbandits.validation import (
     check_arms,
     check_available,
@@ -141,6 +142,32 @@ class Bandit:
         )
         self._set_open(remaining)
 
+    def fit_kernel_(self, *, noise: bool = False, **options: Any) -> FitReport:
+        """Fit the kernel's hyper-parameters to the rewards told, each batch row on its own, and relearn everything with it.
+
+        Every parameter of the policy's kernel that requires a gradient is fitted, by the evidence and the priors registered
+        with the kernel. What is open stays open; the policy and the kernel that it was given stay as they are.
+
+        Args:
+            noise: Fit the noise too (of a single batch row); λ keeps its ratio to the noise variance.
+            options: `max_exact`, `dictionary_size`, `restarts`, `max_iterations`: see `torchbandits.fitting.fit_kernel_`.
+
+        Raises:
+            UnsupportedError: For policies without one posterior for all arms, for finite Fourier features, and for the noise
+                of several batch rows; the message names what to do.
+            NumericalError: If the posterior broke down, or no noise shows; nothing has changed then.
+
+        Guarantee: none, theory assumes a known kernel. Cost: O(u³) an iteration, O(u m²) for many points, and a sweep.
+        """
+        restore = self._state.snapshot()
+        try:
+            report = self.policy.refit(self._state, noise=noise, **options)
+            certificate(self.policy, self._state)
+        except BaseException:
+            restore()
+            raise
+        return report
+
     # ------------------------------------------------------------------ what was learned
 
     def best_arm(self) -> Tensor:
@@ -241,37 +268,13 @@ class Bandit:
                 self._state = self.policy.update(self._state, pulls)
                 self._state.add_told_(pulls.counts)
             self._set_open(remaining)
-            report = self._report(pulls, unasked)
+            report = report_of(self.policy, self._state, pulls, unasked)
             done = True
         finally:
             if not done:
                 restore()
                 self._open, self._synced = opened, False
         return report
-
-    @torch.no_grad()
-    def _report(self, pulls: Pulls, unasked: Tensor) -> Report:
-        state = self._state
-        bounds = self.policy.bounds(state)
-        certificate = torch.full_like(state.log_det, torch.nan) if bounds is None else bounds[0] - bounds[1]
-        broken = ~torch.isfinite(certificate)
-        if bounds is not None and bool(broken.any()):
-            raise NumericalError(
-                f"the posterior is not finite in batch rows {broken.reshape(-1).nonzero().reshape(-1).tolist()}; the pulls "
-                "were not learned. Check the size of the rewards and the kernel's hyper-parameters, or use a larger λ."
-            )
-        told = pulls.counts.sum(dim=-1)
-        size = state.process.dictionary_size if state.tabulated else torch.zeros_like(state.statistics.num_rows)
-        return Report(
-            pulls=self.pulls,
-            batch_size=told,
-            distinct_arms=state.statistics.num_rows,
-            dictionary_size=size,
-            width=self.width,
-            information_gain=0.5 * state.log_det if state.tabulated else torch.full_like(told, torch.nan),
-            certificate=certificate,
-            unasked=unasked,
-        )
 
     def _set_open(self, selection: Selection | None) -> None:
         self._open, self._synced = selection, False

@@ -13,6 +13,7 @@ from torchbandits.embeddings.fourier import (
     Spectrum,
     draw_frequencies,
 )
+from torchbandits.embeddings.kernel_rows import expand_kernel, kernel_row, shaped_like, stack_kernels
 from torchbandits.embeddings.nystrom import Nystrom, evaluate_kernel, kernel_diagonal, kernel_matrix
 from torchbandits.embeddings.stationary import StationaryColumns
 
@@ -27,6 +28,10 @@ __all__ = [
     "StationaryColumns",
     "draw_frequencies",
     "evaluate_kernel",
+    "expand_kernel",
     "kernel_diagonal",
     "kernel_matrix",
+    "kernel_row",
+    "shaped_like",
+    "stack_kernels",
 ]

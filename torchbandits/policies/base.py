@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torchbandits.arms import ArmRows, ArmTable, PosteriorDraws
 from torchbandits.errors import UnsupportedError, require
 from torchbandits.posteriors import GaussianProcess, PartitionedProcess, Statistics, aggregate
-from torchbandits.types import Arms, Evidence, Pulls, Recommendation, Selection
+from torchbandits.types import Arms, Evidence, FitReport, Pulls, Recommendation, Selection
 
 _PROGRESS = ("told", "log_det", "batched_log_det", "batched_log_det_3")
 
@@ -260,6 +260,19 @@ class Policy(ABC):
     @abstractmethod
     def update(self, state: State, pulls: Pulls) -> State:
         """Learn from pulls; returns the state, whose buffers were replaced."""
+
+    def refit(self, state: State, *, noise: bool = False, rows: Tensor | None = None, **options: Any) -> FitReport:
+        """Fit the kernel of the state's posterior to what was told, and bring the state up to date with it.
+
+        Args:
+            state: Its buffers are replaced.
+            noise: Fit the noise variance, and with it λ, too.
+            rows: `batch_shape` booleans, the rows to fit; all by default.
+            options: As for `fitting.fit_kernel_`.
+        """
+        raise UnsupportedError(
+            f"{type(self).__name__} keeps no posterior whose kernel could be fitted: use gp_ucb, bkb or batch_bkb."
+        )
 
     @abstractmethod
     def width(self, state: State) -> Tensor:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from dataclasses import dataclass, field
+from typing import Any
 
 import gpytorch
 import torch
@@ -12,15 +12,17 @@ from torch import Tensor
 
 from torchbandits.arms import ArmRows, ArmTable, FullSweep, Lookahead, PosteriorDraws, best_arm
 from torchbandits.batching import BatchRule, FixedSize
-from torchbandits.embeddings import FeatureMap, kernel_diagonal
-from torchbandits.errors import ArgumentError, NonFiniteError, ShapeError, require
+from torchbandits.embeddings import FeatureMap
+from torchbandits.errors import ArgumentError, UnsupportedError, require
+from torchbandits.fitting import fit_kernel_
 from torchbandits.memory import KeepAll, Memory
 from torchbandits.policies.base import Policy, State
-from torchbandits.policies.learning import learn
+from torchbandits.policies.kernel_checks import check_kernel
+from torchbandits.policies.learning import learn, learn_kernel
 from torchbandits.posteriors import GaussianProcess
 from torchbandits.scores import UCB, PosteriorDraw, Score
 from torchbandits.starts import Opening, Start
-from torchbandits.types import Arms, Evidence, Generators, Progress, Pulls, Selection
+from torchbandits.types import Arms, Evidence, FitReport, Generators, Progress, Pulls, Selection
 from torchbandits.widths import Width
 
 
@@ -40,6 +42,7 @@ class Composed(Policy):
         prior_mean: Mean of the rewards before data: a number, or `"estimate"` for the average told so far.
         initial: First picks; None for the argmax of the prior.
         memory_budget: Bytes that cached kernel columns may take.
+        refit_every: Fit the kernel whenever the pulls told pass a multiple of this; None for never, as the theory has it.
     """
 
     kernel: gpytorch.kernels.Kernel
@@ -53,6 +56,7 @@ class Composed(Policy):
     prior_mean: float | str = 0.0
     initial: Start | None = None
     memory_budget: int = 2 << 30
+    refit_every: int | None = None
 
     def __post_init__(self) -> None:
         kernel = self.kernel
@@ -77,6 +81,11 @@ class Composed(Policy):
             numeric or self.prior_mean == "estimate",
             f"prior_mean must be a finite number or 'estimate', got {self.prior_mean!r}.",
         )
+        every = self.refit_every
+        require(
+            every is None or (isinstance(every, int) and not isinstance(every, bool) and every >= 1),
+            f"refit_every must be a whole number ≥ 1, or None to keep the kernel as it is, got {every!r}.",
+        )
 
     # ------------------------------------------------------------------ the contract
 
@@ -93,14 +102,7 @@ class Composed(Policy):
     @torch.no_grad()
     def init(self, arms: Arms, generators: Generators, batch_shape: torch.Size) -> State:
         """A fresh state; the kernel is deep-copied into its posterior. Cost O(A (d + log A)), and O(A m d) for features."""
-        try:
-            torch.broadcast_shapes(batch_shape, self.kernel.batch_shape)
-        except RuntimeError as error:
-            raise ShapeError(
-                f"the kernel's batch shape {tuple(self.kernel.batch_shape)} does not broadcast with the batch shape "
-                f"{tuple(batch_shape)} of the arms and generators."
-            ) from error
-        self._check_dimensions(arms)
+        check_kernel(self.kernel, arms, batch_shape)
         posterior = GaussianProcess(
             self.kernel,
             self.regularization,
@@ -160,7 +162,25 @@ class Composed(Policy):
         leaders = None if upper is None else lambda count: upper.topk(min(count, upper.shape[-1]), dim=-1).indices
         state.forget_derived_()
         learn(state, pulls, self.memory, leaders)
+        if self.refit_every is not None:
+            told, now = state.told // self.refit_every, (state.told + pulls.counts.sum(dim=-1)) // self.refit_every
+            if bool((now > told).any()):
+                self.refit(state, rows=now > told)
         return state
+
+    @torch.no_grad()
+    def refit(self, state: State, *, noise: bool = False, rows: Tensor | None = None, **options: Any) -> FitReport:
+        """Fit the kernel, and λ in its ratio to the noise variance; see `fit_kernel_` and `learn_kernel`. A noise_std of 0 says
+        nothing of the noise: it is taken to be λ."""
+        require(
+            not (noise and self.memory.selective),
+            "the entropy threshold belongs to its λ: pass the noise_std that you know to compressed_gp, and noise=False.",
+            UnsupportedError,
+        )
+        share = self.noise_std**2 / self.regularization or 1.0
+        report = fit_kernel_(state.posterior, noise=noise, noise_share=share, rows=rows, **options)
+        learn_kernel(state, report.accepted)
+        return report
 
     @torch.no_grad()
     def width(self, state: State) -> Tensor:
@@ -196,23 +216,6 @@ class Composed(Policy):
 
     # ------------------------------------------------------------------ its steps
 
-    def _check_dimensions(self, arms: Arms) -> None:
-        """One kernel value, so that a kernel for other features is refused at once."""
-        point = arms[..., :1, :]
-        try:
-            value = kernel_diagonal(copy.deepcopy(self.kernel).to(arms), point)
-        except (RuntimeError, IndexError) as error:
-            expected = getattr(self.kernel, "ard_num_dims", None)
-            raise ShapeError(
-                f"the kernel ({type(self.kernel).__name__}, made for {expected or 'another number of'} features) can't be "
-                f"evaluated on arms with {arms.shape[-1]} features: {error}"
-            ) from error
-        require(
-            bool(torch.isfinite(value).all()),
-            "the kernel is NaN or infinite on the arms: check its hyper-parameters.",
-            NonFiniteError,
-        )
-
     def _room(self, state: State, rule: BatchRule, limit: Tensor | None) -> Tensor:
         """Most picks of each row, `batch_shape`."""
         most = torch.iinfo(torch.int32).max if rule.max_batch_size is None else rule.max_batch_size
@@ -225,7 +228,7 @@ class Composed(Policy):
         """Mean and standard deviation of every arm, `batch_shape x A`, reward units."""
         assert state.table is not None
         if state.known_marginals is None:
-            state.known_marginals = state.table.mean(), (self.regularization * state.table.leverage).sqrt_()
+            state.known_marginals = state.table.mean(), (state.posterior.regularization * state.table.leverage).sqrt_()
         return state.known_marginals
 
     def _upper(self, state: State) -> Tensor:
@@ -248,7 +251,7 @@ class Composed(Policy):
             return None
         pending = (state.pending_index, state.pending_counts)
         made = state.told + state.pending_counts.sum(dim=-1)
-        kernel, lam = state.posterior.kernel, self.regularization
+        kernel, lam = state.posterior.kernel, state.posterior.regularization
         opening = Opening(state.rows, state.statistics, kernel, lam, pending, made, remaining, offered, twins)
         index, over = self.initial.picks(opening)
         # Picks that are pending may yet be forgotten, and arms that are off may come back.
@@ -272,7 +275,7 @@ class Composed(Policy):
         if isinstance(self.score, UCB):
             lookahead = Lookahead(state.table, mean, width, offered, pending, rule.max_pulls)
             return lookahead.pick(rule.meter(lookahead), remaining), None
-        sweep, lam = FullSweep(state.table, offered, pending, rule.max_pulls), self.regularization
+        sweep, lam = FullSweep(state.table, offered, pending, rule.max_pulls), state.posterior.regularization
         return sweep.pick(lambda leverage: self._scores(mean, (lam * leverage).sqrt(), width, mean), remaining), None
 
     def _draw(

@@ -39,7 +39,8 @@ class Averages:
     def of(points: Points, weights: PerPoint, sums: PerPoint, squares: PerPoint, prior_mean: float | Tensor) -> Averages:
         """From counts n, sums s and sums of squares q: averages s/n, scatter q − s²/n."""
         means = sums / weights
-        return Averages(points, weights, means - prior_mean, (squares - sums * means).clamp_min(0))
+        scatter, rounding = squares - sums * means, 64 * torch.finfo(squares.dtype).eps * squares
+        return Averages(points, weights, means - prior_mean, torch.where(scatter > rounding, scatter, 0.0))
 
     @staticmethod
     def told(statistics: Statistics, place: tuple[int, ...], prior_mean: float | str, prior_std: float) -> tuple[Averages, int]:

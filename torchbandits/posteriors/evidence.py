@@ -39,7 +39,7 @@ def log_evidence(kernel: gpytorch.kernels.Kernel, averages: Averages, noise_vari
     Cost: O(u³ + u² d) time, O(u²) memory. Source: Rasmussen & Williams 2006, eq. 2.30, with repeated inputs summed.
     """
     x, n = averages.points, averages.weights
-    noise = torch.as_tensor(noise_variance).to(n)
+    noise = torch.as_tensor(noise_variance, dtype=n.dtype, device=n.device)
     factor, good = cholesky(kernel_matrix(kernel, x, x) + torch.diag(noise / n))
     if not bool(good):
         return noise.new_tensor(-torch.inf)
@@ -68,7 +68,7 @@ def collapsed_evidence(
     Cost: O(u m² + u m d) time, O(u m) memory. Source: Titsias 2009, eq. 9.
     """
     x, n = averages.points, averages.weights
-    noise = torch.as_tensor(noise_variance).to(n)
+    noise = torch.as_tensor(noise_variance, dtype=n.dtype, device=n.device)
     K_mu = kernel_matrix(kernel, x[dictionary], x)
     root, jitter = _root(K_mu[:, dictionary])
     if root is None:

@@ -113,7 +113,7 @@ def test_priors_constraints_and_parameters_that_are_held():
     x, y = drawn(3, 0.3, u=60)
 
     def fitted(change: Any) -> tuple[GaussianProcess, tb.FitReport]:
-        kernel = ard([1.0, 1.0])
+        kernel = ard([1.0, 1.0], 0.4)
         change(kernel)
         posterior = posterior_of(kernel, x, y)
         return posterior, fit_kernel_(posterior)
@@ -130,8 +130,8 @@ def test_priors_constraints_and_parameters_that_are_held():
         kernel.base_kernel.register_prior("lengthscale_prior", belief, "lengthscale")
 
     free = fitted(lambda kernel: None)[0]
-    assert float(fitted(held)[0].kernel.outputscale) == pytest.approx(1.0)
-    assert abs(float(free.kernel.outputscale) - 1) > 0.1
+    assert float(fitted(held)[0].kernel.outputscale) == pytest.approx(0.4)
+    assert float(free.kernel.outputscale) > 0.6
     assert bool((lengthscale_of(free) < 0.6).all())
     bounded = lengthscale_of(fitted(interval)[0])
     assert bool(((bounded >= 0.8) & (bounded < 0.9)).all())
@@ -141,7 +141,7 @@ def test_priors_constraints_and_parameters_that_are_held():
     log_prior = own.lengthscale_prior.log_prob(own.lengthscale).sum()
     K = oracles.rbf(lengthscale_of(believed).numpy(), float(believed.kernel.outputscale))(x, x)
     expected = dense_log_evidence(K, y[:, 0], NOISE) + float(log_prior)
-    assert float(report.after) == pytest.approx(expected, rel=1e-8)
+    assert float(report.after) == pytest.approx(expected, abs=1e-5)  # of terms in the hundreds
 
 
 def test_few_points_and_kernels_without_parameters():
@@ -150,7 +150,13 @@ def test_few_points_and_kernels_without_parameters():
     assert not bool(fit_kernel_(posterior).accepted), "four points say nothing of a kernel"
     with pytest.raises(errors.ArgumentError, match="requires a gradient"):
         fit_kernel_(posterior_of(rbf(0.25).requires_grad_(False), x, y))
-    for wrong in ({"max_exact": 0}, {"dictionary_size": 1.5}, {"restarts": (0.0,)}, {"max_iterations": -1}, {"noise_share": 0.0}):
+    for wrong in (
+        {"max_exact": 0},
+        {"dictionary_size": 1.5},
+        {"restarts": (0.0,)},
+        {"max_iterations": -1},
+        {"noise_share": 0.0},
+    ):
         with pytest.raises(errors.ArgumentError, match=next(iter(wrong))):
             fit_kernel_(posterior, **wrong)
 
@@ -381,8 +387,8 @@ def test_a_fit_that_fails_leaves_no_trace(name: str):
     bandit, twin = (played(MAKERS[name](rbf(0.1)), PROBLEM) for _ in range(2))
     before, kernel = copy.deepcopy(bandit.state_dict()), bandit.posterior.kernel
     with FailAt(math.inf) as counting:
-        copy.deepcopy(bandit).fit_kernel_(noise=True)
-    for at in np.linspace(1, counting.calls - 1, 12).astype(int):
+        copy.deepcopy(twin).fit_kernel_(noise=True)
+    for at in np.linspace(1, counting.calls // 2, 8).astype(int).tolist():
         with pytest.raises(Failure), FailAt(at):
             bandit.fit_kernel_(noise=True)
         assert differences(before, bandit.state_dict()) == []

@@ -150,7 +150,7 @@ class _Climb:
         if not self.accepted:
             self._restore(origin)
         elif self._noise:
-            self.noise_variance = math.exp(float(self._log_noise))
+            self.noise_variance = math.exp(self._log_noise.item())
 
     def _dictionary(self, size: int | None) -> Picks | None:
         return None if size is None else greedy_dictionary(self.kernel, self.averages, size)
@@ -192,12 +192,12 @@ class _Climb:
                     slopes = torch.autograd.grad(-value, parameters, allow_unused=True)
             if not all(slope is not None and bool(torch.isfinite(slope).all()) for slope in slopes):
                 return value.new_tensor(_WORSE), [torch.zeros_like(p) for p in parameters]
-            if float(value) > best[0]:
-                best = (float(value), self._values())
+            if value.item() > best[0]:
+                best = (value.item(), self._values())
             return -value.detach(), slopes
 
         floor = math.log(_LEAST_NOISE * float(kernel_diagonal(self.kernel, self.averages.points).detach().amax()))
-        bounds: dict[str, tuple[float | None, float | None]] = {"log_noise": (min(floor, float(self._log_noise)), None)}
+        bounds: dict[str, tuple[float | None, float | None]] = {"log_noise": (min(floor, self._log_noise.item()), None)}
         result = scipy_minimize(closure, self._parameters, bounds=bounds, options={"maxiter": max_iterations})
         self.iterations += result.step
         self._restore(best[1])

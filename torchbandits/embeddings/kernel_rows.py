@@ -18,7 +18,7 @@ def expand_kernel(kernel: gpytorch.kernels.Kernel, batch_shape: torch.Size) -> g
     expanded = copy.deepcopy(kernel)
     for part, parameter in _own_parameters(expanded):
         rest = parameter.shape[len(part._batch_shape) :]
-        parameter.data = parameter.data.expand(*batch_shape, *rest).contiguous()
+        parameter.data = parameter.data.expand(torch.Size([*batch_shape, *rest])).contiguous()
     return _with_batch_shape(expanded, batch_shape)
 
 

@@ -58,17 +58,20 @@ def lengthscale_of(posterior: GaussianProcess) -> torch.Tensor:
 # ------------------------------------------------------------------------- getting home
 
 
+@pytest.mark.parametrize("misfit", [False, True])
 @pytest.mark.parametrize("wrong", [0.1, 0.2, 1.0, 5.0, 10.0])
 @pytest.mark.parametrize("seed", range(3))
-def test_from_a_wrong_lengthscale_the_fit_gets_home(seed: int, wrong: float):
+def test_from_a_wrong_lengthscale_the_fit_gets_home(seed: int, wrong: float, misfit: bool):
     x, y = drawn(seed, 0.3)
     posterior = posterior_of(rbf(0.3 * wrong), x, y)
-    report = fit_kernel_(posterior)
+    report = fit_kernel_(posterior, misfit=misfit)
     assert 0.3 / 1.2 < float(lengthscale_of(posterior)) < 0.3 * 1.2
     assert bool(report.accepted)
     assert float(report.after) > float(report.before)
-    K = oracles.rbf(float(lengthscale_of(posterior)))(x, x)
-    assert float(report.after) == pytest.approx(dense_log_evidence(K, y[:, 0], NOISE), rel=1e-8)
+    K, found = oracles.rbf(float(lengthscale_of(posterior)))(x, x), float(report.misfit)
+    expected = dense_log_evidence(K, y[:, 0], NOISE + found) - 0.5 * math.log1p(found / NOISE)
+    assert float(report.after) == pytest.approx(expected, rel=1e-7)
+    assert found < (0.2 * NOISE if misfit else 1e-300)
     assert int(report.left_out) == float(report.jitter) == 0
 
 
@@ -82,6 +85,21 @@ def test_a_lengthscale_a_feature_and_the_scale(wrong: float):
         found.append(torch.cat([lengthscale_of(posterior), posterior.kernel.outputscale.reshape(1)]))
     torch.testing.assert_close(found[1], found[0], rtol=0.05, atol=0)
     assert bool(((found[0][:2] / torch.tensor([0.2, 0.6])).log().abs() < math.log(1.3)).all())
+
+
+@pytest.mark.parametrize("wrong", [0.1, 1.0, 10.0])
+def test_what_no_smooth_function_explains_leaves_the_lengthscale_alone(wrong: float):
+    """A smooth function with offsets of each point's own, three times the noise."""
+    x, y = drawn(7, 0.5, u=150, pulls=2)
+    y = y + 3 * NOISE_STD * np.random.default_rng(0).normal(size=(150, 1))
+    found = []
+    for misfit in (True, False):
+        posterior = posterior_of(rbf(0.5 * wrong), x, y)
+        report = fit_kernel_(posterior, misfit=misfit)
+        found.append(float(lengthscale_of(posterior)))
+        assert float(report.misfit) == pytest.approx(9 * NOISE * misfit, rel=0.4)
+    assert 0.5 / 1.6 < found[0] < 0.5 * 1.6
+    assert found[1] < 0.5 * found[0]
 
 
 def test_the_bound_of_many_points_finds_what_the_evidence_finds():
@@ -116,7 +134,7 @@ def test_priors_constraints_and_parameters_that_are_held():
         kernel = ard([1.0, 1.0], 0.4)
         change(kernel)
         posterior = posterior_of(kernel, x, y)
-        return posterior, fit_kernel_(posterior)
+        return posterior, fit_kernel_(posterior, misfit=False)
 
     def held(kernel: Any) -> None:
         kernel.raw_outputscale.requires_grad_(False)

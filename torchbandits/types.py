@@ -103,7 +103,8 @@ class FitReport:
 
     `before` and `after` are the log evidence of the rewards, log priors of the kernel's parameters included: exact up to a
     number of distinct points, a lower bound beyond; NaN where nothing was tried, −∞ where the factorisation failed.
-    `accepted` rows have a new kernel, all others keep theirs. `iterations` of the optimiser; `left_out` points whose rewards
+    `accepted` rows have a new kernel, all others keep theirs. `misfit` is the variance τ² that rewards show beside kernel and
+    noise, reward units squared (0 where none was fitted). `iterations` of the optimiser; `left_out` points whose rewards
     were too wild to fit; `jitter` that the bound needed, as a part of the largest k(x, x). `regularization` (λ) and
     `noise_variance` are those of now, reward units squared.
     """
@@ -114,6 +115,7 @@ class FitReport:
     iterations: Tensor
     left_out: Tensor
     jitter: Tensor
+    misfit: Tensor
     regularization: float
     noise_variance: float
 

@@ -116,6 +116,15 @@ def test_the_oracle_agrees_and_the_bound_is_below(name: str, prior_mean: float):
         assert below == pytest.approx(exact, rel=1e-8), "nothing is missed but rounding"
 
 
+def test_a_misfit_is_noise_that_more_pulls_do_not_average():
+    data, kernel, misfit = Data(6), ard(), 0.3
+    averages, everything = data.averages(), torch.arange(len(data.counts))
+    K_tt = data.gram(kernel) + misfit * (data.x[:, None, :] == data.x[None, :, :]).all(axis=-1)
+    expected = dense_log_evidence(K_tt, data.y, NOISE)
+    assert log_evidence(kernel, averages, NOISE, misfit).item() == pytest.approx(expected, rel=1e-8)
+    assert collapsed_evidence(kernel, averages, NOISE, everything, misfit)[0].item() == pytest.approx(expected, rel=1e-8)
+
+
 def test_the_noise_has_its_gradient():
     data, kernel = Data(3), ard()
     log_noise = torch.tensor(math.log(NOISE), dtype=torch.float64, requires_grad=True)

@@ -21,7 +21,9 @@ from torchbandits.types import Picks, Rect, Square
 _JITTERS = (0.0, 1e-12, 1e-10, 1e-8, 1e-6)  # parts of the largest k(x, x), tried in this order
 
 
-def log_evidence(kernel: gpytorch.kernels.Kernel, averages: Averages, noise_variance: float | Tensor) -> Tensor:
+def log_evidence(
+    kernel: gpytorch.kernels.Kernel, averages: Averages, noise_variance: float | Tensor, misfit: float | Tensor = 0.0
+) -> Tensor:
     r"""Log density of all rewards under f ~ GP(0, k) and Gaussian noise; −∞ where the factorisation fails.
 
     .. math:: \log N(\bar y; 0, K_{uu} + \sigma^2 N^{-1}) - \tfrac12 \sum_i (n_i - 1) \log 2\pi\sigma^2
@@ -31,16 +33,18 @@ def log_evidence(kernel: gpytorch.kernels.Kernel, averages: Averages, noise_vari
         kernel: Any GPyTorch kernel in float64 without batch shape.
         averages: Of one batch row.
         noise_variance: σ² > 0, reward units squared.
+        misfit: τ² ≥ 0, reward units squared: variance of what each point has of its own, whatever the kernel, and keeps from
+            pull to pull; it stands beside σ² N⁻¹ as τ² I.
 
     Returns:
-        A number, differentiable in the kernel's parameters and the noise variance. No jitter is added: the matrix that is
+        A number, differentiable in the kernel's parameters and both variances. No jitter is added: the matrix that is
         factorised has no eigenvalue below σ²/max n.
 
     Cost: O(u³ + u² d) time, O(u²) memory. Source: Rasmussen & Williams 2006, eq. 2.30, with repeated inputs summed.
     """
     x, n = averages.points, averages.weights
     noise = torch.as_tensor(noise_variance, dtype=n.dtype, device=n.device)
-    factor, good = cholesky(kernel_matrix(kernel, x, x) + torch.diag(noise / n))
+    factor, good = cholesky(kernel_matrix(kernel, x, x) + torch.diag(noise / n + misfit))
     if not bool(good):
         return noise.new_tensor(-torch.inf)
     white = solve_lower(factor, averages.residuals.unsqueeze(-1)).square().sum()
@@ -49,7 +53,11 @@ def log_evidence(kernel: gpytorch.kernels.Kernel, averages: Averages, noise_vari
 
 
 def collapsed_evidence(
-    kernel: gpytorch.kernels.Kernel, averages: Averages, noise_variance: float | Tensor, dictionary: Picks
+    kernel: gpytorch.kernels.Kernel,
+    averages: Averages,
+    noise_variance: float | Tensor,
+    dictionary: Picks,
+    misfit: float | Tensor = 0.0,
 ) -> tuple[Tensor, float]:
     r"""A lower bound of `log_evidence`: K replaced by Q = K_um K_mm⁻¹ K_mu, and the variance that Q misses taken off.
 
@@ -58,7 +66,7 @@ def collapsed_evidence(
     with the remaining terms as there. With every point in the dictionary it equals the exact evidence.
 
     Args:
-        kernel, averages, noise_variance: As for `log_evidence`.
+        kernel, averages, noise_variance, misfit: As for `log_evidence`.
         dictionary: `m` indices of points.
 
     Returns:
@@ -74,15 +82,16 @@ def collapsed_evidence(
     if root is None:
         return noise.new_tensor(-torch.inf), jitter
     V_mu = solve_lower(root, K_mu)
-    C_mu = V_mu * (n / noise).sqrt()
+    spread = noise / n + misfit
+    C_mu = V_mu / spread.sqrt()
     eye = torch.eye(len(dictionary), dtype=n.dtype, device=n.device)
     factor, good = cholesky(eye + C_mu @ C_mu.mT)
     if not bool(good):
         return noise.new_tensor(-torch.inf), jitter
-    scaled = averages.residuals * (n / noise).sqrt()
+    scaled = averages.residuals / spread.sqrt()
     white = scaled.square().sum() - solve_lower(factor, C_mu @ scaled.unsqueeze(-1)).square().sum()
-    log_det = 2 * factor.diagonal().log().sum() + (noise / n).log().sum()
-    missed = ((kernel_diagonal(kernel, x) - V_mu.square().sum(dim=0)) * n).sum() / noise
+    log_det = 2 * factor.diagonal().log().sum() + spread.log().sum()
+    missed = ((kernel_diagonal(kernel, x) - V_mu.square().sum(dim=0)) / spread).sum()
     return averages.within(noise) - 0.5 * (white + log_det + missed + len(n) * math.log(2 * math.pi)), jitter
 
 

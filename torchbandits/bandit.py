@@ -150,7 +150,7 @@ class Bandit:
 
         Args:
             noise: Fit the noise too (of a single batch row); λ keeps its ratio to the noise variance.
-            options: `misfit`, `max_exact`, `dictionary_size`, `restarts`, `max_iterations`: see `torchbandits.fitting.fit_kernel_`.
+            options: `misfit`, `max_exact`, `dictionary_size`, `restarts`, `max_iterations`, as for `fitting.fit_kernel_`.
 
         Raises:
             UnsupportedError: For policies without one posterior for all arms, for finite Fourier features, and for the noise

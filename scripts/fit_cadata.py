@@ -1,4 +1,4 @@
-"""What fitting the kernel is worth on Cadata: a grid of bandwidths against bandwidths that are wrong by a factor of five, fitted.
+"""What fitting the kernel is worth on Cadata: a grid of bandwidths against those wrong by a factor of five, fitted.
 
     TORCHBANDITS_DATA=FOLDER OMP_NUM_THREADS=1 python scripts/fit_cadata.py [--grid 7.5 10 25] [--starts 5 125] [--every 50 500]
 
@@ -43,7 +43,7 @@ def play(environment: tb.environments.Table, bandwidth: float, every: int | None
         callbacks=[lambda bandit, *_: bandits.append(bandit) if not bandits else None],
     )
     seconds = time.process_time() - began
-    regret, mean = torch.as_tensor(history.pulls["regret"]), float(environment.optimum - environment.means.mean())
+    regret, mean = torch.tensor(history.pulls["regret"]), float(environment.optimum - environment.means.mean())
     last = float(bandits[0].posterior.kernel.lengthscale)
     distinct = float(history.batches["distinct_arms"][-1])
     late = float(regret[horizon // 2 :].mean()) / mean

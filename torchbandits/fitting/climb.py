@@ -16,7 +16,6 @@ from torchbandits.posteriors.evidence import collapsed_evidence, greedy_dictiona
 from torchbandits.types import Picks
 
 _CLIMBED = 2  # starts that are climbed, those of the highest evidence
-_ROUNDS = 2  # dictionaries of a climb: one of the start's kernel, one of the kernel that it led to
 _LEAST_NOISE = 1e-8  # noise variance that the evidence may choose, of the largest k(x, x)
 _RISE = 1e-9  # of the evidence, relative, that is rounding
 _WORSE = 1e10  # what a step that broke the factorisation costs
@@ -60,28 +59,33 @@ class Climb:
         """Compare the starts, climb from the best, keep the highest."""
         exact = len(self.averages.weights) <= max_exact
         size = None if exact else dictionary_size
-        origin, starts = self._values(), []
+        origin, starts, own = self._values(), [], self._dictionary(size)
         levels = self._misfits()
-        self.before = max(self._value_of(origin | {"misfit": level}, size) for level in levels)
+        self.before = max(self._value_of(origin | {"misfit": level}, own) for level in levels)
         self._restore(origin)
         if self._pooled is not None:
             self._log_noise.fill_(math.log(self._pooled))
         first = self._values()
         for factor in dict.fromkeys((1.0, *restarts)):
             if factor == 1 or self._scale_lengthscales(factor):
-                starts += [self._values() | {"misfit": level} for level in levels]
+                dictionary = self._dictionary(size)
+                starts += [(self._values() | {"misfit": level}, dictionary) for level in levels]
             self._restore(first)
-        worth = [self._value_of(start, size) for start in starts]
+        worth = [self._value_of(*start) for start in starts]
         best, top = self.before, origin
         for j in sorted(range(len(starts)), key=lambda j: -worth[j])[:_CLIMBED]:
             if not math.isfinite(worth[j]):
                 continue
-            self._restore(starts[j])
-            for _ in range(1 if exact else _ROUNDS):
-                reached = self._climb(self._dictionary(size), max_iterations)
-                if reached > best:
-                    best, top = reached, self._values()
-        self.before = max(self.before, self._value_of(origin | {"misfit": top["misfit"]}, size))
+            self._restore(starts[j][0])
+            reached = self._climb(starts[j][1], max_iterations)
+            if reached > best:
+                best, top = reached, self._values()
+        if not exact:  # once more, with the dictionary of the kernel that was found
+            self._restore(top)
+            reached = self._climb(self._dictionary(size), max_iterations)
+            if reached > best:
+                best, top = reached, self._values()
+        self.before = max(self.before, self._value_of(origin | {"misfit": top["misfit"]}, own))
         self._restore(top)
         for parameter in self._parameters.values():
             parameter.requires_grad_(False)
@@ -121,9 +125,9 @@ class Climb:
         value = float(self._log_posterior(dictionary))
         return value if math.isfinite(value) else -math.inf
 
-    def _value_of(self, values: dict[str, Tensor], size: int | None) -> float:
+    def _value_of(self, values: dict[str, Tensor], dictionary: Picks | None) -> float:
         self._restore(values)
-        return self._value(self._dictionary(size))
+        return self._value(dictionary)
 
     def _climb(self, dictionary: Picks | None, max_iterations: int) -> float:
         """Ascend from the parameters as they are; leaves the best that were seen, and returns their value."""

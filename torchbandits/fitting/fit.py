@@ -25,10 +25,10 @@ def fit_kernel_(
     misfit: bool = True,
     noise_share: float = 1.0,
     rows: Tensor | None = None,
-    max_exact: int = 800,
-    dictionary_size: int = 500,
+    max_exact: int = 500,
+    dictionary_size: int = 300,
     restarts: Sequence[float] = (0.1, 0.3, 1.0, 3.0, 10.0),
-    max_iterations: int = 50,
+    max_iterations: int = 30,
 ) -> FitReport:
     r"""Fit the kernel of a posterior, in place, to what it was told: the highest evidence times the kernel's priors.
 

@@ -22,13 +22,14 @@ ARMS, PROBLEM = 40, Problem(seed=3, a=40)
 NEIGHBORS = torch.stack([torch.arange(ARMS).roll(shift) for shift in (-1, 1, 2)], dim=-1)
 # name -> mode -> constructor options. A policy that is in the registry and not here fails test_registry.
 OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
-    "gp_ucb": {"": COMMON, "uniform start": COMMON | {"initial": tb.starts.uniform(5)}},
+    "gp_ucb": {"": COMMON, "uniform start": COMMON | {"initial": tb.starts.uniform(5)}, "refit": COMMON | {"refit_every": 5}},
     "igp_ucb": {"": BOUNDED},
     "gp_bucb": {"": BOUNDED | {"ratio_threshold": 1.5}},
     "bkb": {"": BOUNDED, "ei": BOUNDED | {"acquisition": "ei"}, "pi": BOUNDED | {"acquisition": "pi"}},
     "batch_bkb": {
         "": BOUNDED | {"ratio_threshold": 1.5},
         "uncertainty start": BOUNDED | {"initial": tb.starts.uncertainty(0.2)},
+        "refit": BOUNDED | {"refit_every": 5},
     },
     "compressed_gp": {"": COMMON, "ei": COMMON | {"acquisition": "ei"}, "pi": COMMON | {"acquisition": "pi"}},
     "mini_gp_ucb": {"": BOUNDED | {"ratio_threshold": 1.5}, "ei": BOUNDED | {"acquisition": "ei"}},

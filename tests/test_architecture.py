@@ -20,8 +20,8 @@ FILES = sorted(p for p in PACKAGE.rglob("*.py"))
 # Ground floor first, as in the architecture sheet: a file imports only from rooms above its own, or from its own room.
 ROOMS = [
     "errors", "types", "linalg", "embeddings", "posteriors", "environments", "arms",
-    "widths", "memory", "batching", "scores", "starts", "policies",  # a policy names its first picks, so starts come first
-    "columns", "history", "journal", "fitting", "optimize",
+    "widths", "memory", "batching", "scores", "starts", "fitting", "policies",  # a policy starts, and fits its kernel
+    "columns", "history", "journal", "optimize",
     "selections", "validation", "reporting", "learned", "bandit", "contexts", "contextual", "running", "diagnostics",
     "botorch", "experiments", "cli", "testing", "__init__", "__main__",
 ]  # fmt: skip

@@ -31,7 +31,7 @@ from torchbandits.policies import (
     uniform,
 )
 from torchbandits.running import run
-from torchbandits.types import Evidence, Marginals, Progress, Recommendation, Report, Selection
+from torchbandits.types import Evidence, FitReport, Marginals, Progress, Recommendation, Report, Selection
 
 __version__ = "0.1.0"
 
@@ -39,6 +39,7 @@ __all__ = [
     "Bandit",
     "ContextualBandit",
     "Evidence",
+    "FitReport",
     "History",
     "Marginals",
     "Progress",

@@ -13,9 +13,9 @@ from torch import Tensor
 from torchbandits.errors import StateError, require
 from torchbandits.learned import Learned
 from torchbandits.policies import Policy
-from torchbandits.reporting import report_of
+from torchbandits.reporting import certificate, report_of
 from torchbandits.selections import carried, joined, without
-from torchbandits.types import Pulls, Report, Selection
+from torchbandits.types import FitReport, Pulls, Report, Selection
 from torchbandits.validation import (
     check_arms,
     check_available,
@@ -157,6 +157,32 @@ class Bandit(Learned):
         )
         self._set_open(remaining)
 
+    def fit_kernel_(self, *, noise: bool = False, **options: Any) -> FitReport:
+        """Fit the kernel's hyper-parameters to the rewards told, each batch row on its own, and relearn everything with it.
+
+        Every parameter of the policy's kernel that requires a gradient is fitted, by the evidence and the priors registered
+        with the kernel. What is open stays open; the policy and the kernel that it was given stay as they are.
+
+        Args:
+            noise: Fit the noise too (of a single batch row); λ keeps its ratio to the noise variance.
+            options: `misfit`, `max_exact`, `dictionary_size`, `restarts`, `max_iterations`, as for `fitting.fit_kernel_`.
+
+        Raises:
+            UnsupportedError: For policies without one posterior for all arms, for finite Fourier features, and for the noise
+                of several batch rows; the message names what to do.
+            NumericalError: If the posterior broke down, or no noise shows; nothing has changed then.
+
+        Guarantee: none, theory assumes a known kernel. Cost: O(u³) an iteration, O(u m²) for many points, and a sweep.
+        """
+        restore = self._state.snapshot()
+        try:
+            report = self.policy.refit(self._state, noise=noise, **options)
+            certificate(self.policy, self._state)
+        except BaseException:
+            restore()
+            raise
+        return report
+
     def set_arms_(self, arms: Tensor, *, costs: Tensor | None = None) -> Bandit:
         """Go on with other arms; all that was learned stays, at arms that are gone too. Returns self.
 
@@ -246,7 +272,7 @@ class Bandit(Learned):
                 self._state = self.policy.update(self._state, pulls)
                 self._state.add_told_(pulls.counts)
             self._set_open(remaining)
-            report = report_of(self.policy, self._state, pulls.counts.sum(dim=-1), unasked)
+            report = report_of(self.policy, self._state, pulls, unasked)
             done = True
         finally:
             if not done:

@@ -98,6 +98,29 @@ class Report:
 
 
 @dataclass(frozen=True)
+class FitReport:
+    """What a fit of the kernel did, one entry per batch row but for the last two.
+
+    `before` and `after` are the log evidence of the rewards, log priors of the kernel's parameters included: exact up to a
+    number of distinct points, a lower bound beyond; NaN where nothing was tried, −∞ where the factorisation failed.
+    `accepted` rows have a new kernel, all others keep theirs. `misfit` is the variance τ² that rewards show beside kernel and
+    noise, reward units squared (0 where none was fitted). `iterations` of the optimiser; `left_out` points whose rewards
+    were too wild to fit; `jitter` that the bound needed, as a part of the largest k(x, x). `regularization` (λ) and
+    `noise_variance` are those of now, reward units squared.
+    """
+
+    before: Tensor
+    after: Tensor
+    accepted: Tensor
+    iterations: Tensor
+    left_out: Tensor
+    jitter: Tensor
+    misfit: Tensor
+    regularization: float
+    noise_variance: float
+
+
+@dataclass(frozen=True)
 class Pulls:
     """Pulls to learn from, already summed: `index` (arms) and `mask` `batch_shape x q`, or `points` that need not be arms,
     `batch_shape x q x d`; number of pulls, sum of rewards and sum of squared rewards of each, `batch_shape x q`. `history`

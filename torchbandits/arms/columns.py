@@ -94,6 +94,11 @@ class KernelColumns:
         place = slot.unsqueeze(-1)
         return block.scatter(-1, place, torch.where(arm.unsqueeze(-1) >= 0, own.unsqueeze(-1), block.gather(-1, place)))
 
+    def renew(self) -> None:
+        """Drop what was computed with an earlier kernel. Cost O(A d)."""
+        self.forget()
+        self.diagonal = kernel_diagonal(self._kernel(), self._rows.arms).double().clone()
+
     def forget(self) -> None:
         """Drop the columns; they are computed again when needed."""
         self._block = self._filled = self._narrow = self._stationary = None

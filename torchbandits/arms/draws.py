@@ -39,14 +39,13 @@ class PosteriorDraws:
 
     def __init__(self, table: ArmTable, num_features: int) -> None:
         self._table, self._num_features = table, num_features
-        self._root: tuple[Tensor, Tensor] | None = None
+        self._root: tuple[object, Tensor, Tensor] | None = None  # of a kernel: a fit replaces it
         self._residual: tuple[object, Tensor] | None = None
         posterior, arms = table.posterior, table.rows.arms
         require(
             posterior.sketch is None, "there are no posterior draws under a sketch: use a score such as UCB.", UnsupportedError
         )
-        self._spectrum = Spectrum.of(posterior.kernel)
-        self.kind = "independent" if self._spectrum is None else "fourier"
+        self.kind = "independent" if Spectrum.of(posterior.kernel) is None else "fourier"
         if posterior.finite is not None:
             self.kind = "features"
         elif arms.shape[-2] <= _JOINT_ARMS:
@@ -85,20 +84,21 @@ class PosteriorDraws:
         extra = int(outside.sum(dim=-1).max()) if outside.numel() else 0
         order = (~outside).byte().argsort(dim=-1, stable=True)[..., :extra]
         strangers = statistics.points.gather(-2, order.unsqueeze(-1).expand(*order.shape, statistics.points.shape[-1]))
-        if self._root is None or not torch.equal(self._root[0], strangers):
+        kernel = self._table.posterior.kernel
+        if self._root is None or self._root[0] is not kernel or not torch.equal(self._root[1], strangers):
             points = rows.arms.double()
             if extra:
                 points = torch.cat([points.expand(*order.shape[:-1], *points.shape[-2:]), strangers], dim=-2)
-            K = kernel_matrix(self._table.posterior.kernel, points, points)
-            self._root = (strangers, covariance_root(K))
-        root = self._root[1]
+            self._root = (kernel, strangers, covariance_root(kernel_matrix(kernel, points, points)))
+        root = self._root[2]
         f0 = root @ self._normals(sizes, A + extra, generators)
         place = torch.where(outside, A - 1 + outside.long().cumsum(dim=-1), arm.clamp_min(0))
         at_points = f0.gather(-2, place.unsqueeze(-1).expand(*place.shape, f0.shape[-1]))
         return self._less_mean(f0[..., :A, :].mT, at_points, sizes, generators)
 
     def _fourier(self, sizes: Sequence[int], generators: Generators) -> Tensor:
-        rows, posterior, spectrum = self._table.rows, self._table.posterior, self._spectrum
+        rows, posterior = self._table.rows, self._table.posterior
+        spectrum = Spectrum.of(posterior.kernel)
         assert spectrum is not None
         shape, half, d = posterior.batch_shape, self._num_features // 2, rows.arms.shape[-1]
         device = rows.arms.device

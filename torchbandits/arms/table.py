@@ -128,6 +128,15 @@ class ArmTable(nn.Module):
         self._updates = updates
         return self
 
+    def renew_(self) -> ArmTable:
+        """Take over a kernel or λ that the posterior was given meanwhile: what was computed with the one before is dropped.
+        `sweep_` then brings means and leverages up to date. Cost O(A d)."""
+        self.columns.renew()
+        if self.features_of_arms is None:
+            self.prior_diagonal = self.columns.diagonal
+            self.kappa2 = self.prior_diagonal.amax(dim=-1)
+        return self
+
     def cross(self, index: Picks, leaders: Leaders | None = None) -> Tensor:
         """k̃(x_p, ·) of arms (`batch_shape x p`) under the posterior of this moment, `batch_shape x p x A`: what `update_`
         needs, to be read before the pulls are added to the statistics. Not for sparse posteriors.
@@ -242,10 +251,12 @@ class ArmTable(nn.Module):
     def snapshot(self) -> Callable[[], None]:
         """A way back to the derived numbers of this moment (the buffers are the caller's)."""
         updates, directions = self._updates, None if self.directions is None else self.directions.snapshot()
+        diagonal = self.columns.diagonal
 
         def restore() -> None:
             self._updates = updates
             self.columns.forget()
+            self.columns.diagonal = diagonal
             if directions is not None:
                 directions()
 
@@ -258,7 +269,7 @@ class ArmTable(nn.Module):
     def set_extra_state(self, state: dict[str, int]) -> None:
         """Restore what `get_extra_state` returned."""
         self._updates = state["updates"]
-        self.columns.forget()
+        self.renew_()  # the posterior was loaded before, with the kernel it was fitted to
         if self.features_of_arms is not None:  # features that were drawn are those of the state loaded
             self.features_of_arms.forget()
             self.prior_diagonal = self.features_of_arms.diagonal

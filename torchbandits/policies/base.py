@@ -10,7 +10,7 @@ from torch import Tensor
 
 from torchbandits.errors import UnsupportedError
 from torchbandits.policies.state import State
-from torchbandits.types import Arms, Evidence, Points, Pulls, Selection
+from torchbandits.types import Arms, Evidence, FitReport, Points, Pulls, Selection
 
 __all__ = ["Policy", "State"]
 
@@ -71,6 +71,19 @@ class Policy(ABC):
             UnsupportedError: For a policy that scores nothing, or arms only.
         """
         raise UnsupportedError(f"{type(self).__name__} has no score at points; use gp_ucb, bkb or batch_bkb to have one.")
+
+    def refit(self, state: State, *, noise: bool = False, rows: Tensor | None = None, **options: Any) -> FitReport:
+        """Fit the kernel of the state's posterior to what was told, and bring the state up to date with it.
+
+        Args:
+            state: Its buffers are replaced.
+            noise: Fit the noise variance, and with it λ, too.
+            rows: `batch_shape` booleans, the rows to fit; all by default.
+            options: As for `fitting.fit_kernel_`.
+        """
+        raise UnsupportedError(
+            f"{type(self).__name__} keeps no posterior whose kernel could be fitted: use gp_ucb, bkb or batch_bkb."
+        )
 
     @abstractmethod
     def width(self, state: State) -> Tensor:

@@ -28,6 +28,7 @@ def batch_bkb(
     prior_mean: float | str = 0.0,
     initial: Start | None = None,
     memory_budget: int = 2 << 30,
+    refit_every: int | None = None,
 ) -> Composed:
     r"""BBKB: freeze mean, width and dictionary; pick by upper bound while the variance may not have shrunk by C̃.
 
@@ -48,6 +49,8 @@ def batch_bkb(
         prior_mean: A number, or `"estimate"`.
         initial: First picks; the argmax of the prior by default.
         memory_budget: Bytes for cached kernel columns.
+        refit_every: Fit the kernel whenever the pulls told pass a multiple of this (`Bandit.fit_kernel_`). Never by default:
+            the theory assumes a kernel that is known.
 
     Guarantee: the regret of BKB up to C̃, with O(d_eff log T) batches, under the theory width (λ ≥ 1) and oversampling;
     the defaults are what the authors run. Cost: one m x m x A product a batch, O(k²) a pick among k leaders.
@@ -64,4 +67,5 @@ def batch_bkb(
         prior_mean=prior_mean,
         initial=initial,
         memory_budget=memory_budget,
+        refit_every=refit_every,
     )

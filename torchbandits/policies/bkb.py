@@ -26,6 +26,7 @@ def bkb(
     prior_mean: float | str = 0.0,
     initial: Start | None = None,
     memory_budget: int = 2 << 30,
+    refit_every: int | None = None,
 ) -> Composed:
     r"""BKB: kernel UCB on a Nyström dictionary of about the effective dimension, redrawn after each pull.
 
@@ -44,6 +45,8 @@ def bkb(
         prior_mean: A number, or `"estimate"`.
         initial: First picks; the argmax of the prior by default.
         memory_budget: Bytes for cached kernel columns.
+        refit_every: Fit the kernel whenever the pulls told pass a multiple of this (`Bandit.fit_kernel_`). Never by default:
+            the theory assumes a kernel that is known.
 
     Guarantee: no regret with m = O(d_eff) dictionary points, under the theory width and oversampling; the defaults are
     what the authors run. Cost: O(A m² + u m²) a step.  Source: Calandriello et al. 2019, Alg. 1, Thm 1–3.
@@ -59,4 +62,5 @@ def bkb(
         prior_mean=prior_mean,
         initial=initial,
         memory_budget=memory_budget,
+        refit_every=refit_every,
     )

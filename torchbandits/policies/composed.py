@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from dataclasses import dataclass, field
+from typing import Any
 
 import gpytorch
 import torch
@@ -12,16 +12,18 @@ from torch import Tensor
 
 from torchbandits.arms import ArmRows, ArmTable, PosteriorDraws
 from torchbandits.batching import BatchRule, FixedSize
-from torchbandits.embeddings import FeatureMap, kernel_diagonal
-from torchbandits.errors import NonFiniteError, ShapeError, UnsupportedError, require
+from torchbandits.embeddings import FeatureMap
+from torchbandits.errors import UnsupportedError, require
+from torchbandits.fitting import fit_kernel_
 from torchbandits.memory import KeepAll, Memory
 from torchbandits.policies.base import Policy, State
-from torchbandits.policies.learning import learn
+from torchbandits.policies.kernel_checks import check_kernel
+from torchbandits.policies.learning import learn, learn_kernel
 from torchbandits.policies.picking import Picker, first_picks, marginals, on_offer, room_for, upper_bounds, with_first
 from torchbandits.posteriors import GaussianProcess
 from torchbandits.scores import UCB, PerCost, PosteriorDraw, Score
 from torchbandits.starts import Start
-from torchbandits.types import Arms, Evidence, Generators, Points, Progress, Pulls, Selection
+from torchbandits.types import Arms, Evidence, FitReport, Generators, Points, Progress, Pulls, Selection
 from torchbandits.widths import Width
 
 
@@ -41,6 +43,7 @@ class Composed(Policy):
         prior_mean: Mean of the rewards before data: a number, or `"estimate"` for the average told so far.
         initial: First picks; None for the argmax of the prior.
         memory_budget: Bytes that cached kernel columns may take.
+        refit_every: Fit the kernel whenever the pulls told pass a multiple of this; None for never, as the theory has it.
     """
 
     kernel: gpytorch.kernels.Kernel
@@ -54,6 +57,7 @@ class Composed(Policy):
     prior_mean: float | str = 0.0
     initial: Start | None = None
     memory_budget: int = 2 << 30
+    refit_every: int | None = None
 
     def __post_init__(self) -> None:
         kernel = self.kernel
@@ -78,6 +82,11 @@ class Composed(Policy):
             numeric or self.prior_mean == "estimate",
             f"prior_mean must be a finite number or 'estimate', got {self.prior_mean!r}.",
         )
+        every = self.refit_every
+        require(
+            every is None or (isinstance(every, int) and not isinstance(every, bool) and every >= 1),
+            f"refit_every must be a whole number ≥ 1, or None to keep the kernel as it is, got {every!r}.",
+        )
 
     # ------------------------------------------------------------------ the contract
 
@@ -94,14 +103,7 @@ class Composed(Policy):
     @torch.no_grad()
     def init(self, arms: Arms, generators: Generators, batch_shape: torch.Size) -> State:
         """A fresh state; the kernel is deep-copied into its posterior. Cost O(A (d + log A)), and O(A m d) for features."""
-        try:
-            torch.broadcast_shapes(batch_shape, self.kernel.batch_shape)
-        except RuntimeError as error:
-            raise ShapeError(
-                f"the kernel's batch shape {tuple(self.kernel.batch_shape)} does not broadcast with the batch shape "
-                f"{tuple(batch_shape)} of the arms and generators."
-            ) from error
-        self._check_dimensions(arms)
+        check_kernel(self.kernel, arms, batch_shape)
         finite = None if self.features is None else self.features.build(self.kernel, arms, generators, batch_shape)
         posterior = GaussianProcess(
             self.kernel,
@@ -129,7 +131,7 @@ class Composed(Policy):
     @torch.no_grad()
     def set_arms(self, state: State, arms: Arms) -> State:
         """The same posterior on other arms. Cost O(A u (u + d)) for an exact posterior, O(A m (m + d)) for a sparse one."""
-        self._check_dimensions(arms)
+        check_kernel(self.kernel, arms, state.rows.batch_shape)
         finite = state.posterior.finite
         if finite is not None and not finite.holds_at(arms):
             raise UnsupportedError(
@@ -175,6 +177,10 @@ class Composed(Policy):
         leaders = None if upper is None else lambda count: upper.topk(min(count, upper.shape[-1]), dim=-1).indices
         state.forget_derived_()
         learn(state, pulls, self.memory, leaders)
+        if self.refit_every is not None:
+            told, now = state.told // self.refit_every, (state.told + pulls.counts.sum(dim=-1)) // self.refit_every
+            if bool((now > told).any()):
+                self.refit(state, rows=now > told)
         return state
 
     def scores_at(self, state: State, points: Points) -> Tensor:
@@ -193,6 +199,20 @@ class Composed(Policy):
         tiny = torch.finfo(posterior.variance.dtype).tiny  # keeps the gradient of the root finite
         score = self.score(posterior.mean, posterior.variance.clamp_min(tiny).sqrt(), width, incumbent)
         return score + 0 * points.sum(dim=-1)  # a prior that is the same everywhere has a gradient too
+
+    @torch.no_grad()
+    def refit(self, state: State, *, noise: bool = False, rows: Tensor | None = None, **options: Any) -> FitReport:
+        """Fit the kernel, and λ in its ratio to the noise variance; see `fit_kernel_` and `learn_kernel`. A noise_std of 0 says
+        nothing of the noise: it is taken to be λ."""
+        require(
+            not (noise and self.memory.selective),
+            "the entropy threshold belongs to its λ: pass the noise_std that you know to compressed_gp, and noise=False.",
+            UnsupportedError,
+        )
+        share = self.noise_std**2 / self.regularization or 1.0
+        report = fit_kernel_(state.posterior, noise=noise, noise_share=share, rows=rows, **options)
+        learn_kernel(state, report.accepted)
+        return report
 
     @torch.no_grad()
     def width(self, state: State) -> Tensor:
@@ -224,23 +244,4 @@ class Composed(Policy):
             effective_dimension=dimension,
             kappa2=state.table.kappa2.expand_as(pulls),
             sketch_loss=torch.zeros_like(pulls) if state.posterior.sketch is None else state.posterior.sketch.loss,
-        )
-
-    # ------------------------------------------------------------------ its steps
-
-    def _check_dimensions(self, arms: Arms) -> None:
-        """One kernel value, so that a kernel for other features is refused at once."""
-        point = arms[..., :1, :]
-        try:
-            value = kernel_diagonal(copy.deepcopy(self.kernel).to(arms), point)
-        except (RuntimeError, IndexError) as error:
-            expected = getattr(self.kernel, "ard_num_dims", None)
-            raise ShapeError(
-                f"the kernel ({type(self.kernel).__name__}, made for {expected or 'another number of'} features) can't be "
-                f"evaluated on arms with {arms.shape[-1]} features: {error}"
-            ) from error
-        require(
-            bool(torch.isfinite(value).all()),
-            "the kernel is NaN or infinite on the arms: check its hyper-parameters.",
-            NonFiniteError,
         )

@@ -29,6 +29,7 @@ def compressed_gp(
     prior_mean: float | str = 0.0,
     initial: Start | None = None,
     memory_budget: int = 2 << 30,
+    refit_every: int | None = None,
 ) -> Composed:
     r"""Compressed GP-UCB (CUB), EI or PI: learn a pull only if the entropy of its reward is above a threshold.
 
@@ -50,6 +51,8 @@ def compressed_gp(
         prior_mean: A number, or `"estimate"`.
         initial: First picks; 2^d arms drawn uniformly by default.
         memory_budget: Bytes for cached kernel columns.
+        refit_every: Fit the kernel whenever the pulls told pass a multiple of this (`Bandit.fit_kernel_`). Never by default:
+            the theory assumes a kernel that is known.
 
     Raises:
         ArgumentError: If the threshold keeps every pull (ε ≤ ½ log(2πeλ)), naming the number above which it does not.
@@ -75,4 +78,5 @@ def compressed_gp(
         prior_mean=prior_mean,
         initial=Uniform() if initial is None else initial,
         memory_budget=memory_budget,
+        refit_every=refit_every,
     )

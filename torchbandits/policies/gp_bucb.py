@@ -26,6 +26,7 @@ def gp_bucb(
     prior_mean: float | str = 0.0,
     initial: Start | None = None,
     memory_budget: int = 2 << 30,
+    refit_every: int | None = None,
 ) -> Composed:
     r"""GP-BUCB: hallucinate the mean as the reward of each pick, and ask on until variances may have shrunk by C.
 
@@ -45,6 +46,8 @@ def gp_bucb(
         prior_mean: A number, or `"estimate"`.
         initial: First picks; the argmax of the prior by default.
         memory_budget: Bytes for cached kernel columns.
+        refit_every: Fit the kernel whenever the pulls told pass a multiple of this (`Bandit.fit_kernel_`). Never by default:
+            the theory assumes a kernel that is known.
 
     Guarantee: regret within a factor C of the sequential algorithm's bound. Cost: O(A u) a distinct arm of a batch.
     Source: Desautels et al. 2014, Alg. 1, Thm 2; Calandriello et al. 2020, Lemma 1 for the global rule.
@@ -60,4 +63,5 @@ def gp_bucb(
         prior_mean=prior_mean,
         initial=initial,
         memory_budget=memory_budget,
+        refit_every=refit_every,
     )

@@ -22,6 +22,7 @@ def gp_ucb(
     prior_mean: float | str = 0.0,
     initial: Start | None = None,
     memory_budget: int = 2 << 30,
+    refit_every: int | None = None,
 ) -> Composed:
     r"""GP-UCB: the arm with the highest upper confidence bound under the exact posterior.
 
@@ -38,6 +39,8 @@ def gp_ucb(
         prior_mean: A number, or `"estimate"`.
         initial: First picks; the argmax of the prior by default.
         memory_budget: Bytes for cached kernel columns.
+        refit_every: Fit the kernel whenever the pulls told pass a multiple of this (`Bandit.fit_kernel_`). Never by default:
+            the theory assumes a kernel that is known.
 
     Guarantee: regret O(√(T γ_T log A)) when the rewards are drawn from the prior. Cost: O(A u) a step, u distinct arms.
     Source: Srinivas et al. 2010, Alg. 1, Thm 1.
@@ -51,4 +54,5 @@ def gp_ucb(
         prior_mean=prior_mean,
         initial=initial,
         memory_budget=memory_budget,
+        refit_every=refit_every,
     )

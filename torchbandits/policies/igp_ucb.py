@@ -21,6 +21,7 @@ def igp_ucb(
     prior_mean: float | str = 0.0,
     initial: Start | None = None,
     memory_budget: int = 2 << 30,
+    refit_every: int | None = None,
 ) -> Composed:
     r"""IGP-UCB: GP-UCB for a fixed function of bounded RKHS norm.
 
@@ -36,6 +37,8 @@ def igp_ucb(
         prior_mean: A number, or `"estimate"`.
         initial: First picks; the argmax of the prior by default.
         memory_budget: Bytes for cached kernel columns.
+        refit_every: Fit the kernel whenever the pulls told pass a multiple of this (`Bandit.fit_kernel_`). Never by default:
+            the theory assumes a kernel that is known.
 
     Guarantee: regret O(√T (B√γ_T + γ_T)) with probability 1 − δ. Cost: O(A u) a step, u distinct arms.
     Source: Chowdhury & Gopalan 2017, Alg. 1, Thm 3.
@@ -48,4 +51,5 @@ def igp_ucb(
         prior_mean=prior_mean,
         initial=initial,
         memory_budget=memory_budget,
+        refit_every=refit_every,
     )

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from torchbandits.arms.directions import Leaders
+from torchbandits.embeddings import kernel_row
 from torchbandits.memory import Memory
 from torchbandits.policies.base import State
 from torchbandits.posteriors.bless import bless
@@ -100,6 +101,29 @@ def _learn_history(
     state.batched_log_det_3 = state.batched_log_det_3 + 3 * gained  # log(1 + 3x) ≤ 3 log(1 + x)
 
 
+def learn_kernel(state: State, fitted: Tensor) -> None:
+    r"""Bring a state up to date with a kernel or λ that its posterior was just given. The dictionary is kept.
+
+    What was added up along the way can't be known under another kernel. As for history that comes summed, the batched
+    log-determinants start again from log det(V/λ), with :math:`\log(1 + 3x) \le 3 \log(1 + x)`.
+
+    Args:
+        state: Its buffers are replaced.
+        fitted: `batch_shape`, rows whose kernel is another one.
+
+    Cost: that of a sweep.
+    """
+    assert state.table is not None
+    if not bool(fitted.any()):
+        return
+    state.forget_derived_()
+    state.table.renew_()
+    log_det = _swept(state, state.posterior.sparse)
+    state.log_det = torch.where(fitted, log_det, state.log_det)
+    state.batched_log_det = torch.where(fitted, log_det, state.batched_log_det)
+    state.batched_log_det_3 = torch.where(fitted, 3 * log_det, state.batched_log_det_3)
+
+
 def _swept(state: State, warm: bool) -> Tensor:
     """Sweep the table; log det(V/λ). Factors that nobody looks at would only cost O(u²) a pull from now on: dropped unless
     `warm`."""
@@ -144,7 +168,7 @@ def _history_leverage(state: State) -> Tensor:
     leverage = torch.zeros_like(statistics.weights)
     for row, (place, generator) in enumerate(zip(np.ndindex(*shape), state.generators, strict=True)):
         size = int(statistics.num_rows.reshape(-1)[row])
-        own = kernel.expand_batch(shape)[place] if kernel.batch_shape else kernel
+        own = kernel_row(kernel, shape, place) if kernel.batch_shape else kernel
         points, weights = statistics.points[place][:size], statistics.weights[place][:size]
         leverage[place][:size] = bless(own, points, weights, posterior.regularization, generator)
     return leverage

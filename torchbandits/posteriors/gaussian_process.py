@@ -6,14 +6,14 @@ import copy
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import gpytorch
 import torch
 from torch import Tensor, nn
 
-from torchbandits.embeddings import FiniteEmbedding
-from torchbandits.errors import NonFiniteError, ShapeError, require
+from torchbandits.embeddings import FiniteEmbedding, shaped_like
 from torchbandits.posteriors.factors import Factors
 from torchbandits.posteriors.regression import Conditioning
 from torchbandits.posteriors.sketch import Sketch
@@ -31,7 +31,7 @@ class GaussianProcess(nn.Module):
     training conditional (DTC) of BKB and BBKB. Everything is computed in float64 and returned in the points' dtype.
 
     Args:
-        kernel: Any GPyTorch kernel; deep-copied, so that the copy moves, is saved and is fitted.
+        kernel: Any GPyTorch kernel; deep-copied, so that the copy moves, is saved and is fitted (what requires a gradient).
         regularization: λ > 0, reward units squared.
         dim: Number of features of a point.
         batch_shape: Leading dimensions; broadcast with the kernel's.
@@ -65,6 +65,7 @@ class GaussianProcess(nn.Module):
         self.finite, self.sketch = finite, sketch
         batch_shape = torch.Size(batch_shape)
         self.kernel = copy.deepcopy(kernel).to(dtype=torch.float64, device=device)
+        self.fitted = tuple(name for name, p in self.kernel.named_parameters() if p.requires_grad)
         self.kernel.requires_grad_(False)
         self.regularization, self.sparse, self.prior_mean = float(regularization), sparse, prior_mean
         self.statistics = Statistics(dim, batch_shape, device)
@@ -95,16 +96,20 @@ class GaussianProcess(nn.Module):
             self.sketch.add_(self.finite(self.statistics.at(rows)), torch.where(rows >= 0, counts, 0.0))
             self._fit = None
         elif self._fit is not None:
-            fit, kept = self._fit, rows >= 0
-            Z_mp = fit.features.gather(-1, rows.clamp_min(0).unsqueeze(-2).expand(*fit.features.shape[:-1], -1))
-            targets = self.targets_of(torch.where(kept, counts, 0.0), torch.where(kept, sums, 0.0))
-            fit.regression.update_(Z_mp.mT, torch.where(kept, counts, 0.0), targets)
+            features, kept = self._fit.features, rows >= 0
+            counts, sums = torch.where(kept, counts, 0.0), torch.where(kept, sums, 0.0)
+            Z_mp = features.gather(-1, rows.clamp_min(0).unsqueeze(-2).expand(*features.shape[:-1], -1))
+            self._fit.regression.update_(Z_mp.mT, counts, self.targets_of(counts, sums))
         return self
 
     def set_dictionary_(self, dictionary: Tensor) -> GaussianProcess:
         """Choose the dictionary among the distinct points, `batch_shape x u` booleans (sparse posteriors only)."""
-        self.dictionary = dictionary & self.statistics.mask
-        self._fit = None
+        self.dictionary, self._fit = dictionary & self.statistics.mask, None
+        return self
+
+    def set_kernel_(self, kernel: gpytorch.kernels.Kernel, regularization: float) -> GaussianProcess:
+        """Another kernel, held and never written to, and another λ: for the same statistics and dictionary."""
+        self.kernel, self.regularization, self._fit = kernel.requires_grad_(False), float(regularization), None
         return self
 
     def set_pending_(self, points: Points, counts: PerPoint) -> GaussianProcess:
@@ -130,22 +135,18 @@ class GaussianProcess(nn.Module):
 
         Cost: O(n m (m + d)) time, O(n m) memory a batch row.
         """
-        x = self._checked(points)
-        fit = self.fit()
+        x, fit = self.statistics.checked(points), self.fit()
         z = fit.embedding(x)
         leverage = self._leverage(x, z)
         if self.pending.shape[-1]:
-            G = self._pending_directions(x, z)
-            leverage = leverage - G.square().sum(dim=-2)
-        variance = self.regularization * leverage.clamp_min(0)
-        mean = self.reward_mean(fit.regression.mean(z))
+            leverage = leverage - self._pending_directions(x, z).square().sum(dim=-2)
+        mean, variance = self.reward_mean(fit.regression.mean(z)), self.regularization * leverage.clamp_min(0)
         return Marginals(mean.to(points.dtype), variance.to(points.dtype))
 
     def covariance(self, points: Points, other: Points | None = None) -> Tensor:
         """Joint posterior covariance, `batch_shape x n x n'`, reward units squared. Differentiable. Cost O(n n' m)."""
-        x = self._checked(points)
-        y = x if other is None else self._checked(other)
-        fit = self.fit()
+        x, fit = self.statistics.checked(points), self.fit()
+        y = x if other is None else self.statistics.checked(other)
         z, z_y = fit.embedding(x), fit.embedding(y)
         C = fit.embedding.residual_covariance(x, y, z, z_y) / self.regularization + fit.regression.covariance(z, z_y)
         if self.pending.shape[-1]:
@@ -156,15 +157,15 @@ class GaussianProcess(nn.Module):
         """Posterior mean from the regression's outputs, `batch_shape x c x n` to `batch_shape x n`."""
         if self.prior_mean != "estimate":
             return channels.squeeze(-2) + float(self.prior_mean)
-        mu = self.estimated_prior_mean.unsqueeze(-1)
-        return channels[..., 0, :] + mu * (1 - channels[..., 1, :])
+        return channels[..., 0, :] + self.estimated_prior_mean.unsqueeze(-1) * (1 - channels[..., 1, :])
 
     @property
     def estimated_prior_mean(self) -> Tensor:
         """μ₀ of each batch row, reward units: the given one, or the average of the rewards told (0 before the first)."""
+        pulls = self.statistics.pulls
         if self.prior_mean != "estimate":
-            return torch.full_like(self.statistics.pulls, float(self.prior_mean))
-        return self.statistics.sums.sum(dim=-1) / self.statistics.pulls.clamp_min(1e-300)
+            return torch.full_like(pulls, float(self.prior_mean))
+        return self.statistics.sums.sum(dim=-1) / pulls.clamp_min(1e-300)
 
     @property
     def num_channels(self) -> int:
@@ -195,8 +196,7 @@ class GaussianProcess(nn.Module):
             return torch.arange(mask.shape[-1], device=mask.device).expand_as(mask) * mask, mask
         m = int(self.dictionary_size.max()) if self.dictionary.numel() else 0
         order = torch.argsort((~self.dictionary).byte(), dim=-1, stable=True)[..., :m]
-        mask = self.dictionary.gather(-1, order)
-        return order * mask, mask
+        return order * (mask := self.dictionary.gather(-1, order)), mask
 
     def fit(self, gram: Callable[[Tensor], Tensor] | None = None) -> Factors:
         """The factors of the current statistics, computed once.
@@ -227,21 +227,12 @@ class GaussianProcess(nn.Module):
 
     def leverage(self, points: Points) -> Tensor:
         """Variance / λ at any points given the rewards told, `batch_shape x n`; pending pulls do not count."""
-        x = self._checked(points)
+        x = self.statistics.checked(points)
         return self._leverage(x, self.fit().embedding(x))
 
-    def _checked(self, points: Any) -> Tensor:
-        dim = self.statistics.points.shape[-1]
-        if not isinstance(points, Tensor) or not points.is_floating_point() or points.dim() < 2 or points.shape[-1] != dim:
-            got = f"{points.dtype} {tuple(points.shape)}" if isinstance(points, Tensor) else type(points).__name__
-            raise ShapeError(f"points must be floating point, batch_shape x n x {dim}, got {got}.")
-        require(bool(torch.isfinite(points).all()), "points have a NaN or infinite feature.", NonFiniteError)
-        return points.double()
-
     def _leverage(self, x: Points, z: Rect) -> Tensor:
-        fit = self.fit()
-        residual = (fit.embedding.diagonal(x) - z.square().sum(dim=-2)).clamp_min(0)
-        return residual / self.regularization + fit.regression.leverage(z)
+        residual = (self.fit().embedding.diagonal(x) - z.square().sum(dim=-2)).clamp_min(0)
+        return residual / self.regularization + self.fit().regression.leverage(z)
 
     @property
     def log_det(self) -> Tensor:
@@ -251,29 +242,28 @@ class GaussianProcess(nn.Module):
 
     @property
     def factorised(self) -> bool:
-        """Whether the factors are at hand, and kept up to date."""
+        """Whether the factors are at hand."""
         return self._fit is not None
 
     def snapshot(self) -> Callable[[], None]:
-        """A way back to the factors of this moment (the buffers are the caller's)."""
+        """A way back to the kernel, λ and factors of this moment (the buffers are the caller's)."""
         fit = None if self._fit is None else replace(self._fit, regression=self._fit.regression.detached())
+        return partial(self._restore, self.kernel, self.regularization, fit)
 
-        def restore() -> None:
-            self._fit = fit
-
-        return restore
+    def _restore(self, kernel: gpytorch.kernels.Kernel, regularization: float, fit: Factors | None) -> None:
+        self.kernel, self.regularization, self._fit = kernel, regularization, fit
 
     def invalidate_(self) -> None:
-        """Drop the factors, for instance after a change of the kernel's hyper-parameters."""
+        """Drop the factors."""
         self._fit = None
 
     def _pending_directions(self, points: Points, z: Rect) -> Tensor:
         """Directions of the pending pulls at `points`: their squares come off the leverage."""
         fit = self.fit()
-        z_p = fit.embedding(self.pending_points)
+        P, embedding = self.pending_points, fit.embedding
+        z_p = embedding(P)
         C_pp, C_px = fit.regression.covariance(z_p, z_p), fit.regression.covariance(z_p, z)
         if not self.sparse and self.finite is None:  # every pending arm gets a column of its own, so the residual shrinks too
-            P, embedding = self.pending_points, fit.embedding
             C_pp = C_pp + embedding.residual_covariance(P, P, z_p, z_p) / self.regularization
             C_px = C_px + embedding.residual_covariance(P, points, z_p, z) / self.regularization
         return Conditioning.on(C_pp, self.pending).directions(C_px)
@@ -297,4 +287,14 @@ class GaussianProcess(nn.Module):
             if prefix + name in state_dict:  # sizes follow the data
                 setattr(self, name, state_dict[prefix + name].to(self.dictionary.device))
         self._fit = None
+        # A fit gives each batch row a kernel of its own. New parameters: nobody's snapshot is written to.
+        self.kernel = shaped_like(self.kernel, state_dict, prefix + "kernel.")
         super()._load_from_state_dict(state_dict, prefix, *args)
+
+    def get_extra_state(self) -> dict[str, float]:
+        """λ, which a fit of the noise changes."""
+        return {"regularization": self.regularization}
+
+    def set_extra_state(self, state: dict[str, float]) -> None:
+        """Restore it."""
+        self.regularization = state["regularization"]

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from torchbandits.errors import NonFiniteError, ShapeError, require
 from torchbandits.types import PickMask, Picks, Points
 
 
@@ -100,6 +101,15 @@ class Statistics(nn.Module):
     def pulls(self) -> Tensor:
         """Total weight of each batch row, `batch_shape`."""
         return self.weights.sum(dim=-1)
+
+    def checked(self, points: Any) -> Tensor:
+        """Finite floating-point points with the features of these, `batch_shape x n x d`, as float64."""
+        dim = self.points.shape[-1]
+        if not isinstance(points, Tensor) or not points.is_floating_point() or points.dim() < 2 or points.shape[-1] != dim:
+            got = f"{points.dtype} {tuple(points.shape)}" if isinstance(points, Tensor) else type(points).__name__
+            raise ShapeError(f"points must be floating point, batch_shape x n x {dim}, got {got}.")
+        require(bool(torch.isfinite(points).all()), "points have a NaN or infinite feature.", NonFiniteError)
+        return points.double()
 
     def append_(self, points: Points, new: PickMask) -> Tensor:
         """Append the marked points of each row; returns their rows (`batch_shape x p`, −1 where not marked).

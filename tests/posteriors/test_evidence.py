@@ -1,0 +1,210 @@
+"""The evidence from sums alone: GPyTorch's and the oracle's on the pulls written out; gradients; bounds; singular kernels."""
+
+from __future__ import annotations
+
+import math
+
+import gpytorch
+import numpy as np
+import pytest
+import torch
+from oracles_evidence import dense_collapsed_evidence, dense_log_evidence, summed, written_out
+from problems import KERNELS, kernel_pair
+
+from torchbandits.errors import NumericalError
+from torchbandits.posteriors.averages import Averages, plausible, pooled_noise
+from torchbandits.posteriors.evidence import collapsed_evidence, greedy_dictionary, log_evidence
+
+NOISE = 0.01
+
+
+def ard() -> gpytorch.kernels.Kernel:
+    kernel = gpytorch.kernels.ScaleKernel(gpytorch.kernels.MaternKernel(2.5, ard_num_dims=2)).double()
+    kernel.outputscale = torch.tensor(0.7, dtype=torch.float64)
+    kernel.base_kernel.lengthscale = torch.tensor([0.3, 0.8], dtype=torch.float64)
+    return kernel
+
+
+MAKERS = {name: (lambda name=name: kernel_pair(name)[0]) for name in KERNELS} | {
+    "ard": ard,
+    "sum": lambda: (gpytorch.kernels.ScaleKernel(gpytorch.kernels.RBFKernel()) + gpytorch.kernels.LinearKernel()).double(),
+}
+
+
+class Data:
+    """Points pulled 1 to 6 times, in sums and written out."""
+
+    def __init__(self, seed: int, u: int = 25, noise: float = NOISE, twins: float | None = None) -> None:
+        rng = np.random.default_rng(seed)
+        points = rng.uniform(size=(u, 2))
+        if twins is not None:
+            points[u // 2 :] = points[: u - u // 2] + twins
+        self.counts = rng.integers(1, 7, size=u)
+        f = np.sin(4 * points[:, 0]) + points[:, 1] ** 2
+        self.x, self.y = written_out(points, self.counts, rng, f, math.sqrt(noise))
+        sums, squares = summed(self.y, self.counts)
+        self.columns = [torch.as_tensor(a).double() for a in (points, self.counts, sums, squares)]
+        self.first = np.concatenate([[0], np.cumsum(self.counts)[:-1]])  # a pull of each point
+
+    def averages(self, prior_mean: float = 0.0) -> Averages:
+        return Averages.of(*self.columns, prior_mean)
+
+    def gram(self, kernel: gpytorch.kernels.Kernel) -> np.ndarray:
+        """By the kernel's own values, point by point."""
+        x = torch.as_tensor(self.x)
+        with torch.no_grad():
+            lines = [kernel(x, row.expand_as(x), diag=True) for row in x]
+        return torch.stack(lines).numpy()
+
+
+class Model(gpytorch.models.ExactGP):
+    def __init__(self, x, y, likelihood, kernel):
+        super().__init__(x, y, likelihood)
+        self.mean_module, self.covar_module = gpytorch.means.ZeroMean(), kernel
+
+    def forward(self, x):
+        return gpytorch.distributions.MultivariateNormal(self.mean_module(x), self.covar_module(x))
+
+
+def gpytorch_evidence(kernel: gpytorch.kernels.Kernel, x: torch.Tensor, y: torch.Tensor, noise: float) -> torch.Tensor:
+    likelihood = gpytorch.likelihoods.GaussianLikelihood(noise_constraint=gpytorch.constraints.Positive()).double()
+    likelihood.noise = torch.tensor(noise, dtype=torch.float64)
+    model = Model(x, y, likelihood, kernel)
+    mll = gpytorch.mlls.ExactMarginalLogLikelihood(likelihood, model)
+    exact = (gpytorch.settings.fast_computations(False, False, False), gpytorch.settings.cholesky_max_tries(1))
+    with exact[0], exact[1]:
+        return mll(model(x), y) * len(y)
+
+
+# GPyTorch adds jitter to the linear kernel, and its distances between repeated points lose half the digits of Matérn-1/2,
+# which has a kink there: those two are the oracle's, below.
+@pytest.mark.parametrize("name", sorted(MAKERS.keys() - {"linear", "sum", "matern12"}))
+@pytest.mark.parametrize("seed", range(3))
+def test_value_and_gradient_are_gpytorchs_on_the_pulls_written_out(name: str, seed: int):
+    """Which never saw a sum: repeated pulls, ARD, scales; the collapsed one with every point in its dictionary."""
+    data, kernel = Data(seed), MAKERS[name]()
+    expected = gpytorch_evidence(kernel, torch.as_tensor(data.x), torch.as_tensor(data.y), NOISE)
+    slopes = torch.autograd.grad(expected, list(kernel.parameters()))
+    everything = torch.arange(len(data.counts))
+    collapsed, jitter = collapsed_evidence(kernel, data.averages(), NOISE, everything)
+    assert jitter == 0
+    for value in (log_evidence(kernel, data.averages(), NOISE), collapsed):
+        torch.testing.assert_close(value, expected, rtol=1e-8, atol=1e-8)
+        own = torch.autograd.grad(value, list(kernel.parameters()), retain_graph=True)
+        torch.testing.assert_close(own, slopes, rtol=1e-6, atol=1e-6)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", MAKERS)
+@pytest.mark.parametrize("prior_mean", [0.0, 0.6])
+def test_the_oracle_agrees_and_the_bound_is_below(name: str, prior_mean: float):
+    for seed in range(3):
+        data, kernel = Data(seed + 10, u=40), MAKERS[name]()
+        averages, K_tt = data.averages(prior_mean), data.gram(kernel)
+        exact = log_evidence(kernel, averages, NOISE).item()
+        assert exact == pytest.approx(dense_log_evidence(K_tt, data.y, NOISE, prior_mean), rel=1e-8)
+        below = -math.inf
+        for size in (2, 5, 15, 40):
+            dictionary = greedy_dictionary(kernel, averages, size)
+            bound, jitter = (float(v) for v in collapsed_evidence(kernel, averages, NOISE, dictionary))
+            assert jitter == 0
+            oracle = dense_collapsed_evidence(K_tt, data.first[dictionary[:10].numpy()], data.y - prior_mean, NOISE)
+            own = collapsed_evidence(kernel, averages, NOISE, dictionary[:10])[0]
+            assert own.item() == pytest.approx(oracle, rel=1e-7)
+            assert below - 1e-6 <= bound <= exact + 1e-6, "it rises with the dictionary, up to the exact one"
+            below = bound
+        assert below == pytest.approx(exact, rel=1e-8), "nothing is missed but rounding"
+
+
+def test_a_misfit_is_noise_that_more_pulls_do_not_average():
+    data, kernel, misfit = Data(6), ard(), 0.3
+    averages, everything = data.averages(), torch.arange(len(data.counts))
+    K_tt = data.gram(kernel) + misfit * (data.x[:, None, :] == data.x[None, :, :]).all(axis=-1)
+    expected = dense_log_evidence(K_tt, data.y, NOISE)
+    assert log_evidence(kernel, averages, NOISE, misfit).item() == pytest.approx(expected, rel=1e-8)
+    assert collapsed_evidence(kernel, averages, NOISE, everything, misfit)[0].item() == pytest.approx(expected, rel=1e-8)
+
+
+def test_the_noise_has_its_gradient():
+    data, kernel = Data(3), ard()
+    log_noise = torch.tensor(math.log(NOISE), dtype=torch.float64, requires_grad=True)
+    dictionary = torch.arange(12)
+    functions = (
+        lambda: log_evidence(kernel, data.averages(), log_noise.exp()),
+        lambda: collapsed_evidence(kernel, data.averages(), log_noise.exp(), dictionary)[0],
+    )
+    for function in functions:
+        (slope,) = torch.autograd.grad(function(), log_noise)
+        with torch.no_grad():
+            values = []
+            for step in (1e-4, -2e-4):
+                log_noise.add_(step)
+                values.append(function().item())
+            log_noise.add_(1e-4)
+        assert float(slope) == pytest.approx((values[0] - values[1]) / 2e-4, rel=1e-5)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("twins", [0.0, 1e-9, 1e-6])
+@pytest.mark.parametrize("noise", [1e-12, 1e-8, 1e-4])
+def test_singular_kernels_give_numbers_or_say_that_they_failed(twins: float, noise: float):
+    """Duplicates and next to no noise: a finite number that the oracle knows, or −∞; never a NaN."""
+    data = Data(4, u=30, noise=noise, twins=twins)
+    for name in ("rbf", "matern12", "linear"):
+        kernel, averages = MAKERS[name](), data.averages()
+        for value in (
+            log_evidence(kernel, averages, noise),
+            collapsed_evidence(kernel, averages, noise, greedy_dictionary(kernel, averages, 20))[0],
+        ):
+            assert not bool(value.isnan())
+            assert value.item() < math.inf
+        if noise == 1e-4:
+            exact = log_evidence(kernel, averages, noise)
+            assert exact.item() == pytest.approx(dense_log_evidence(data.gram(kernel), data.y, noise), rel=1e-6)
+
+
+def test_weights_need_not_be_whole():
+    """n pulls in one sum, or its parts at the same place; weights of a half stand for noise of twice the variance."""
+    kernel, (points, counts, sums, squares) = ard(), Data(5).columns
+    half = Averages.of(points, counts / 2, sums / 2, squares / 2, 0.0)
+    whole = Averages.of(points, counts, sums, squares, 0.0)
+    # log N(ȳ; 0, K + 2σ² N⁻¹) is that of whole pulls with twice the noise
+    ones = torch.ones_like(counts)
+    one = [Averages.of(points, n, n * whole.residuals, n * whole.residuals**2, 0.0) for n in (ones, ones / 2)]
+    twice, same = log_evidence(kernel, one[0], 2 * NOISE), log_evidence(kernel, one[1], NOISE)
+    changed = -0.5 * (-0.5 * len(counts) * math.log(2 * math.pi * NOISE) + float((ones / 2).log().sum()))
+    torch.testing.assert_close(same, twice + changed)
+    assert bool(log_evidence(kernel, half, NOISE).isfinite())
+
+
+# ------------------------------------------------------------------------- outliers and noise
+
+
+def test_what_is_an_outlier():
+    means = torch.randn(200, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    assert bool(plausible(means, 0.1).all()), "no Gaussian draw is"
+    wild = means.index_fill(0, torch.tensor([17]), 1e6).index_fill(0, torch.tensor([50]), -40.0)
+    assert (~plausible(wild, 0.1)).nonzero().flatten().tolist() == [17, 50]
+    assert bool(plausible(wild, 1e6).all()), "the prior holds it possible"
+    peak = 0.01 * means
+    peak[:4] = 1.0
+    assert bool(plausible(peak, 0.5).all()), "a peak on which few points lie is none"
+    assert bool(plausible(torch.tensor([0.0, 1e6]), 0.1).all()), "of two nobody knows which"
+
+
+def test_noise_of_repeated_pulls():
+    rng = np.random.default_rng(0)
+    counts = rng.integers(1, 9, size=60)
+    rewards = np.repeat(rng.normal(size=60), counts) + 0.3 * rng.normal(size=counts.sum())
+    sums, squares = (torch.as_tensor(a) for a in summed(rewards, counts))
+    points, n = torch.zeros(60, 1, dtype=torch.float64), torch.as_tensor(counts).double()
+    pooled = pooled_noise(Averages.of(points, n, sums, squares, 0.0))
+    parts = np.split(rewards, np.cumsum(counts)[:-1])
+    expected = sum(((p - p.mean()) ** 2).sum() for p in parts) / (counts - 1).sum()
+    assert pooled == pytest.approx(expected, rel=0.1), "a few wild scatters are cut"
+    assert pooled_noise(Averages.of(points, n.clamp_max(1), sums, squares, 0.0)) is None
+    assert pooled_noise(Averages.of(points[:2], torch.tensor([5.0, 6.0]).double(), sums[:2], squares[:2], 0.0)) is None
+    squares[int(n.argmax())] += 1e12  # one reward of a million
+    assert pooled_noise(Averages.of(points, n, sums, squares, 0.0)) < 4 * expected
+    with pytest.raises(NumericalError, match="squares"):
+        pooled_noise(Averages.of(points, n, sums, sums**2 / n, 0.0))

@@ -1,0 +1,131 @@
+"""Kernel hyper-parameters from the rewards: the evidence, climbed from several lengthscales, one batch row at a time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import gpytorch
+import numpy as np
+import torch
+from torch import Tensor
+
+from torchbandits.embeddings import kernel_diagonal, kernel_row, stack_kernels
+from torchbandits.errors import ArgumentError, UnsupportedError, require
+from torchbandits.fitting.climb import Climb
+from torchbandits.posteriors import GaussianProcess
+from torchbandits.posteriors.averages import FEWEST, Averages
+from torchbandits.types import FitReport
+
+
+def fit_kernel_(
+    posterior: GaussianProcess,
+    *,
+    noise: bool = False,
+    misfit: bool = True,
+    noise_share: float = 1.0,
+    rows: Tensor | None = None,
+    max_exact: int = 500,
+    dictionary_size: int = 300,
+    restarts: Sequence[float] = (0.1, 0.3, 1.0, 3.0, 10.0),
+    max_iterations: int = 30,
+) -> FitReport:
+    r"""Fit the kernel of a posterior, in place, to what it was told: the highest evidence times the kernel's priors.
+
+    Every parameter of the kernel is fitted that required a gradient when the posterior was made, within its constraint. The
+    kernel as it is and its lengthscales times each of `restarts` are compared; from the two best L-BFGS-B climbs. A batch
+    row is fitted to its own rewards and gets parameters of its own. Nothing is drawn.
+
+    One wild reward must not spoil the kernel: points whose average lies further outside the middle nine tenths of all
+    averages than 1.5 times their span, and than three prior standard deviations, are left out of the fit (and of the fit
+    alone); a point's scatter counts up to 36 times the median. A clipped average would still lie far off a smooth function.
+
+    Args:
+        posterior: Of any batch shape, without finite features. Where a row is accepted its kernel is replaced by another
+            object and its factors are dropped; tables made from it are the caller's to renew.
+        noise: Fit the noise variance too, by the scatter of repeated pulls where they have 10 degrees of freedom, otherwise
+            with the kernel by the evidence (then rewards observed as sums alone, without squares, count as noiseless).
+        misfit: Fit, and then drop, a variance τ² that each point has of its own, whatever the kernel, under the prior
+            (1 + τ²/σ²)^(−1/2). What no smooth function explains then leaves the lengthscale alone, which without it shrinks
+            until every point is an island.
+        noise_share: Noise variance as a part of the posterior's λ; a fit of the noise keeps it.
+        rows: `batch_shape` booleans, the rows to fit; all of them by default.
+        max_exact: Distinct points up to which the evidence is exact; its collapsed lower bound beyond.
+        dictionary_size: Points of that bound, chosen greedily.
+        restarts: Factors of all lengthscales; 1 is the kernel as it is.
+        max_iterations: Of each climb.
+
+    Returns:
+        The report. A row whose evidence did not rise, whose factorisations failed, or which knows fewer than five points,
+        keeps its kernel, and is not `accepted`.
+
+    Raises:
+        UnsupportedError: For finite features, and for the noise of several batch rows, which share one λ.
+        ArgumentError: If the kernel has no parameter to fit, or an option is out of its range.
+        NumericalError: If repeated pulls show no noise at all.
+
+    Cost: O(u³) an iteration, O(u m²) beyond `max_exact`, a row.
+    """
+    shape, own = posterior.batch_shape, posterior.regularization * noise_share
+    _check(posterior, noise, noise_share, max_exact, dictionary_size, restarts, max_iterations)
+    chosen = torch.ones(shape, dtype=torch.bool) if rows is None else rows.cpu().expand(shape)
+    kernels, fits = [], []
+    for place in np.ndindex(*shape):
+        kernel = kernel_row(posterior.kernel, shape, place)
+        averages, left_out = _told(posterior, kernel, place, own)
+        fit = Climb(kernel, posterior.fitted, averages, own, noise, misfit)
+        if bool(chosen[place]) and len(averages.weights) >= FEWEST:
+            fit.run(max_exact, dictionary_size, restarts, max_iterations)
+        kernels.append(fit.kernel)
+        fits.append((fit.before, fit.after, fit.accepted, fit.iterations, left_out, fit.jitter, fit.misfit))
+        own = fit.noise_variance
+    names = ("before", "after", "accepted", "iterations", "left_out", "jitter", "misfit")
+    device = posterior.pending.device
+    columns = {
+        name: torch.as_tensor(np.array(column).reshape(shape)).to(device)
+        for name, column in zip(names, zip(*fits, strict=True), strict=True)
+    }
+    if bool(columns["accepted"].any()):
+        lam = own / noise_share if noise else posterior.regularization
+        posterior.set_kernel_(stack_kernels(kernels, shape) if shape else kernels[0], lam)
+    lam = posterior.regularization
+    return FitReport(**columns, regularization=lam, noise_variance=noise_share * lam)
+
+
+def _told(
+    posterior: GaussianProcess, kernel: gpytorch.kernels.Kernel, place: tuple[int, ...], noise_variance: float
+) -> tuple[Averages, int]:
+    """What a batch row was told, without outliers, and how many points those are."""
+    points = posterior.statistics.points[place]
+    variance = float(kernel_diagonal(kernel, points).amax()) if len(points) else 0.0
+    return Averages.told(posterior.statistics, place, posterior.prior_mean, math.sqrt(variance + noise_variance))
+
+
+def _check(
+    posterior: GaussianProcess,
+    noise: bool,
+    noise_share: float,
+    max_exact: int,
+    dictionary_size: int,
+    restarts: Sequence[float],
+    max_iterations: int,
+) -> None:
+    require(
+        posterior.finite is None,
+        "the kernel of finite Fourier features can't be fitted, they would all change: use embedding='nystrom' or 'exact'.",
+        UnsupportedError,
+    )
+    require(
+        not noise or posterior.batch_shape.numel() == 1,
+        f"the {posterior.batch_shape.numel()} batch rows share one λ, so that no noise can be fitted: run one bandit a row, or "
+        "pass noise=False and the noise_std that you know.",
+        UnsupportedError,
+    )
+    if not posterior.fitted:
+        raise ArgumentError(
+            f"the kernel ({type(posterior.kernel).__name__}) has no parameter that requires a gradient: nothing to fit."
+        )
+    require(math.isfinite(noise_share) and noise_share > 0, f"noise_share must be finite and > 0, got {noise_share}.")
+    for name, value in (("max_exact", max_exact), ("max_iterations", max_iterations), ("dictionary_size", dictionary_size)):
+        require(isinstance(value, int) and value >= 1, f"{name} must be a whole number ≥ 1, got {value}.")
+    require(all(math.isfinite(f) and f > 0 for f in restarts), f"restarts must be factors > 0, got {tuple(restarts)}.")

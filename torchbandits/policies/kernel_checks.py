@@ -1,0 +1,42 @@
+"""What a kernel must be able to do on the arms of a run."""
+
+from __future__ import annotations
+
+import copy
+
+import gpytorch
+import torch
+
+from torchbandits.embeddings import kernel_diagonal
+from torchbandits.errors import NonFiniteError, ShapeError, require
+from torchbandits.types import Arms
+
+
+def check_kernel(kernel: gpytorch.kernels.Kernel, arms: Arms, batch_shape: torch.Size) -> None:
+    """Batch shapes, and one kernel value, so that a kernel for other features is refused at once.
+
+    Raises:
+        ShapeError: If the kernel is made for other batch rows or features.
+        NonFiniteError: If its value is NaN or infinite.
+    """
+    try:
+        torch.broadcast_shapes(batch_shape, kernel.batch_shape)
+    except RuntimeError as error:
+        raise ShapeError(
+            f"the kernel's batch shape {tuple(kernel.batch_shape)} does not broadcast with the batch shape "
+            f"{tuple(batch_shape)} of the arms and generators."
+        ) from error
+    point = arms[..., :1, :]
+    try:
+        value = kernel_diagonal(copy.deepcopy(kernel).to(arms), point)
+    except (RuntimeError, IndexError) as error:
+        expected = getattr(kernel, "ard_num_dims", None)
+        raise ShapeError(
+            f"the kernel ({type(kernel).__name__}, made for {expected or 'another number of'} features) can't be "
+            f"evaluated on arms with {arms.shape[-1]} features: {error}"
+        ) from error
+    require(
+        bool(torch.isfinite(value).all()),
+        "the kernel is NaN or infinite on the arms: check its hyper-parameters.",
+        NonFiniteError,
+    )

@@ -124,7 +124,7 @@ def test_arms_go_and_come_back(case: Case, rows: int):
     assert bool((counts.gather(-1, where.clamp_min(0))[where >= 0] > 0).all())
     for _ in range(3):
         selection = bandit.ask(limit=2)
-        assert torch.equal(selection.points, PROBLEM.tensor[half][selection.index])
+        assert torch.equal(selection.points[selection.mask], PROBLEM.tensor[half][selection.index[selection.mask]])
         bandit.tell(selection, torch.zeros_like(selection.index, dtype=torch.float64))
     later = bandit.counts
     bandit.set_arms_(PROBLEM.tensor)

@@ -9,6 +9,7 @@ from torchbandits import environments, errors, starts, widths
 from torchbandits.bandit import Bandit
 from torchbandits.history import History
 from torchbandits.policies import (
+    ada_bkb,
     batch_bkb,
     bkb,
     compressed_gp,
@@ -37,6 +38,7 @@ __all__ = [
     "Report",
     "Selection",
     "__version__",
+    "ada_bkb",
     "batch_bkb",
     "bkb",
     "compressed_gp",

@@ -15,8 +15,8 @@ from torchbandits.posteriors import GaussianProcess, PartitionedProcess
 from torchbandits.selections import joined, without
 from torchbandits.types import Pulls, Recommendation, Report, Selection
 from torchbandits.validation import (
-    check_arms,
     check_available,
+    check_domain,
     check_generators,
     check_history,
     check_limit,
@@ -33,6 +33,7 @@ class Bandit:
     Args:
         policy: What chooses; frozen and reusable. Its kernel is deep-copied.
         arms: `A x d`, or `batch_shape x A x d`, floating point and finite; float64 is the accurate lane.
+        bounds: Instead of arms a box, `2 x d` or `batch_shape x 2 x d`, lower corner first; for `ada_bkb`, which finds its arms.
         generator: One CPU `torch.Generator`, or a list of one a batch row (`batch_shape` is then its length, broadcast
             with the kernel's and the arms'). Held, and advanced by draws. A fresh one with seed 0 by default.
 
@@ -42,13 +43,18 @@ class Bandit:
     """
 
     def __init__(
-        self, policy: Policy, arms: Tensor, *, generator: torch.Generator | Sequence[torch.Generator] | None = None
+        self,
+        policy: Policy,
+        arms: Tensor | None = None,
+        *,
+        bounds: Tensor | None = None,
+        generator: torch.Generator | Sequence[torch.Generator] | None = None,
     ) -> None:
         require(isinstance(policy, Policy), f"policy must be a torchbandits policy, got {type(policy).__name__}.")
-        check_arms(arms)
-        generators, batch_shape = check_generators(generator, arms, getattr(policy, "kernel", None))
+        domain = check_domain(arms, bounds)
+        generators, batch_shape = check_generators(generator, domain, getattr(policy, "kernel", None))
         self.policy = policy
-        self._state = policy.init(arms, generators, batch_shape)
+        self._state = (policy.init if bounds is None else policy.init_box)(domain, generators, batch_shape)
         self._open: Selection | None = None
         self._synced = True  # whether the state knows what is open
 
@@ -160,7 +166,7 @@ class Bandit:
 
     @property
     def arms(self) -> Tensor:
-        """The arms, `A x d` or `batch_shape x A x d`."""
+        """The arms, `A x d` or `batch_shape x A x d`; of a box those found so far (later ones come after them)."""
         return self._state.rows.arms
 
     @property

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchbandits.arms import ArmRows, ArmTable, PosteriorDraws
+from torchbandits.arms import ArmRows, ArmTable, CellTree, GrowingTable, PosteriorDraws
 from torchbandits.errors import UnsupportedError, require
 from torchbandits.posteriors import GaussianProcess, PartitionedProcess, Statistics, aggregate
 from torchbandits.types import Arms, Evidence, Pulls, Recommendation, Selection
@@ -52,6 +52,7 @@ class State(nn.Module):
         self._changing: tuple[nn.Module, ...] = ()
         self.opening = True  # whether first picks may be left: a fact that is found again after loading
         self.draws: PosteriorDraws | None = None
+        self.tree: CellTree | None = None  # of policies that look at some of the arms only
         self.counts_batches = True  # whether somebody reads the batched log-determinants
         self.rows, self.records, self.table, self.generators = rows, records, table, tuple(generators)
         device = rows.arms.device
@@ -105,19 +106,24 @@ class State(nn.Module):
         """Whether mean and leverage of every arm are known: not for policies without a posterior."""
         return not isinstance(self.records, Statistics)
 
-    def arm_mean(self) -> Tensor:
-        """Posterior mean of every arm, `batch_shape x A`, reward units."""
-        if isinstance(self.records, PartitionedProcess):
-            return self.records.arm_mean()
-        assert self.table is not None
-        return self.table.mean()
+    @property
+    def tabulation(self) -> ArmTable | GrowingTable:
+        """The posterior on all arms, or on those that were looked at."""
+        table = self.table if self.tree is None else self.tree.table
+        assert table is not None
+        return table
 
-    def arm_leverage(self) -> Tensor:
-        """Posterior variance / λ of every arm, `batch_shape x A`."""
+    def mean_at(self, index: Tensor) -> Tensor:
+        """Posterior mean of arms that were pulled (any number where the index is −1), `batch_shape x p`, reward units."""
         if isinstance(self.records, PartitionedProcess):
-            return self.records.arm_leverage()
-        assert self.table is not None
-        return self.table.leverage
+            return self.records.arm_mean().gather(-1, index.clamp_min(0))
+        return self.tabulation.mean_at(index)
+
+    def leverage_at(self, index: Tensor) -> Tensor:
+        """Posterior variance / λ of arms that were pulled (any number where the index is −1), `batch_shape x p`."""
+        if isinstance(self.records, PartitionedProcess):
+            return self.records.arm_leverage().gather(-1, index.clamp_min(0))
+        return self.tabulation.leverage_at(index)
 
     def add_told_(self, counts: Tensor) -> None:
         """Count pulls told, `batch_shape x q`."""
@@ -135,7 +141,7 @@ class State(nn.Module):
     def row_leverage(self) -> Tensor:
         """Leverage of every distinct point given the rewards told, `batch_shape x u`."""
         arm = self.rows.arm_of_row
-        leverage = self.arm_leverage().gather(-1, arm.clamp_min(0))
+        leverage = self.leverage_at(arm)
         outside = (arm < 0) & self.statistics.mask
         if bool(outside.any()):
             leverage = torch.where(outside, self.process.leverage(self.statistics.points), leverage)
@@ -152,7 +158,7 @@ class State(nn.Module):
         pulled = statistics.mask & (statistics.weights > 0)
         arm = self.rows.arm_of_row
         if self.tabulated:
-            mean = self.arm_mean().gather(-1, arm.clamp_min(0))
+            mean = self.mean_at(arm)
             if bool(((arm < 0) & pulled).any()):
                 mean = torch.where(arm < 0, self.process(statistics.points).mean, mean)
             variance = self.process.regularization * self.row_leverage()
@@ -178,7 +184,7 @@ class State(nn.Module):
         arm, statistics = self.rows.arm_of_row, self.statistics
         if statistics.size == 0 or not self.tabulated or self.rows.outside:
             return self.best(1).index.squeeze(-1)
-        mean = self.arm_mean().gather(-1, arm.clamp_min(0)).masked_fill(arm < 0, -torch.inf)
+        mean = self.mean_at(arm).masked_fill(arm < 0, -torch.inf)
         return arm.gather(-1, mean.argmax(dim=-1, keepdim=True)).squeeze(-1)
 
     # ------------------------------------------------------------------ going back, and being saved
@@ -194,7 +200,8 @@ class State(nn.Module):
         buffers = [(module, dict(module._buffers)) for module in self._changing]
         generators = [g.get_state() for g in self.generators] if draws else []
         posterior = None if isinstance(self.records, Statistics) else self.records.snapshot()
-        table = self.table.snapshot() if self.table is not None else None
+        tabulated = self.table is not None or self.tree is not None
+        table = self.tabulation.snapshot() if tabulated else None
 
         def restore() -> None:
             self.forget_derived_()
@@ -243,6 +250,14 @@ class Policy(ABC):
     @abstractmethod
     def init(self, arms: Arms, generators: Sequence[torch.Generator], batch_shape: torch.Size) -> State:
         """A fresh state on `A x d` or `batch_shape x A x d` arms, with one generator a batch row."""
+
+    def init_box(self, box: Tensor, generators: Sequence[torch.Generator], batch_shape: torch.Size) -> State:
+        """A fresh state on a box, `2 x d` or `batch_shape x 2 x d`: for policies that find points of their own in it."""
+        raise UnsupportedError(
+            f"{type(self).__name__} chooses among given arms: pass arms= instead of bounds=, such as points that fill the box, "
+            "bounds[0] + (bounds[1] - bounds[0]) * torch.quasirandom.SobolEngine(d, scramble=True, seed=0).draw(10_000); "
+            "ada_bkb takes a box."
+        )
 
     @abstractmethod
     def select(

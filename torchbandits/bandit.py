@@ -33,7 +33,7 @@ class Bandit:
     Args:
         policy: What chooses; frozen and reusable. Its kernel is deep-copied.
         arms: `A x d`, or `batch_shape x A x d`, floating point and finite; float64 is the accurate lane.
-        bounds: Instead of arms a box, `2 x d` or `batch_shape x 2 x d`, lower corner first; for `ada_bkb`, which finds its arms.
+        bounds: Instead of arms a box `2 x d` or `batch_shape x 2 x d`, lower corner first: for `ada_bkb`, which finds its arms.
         generator: One CPU `torch.Generator`, or a list of one a batch row (`batch_shape` is then its length, broadcast
             with the kernel's and the arms'). Held, and advanced by draws. A fresh one with seed 0 by default.
 

@@ -31,8 +31,8 @@ class CellTree(nn.Module):
         num_children: N, odd.
         max_depth: Leaves at this depth are not split; None for no limit.
 
-    Buffers, all `batch_shape x L`, in the same order: `variation` V_c (−∞ where padded), `parent_variation` V_p (∞ at the root),
-    `place` and `parent_place` of the representatives in the table, `depth`; `lower`, `upper` `batch_shape x L x d`.
+    Buffers, all `batch_shape x L`, in the same order: `variation` V_c (−∞ where padded), `parent_variation` V_p (∞ at the
+    root), `place` and `parent_place` of the representatives in the table, `depth`; `lower`, `upper` `batch_shape x L x d`.
     """
 
     variation: Tensor

@@ -143,14 +143,16 @@ class AdaptiveUCB(Policy):
             tree.table.look_at_(aggregate(state.rows.entry(pulls.index), pulls.mask)[0])
         state.forget_derived_()
         learn(state, pulls, self.memory, None)
-        tree.refine_(self.width(state))
+        told = state.told + pulls.counts.sum(dim=-1)  # the state counts these after the update
+        state.known_width = self.confidence(self.progress(state, told))
+        tree.refine_(state.known_width)
         return state
 
     @torch.no_grad()
     def width(self, state: State) -> Tensor:
         """The confidence width for the next pick, `batch_shape`."""
         if state.known_width is None:
-            state.known_width = self.confidence(self.progress(state))
+            state.known_width = self.confidence(self.progress(state, state.told))
         return state.known_width
 
     @torch.no_grad()
@@ -161,9 +163,9 @@ class AdaptiveUCB(Policy):
         lower = torch.sub(2 * tree.table.mean(), upper).masked_fill(tree.table.arm < 0, -torch.inf)
         return tree.index(upper).amax(dim=-1), lower.amax(dim=-1)
 
-    def progress(self, state: State) -> Progress:
-        """What widths may depend on."""
-        pulls, dimension = state.told, torch.full_like(state.told, torch.nan)
+    def progress(self, state: State, pulls: Tensor) -> Progress:
+        """What widths may depend on, after so many pulls, `batch_shape`."""
+        dimension = torch.full_like(pulls, torch.nan)
         if "effective_dimension" in self.confidence.reads:
             dimension = (state.row_leverage() * state.statistics.weights).sum(dim=-1)
         return Progress(

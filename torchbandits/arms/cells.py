@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from torchbandits.arms.rows import ArmRows
+from torchbandits.embeddings import StationaryColumns
 from torchbandits.types import Points
 
 _TIE = 1e-12  # squared distances closer than this part of the squared diagonal are equal: the lowest arm wins
@@ -115,7 +116,12 @@ class BoxDivision(Division):
     def _cells(self, lower: Tensor, upper: Tensor, arm: Tensor) -> Cells:
         rows, kernel = self._owners
         x = rows.points(arm)
-        radius = kernel_distance(kernel, x, x + torch.maximum(upper - x, x - lower))
+        offset = torch.maximum(upper - x, x - lower)
+        if StationaryColumns.supports(offset, kernel):  # the same without GPyTorch's overhead
+            k = StationaryColumns(torch.cat([offset, 0 * offset[:1]]), kernel)(0 * offset[0]).double()
+            radius = (2 * (k[-1] - k[:-1])).clamp_min(0).sqrt()
+        else:
+            radius = kernel_distance(kernel, x, x + offset)
         return Cells(lower, upper, arm, radius, arm[..., :0], arm[..., :0])
 
 

@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from torchbandits.arms.place_columns import FEW, PlaceColumns, between, lines_at
 from torchbandits.arms.rows import ArmRows
-from torchbandits.embeddings import kernel_diagonal, kernel_matrix
+from torchbandits.embeddings import Spectrum, StationaryColumns, kernel_diagonal, kernel_matrix
 from torchbandits.posteriors import GaussianProcess
 from torchbandits.types import Picks
 
@@ -41,8 +42,9 @@ class GrowingTable(nn.Module):
     def __init__(self, rows: ArmRows, posterior: GaussianProcess, memory_budget: int) -> None:
         super().__init__()
         self._owners = (rows, posterior)  # a tuple hides them from nn.Module: the state registers them
-        self._columns = _Columns(memory_budget)
-        self._weights: tuple[Tensor, Tensor] | None = None  # dictionary rows, and (a, N)ᵀ of the posterior's sweep factors
+        self._columns = PlaceColumns(memory_budget)
+        # Dictionary rows, (a, N)ᵀ of the posterior's sweep factors, and the dictionary's columns where they have a formula.
+        self._weights: tuple[Tensor, Tensor, StationaryColumns | None] | None = None
         shape, device = posterior.batch_shape, rows.arms.device
         none = torch.zeros(*shape, 0, dtype=torch.float64, device=device)
         self.register_buffer("arm", none.long())
@@ -109,7 +111,10 @@ class GrowingTable(nn.Module):
         places = torch.where(new, slot, known)
         size = max(int(places.max()) + 1, self.arm.shape[-1])
         slot = torch.where(new, slot, size)
-        diagonal = kernel_diagonal(self.posterior.kernel, self.rows.points(index).double()).double()
+        if self.arm.shape[-1] and Spectrum.of(self.posterior.kernel) is not None:  # k(x, x) is the same everywhere
+            diagonal = self.prior_diagonal[..., :1].expand(index.shape)
+        else:
+            diagonal = kernel_diagonal(self.posterior.kernel, self.rows.points(index).double()).double()
         self._buffers["arm"] = _placed(self.arm, slot, index, size, -1)
         self._buffers["prior_diagonal"] = _placed(self.prior_diagonal, slot, diagonal, size)
         far = torch.where(new, index, self.rows.num_arms)
@@ -133,7 +138,7 @@ class GrowingTable(nn.Module):
     def twin(self) -> GrowingTable:
         """The same numbers, untouched by later writes to this one, and the other way round. Nothing is copied."""
         twin = copy.copy(self)
-        twin._buffers, twin._columns = dict(self._buffers), _Columns(0)
+        twin._buffers, twin._columns = dict(self._buffers), PlaceColumns(0)
         return twin
 
     def _evaluated(self, places: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -145,24 +150,29 @@ class GrowingTable(nn.Module):
             return prior, prior.new_zeros(*prior.shape[:-1], c, prior.shape[-1])
         if self._weights is None:
             rows, _, N, a = posterior.sweep_factors(self._gram())
-            self._weights = rows, torch.cat([a, N], dim=-1).mT
-        rows, weights = self._weights
-        out = self._products(weights, rows, places)
+            points, known = posterior.statistics.points, None
+            if StationaryColumns.supports(points, posterior.kernel):
+                known = StationaryColumns(points[rows], posterior.kernel)
+            self._weights = rows, torch.cat([a, N], dim=-1).mT, known
+        rows, weights, known = self._weights
+        if places is not None and known is not None and places.numel() <= FEW:
+            points = self.rows.points(self.arm.gather(-1, places)).double()
+            out = weights @ torch.stack([known(x) for x in points], dim=-1)
+        else:
+            out = self._products(weights, rows, places)
         return (prior - out[..., c:, :].square().sum(dim=-2)).clamp_min_(0), out[..., :c, :]
 
     def _products(self, weights: Tensor, rows: Tensor, places: Tensor | None) -> Tensor:
         """`weights` (`batch_shape x r x m`) times the kernel columns of rows (`batch_shape x m`) at places, or at all."""
-        block = self._columns.fill(self.posterior, self.rows, self.arm)
+        block = self._columns.fill(self.posterior, self.rows, self.arm) if places is None else None
         index = self.arm if places is None else self.arm.gather(-1, places)
-        if block is not None and places is not None:
-            return weights @ _between(block, rows, places).reshape(*rows.shape, -1)
         size = self.posterior.statistics.points.shape[-1]
         points = self.posterior.statistics.points.gather(-2, rows.unsqueeze(-1).expand(*rows.shape, size))
         parts, step = [], max(256, _CHUNK_BYTES // (8 * max(1, rows.numel())))
         for start in range(0, index.shape[-1], step):
             part = slice(start, min(start + step, index.shape[-1]))
             if block is not None:
-                K = _lines(block, rows, part).reshape(*rows.shape, -1)
+                K = lines_at(block, rows, part).reshape(*rows.shape, -1)
             else:
                 K = kernel_matrix(self.posterior.kernel, points, self.rows.points(index[..., part]).double())
             parts.append(weights @ K)
@@ -177,7 +187,7 @@ class GrowingTable(nn.Module):
         if block is None or not bool(((arm >= 0) == mask).all()):
             return None
         places = self.places(arm).clamp_min(0)
-        return lambda rows: _between(block, rows, places).reshape(*rows.shape, -1)
+        return lambda rows: between(block, rows, places).reshape(*rows.shape, -1)
 
     # ------------------------------------------------------------------ going back, being saved, and moving
 
@@ -213,92 +223,7 @@ class GrowingTable(nn.Module):
         return self
 
 
-class _Columns:
-    """k(x_j, ·) at every place for each distinct point x_j of a posterior: every value is evaluated once.
-
-    Lines and columns of the block that are not valid are scratch: what was valid is never written again.
-    """
-
-    def __init__(self, memory_budget: int) -> None:
-        self._memory_budget = memory_budget
-        self.forget()
-
-    def forget(self) -> None:
-        """Drop the values."""
-        self._block: Tensor | None = None  # B x (capacity + 1) x (capacity + 1): the last ones are spare
-        self._have: tuple[Tensor, Tensor] | None = None  # valid lines and columns of each batch row
-
-    def snapshot(self) -> Callable[[], None]:
-        """A way back: what is valid now stays so."""
-        block, have = self._block, self._have
-
-        def restore() -> None:
-            self._block, self._have = block, have
-
-        return restore
-
-    def fill(self, posterior: GaussianProcess, rows: ArmRows, arm: Tensor) -> Tensor | None:
-        """The block, brought up to date; None where it does not fit the budget. Cost O(d) a new value."""
-        statistics, kernel, B = posterior.statistics, posterior.kernel, arm.shape[:-1].numel()
-        u, R = statistics.size, arm.shape[-1]
-        if 8 * B * u * R > self._memory_budget or not u or not R:
-            self.forget()
-            return None
-        lines, columns = statistics.num_rows.reshape(-1), (arm >= 0).sum(dim=-1).reshape(-1)
-        had_lines, had_columns = self._have or (torch.zeros_like(lines), torch.zeros_like(columns))
-        if bool((had_lines == lines).all() & (had_columns == columns).all()) and self._block is not None:
-            return self._block
-        block = self._reserved(B, u, R, lines.device)
-        points, known = statistics.points, int(had_lines.max())
-        new, slot = _fresh(had_columns, columns, block.shape[-1] - 1)
-        if known and new.shape[-1]:
-            index = arm.gather(-1, new.reshape(*arm.shape[:-1], -1).clamp_max(R - 1))
-            K = kernel_matrix(kernel, points[..., :known, :], rows.points(index).double())
-            block[:, :known].scatter_(2, slot.unsqueeze(1).expand(-1, known, -1), K.reshape(B, known, -1))
-        new, slot = _fresh(had_lines, lines, block.shape[-2] - 1)
-        if new.shape[-1]:
-            at = new.clamp_max(u - 1).reshape(*arm.shape[:-1], -1, 1)
-            x = points.gather(-2, at.expand(*at.shape[:-1], points.shape[-1]))
-            K = kernel_matrix(kernel, x, rows.points(arm).double())
-            block[..., :R].scatter_(1, slot.unsqueeze(-1).expand(-1, -1, R), K.reshape(B, -1, R))
-        self._have = lines, columns
-        return block
-
-    def _reserved(self, batch: int, lines: int, columns: int, device: torch.device) -> Tensor:
-        """The block with room for so many lines and columns, and one spare of each."""
-        old = self._block
-        if old is None or old.shape[-2] <= lines or old.shape[-1] <= columns:
-            had = (0, 0) if old is None else (old.shape[-2] - 1, old.shape[-1] - 1)
-            size = [h if h >= n else max(n + 32, 2 * h) for h, n in zip(had, (lines, columns), strict=True)]
-            self._block = torch.zeros(batch, size[0] + 1, size[1] + 1, dtype=torch.float64, device=device)
-            if old is not None:
-                self._block[:, : had[0], : had[1]] = old[:, :-1, :-1]
-        assert self._block is not None
-        return self._block
-
-
-def _fresh(have: Tensor, need: Tensor, spare: int) -> tuple[Tensor, Tensor]:
-    """Numbers from `have` to `need` (both `B`), padded, and the same with the spare one where padded, `B x p`."""
-    new = have.unsqueeze(-1) + torch.arange(int((need - have).max()), device=have.device)
-    return new, torch.where(new < need.unsqueeze(-1), new, spare)
-
-
-def _lines(block: Tensor, rows: Tensor, part: slice) -> Tensor:
-    """Lines of a block (`B x n x n'`) by rows (`batch_shape x m`), some of their columns, `B m x chunk`."""
-    batch = torch.arange(block.shape[0], device=rows.device).unsqueeze(-1) * block.shape[-2]
-    flat = (rows.reshape(block.shape[0], -1) + batch).reshape(-1)
-    return block.reshape(-1, block.shape[-1])[:, part].index_select(0, flat)
-
-
-def _between(block: Tensor, rows: Tensor, places: Tensor) -> Tensor:
-    """Entries of a block by rows (`batch_shape x m`) and places (`batch_shape x p`), `B x m x p`."""
-    B = block.shape[0]
-    batch = torch.arange(B, device=rows.device).unsqueeze(-1) * block.shape[-2]
-    start = (rows.reshape(B, -1) + batch) * block.shape[-1]
-    return block.reshape(-1)[start.unsqueeze(-1) + places.reshape(B, 1, -1)]
-
-
 def _placed(buffer: Tensor, slot: Tensor, value: Tensor, size: int, fill: int = 0) -> Tensor:
     """A copy of the buffer, `size` places long, with values at slots of its last dimension; slot `size` is no place."""
     grown = nn.functional.pad(buffer, (0, size + 1 - buffer.shape[-1]), value=fill)
-    return grown.scatter(-1, slot, value.to(grown.dtype).expand(slot.shape))[..., :-1]
+    return grown.scatter_(-1, slot, value.to(grown.dtype).expand(slot.shape))[..., :-1]

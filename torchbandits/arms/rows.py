@@ -134,7 +134,7 @@ class ArmRows(nn.Module):
         size = max(int(index.max()) + 1, A)
         slot = torch.where(new, index, size)
         arms = torch.cat([self.arms, self.arms[..., :1, :].expand(*new.shape[:-1], size + 1 - A, -1)], dim=-2)
-        arms = arms.scatter(-2, slot.unsqueeze(-1).expand(points.shape), points.to(arms.dtype))
+        arms.scatter_(-2, slot.unsqueeze(-1).expand(points.shape), points.to(arms.dtype))
         self._buffers["arms"] = arms[..., :-1, :]
         self._buffers["first"] = nn.functional.pad(self.first, (0, size + 1 - A)).scatter(-1, slot, slot)[..., :-1]
         self._buffers["row_of_arm"] = nn.functional.pad(self.row_of_arm, (0, size - A), value=-1)

@@ -174,10 +174,10 @@ class CellTree(nn.Module):
         buffer: Tensor = getattr(self, name)
         if buffer.dim() > slot.dim():
             grown = nn.functional.pad(buffer, (0, 0, 0, size + 1 - buffer.shape[-2]))
-            self._buffers[name] = grown.scatter(-2, slot.unsqueeze(-1).expand(value.shape), value)[..., :-1, :]
+            self._buffers[name] = grown.scatter_(-2, slot.unsqueeze(-1).expand(value.shape), value)[..., :-1, :]
         else:
             grown = nn.functional.pad(buffer, (0, size + 1 - buffer.shape[-1]), value=fill)
-            self._buffers[name] = grown.scatter(-1, slot, value)[..., :-1]
+            self._buffers[name] = grown.scatter_(-1, slot, value)[..., :-1]
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         for name in ("variation", "parent_variation", "place", "parent_place", "depth", "lower", "upper"):

@@ -63,6 +63,10 @@ def play(bandit: tb.Bandit, f: Member, pulls: int) -> list[int]:
     return picks
 
 
+def arms_in_box(number: int) -> Tensor:
+    return BOX[0] + torch.rand(number, 2, generator=generator(2), dtype=torch.float64) * (BOX[1] - BOX[0])
+
+
 def tree(bandit: tb.Bandit) -> Any:
     return bandit._state.tree
 
@@ -240,8 +244,7 @@ def test_functions_of_the_space_vary_by_at_most_v_in_a_cell_of_arms(name: str):
 def test_the_best_leaf_is_always_one_to_be_evaluated(domain: str, norm_bound: float):
     """From the posterior that anybody can call: before the first pull, after each, and after history of either kind."""
     f = Member(oracles.rbf(0.4), 2, *BOX.numpy())
-    arms = BOX[0] + torch.rand(400, 2, generator=generator(2), dtype=torch.float64) * (BOX[1] - BOX[0])
-    given = {"bounds": BOX} if domain == "box" else {"arms": arms}
+    given = {"bounds": BOX} if domain == "box" else {"arms": arms_in_box(400)}
     bandit = tb.Bandit(policy(rbf(0.4), norm_bound=norm_bound), generator=generator(0), **given)
     evaluated = []
 
@@ -299,10 +302,8 @@ def test_the_certificate_holds_for_functions_of_the_space(domain: str):
 def test_further_picks_count_those_pending_as_told(domain: str):
     """Each is the best leaf under the variances that `posterior` shows, on the same tree."""
     f = Member(oracles.rbf(0.4), 2, *BOX.numpy())
-    given = (
-        {"bounds": BOX} if domain == "box" else {"arms": torch.as_tensor(f.centres).repeat(3, 1) * torch.rand(24, 1).double()}
-    )
-    bandit = tb.Bandit(policy(rbf(0.4)), generator=generator(0), **given)
+    given = {"bounds": BOX} if domain == "box" else {"arms": arms_in_box(400)}
+    bandit = tb.Bandit(policy(rbf(0.4), 10.0), generator=generator(0), **given)
     play(bandit, f, 15)
     bandit.ask()
     arms, t, w = len(bandit.arms), tree(bandit), bandit.width

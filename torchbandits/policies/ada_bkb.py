@@ -36,7 +36,8 @@ def ada_bkb(
     otherwise its representative x_c is evaluated. `Bandit(policy, bounds=...)` runs on a box, with centres for
     representatives (kernels: RBF and Matérn, scaled or not); `Bandit(policy, arms)` on arms, with the arms nearest to the
     centres, where cells without arms vanish and V_c is the maximum over the arms of c, for any kernel. `Report.certificate` is
-    the largest index minus the largest lower bound: while the width is valid, no point of the box is better by more.
+    the largest index minus the largest lower bound at an arm looked at: while width and F are valid, no point of the domain
+    is better than that arm by more.
 
     Args:
         kernel: Kernel of the RKHS that holds the expected reward.
@@ -52,13 +53,14 @@ def ada_bkb(
         prior_mean: A number, or `"estimate"`.
         memory_budget: Bytes for cached kernel columns.
 
-    Guarantee: the regret of BKB up to logs and V at the greatest depth, for stationary kernels on a box, under the theory width
-    and oversampling; the defaults are what the authors run. Cost: O((L + u) m²) a step, L leaves, and O(m²) a cut (on arms
-    O(A) more).
+    Guarantee: no regret on a box, at the rate of BKB up to logs, for the kernels above, under the theory width and
+    oversampling; the defaults are BKB's in practice. Whenever u is above f at x_c and x_p, and F is at least the norm of f,
+    I(c) is above f in all of c. Cost: O((L + u) m²) a step, L leaves, and O(m²) a cut (on arms O(A) more).
 
-    Differences from the paper: V is that of the cell itself, not one bound for all cells of a depth (never larger, and no
-    constants v₁, ρ to choose); no leaf is pruned (its bound could rise again above the others at a later, larger width); the
-    root is cut before any pull where w σ ≤ V says so.
+    Differences from the paper: V is that of the cell itself instead of one bound for all cells of a depth (never larger, and no
+    constants v₁ and ρ to choose); no leaf is pruned, so that the leaves cover the domain and the certificate holds for all of
+    it; the root, too, is cut before it is evaluated where w σ ≤ V. Further picks of `ask(more=)` see deviations as if the
+    pending ones were told, on a tree that stays as it is until rewards come: they may repeat a representative.
     Source: Rando, Carratino, Villa & Rosasco 2022, "Ada-BKB", Alg. 1 (arXiv 2106.08598).
     """
     require(math.isfinite(noise_std) and noise_std >= 0, f"noise_std must be a finite number ≥ 0, got {noise_std}.")

@@ -138,8 +138,8 @@ CATALOGUE: tuple[Entry, ...] = (
     ),
     Entry(
         ada_bkb,
-        paper="Rando et al. 2022, Thm 1",
-        guarantee="that of BKB up to logs, on a box, under `widths.BKB` and the theorem's q̄; none at the defaults",
+        paper="Rando et al. 2022",
+        guarantee="that of BKB up to logs, on a box, under `widths.BKB` and BKB's q̄; none at the defaults",
         cost="O((L + u) m²), L leaves of its tree; O(A) a split",
         batch="one",
         kernels="any (arms); RBF, Matérn (box)",

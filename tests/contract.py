@@ -26,6 +26,7 @@ OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
     "igp_ucb": {"": BOUNDED},
     "gp_bucb": {"": BOUNDED | {"ratio_threshold": 1.5}},
     "bkb": {"": BOUNDED, "ei": BOUNDED | {"acquisition": "ei"}, "pi": BOUNDED | {"acquisition": "pi"}},
+    "ada_bkb": {"": BOUNDED, "shallow": BOUNDED | {"horizon": 10}},
     "batch_bkb": {
         "": BOUNDED | {"ratio_threshold": 1.5},
         "uncertainty start": BOUNDED | {"initial": tb.starts.uncertainty(0.2)},

@@ -14,7 +14,7 @@ import torchbandits as tb
 from torchbandits import errors
 
 POOL = Problem(seed=11, a=400)
-BOUND = {"bpe", "sup_kernel_ucb"}  # arms are discarded for good: set_arms_ raises UnsupportedError
+BOUND = {"ada_bkb", "bpe", "sup_kernel_ucb"}  # a tree of cells, arms discarded for good: set_arms_ raises UnsupportedError
 MAKERS = {
     "gp_ucb": lambda kernel: tb.gp_ucb(kernel, **COMMON),
     "estimated mean": lambda kernel: tb.igp_ucb(kernel, prior_mean="estimate", **BOUNDED),

@@ -10,6 +10,7 @@ from torchbandits.bandit import Bandit
 from torchbandits.contextual import ContextualBandit
 from torchbandits.history import History
 from torchbandits.policies import (
+    ada_bkb,
     batch_bkb,
     bkb,
     bpe,
@@ -47,6 +48,7 @@ __all__ = [
     "Report",
     "Selection",
     "__version__",
+    "ada_bkb",
     "batch_bkb",
     "bkb",
     "bpe",

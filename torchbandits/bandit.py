@@ -17,9 +17,9 @@ from torchbandits.reporting import certificate, report_of
 from torchbandits.selections import carried, joined, without
 from torchbandits.types import FitReport, Pulls, Report, Selection
 from torchbandits.validation import (
-    check_arms,
     check_available,
     check_costs,
+    check_domain,
     check_generators,
     check_history,
     check_limit,
@@ -40,6 +40,7 @@ class Bandit(Learned):
     Args:
         policy: What chooses; frozen and reusable. Its kernel is deep-copied.
         arms: `A x d`, or `batch_shape x A x d`, floating point and finite; float64 is the accurate lane.
+        bounds: Instead of arms a box `2 x d` or `batch_shape x 2 x d`, lower corner first: for `ada_bkb`, which finds its arms.
         generator: One CPU `torch.Generator`, or a list of one a batch row (`batch_shape` is then its length, broadcast
             with the kernel's and the arms'). Held, and advanced by draws. A fresh one with seed 0 by default.
         costs: `A` or `batch_shape x A`, what a pull of each arm costs, > 0; for `per_cost` policies and budgets.
@@ -52,16 +53,17 @@ class Bandit(Learned):
     def __init__(
         self,
         policy: Policy,
-        arms: Tensor,
+        arms: Tensor | None = None,
         *,
+        bounds: Tensor | None = None,
         generator: torch.Generator | Sequence[torch.Generator] | None = None,
         costs: Tensor | None = None,
     ) -> None:
         require(isinstance(policy, Policy), f"policy must be a torchbandits policy, got {type(policy).__name__}.")
-        check_arms(arms)
-        generators, batch_shape = check_generators(generator, arms, getattr(policy, "kernel", None))
+        domain = check_domain(arms, bounds)
+        generators, batch_shape = check_generators(generator, domain, getattr(policy, "kernel", None))
         self.policy = policy
-        self._state = policy.init(arms, generators, batch_shape)
+        self._state = (policy.init if bounds is None else policy.init_box)(domain, generators, batch_shape)
         self._state.rows.costs = check_costs(costs, policy, self._state.rows)
         self._open: Selection | None = None
         self._synced = True  # whether the state knows what is open
@@ -221,10 +223,8 @@ class Bandit(Learned):
         """Resume from a `state_dict` of a bandit with the same policy and arms. Returns self."""
         check_state(state_dict, self._state.state_dict())
         self._state.load_state_dict(copy.deepcopy(state_dict["state"]))
-        opened, self._synced = state_dict["open"], True
-        if opened is None:
-            self._open = None
-        else:
+        self._open, self._synced = None, True
+        if (opened := state_dict["open"]) is not None:
             index = opened["index"].to(self.device)
             self._open = Selection(self._state.rows.points(index), index, opened["mask"].to(self.device))
         return self

@@ -1,11 +1,29 @@
-"""A posterior tabulated on a finite arm set, and the exact lazy argmax over it. Only this room knows about scale."""
+"""A posterior tabulated on a finite arm set, and the exact lazy argmax over it. Only this room knows about scale.
 
+`GrowingTable` and `CellTree` look at some of the arms only, as many as a tree of cells needs."""
+
+from torchbandits.arms.cells import ArmDivision, BoxDivision
 from torchbandits.arms.draws import PosteriorDraws
 from torchbandits.arms.duplicates import matches
+from torchbandits.arms.growing import GrowingTable
 from torchbandits.arms.leaders import TIE, best_arm
 from torchbandits.arms.lookahead import Lookahead
 from torchbandits.arms.rows import ArmRows
 from torchbandits.arms.sweeping import FullSweep
 from torchbandits.arms.table import ArmTable
+from torchbandits.arms.tree import CellTree
 
-__all__ = ["TIE", "ArmRows", "ArmTable", "FullSweep", "Lookahead", "PosteriorDraws", "best_arm", "matches"]
+__all__ = [
+    "TIE",
+    "ArmDivision",
+    "ArmRows",
+    "ArmTable",
+    "BoxDivision",
+    "CellTree",
+    "FullSweep",
+    "GrowingTable",
+    "Lookahead",
+    "PosteriorDraws",
+    "best_arm",
+    "matches",
+]

@@ -18,6 +18,7 @@ class ArmRows(nn.Module):
     Args:
         arms: `A x d` or `batch_shape x A x d`; held, not saved.
         batch_shape: Leading dimensions of the rows.
+        growing: Whether arms are added later, by `grow_`; they are `batch_shape x A x d` and saved then.
 
     Buffers: `row_of_arm` `batch_shape x A`, −1 before the first pull; `arm_of_row` `batch_shape x u`, −1 for points from
     outside the arm set; `costs` `A` or `batch_shape x A`, what a pull of each arm costs, None where nobody says (not saved).
@@ -29,12 +30,13 @@ class ArmRows(nn.Module):
     row_of_arm: Tensor
     arm_of_row: Tensor
 
-    def __init__(self, arms: Arms, batch_shape: torch.Size) -> None:
+    def __init__(self, arms: Arms, batch_shape: torch.Size, growing: bool = False) -> None:
         super().__init__()
         self.register_buffer("costs", None, persistent=False)
         self.outside = False  # whether rows may be points from outside the arms
-        self.register_buffer("arms", arms, persistent=False)
-        self.register_buffer("first", first_occurrence(arms), persistent=False)
+        first = torch.zeros(*batch_shape, 1, dtype=torch.int64, device=arms.device) if growing else first_occurrence(arms)
+        self.register_buffer("arms", arms, persistent=growing)
+        self.register_buffer("first", first, persistent=growing)
         self.register_buffer("row_of_arm", torch.full((*batch_shape, arms.shape[-2]), -1, device=arms.device))
         self.register_buffer("arm_of_row", torch.full((*batch_shape, 0), -1, device=arms.device))
 
@@ -145,13 +147,35 @@ class ArmRows(nn.Module):
         self._buffers["row_of_arm"] = self.row_of_arm.masked_fill(marked, -1)
         self._buffers["arm_of_row"] = self.arm_of_row[..., : statistics.size].masked_fill(marked, -1)
 
+    def grow_(self, points: Tensor, new: PickMask) -> Picks:
+        """Add the marked points of each row, all different, `batch_shape x p x d`, as arms (growing arm sets only).
+
+        Rows with fewer arms than others are padded with copies of arm 0, which share its entry.
+
+        Returns:
+            Their indices, `batch_shape x p`, −1 where not marked. Cost O(A d), a copy of the buffers.
+        """
+        assert self.first is not None
+        A, own = self.num_arms, torch.arange(self.num_arms, device=new.device)
+        count = (self.first == own).sum(dim=-1, keepdim=True)
+        index = torch.where(new, count + new.long().cumsum(dim=-1) - 1, -1)
+        size = max(int(index.max()) + 1, A)
+        slot = torch.where(new, index, size)
+        arms = torch.cat([self.arms, self.arms[..., :1, :].expand(*new.shape[:-1], size + 1 - A, -1)], dim=-2)
+        arms.scatter_(-2, slot.unsqueeze(-1).expand(points.shape), points.to(arms.dtype))
+        self._buffers["arms"] = arms[..., :-1, :]
+        self._buffers["first"] = nn.functional.pad(self.first, (0, size + 1 - A)).scatter(-1, slot, slot)[..., :-1]
+        self._buffers["row_of_arm"] = nn.functional.pad(self.row_of_arm, (0, size - A), value=-1)
+        return index
+
     def _extend(self, index: Tensor, rows: Tensor) -> None:
         size = max(int(rows.max()) + 1, self.arm_of_row.shape[-1])
         grown = nn.functional.pad(self.arm_of_row, (0, size - self.arm_of_row.shape[-1] + 1), value=-1)
         self._buffers["arm_of_row"] = grown.scatter(-1, torch.where(rows >= 0, rows, size), index)[..., :size]
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        if prefix + "arm_of_row" in state_dict:  # its size follows the data
-            self.arm_of_row = state_dict[prefix + "arm_of_row"].to(self.arm_of_row.device)
-            self.outside = bool((self.arm_of_row < 0).any())
+        for name in ("arms", "first", "row_of_arm", "arm_of_row"):
+            if prefix + name in state_dict:  # sizes follow the data
+                setattr(self, name, state_dict[prefix + name].to(self.row_of_arm.device))
+        self.outside = bool((self.arm_of_row < 0).any())
         super()._load_from_state_dict(state_dict, prefix, *args)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from torchbandits.arms.growing import GrowingTable
 from torchbandits.arms.leaders import best_arm
 from torchbandits.arms.table import ArmTable
 from torchbandits.posteriors import Conditioning
@@ -16,14 +17,18 @@ class FullSweep:
     """One pick after the other, each hallucinated before the next: means stay, leverages fall.
 
     Args:
-        table: The arms at the batch start; not modified.
+        table: The arms at the batch start; not modified. Of those looked at only, "arms" are their places here.
         offered: `batch_shape x A` booleans, or None for all arms.
         pending: `batch_shape x p` arms already picked and not told (−1 where padded), with their counts.
         max_pulls: Most picks of one arm in the batch, or None.
     """
 
     def __init__(
-        self, table: ArmTable, offered: Tensor | None, pending: tuple[Tensor, Tensor], max_pulls: int | None = None
+        self,
+        table: ArmTable | GrowingTable,
+        offered: Tensor | None,
+        pending: tuple[Tensor, Tensor],
+        max_pulls: int | None = None,
     ) -> None:
         self._table, self._max_pulls = table, max_pulls
         self.leverage = table.leverage

@@ -76,6 +76,14 @@ class ArmTable(nn.Module):
         """Posterior mean of every arm, `batch_shape x A`, reward units."""
         return self.posterior.reward_mean(self.channels)
 
+    def mean_at(self, index: Picks) -> Tensor:
+        """Posterior mean of arms, `batch_shape x p`, reward units; of arm 0 where the index is −1."""
+        return self.mean().gather(-1, index.clamp_min(0))
+
+    def leverage_at(self, index: Picks) -> Tensor:
+        """Leverage of arms, `batch_shape x p`; of arm 0 where the index is −1."""
+        return self.leverage.gather(-1, index.clamp_min(0))
+
     # ------------------------------------------------------------------ writing
 
     def sweep_(self) -> ArmTable:

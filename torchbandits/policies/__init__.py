@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 
+from torchbandits.policies.ada_bkb import ada_bkb
+from torchbandits.policies.adaptive_ucb import AdaptiveUCB
 from torchbandits.policies.base import Policy, State
 from torchbandits.policies.batch_bkb import batch_bkb
 from torchbandits.policies.bkb import bkb
@@ -29,10 +31,12 @@ registry: dict[str, Callable[..., Policy]] = {entry.name: entry.factory for entr
 
 __all__ = [
     "CATALOGUE",
+    "AdaptiveUCB",
     "Composed",
     "Entry",
     "Policy",
     "State",
+    "ada_bkb",
     "batch_bkb",
     "bkb",
     "bpe",

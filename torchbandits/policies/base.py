@@ -32,6 +32,14 @@ class Policy(ABC):
     def init(self, arms: Arms, generators: Sequence[torch.Generator], batch_shape: torch.Size) -> State:
         """A fresh state on `A x d` or `batch_shape x A x d` arms, with one generator a batch row."""
 
+    def init_box(self, box: Tensor, generators: Sequence[torch.Generator], batch_shape: torch.Size) -> State:
+        """A fresh state on a box, `2 x d` or `batch_shape x 2 x d`: for policies that find points of their own in it."""
+        raise UnsupportedError(
+            f"{type(self).__name__} chooses among given arms: pass arms= instead of bounds=, such as points that fill the box, "
+            "bounds[0] + (bounds[1] - bounds[0]) * torch.quasirandom.SobolEngine(d, scramble=True, seed=0).draw(10_000); "
+            "ada_bkb takes a box."
+        )
+
     @abstractmethod
     def select(
         self, state: State, *, limit: Tensor | None = None, available: Tensor | None = None, exactly: int | None = None

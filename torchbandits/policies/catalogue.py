@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from torchbandits.policies.ada_bkb import ada_bkb
 from torchbandits.policies.base import Policy
 from torchbandits.policies.batch_bkb import batch_bkb
 from torchbandits.policies.bkb import bkb
@@ -140,6 +141,16 @@ CATALOGUE: tuple[Entry, ...] = (
         kernels="any",
         memory="sampled dictionary",
         choose="everything is large: arms, pulls, batches",
+    ),
+    Entry(
+        ada_bkb,
+        paper="Rando et al. 2022",
+        guarantee="that of BKB up to logs, on a box, under `widths.BKB` and BKB's q̄; none at the defaults",
+        cost="O((L + u) m²), L leaves of its tree; O(A) a split",
+        batch="one",
+        kernels="any (arms); RBF, Matérn (box)",
+        memory="sampled dictionary",
+        choose="the domain is a box, or holds too many arms to sweep",
     ),
     Entry(
         compressed_gp,

@@ -60,18 +60,17 @@ def _learn_exact(state: State, summed: tuple[Tensor, Tensor, Tensor, Tensor], le
 
 
 def _learn_sparse(state: State, memory: Memory, summed: tuple[Tensor, Tensor, Tensor, Tensor]) -> None:
-    table, posterior, rows = state.table, state.posterior, state.rows
-    assert table is not None
-    before, distinct, counts = table.leverage, summed[0], summed[1]
+    table, posterior, rows = state.tabulation, state.posterior, state.rows
+    distinct, counts = summed[0], summed[1]
     known = state.row_leverage() if bool((rows.arm_of_row < 0).any()) else None
     posterior.invalidate_()  # the dictionary is about to change: no use updating the old factors
     rows.tell_(posterior, *summed)
-    leverage = before.gather(-1, distinct.clamp_min(0))
+    leverage = table.leverage_at(distinct)
     state.add_gains_(leverage, counts)
     state.log_det = state.log_det + torch.log1p(counts * leverage).sum(dim=-1)
     # The dictionary is drawn with the leverages before the pulls; rows that are not arms have their own.
     arm = rows.arm_of_row
-    drawn_with = before.gather(-1, arm.clamp_min(0))
+    drawn_with = table.leverage_at(arm)
     if known is not None:
         drawn_with = torch.where(arm < 0, torch.nn.functional.pad(known, (0, arm.shape[-1] - known.shape[-1])), drawn_with)
     _draw_dictionary(state, memory, drawn_with)
@@ -82,8 +81,7 @@ def _learn_history(
     state: State, pulls: Pulls, memory: Memory, summed: tuple[Tensor, Tensor, Tensor, Tensor] | None = None
 ) -> None:
     """History of any size, at arms (`summed`) or at points: everything is refitted, the dictionary drawn by BLESS."""
-    table, posterior = state.table, state.posterior
-    assert table is not None
+    posterior = state.posterior
     warm = posterior.factorised
     before = posterior.log_det if posterior.statistics.size else torch.zeros_like(state.log_det)
     posterior.invalidate_()
@@ -127,8 +125,7 @@ def learn_kernel(state: State, fitted: Tensor) -> None:
 def _swept(state: State, warm: bool) -> Tensor:
     """Sweep the table; log det(V/λ). Factors that nobody looks at would only cost O(u²) a pull from now on: dropped unless
     `warm`."""
-    assert state.table is not None
-    state.table.sweep_()
+    state.tabulation.sweep_()
     log_det = state.posterior.log_det
     if not warm and state.posterior.finite is None:
         state.posterior.invalidate_()

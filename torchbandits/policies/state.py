@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchbandits.arms import ArmRows, ArmTable, PosteriorDraws
+from torchbandits.arms import ArmRows, ArmTable, CellTree, GrowingTable, PosteriorDraws
 from torchbandits.errors import UnsupportedError, require
 from torchbandits.posteriors import GaussianProcess, PartitionedProcess, Statistics, aggregate
 from torchbandits.types import Recommendation
@@ -54,6 +54,7 @@ class State(nn.Module):
         self.opening = True  # whether first picks may be left: a fact that is found again after loading
         self.draws: PosteriorDraws | None = None
         self.inner: State | None = None
+        self.tree: CellTree | None = None  # of policies that look at some of the arms only
         self.counts_batches = True  # whether somebody reads the batched log-determinants
         self.rows, self.records, self.table, self.generators = rows, records, table, tuple(generators)
         device = rows.arms.device
@@ -119,15 +120,35 @@ class State(nn.Module):
         """Posterior mean of every arm, `batch_shape x A`, reward units."""
         if isinstance(self.records, PartitionedProcess):
             return self.records.arm_mean()
-        assert self.table is not None
-        return self.table.mean()
+        return self.posterior(self._arms()).mean.double() if self.table is None else self.table.mean()
 
     def arm_leverage(self) -> Tensor:
         """Posterior variance / λ of every arm, `batch_shape x A`."""
         if isinstance(self.records, PartitionedProcess):
             return self.records.arm_leverage()
-        assert self.table is not None
-        return self.table.leverage
+        return self.posterior.leverage(self._arms()) if self.table is None else self.table.leverage
+
+    def _arms(self) -> Tensor:
+        return self.rows.arms.expand(*self.rows.batch_shape, -1, -1)
+
+    @property
+    def tabulation(self) -> ArmTable | GrowingTable:
+        """The posterior on all arms, or on those that were looked at."""
+        table = self.table if self.tree is None else self.tree.table
+        assert table is not None
+        return table
+
+    def mean_at(self, index: Tensor) -> Tensor:
+        """Posterior mean of arms (any number where the index is −1), `batch_shape x p`, reward units."""
+        if isinstance(self.records, PartitionedProcess):
+            return self.records.arm_mean().gather(-1, index.clamp_min(0))
+        return self.tabulation.mean_at(index)
+
+    def leverage_at(self, index: Tensor) -> Tensor:
+        """Posterior variance / λ of arms (any number where the index is −1), `batch_shape x p`."""
+        if isinstance(self.records, PartitionedProcess):
+            return self.records.arm_leverage().gather(-1, index.clamp_min(0))
+        return self.tabulation.leverage_at(index)
 
     def add_told_(self, counts: Tensor) -> None:
         """Count pulls told, `batch_shape x q`."""
@@ -145,7 +166,7 @@ class State(nn.Module):
     def row_leverage(self) -> Tensor:
         """Leverage of every distinct point given the rewards told, `batch_shape x u`."""
         arm = self.rows.arm_of_row
-        leverage = self.arm_leverage().gather(-1, arm.clamp_min(0))
+        leverage = self.leverage_at(arm)
         outside = (arm < 0) & self.statistics.mask
         if bool(outside.any()):
             leverage = torch.where(outside, self.process.leverage(self.statistics.points), leverage)
@@ -162,7 +183,7 @@ class State(nn.Module):
         pulled = statistics.mask & (statistics.weights > 0)
         arm = self.rows.arm_of_row
         if self.tabulated:
-            mean = self.arm_mean().gather(-1, arm.clamp_min(0))
+            mean = self.mean_at(arm)
             if bool(((arm < 0) & pulled).any()):
                 mean = torch.where(arm < 0, self.process(statistics.points).mean, mean)
             variance = self.process.regularization * self.row_leverage()
@@ -188,7 +209,7 @@ class State(nn.Module):
         arm, statistics = self.rows.arm_of_row, self.statistics
         if statistics.size == 0 or not self.tabulated or self.rows.outside:
             return self.best(1).index.squeeze(-1)
-        mean = self.arm_mean().gather(-1, arm.clamp_min(0)).masked_fill(arm < 0, -torch.inf)
+        mean = self.mean_at(arm).masked_fill(arm < 0, -torch.inf)
         return arm.gather(-1, mean.argmax(dim=-1, keepdim=True)).squeeze(-1)
 
     # ------------------------------------------------------------------ going back, and being saved
@@ -204,7 +225,7 @@ class State(nn.Module):
         buffers = [(module, dict(module._buffers)) for module in self._changing]
         generators = [g.get_state() for g in self.generators] if draws else []
         posterior = None if isinstance(self.records, Statistics) else self.records.snapshot()
-        table = self.table.snapshot() if self.table is not None else None
+        table = self.tabulation.snapshot() if self.table is not None or self.tree is not None else None
         inner = self.inner.snapshot(draws=False) if self.inner is not None else None
 
         def restore() -> None:

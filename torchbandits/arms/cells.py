@@ -1,0 +1,206 @@
+"""What a tree of cells divides, a box or a finite arm set: representatives, and how far the kernel moves within a cell."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import gpytorch
+import torch
+from torch import Tensor, nn
+
+from torchbandits.arms.rows import ArmRows
+from torchbandits.embeddings import StationaryColumns
+from torchbandits.types import Points
+
+_TIE = 1e-12  # squared distances closer than this part of the squared diagonal are equal: the lowest arm wins
+
+
+@dataclass(frozen=True)
+class Cells:
+    """Boxes that may become leaves of a tree, `c` a batch row.
+
+    Attributes:
+        lower: `batch_shape x c x d`.
+        upper: `batch_shape x c x d`.
+        arm: `batch_shape x c`, the representative; −1 where there is no cell.
+        radius: `batch_shape x c`, largest kernel distance between the representative and a point of the cell.
+        members: `batch_shape x n`, arms of the cells (−1 where padded); none where the cells are all of a box.
+        own: `batch_shape x n`, which of the cells holds each.
+    """
+
+    lower: Tensor
+    upper: Tensor
+    arm: Tensor
+    radius: Tensor
+    members: Tensor
+    own: Tensor
+
+
+def kernel_distance(kernel: gpytorch.kernels.Kernel, left: Points, right: Points) -> Tensor:
+    r"""√(k(x,x) + k(x',x') − 2k(x,x')) of pairs, `batch_shape x n`: f of RKHS norm F varies by at most F times that.
+
+    Cost O(n d).
+    """
+    n = left.shape[-2]
+    x, y = torch.cat([left, right, left], dim=-2), torch.cat([left, right, right], dim=-2)
+    batch_shape = torch.broadcast_shapes(x.shape[:-2], kernel.batch_shape)
+    values: Tensor = kernel(x.expand(*batch_shape, -1, -1), y.expand(*batch_shape, -1, -1), diag=True)
+    k = values.double()
+    return (k[..., :n] + k[..., n : 2 * n] - 2 * k[..., 2 * n :]).clamp_min(0).sqrt()
+
+
+class Division(nn.Module, ABC):
+    """A domain that is divided into cells."""
+
+    @abstractmethod
+    def root(self) -> Cells:
+        """The whole domain as one cell a batch row."""
+
+    @abstractmethod
+    def divide_(self, leaf: Tensor, arm: Tensor, dim: Tensor, cut: Tensor, lower: Tensor, upper: Tensor) -> Cells:
+        """Cut one cell of each batch row in N.
+
+        Args:
+            leaf: `batch_shape x 1`, which cell; −1 in rows that keep theirs, whose children have no arm.
+            arm: `batch_shape x 1`, its representative.
+            dim: `batch_shape x 1`, the dimension that is cut.
+            cut: `batch_shape x (N + 1)`, where, both ends included.
+            lower: `batch_shape x N x d`, corners of the children.
+            upper: `batch_shape x N x d`.
+        """
+
+    @abstractmethod
+    def settle_(self, cells: Cells, leaf: Tensor) -> None:
+        """Learn which leaves (`batch_shape x c`) the cells have become."""
+
+
+class BoxDivision(Division):
+    """A box: representatives are centres, new arms of a growing arm set. The middle child keeps that of its parent.
+
+    For kernels that fall with every |coordinate difference|, so that the farthest point of a cell is a corner.
+
+    Args:
+        box: `2 x d` or `batch_shape x 2 x d`, lower and upper corner.
+        rows: A growing arm set, whose only arm is the centre.
+        kernel: Held, not copied.
+
+    Buffer: `box` `batch_shape x 2 x d`.
+    """
+
+    box: Tensor
+
+    def __init__(self, box: Tensor, rows: ArmRows, kernel: gpytorch.kernels.Kernel) -> None:
+        super().__init__()
+        self._owners = (rows, kernel)
+        self.register_buffer("box", box.double().expand(*rows.batch_shape, -1, -1).clone())
+
+    def root(self) -> Cells:
+        """The box."""
+        arm = torch.zeros(*self.box.shape[:-2], 1, dtype=torch.int64, device=self.box.device)
+        return self._cells(self.box[..., :1, :], self.box[..., 1:, :], arm)
+
+    def divide_(self, leaf: Tensor, arm: Tensor, dim: Tensor, cut: Tensor, lower: Tensor, upper: Tensor) -> Cells:
+        """N boxes, with N − 1 new arms. Cost O(A d), a copy of the arms."""
+        rows, N = self._owners[0], lower.shape[-2]
+        points = rows.points(arm).expand(lower.shape)
+        centre = (cut[..., :-1] + cut[..., 1:]) / 2
+        points = points.scatter(-1, dim.unsqueeze(-1).expand(*lower.shape[:-1], 1), centre.unsqueeze(-1))
+        outer = torch.arange(N, device=arm.device) != N // 2
+        index = rows.grow_(points, (leaf >= 0) & outer)
+        return self._cells(lower, upper, torch.where(outer, index, torch.where(leaf >= 0, arm, -1)))
+
+    def settle_(self, cells: Cells, leaf: Tensor) -> None:
+        """Nothing: the boxes say it all."""
+
+    def _cells(self, lower: Tensor, upper: Tensor, arm: Tensor) -> Cells:
+        rows, kernel = self._owners
+        x = rows.points(arm)
+        offset = torch.maximum(upper - x, x - lower)
+        if StationaryColumns.supports(offset, kernel):  # the same without GPyTorch's overhead
+            k = StationaryColumns(torch.cat([offset, 0 * offset[:1]]), kernel)(0 * offset[0]).double()
+            radius = (2 * (k[-1] - k[:-1])).clamp_min(0).sqrt()
+        else:
+            radius = kernel_distance(kernel, x, x + offset)
+        return Cells(lower, upper, arm, radius, arm[..., :0], arm[..., :0])
+
+
+class ArmDivision(Division):
+    """A finite arm set: cells are the boxes that hold arms, representatives the arms nearest to their centres.
+
+    The largest kernel distance is that over the cell's own arms: exact for any kernel, and 0 for a cell of one arm.
+
+    Args:
+        rows: The arms; exact duplicates belong to no cell but by their lowest index.
+        kernel: Held, not copied.
+
+    Buffer: `leaf_of_arm` `batch_shape x A`, −1 for duplicates.
+    """
+
+    leaf_of_arm: Tensor
+
+    def __init__(self, rows: ArmRows, kernel: gpytorch.kernels.Kernel) -> None:
+        super().__init__()
+        self._owners = (rows, kernel)
+        own = torch.arange(rows.num_arms, device=rows.arms.device)
+        leaf = torch.zeros_like(own) if rows.first is None else torch.where(rows.first == own, 0, -1)
+        self.register_buffer("leaf_of_arm", leaf.expand(rows.row_of_arm.shape).clone())
+
+    def root(self) -> Cells:
+        """The bounding box of the arms."""
+        arms = self._owners[0].arms.double()
+        shape = (*self.leaf_of_arm.shape[:-1], 1, arms.shape[-1])
+        lower, upper = arms.amin(dim=-2, keepdim=True).expand(shape), arms.amax(dim=-2, keepdim=True).expand(shape)
+        return self._cells(self.leaf_of_arm == 0, None, lower, upper)
+
+    def divide_(self, leaf: Tensor, arm: Tensor, dim: Tensor, cut: Tensor, lower: Tensor, upper: Tensor) -> Cells:
+        """At most N boxes. Cost O(A), and O(n d) for a cell of n arms."""
+        return self._cells((self.leaf_of_arm == leaf) & (leaf >= 0), (dim, cut), lower, upper)
+
+    def settle_(self, cells: Cells, leaf: Tensor) -> None:
+        """Note the leaf of every arm. Cost O(A), a copy."""
+        A = self.leaf_of_arm.shape[-1]
+        slot = torch.where(cells.members >= 0, cells.members, A)
+        leaves = nn.functional.pad(leaf, (0, 1)).gather(-1, cells.own)
+        self._buffers["leaf_of_arm"] = nn.functional.pad(self.leaf_of_arm, (0, 1)).scatter(-1, slot, leaves)[..., :-1]
+
+    def _cells(self, inside: Tensor, cuts: tuple[Tensor, Tensor] | None, lower: Tensor, upper: Tensor) -> Cells:
+        rows, kernel = self._owners
+        N, members = lower.shape[-2], padded_indices(inside)
+        x = rows.points(members).double()
+        own = torch.zeros_like(members)
+        if cuts is not None:
+            dim, cut = cuts
+            along = x.gather(-1, dim.unsqueeze(-1).expand(*members.shape, 1))
+            own = (along >= cut[..., 1:-1].unsqueeze(-2)).sum(dim=-1)
+        own = torch.where(members >= 0, own, N)  # padding goes to a spare cell
+
+        def of_own(value: Tensor) -> Tensor:
+            spare = nn.functional.pad(value, (0, 0, 0, 1))
+            return spare.gather(-2, own.unsqueeze(-1).expand(*own.shape, value.shape[-1]))
+
+        none = torch.full((*lower.shape[:-2], N + 1), torch.inf, dtype=torch.float64, device=lower.device)
+        squared = (x - of_own((lower + upper) / 2)).square().sum(dim=-1)
+        nearest = none.scatter_reduce(-1, own, squared, "amin").gather(-1, own)
+        near = squared <= nearest + _TIE * of_own((upper - lower).square().sum(dim=-1, keepdim=True)).squeeze(-1)
+        last = torch.iinfo(torch.int64).max
+        arm = torch.full_like(none, last, dtype=torch.int64)
+        arm = arm.scatter_reduce(-1, own, torch.where(near, members, last), "amin")[..., :-1]
+        arm = torch.where(arm < last, arm, -1)
+        representative = of_own(rows.points(arm).double())
+        reach = kernel_distance(kernel, representative, x)
+        reach = torch.where(members == nn.functional.pad(arm, (0, 1)).gather(-1, own), 0.0, reach)
+        radius = torch.zeros_like(none).scatter_reduce(-1, own, reach, "amax")[..., :-1]
+        return Cells(lower, upper, arm, radius, members, own)
+
+
+def padded_indices(mask: Tensor) -> Tensor:
+    """Indices of the places of each row that are marked, in order, `batch_shape x A` to `batch_shape x n`, −1 where padded."""
+    flat = mask.reshape(-1, mask.shape[-1])
+    row, index = flat.nonzero(as_tuple=True)
+    count = flat.sum(dim=-1)
+    n = int(count.max())
+    start = count.cumsum(dim=-1) - count
+    out = torch.full((flat.shape[0], n), -1, dtype=torch.int64, device=mask.device)
+    out[row, torch.arange(row.shape[0], device=mask.device) - start[row]] = index
+    return out.reshape(*mask.shape[:-1], n)

@@ -1,0 +1,229 @@
+"""A sparse posterior tabulated on the arms that were looked at, a list that grows, in place of the whole arm set."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from torchbandits.arms.place_columns import FEW, PlaceColumns, between, lines_at
+from torchbandits.arms.rows import ArmRows
+from torchbandits.embeddings import Spectrum, StationaryColumns, kernel_diagonal, kernel_matrix
+from torchbandits.posteriors import GaussianProcess
+from torchbandits.types import Picks
+
+_CHUNK_BYTES = 8 << 20  # a block of columns that stays in cache while it is multiplied and squared
+
+
+class GrowingTable(nn.Module):
+    r"""Mean and leverage (posterior variance / λ) of the arms looked at so far, for a posterior with a dictionary.
+
+    Each arm has a place in the list, and keeps it. A new one costs O(m²), a new dictionary one m x m x R product over the R
+    places: nothing is computed for arms that nobody looked at.
+
+    Args:
+        rows: The arms, and which row of the posterior's statistics each one is.
+        posterior: Its `batch_shape` is the table's; sparse.
+        memory_budget: Bytes that kernel columns of pulled points may take; they are recomputed in chunks beyond it.
+
+    Buffers: `arm` `batch_shape x R` (−1 where padded), `leverage` and `prior_diagonal` alike, `channels`
+    `batch_shape x c x R` (regression outputs).
+    """
+
+    arm: Tensor
+    prior_diagonal: Tensor
+    leverage: Tensor
+    channels: Tensor
+    place_of_arm: Tensor
+
+    def __init__(self, rows: ArmRows, posterior: GaussianProcess, memory_budget: int) -> None:
+        super().__init__()
+        self._owners = (rows, posterior)  # a tuple hides them from nn.Module: the state registers them
+        self._columns = PlaceColumns(memory_budget)
+        # Dictionary rows, (a, N)ᵀ of the posterior's sweep factors, and the dictionary's columns where they have a formula.
+        self._weights: tuple[Tensor, Tensor, StationaryColumns | None] | None = None
+        shape, device = posterior.batch_shape, rows.arms.device
+        none = torch.zeros(*shape, 0, dtype=torch.float64, device=device)
+        self.register_buffer("arm", none.long())
+        self.register_buffer("prior_diagonal", none)
+        self.register_buffer("leverage", none)
+        self.register_buffer("channels", none.unsqueeze(-2).expand(*shape, posterior.num_channels, 0))
+        nowhere = torch.full((*shape, rows.num_arms), -1, device=device)
+        self.register_buffer("place_of_arm", nowhere, persistent=False)
+
+    # ------------------------------------------------------------------ reading
+
+    @property
+    def rows(self) -> ArmRows:
+        """The arms and their rows."""
+        return self._owners[0]
+
+    @property
+    def posterior(self) -> GaussianProcess:
+        """The posterior that is tabulated."""
+        return self._owners[1]
+
+    def mean(self) -> Tensor:
+        """Posterior mean at every place, `batch_shape x R`, reward units."""
+        return self.posterior.reward_mean(self.channels)
+
+    def mean_at(self, index: Picks) -> Tensor:
+        """Posterior mean of arms that were looked at, `batch_shape x p`."""
+        return self.mean().gather(-1, self.places(index).clamp_min(0))
+
+    def leverage_at(self, index: Picks) -> Tensor:
+        """Leverage of arms that were looked at, `batch_shape x p`."""
+        return self.leverage.gather(-1, self.places(index).clamp_min(0))
+
+    def places(self, index: Picks) -> Tensor:
+        """Places of arms, `batch_shape x p`; −1 for those that nobody looked at."""
+        return torch.where(index >= 0, self.place_of_arm.gather(-1, index.clamp_min(0)), -1)
+
+    def columns_between(self, index: Tensor) -> tuple[Tensor]:
+        """zᵀV⁻¹z' of places (`batch_shape x p`) with every place, `batch_shape x p x R`: what a pull moves while the
+        dictionary is frozen. Cost O(R m p)."""
+        fit = self.posterior.fit()
+        root, regression = fit.nystrom.root, fit.regression
+        z = fit.embedding(self.rows.points(self.arm.gather(-1, index)).double())
+        lifted = torch.where(fit.mask.unsqueeze(-1), root.lift(regression.precision.solve(z)), 0.0)
+        return (self._products(lifted.mT, fit.rows, None),)
+
+    # ------------------------------------------------------------------ writing
+
+    @torch.no_grad()
+    def look_at_(self, index: Picks) -> Tensor:
+        """Find a place for distinct arms (`batch_shape x p`, −1 where padded): theirs, or a new one. Cost O(m²) a new one.
+
+        Returns:
+            The places, `batch_shape x p`, −1 where padded.
+        """
+        spare = self.rows.num_arms - self.place_of_arm.shape[-1]
+        if spare:
+            self._buffers["place_of_arm"] = nn.functional.pad(self.place_of_arm, (0, spare), value=-1)
+        known = self.places(index)
+        new = (index >= 0) & (known < 0)
+        if not bool(new.any()):
+            return known
+        slot = (self.arm >= 0).sum(dim=-1, keepdim=True) + new.long().cumsum(dim=-1) - 1
+        places = torch.where(new, slot, known)
+        size = max(int(places.max()) + 1, self.arm.shape[-1])
+        slot = torch.where(new, slot, size)
+        if self.arm.shape[-1] and Spectrum.of(self.posterior.kernel) is not None:  # k(x, x) is the same everywhere
+            diagonal = self.prior_diagonal[..., :1].expand(index.shape)
+        else:
+            diagonal = kernel_diagonal(self.posterior.kernel, self.rows.points(index).double()).double()
+        self._buffers["arm"] = _placed(self.arm, slot, index, size, -1)
+        self._buffers["prior_diagonal"] = _placed(self.prior_diagonal, slot, diagonal, size)
+        far = torch.where(new, index, self.rows.num_arms)
+        self._buffers["place_of_arm"] = _placed(self.place_of_arm, far, places, self.rows.num_arms)
+        leverage, channels = self._evaluated(torch.where(new, places, 0))
+        self._buffers["leverage"] = _placed(self.leverage, slot, leverage, size)
+        at = slot.unsqueeze(-2).expand(channels.shape)
+        self._buffers["channels"] = _placed(self.channels, at, channels, size)
+        return places
+
+    @torch.no_grad()
+    def sweep_(self) -> GrowingTable:
+        """Recompute every place from the posterior's factors. Cost one m x m x R product."""
+        self._weights = None
+        leverage, channels = self._evaluated(None)
+        real = self.arm >= 0
+        self._buffers["leverage"] = torch.where(real, leverage, 0.0)
+        self._buffers["channels"] = torch.where(real.unsqueeze(-2), channels, 0.0)
+        return self
+
+    def twin(self) -> GrowingTable:
+        """The same numbers, untouched by later writes to this one, and the other way round. Nothing is copied."""
+        twin = copy.copy(self)
+        twin._buffers, twin._columns = dict(self._buffers), PlaceColumns(0)
+        return twin
+
+    def _evaluated(self, places: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Leverage and regression outputs at places (`batch_shape x p`), or at all of them."""
+        posterior, c = self.posterior, self.channels.shape[-2]
+        diagonal = self.prior_diagonal if places is None else self.prior_diagonal.gather(-1, places)
+        prior = diagonal / posterior.regularization
+        if posterior.statistics.size == 0:
+            return prior, prior.new_zeros(*prior.shape[:-1], c, prior.shape[-1])
+        if self._weights is None:
+            rows, _, N, a = posterior.sweep_factors(self._gram())
+            points, known = posterior.statistics.points, None
+            if StationaryColumns.supports(points, posterior.kernel):
+                known = StationaryColumns(points[rows], posterior.kernel)
+            self._weights = rows, torch.cat([a, N], dim=-1).mT, known
+        rows, weights, known = self._weights
+        if places is not None and known is not None and places.numel() <= FEW:
+            points = self.rows.points(self.arm.gather(-1, places)).double()
+            out = weights @ torch.stack([known(x) for x in points], dim=-1)
+        else:
+            out = self._products(weights, rows, places)
+        return (prior - out[..., c:, :].square().sum(dim=-2)).clamp_min_(0), out[..., :c, :]
+
+    def _products(self, weights: Tensor, rows: Tensor, places: Tensor | None) -> Tensor:
+        """`weights` (`batch_shape x r x m`) times the kernel columns of rows (`batch_shape x m`) at places, or at all."""
+        block = self._columns.fill(self.posterior, self.rows, self.arm) if places is None else None
+        index = self.arm if places is None else self.arm.gather(-1, places)
+        size = self.posterior.statistics.points.shape[-1]
+        points = self.posterior.statistics.points.gather(-2, rows.unsqueeze(-1).expand(*rows.shape, size))
+        parts, step = [], max(256, _CHUNK_BYTES // (8 * max(1, rows.numel())))
+        for start in range(0, index.shape[-1], step):
+            part = slice(start, min(start + step, index.shape[-1]))
+            if block is not None:
+                K = lines_at(block, rows, part).reshape(*rows.shape, -1)
+            else:
+                K = kernel_matrix(self.posterior.kernel, points, self.rows.points(index[..., part]).double())
+            parts.append(weights @ K)
+        if not parts:
+            return weights.new_zeros(*weights.shape[:-1], 0)
+        return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
+
+    def _gram(self) -> Callable[[Tensor], Tensor] | None:
+        """Kernel values between the given rows and all rows, read off the columns where every pulled point is an arm."""
+        block = self._columns.fill(self.posterior, self.rows, self.arm)
+        arm, mask = self.rows.arm_of_row, self.posterior.statistics.mask
+        if block is None or not bool(((arm >= 0) == mask).all()):
+            return None
+        places = self.places(arm).clamp_min(0)
+        return lambda rows: between(block, rows, places).reshape(*rows.shape, -1)
+
+    # ------------------------------------------------------------------ going back, being saved, and moving
+
+    def forget(self) -> None:
+        """Drop what was derived; it is computed again when needed."""
+        self._weights = None
+        self._columns.forget()
+
+    def snapshot(self) -> Callable[[], None]:
+        """A way back to the derived numbers of this moment (the buffers are the caller's)."""
+        weights, columns = self._weights, self._columns.snapshot()
+
+        def restore() -> None:
+            self._weights = weights
+            columns()
+
+        return restore
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        self.forget()
+        for name in ("arm", "prior_diagonal", "leverage", "channels"):
+            if prefix + name in state_dict:  # sizes follow the data
+                setattr(self, name, state_dict[prefix + name].to(self.arm.device))
+        super()._load_from_state_dict(state_dict, prefix, *args)
+        A = self.rows.num_arms
+        place = torch.arange(self.arm.shape[-1], device=self.arm.device).expand_as(self.arm)
+        nowhere = torch.full((*self.arm.shape[:-1], A), -1, device=self.arm.device)
+        self.place_of_arm = _placed(nowhere, torch.where(self.arm >= 0, self.arm, A), place, A)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> GrowingTable:
+        super()._apply(fn, recurse)
+        self.forget()
+        return self
+
+
+def _placed(buffer: Tensor, slot: Tensor, value: Tensor, size: int, fill: int = 0) -> Tensor:
+    """A copy of the buffer, `size` places long, with values at slots of its last dimension; slot `size` is no place."""
+    grown = nn.functional.pad(buffer, (0, size + 1 - buffer.shape[-1]), value=fill)
+    return grown.scatter_(-1, slot, value.to(grown.dtype).expand(slot.shape))[..., :-1]

@@ -1,0 +1,186 @@
+"""A tree of cells whose leaves cover the domain: upper bounds of whole cells, and splits where they are loose."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from torchbandits.arms.cells import Division
+from torchbandits.arms.growing import GrowingTable
+
+_TIE = 1e-9  # indices closer than this (relative) are equal: twins by symmetry differ by rounding; the first looked at wins
+_EQUAL_SIDES = 1e-9  # sides closer than this (relative) are equally long: the first is cut
+
+
+class CellTree(nn.Module):
+    r"""Leaves that cover the domain, one representative each, with an index above the function in the whole leaf.
+
+    .. math:: I(c) = \min(u(x_c), u(x_p) + V_p) + V_c, \quad V_c = F \max_{x \in c} d_k(x_c, x), \quad
+              d_k(x, x')^2 = k(x, x) + k(x', x') - 2 k(x, x')
+
+    with x_c the representative of leaf c, p its parent, and u the upper bound. f of norm F varies by at most V_c in c, so
+    where u is above f at the representatives, I(c) is above f in c. Only leaves are kept, with what they need of their parent.
+
+    Args:
+        table: Posterior at the representatives.
+        division: What is divided.
+        norm_bound: F, a number or `batch_shape` of them.
+        kappa2: Largest k(x, x) in the domain, alike.
+        num_children: N, odd.
+        max_depth: Leaves at this depth are not split; None for no limit.
+
+    Buffers, all `batch_shape x L`, in the same order: `variation` V_c (−∞ where padded), `parent_variation` V_p (∞ at the
+    root), `place` and `parent_place` of the representatives in the table, `depth`; `lower`, `upper` `batch_shape x L x d`.
+    """
+
+    variation: Tensor
+    parent_variation: Tensor
+    place: Tensor
+    parent_place: Tensor
+    depth: Tensor
+    lower: Tensor
+    upper: Tensor
+    norm_bound: Tensor
+    kappa2: Tensor
+
+    def __init__(
+        self,
+        table: GrowingTable,
+        division: Division,
+        norm_bound: Tensor,
+        kappa2: Tensor,
+        num_children: int,
+        max_depth: int | None,
+    ) -> None:
+        super().__init__()
+        self.table, self.division, self.num_children, self.max_depth = table, division, num_children, max_depth
+        root = division.root()
+        place = table.look_at_(root.arm)
+        F = norm_bound.to(root.radius).expand(place.shape[:-1]).unsqueeze(-1)
+        self.register_buffer("norm_bound", F, persistent=False)
+        self.register_buffer("kappa2", kappa2, persistent=False)
+        self.register_buffer("variation", F * root.radius)
+        self.register_buffer("parent_variation", torch.full_like(root.radius, torch.inf))
+        self.register_buffer("place", place)
+        self.register_buffer("parent_place", place)
+        self.register_buffer("depth", torch.zeros_like(place))
+        self.register_buffer("lower", root.lower.clone())
+        self.register_buffer("upper", root.upper.clone())
+
+    # ------------------------------------------------------------------ reading
+
+    @property
+    def num_leaves(self) -> Tensor:
+        """Leaves of each batch row, `batch_shape`."""
+        return (self.variation > -torch.inf).sum(dim=-1)
+
+    @property
+    def arm(self) -> Tensor:
+        """Representative of every leaf, `batch_shape x L`, −1 where padded."""
+        return torch.where(self.variation > -torch.inf, self.table.arm.gather(-1, self.place), -1)
+
+    def upper_bound(self, width: Tensor, leverage: Tensor | None = None) -> Tensor:
+        """Upper bound of f at every place of the table, `batch_shape x R`, for widths `batch_shape`."""
+        leverage = self.table.leverage if leverage is None else leverage
+        std = (self.table.posterior.regularization * leverage).sqrt()
+        return torch.addcmul(self.table.mean(), std, width.unsqueeze(-1))
+
+    def index(self, upper: Tensor) -> Tensor:
+        """The index of every leaf, `batch_shape x L` (−∞ where padded), from upper bounds at the places."""
+        above = upper.gather(-1, self.parent_place) + self.parent_variation
+        return torch.minimum(upper.gather(-1, self.place), above) + self.variation
+
+    def leaders(self, values: Tensor, width: Tensor) -> Tensor:
+        """Which values (`batch_shape x n`) count as the best, booleans alike."""
+        best = values.amax(dim=-1, keepdim=True)
+        scale = best.abs() + (width * self.kappa2.sqrt()).unsqueeze(-1)
+        return values >= best - _TIE * scale
+
+    def best_leaf(self, values: Tensor, width: Tensor) -> Tensor:
+        """The leaf of the largest value, `batch_shape x L` to `batch_shape x 1`: among equals the first looked at."""
+        last = torch.iinfo(torch.int64).max
+        return torch.where(self.leaders(values, width), self.place, last).argmin(dim=-1, keepdim=True)
+
+    def due(self, leaf: Tensor, width: Tensor) -> Tensor:
+        """Whether leaves (`batch_shape x 1`) are to be split before they are evaluated: w σ(x) ≤ V, and it can be done."""
+        variation, depth = self.variation.gather(-1, leaf), self.depth.gather(-1, leaf)
+        leverage = self.table.leverage.gather(-1, self.place.gather(-1, leaf))
+        spread = width.unsqueeze(-1) * (self.table.posterior.regularization * leverage).sqrt()
+        due = (spread <= variation) & (variation > 0)
+        if self.max_depth is not None:
+            due &= depth < self.max_depth
+        if not bool(due.any()):
+            return due
+        lower, upper = self._corners(leaf)
+        third = lower + (upper - lower).amax(dim=-1, keepdim=True) / self.num_children
+        return due & (third > lower).any(dim=-1)  # no side is left to cut between two neighbouring floats
+
+    # ------------------------------------------------------------------ writing
+
+    @torch.no_grad()
+    def refine_(self, width: Tensor) -> CellTree:
+        """Split the best leaf while it is due: afterwards the best leaf is one to be evaluated.
+
+        Args:
+            width: `batch_shape`.
+
+        Cost: O(L + m²) a split, and what the division takes.
+        """
+        while True:
+            leaf = self.best_leaf(self.index(self.upper_bound(width)), width)
+            due = self.due(leaf, width)
+            if not bool(due.any()):
+                return self
+            self._split_(leaf, due)
+
+    def _corners(self, leaf: Tensor) -> tuple[Tensor, Tensor]:
+        slot = leaf.unsqueeze(-1).expand(*leaf.shape, self.lower.shape[-1])
+        return self.lower.gather(-2, slot), self.upper.gather(-2, slot)
+
+    def _split_(self, leaf: Tensor, due: Tensor) -> None:
+        """Cut leaves (`batch_shape x 1`) along their longest sides, in rows where they are due."""
+        N, (lower, upper) = self.num_children, self._corners(leaf)
+        sides = upper - lower
+        dim = (sides >= (1 - _EQUAL_SIDES) * sides.amax(dim=-1, keepdim=True)).byte().argmax(dim=-1)
+        along = dim.unsqueeze(-1)
+        start, end = lower.gather(-1, along).squeeze(-1), upper.gather(-1, along).squeeze(-1)
+        cut = start + (end - start) * (torch.arange(N + 1, dtype=start.dtype, device=leaf.device) / N)
+        cut = torch.cat([cut[..., :-1], end], dim=-1)
+        shape = (*leaf.shape[:-1], N, lower.shape[-1])
+        along = along.expand(*shape[:-1], 1)
+        lower = lower.expand(shape).scatter(-1, along, cut[..., :-1].unsqueeze(-1))
+        upper = upper.expand(shape).scatter(-1, along, cut[..., 1:].unsqueeze(-1))
+        arm = self.table.arm.gather(-1, self.place.gather(-1, leaf))
+        cells = self.division.divide_(torch.where(due, leaf, -1), arm, dim, cut, lower, upper)
+        real = cells.arm >= 0
+        rank = real.long().cumsum(dim=-1) - 1
+        slot = torch.where(rank == 0, leaf, self.num_leaves.unsqueeze(-1) + rank - 1)  # the first takes its parent's place
+        size = max(int(torch.where(real, slot, -1).max()) + 1, self.place.shape[-1])
+        slot = torch.where(real, slot, size)
+        old = {name: getattr(self, name).gather(-1, leaf).expand(slot.shape) for name in ("variation", "place", "depth")}
+        self._write_("parent_variation", slot, old["variation"], size, torch.inf)
+        self._write_("parent_place", slot, old["place"], size)
+        self._write_("depth", slot, old["depth"] + 1, size)
+        self._write_("place", slot, self.table.look_at_(cells.arm), size)
+        self._write_("variation", slot, self.norm_bound * cells.radius, size, -torch.inf)
+        self._write_("lower", slot, lower, size)
+        self._write_("upper", slot, upper, size)
+        self.division.settle_(cells, slot)
+
+    def _write_(self, name: str, slot: Tensor, value: Tensor, size: int, fill: float = 0.0) -> None:
+        """Replace a buffer by a copy of `size` leaves with values at slots; slot `size` is no leaf."""
+        buffer: Tensor = getattr(self, name)
+        if buffer.dim() > slot.dim():
+            grown = nn.functional.pad(buffer, (0, 0, 0, size + 1 - buffer.shape[-2]))
+            self._buffers[name] = grown.scatter_(-2, slot.unsqueeze(-1).expand(value.shape), value)[..., :-1, :]
+        else:
+            grown = nn.functional.pad(buffer, (0, size + 1 - buffer.shape[-1]), value=fill)
+            self._buffers[name] = grown.scatter_(-1, slot, value)[..., :-1]
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        for name in ("variation", "parent_variation", "place", "parent_place", "depth", "lower", "upper"):
+            if prefix + name in state_dict:  # sizes follow the data
+                setattr(self, name, state_dict[prefix + name].to(self.place.device))
+        super()._load_from_state_dict(state_dict, prefix, *args)

@@ -1,0 +1,279 @@
+"""Upper confidence bounds on a tree of cells that splits where the bounds are loose: what `ada_bkb` builds."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import gpytorch
+import torch
+from torch import Tensor
+
+from torchbandits.arms import ArmDivision, ArmRows, BoxDivision, CellTree, FullSweep, GrowingTable
+from torchbandits.arms.cells import Division, padded_indices
+from torchbandits.embeddings import Spectrum, kernel_diagonal
+from torchbandits.errors import ArgumentError, NonFiniteError, ShapeError, UnsupportedError, require
+from torchbandits.memory import Memory
+from torchbandits.policies.base import Policy, State
+from torchbandits.policies.learning import learn
+from torchbandits.posteriors import GaussianProcess, aggregate
+from torchbandits.types import Arms, Evidence, Progress, Pulls, Selection
+from torchbandits.widths import Width
+
+
+@dataclass(frozen=True)
+class AdaptiveUCB(Policy):
+    """One representative a cell; the best leaf is split until it is worth an evaluation.
+
+    Args:
+        kernel: Any GPyTorch kernel on a finite arm set, RBF or Matérn on a box; its batch shape becomes batch rows.
+        confidence: Multiplier of the posterior standard deviation.
+        regularization: λ, reward units squared.
+        memory: How the dictionary is sampled.
+        norm_bound: F, bound on the RKHS norm; one number, or one a batch row.
+        num_children: N, into how many a cell is cut; odd.
+        horizon: T, pulls to come, which sets the depth of the tree; None for no limit.
+        prior_mean: Mean of the rewards before data: a number, or `"estimate"` for the average told so far.
+        memory_budget: Bytes that cached kernel columns may take.
+    """
+
+    kernel: gpytorch.kernels.Kernel
+    confidence: Width
+    regularization: float
+    memory: Memory
+    norm_bound: float | Tensor
+    num_children: int
+    horizon: int | None
+    prior_mean: float | str
+    memory_budget: int
+
+    def __post_init__(self) -> None:
+        kernel, lam, N, T = self.kernel, self.regularization, self.num_children, self.horizon
+        good = isinstance(kernel, gpytorch.kernels.Kernel)
+        require(good, f"kernel must be a gpytorch.kernels.Kernel, got {type(kernel).__name__}.")
+        good = isinstance(self.confidence, Width)
+        require(good, f"width must be a torchbandits.widths.Width, got {type(self.confidence).__name__}.")
+        good = math.isfinite(lam) and lam > 0
+        require(good, f"regularization (λ, by default noise_std²) must be finite and > 0, got {lam}.")
+        bound = torch.as_tensor(self.norm_bound, dtype=torch.float64)
+        good = bool((torch.isfinite(bound) & (bound >= 0)).all())
+        require(good, f"norm_bound must be finite and ≥ 0, got {self.norm_bound}.")
+        good = isinstance(N, int) and not isinstance(N, bool) and N >= 3 and N % 2 == 1
+        require(good, f"num_children must be an odd whole number ≥ 3, got {N!r}: the middle child keeps the representative.")
+        good = T is None or (isinstance(T, int) and not isinstance(T, bool) and T >= 1)
+        require(good, f"horizon must be a whole number ≥ 1, or None for no limit of the depth, got {T!r}.")
+        numeric = isinstance(self.prior_mean, (int, float)) and math.isfinite(self.prior_mean)
+        good = numeric or self.prior_mean == "estimate"
+        require(good, f"prior_mean must be a finite number or 'estimate', got {self.prior_mean!r}.")
+
+    # ------------------------------------------------------------------ the contract
+
+    @property
+    def most_picks(self) -> int:
+        """One."""
+        return 1
+
+    @torch.no_grad()
+    def init(self, arms: Arms, generators: Sequence[torch.Generator], batch_shape: torch.Size) -> State:
+        """A fresh state; the kernel is deep-copied into its posterior. Cost O(A (d + log A))."""
+        diagonal = self._prior_diagonal(arms, batch_shape)
+        rows, posterior = ArmRows(arms, batch_shape), self._posterior(arms, batch_shape)
+        return self._fresh(rows, posterior, ArmDivision(rows, posterior.kernel), diagonal.amax(dim=-1), generators)
+
+    @torch.no_grad()
+    def init_box(self, box: Tensor, generators: Sequence[torch.Generator], batch_shape: torch.Size) -> State:
+        """A fresh state on a box, whose only arm is its centre.
+
+        Raises:
+            UnsupportedError: If the kernel is not known to fall with every |coordinate difference|.
+            ArgumentError: If there is no horizon: nothing else would bound the depth.
+        """
+        if Spectrum.of(self.kernel) is None:
+            raise UnsupportedError(
+                f"on a box the variation in a cell is known for RBF and Matérn kernels on all features (scaled or not), not "
+                f"for {type(self.kernel).__name__}: pass arms instead, such as points of torch.quasirandom.SobolEngine."
+            )
+        require(self.horizon is not None, "on a box, ada_bkb needs horizon=, the number of pulls to come: it bounds the depth.")
+        centre = box.mean(dim=-2, keepdim=True)
+        diagonal = self._prior_diagonal(centre, batch_shape)
+        rows = ArmRows(centre.expand(*batch_shape, -1, -1).clone(), batch_shape, growing=True)
+        posterior = self._posterior(centre, batch_shape)
+        return self._fresh(rows, posterior, BoxDivision(box, rows, posterior.kernel), diagonal.amax(dim=-1), generators)
+
+    @torch.no_grad()
+    def select(
+        self, state: State, *, limit: Tensor | None = None, available: Tensor | None = None, exactly: int | None = None
+    ) -> tuple[Selection, Evidence]:
+        """The representative of the best leaf on offer, or where none is, the arm on offer of the largest upper bound; more
+        picks, or picks while others are pending, with deviations as if the pending ones were told, on the same tree.
+
+        Cost: O(L), or O(L m) a further pick; O(A m²) where no leaf's representative is on offer.
+        """
+        rows, tree = state.rows, _tree(state)
+        offered = rows.offered(available)
+        if offered is not None:
+            offered = offered.expand(*rows.batch_shape, -1)
+            if not bool(offered.any(dim=-1).all()):
+                raise ArgumentError("no arm is on offer in at least one batch row: `available` must have a True in each.")
+        remaining = torch.full(rows.batch_shape, 1 if exactly is None else exactly, device=state.log_det.device)
+        if limit is not None:
+            remaining = torch.minimum(remaining, limit.to(remaining))
+        width, values = self.width(state), tree.index(self._upper(state))
+        leaf_arm = tree.arm
+        lacking = torch.zeros_like(remaining, dtype=torch.bool)
+        if offered is not None:
+            on_offer = (leaf_arm >= 0) & offered.gather(-1, leaf_arm.clamp_min(0))
+            values, lacking = values.masked_fill(~on_offer, -torch.inf), ~on_offer.any(dim=-1)
+        if int(remaining.max()) <= 1 and not state.pending_index.shape[-1] and not bool(lacking.any()):
+            leaf = tree.best_leaf(values, width)
+            index = torch.where(remaining.unsqueeze(-1) > 0, leaf_arm.gather(-1, leaf), -1)[..., : int(remaining.max())]
+            score, leverage = values.gather(-1, leaf), tree.table.leverage_at(index)
+            score = score[..., : index.shape[-1]]
+        else:
+            index, score, leverage = self._pick_several(state, remaining, offered, lacking)
+        return Selection(rows.points(index), index, index >= 0), Evidence(score, leverage, width)
+
+    @torch.no_grad()
+    def update(self, state: State, pulls: Pulls) -> State:
+        """Learn as BKB does, then split the best leaf while it is due. Cost O(L m² + u m²), and O(m²) a split."""
+        tree = _tree(state)
+        if pulls.index is not None and pulls.mask is not None:
+            tree.table.look_at_(aggregate(state.rows.entry(pulls.index), pulls.mask)[0])
+        state.forget_derived_()
+        learn(state, pulls, self.memory, None)
+        told = state.told + pulls.counts.sum(dim=-1)  # the state counts these after the update
+        state.known_width = self.confidence(self.progress(state, told))
+        tree.refine_(state.known_width)
+        return state
+
+    @torch.no_grad()
+    def width(self, state: State) -> Tensor:
+        """The confidence width for the next pick, `batch_shape`."""
+        if state.known_width is None:
+            state.known_width = self.confidence(self.progress(state, state.told))
+        return state.known_width
+
+    @torch.no_grad()
+    def bounds(self, state: State) -> tuple[Tensor, Tensor]:
+        """Largest index of a leaf, which is above f everywhere while the width is valid, and largest lower bound over the
+        arms looked at, reward units."""
+        tree, upper = _tree(state), self._upper(state)
+        lower = torch.sub(2 * tree.table.mean(), upper).masked_fill(tree.table.arm < 0, -torch.inf)
+        return tree.index(upper).amax(dim=-1), lower.amax(dim=-1)
+
+    def progress(self, state: State, pulls: Tensor) -> Progress:
+        """What widths may depend on, after so many pulls, `batch_shape`."""
+        dimension = torch.full_like(pulls, torch.nan)
+        if "effective_dimension" in self.confidence.reads:
+            dimension = (state.row_leverage() * state.statistics.weights).sum(dim=-1)
+        return Progress(
+            t=pulls + 1,
+            pulls=pulls.clamp_min(1),
+            num_arms=state.rows.num_arms,
+            dim=state.rows.arms.shape[-1],
+            log_det=state.log_det,
+            batched_log_det=state.batched_log_det,
+            batched_log_det_3=state.batched_log_det_3,
+            effective_dimension=dimension,
+            kappa2=_tree(state).kappa2.expand_as(pulls),
+            sketch_loss=torch.zeros_like(pulls),
+        )
+
+    # ------------------------------------------------------------------ its steps
+
+    def _fresh(
+        self,
+        rows: ArmRows,
+        posterior: GaussianProcess,
+        division: Division,
+        kappa2: Tensor,
+        generators: Sequence[torch.Generator],
+    ) -> State:
+        state = State(rows, posterior, None, generators)
+        state.counts_batches = "batches" in self.confidence.reads
+        table = GrowingTable(rows, posterior, self.memory_budget)
+        bound = torch.as_tensor(self.norm_bound, dtype=torch.float64)
+        depth = self._max_depth(rows.arms.shape[-1])
+        state.tree = CellTree(table, division, bound, kappa2, self.num_children, depth)
+        state.tree.refine_(self.width(state))
+        return state
+
+    def _max_depth(self, dim: int) -> int | None:
+        """⌈d log T / (2α log N)⌉: the variation in the smallest cells is about 1/√T of that in the box."""
+        if self.horizon is None:
+            return None
+        spectrum = Spectrum.of(self.kernel)
+        alpha = 1.0 if spectrum is None or spectrum.nu is None else min(spectrum.nu, 1.0)
+        return math.ceil(dim * math.log(self.horizon) / (2 * alpha * math.log(self.num_children)))
+
+    def _posterior(self, points: Tensor, batch_shape: torch.Size) -> GaussianProcess:
+        return GaussianProcess(
+            self.kernel,
+            self.regularization,
+            dim=points.shape[-1],
+            batch_shape=batch_shape,
+            sparse=True,
+            prior_mean=self.prior_mean,
+            device=points.device,
+        )
+
+    def _prior_diagonal(self, points: Tensor, batch_shape: torch.Size) -> Tensor:
+        """k(x, x) of points; a kernel for other features or batch rows is refused at once."""
+        try:
+            torch.broadcast_shapes(batch_shape, self.kernel.batch_shape, torch.as_tensor(self.norm_bound).shape)
+            value = kernel_diagonal(copy.deepcopy(self.kernel).double().to(points.device), points.double())
+        except (RuntimeError, IndexError) as error:
+            raise ShapeError(
+                f"the kernel ({type(self.kernel).__name__}, batch shape {tuple(self.kernel.batch_shape)}) can't be evaluated "
+                f"on points with {points.shape[-1]} features, or kernel and norm_bound not in batch rows "
+                f"{tuple(batch_shape)}: {error}"
+            ) from error
+        finite = bool(torch.isfinite(value).all())
+        require(finite, "the kernel is NaN or infinite on the arms: check its hyper-parameters.", NonFiniteError)
+        return value
+
+    def _upper(self, state: State) -> Tensor:
+        """Upper confidence bound of every arm looked at, `batch_shape x R`, reward units."""
+        if state.known_upper is None:
+            state.known_upper = _tree(state).upper_bound(self.width(state))
+        return state.known_upper
+
+    def _pick_several(
+        self, state: State, remaining: Tensor, offered: Tensor | None, lacking: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Picks of each row, `batch_shape x most` (−1 where padded), their scores and leverages at the batch start.
+
+        Args:
+            remaining: `batch_shape`.
+            offered: `batch_shape x A`, or None.
+            lacking: `batch_shape`, rows where no leaf's representative is on offer: there all arms on offer are looked at.
+        """
+        tree, width = _tree(state), self.width(state)
+        table = tree.table.twin()
+        pending = table.look_at_(state.pending_index)
+        if offered is not None and bool(lacking.any()):
+            table.look_at_(padded_indices(offered & lacking.unsqueeze(-1)))
+        arm = table.arm
+        closed = arm < 0 if offered is None else (arm < 0) | ~offered.gather(-1, arm.clamp_min(0))
+        mean, leaf = table.mean(), torch.where(tree.arm >= 0, tree.place, arm.shape[-1])
+
+        def score(leverage: Tensor) -> Tensor:
+            std = (self.regularization * leverage).sqrt()
+            upper = torch.addcmul(mean, std, width.unsqueeze(-1))
+            values = torch.full((*mean.shape[:-1], mean.shape[-1] + 1), -torch.inf, dtype=upper.dtype, device=upper.device)
+            values = values.scatter(-1, leaf, tree.index(upper))[..., :-1]
+            values = torch.where(lacking.unsqueeze(-1), upper, values).masked_fill(closed, -torch.inf)
+            return torch.where(tree.leaders(values, width), values.amax(dim=-1, keepdim=True), values)
+
+        start = score(table.leverage)
+        picks = FullSweep(table, None, (pending, state.pending_counts)).pick(score, remaining)
+        slot = picks.clamp_min(0)
+        index = torch.where(picks >= 0, arm.gather(-1, slot), -1)
+        return index, start.gather(-1, slot), table.leverage.gather(-1, slot)
+
+
+def _tree(state: State) -> CellTree:
+    assert state.tree is not None
+    return state.tree

@@ -117,7 +117,10 @@ class Climb:
             self.jitter = max(self.jitter, jitter)
         value = value - 0.5 * torch.log1p(misfit / noise)
         for _, module, prior, closure, _ in self.kernel.named_priors():
-            value = value + prior.log_prob(closure(module)).sum()
+            at = closure(module)
+            if not bool(prior.support.check(at).all()):  # a long step may round a positive parameter to 0
+                return value.new_tensor(-math.inf)
+            value = value + prior.log_prob(at).sum()
         return value
 
     @torch.no_grad()

@@ -134,11 +134,15 @@ POLICIES: dict[str, tuple[str, dict[str, Any], list[str] | None]] = {
     "compressed_gp pi": ("compressed_gp", COMMON | START | {"acquisition": "pi"}, None),
     "thompson_sampling": ("thompson_sampling", BOUNDED, None),
     "thompson_sampling nystrom": ("thompson_sampling", BOUNDED | {"embedding": "nystrom"}, None),
+    "mini_gp_ucb": ("mini_gp_ucb", BOUNDED | {"ratio_threshold": 1.5}, None),
+    "bpe": ("bpe", BOUNDED | {"horizon": 60}, None),
+    "sup_kernel_ucb": ("sup_kernel_ucb", BOUNDED | {"horizon": 60}, None),
+    "ada_bkb": ("ada_bkb", BOUNDED | {"horizon": None}, None),
     "pi_gp_ucb": ("pi_gp_ucb", BOUNDED | {"nu": 1.5, "horizon": 50}, STATIONARY),
 }
 SPECTRAL = {"rff_ucb"}  # takes kernels whose spectrum it knows, and refuses others
 UNIT_LAMBDA = {"igp_ucb", "pi_gp_ucb"}
-SAMPLED = {"bkb", "batch_bkb", "thompson_sampling nystrom"}
+SAMPLED = {"bkb", "batch_bkb", "ada_bkb", "thompson_sampling nystrom"}
 NAIVE = ["gp_ucb", "igp_ucb", "gp_bucb", "bkb", "batch_bkb"]
 PAIRS = [
     pytest.param(policy, kernel, id=f"{policy}-{kernel}")

@@ -74,7 +74,7 @@ def test_a_kept_covariance_survives_a_failed_tell_at_any_point_of_its_block(monk
         selection = bandit.ask()
         twin.ask()
         with monkeypatch.context() as patch:
-            patch.setattr(bandit, "_report", fail)
+            patch.setattr("torchbandits.bandit.report_of", fail)
             with pytest.raises(tb.errors.NumericalError):
                 bandit.tell(selection, torch.tensor([1e3], dtype=torch.float64))
         for b in (bandit, twin):

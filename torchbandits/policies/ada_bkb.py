@@ -67,4 +67,4 @@ def ada_bkb(
     lam = noise_std**2 if regularization is None else regularization
     confidence = width or PracticalBKB(noise_std, norm_bound, delta, lam)
     memory = LeverageSampling(oversampling)
-    return AdaptiveUCB(kernel, confidence, lam, memory, norm_bound, num_children, horizon, prior_mean, memory_budget)
+    return AdaptiveUCB(kernel, noise_std, confidence, lam, memory, norm_bound, num_children, horizon, prior_mean, memory_budget)

@@ -29,6 +29,7 @@ class AdaptiveUCB(Policy):
 
     Args:
         kernel: Any GPyTorch kernel on a finite arm set, RBF or Matérn on a box; its batch shape becomes batch rows.
+        noise_std: Sub-Gaussian constant of the noise, reward units.
         confidence: Multiplier of the posterior standard deviation.
         regularization: λ, reward units squared.
         memory: How the dictionary is sampled.
@@ -40,6 +41,7 @@ class AdaptiveUCB(Policy):
     """
 
     kernel: gpytorch.kernels.Kernel
+    noise_std: float
     confidence: Width
     regularization: float
     memory: Memory

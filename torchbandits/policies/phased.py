@@ -45,6 +45,11 @@ class Phased(Policy, ABC):
         return self.engine.kernel
 
     @property
+    def noise_std(self) -> float:
+        """Sub-Gaussian constant of the noise, reward units."""
+        return self.engine.noise_std
+
+    @property
     def draws_on_update(self) -> bool:
         """False: nothing is drawn."""
         return False

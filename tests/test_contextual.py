@@ -141,6 +141,32 @@ def test_rows_have_contexts_of_their_own():
             assert torch.equal(batch.counts[r], single.counts)
 
 
+def test_rows_may_be_paired_differently_from_ask_to_ask():
+    """Row 0 sees a with b, then a with c: its picks, counts and recommendations at a are the same as alone."""
+    policy = tb.gp_ucb(rbf(), width=tb.widths.Constant(2.0), **COMMON)
+    a, b, c = CONTEXTS[:3]
+    batch = tb.ContextualBandit(policy, ARMS, torch.stack([a, b]).unsqueeze(1), generator=[generator(1), generator(2)])
+    singles = [tb.ContextualBandit(policy, ARMS, x[None], generator=generator(1 + r)) for r, x in enumerate((a, b))]
+    pairs = [(a, c), (a, b), (c, b), (a, c), (c, c), (a, a), (a, c)]
+    for t, pair in enumerate(pairs):
+        context = torch.stack(pair)
+        together = batch.ask(context=context)
+        assert bool(together.mask.all())
+        assert torch.equal(batch.ask(context=context).index, together.index), "what is open is open"
+        for r, single in enumerate(singles):
+            alone = single.ask(context=pair[r])
+            assert together.index[r].tolist() == alone.index.tolist()
+            single.tell(alone, reward(alone.points, t))
+        batch.tell(together, torch.stack([reward(x, t) for x in together.points]))
+        best = batch.best(2, context=context)
+        for r, single in enumerate(singles):
+            torch.testing.assert_close(best.mean[r], single.best(2, context=pair[r]).mean, rtol=0, atol=1e-9)
+            assert torch.equal(batch.counts[r], single.counts)
+    history = torch.tensor([0, 1])
+    report = batch.observe(history, torch.ones(2), torch.zeros(2), context=a)
+    assert report.pulls.tolist() == [9.0, 9.0]
+
+
 def test_plain_indices_and_history_name_their_context():
     bandit = tb.ContextualBandit(tb.gp_ucb(rbf(), **COMMON), ARMS, CONTEXTS[:2], max_contexts=2)
     bandit.tell(torch.tensor([3, 4]), torch.tensor([1.0, 2.0]), context=CONTEXTS[5])
@@ -204,6 +230,11 @@ def test_bad_contexts_change_nothing(error: type[Exception], context: torch.Tens
         tb.ContextualBandit(tb.gp_ucb(rbf(), **COMMON), ARMS, CONTEXTS[0])
     with pytest.raises(errors.ArgumentError, match="max_contexts"):
         tb.ContextualBandit(tb.gp_ucb(rbf(), **COMMON), ARMS, CONTEXTS[:2], max_contexts=0)
+    nothing = torch.zeros(25, dtype=torch.bool)
+    with pytest.raises(errors.ArgumentError, match="available"):
+        bandit.ask(context=CONTEXTS[7], available=nothing)
+    with pytest.raises(errors.NonFiniteError):
+        bandit.tell(torch.tensor([1]), torch.tensor([torch.nan]), context=CONTEXTS[7])
     assert torch.equal(bandit.contexts, kept)
     assert torch.equal(bandit.ask(context=CONTEXTS[0]).index, opened.index)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gpytorch
 import numpy as np
 import oracles
 import pytest
@@ -170,13 +171,63 @@ def test_bound_neighbours_boxes_and_phases_say_so():
 
 
 def test_history_at_points_becomes_an_arm_when_its_arm_arrives():
+    """Equal points are one, at once or later; a point that is an arm is that arm from the start."""
     bandit = tb.Bandit(tb.gp_ucb(rbf(), **COMMON), PROBLEM.tensor[:20])
-    bandit.observe(PROBLEM.tensor[[25, 25, 3]], torch.ones(3).double(), torch.tensor([0.5, 0.7, 0.1]).double())
-    assert int((bandit.dictionary >= 0).sum()) == 0, "points, though one of them lies on an arm"
+    bandit.observe(PROBLEM.tensor[[25, 3]], torch.ones(2).double(), torch.tensor([0.5, 0.1], dtype=torch.float64))
+    bandit.observe(
+        PROBLEM.tensor[[25, 25]], torch.tensor([0.5, 0.5], dtype=torch.float64), torch.tensor([0.3, 0.4], dtype=torch.float64)
+    )
+    assert bandit.dictionary.tolist() == [-1, 3]
+    assert bandit.posterior.statistics.weights.tolist() == [2.0, 1.0]
+    assert float(bandit.counts[3]) == 1
     bandit.set_arms_(PROBLEM.tensor)
-    assert bandit.dictionary.tolist() == [25, -1, 3]
+    assert bandit.dictionary.tolist() == [25, 3]
+    assert bandit.best(2).index.tolist() == [25, 3]
     bandit.tell(torch.tensor([25]), torch.tensor([0.6], dtype=torch.float64))
     fresh = tb.Bandit(tb.gp_ucb(rbf(), **COMMON), PROBLEM.tensor)
-    fresh.observe(torch.tensor([25, 3]), torch.tensor([3.0, 1.0]), torch.tensor([1.8, 0.1]).double())
+    fresh.observe(torch.tensor([25, 3]), torch.tensor([3.0, 1.0]), torch.tensor([1.8, 0.1], dtype=torch.float64))
     for ours, theirs in zip(*(vars(b.posterior(PROBLEM.tensor)).values() for b in (bandit, fresh)), strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-7)  # equal points take the root of the pseudo-inverse
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-9)
+
+
+def test_hallucinations_end_with_the_arms_they_were_made_on():
+    """What was pending when the arms changed, and was forgotten or told since, shrinks no variance any more."""
+    bandit = tb.Bandit(tb.gp_ucb(rbf(), **COMMON), PROBLEM.tensor)
+    proceed(bandit, 3)
+    selection = bandit.ask()
+    assert float(bandit.posterior(selection.points).variance) < 0.02, "pending"
+    bandit.forget(selection)
+    bandit.set_arms_(PROBLEM.tensor.clone())
+    fresh = tb.Bandit(tb.gp_ucb(rbf(), **COMMON), PROBLEM.tensor)
+    proceed(fresh, 3)
+    torch.testing.assert_close(bandit.posterior(selection.points).variance, fresh.posterior(selection.points).variance)
+
+
+def test_the_largest_prior_variance_is_that_of_pulls_too():
+    """widths.BKB pays for every pull, also of arms that are gone."""
+    arms = torch.cat([10 * PROBLEM.tensor[:20], 0.01 * PROBLEM.tensor[20:]])
+    kernel = gpytorch.kernels.LinearKernel().double()
+    bandit = tb.Bandit(tb.bkb(kernel, noise_std=0.1, width=tb.widths.BKB(0.1, 1.0, 1e-3, 0.01)), arms)
+    for _ in range(5):
+        selection = bandit.ask()
+        bandit.tell(selection, selection.points.sum(dim=-1))
+    before = bandit.width
+    bandit.set_arms_(arms[20:])
+    torch.testing.assert_close(bandit.width, before, rtol=1e-9, atol=0)
+
+
+def test_joint_draws_of_a_row_do_not_depend_on_what_others_have_outside_the_arms():
+    policy = tb.thompson_sampling(rbf(), batch_size=2, **BOUNDED)
+    problems = [PROBLEM, Problem(seed=9, a=ARMS)]
+    bandits = [tb.Bandit(policy, PROBLEM.tensor, generator=[generator(1), generator(2)])]
+    bandits += [tb.Bandit(policy, PROBLEM.tensor, generator=generator(1 + r)) for r in range(2)]
+    for step in range(6):
+        for number, bandit in enumerate(bandits):
+            if step == 3:
+                bandit.set_arms_(PROBLEM.tensor[:12])
+            index = bandit.ask().index
+            own = problems if number == 0 else [problems[number - 1]]
+            rows = index.reshape(-1, index.shape[-1])
+            y = torch.stack([p.rewards(2 * step, i) for p, i in zip(own, rows, strict=True)]).reshape(index.shape)
+            bandit.tell(index, y)
+    assert torch.equal(bandits[0].counts, torch.stack([b.counts for b in bandits[1:]]))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -10,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchbandits.errors import StateError, require
+from torchbandits.arms import matches
+from torchbandits.errors import StateError, UnsupportedError, require
 from torchbandits.learned import Learned
 from torchbandits.policies import Policy
 from torchbandits.reporting import certificate, report_of
@@ -28,7 +28,6 @@ from torchbandits.validation import (
     check_new_arms,
     check_picks,
     check_rewards,
-    check_state,
 )
 
 Maximizer = Callable[[Callable[[Tensor], Tensor]], Tensor]  # from a score of points to the point of the highest
@@ -94,14 +93,15 @@ class Bandit(Learned):
         Raises:
             ArgumentError: If a limit is negative, or no arm is on offer; nothing has changed then.
         """
+        most, more = check_limit(limit, self.batch_shape, self.device), check_more(more)
         if self._open is not None and more is None:
-            check_limit(limit, self.batch_shape, self.device)
             return self._open
         if maximizer is not None:
-            return self._maximize(maximizer, check_more(more) or 1)
-        limit = check_limit(limit, self.batch_shape, self.device)
+            message = "a maximizer finds one point, of no known cost: leave out limit=, available= and costs=."
+            require(limit is None and available is None and self._state.rows.costs is None, message, UnsupportedError)
+            return self._maximize(maximizer, more or 1)
         offered = check_available(available, self.batch_shape, self.arms.shape[-2], self.device)
-        selection = self._extend(limit, offered, check_more(more))
+        selection = self._extend(most, offered, more)
         return selection if self._open is None else self._open
 
     def tell(self, selection: Selection | Tensor, rewards: Tensor) -> Report:
@@ -209,35 +209,6 @@ class Bandit(Learned):
         self._set_open(opened)
         return self
 
-    # ------------------------------------------------------------------ saving and moving
-
-    def state_dict(self) -> dict[str, Any]:
-        """Everything needed to resume exactly, the open selection and the generators included: tensors and numbers."""
-        self._sync_pending()
-        saved: dict[str, Any] = {"state": self._state.state_dict(), "open": None}
-        if self._open is not None:
-            saved["open"] = {"index": self._open.index, "mask": self._open.mask}
-        return copy.deepcopy(saved)
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> Bandit:
-        """Resume from a `state_dict` of a bandit with the same policy and arms. Returns self."""
-        check_state(state_dict, self._state.state_dict())
-        self._state.load_state_dict(copy.deepcopy(state_dict["state"]))
-        self._open, self._synced = None, True
-        if (opened := state_dict["open"]) is not None:
-            index = opened["index"].to(self.device)
-            self._open = Selection(self._state.rows.points(index), index, opened["mask"].to(self.device))
-        return self
-
-    def to(self, device: torch.device | str) -> Bandit:
-        """Move arms and posterior; factors stay float64. Returns self."""
-        self._state.to(device)
-        self._state.forget_derived_()
-        if self._open is not None:
-            o = self._open
-            self._open = Selection(o.points.to(device), o.index.to(device), o.mask.to(device))
-        return self
-
     # ------------------------------------------------------------------ inside
 
     def _extend(self, limit: Tensor | None, offered: Tensor | None, exactly: int | None) -> Selection:
@@ -252,15 +223,23 @@ class Bandit(Learned):
         return selection
 
     def _maximize(self, maximizer: Maximizer, count: int) -> Selection:
-        """Open picks that a user's maximiser finds, each a further arm."""
-        for _ in range(count):
-            self._sync_pending()
-            point = check_maximum(maximizer(partial(self.policy.scores_at, self._state)), self._state.rows)
-            arms = self.arms.expand(*point.shape[:-2], -1, -1)
-            self.set_arms_(torch.cat([arms, point], dim=-2), costs=None)
-            index = torch.full((*self.batch_shape, 1), arms.shape[-2], device=self.device)
-            found = Selection(self._state.rows.points(index), index, index >= 0)
-            self._set_open(found if self._open is None else joined(self._open, found))
+        """Open picks that a user's maximiser finds, each a further arm unless it is one already."""
+        state, opened, done = self._state, self._open, False
+        try:
+            for _ in range(count):
+                self._sync_pending()
+                point = check_maximum(maximizer(partial(self.policy.scores_at, self._state)), self._state.rows)
+                arms = self.arms.expand(*point.shape[:-2], -1, -1)
+                index, A = matches(arms, point), arms.shape[-2]
+                if bool((index < 0).any()):
+                    self.set_arms_(torch.cat([arms, point], dim=-2))
+                    index = torch.where(index < 0, A, index)
+                found = Selection(self._state.rows.points(index), index, index >= 0)
+                self._set_open(found if self._open is None else joined(self._open, found))
+            done = True
+        finally:
+            if not done:
+                self._state, self._open, self._synced = state, opened, False
         assert self._open is not None
         return self._open
 
@@ -285,8 +264,7 @@ class Bandit(Learned):
 
     def _sync_pending(self) -> None:
         """Hallucinate what is open in the state, when someone looks at it."""
-        pending = self._open is not None or bool(self._state.pending_index.shape[-1])
-        if pending and not self._synced:
+        if not self._synced and (self._open is not None or self._state.has_pending):
             none = torch.zeros(*self.batch_shape, 0, dtype=torch.int64, device=self.device)
             index, mask = (none, none.bool()) if self._open is None else (self._open.index, self._open.mask)
             self._state.set_pending_(index, mask)

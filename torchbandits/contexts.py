@@ -29,7 +29,7 @@ class Contexts:
         require(most >= 1, f"max_contexts must be at least 1, got {most}.")
         self.arms, self.most, self._batch_shape = arms, max(most, known.shape[-2]), batch_shape
         self.seen = known  # batch_shape x C x c
-        self.current = 0
+        self.current = torch.zeros(batch_shape, dtype=torch.int64, device=arms.device)  # the block of each row
         self._asked = list(range(known.shape[-2]))  # when each was asked for
 
     @property
@@ -64,18 +64,20 @@ class Contexts:
             raise ShapeError(f"context must be shaped {' or '.join(str(tuple(s)) for s in shapes)}, got {tuple(given.shape)}.")
         require(bool(torch.isfinite(given).all()), "the context has a NaN or infinite feature.", NonFiniteError)
         given = given.expand(*self._batch_shape, self.dim).unsqueeze(-2)
-        same = (self.seen == given).all(dim=-1).reshape(-1, self.seen.shape[-2]).all(dim=0)
-        changed, clock, self._asked = not bool(same.any()), max(self._asked) + 1, list(self._asked)
-        if not changed:
-            self.current = int(same.byte().argmax())
-        elif self.seen.shape[-2] < self.most or not (idle := set(range(len(self._asked))) - set(busy)):
-            self.seen, self.current = torch.cat([self.seen, given], dim=-2), len(self._asked)
+        same = (self.seen == given).all(dim=-1)
+        changed, clock, C = not bool(same.any(dim=-1).all()), max(self._asked) + 1, self.seen.shape[-2]
+        used = same.byte().argmax(dim=-1)[same.any(dim=-1)].tolist()  # of rows that know this context
+        self._asked = list(self._asked)
+        if changed and (self.most > C or not (idle := set(range(C)) - set(busy) - set(used))):
+            self.seen = torch.cat([self.seen, given], dim=-2)
             self._asked.append(clock)
-        else:
-            self.current = min(idle, key=lambda block: self._asked[block])
-            place = torch.arange(self.seen.shape[-2], device=given.device) == self.current
+        elif changed:
+            place = torch.arange(C, device=given.device) == min(idle, key=lambda block: self._asked[block])
             self.seen = torch.where(place.unsqueeze(-1), given, self.seen)
-        self._asked[self.current] = clock
+        # A row may know a context twice, if others were paired with it differently: its first block is the one that counts.
+        self.current = (self.seen == given).all(dim=-1).byte().argmax(dim=-1)
+        for block in set(self.current.reshape(-1).tolist()):
+            self._asked[block] = clock
         return changed
 
     def blocks(self, points: Points) -> Tensor:
@@ -83,7 +85,7 @@ class Contexts:
         same = (points[..., : self.dim].unsqueeze(-2) == self.seen.unsqueeze(-3)).all(dim=-1)
         return torch.where(same.any(dim=-1), same.byte().argmax(dim=-1), -1)
 
-    def inward(self, index: Picks, block: Tensor | int) -> Tensor:
+    def inward(self, index: Picks, block: Tensor) -> Tensor:
         """Arm indices to joint ones; −1 stays."""
         return torch.where(index >= 0, index + block * self.arms.shape[-2], -1)
 
@@ -93,19 +95,20 @@ class Contexts:
 
     def here(self, index: Picks) -> PickMask:
         """Which joint picks belong to the current context."""
-        return (index >= 0) & (index // self.arms.shape[-2] == self.current)
+        return (index >= 0) & (index // self.arms.shape[-2] == self.current.unsqueeze(-1))
 
     def only_here(self, available: Tensor | None) -> Tensor:
         """Joint arms on offer: the current block, or what is on offer of it (`batch_shape x A`)."""
         A, C = self.arms.shape[-2], self.seen.shape[-2]
-        offered = torch.zeros(*self._batch_shape, C, A, dtype=torch.bool, device=self.arms.device)
-        offered[..., self.current, :] = True if available is None else available
+        own = (torch.arange(C, device=self.arms.device) == self.current.unsqueeze(-1)).unsqueeze(-1)
+        offered = own.expand(*own.shape[:-1], A) if available is None else own & available.unsqueeze(-2)
         return offered.flatten(-2)
 
-    def block(self) -> slice:
-        """The joint arms of the current context."""
+    def own(self, per_arm: Tensor) -> Tensor:
+        """Numbers of the joint arms, `batch_shape x (C A)`, at the current context, `batch_shape x A`."""
         A = self.arms.shape[-2]
-        return slice(self.current * A, (self.current + 1) * A)
+        place = self.current.unsqueeze(-1) * A + torch.arange(A, device=per_arm.device)
+        return per_arm.expand(*place.shape[:-1], -1).gather(-1, place)
 
     def state_dict(self) -> dict[str, Any]:
         """What `load_` needs."""
@@ -113,7 +116,7 @@ class Contexts:
 
     def load_(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` returned."""
-        self.seen, self.current = state["seen"].to(self.arms), state["current"]
+        self.seen, self.current = state["seen"].to(self.arms), state["current"].to(self.arms.device)
         self._asked = list(state["asked"])
 
 

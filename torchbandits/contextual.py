@@ -16,14 +16,25 @@ from torchbandits.policies import Policy
 from torchbandits.posteriors import GaussianProcess, PartitionedProcess
 from torchbandits.selections import joined, within
 from torchbandits.types import Picks, Recommendation, Report, Selection
-from torchbandits.validation import check_arms, check_available, check_generators, check_limit, check_more, check_picks
+from torchbandits.validation import (
+    check_arms,
+    check_available,
+    check_generators,
+    check_history,
+    check_limit,
+    check_more,
+    check_picks,
+    check_rewards,
+)
 
 
 class ContextualBandit:
     """Chooses arms at contexts. The kernel is over (context, arm), the context's features first.
 
     The arms are tabulated at every context kept, up to `max_contexts`: a context seen before costs nothing to come back to, a
-    new one a sweep, and the one not asked for longest makes room. What was learned at contexts that are gone stays.
+    new one a sweep, and the one not asked for longest makes room (where contexts never repeat, `max_contexts=1` is fastest).
+    What was learned at contexts that are gone stays. New contexts need a policy whose arms may change (`Bandit.set_arms_`):
+    not `ada_bkb`, `bpe`, `sup_kernel_ucb`; `pi_gp_ucb` only while none with pulls makes room.
 
     Args:
         policy: What chooses, with a kernel on the features of a context and an arm together.
@@ -81,6 +92,8 @@ class ContextualBandit:
         bandit = self._bandit
         limit, more = check_limit(limit, self.batch_shape, self.device), check_more(more)
         offered = check_available(available, self.batch_shape, self.arms.shape[-2], self.device)
+        some = offered is None or bool(offered.any(dim=-1).all())
+        require(some, "no arm is on offer in at least one batch row: `available` must have a True in each.")
         self._enter(context)
         mine = self._open_here()
         if mine is None or more is not None:
@@ -96,6 +109,8 @@ class ContextualBandit:
             rewards: `batch_shape x q`, reward units.
             context: `c` or `batch_shape x c`, of plain indices.
         """
+        index, mask = check_picks(selection, self.batch_shape, self.arms.shape[-2], self.device)
+        check_rewards(rewards, index, mask, self.device)  # before a context is entered for their sake
         return self._bandit.tell(self._inward(selection, context), rewards)
 
     def observe(
@@ -108,10 +123,10 @@ class ContextualBandit:
         context: Tensor | None = None,
     ) -> Report:
         """Learn from summed history, arm indices at `context` or points (context, arm); see `Bandit.observe`."""
-        where = torch.as_tensor(points_or_index)
-        if not where.is_floating_point():
-            where = self._inward(where.expand(*self.batch_shape, where.shape[-1]) if where.dim() == 1 else where, context).index
-        return self._bandit.observe(where, counts, sums, squares)
+        pulls = check_history(points_or_index, counts, sums, squares, self.batch_shape, self._joint_like(points_or_index))
+        where = pulls.points if pulls.index is None else self._inward(pulls.index, context).index
+        assert where is not None
+        return self._bandit.observe(where, pulls.counts, pulls.sums, pulls.squares)
 
     def forget(self, selection: Selection) -> None:
         """Give up on picks that were asked for and will never be told; see `Bandit.forget`."""
@@ -125,23 +140,20 @@ class ContextualBandit:
         pulled there with the highest average."""
         require(k >= 1, f"k must be at least 1, got {k}.")
         self._enter(context)
-        state, block = self._bandit._state, self._contexts.block()
+        state, own = self._bandit._state, self._contexts.own
         if state.tabulated:
-            mean = state.arm_mean()[..., block]
-            variance = state.process.regularization * state.arm_leverage()[..., block]
+            mean, variance = own(state.arm_mean()), state.process.regularization * own(state.arm_leverage())
         else:
-            counts = self.counts
-            sums = state.rows.counts(state.statistics.sums)[..., block]
+            counts, sums = self.counts, own(state.rows.counts(state.statistics.sums))
             mean = torch.where(counts > 0, sums / counts, -torch.inf)
             variance = torch.full_like(mean, torch.nan)
-        first = state.rows.first
-        if first is not None:  # a copy of an arm is not a further one
-            own = (first == torch.arange(first.shape[-1], device=first.device))[..., block]
-            mean = mean.masked_fill(~own, -torch.inf)
+        if (first := state.rows.first) is not None:  # a copy of an arm is not a further one
+            copies = first != torch.arange(first.shape[-1], device=first.device)
+            mean = mean.masked_fill(own(copies.expand(state.rows.row_of_arm.shape)), -torch.inf)
         top = mean.topk(min(k, mean.shape[-1]), dim=-1)
         known = top.values > -torch.inf
         index = torch.where(known, top.indices, -1)
-        points = state.rows.points(self._contexts.inward(index, self._contexts.current))
+        points = state.rows.points(self._contexts.inward(index, self._contexts.current.unsqueeze(-1)))
         pad, grow = (0, k - index.shape[-1]), torch.nn.functional.pad
         return Recommendation(
             grow(torch.where(known.unsqueeze(-1), points, torch.nan), (0, 0, *pad), value=torch.nan),
@@ -167,8 +179,8 @@ class ContextualBandit:
 
     @property
     def counts(self) -> Tensor:
-        """Pulls learned of each arm at the context asked for last, `batch_shape x A`."""
-        return self._bandit.counts[..., self._contexts.block()]
+        """Pulls learned of each arm at the context named last, `batch_shape x A`."""
+        return self._contexts.own(self._bandit.counts)
 
     @property
     def pulls(self) -> Tensor:
@@ -231,13 +243,17 @@ class ContextualBandit:
             if context is None:
                 raise ArgumentError("plain arm indices need to know where they were pulled: pass context=.")
             self._enter(context)
-            return self._joint(self._contexts.inward(index.masked_fill(~mask, -1), self._contexts.current), mask)
+            return self._joint(self._contexts.inward(index.masked_fill(~mask, -1), self._contexts.current.unsqueeze(-1)), mask)
         blocks = self._contexts.blocks(selection.points)
         while bool((gone := mask & (blocks < 0)).any()):
             place = int(gone.reshape(-1, gone.shape[-1]).any(dim=0).byte().argmax())
             self._enter(selection.points[..., place, : self._contexts.dim], blocks[mask].unique().tolist())
             blocks = self._contexts.blocks(selection.points)
         return self._joint(self._contexts.inward(index.masked_fill(~mask, -1), blocks), mask)
+
+    def _joint_like(self, where: Any) -> Tensor:
+        """The arms that history is checked against: joint points, or arm indices."""
+        return self._bandit.arms if torch.as_tensor(where).is_floating_point() else self.arms
 
     def _joint(self, index: Picks, mask: Tensor) -> Selection:
         return Selection(self._bandit._state.rows.points(index), index, mask)

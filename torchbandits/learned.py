@@ -1,23 +1,30 @@
-"""What a bandit has learned, read in one place."""
+"""What a bandit has learned: read, saved, moved."""
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
-from torchbandits.errors import require
+from torchbandits.errors import StateError, require
 from torchbandits.policies import Policy, State
 from torchbandits.posteriors import GaussianProcess, PartitionedProcess
-from torchbandits.types import Recommendation
+from torchbandits.types import Recommendation, Selection
+from torchbandits.validation import check_state
+
+Own = TypeVar("Own", bound="Learned")
 
 
 class Learned(ABC):
-    """Recommendations, posterior, counts: everything that can be read off a run without changing it."""
+    """Recommendations, posterior, counts: everything that can be read off a run without changing it; and saving it."""
 
     policy: Policy
     _state: State
+    _open: Selection | None
+    _synced: bool
 
     @abstractmethod
     def _sync_pending(self) -> None:
@@ -79,3 +86,38 @@ class Learned(ABC):
     def width(self) -> Tensor:
         """What multiplies the posterior standard deviation now, `batch_shape`."""
         return self.policy.width(self._state)
+
+    # ------------------------------------------------------------------ saving and moving
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything needed to resume exactly, the open selection and the generators included: tensors and numbers."""
+        self._sync_pending()
+        saved: dict[str, Any] = {"state": self._state.state_dict(), "open": None}
+        if self._open is not None:
+            saved["open"] = {"index": self._open.index, "mask": self._open.mask}
+        return copy.deepcopy(saved)
+
+    def load_state_dict(self: Own, state_dict: dict[str, Any]) -> Own:
+        """Resume from a `state_dict` of a bandit with the same policy and arms; another one changes nothing. Returns self."""
+        before, restore = copy.deepcopy(self._state.state_dict()), self._state.snapshot()
+        check_state(state_dict, before)
+        try:
+            self._state.load_state_dict(copy.deepcopy(state_dict["state"]))
+        except Exception as error:  # torch names what does not fit, after it has written to what does
+            restore()
+            self._state.load_state_dict(before)
+            raise StateError(f"the saved state is of another kind of policy, kernel or arms: {error}") from error
+        self._open, self._synced = None, True
+        if (opened := state_dict["open"]) is not None:
+            index = opened["index"].to(self.device)
+            self._open = Selection(self._state.rows.points(index), index, opened["mask"].to(self.device))
+        return self
+
+    def to(self: Own, device: torch.device | str) -> Own:
+        """Move arms and posterior; factors stay float64. Returns self."""
+        self._state.to(device)
+        self._state.forget_derived_()
+        if self._open is not None:
+            o = self._open
+            self._open = Selection(o.points.to(device), o.index.to(device), o.mask.to(device))
+        return self

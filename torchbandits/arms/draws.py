@@ -91,7 +91,8 @@ class PosteriorDraws:
                 points = torch.cat([points.expand(*order.shape[:-1], *points.shape[-2:]), strangers], dim=-2)
             self._root = (kernel, strangers, covariance_root(kernel_matrix(kernel, points, points)))
         root = self._root[2]
-        f0 = root @ self._normals(sizes, A + extra, generators)
+        used = A + outside.sum(dim=-1) if extra else None
+        f0 = root @ self._normals(sizes, A + extra, generators, used)
         place = torch.where(outside, A - 1 + outside.long().cumsum(dim=-1), arm.clamp_min(0))
         at_points = f0.gather(-2, place.unsqueeze(-1).expand(*place.shape, f0.shape[-1]))
         return self._less_mean(f0[..., :A, :].mT, at_points, sizes, generators)

@@ -134,11 +134,32 @@ class ArmRows(nn.Module):
     def tell_outside_(
         self, records: GaussianProcess | Statistics, points: Tensor, counts: Tensor, sums: Tensor, squares: Tensor
     ) -> None:
-        """Add pulls of points that need not be arms, one row each, `batch_shape x p x d` and `batch_shape x p`."""
-        self.outside = True
-        rows = records.append_(points, torch.ones_like(counts, dtype=torch.bool))
-        self._extend(torch.full_like(rows, -1), rows)
-        records.add_(rows, counts, sums, squares)
+        """Add pulls of points that need not be arms, `batch_shape x p x d` and `batch_shape x p`.
+
+        Equal points are summed, one that was pulled before adds to its row, and one that is an arm is that arm.
+        Cost O((A + u + p) (d + log(A + u + p))).
+        """
+        statistics = records if isinstance(records, Statistics) else records.statistics
+        u, p, shape = statistics.size, points.shape[-2], self.batch_shape
+        first = first_occurrence(torch.cat([statistics.points, points.double()], dim=-2))
+        group = torch.arange(u, u + p, device=points.device).expand(*shape, p) if first is None else first[..., u:]
+        member, _, n, s, q = aggregate(group, torch.ones_like(group, dtype=torch.bool), counts, sums, squares)
+        place = torch.full((*shape, u + p), p, device=points.device)  # the first of the new points of each group
+        place = place.scatter_reduce(-1, group, torch.arange(p, device=points.device).expand(*shape, p), "amin")
+        place = torch.where(member >= 0, place.gather(-1, member.clamp_min(0)), 0)
+        own = points.gather(-2, place.unsqueeze(-1).expand(*place.shape, points.shape[-1]))
+        known = (member >= 0) & (member < statistics.num_rows.unsqueeze(-1))
+        new = (member >= 0) & ~known
+        new_rows = records.append_(own, new)
+        rows = torch.where(known, member, new_rows)
+        if bool(new.any()):
+            arm = matches(self.arms.expand(*shape, -1, -1), own).masked_fill(~new, -1)
+            spare = nn.functional.pad(self.row_of_arm, (0, 1))
+            slot = torch.where(arm >= 0, arm, self.num_arms)
+            self._buffers["row_of_arm"] = spare.scatter(-1, slot, new_rows)[..., :-1]
+            self._extend(arm, new_rows)
+            self.outside = self.outside or bool((new & (arm < 0)).any())
+        records.add_(rows, n, s, q)
 
     def clear_(self, statistics: Statistics, over: Tensor) -> None:
         """Forget the pulls of the marked batch rows (`batch_shape` booleans), here and in the statistics."""

@@ -11,6 +11,7 @@ from torchbandits.arms.columns import KernelColumns
 from torchbandits.arms.directions import Directions, Leaders
 from torchbandits.arms.features import ArmFeatures
 from torchbandits.arms.rows import ArmRows
+from torchbandits.embeddings import kernel_diagonal
 from torchbandits.linalg import LowRankPrecision
 from torchbandits.posteriors import Conditioning, GaussianProcess
 from torchbandits.types import Picks
@@ -55,10 +56,17 @@ class ArmTable(nn.Module):
         self._updates = 0
         diagonal = self.columns.diagonal if self.features_of_arms is None else self.features_of_arms.diagonal
         self.register_buffer("prior_diagonal", diagonal, persistent=False)
-        self.register_buffer("kappa2", diagonal.amax(dim=-1), persistent=False)
-        lam = posterior.regularization
-        self.register_buffer("leverage", (self.prior_diagonal / lam).expand(*batch_shape, A).clone())
+        self.register_buffer("kappa2", self._largest(), persistent=False)
+        self.register_buffer("leverage", (diagonal / posterior.regularization).expand(*batch_shape, A).clone())
         self.register_buffer("channels", self.leverage.new_zeros(*batch_shape, posterior.num_channels, A))
+
+    def _largest(self) -> Tensor:
+        """The largest k(x, x) of an arm, or of a point that was pulled though it is no arm (any more)."""
+        largest, posterior, x = self.prior_diagonal.amax(dim=-1), self.posterior, self.posterior.statistics.points
+        if not x.shape[-2]:
+            return largest
+        own = kernel_diagonal(posterior.kernel, x) if posterior.finite is None else posterior.finite.diagonal(x)
+        return torch.maximum(largest, torch.where(posterior.statistics.mask, own.double(), 0.0).amax(dim=-1))
 
     # ------------------------------------------------------------------ reading
 
@@ -142,7 +150,7 @@ class ArmTable(nn.Module):
         self.columns.renew()
         if self.features_of_arms is None:
             self.prior_diagonal = self.columns.diagonal
-            self.kappa2 = self.prior_diagonal.amax(dim=-1)
+            self.kappa2 = self._largest()
         return self
 
     def cross(self, index: Picks, leaders: Leaders | None = None) -> Tensor:
@@ -210,7 +218,7 @@ class ArmTable(nn.Module):
             self.directions.append(G)
 
     def needs_sweep(self) -> bool:
-        """Whether updates have made the table long or imprecise enough to compute it anew."""
+        """Whether updates have made the table long or imprecise."""
         return self.directions.needs_sweep() if self.directions is not None else self._updates > _ANCHOR
 
     # ------------------------------------------------------------------ covariances between arms
@@ -281,7 +289,7 @@ class ArmTable(nn.Module):
         if self.features_of_arms is not None:  # features that were drawn are those of the state loaded
             self.features_of_arms.forget()
             self.prior_diagonal = self.features_of_arms.diagonal
-            self.kappa2 = self.prior_diagonal.amax(dim=-1)
+            self.kappa2 = self._largest()
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> ArmTable:
         super()._apply(fn, recurse)

@@ -105,7 +105,7 @@ def widths(
     process = gaussian(state, "widths", "read bandit.width, the width of the cell of the largest bound")
     policy, noise, lam = composed(bandit.policy, "widths"), noise_of(bandit.policy, noise_std), process.regularization
     leverage, mask, n = row_leverage(state), pulled(state), state.statistics.weights
-    progress = replace(policy.progress(state), effective_dimension=(n * leverage).sum(dim=-1))
+    progress = replace(state.progress(policy.confidence.reads), effective_dimension=(n * leverage).sum(dim=-1))
     base, in_use = _innermost(policy.confidence), policy.width(state)
     known_delta = getattr(base, "delta", None) if delta is None else delta
     known_bound = (base.norm_bound if isinstance(base, _FREQUENTIST) else None) if norm_bound is None else norm_bound

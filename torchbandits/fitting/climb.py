@@ -11,13 +11,14 @@ from botorch.optim.core import scipy_minimize
 from torch import Tensor
 
 from torchbandits.embeddings import kernel_diagonal
-from torchbandits.posteriors.averages import Averages, pooled_noise
+from torchbandits.posteriors.averages import Averages, nearest_distance, pooled_noise
 from torchbandits.posteriors.evidence import collapsed_evidence, greedy_dictionary, log_evidence
 from torchbandits.types import Picks
 
 _CLIMBED = 2  # starts that are climbed, those of the highest evidence
 _LEAST_NOISE = 1e-8  # noise variance that the evidence may choose, of the largest k(x, x)
 _RISE = 1e-9  # of the evidence, relative, that is rounding
+_NOISE, _MISFIT = "noise variance, log", "misfit variance, log"  # names that no parameter of a kernel can have
 _WORSE = 1e10  # what a step that broke the factorisation costs
 
 
@@ -51,9 +52,9 @@ class Climb:
         self._noise = noise
         self._pooled = pooled_noise(averages) if noise else None
         if noise and self._pooled is None:
-            self._parameters["log_noise"] = self._log_noise
+            self._parameters[_NOISE] = self._log_noise
         if misfit:
-            self._parameters["log_misfit"] = self._log_misfit
+            self._parameters[_MISFIT] = self._log_misfit
 
     def run(self, max_exact: int, dictionary_size: int, restarts: Sequence[float], max_iterations: int) -> None:
         """Compare the starts, climb from the best, keep the highest."""
@@ -99,7 +100,7 @@ class Climb:
 
     def _misfits(self) -> list[Tensor]:
         """log τ² to start from: next to none, and a quarter of the averages' variance."""
-        if "log_misfit" not in self._parameters:
+        if _MISFIT not in self._parameters:
             return [self._log_misfit.clone()]
         own = self.averages.residuals.var(correction=0).clamp_min(torch.finfo(torch.float64).tiny)
         return [self._log_noise - math.log(10.0), torch.log(own / 4)]
@@ -139,14 +140,14 @@ class Climb:
         for parameter in parameters:
             parameter.requires_grad_(True)
 
-        def closure() -> tuple[Tensor, Sequence[Tensor | None]]:
+        def closure() -> tuple[Tensor, Sequence[Tensor]]:
             nonlocal best
             with torch.enable_grad():
                 value = self._log_posterior(dictionary)
-                slopes: Sequence[Tensor | None] = [None] * len(parameters)
+                slopes: Sequence[Tensor] = [torch.full_like(p, torch.nan) for p in parameters]
                 if bool(torch.isfinite(value)):
-                    slopes = torch.autograd.grad(-value, parameters, allow_unused=True)
-            if not all(slope is not None and bool(torch.isfinite(slope).all()) for slope in slopes):
+                    slopes = torch.autograd.grad(-value, parameters, allow_unused=True, materialize_grads=True)
+            if not all(bool(torch.isfinite(slope).all()) for slope in slopes):
                 return value.new_tensor(_WORSE), [torch.zeros_like(p) for p in parameters]
             if value.item() > best[0]:
                 best = (value.item(), self._values())
@@ -154,13 +155,26 @@ class Climb:
 
         floor = math.log(_LEAST_NOISE * float(kernel_diagonal(self.kernel, self.averages.points).detach().amax()))
         bounds: dict[str, tuple[float | None, float | None]] = {
-            name: (min(floor, value.item()), None)
-            for name, value in (("log_noise", self._log_noise), ("log_misfit", self._log_misfit))
-        }
+            name: (min(floor, value.item()), None) for name, value in ((_NOISE, self._log_noise), (_MISFIT, self._log_misfit))
+        } | self._floors()
         result = scipy_minimize(closure, self._parameters, bounds=bounds, options={"maxiter": max_iterations})
         self.iterations += result.step
         self._restore(best[1])
         return best[0]
+
+    def _floors(self) -> dict[str, tuple[float | None, float | None]]:
+        """No lengthscale below a quarter of the typical distance to the nearest point: shorter ones can't be told apart."""
+        least = nearest_distance(self.averages.points) / 4
+        floors: dict[str, tuple[float | None, float | None]] = {}
+        for prefix, module in self.kernel.named_modules():
+            name = f"{prefix}.raw_lengthscale".lstrip(".")
+            if isinstance(module, gpytorch.kernels.Kernel) and module.has_lengthscale and name in self._parameters:
+                constraint = module.raw_lengthscale_constraint
+                low, high = (float(torch.as_tensor(b).max()) for b in (constraint.lower_bound, constraint.upper_bound))
+                raw = constraint.inverse_transform(self._parameters[name].new_tensor(min(max(least, low), high)))
+                if math.isfinite(float(raw)):
+                    floors[name] = (float(raw), None)
+        return floors
 
     def _values(self) -> dict[str, Tensor]:
         return {name: p.detach().clone() for name, p in self._all().items()}
@@ -172,7 +186,7 @@ class Climb:
 
     def _all(self) -> dict[str, Tensor]:
         return {
-            **{name: p for name, p in self._parameters.items() if not name.startswith("log_")},
+            **{name: p for name, p in self._parameters.items() if name not in (_NOISE, _MISFIT)},
             "noise": self._log_noise,
             "misfit": self._log_misfit,
         }

@@ -38,7 +38,7 @@ def fit_kernel_(
 
     One wild reward must not spoil the kernel: points whose average lies further outside the middle nine tenths of all
     averages than 1.5 times their span, and than three prior standard deviations, are left out of the fit (and of the fit
-    alone); a point's scatter counts up to 36 times the median. A clipped average would still lie far off a smooth function.
+    alone); a point's scatter counts up to 36 times the median.
 
     Args:
         posterior: Of any batch shape, without finite features. Where a row is accepted its kernel is replaced by another
@@ -46,8 +46,8 @@ def fit_kernel_(
         noise: Fit the noise variance too, by the scatter of repeated pulls where they have 10 degrees of freedom, otherwise
             with the kernel by the evidence (then rewards observed as sums alone, without squares, count as noiseless).
         misfit: Fit, and then drop, a variance τ² that each point has of its own, whatever the kernel, under the prior
-            (1 + τ²/σ²)^(−1/2). What no smooth function explains then leaves the lengthscale alone, which without it shrinks
-            until every point is an island.
+            (1 + τ²/σ²)^(−1/2): without it what no smooth function explains shortens the lengthscale everywhere. Lengthscales
+            end in any case at a quarter of the median distance to the nearest point.
         noise_share: Noise variance as a part of the posterior's λ; a fit of the noise keeps it.
         rows: `batch_shape` booleans, the rows to fit; all of them by default.
         max_exact: Distinct points up to which the evidence is exact; its collapsed lower bound beyond.

@@ -11,7 +11,7 @@ import gpytorch
 import torch
 from torch import Tensor
 
-from torchbandits.arms import ArmDivision, ArmRows, BoxDivision, CellTree, FullSweep, GrowingTable
+from torchbandits.arms import ArmDivision, ArmRows, BoxDivision, CellTree, FullSweep, GrowingTable, matches
 from torchbandits.arms.cells import Division, padded_indices
 from torchbandits.embeddings import Spectrum, kernel_diagonal
 from torchbandits.errors import ArgumentError, NonFiniteError, ShapeError, UnsupportedError, require
@@ -19,7 +19,7 @@ from torchbandits.memory import Memory
 from torchbandits.policies.base import Policy, State
 from torchbandits.policies.learning import learn
 from torchbandits.posteriors import GaussianProcess, aggregate
-from torchbandits.types import Arms, Evidence, Progress, Pulls, Selection
+from torchbandits.types import Arms, Evidence, Pulls, Selection
 from torchbandits.widths import Width
 
 
@@ -143,10 +143,13 @@ class AdaptiveUCB(Policy):
         tree = _tree(state)
         if pulls.index is not None and pulls.mask is not None:
             tree.table.look_at_(aggregate(state.rows.entry(pulls.index), pulls.mask)[0])
+        elif pulls.points is not None:  # which may be arms
+            found = matches(state.rows.arms.expand(*pulls.points.shape[:-2], -1, -1), pulls.points)
+            tree.table.look_at_(aggregate(found, found >= 0)[0])
         state.forget_derived_()
         learn(state, pulls, self.memory, None)
         told = state.told + pulls.counts.sum(dim=-1)  # the state counts these after the update
-        state.known_width = self.confidence(self.progress(state, told))
+        state.known_width = self.confidence(state.progress(self.confidence.reads, told))
         tree.refine_(state.known_width)
         return state
 
@@ -154,7 +157,7 @@ class AdaptiveUCB(Policy):
     def width(self, state: State) -> Tensor:
         """The confidence width for the next pick, `batch_shape`."""
         if state.known_width is None:
-            state.known_width = self.confidence(self.progress(state, state.told))
+            state.known_width = self.confidence(state.progress(self.confidence.reads))
         return state.known_width
 
     @torch.no_grad()
@@ -164,24 +167,6 @@ class AdaptiveUCB(Policy):
         tree, upper = _tree(state), self._upper(state)
         lower = torch.sub(2 * tree.table.mean(), upper).masked_fill(tree.table.arm < 0, -torch.inf)
         return tree.index(upper).amax(dim=-1), lower.amax(dim=-1)
-
-    def progress(self, state: State, pulls: Tensor) -> Progress:
-        """What widths may depend on, after so many pulls, `batch_shape`."""
-        dimension = torch.full_like(pulls, torch.nan)
-        if "effective_dimension" in self.confidence.reads:
-            dimension = (state.row_leverage() * state.statistics.weights).sum(dim=-1)
-        return Progress(
-            t=pulls + 1,
-            pulls=pulls.clamp_min(1),
-            num_arms=state.rows.num_arms,
-            dim=state.rows.arms.shape[-1],
-            log_det=state.log_det,
-            batched_log_det=state.batched_log_det,
-            batched_log_det_3=state.batched_log_det_3,
-            effective_dimension=dimension,
-            kappa2=_tree(state).kappa2.expand_as(pulls),
-            sketch_loss=torch.zeros_like(pulls),
-        )
 
     # ------------------------------------------------------------------ its steps
 

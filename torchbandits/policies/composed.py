@@ -23,7 +23,7 @@ from torchbandits.policies.picking import Picker, first_picks, marginals, on_off
 from torchbandits.posteriors import GaussianProcess
 from torchbandits.scores import UCB, PerCost, PosteriorDraw, Score
 from torchbandits.starts import Start
-from torchbandits.types import Arms, Evidence, FitReport, Generators, Points, Progress, Pulls, Selection
+from torchbandits.types import Arms, Evidence, FitReport, Generators, Points, Pulls, Selection
 from torchbandits.widths import Width
 
 
@@ -218,7 +218,7 @@ class Composed(Policy):
     def width(self, state: State) -> Tensor:
         """The confidence width for the next pick, `batch_shape`."""
         if state.known_width is None:
-            state.known_width = self.confidence(self.progress(state))
+            state.known_width = self.confidence(state.progress(self.confidence.reads))
         return state.known_width
 
     @torch.no_grad()
@@ -226,22 +226,3 @@ class Composed(Policy):
         """Largest upper and largest lower confidence bound over the arms, reward units."""
         upper = upper_bounds(state, self.width(state))
         return upper.amax(dim=-1), -torch.sub(upper, marginals(state)[0], alpha=2).amin(dim=-1)
-
-    def progress(self, state: State) -> Progress:
-        """What widths may depend on."""
-        assert state.table is not None
-        pulls, dimension = state.told, torch.full_like(state.told, torch.nan)
-        if "effective_dimension" in self.confidence.reads:
-            dimension = (state.row_leverage() * state.statistics.weights).sum(dim=-1)
-        return Progress(
-            t=pulls + 1,
-            pulls=pulls.clamp_min(1),
-            num_arms=state.rows.num_arms,
-            dim=state.rows.arms.shape[-1],
-            log_det=state.log_det,
-            batched_log_det=state.batched_log_det,
-            batched_log_det_3=state.batched_log_det_3,
-            effective_dimension=dimension,
-            kappa2=state.table.kappa2.expand_as(pulls),
-            sketch_loss=torch.zeros_like(pulls) if state.posterior.sketch is None else state.posterior.sketch.loss,
-        )

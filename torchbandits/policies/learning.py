@@ -73,7 +73,7 @@ def _learn_sparse(state: State, memory: Memory, summed: tuple[Tensor, Tensor, Te
     drawn_with = table.leverage_at(arm)
     if known is not None:
         drawn_with = torch.where(arm < 0, torch.nn.functional.pad(known, (0, arm.shape[-1] - known.shape[-1])), drawn_with)
-    _draw_dictionary(state, memory, drawn_with)
+    _draw_dictionary(state, memory, drawn_with, (counts > 0).any(dim=-1))
     table.sweep_()
 
 
@@ -91,7 +91,7 @@ def _learn_history(
     else:
         state.rows.tell_(posterior, *summed)
     if memory.sparse:
-        _draw_dictionary(state, memory, _history_leverage(state))
+        _draw_dictionary(state, memory, _history_leverage(state), (pulls.counts > 0).any(dim=-1))
     log_det = _swept(state, warm or memory.sparse)
     gained = (log_det - before).clamp_min(0)
     state.log_det = state.log_det + gained if memory.sparse else log_det
@@ -171,6 +171,12 @@ def _history_leverage(state: State) -> Tensor:
     return leverage
 
 
-def _draw_dictionary(state: State, memory: Memory, leverage: Tensor) -> None:
-    statistics = state.statistics
-    state.posterior.set_dictionary_(memory.choose(leverage, statistics.weights, statistics.mask, state.generators))
+def _draw_dictionary(state: State, memory: Memory, leverage: Tensor, told: Tensor) -> None:
+    """A new dictionary in the batch rows that were told something (`batch_shape`); the others keep theirs, and draw nothing."""
+    statistics, posterior = state.statistics, state.posterior
+    resting = [g for g, active in zip(state.generators, told.reshape(-1).tolist(), strict=True) if not active]
+    states = [generator.get_state() for generator in resting]
+    chosen = memory.choose(leverage, statistics.weights, statistics.mask, state.generators)
+    for generator, before in zip(resting, states, strict=True):
+        generator.set_state(before)
+    posterior.set_dictionary_(torch.where(told.unsqueeze(-1), chosen, posterior.dictionary) if resting else chosen)

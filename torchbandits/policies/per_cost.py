@@ -16,7 +16,7 @@ def per_cost(policy: Policy, *, exponent: float = 1.0, baseline: float = 0.0) ->
     .. math:: \frac{u(x) - b}{c(x)^{\alpha}} \quad\text{or}\quad \log EI(x) - \alpha \log c(x)
 
     Args:
-        policy: One that scores arms: any of the Gaussian-process policies but `pi_gp_ucb`.
+        policy: One that scores arms by one Gaussian process: not `pi_gp_ucb`, `ada_bkb`, `bpe`, `sup_kernel_ucb`.
         exponent: α ≥ 0; 1 for gain per cost, 0 for no attention to costs.
         baseline: b, the reward at which a pull is worth nothing, reward units (UCB and draws only). Below it an arm is worth
             less the more it costs.

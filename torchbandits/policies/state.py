@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torchbandits.arms import ArmRows, ArmTable, CellTree, GrowingTable, PosteriorDraws
 from torchbandits.errors import UnsupportedError, require
 from torchbandits.posteriors import GaussianProcess, PartitionedProcess, Statistics, aggregate
-from torchbandits.types import Recommendation
+from torchbandits.types import Progress, Recommendation
 
 _PROGRESS = ("told", "log_det", "batched_log_det", "batched_log_det_3")
 
@@ -98,6 +98,12 @@ class State(nn.Module):
             self.records.set_pending_(self.rows.points(self.pending_index), self.pending_counts)
         return self
 
+    @property
+    def has_pending(self) -> bool:
+        """Whether picks that are out are hallucinated, here or in a posterior that other arms had before."""
+        own = bool(self.pending_index.shape[-1])
+        return own or (not isinstance(self.records, Statistics) and bool(self.records.pending.shape[-1]))
+
     def twins(self) -> tuple[torch.Generator, ...]:
         """Copies of the generators, for draws that must change nothing."""
         copies = tuple(torch.Generator() for _ in self.generators)
@@ -162,6 +168,27 @@ class State(nn.Module):
         gains = (torch.log1p(scale * leverage.unsqueeze(-2)) * counts.unsqueeze(-2)).sum(dim=-1)
         self._buffers["batched_log_det"] = self.batched_log_det + gains[..., 0]
         self._buffers["batched_log_det_3"] = self.batched_log_det_3 + gains[..., 1]
+
+    def progress(self, reads: frozenset[str], told: Tensor | None = None) -> Progress:
+        """What a width that reads these of the costlier entries may depend on, after so many pulls (`batch_shape`)."""
+        pulls = self.told if told is None else told
+        dimension = torch.full_like(pulls, torch.nan)
+        if "effective_dimension" in reads:
+            dimension = (self.row_leverage() * self.statistics.weights).sum(dim=-1)
+        whole = self.table if self.tree is None else self.tree
+        assert whole is not None
+        return Progress(
+            t=pulls + 1,
+            pulls=pulls.clamp_min(1),
+            num_arms=self.rows.num_arms,
+            dim=self.rows.arms.shape[-1],
+            log_det=self.log_det,
+            batched_log_det=self.batched_log_det,
+            batched_log_det_3=self.batched_log_det_3,
+            effective_dimension=dimension,
+            kappa2=whole.kappa2.expand_as(pulls),
+            sketch_loss=torch.zeros_like(pulls) if self.posterior.sketch is None else self.posterior.sketch.loss,
+        )
 
     def row_leverage(self) -> Tensor:
         """Leverage of every distinct point given the rewards told, `batch_shape x u`."""

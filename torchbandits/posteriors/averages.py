@@ -96,3 +96,12 @@ def pooled_noise(averages: Averages) -> float | None:
         NumericalError,
     )
     return pooled
+
+
+def nearest_distance(points: Points) -> float:
+    """Median distance of a point (`u x d`, of the first 1,000) to the nearest other one; 0 for a single point. Cost O(u² d)."""
+    some = points[:1000]
+    if len(some) < 2:
+        return 0.0
+    distance = torch.cdist(some, some).fill_diagonal_(torch.inf)
+    return float(distance.amin(dim=-1).median())

@@ -280,3 +280,22 @@ def test_a_kernel_of_products_learns_the_context():
     found = torch.stack([table[c, int(bandit.best(context=CONTEXTS[c]).index)] for c in range(12)])
     assert float((table.amax(dim=1) - found).mean()) < 0.05
     assert float((table.amax(dim=1) - table[:, table.mean(0).argmax()]).mean()) > 0.2
+
+
+def test_a_fitted_kernel_serves_every_context_and_survives_saving():
+    policy = tb.gp_ucb(rbf(3.0), noise_std=0.1)
+    bandit = tb.ContextualBandit(policy, ARMS, CONTEXTS[:2], max_contexts=3)
+    for t, c in enumerate(order(40, 6, seed=2)):
+        selection = bandit.ask(context=CONTEXTS[c])
+        bandit.tell(selection, reward(selection.points, t))
+    assert bool(bandit.fit_kernel_().accepted.all())
+    assert float(bandit.posterior.kernel.lengthscale) < 3.0
+    twin = tb.ContextualBandit(policy, ARMS, CONTEXTS[:1], max_contexts=3).load_state_dict(bandit.state_dict())
+    for t, c in enumerate(order(8, 8, seed=3)):
+        for both in (bandit, twin):
+            selection = both.ask(context=CONTEXTS[c])
+            both.tell(selection, reward(selection.points, 100 + t))
+        assert torch.equal(bandit.counts, twin.counts)
+        best = bandit.best(1, context=CONTEXTS[c])
+        means = bandit.posterior(joint(CONTEXTS[c : c + 1])).mean
+        torch.testing.assert_close(best.mean[0], means.max(), rtol=0, atol=1e-8)

@@ -15,7 +15,7 @@ from torchbandits.errors import ArgumentError, require
 from torchbandits.policies import Policy
 from torchbandits.posteriors import GaussianProcess, PartitionedProcess
 from torchbandits.selections import joined, within
-from torchbandits.types import Picks, Recommendation, Report, Selection
+from torchbandits.types import FitReport, Picks, Recommendation, Report, Selection
 from torchbandits.validation import (
     check_arms,
     check_available,
@@ -132,6 +132,10 @@ class ContextualBandit:
         """Give up on picks that were asked for and will never be told; see `Bandit.forget`."""
         require(isinstance(selection, Selection), "forget() takes a selection that ask() returned: it knows its context.")
         self._bandit.forget(self._inward(selection, None))
+
+    def fit_kernel_(self, **options: Any) -> FitReport:
+        """Fit the kernel over (context, arm) to the rewards told; see `Bandit.fit_kernel_`."""
+        return self._bandit.fit_kernel_(**options)
 
     # ------------------------------------------------------------------ what was learned
 

@@ -28,6 +28,7 @@ def mini_gp_ucb(
     prior_mean: float | str = 0.0,
     initial: Start | None = None,
     memory_budget: int = 2 << 30,
+    refit_every: int | None = None,
 ) -> Composed:
     r"""mini-GP-UCB: stay with an arm as long as its variance may shrink by C², then choose again.
 
@@ -49,6 +50,8 @@ def mini_gp_ucb(
         prior_mean: A number, or `"estimate"`.
         initial: First picks; the argmax of the prior by default.
         memory_budget: Bytes for cached kernel columns.
+        refit_every: Fit the kernel whenever the pulls told pass a multiple of this (`Bandit.fit_kernel_`). Never by default:
+            the theory assumes a kernel that is known.
 
     Guarantee: the regret of GP-UCB up to C for a width that holds at every step, as the default does; at most
     log det(V/λ)/log((C² + 1)/2) + 1 switches, so that u = O(γ_T) distinct arms (both for UCB; nothing is proved for PI).
@@ -65,4 +68,5 @@ def mini_gp_ucb(
         prior_mean=prior_mean,
         initial=initial,
         memory_budget=memory_budget,
+        refit_every=refit_every,
     )

@@ -244,3 +244,4 @@ def test_cost_columns_survive_parquet_and_older_files_read_as_unknown(tmp_path: 
     assert np.isnan(older.pulls["cost"]).all()
     assert np.array_equal(older.pulls["reward"], history.pulls["reward"])
     assert "cost" not in older.summary()
+    assert "cost" not in tb.History().summary()

@@ -12,6 +12,7 @@ import torch
 from problems import NOISE_STD, Problem, generator, kernel_pair
 
 import torchbandits as tb
+from torchbandits.batching import Repeat
 
 DELTA, F, LAM = 0.1, 1.0, NOISE_STD**2
 
@@ -105,3 +106,8 @@ def test_one_switch_costs_the_same_whatever_the_number_of_pulls():
     history = tb.run(policy, environment, 100_000, generator=generator(0))
     assert len(history.batches["size"]) < 1500
     assert history.batches["distinct_arms"][-1] <= 30
+
+
+def test_a_batch_without_a_cap_is_refused():
+    with pytest.raises(tb.errors.ArgumentError, match="max_batch_size"):
+        Repeat(max_batch_size=None)

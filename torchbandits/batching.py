@@ -169,6 +169,10 @@ class Repeat(_Threshold):
 
     max_batch_size: int | None = 10_000
 
+    def __post_init__(self) -> None:
+        require(self.max_batch_size is not None, "an arm that can't teach more would be pulled for ever: give max_batch_size.")
+        _Threshold.__post_init__(self)
+
     def repeated(self, arm: Tensor, leverage: Tensor, remaining: Tensor) -> Tensor:
         """Picks `batch_shape x q` (−1 where padded) of the arm of each row, `batch_shape x 1`, given the leverages of all arms
         and the most picks of each row."""

@@ -187,7 +187,7 @@ class History:
         summary["regret"] = float(regret[-1]) if len(regret) else 0.0
         summary["seconds"] = float(batches["seconds"][mine].sum())
         cost = float(batches["cost"][mine].sum())
-        return summary if np.isnan(cost) else summary | {"cost": cost}
+        return summary if np.isnan(cost) or not len(mine) else summary | {"cost": cost}
 
     def _check_row(self, row: int) -> None:
         require(0 <= row < self.batch_size, f"row must be from 0 to {self.batch_size - 1}, got {row}.")

@@ -176,13 +176,9 @@ class Bandit(Learned):
 
         Guarantee: none, theory assumes a known kernel. Cost: O(u³) an iteration, O(u m²) for many points, and a sweep.
         """
-        restore = self._state.snapshot()
-        try:
+        with self._whole_or_not():
             report = self.policy.refit(self._state, noise=noise, **options)
             certificate(self.policy, self._state)
-        except BaseException:
-            restore()
-            raise
         return report
 
     def set_arms_(self, arms: Tensor, *, costs: Tensor | None = None) -> Bandit:
@@ -224,8 +220,7 @@ class Bandit(Learned):
 
     def _maximize(self, maximizer: Maximizer, count: int) -> Selection:
         """Open picks that a user's maximiser finds, each a further arm unless it is one already."""
-        state, opened, done = self._state, self._open, False
-        try:
+        with self._whole_or_not(draws=False):
             for _ in range(count):
                 self._sync_pending()
                 point = check_maximum(maximizer(partial(self.policy.scores_at, self._state)), self._state.rows)
@@ -236,27 +231,17 @@ class Bandit(Learned):
                     index = torch.where(index < 0, A, index)
                 found = Selection(self._state.rows.points(index), index, index >= 0)
                 self._set_open(found if self._open is None else joined(self._open, found))
-            done = True
-        finally:
-            if not done:
-                self._state, self._open, self._synced = state, opened, False
         assert self._open is not None
         return self._open
 
     def _learn(self, pulls: Pulls, remaining: Selection | None, unasked: Tensor) -> Report:
         """Update the state, or leave it as it was."""
-        restore, opened, done = self._state.snapshot(draws=self.policy.draws_on_update), self._open, False
-        try:
+        with self._whole_or_not(draws=self.policy.draws_on_update):
             if bool((pulls.counts > 0).any()):
                 self._state = self.policy.update(self._state, pulls)
                 self._state.add_told_(pulls.counts)
             self._set_open(remaining)
             report = report_of(self.policy, self._state, pulls, unasked)
-            done = True
-        finally:
-            if not done:
-                restore()
-                self._open, self._synced = opened, False
         return report
 
     def _set_open(self, selection: Selection | None) -> None:

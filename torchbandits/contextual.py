@@ -141,7 +141,7 @@ class ContextualBandit:
 
     def best(self, k: int = 1, *, context: Tensor) -> Recommendation:
         """The k arms with the highest posterior mean at a context, best first, pulled there or not; without a posterior, those
-        pulled there with the highest average."""
+        pulled there with the highest average. The context is kept tabulated from then on, as by `ask`."""
         require(k >= 1, f"k must be at least 1, got {k}.")
         self._enter(context)
         state, own = self._bandit._state, self._contexts.own

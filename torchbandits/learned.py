@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import torch
@@ -99,18 +101,21 @@ class Learned(ABC):
 
     def load_state_dict(self: Own, state_dict: dict[str, Any]) -> Own:
         """Resume from a `state_dict` of a bandit with the same policy and arms; another one changes nothing. Returns self."""
-        before, restore = copy.deepcopy(self._state.state_dict()), self._state.snapshot()
+        before, loaded = copy.deepcopy(self._state.state_dict()), False
         check_state(state_dict, before)
         try:
-            self._state.load_state_dict(copy.deepcopy(state_dict["state"]))
-        except Exception as error:  # torch names what does not fit, after it has written to what does
-            restore()
-            self._state.load_state_dict(before)
+            with self._whole_or_not():
+                self._state.load_state_dict(copy.deepcopy(state_dict["state"]))
+                self._open = None
+                if (opened := state_dict["open"]) is not None:
+                    index = opened["index"].to(self.device)
+                    self._open = Selection(self._state.rows.points(index), index, opened["mask"].to(self.device))
+            self._synced = loaded = True
+        except RuntimeError as error:
             raise StateError(f"the saved state is of another kind of policy, kernel or arms: {error}") from error
-        self._open, self._synced = None, True
-        if (opened := state_dict["open"]) is not None:
-            index = opened["index"].to(self.device)
-            self._open = Selection(self._state.rows.points(index), index, opened["mask"].to(self.device))
+        finally:
+            if not loaded:  # torch writes in place to what fits, before it says what does not
+                self._state.load_state_dict(before)
         return self
 
     def to(self: Own, device: torch.device | str) -> Own:
@@ -121,3 +126,16 @@ class Learned(ABC):
             o = self._open
             self._open = Selection(o.points.to(device), o.index.to(device), o.mask.to(device))
         return self
+
+    @contextmanager
+    def _whole_or_not(self, *, draws: bool = True) -> Iterator[None]:
+        """What is done inside is done whole: a failure leaves the bandit as it was. `draws` says whether it may draw."""
+        state, opened, done = self._state, self._open, False
+        restore = state.snapshot(draws=draws)
+        try:
+            yield
+            done = True
+        finally:
+            if not done:
+                restore()
+                self._state, self._open, self._synced = state, opened, False

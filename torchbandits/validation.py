@@ -50,7 +50,8 @@ def check_costs(costs: Any, policy: Policy, rows: ArmRows) -> Tensor | None:
         return None
     value, shape = torch.as_tensor(costs, dtype=torch.float64, device=rows.arms.device), (*rows.batch_shape, rows.num_arms)
     if value.shape not in (torch.Size(shape), torch.Size(shape[-1:])):
-        raise ShapeError(f"costs must be one number an arm, {shape[-1:]} or {shape}, got {tuple(value.shape)}.")
+        known = " or ".join(str(s) for s in dict.fromkeys([shape[-1:], shape]))
+        raise ShapeError(f"costs must be one number an arm, {known}, got {tuple(value.shape)}.")
     good = torch.isfinite(value) & (value > 0)
     require(bool(good.all()), f"costs must be finite and > 0, got {value[~good][:1].tolist()}.", NonFiniteError)
     if rows.first is not None:

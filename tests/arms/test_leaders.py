@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gpytorch
 import numpy as np
 import pytest
 import torch
 
+import torchbandits as tb
 from torchbandits.arms import leaders
 from torchbandits.arms.duplicates import first_occurrence
 
@@ -82,3 +84,17 @@ def test_first_occurrence_finds_exact_duplicates_only() -> None:
             expected = next(j for j in range(50) if bool((arms[b, j] == arms[b, i]).all()))
             assert int(first[b, i]) == expected
     assert first_occurrence(torch.randn(100, 2, generator=generator, dtype=torch.float64)) is None
+
+
+@pytest.mark.skipif(not hasattr(leaders.pick_leaders, "py_func"), reason="numba is not installed: nothing is compiled")
+def test_warming_up_compiles_what_runs_need() -> None:
+    """No further signature is compiled by a batch, of one row or several."""
+    leaders.warm_up()
+    known = len(leaders.pick_leaders.signatures)
+    arms = torch.rand(50, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    for generator in (torch.Generator(), [torch.Generator(), torch.Generator()]):
+        bandit = tb.Bandit(tb.batch_bkb(gpytorch.kernels.RBFKernel().double()), arms, generator=generator)
+        for _ in range(3):
+            selection = bandit.ask(limit=5)
+            bandit.tell(selection, torch.zeros_like(selection.index, dtype=torch.float64))
+    assert len(leaders.pick_leaders.signatures) == known

@@ -6,7 +6,7 @@ from torchbandits.arms.cells import ArmDivision, BoxDivision
 from torchbandits.arms.draws import PosteriorDraws
 from torchbandits.arms.duplicates import matches
 from torchbandits.arms.growing import GrowingTable
-from torchbandits.arms.leaders import TIE, best_arm
+from torchbandits.arms.leaders import TIE, best_arm, warm_up
 from torchbandits.arms.lookahead import Lookahead
 from torchbandits.arms.rows import ArmRows
 from torchbandits.arms.sweeping import FullSweep
@@ -26,4 +26,5 @@ __all__ = [
     "PosteriorDraws",
     "best_arm",
     "matches",
+    "warm_up",
 ]

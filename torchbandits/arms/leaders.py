@@ -179,3 +179,25 @@ def pick_rows(*, on_host: bool, picks: Tensor, **arguments: Any) -> tuple[Tensor
         )
     n, spent, why = zip(*ends, strict=True)
     return torch.tensor(n), torch.tensor(spent, dtype=torch.float64), torch.tensor(why)
+
+
+def warm_up() -> None:
+    """Compile the loop where numba is installed, so that the first run that is timed does not pay for it."""
+    one = torch.ones(1, 1, dtype=torch.float64)
+    row, whole = one[0].clone(), torch.ones(1, dtype=torch.int64)
+    pick_rows(
+        on_host=True,
+        picks=torch.full((1, 1), -1),
+        mean=one.clone(),
+        leverage=one.clone(),
+        covariance=one.clone().unsqueeze(0),
+        scale=one.clone(),
+        gain=one.clone(),
+        dynamic=False,
+        spent=row,
+        budget=row.clone(),
+        outside=-row,
+        remaining=whole,
+        room=torch.ones(1, 1, dtype=torch.int64),
+        first=-whole,
+    )

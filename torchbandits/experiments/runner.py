@@ -20,6 +20,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from torchbandits.arms import warm_up
 from torchbandits.environments import Environment
 from torchbandits.experiments.config import ExperimentConfig
 from torchbandits.experiments.factories import build_environment, build_policy, is_random
@@ -62,6 +63,7 @@ def run_experiment(config: ExperimentConfig, output: Path | None = None, console
         build_policy(config, place, first)
     prepare_folder(folder)
     write_text(folder / CONFIG, config.dump())
+    warm_up()
     with _threads(config.threads):
         records = list(_runs(config, first, folder, console or Console(quiet=True)))
     return write_results(config, records, folder)

@@ -35,7 +35,7 @@ class Policy(ABC):
     def init_box(self, box: Tensor, generators: Sequence[torch.Generator], batch_shape: torch.Size) -> State:
         """A fresh state on a box, `2 x d` or `batch_shape x 2 x d`: for policies that find points of their own in it."""
         raise UnsupportedError(
-            f"{type(self).__name__} chooses among given arms: pass arms= instead of bounds=, such as points that fill the box, "
+            "this policy chooses among given arms: pass arms= instead of bounds=, such as points that fill the box, "
             "bounds[0] + (bounds[1] - bounds[0]) * torch.quasirandom.SobolEngine(d, scramble=True, seed=0).draw(10_000); "
             "ada_bkb takes a box."
         )
@@ -68,7 +68,7 @@ class Policy(ABC):
             UnsupportedError: For a policy whose state is bound to its arms.
         """
         raise UnsupportedError(
-            f"{type(self).__name__} is bound to the arms it started with: make a new Bandit on the new arms, and observe() "
+            "this policy is bound to the arms it started with: make a new Bandit on the new arms, and observe() "
             "what was learned."
         )
 
@@ -78,7 +78,7 @@ class Policy(ABC):
         Raises:
             UnsupportedError: For a policy that scores nothing, or arms only.
         """
-        raise UnsupportedError(f"{type(self).__name__} has no score at points; use gp_ucb, bkb or batch_bkb to have one.")
+        raise UnsupportedError("this policy has no score at points; use gp_ucb, bkb or batch_bkb to have one.")
 
     def refit(self, state: State, *, noise: bool = False, rows: Tensor | None = None, **options: Any) -> FitReport:
         """Fit the kernel of the state's posterior to what was told, and bring the state up to date with it.
@@ -89,9 +89,7 @@ class Policy(ABC):
             rows: `batch_shape` booleans, the rows to fit; all by default.
             options: As for `fitting.fit_kernel_`.
         """
-        raise UnsupportedError(
-            f"{type(self).__name__} keeps no posterior whose kernel could be fitted: use gp_ucb, bkb or batch_bkb."
-        )
+        raise UnsupportedError("this policy keeps no posterior whose kernel could be fitted: use gp_ucb, bkb or batch_bkb.")
 
     @abstractmethod
     def width(self, state: State) -> Tensor:

@@ -11,6 +11,7 @@ import pytest
 import torch
 from contract import Case, every_policy
 from problems import BOUNDED, COMMON, generator, rbf
+from test_laws import differences
 
 import torchbandits as tb
 from torchbandits import errors
@@ -299,3 +300,24 @@ def test_a_fitted_kernel_serves_every_context_and_survives_saving():
         best = bandit.best(1, context=CONTEXTS[c])
         means = bandit.posterior(joint(CONTEXTS[c : c + 1])).mean
         torch.testing.assert_close(best.mean[0], means.max(), rtol=0, atol=1e-8)
+
+
+@pytest.mark.parametrize("name", ["gp_ucb", "rff_ucb", "batch_bkb"])
+def test_a_state_that_does_not_fit_changes_nothing(name: str):
+    """Also where a policy draws its features when a bandit is made."""
+    policy = {
+        "gp_ucb": lambda: tb.gp_ucb(rbf(), **COMMON),
+        "rff_ucb": lambda: tb.rff_ucb(rbf(), num_features=40, **BOUNDED),
+        "batch_bkb": lambda: tb.batch_bkb(rbf(), **BOUNDED),
+    }[name]()
+    bandit = tb.ContextualBandit(policy, ARMS, CONTEXTS[:2], generator=generator(3))
+    for t, c in enumerate(order(6, 4)):
+        selection = bandit.ask(limit=2, context=CONTEXTS[c])
+        bandit.tell(selection, reward(selection.points, 2 * t))
+    before = copy.deepcopy(bandit.state_dict())
+    wrong = copy.deepcopy(before)
+    wrong["bandit"]["state"]["told"] = torch.zeros(3, 2, dtype=torch.float64)
+    for state in (wrong, {"bandit": None}, {"contexts": before["contexts"], "bandit": {"state": {}, "open": None}}):
+        with pytest.raises(errors.TorchBanditsError):
+            bandit.load_state_dict(state)
+        assert differences(before, bandit.state_dict()) == []

@@ -213,16 +213,23 @@ class ContextualBandit:
         return {"bandit": self._bandit.state_dict(), "contexts": copy.deepcopy(self._contexts.state_dict())}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> ContextualBandit:
-        """Resume from a `state_dict` of a bandit with the same policy and arms. Returns self."""
+        """Resume from a `state_dict` of a bandit with the same policy and arms; another one changes nothing. Returns self."""
         require(
             isinstance(state_dict, dict) and {"bandit", "contexts"} <= state_dict.keys(),
             "expected what ContextualBandit.state_dict() returned, a dictionary with 'bandit' and 'contexts'.",
         )
         fresh = copy.copy(self._contexts)
         fresh.load_(state_dict["contexts"])
-        generators = self._bandit.generators if self.batch_shape else self._bandit.generators[0]
-        bandit = Bandit(self._bandit.policy, fresh.joint(), generator=generators, costs=fresh.repeated(self._costs))
-        self._bandit, self._contexts = bandit.load_state_dict(state_dict["bandit"]), fresh
+        generators = self._bandit.generators
+        drawn, loaded = [g.get_state() for g in generators], False
+        try:
+            one_or_all = generators if self.batch_shape else generators[0]
+            bandit = Bandit(self._bandit.policy, fresh.joint(), generator=one_or_all, costs=fresh.repeated(self._costs))
+            self._bandit, self._contexts, loaded = bandit.load_state_dict(state_dict["bandit"]), fresh, True
+        finally:
+            if not loaded:  # a new bandit may have drawn its features
+                for generator, state in zip(generators, drawn, strict=True):
+                    generator.set_state(state)
         return self
 
     # ------------------------------------------------------------------ inside

@@ -1,0 +1,405 @@
+"""Ax end to end: trials, pending trials, discrete spaces, fits, cross validation, storage."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import itertools
+from pathlib import Path
+
+import gpytorch
+import pytest
+import torch
+from botorch.models import ModelListGP
+
+pytest.importorskip("ax")
+
+from ax.adapter.cross_validation import cross_validate
+from ax.adapter.registry import Generators
+from ax.api.client import Client
+from ax.api.configs import ChoiceParameterConfig, RangeParameterConfig
+from ax.exceptions.core import SearchSpaceExhausted
+from ax.generation_strategy.generation_node import GenerationNode
+from ax.generation_strategy.generation_strategy import GenerationStrategy
+from ax.generation_strategy.generator_spec import GeneratorSpec
+from ax.generators.torch.botorch_modular import acquisition as ax_acquisition
+from ax.generators.torch.botorch_modular.kernels import ScaleMaternKernel
+from ax.generators.torch.botorch_modular.surrogate import ModelConfig, SurrogateSpec
+from ax.storage import botorch_modular_registry as registry
+
+from torchbandits.botorch import BanditModel, PolicyAcquisition, ax_generation_strategy, ax_generator_spec, register_with_ax
+from torchbandits.botorch import ax as ours
+from torchbandits.errors import ArgumentError, UnsupportedError
+
+TUTORIAL = Path(__file__).parent.parent / "tutorials" / "ax_loop.py"
+BOX = [RangeParameterConfig("x", (-1.0, 2.0), "float"), RangeParameterConfig("y", (0.0, 3.0), "float")]
+GRID = [RangeParameterConfig("x", (0, 8), "int"), ChoiceParameterConfig("y", [0.0, 0.5, 1.0, 2.0], "float", is_ordered=True)]
+
+
+@pytest.fixture(autouse=True)
+def _constructor_as_it_is_shipped(monkeypatch):
+    """Ax reads the names of the model's arguments without looking through the wrapper that checks types in tests."""
+    monkeypatch.setattr(BanditModel, "__init__", inspect.unwrap(BanditModel.__init__))
+
+
+def bowl(parameters: dict) -> float:
+    return sum((float(v) - 1) ** 2 for v in parameters.values())
+
+
+def client_on(parameters, strategy, objective="-loss", constraints=(), thresholds=()) -> Client:
+    client = Client(random_seed=0)
+    client.configure_experiment(name="test", parameters=parameters, parameter_constraints=constraints)
+    client.configure_optimization(objective=objective, outcome_constraints=thresholds)
+    client.set_generation_strategy(strategy)
+    return client
+
+
+def play(client: Client, rounds: int, reward, together: int = 1, metric: str = "loss") -> list[dict]:
+    """So many rounds of `together` trials; every trial is told. Returns the parameters in order."""
+    played = []
+    for _ in range(rounds):
+        for index, parameters in client.get_next_trials(max_trials=together).items():
+            client.complete_trial(index, raw_data={metric: reward(parameters)})
+            played.append(parameters)
+    return played
+
+
+def generators_of(client: Client) -> list[str]:
+    return [trial.generator_run._generation_node_name for trial in client._experiment.trials.values()]
+
+
+def adapter_of(client: Client):
+    return client._generation_strategy.nodes_by_name["torchbandits"].generator_spec_to_gen_from.fitted_adapter
+
+
+def surrogate_of(client: Client):
+    return adapter_of(client).generator.surrogate
+
+
+# ---------------------------------------------------------------- registration
+
+
+def test_registering_twice_is_registering_once():
+    register_with_ax()
+    before = [dict(table) for table in registry.CLASS_TO_REGISTRY.values()]
+    register_with_ax()
+    assert [dict(table) for table in registry.CLASS_TO_REGISTRY.values()] == before
+    assert registry.MODEL_REGISTRY[BanditModel] == "BanditModel"
+    assert registry.REVERSE_ACQUISITION_FUNCTION_REGISTRY["PolicyAcquisition"] is PolicyAcquisition
+
+
+@pytest.mark.parametrize("call", [register_with_ax, ax_generator_spec, ax_generation_strategy])
+def test_without_ax_the_error_names_the_extra(monkeypatch, call):
+    def missing(name):
+        raise ModuleNotFoundError(f"No module named {name!r}", name="ax.storage")
+
+    monkeypatch.setattr(ours.importlib, "import_module", missing)
+    with pytest.raises(UnsupportedError, match=r'pip install "torchbandits\[ax\]"'):
+        call()
+
+
+def test_another_missing_module_is_not_blamed_on_ax(monkeypatch):
+    def missing(name):
+        raise ModuleNotFoundError("No module named 'sympy'", name="sympy")
+
+    monkeypatch.setattr(ours.importlib, "import_module", missing)
+    with pytest.raises(ModuleNotFoundError, match="sympy"):
+        register_with_ax()
+
+
+def test_arguments_that_do_not_fit_are_refused():
+    with pytest.raises(ArgumentError, match="policy_options"):
+        ax_generator_spec(policy_options={"delta": 0.1})
+    with pytest.raises(ArgumentError, match="num_initial"):
+        ax_generation_strategy(num_initial=0)
+
+
+# ---------------------------------------------------------------- continuous spaces
+
+
+@pytest.mark.parametrize(("objective", "sign"), [("-loss", 1.0), ("loss", -1.0)], ids=["minimise", "maximise"])
+def test_a_box_is_searched_one_trial_at_a_time(objective, sign):
+    client = client_on(BOX, ax_generation_strategy("gp_ucb", seed=0), objective)
+    played = play(client, 14, lambda p: sign * bowl(p))
+    assert generators_of(client) == ["Sobol"] * 5 + ["torchbandits"] * 9
+    assert min(map(bowl, played[5:])) < 0.05 < min(map(bowl, played[:5]))
+
+
+def test_three_trials_at_a_time_know_of_each_other():
+    client = client_on(BOX, ax_generation_strategy("gp_bucb", seed=0))
+    play(client, 6, bowl)
+    pending = client.get_next_trials(max_trials=3)
+    assert generators_of(client)[-3:] == ["torchbandits"] * 3
+    # The last of the three was chosen with the two before it pending.
+    acquisition = adapter_of(client).generator._acquisition.acqf
+    points = torch.tensor([[p["x"], p["y"]] for p in pending.values()], dtype=torch.float64)
+    torch.testing.assert_close(acquisition.X_pending, points[:2])
+    assert torch.pdist(points).min() > 1e-3
+    for index, parameters in list(pending.items())[1:]:  # the first stays pending
+        client.complete_trial(index, raw_data={"loss": bowl(parameters)})
+    client.get_next_trials(max_trials=1)
+    torch.testing.assert_close(adapter_of(client).generator._acquisition.acqf.X_pending, points[:1])
+
+
+def test_one_batch_of_three_is_the_same_as_three_pending_trials():
+    """On a grid, where no optimiser's randomness comes in."""
+    picks = []
+    for together in (False, True):
+        client = client_on(GRID, ax_generation_strategy("gp_bucb", seed=0))
+        play(client, 6, bowl)
+        if together:
+            [run] = client._generation_strategy.gen(client._experiment, n=3, num_trials=1)[0]
+            picks.append([arm.parameters for arm, weight in run.arm_weights.items() for _ in range(round(weight))])
+        else:
+            picks.append(list(client.get_next_trials(max_trials=3).values()))
+    assert sorted(map(str, picks[0])) == sorted(map(str, picks[1]))
+
+
+# ---------------------------------------------------------------- discrete spaces
+
+
+@pytest.mark.parametrize(("objective", "sign"), [("-loss", 1.0), ("loss", -1.0)], ids=["minimise", "maximise"])
+def test_a_grid_is_scored_whole(objective, sign):
+    client = client_on(GRID, ax_generation_strategy("gp_ucb", seed=0), objective)
+    played = play(client, 12, lambda p: sign * bowl(p))
+    acquisition = adapter_of(client).generator._acquisition.acqf
+    arms = list(itertools.product(range(9), [0.0, 0.5, 1.0, 2.0]))
+    values = torch.stack([acquisition(torch.tensor([[arm]], dtype=torch.float64))[0] for arm in arms])
+    assert (played[-1]["x"], played[-1]["y"]) == arms[int(values.argmax())]
+    assert min(map(bowl, played)) <= 0.25
+
+
+def test_noisy_arms_are_pulled_again_and_every_pull_counts():
+    few = [ChoiceParameterConfig("x", [0.0, 1.0, 2.0], "float", is_ordered=True)]
+    noise = torch.Generator().manual_seed(0)
+    client = client_on(few, ax_generation_strategy("gp_ucb", num_initial=3, seed=0))
+    played = play(client, 12, lambda p: bowl(p) + 0.3 * float(torch.randn((), generator=noise)))
+    assert len({p["x"] for p in played}) == 3
+    assert len(played) == 12
+    client.get_next_trials(max_trials=1)
+    assert len(surrogate_of(client).training_data[0].Y) == 12
+    again = client.get_next_trials(max_trials=3)  # with a pending trial on one of them
+    assert len(again) == 3
+    assert set(generators_of(client)[3:]) == {"torchbandits"}
+
+
+def test_axs_own_optimisers_never_pull_an_arm_twice():
+    """The trap that `every_arm` avoids, and that our documentation tells of."""
+    few = [ChoiceParameterConfig("x", [0.0, 1.0, 2.0], "float", is_ordered=True)]
+    client = client_on(few, ax_generation_strategy("gp_ucb", num_initial=2, seed=0, every_arm=False))
+    played = play(client, 3, bowl)
+    assert len({p["x"] for p in played}) == 3
+    with pytest.raises(SearchSpaceExhausted):
+        client.get_next_trials(max_trials=1)
+
+
+@pytest.mark.parametrize("max_arms", [20_000, 14_640])
+def test_above_ten_thousand_arms_axs_search_is_local_and_ours_is_not(monkeypatch, max_arms):
+    many = [RangeParameterConfig(name, (0, 10), "int") for name in "abcd"]  # 11⁴ = 14,641 combinations
+    searches = []
+    local = ax_acquisition.optimize_acqf_discrete_local_search
+
+    def spy(*arguments, **options):
+        searches.append(options["q"])
+        return local(*arguments, **options)
+
+    monkeypatch.setattr(ax_acquisition, "optimize_acqf_discrete_local_search", spy)
+    client = client_on(many, ax_generation_strategy("gp_ucb", seed=0, max_arms=max_arms))
+    play(client, 6, bowl)
+    assert searches == ([] if max_arms >= 11**4 else [1])
+    if max_arms >= 11**4:
+        [picked] = client.get_next_trials(max_trials=1).values()
+        acquisition = adapter_of(client).generator._acquisition.acqf
+        arms = torch.cartesian_prod(*[torch.arange(11.0, dtype=torch.float64)] * 4)
+        best = arms[int(acquisition(arms.unsqueeze(-2)).argmax())]
+        assert best.tolist() == [picked[name] for name in "abcd"]
+
+
+def test_parameter_constraints_hold_on_a_grid():
+    parameters = [RangeParameterConfig(name, (0, 6), "int") for name in "ab"]
+    client = client_on(parameters, ax_generation_strategy("gp_ucb", seed=0), "gain", constraints=["a + b <= 3"])
+    played = play(client, 10, lambda p: p["a"] + 0.5 * p["b"], metric="gain")
+    assert all(p["a"] + p["b"] <= 3 for p in played)
+    assert {"a": 3, "b": 0} in played
+
+
+def test_mixed_spaces_and_unordered_choices():
+    mixed = [BOX[0], ChoiceParameterConfig("kind", ["low", "middle", "high"], "str", is_ordered=False)]
+    client = client_on(mixed, ax_generation_strategy("gp_bucb", seed=0))
+    penalty = {"low": 0.0, "middle": 1.0, "high": 2.0}
+    played = play(client, 5, lambda p: (p["x"] - 1) ** 2 + penalty[p["kind"]], together=2)
+    assert set(generators_of(client)[6:]) == {"torchbandits"}
+    assert len(played) == 10
+
+
+# ---------------------------------------------------------------- models
+
+
+def custom_strategy(**configuration) -> GenerationStrategy:
+    """As a user of Ax writes it without our help."""
+    register_with_ax()
+    spec = GeneratorSpec(
+        Generators.BOTORCH_MODULAR,
+        generator_kwargs={
+            "surrogate_spec": SurrogateSpec(model_configs=[ModelConfig(botorch_model_class=BanditModel, **configuration)]),
+            "botorch_acqf_class": PolicyAcquisition,
+        },
+    )
+    initial = ax_generation_strategy(seed=0)._nodes[0]
+    return GenerationStrategy(name="by hand", nodes=[initial, GenerationNode("torchbandits", [spec])])
+
+
+@pytest.mark.parametrize(
+    "configuration",
+    [
+        {},
+        {"model_options": {"dictionary": "leverage"}},
+        {"model_options": {"kernel": gpytorch.kernels.MaternKernel(nu=1.5)}},
+        {"covar_module_class": ScaleMaternKernel, "covar_module_options": {"ard_num_dims": 2}},
+    ],
+    ids=["defaults", "dictionary", "kernel", "covar_module_class"],
+)
+def test_the_models_options_travel_through_axs_own_words(configuration):
+    client = client_on(BOX, custom_strategy(**configuration))
+    play(client, 7, bowl)
+    model = surrogate_of(client).model
+    assert isinstance(model, BanditModel)
+    assert set(generators_of(client)[5:]) == {"torchbandits"}
+    kernel = model.covar_module
+    if "kernel" in configuration.get("model_options", {}):
+        assert isinstance(kernel, gpytorch.kernels.MaternKernel)
+        assert kernel.nu == 1.5
+        assert kernel is not configuration["model_options"]["kernel"]  # the model's own copy
+    if "covar_module_class" in configuration:
+        assert isinstance(kernel, ScaleMaternKernel)
+        assert kernel.base_kernel.ard_num_dims == 2
+
+
+def test_ax_fits_the_model(monkeypatch):
+    fits = []
+    fit = BanditModel.custom_fit
+
+    def spy(self, *arguments, **options):
+        before = {name: value.clone() for name, value in self.named_parameters()}
+        fit(self, *arguments, **options)
+        fits.append(any(not torch.equal(value, before[name]) for name, value in self.named_parameters()))
+
+    monkeypatch.setattr(BanditModel, "custom_fit", spy)
+    client = client_on(BOX, ax_generation_strategy(seed=0))
+    play(client, 8, bowl)
+    assert len(fits) == 3
+    assert all(fits)
+
+
+@pytest.mark.parametrize("options", [{}, {"dictionary": "leverage"}], ids=["exact", "dictionary"])
+def test_cross_validation_loads_the_whole_models_parameters_into_folds(options):
+    client = client_on(BOX, ax_generation_strategy(seed=0, model_options=options))
+    play(client, 16, bowl)
+    adapter = adapter_of(client)
+    results = cross_validate(adapter)
+    observed = torch.tensor([result.observed.data.means[0] for result in results])
+    predicted = torch.tensor([result.predicted.means[0] for result in results])
+    spread = torch.tensor([result.predicted.covariance[0, 0] for result in results])
+    assert len(results) == len(adapter.get_training_data().arm_data)
+    assert (spread > 0).all()
+    assert torch.corrcoef(torch.stack([observed, predicted]))[0, 1] > 0.9
+
+
+def test_predictions_are_in_the_metrics_units_at_told_and_at_new_points():
+    client = client_on(BOX, ax_generation_strategy(seed=0))
+    played = play(client, 20, lambda p: 100 + 10 * bowl(p))
+    near = [p for p in played if bowl(p) < 1]  # Ax clips bad outcomes before it fits
+    told = client.predict(near)
+    for parameters, prediction in zip(near, told, strict=True):
+        mean, spread = prediction["loss"]
+        assert abs(mean - (100 + 10 * bowl(parameters))) < 2
+        assert 0 < spread < 10
+    [new] = client.predict([{"x": 1.0, "y": 1.1}])
+    assert abs(new["loss"][0] - 100.1) < 10
+
+
+def test_known_standard_errors_reach_the_model():
+    client = client_on(BOX, ax_generation_strategy(seed=0))
+    play(client, 8, lambda p: (bowl(p), 0.1))
+    model = surrogate_of(client).model
+    assert isinstance(model.likelihood, gpytorch.likelihoods.FixedNoiseGaussianLikelihood)
+    assert set(generators_of(client)[5:]) == {"torchbandits"}
+
+
+def test_two_objectives_become_a_list_of_models():
+    """Ax then chooses its own acquisition function: ours are for one objective."""
+    register_with_ax()
+    spec = GeneratorSpec(
+        Generators.BOTORCH_MODULAR,
+        generator_kwargs={"surrogate_spec": SurrogateSpec(model_configs=[ModelConfig(botorch_model_class=BanditModel)])},
+    )
+    initial = ax_generation_strategy(seed=0)._nodes[0]
+    strategy = GenerationStrategy(name="two", nodes=[initial, GenerationNode("torchbandits", [spec])])
+    client = client_on(BOX, strategy, "-loss, -cost", thresholds=["loss <= 4", "cost <= 3"])
+    for _ in range(4):
+        for index, parameters in client.get_next_trials(max_trials=2).items():
+            client.complete_trial(index, raw_data={"loss": bowl(parameters), "cost": parameters["x"] ** 2})
+    model = surrogate_of(client).model
+    assert isinstance(model, ModelListGP)
+    assert all(isinstance(m, BanditModel) for m in model.models)
+    assert set(generators_of(client)[6:]) == {"torchbandits"}
+    assert client.get_pareto_frontier()
+
+
+def test_metrics_that_are_only_tracked_are_left_out():
+    client = client_on(BOX, ax_generation_strategy(seed=0))
+    client.configure_tracking_metrics(["heat"])
+    for _ in range(7):
+        for index, parameters in client.get_next_trials(max_trials=1).items():
+            client.complete_trial(index, raw_data={"loss": bowl(parameters), "heat": parameters["x"]})
+    assert isinstance(adapter_of(client).generator._acquisition.acqf.model, BanditModel)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "message"),
+    [
+        (lambda: ax_generation_strategy("gp_bucbb", seed=0), "gp_bucb"),
+        (lambda: ax_generation_strategy("uniform", seed=0), "score"),
+        (lambda: ax_generation_strategy("gp_bucb", policy_options={"detla": 0.1}, seed=0), "delta"),
+    ],
+    ids=["no such policy", "a policy without scores", "no such option"],
+)
+def test_what_cannot_work_says_why(strategy, message):
+    client = client_on(BOX, strategy())
+    play(client, 5, bowl)
+    with pytest.raises((ArgumentError, UnsupportedError), match=message):
+        client.get_next_trials(max_trials=1)
+
+
+def test_outcome_constraints_are_refused_not_ignored():
+    client = client_on(BOX, ax_generation_strategy(seed=0), thresholds=["heat <= 1"])
+    for _ in range(5):
+        for index, parameters in client.get_next_trials(max_trials=1).items():
+            client.complete_trial(index, raw_data={"loss": bowl(parameters), "heat": parameters["x"]})
+    with pytest.raises((ArgumentError, UnsupportedError), match="BanditModel"):
+        client.get_next_trials(max_trials=1)
+
+
+# ---------------------------------------------------------------- storage
+
+
+@pytest.mark.parametrize("policy", [None, "gp_bucb"])
+def test_saved_and_loaded_it_goes_on_alike(tmp_path, policy):
+    options = {"policy_options": {"delta": 0.01}} if policy else {}
+    client = client_on(GRID, ax_generation_strategy(policy, seed=0, model_options={"dictionary": "leverage"}, **options))
+    play(client, 4, bowl, together=2)
+    client.get_next_trials(max_trials=1)  # saved with a trial pending
+    client.save_to_json_file(str(tmp_path / "client.json"))
+    loaded = Client.load_from_json_file(str(tmp_path / "client.json"))
+    assert play(loaded, 3, bowl) == play(client, 3, bowl)
+    assert set(generators_of(loaded)[6:]) == {"torchbandits"}
+
+
+def test_the_tutorial_runs(capsys):
+    spec = importlib.util.spec_from_file_location("ax_loop", TUTORIAL)
+    tutorial = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(tutorial)
+    tutorial.main(rounds=3)
+    told = capsys.readouterr().out
+    assert "9 trials of 155 arms" in told
+    assert "after a restart" in told

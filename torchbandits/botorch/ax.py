@@ -1,0 +1,138 @@
+"""Models and policies of this package in Ax's generation strategies and storage. Needs the extra `torchbandits[ax]`.
+
+Ax is imported when one of these functions is called, never with the package.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from torchbandits.botorch.acquisition import PolicyAcquisition
+from torchbandits.botorch.model import BanditModel
+from torchbandits.errors import UnsupportedError, require
+from torchbandits.policies import Policy
+
+if TYPE_CHECKING:
+    from ax.generation_strategy.generation_strategy import GenerationStrategy
+    from ax.generation_strategy.generator_spec import GeneratorSpec
+
+
+def register_with_ax() -> None:
+    """Tell Ax's JSON and SQL storage of `BanditModel`, `PolicyAcquisition` and `ArmAcquisition`; again is as good as once.
+
+    Call it once a process, before an experiment that uses them is saved or loaded; `ax_generator_spec` and
+    `ax_generation_strategy` call it.
+
+    Raises:
+        UnsupportedError: If Ax is not installed.
+    """
+    registry = _ax("ax.storage.botorch_modular_registry")
+    registry.register_model(BanditModel)
+    registry.register_acquisition_function(PolicyAcquisition)
+    registry.register_acquisition(_ax("torchbandits.botorch.ax_arms").ArmAcquisition)
+
+
+def ax_generator_spec(
+    policy: Policy | str | None = None,
+    *,
+    policy_options: Mapping[str, Any] | None = None,
+    model_options: Mapping[str, Any] | None = None,
+    model_config_options: Mapping[str, Any] | None = None,
+    every_arm: bool = True,
+    max_arms: int = 1_000_000,
+) -> GeneratorSpec:
+    """Ax's modular BoTorch generator with `BanditModel` and `PolicyAcquisition`, for a node of a generation strategy.
+
+    Ax fits the kernel's hyper-parameters and the noise to the trials at every step.
+
+    Args:
+        policy: Name of a policy (`"gp_bucb"`; see `torchbandits policies`), a policy, or None for the default of
+            `PolicyAcquisition`. Ax can store a name, not a policy.
+        policy_options: Keyword options of a named policy. Kernel, noise and λ come from the model.
+        model_options: Keyword options of `BanditModel`, such as `dictionary="leverage"` or `kernel=`; a kernel can't be
+            stored, `model_config_options={"covar_module_class": …}` can.
+        model_config_options: Further arguments of Ax's `ModelConfig`.
+        every_arm: Where every parameter is discrete, score every combination, observed and pending ones included
+            (`ArmAcquisition`). False for Ax's own optimisers, which never evaluate a combination twice and search locally
+            above 10⁴ of them.
+        max_arms: Combinations above this are left to Ax's own optimisers.
+
+    Raises:
+        UnsupportedError: If Ax is not installed.
+        ArgumentError: If `policy_options` are given without the name of a policy.
+    """
+    require(
+        isinstance(policy, str) or not policy_options,
+        "policy_options belong to the name of a policy, such as policy='gp_bucb'; a policy itself has its options already.",
+    )
+    register_with_ax()
+    surrogate = _ax("ax.generators.torch.botorch_modular.surrogate")
+    config = surrogate.ModelConfig(
+        botorch_model_class=BanditModel, model_options=dict(model_options or {}), **(model_config_options or {})
+    )
+    acquisition_options: dict[str, Any] = {} if policy is None else {"policy": policy}
+    if policy_options:
+        acquisition_options["policy_options"] = dict(policy_options)
+    generator_kwargs: dict[str, Any] = {
+        "surrogate_spec": surrogate.SurrogateSpec(model_configs=[config]),
+        "botorch_acqf_class": PolicyAcquisition,
+        "botorch_acqf_options": acquisition_options,
+    }
+    if every_arm:
+        generator_kwargs["acquisition_class"] = _ax("torchbandits.botorch.ax_arms").ArmAcquisition
+        generator_kwargs["acquisition_options"] = {"max_arms": max_arms}
+    return _ax("ax.generation_strategy.generator_spec").GeneratorSpec(
+        _ax("ax.adapter.registry").Generators.BOTORCH_MODULAR, generator_kwargs=generator_kwargs
+    )
+
+
+def ax_generation_strategy(
+    policy: Policy | str | None = None, *, num_initial: int = 5, seed: int | None = None, **options: Any
+) -> GenerationStrategy:
+    """A generation strategy for Ax's `Client`: Sobol points, then `policy`.
+
+    Args:
+        policy: As in `ax_generator_spec`.
+        num_initial: Sobol trials; the policy starts when at least one of them has data.
+        seed: Of the Sobol points.
+        **options: The other arguments of `ax_generator_spec`.
+
+    Raises:
+        UnsupportedError: If Ax is not installed.
+        ArgumentError: If `num_initial` is below 1, which leaves Ax no data to fit.
+    """
+    require(num_initial >= 1, f"num_initial must be at least 1: Ax fits its model to data, got {num_initial}.")
+    spec = ax_generator_spec(policy, **options)
+    strategies, nodes = _ax("ax.generation_strategy.generation_strategy"), _ax("ax.generation_strategy.generation_node")
+    criteria = _ax("ax.generation_strategy.transition_criterion")
+    sobol = _ax("ax.generation_strategy.generator_spec").GeneratorSpec(
+        _ax("ax.adapter.registry").Generators.SOBOL, generator_kwargs={"seed": seed}
+    )
+    status = _ax("ax.core.trial_status").TrialStatus
+    shared = {"transition_to": "torchbandits", "use_all_trials_in_exp": True}
+    lost = [status.FAILED, status.ABANDONED]
+    enough = [
+        criteria.MinTrials(num_initial, not_in_statuses=lost, **shared),
+        criteria.MinTrials(1, count_only_trials_with_data=True, **shared),
+    ]
+    # The policy's node does not deduplicate: to pull an arm again is how a bandit learns a noisy reward.
+    return strategies.GenerationStrategy(
+        name="Sobol+torchbandits",
+        nodes=[
+            nodes.GenerationNode("Sobol", [sobol], transition_criteria=enough, should_deduplicate=True),
+            nodes.GenerationNode("torchbandits", [spec]),
+        ],
+    )
+
+
+def _ax(name: str) -> ModuleType:
+    """A module that needs Ax, imported when it is first needed."""
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "ax":
+            raise
+        raise UnsupportedError('this needs Ax: pip install "torchbandits[ax]".') from error

@@ -1,0 +1,70 @@
+"""Ax's acquisition wrapper, made a bandit's: every arm is scored, and an arm may be pulled again. Needs Ax."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from ax.core.search_space import SearchSpaceDigest
+from ax.exceptions.core import SearchSpaceExhausted
+from ax.generators.torch.botorch_modular.acquisition import Acquisition
+from ax.generators.utils import mk_discrete_choices
+from botorch.generation.sampling import SamplingStrategy
+from botorch.optim.parameter_constraints import evaluate_feasibility
+from torch import Tensor
+
+from torchbandits.botorch.arms import optimize_arms
+
+
+class ArmAcquisition(Acquisition):
+    """Where every parameter is discrete, the best of all combinations, observed and pending ones included.
+
+    Ax's own `Acquisition` drops every combination that was evaluated or is pending, so a noisy arm is never pulled twice, and
+    above 10⁴ combinations it searches locally. This one scores all of them with `optimize_arms`; a pick becomes pending for the
+    next one. Any other search space, and more than `max_arms` combinations (an entry of Ax's `acquisition_options`, 10⁶ by
+    default), is Ax's own affair.
+
+    Cost: one score an arm for each of the n picks; for `PolicyAcquisition` one for all of them.
+    """
+
+    def optimize(
+        self,
+        n: int,
+        search_space_digest: SearchSpaceDigest,
+        inequality_constraints: list[tuple[Tensor, Tensor, float]] | None = None,
+        equality_constraints: list[tuple[Tensor, Tensor, float]] | None = None,
+        fixed_features: dict[int, float] | None = None,
+        rounding_func: Callable[[Tensor], Tensor] | None = None,
+        optimizer_options: dict[str, Any] | None = None,
+        candidate_set: Tensor | None = None,
+        sampling_strategy: SamplingStrategy | None = None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """As Ax's `Acquisition.optimize`: candidates `n x d`, their values `n`, their weights `n` (all 1).
+
+        Raises:
+            SearchSpaceExhausted: If no combination satisfies the constraints.
+        """
+        choices = mk_discrete_choices(ssd=search_space_digest, fixed_features=fixed_features)
+        discrete = len(choices) == len(search_space_digest.feature_names)
+        asked = candidate_set is not None or sampling_strategy is not None  # for other candidates than the space's own
+        if asked or not discrete or math.prod(map(len, choices.values())) > self.options.get("max_arms", 1_000_000):
+            return super().optimize(
+                n,
+                search_space_digest,
+                inequality_constraints=inequality_constraints,
+                equality_constraints=equality_constraints,
+                fixed_features=fixed_features,
+                rounding_func=rounding_func,
+                optimizer_options=optimizer_options,
+                candidate_set=candidate_set,
+                sampling_strategy=sampling_strategy,
+            )
+        columns = [torch.tensor(choices[i], dtype=self.dtype, device=self.device) for i in range(len(choices))]
+        arms = torch.cartesian_prod(*columns).reshape(-1, len(columns))
+        arms = arms[evaluate_feasibility(arms.unsqueeze(-2), inequality_constraints, equality_constraints)]
+        if not len(arms):
+            raise SearchSpaceExhausted("no combination of the parameters' values satisfies the constraints.")
+        candidates, values, _ = optimize_arms(self.acqf, arms, n)
+        return candidates, values, torch.ones(n, dtype=self.dtype)

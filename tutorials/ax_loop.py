@@ -2,15 +2,15 @@
 
     python tutorials/ax_loop.py            needs pip install "torchbandits[ax]"
 
-Ax keeps the trials, the search space and the storage; the policy proposes. Two things to know of Ax itself:
+Ax keeps the trials, the search space and the storage; the policy proposes. Three things to know:
 
-- In a space of whole numbers and choices Ax's own optimisers never return to a combination that was tried or is under way. With
-  noise that is wrong: one lucky trial can't be checked. `ax_generation_strategy` scores every combination, tried or not, unless
-  told otherwise (`every_arm=False`). A node that deduplicates (`should_deduplicate=True`, as in the strategies that Ax chooses by
-  itself) would replace a second pull by a random point.
-- Above 10,000 combinations Ax searches locally. `ax_generation_strategy` scores all of them up to `max_arms` (10⁶). Ax builds
-  arms as products of parameters: for a list of arms (molecules, networks), and for anything beyond some 10⁴ arms or a few
-  hundred trials, `torchbandits.Bandit` with `ask` and `tell` is made, and far faster, since Ax fits its model anew at each step.
+- In a space of whole numbers and choices Ax's own optimisers never return to a combination that was tried or is under way
+  (`X_avoid`). With noise that is wrong: one lucky trial can't be checked. `ax_generation_strategy` scores every combination,
+  tried or not, unless told otherwise (`every_arm=False`). A node that deduplicates (`should_deduplicate=True`, as in the
+  strategies that Ax chooses by itself) would replace a second pull by a random point.
+- Above 10,000 combinations Ax searches locally. `ax_generation_strategy` scores all of them up to `max_arms` (10⁶).
+- Ax makes its arms as products of parameters and fits its model anew at every step. For a list of arms (molecules, networks),
+  and for more than some 10⁴ arms or a few hundred trials, use `torchbandits.Bandit` with `ask` and `tell` instead.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ def simulate(parameters: dict[str, float], generator: torch.Generator) -> float:
 
 
 def main(rounds: int) -> None:
+    """Run so many rounds of three trials, say what was found, stop, and go on from the file."""
     client = Client(random_seed=0)
     client.configure_experiment(
         name="turbine",

@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from torchbandits.botorch.acquisition import PolicyAcquisition
+from torchbandits.botorch.inputs import check_policy_options
 from torchbandits.botorch.model import BanditModel
 from torchbandits.errors import UnsupportedError, require
 from torchbandits.policies import Policy
@@ -39,6 +40,7 @@ def ax_generator_spec(
     policy: Policy | str | None = None,
     *,
     policy_options: Mapping[str, Any] | None = None,
+    beta: float | None = None,
     model_options: Mapping[str, Any] | None = None,
     model_config_options: Mapping[str, Any] | None = None,
     every_arm: bool = True,
@@ -49,9 +51,10 @@ def ax_generator_spec(
     Ax fits the kernel's hyper-parameters and the noise to the trials at every step.
 
     Args:
-        policy: Name of a policy (`"gp_bucb"`; see `torchbandits policies`), a policy, or None for the default of
-            `PolicyAcquisition`. Ax can store a name, not a policy.
-        policy_options: Keyword options of a named policy. Kernel, noise and λ come from the model.
+        policy: Name of a policy that scores points (`"gp_bucb"`; `torchbandits policies` lists all), which is made with the
+            kernel, noise and λ of the fitted model; GP-UCB by default. Or a policy, which Ax can't store.
+        policy_options: Keyword options of a named policy.
+        beta: Of BoTorch's μ + √β σ, for a named policy in place of its own width; 4 where no policy is named.
         model_options: Keyword options of `BanditModel`, such as `dictionary="leverage"` or `kernel=`; a kernel can't be
             stored, `model_config_options={"covar_module_class": …}` can.
         model_config_options: Further arguments of Ax's `ModelConfig`.
@@ -62,24 +65,19 @@ def ax_generator_spec(
 
     Raises:
         UnsupportedError: If Ax is not installed.
-        ArgumentError: If `policy_options` are given without the name of a policy.
+        ArgumentError: If the policy or one of its options is unknown, or options are given beside a policy.
     """
-    require(
-        isinstance(policy, str) or not policy_options,
-        "policy_options belong to the name of a policy, such as policy='gp_bucb'; a policy itself has its options already.",
-    )
+    acquisition = {"policy": policy, "policy_options": policy_options and dict(policy_options), "beta": beta}
+    check_policy_options(**acquisition)  # now, not when the first trials are over
     register_with_ax()
     surrogate = _ax("ax.generators.torch.botorch_modular.surrogate")
     config = surrogate.ModelConfig(
         botorch_model_class=BanditModel, model_options=dict(model_options or {}), **(model_config_options or {})
     )
-    acquisition_options: dict[str, Any] = {} if policy is None else {"policy": policy}
-    if policy_options:
-        acquisition_options["policy_options"] = dict(policy_options)
     generator_kwargs: dict[str, Any] = {
         "surrogate_spec": surrogate.SurrogateSpec(model_configs=[config]),
         "botorch_acqf_class": PolicyAcquisition,
-        "botorch_acqf_options": acquisition_options,
+        "botorch_acqf_options": {name: value for name, value in acquisition.items() if value is not None},
     }
     if every_arm:
         generator_kwargs["acquisition_class"] = _ax("torchbandits.botorch.ax_arms").ArmAcquisition

@@ -27,6 +27,7 @@ from ax.generators.torch.botorch_modular.kernels import ScaleMaternKernel
 from ax.generators.torch.botorch_modular.surrogate import ModelConfig, SurrogateSpec
 from ax.storage import botorch_modular_registry as registry
 
+import torchbandits as tb
 from torchbandits.botorch import BanditModel, PolicyAcquisition, ax_generation_strategy, ax_generator_spec, register_with_ax
 from torchbandits.botorch import ax as ours
 from torchbandits.errors import ArgumentError, UnsupportedError
@@ -118,8 +119,10 @@ def test_another_missing_module_is_not_blamed_on_ax(monkeypatch):
 
 
 def test_arguments_that_do_not_fit_are_refused():
-    with pytest.raises(ArgumentError, match="policy_options"):
-        ax_generator_spec(policy_options={"delta": 0.1})
+    made = tb.gp_ucb(gpytorch.kernels.RBFKernel())
+    for options in ({"policy_options": {"delta": 0.1}}, {"beta": 2.0}):
+        with pytest.raises(ArgumentError, match="policy_options and beta"):
+            ax_generator_spec(made, **options)
     with pytest.raises(ArgumentError, match="num_initial"):
         ax_generation_strategy(num_initial=0)
 
@@ -365,27 +368,26 @@ def test_metrics_that_are_only_tracked_are_left_out():
 
 
 @pytest.mark.parametrize(
-    ("strategy", "message"),
+    ("policy", "options", "message"),
     [
-        (lambda: ax_generation_strategy("gp_bucbb", seed=0), "gp_bucb"),
-        (lambda: ax_generation_strategy("uniform", seed=0), "score"),
-        (lambda: ax_generation_strategy("gp_bucb", policy_options={"detla": 0.1}, seed=0), "delta"),
+        ("gp_bucbb", {}, "Did you mean 'gp_bucb'"),
+        ("uniform", {}, "scores no points"),
+        ("gp_bucb", {"policy_options": {"detla": 0.1}}, "Did you mean 'delta'"),
+        ("gp_bucb", {"beta": -1.0}, "beta must be"),
     ],
-    ids=["no such policy", "a policy without scores", "no such option"],
 )
-def test_what_cannot_work_says_why(strategy, message):
-    client = client_on(BOX, strategy())
-    play(client, 5, bowl)
+def test_what_cannot_work_says_why_before_any_trial(policy, options, message):
     with pytest.raises((ArgumentError, UnsupportedError), match=message):
-        client.get_next_trials(max_trials=1)
+        ax_generation_strategy(policy, **options)
 
 
+@pytest.mark.usefixtures("annotations_not_enforced")
 def test_outcome_constraints_are_refused_not_ignored():
     client = client_on(BOX, ax_generation_strategy(seed=0), thresholds=["heat <= 1"])
     for _ in range(5):
         for index, parameters in client.get_next_trials(max_trials=1).items():
             client.complete_trial(index, raw_data={"loss": bowl(parameters), "heat": parameters["x"]})
-    with pytest.raises((ArgumentError, UnsupportedError), match="BanditModel"):
+    with pytest.raises((ArgumentError, UnsupportedError), match="outcome constraints"):
         client.get_next_trials(max_trials=1)
 
 

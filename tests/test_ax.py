@@ -10,7 +10,12 @@ from pathlib import Path
 import gpytorch
 import pytest
 import torch
+from botorch.cross_validation import efficient_loo_cv
+from botorch.exceptions import UnsupportedError as BoTorchUnsupportedError
 from botorch.models import ModelListGP
+from botorch.models.kernels import CategoricalKernel
+from botorch.models.transforms import Normalize
+from botorch.utils.datasets import SupervisedDataset
 
 pytest.importorskip("ax")
 
@@ -23,7 +28,6 @@ from ax.generation_strategy.generation_node import GenerationNode
 from ax.generation_strategy.generation_strategy import GenerationStrategy
 from ax.generation_strategy.generator_spec import GeneratorSpec
 from ax.generators.torch.botorch_modular import acquisition as ax_acquisition
-from ax.generators.torch.botorch_modular.kernels import ScaleMaternKernel
 from ax.generators.torch.botorch_modular.surrogate import ModelConfig, SurrogateSpec
 from ax.storage import botorch_modular_registry as registry
 
@@ -125,6 +129,52 @@ def test_arguments_that_do_not_fit_are_refused():
             ax_generator_spec(made, **options)
     with pytest.raises(ArgumentError, match="num_initial"):
         ax_generation_strategy(num_initial=0)
+
+
+# ---------------------------------------------------------------- what Ax and BoTorch read of the model
+
+
+def data(count: int = 12) -> tuple[torch.Tensor, torch.Tensor]:
+    points = torch.rand(count, 2, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    return points, torch.sin(3 * points[:, :1]) + points[:, 1:]
+
+
+def test_ax_finds_the_names_of_the_models_arguments():
+    names = inspect.getfullargspec(BanditModel).args
+    assert {"covar_module", "input_transform", "outcome_transform"} <= set(names)
+
+
+def test_a_kernel_may_go_by_either_name_and_not_by_both():
+    kernel = gpytorch.kernels.MaternKernel()
+    for name in ("kernel", "covar_module"):
+        assert isinstance(BanditModel(*data(), **{name: kernel}).covar_module, gpytorch.kernels.MaternKernel)
+    with pytest.raises(ArgumentError, match="two names of one thing"):
+        BanditModel(*data(), kernel=kernel, covar_module=kernel)
+
+
+def test_codes_of_categories_are_not_taken_for_numbers():
+    dataset = SupervisedDataset(*data(), feature_names=["a", "b"], outcome_names=["y"])
+    with pytest.raises(ArgumentError, match="categorical"):
+        BanditModel.construct_inputs(dataset, categorical_features=[1])
+    kernel = CategoricalKernel(active_dims=[1]) * gpytorch.kernels.RBFKernel(active_dims=[0])
+    options = BanditModel.construct_inputs(dataset, categorical_features=[1], kernel=kernel)
+    assert isinstance(BanditModel(**options).covar_module, gpytorch.kernels.ProductKernel)
+
+
+def test_botorchs_leave_one_out_formula_is_right_or_refused():
+    X, Y = data()
+    kernel = gpytorch.kernels.RBFKernel().double()
+    for shared in ({"noise_std": 0.1}, {"train_Yvar": torch.linspace(0.01, 0.1, len(X)).double().unsqueeze(-1)}):
+        found = efficient_loo_cv(BanditModel(X, Y, kernel=kernel, **shared), observation_noise=False).posterior
+        for i in range(len(X)):
+            keep = torch.arange(len(X)) != i
+            fold = {name: value if name == "noise_std" else value[keep] for name, value in shared.items()}
+            left = BanditModel(X[keep], Y[keep], kernel=kernel, **fold).posterior(X[i : i + 1])
+            torch.testing.assert_close(found.mean[i].flatten(), left.mean.flatten())
+            torch.testing.assert_close(found.variance[i].flatten(), left.variance.flatten())
+    for options in ({"input_transform": Normalize(2)}, {"dictionary": X[:4]}, {"regularization": 0.1}, {"prior_mean": "estimate"}):
+        with pytest.raises(BoTorchUnsupportedError, match="exact posterior"):
+            efficient_loo_cv(BanditModel(X, Y, **options))
 
 
 # ---------------------------------------------------------------- continuous spaces
@@ -268,7 +318,7 @@ def custom_strategy(**configuration) -> GenerationStrategy:
         {},
         {"model_options": {"dictionary": "leverage"}},
         {"model_options": {"kernel": gpytorch.kernels.MaternKernel(nu=1.5)}},
-        {"covar_module_class": ScaleMaternKernel, "covar_module_options": {"ard_num_dims": 2}},
+        {"covar_module_class": gpytorch.kernels.RBFKernel, "covar_module_options": {"ard_num_dims": 2}},
     ],
     ids=["defaults", "dictionary", "kernel", "covar_module_class"],
 )
@@ -284,8 +334,8 @@ def test_the_models_options_travel_through_axs_own_words(configuration):
         assert kernel.nu == 1.5
         assert kernel is not configuration["model_options"]["kernel"]  # the model's own copy
     if "covar_module_class" in configuration:
-        assert isinstance(kernel, ScaleMaternKernel)
-        assert kernel.base_kernel.ard_num_dims == 2
+        assert isinstance(kernel, gpytorch.kernels.RBFKernel)
+        assert kernel.ard_num_dims == 2
 
 
 def test_ax_fits_the_model(monkeypatch):
@@ -394,10 +444,15 @@ def test_outcome_constraints_are_refused_not_ignored():
 # ---------------------------------------------------------------- storage
 
 
-@pytest.mark.parametrize("policy", [None, "gp_bucb"])
-def test_saved_and_loaded_it_goes_on_alike(tmp_path, policy):
-    options = {"policy_options": {"delta": 0.01}} if policy else {}
-    client = client_on(GRID, ax_generation_strategy(policy, seed=0, model_options={"dictionary": "leverage"}, **options))
+@pytest.mark.parametrize(
+    ("policy", "configuration"),
+    [(None, {}), ("gp_bucb", {"covar_module_class": gpytorch.kernels.RBFKernel, "covar_module_options": {"ard_num_dims": 2}})],
+)
+def test_saved_and_loaded_it_goes_on_alike(tmp_path, policy, configuration):
+    options = {"model_options": {"dictionary": "leverage"}, "model_config_options": configuration}
+    if policy is not None:
+        options["policy_options"] = {"delta": 0.01}
+    client = client_on(GRID, ax_generation_strategy(policy, seed=0, **options))
     play(client, 4, bowl, together=2)
     client.get_next_trials(max_trials=1)  # saved with a trial pending
     client.save_to_json_file(str(tmp_path / "client.json"))

@@ -49,6 +49,7 @@ class BanditModel(Observed):
         generator: CPU generator, or one a batch row, of drawn dictionaries; copied, never advanced. Seed 0 by default.
         input_transform: As for any BoTorch model.
         outcome_transform: Alike; none by default.
+        covar_module: BoTorch's name for `kernel`.
 
     Raises:
         BotorchTensorDimensionError, InputDataError, UnsupportedError: BoTorch's own, for shapes, NaNs and several outcomes.
@@ -137,7 +138,15 @@ class BanditModel(Observed):
         return posterior if posterior_transform is None else posterior_transform(posterior=posterior, X=X)
 
     def forward(self, X: Tensor) -> MultivariateNormal:
-        """The prior at `... x n x d` points, in the space of the transformed outcomes."""
+        """The prior at `... x n x d` points, in the space of the transformed outcomes; in training mode it transforms the points.
+
+        Raises:
+            UnsupportedError: In evaluation mode, where this prior at `train_inputs` does not make the posterior: BoTorch's
+                leave-one-out formula (`efficient_loo_cv`) would be wrong. Ax then leaves out one fold after the other.
+        """
+        exact = not isinstance(self._dictionary, Tensor) and self._dictionary == "all" and self._share == 1
+        if not self.training and (not exact or self._estimates or hasattr(self, "input_transform")):
+            raise UnsupportedError("only the exact posterior without an input transform is that of this prior at train_inputs.")
         x = (self.transform_inputs(X) if self.training else X).double()
         return MultivariateNormal(self.mean_module(x), self.covar_module(x))
 

@@ -15,6 +15,7 @@ from botorch.models.model import FantasizeMixin
 from botorch.models.transforms.input import InputTransform
 from botorch.models.transforms.outcome import OutcomeTransform
 from botorch.models.utils.gpytorch_modules import get_covar_module_with_dim_scaled_prior
+from botorch.utils.datasets import SupervisedDataset
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood
 from torch import Tensor, nn
 
@@ -49,8 +50,7 @@ class Observed(GPyTorchModel, gpytorch.models.GP, FantasizeMixin, ABC):  # type:
         train_X: Tensor,
         train_Y: Tensor,
         train_Yvar: Tensor | None = None,
-        *,
-        kernel: gpytorch.kernels.Kernel | None = None,
+        kernel: gpytorch.kernels.Kernel | None = None,  # no keyword-only ones: Ax looks for names among the positional
         noise_std: float | None = None,
         regularization: float | None = None,
         dictionary: str | Tensor = "all",
@@ -59,6 +59,7 @@ class Observed(GPyTorchModel, gpytorch.models.GP, FantasizeMixin, ABC):  # type:
         generator: torch.Generator | Sequence[torch.Generator] | None = None,
         input_transform: InputTransform | None = None,
         outcome_transform: OutcomeTransform | None = None,
+        covar_module: gpytorch.kernels.Kernel | None = None,
     ) -> None:
         super().__init__()
         check_data(train_X, train_Y, train_Yvar)
@@ -80,6 +81,8 @@ class Observed(GPyTorchModel, gpytorch.models.GP, FantasizeMixin, ABC):  # type:
         lam = noise_std**2 if regularization is None else regularization
         require(math.isfinite(lam) and lam > 0, f"regularization (λ) must be finite and > 0, got {lam}.")
         d = train_X.shape[-1]
+        require(kernel is None or covar_module is None, "kernel and covar_module are two names of one thing: give one of them.")
+        kernel = covar_module if kernel is None else kernel
         kernel = get_covar_module_with_dim_scaled_prior(ard_num_dims=d) if kernel is None else kernel
         self.covar_module = copy.deepcopy(kernel).to(device=train_X.device, dtype=torch.float64)
         self.mean_module = gpytorch.means.ConstantMean().double()
@@ -100,6 +103,17 @@ class Observed(GPyTorchModel, gpytorch.models.GP, FantasizeMixin, ABC):  # type:
         self._posterior: Conditional | None = None
         self._table: Tabulated | None = None
         self.to(train_X.device).eval()
+
+    @classmethod
+    def construct_inputs(
+        cls, training_data: SupervisedDataset, categorical_features: Sequence[int] | None = None, **options: Any
+    ) -> dict[str, Any]:
+        """Arguments of the constructor from BoTorch's container of data, and options of one's own, as Ax asks for them."""
+        require(
+            not categorical_features or options.get("kernel") is not None,
+            "features are categorical, and the default kernel takes their codes for numbers: give a kernel= that compares them.",
+        )
+        return super().construct_inputs(training_data) | options
 
     @abstractmethod
     def condition_on_observations(self, X: Tensor, Y: Tensor, noise: Tensor | None = None, **kwargs: Any) -> Any:

@@ -21,7 +21,7 @@ from torchbandits.policies.kernel_checks import check_kernel
 from torchbandits.policies.learning import learn, learn_kernel
 from torchbandits.policies.picking import Picker, first_picks, marginals, on_offer, room_for, upper_bounds, with_first
 from torchbandits.posteriors import GaussianProcess
-from torchbandits.scores import UCB, PerCost, PosteriorDraw, Score
+from torchbandits.scores import UCB, PerCost, PosteriorDraw, Score, scores_of_points
 from torchbandits.starts import Start
 from torchbandits.types import Arms, Evidence, FitReport, Generators, Points, Pulls, Selection
 from torchbandits.widths import Width
@@ -196,9 +196,7 @@ class Composed(Policy):
         posterior = state.posterior(points)
         with torch.no_grad():
             width, incumbent = self.width(state), marginals(state)[0].amax(dim=-1)
-        tiny = torch.finfo(posterior.variance.dtype).tiny  # keeps the gradient of the root finite
-        score = self.score(posterior.mean, posterior.variance.clamp_min(tiny).sqrt(), width, incumbent)
-        return score + 0 * points.sum(dim=-1)  # a prior that is the same everywhere has a gradient too
+        return scores_of_points(self.score, points, posterior, width, incumbent)
 
     @torch.no_grad()
     def refit(self, state: State, *, noise: bool = False, rows: Tensor | None = None, **options: Any) -> FitReport:

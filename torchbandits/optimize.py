@@ -17,6 +17,7 @@ from torchbandits.errors import ArgumentError, NonFiniteError, NumericalError, S
 from torchbandits.types import Points
 
 _CHUNK = 1024  # points of a sweep that are scored at once
+_FLAT = 1e-14  # relative spread of scores that is rounding
 _PRECISION = 1e4  # L-BFGS-B stops at 2e-9 of the unit of the score: that is 2e-13 of its spread over the sweep
 
 
@@ -100,7 +101,8 @@ def optimize_continuous(
     first = values.argmax(dim=-1, keepdim=True)
     best, top = sweep.gather(-2, _at(first, d)), values.gather(-1, first)
     starts = sweep.gather(-2, _at(values.topk(min(num_restarts, values.shape[-1]), dim=-1).indices, d))
-    spread = (top - values.median(dim=-1, keepdim=True).values).clamp_min(torch.finfo(torch.float64).tiny)
+    spread = top - values.median(dim=-1, keepdim=True).values
+    spread = torch.where(spread > _FLAT * top.abs(), spread, 1.0)
     found, reached = _climb(score, starts, box, (top, spread), num_raw ** (1 / d), max_iterations)
     place = reached.argmax(dim=-1, keepdim=True)
     better = reached.gather(-1, place) > top
@@ -175,7 +177,14 @@ def _climb(
     options = {"maxiter": max_iterations, "max_optimization_problem_aggregation_size": 1}
     with torch.enable_grad(), warnings.catch_warnings(record=True) as caught:
         try:
-            found, _ = gen_candidates_scipy(initial, objective, 0.0, steps, options=options, fixed_features={d: number})
+            found, _ = gen_candidates_scipy(
+                initial,
+                objective,  # type: ignore[arg-type]  # it is only called
+                0.0,
+                steps,
+                options=options,
+                fixed_features={d: number},
+            )
         except OptimizationGradientError as error:
             raise NumericalError(f"the gradient of the score is NaN: {error}") from error
     for warning in caught:  # a line search that ends in rounding is no news: nothing is returned that is worse than a start

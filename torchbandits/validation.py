@@ -259,8 +259,8 @@ def check_state(state_dict: Any, own: dict[str, Any]) -> None:
     differ = sorted(saved.keys() ^ own.keys())
     require(not differ, f"the saved state is of another kind of policy: it differs in {', '.join(differ[:3])}.", StateError)
     shape, mine = (tuple(state["rows.row_of_arm"].shape) for state in (saved, own))
-    if "tree.division.box" in own:  # its arms are those that the run has found
-        boxes = saved["tree.division.box"], own["tree.division.box"]
+    if (name := "box.corners" if "box.corners" in own else "tree.division.box") in own:  # its arms are those found so far
+        boxes = saved[name], own[name]
         same = boxes[0].shape == boxes[1].shape and torch.equal(boxes[0].cpu(), boxes[1].cpu())
         require(same, f"the saved state is of the box {boxes[0].tolist()}, this bandit's is {boxes[1].tolist()}.", StateError)
         return

@@ -1,6 +1,6 @@
 """Posteriors: `Regression` is the engine (V, w in feature space), `GaussianProcess` an embedding with a regression,
-callable on any points, `SamplePaths` draws of it that are, `PartitionedProcess` one a cell of a cover of a `Domain`, `Statistics` the sums behind them, and
-`Sketch` what may stand for their second moments."""
+callable on any points, `SamplePaths` draws of it that are, `PartitionedProcess` one a cell of a cover of a `Domain`,
+`Statistics` the sums behind them, and `Sketch` what may stand for their second moments."""
 
 from torchbandits.posteriors.domain import Domain
 from torchbandits.posteriors.gaussian_process import GaussianProcess

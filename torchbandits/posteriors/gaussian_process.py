@@ -148,7 +148,7 @@ class GaussianProcess(nn.Module):
         """`forward` with the given pulls pending, in place of those that `set_pending_` declared."""
         x, fit = self.statistics.checked(points), self.fit()
         z = fit.embedding(x)
-        leverage = self._leverage(x, z)
+        leverage = self.leverage_of(x, z)
         if pending is not None:
             leverage = leverage - pending.directions(x, z).square().sum(dim=-2)
         mean, variance = self.reward_mean(fit.regression.mean(z)), self.regularization * leverage.clamp_min(0)
@@ -238,10 +238,10 @@ class GaussianProcess(nn.Module):
 
     def leverage(self, points: Points) -> Tensor:
         """Variance / λ at any points given the rewards told, `batch_shape x n`; pending pulls do not count."""
-        x = self.statistics.checked(points)
-        return self._leverage(x, self.fit().embedding(x))
+        return self.leverage_of(x := self.statistics.checked(points), self.fit().embedding(x))
 
-    def _leverage(self, x: Points, z: Rect) -> Tensor:
+    def leverage_of(self, x: Points, z: Rect) -> Tensor:
+        """`leverage` at points whose features are known."""
         residual = (self.fit().embedding.diagonal(x) - z.square().sum(dim=-2)).clamp_min(0)
         return residual / self.regularization + self.fit().regression.leverage(z)
 

@@ -37,7 +37,7 @@ class NumericalError(TorchBanditsError, ArithmeticError):
 
 
 class UnsupportedError(TorchBanditsError, NotImplementedError, BotorchUnsupportedError):
-    """A combination that has no meaning, such as the score of a policy that scores nothing. BoTorch's error of that name too."""
+    """A combination that has no meaning, such as the score of a policy that scores nothing. BoTorch's of that name, too."""
 
 
 class DiagnosticWarning(UserWarning):

@@ -23,7 +23,7 @@ class Width(ABC):
     def reads(self) -> frozenset[str]:
         """What it needs of the entries of `Progress` that are costlier, or not known everywhere: `"effective_dimension"` (NaN
         where no width reads it), `"batches"`, the batched log-determinants (not kept up where no width reads them), and
-        `"num_arms"` (which a model of data alone does not know)."""
+        `"num_arms"`, which a box and a model of data alone do not have."""
         return self._reads
 
     @abstractmethod

@@ -1,6 +1,23 @@
-"""The models and policies of this package in BoTorch: `BanditModel` is a BoTorch model over its posteriors."""
+"""The models and policies of this package in BoTorch and Ax.
 
+`BanditModel` is a BoTorch model over its posteriors, `PolicyAcquisition` the acquisition function of its policies, and
+`optimize_arms` finds the best of finitely many arms under any acquisition function. `ax_generation_strategy` is all that Ax
+needs. Importing this registers the input constructor that Ax looks for, and the sample paths of `PathwiseThompsonSampling`.
+"""
+
+from torchbandits.botorch import inputs, paths  # they register themselves
+from torchbandits.botorch.acquisition import PolicyAcquisition
+from torchbandits.botorch.arms import optimize_arms
 from torchbandits.botorch.ax import ax_generation_strategy, ax_generator_spec, register_with_ax
 from torchbandits.botorch.model import BanditModel
 
-__all__ = ["BanditModel", "ax_generation_strategy", "ax_generator_spec", "register_with_ax"]
+__all__ = [
+    "BanditModel",
+    "PolicyAcquisition",
+    "ax_generation_strategy",
+    "ax_generator_spec",
+    "inputs",
+    "optimize_arms",
+    "paths",
+    "register_with_ax",
+]

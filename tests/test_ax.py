@@ -172,7 +172,12 @@ def test_botorchs_leave_one_out_formula_is_right_or_refused():
             left = BanditModel(X[keep], Y[keep], kernel=kernel, **fold).posterior(X[i : i + 1])
             torch.testing.assert_close(found.mean[i].flatten(), left.mean.flatten())
             torch.testing.assert_close(found.variance[i].flatten(), left.variance.flatten())
-    for options in ({"input_transform": Normalize(2)}, {"dictionary": X[:4]}, {"regularization": 0.1}, {"prior_mean": "estimate"}):
+    for options in (
+        {"input_transform": Normalize(2)},
+        {"dictionary": X[:4]},
+        {"regularization": 0.1},
+        {"prior_mean": "estimate"},
+    ):
         with pytest.raises(BoTorchUnsupportedError, match="exact posterior"):
             efficient_loo_cv(BanditModel(X, Y, **options))
 
@@ -421,7 +426,7 @@ def test_metrics_that_are_only_tracked_are_left_out():
     ("policy", "options", "message"),
     [
         ("gp_bucbb", {}, "Did you mean 'gp_bucb'"),
-        ("uniform", {}, "scores no points"),
+        ("uniform", {}, "does not score points"),
         ("gp_bucb", {"policy_options": {"detla": 0.1}}, "Did you mean 'delta'"),
         ("gp_bucb", {"beta": -1.0}, "beta must be"),
     ],

@@ -26,6 +26,25 @@ def check_policy(policy: Any, model: Any) -> Composed:
         UnsupportedError: For a policy without scores at points.
     """
     require(isinstance(model, BanditModel), f"model must be a torchbandits.botorch.BanditModel, got {type(model).__name__}.")
+    policy = check_scores(policy)
+    _check_features(policy, model)
+    mine, theirs = kernel_form(policy.kernel), kernel_form(model.covar_module)
+    require(
+        mine == theirs,
+        f"the policy's kernel is {' of '.join(mine)}, the model's {' of '.join(theirs)}: make the policy with "
+        "model.covar_module. (Values of hyper-parameters may differ: the model's, which may be fitted, are used.)",
+    )
+    _check_regularization(policy, model)
+    return policy
+
+
+def check_scores(policy: Any) -> Composed:
+    """The policy, one that scores points by the posterior of one Gaussian process.
+
+    Raises:
+        ArgumentError: If it is no policy.
+        UnsupportedError: For a policy without scores at points.
+    """
     require(isinstance(policy, Policy), f"policy must be a torchbandits policy, got {type(policy).__name__}.")
     if not isinstance(policy, Composed):
         raise UnsupportedError(
@@ -38,14 +57,6 @@ def check_policy(policy: Any, model: Any) -> Composed:
         "or divide the acquisition values by costs yourself.",
         UnsupportedError,
     )
-    _check_features(policy, model)
-    mine, theirs = kernel_form(policy.kernel), kernel_form(model.covar_module)
-    require(
-        mine == theirs,
-        f"the policy's kernel is {' of '.join(mine)}, the model's {' of '.join(theirs)}: make the policy with "
-        "model.covar_module. (Values of hyper-parameters may differ: the model's, which may be fitted, are used.)",
-    )
-    _check_regularization(policy, model)
     return policy
 
 

@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from torchbandits.botorch.acquisition import PolicyAcquisition
-from torchbandits.botorch.inputs import check_policy_options
+from torchbandits.botorch.inputs import check_policy
 from torchbandits.botorch.model import BanditModel
 from torchbandits.errors import UnsupportedError, require
 from torchbandits.policies import Policy
@@ -67,9 +67,9 @@ def ax_generator_spec(
         UnsupportedError: If Ax is not installed.
         ArgumentError: If the policy or one of its options is unknown, or options are given beside a policy.
     """
-    acquisition = {"policy": policy, "policy_options": policy_options and dict(policy_options), "beta": beta}
-    check_policy_options(**acquisition)  # now, not when the first trials are over
+    check_policy(policy, policy_options, beta)  # now, not when the first trials are over
     register_with_ax()
+    acquisition = {"policy": policy, "policy_options": policy_options and dict(policy_options), "beta": beta}
     surrogate = _ax("ax.generators.torch.botorch_modular.surrogate")
     config = surrogate.ModelConfig(
         botorch_model_class=BanditModel, model_options=dict(model_options or {}), **(model_config_options or {})

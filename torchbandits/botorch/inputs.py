@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import inspect
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from botorch.acquisition.input_constructors import ACQF_INPUT_CONSTRUCTOR_REGISTRY, acqf_input_constructor
 from botorch.acquisition.objective import PosteriorTransform
+from gpytorch.kernels import Kernel, RBFKernel
 from torch import Tensor
 
 from torchbandits.botorch.acquisition import PolicyAcquisition
+from torchbandits.botorch.agreement import check_scores
 from torchbandits.botorch.model import BanditModel
 from torchbandits.errors import UnsupportedError, nearest, require
 from torchbandits.policies import Policy, registry
@@ -50,7 +53,7 @@ def construct_inputs(
 
     Raises:
         UnsupportedError: With outcome constraints.
-        ArgumentError: For an unknown policy, or options that belong to a policy that is named beside one that is given.
+        ArgumentError: For an unknown policy or option, or options beside a policy that is given.
     """
     require(
         constraints is None and constraints_tuple is None,
@@ -58,18 +61,10 @@ def construct_inputs(
         "BanditModel.",
         UnsupportedError,
     )
-    if isinstance(policy, Policy):
-        require(
-            policy_options is None and beta is None,
-            "policy_options and beta belong to a policy that is named: the policy given has its own.",
-        )
-    else:
-        if policy is None and policy_options is None and beta is None:
-            beta = _BETA
-        policy = _named_policy(model, "gp_ucb" if policy is None else policy, dict(policy_options or {}), beta)
+    own = {"noise_std": float(model.noise_std), "regularization": float(model.regularization)}
     return {
         "model": model,
-        "policy": policy,
+        "policy": _made(policy, policy_options, beta, model.covar_module, own),
         "X_pending": X_pending,
         "posterior_transform": posterior_transform,
         "num_arms": num_arms,
@@ -77,19 +72,45 @@ def construct_inputs(
     }
 
 
-def _named_policy(model: BanditModel, name: str, options: dict[str, Any], beta: float | None) -> Policy:
-    """The policy of that name with the model's kernel, noise and λ."""
+def check_policy(policy: Policy | str | None, policy_options: Mapping[str, Any] | None, beta: float | None) -> None:
+    """Refuse, before there is a model, what `construct_inputs` would refuse of these arguments of its own.
+
+    Raises:
+        ArgumentError: For an unknown policy, or options that are unknown, out of range, or beside a policy that is given.
+        UnsupportedError: For a policy that does not score points.
+    """
+    check_scores(_made(policy, policy_options, beta, RBFKernel(), {}))
+
+
+def _made(
+    policy: Policy | str | None,
+    policy_options: Mapping[str, Any] | None,
+    beta: float | None,
+    kernel: Kernel,
+    own: dict[str, Any],
+) -> Policy:
+    """The policy given, or the one of that name with this kernel and what it takes of the model's own numbers."""
+    if isinstance(policy, Policy):
+        require(
+            policy_options is None and beta is None,
+            "policy_options and beta belong to a policy that is named: the policy given has its own.",
+        )
+        return policy
+    if policy is None and policy_options is None and beta is None:
+        beta = _BETA
+    name, options = policy or "gp_ucb", dict(policy_options or {})
     require(name in registry, f"unknown policy {name!r}; known: {', '.join(sorted(registry))}.{nearest(name, registry)}")
-    factory = registry[name]
-    takes = inspect.signature(factory).parameters
-    own: dict[str, Any] = {"noise_std": float(model.noise_std), "regularization": float(model.regularization)}
+    takes = inspect.signature(registry[name]).parameters
+    for option in options:
+        known = f"known: {', '.join(takes)}.{nearest(option, takes)}"
+        require(option in takes and option != "kernel", f"{name} takes no option {option!r} here; {known}")
     if beta is not None:
         require(math.isfinite(beta) and beta >= 0, f"beta must be finite and ≥ 0, got {beta}.")
         require("width" not in options, "give either beta or policy_options['width'], and not both.")
         require("width" in takes, f"{name} has no width: leave beta out.")
-        own["width"] = Constant(math.sqrt(beta))
-    kernel = (model.covar_module,) if "kernel" in takes else ()
-    return factory(*kernel, **({k: v for k, v in own.items() if k in takes} | options))
+        own = own | {"width": Constant(math.sqrt(beta))}
+    own = {option: value for option, value in own.items() if option in takes} | options
+    return registry[name](*((kernel,) if "kernel" in takes else ()), **own)
 
 
 ACQF_INPUT_CONSTRUCTOR_REGISTRY.pop(PolicyAcquisition, None)  # a module may be loaded again

@@ -138,7 +138,7 @@ class BanditModel(Observed):
         return posterior if posterior_transform is None else posterior_transform(posterior=posterior, X=X)
 
     def forward(self, X: Tensor) -> MultivariateNormal:
-        """The prior at `... x n x d` points, in the space of the transformed outcomes; in training mode it transforms the points.
+        """The prior at `... x n x d` points (transformed ones, but in training mode), with the outcomes transformed.
 
         Raises:
             UnsupportedError: In evaluation mode, where this prior at `train_inputs` does not make the posterior: BoTorch's

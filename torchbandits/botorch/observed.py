@@ -111,7 +111,7 @@ class Observed(GPyTorchModel, gpytorch.models.GP, FantasizeMixin, ABC):  # type:
         """Arguments of the constructor from BoTorch's container of data, and options of one's own, as Ax asks for them."""
         require(
             not categorical_features or options.get("kernel") is not None,
-            "features are categorical, and the default kernel takes their codes for numbers: give a kernel= that compares them.",
+            "features are categorical, and the default kernel takes their codes for numbers: give a kernel that compares them.",
         )
         return super().construct_inputs(training_data) | options
 

@@ -151,6 +151,11 @@ class Observed(GPyTorchModel, gpytorch.models.GP, FantasizeMixin, ABC):  # type:
         return self._path is not None
 
     @property
+    def hallucinates(self) -> bool:
+        """Whether variances are those of points whose rewards are not known."""
+        return bool(self._pending)
+
+    @property
     def finite(self) -> FiniteEmbedding | None:
         """Features that stand for the kernel, lent by a bandit; None for the kernel itself."""
         return self._finite[0]

@@ -26,7 +26,7 @@ def model_of_run(policy: Policy, state: State) -> BanditModel:
     Raises:
         UnsupportedError: For a state without one Gaussian process for all arms.
 
-    Cost: O(u (d + log u)); the factors are made when first needed.
+    Cost: as for a posterior from data, O(u³) for an exact one; a sweep over the arms when they are first scored.
     """
     process = state.process
     if not isinstance(process, GaussianProcess):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from botorch.exceptions import BotorchTensorDimensionError, UnsupportedError
 from botorch.models.utils.assorted import fantasize as fantasizing
 from botorch.posteriors import GPyTorchPosterior
+from botorch.utils.datasets import SupervisedDataset
 from gpytorch.distributions import MultivariateNormal
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
 from linear_operator import to_linear_operator
@@ -20,6 +22,7 @@ from torchbandits.botorch.fit import fit_
 from torchbandits.botorch.observed import Observed
 from torchbandits.botorch.progress import Path
 from torchbandits.botorch.table import Tabulated
+from torchbandits.errors import require
 from torchbandits.posteriors import GaussianProcess
 from torchbandits.types import Marginals
 
@@ -92,6 +95,17 @@ class BanditModel(Observed):
             rows, mask = process.dictionary_rows()
             model._dictionary = model._drawn = statistics.at(torch.where(mask, rows, rows[..., :1]))
         return model
+
+    @classmethod
+    def construct_inputs(
+        cls, training_data: SupervisedDataset, categorical_features: Sequence[int] | None = None, **options: Any
+    ) -> dict[str, Any]:
+        """Arguments of the constructor from BoTorch's container of data, and options of one's own, as Ax asks for them."""
+        require(
+            not categorical_features or options.get("kernel") is not None,
+            "features are categorical, and the default kernel takes their codes for numbers: give a kernel that compares them.",
+        )
+        return super().construct_inputs(training_data) | options
 
     def posterior(  # type: ignore[override]
         self,

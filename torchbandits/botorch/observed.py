@@ -15,7 +15,6 @@ from botorch.models.model import FantasizeMixin
 from botorch.models.transforms.input import InputTransform
 from botorch.models.transforms.outcome import OutcomeTransform
 from botorch.models.utils.gpytorch_modules import get_covar_module_with_dim_scaled_prior
-from botorch.utils.datasets import SupervisedDataset
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood
 from torch import Tensor, nn
 
@@ -105,17 +104,6 @@ class Observed(GPyTorchModel, gpytorch.models.GP, FantasizeMixin, ABC):  # type:
         self._table: Tabulated | None = None
         self._arms: Tensor | None = None  # of a bandit with batch rows, which are not tabulated
         self.to(train_X.device).eval()
-
-    @classmethod
-    def construct_inputs(
-        cls, training_data: SupervisedDataset, categorical_features: Sequence[int] | None = None, **options: Any
-    ) -> dict[str, Any]:
-        """Arguments of the constructor from BoTorch's container of data, and options of one's own, as Ax asks for them."""
-        require(
-            not categorical_features or options.get("kernel") is not None,
-            "features are categorical, and the default kernel takes their codes for numbers: give a kernel that compares them.",
-        )
-        return super().construct_inputs(training_data) | options
 
     @abstractmethod
     def condition_on_observations(self, X: Tensor, Y: Tensor, noise: Tensor | None = None, **kwargs: Any) -> Any:

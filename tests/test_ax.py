@@ -291,6 +291,16 @@ def test_parameter_constraints_hold_on_a_grid():
     assert {"a": 3, "b": 0} in played
 
 
+def test_fixed_parameters_stay_fixed_on_a_grid():
+    client = client_on(GRID, ax_generation_strategy(seed=0))
+    play(client, 5, bowl)
+    [picked] = client.get_next_trials(max_trials=1, fixed_parameters={"x": 7}).values()
+    assert picked["x"] == 7
+    acquisition = adapter_of(client).generator._acquisition.acqf
+    values = [acquisition(torch.tensor([[[7.0, y]]], dtype=torch.float64)) for y in (0.0, 0.5, 1.0, 2.0)]
+    assert picked["y"] == [0.0, 0.5, 1.0, 2.0][int(torch.cat(values).argmax())]
+
+
 def test_mixed_spaces_and_unordered_choices():
     mixed = [BOX[0], ChoiceParameterConfig("kind", ["low", "middle", "high"], "str", is_ordered=False)]
     client = client_on(mixed, ax_generation_strategy("gp_bucb", seed=0))
@@ -371,6 +381,21 @@ def test_cross_validation_loads_the_whole_models_parameters_into_folds(options):
     assert len(results) == len(adapter.get_training_data().arm_data)
     assert (spread > 0).all()
     assert torch.corrcoef(torch.stack([observed, predicted]))[0, 1] > 0.9
+
+
+def test_ax_chooses_between_models_by_cross_validation():
+    register_with_ax()
+    configs = [
+        ModelConfig(botorch_model_class=BanditModel, model_options={"kernel": kernel}, name=name)
+        for name, kernel in (("smooth", None), ("rough", gpytorch.kernels.MaternKernel(nu=0.5)))
+    ]
+    kwargs = {"surrogate_spec": SurrogateSpec(model_configs=configs), "botorch_acqf_class": PolicyAcquisition}
+    node = GenerationNode("torchbandits", [GeneratorSpec(Generators.BOTORCH_MODULAR, generator_kwargs=kwargs)])
+    client = client_on(BOX, GenerationStrategy(name="choose", nodes=[ax_generation_strategy(seed=0)._nodes[0], node]))
+    attach(client, 14, bowl)
+    surrogate = surrogate_of(client)
+    assert set(surrogate._model_name_to_eval["loss"]) == {"smooth", "rough"}
+    assert surrogate.metric_to_best_model_config["loss"].name == "smooth"
 
 
 def test_predictions_are_in_the_metrics_units_at_told_and_at_new_points():

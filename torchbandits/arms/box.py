@@ -42,6 +42,12 @@ class Box(nn.Module):
         if posterior is not None:
             self.renew_()
 
+    @staticmethod
+    def centre(corners: Tensor, batch_shape: torch.Size) -> ArmRows:
+        """Growing arms, the first of which is the centre."""
+        centre = torch.lerp(corners[..., :1, :], corners[..., 1:, :], 0.5)
+        return ArmRows(centre.expand(*batch_shape, -1, -1).clone(), batch_shape, growing=True)
+
     @property
     def rows(self) -> ArmRows:
         """The points found, and their rows."""

@@ -87,6 +87,27 @@ def test_never_worse_than_the_sweep_and_exactly_in_the_box():
     assert torch.equal(x, torch.lerp(low, high, 0.5)), "the centre where no point is given"
 
 
+def test_points_that_are_padding_are_no_points():
+    score, points = surface(2, 2, rbf(0.1))
+    padded = torch.cat([points, torch.full((30, 2), math.nan, dtype=torch.float64)])
+    one, other = (optimize_continuous(score, unit(2), points=p, generator=generator(0)) for p in (points, padded))
+    torch.testing.assert_close(one, other, rtol=0, atol=1e-9)
+
+
+def test_near_equal_maxima_are_all_looked_at():
+    """Sixteen bumps, one of them higher by little: the highest points of the sweep are mostly around others."""
+    centres = torch.cartesian_prod(*[torch.linspace(0.1, 0.9, 4, dtype=torch.float64)] * 2)
+    for best in range(16):
+        height = 1 + 1e-4 * torch.eye(16, dtype=torch.float64)[best]
+
+        def score(points: Tensor, h: Tensor = height) -> Tensor:
+            return (h * torch.exp(-200 * (points.unsqueeze(-2) - centres).square().sum(dim=-1))).amax(dim=-1)
+
+        x, value = optimize_continuous(score, unit(2), num_restarts=16)
+        assert float(value) == pytest.approx(1.0001, abs=1e-9)
+        torch.testing.assert_close(x, centres[best], rtol=0, atol=1e-5)
+
+
 def test_a_feature_with_equal_bounds_is_held():
     box = torch.tensor([[0.0, 0.3, 0.0], [1.0, 0.3, 1.0]], dtype=torch.float64)
     peak = torch.tensor([0.2, 0.9, 0.7], dtype=torch.float64)
@@ -211,7 +232,7 @@ def test_other_bad_input():
     with pytest.raises(errors.ShapeError, match="points"):
         optimize_continuous(score, BOX, points=torch.zeros(4, 3))
     with pytest.raises(errors.NonFiniteError, match="points"):
-        optimize_continuous(score, BOX, points=torch.full((4, 2), math.nan))
+        optimize_continuous(score, BOX, points=torch.full((4, 2), math.inf))
     with pytest.raises(errors.ShapeError, match="score"):
         optimize_continuous(lambda p: p, BOX)
     with pytest.raises(errors.NumericalError, match="NaN"):

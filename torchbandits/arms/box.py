@@ -82,6 +82,21 @@ class Box(nn.Module):
             first = torch.cat([torch.full_like(highest[..., :1], -1), highest[..., :-1]], dim=-1) < index
             self.rows.grow_(points, new & first)
 
+    def found_(self, points: Points) -> Picks:
+        """The arms that points from elsewhere are, `batch_shape x p`, found where they were not.
+
+        Raises:
+            ArgumentError: If one of them is not in the box.
+        """
+        inside = (points >= self.corners[..., :1, :]) & (points <= self.corners[..., 1:, :])
+        require(
+            bool(inside.all()),
+            f"a point is outside the box {self.corners.tolist()}: {points[~inside.all(dim=-1)][0].tolist()}.",
+        )
+        index = self.places(points, torch.ones_like(points[..., 0], dtype=torch.bool))
+        self.find_(points, index)
+        return index
+
     @staticmethod
     def _found(rows: ArmRows) -> Tensor:
         """How many arms each batch row has, `batch_shape`: the others are copies of arm 0."""

@@ -109,12 +109,12 @@ class Oracle:
 # ------------------------------------------------------------------------- picks against oracles
 
 
-@pytest.mark.parametrize("kernel", ["rbf", "matern52", "matern12", "scaled"])
+@pytest.mark.parametrize("kernel", ["scaled", "matern12"])
 def test_each_pick_has_the_highest_score_of_a_dense_oracle(kernel: str):
     theirs, ours = kernel_pair(kernel, 0.3)
     bandit, oracle = tb.Bandit(tb.gp_ucb(theirs, **WIDE), bounds=BOX, generator=generator(0)), Oracle(ours)
     grid, none = grid_of(BOX, 101).numpy(), np.zeros((0, 2))
-    for step in range(18):
+    for step in range(12):
         selection = bandit.ask()
         x = selection.points
         assert bool(((x >= BOX[0]) & (x <= BOX[1])).all())

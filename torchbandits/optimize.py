@@ -17,6 +17,7 @@ from torchbandits.errors import ArgumentError, NonFiniteError, NumericalError, S
 from torchbandits.types import Points
 
 _CHUNK = 1024  # points of a sweep that are scored at once
+_RIM = 0.02  # of the side of a box: by so much the Sobol points reach out of it, and are put back on its face
 _FLAT = 1e-14  # relative spread of scores that is rounding
 _PRECISION = 1e4  # L-BFGS-B stops at 2e-9 of the unit of the score: that is 2e-13 of its spread over the sweep
 
@@ -49,7 +50,7 @@ def optimize_continuous(
     *,
     points: Points | None = None,
     generator: torch.Generator | Sequence[torch.Generator] | None = None,
-    num_restarts: int = 8,
+    num_restarts: int = 16,
     num_raw: int = 1024,
     max_iterations: int = 100,
 ) -> tuple[Tensor, Tensor]:
@@ -65,7 +66,7 @@ def optimize_continuous(
         score: From points `batch_shape x n x d` (float64) to scores `batch_shape x n`; differentiable, finite, and a function
             of each point alone.
         bounds: `2 x d` or `batch_shape x 2 x d`, lower corner first. A feature whose bounds are equal is held.
-        points: `batch_shape x p x d`, points worth a look, such as those evaluated before; clamped into the box; NaN where a row
+        points: `batch_shape x p x d`, points worth a look, such as those evaluated; clamped into the box; NaN where a row
             has fewer.
         generator: One CPU generator, or a list of one a batch row in row-major order; each gives one number, the seed of the
             row's Sobol points. Seed 0 by default.
@@ -124,9 +125,10 @@ def _generators(generator: torch.Generator | Sequence[torch.Generator] | None, r
 
 
 def _sobol(size: int, dim: int, generator: torch.Generator) -> Tensor:
-    """Scrambled Sobol points of the unit cube, `size x dim`."""
+    """Scrambled Sobol points of the unit cube, `size x dim`; those next to a face are on it, where variances are largest."""
     seed = int(torch.randint(2**31, (), generator=generator))
-    return SobolEngine(dim, scramble=True, seed=seed).draw(size, dtype=torch.float64)
+    unit = SobolEngine(dim, scramble=True, seed=seed).draw(size, dtype=torch.float64)
+    return torch.lerp(torch.tensor(-_RIM, dtype=torch.float64), torch.tensor(1 + _RIM, dtype=torch.float64), unit).clamp_(0, 1)
 
 
 @torch.no_grad()

@@ -10,7 +10,7 @@ from torchbandits.arms.directions import Leaders
 from torchbandits.arms.duplicates import first_occurrence
 from torchbandits.arms.rows import ArmRows
 from torchbandits.embeddings import Spectrum, kernel_diagonal
-from torchbandits.errors import NumericalError, require
+from torchbandits.errors import ArgumentError, NumericalError, require
 from torchbandits.posteriors import Conditioning, GaussianProcess
 from torchbandits.types import PickMask, Picks, Points
 
@@ -88,11 +88,9 @@ class Box(nn.Module):
         Raises:
             ArgumentError: If one of them is not in the box.
         """
-        inside = (points >= self.corners[..., :1, :]) & (points <= self.corners[..., 1:, :])
-        require(
-            bool(inside.all()),
-            f"a point is outside the box {self.corners.tolist()}: {points[~inside.all(dim=-1)][0].tolist()}.",
-        )
+        inside = ((points >= self.corners[..., :1, :]) & (points <= self.corners[..., 1:, :])).all(dim=-1)
+        if not bool(inside.all()):
+            raise ArgumentError(f"the point {points[~inside][0].tolist()} is outside the box {self.corners.tolist()}.")
         index = self.places(points, torch.ones_like(points[..., 0], dtype=torch.bool))
         self.find_(points, index)
         return index

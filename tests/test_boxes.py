@@ -374,13 +374,14 @@ def test_rows_of_a_batch_are_singles(name: str):
 
 @pytest.mark.parametrize("name", ["gp_ucb", "ei", "gp_bucb", "bkb", "ts", "uniform"])
 def test_what_is_in_other_rows_does_not_matter(name: str):
-    """Bit for bit, whatever the others were told and whichever generators they have."""
+    """Whatever they were told, with any generators. Rounding may differ: a kernel takes pairs of points that nearly coincide in
+    any row by differences in all of them."""
     rows = [bandit_of(name, generator=[generator(4), generator(seed)]) for seed in (5, 6)]
     for step in range(5):
         selections = [bandit.ask(limit=2) for bandit in rows]
         width = min(len(s) for s in selections)
         own = [s.points[0, :width][s.mask[0, :width]] for s in selections]
-        assert torch.equal(own[0], own[1])
+        torch.testing.assert_close(own[0], own[1], rtol=0, atol=1e-5)
         for shift, (bandit, selection) in enumerate(zip(rows, selections, strict=True)):
             rewards = f(selection.points)
             rewards[1] += shift * (step + 1) * torch.cos(9 * selection.points[1, :, 0])

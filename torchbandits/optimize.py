@@ -59,8 +59,8 @@ def optimize_continuous(
     The sweep holds the given points, the centre of the box and scrambled Sobol points. L-BFGS-B climbs from the highest of
     those that beat their 2d nearest neighbours, so that it looks at maxima that are nearly as high. Each restart of each batch
     row is a problem of its own, with a line search of its own (BoTorch's batched L-BFGS-B), and the score is always asked for
-    all restarts of all rows, so that a row's result depends on no other row. Among equal scores the first of the sweep wins: a
-    constant score gives the first point, or the centre.
+    all restarts of all rows, so that a row's result depends on the others by no more than its scores do. Among equal scores
+    the first of the sweep wins: a constant score gives the first point, or the centre.
 
     Args:
         score: From points `batch_shape x n x d` (float64) to scores `batch_shape x n`; differentiable, finite, and a function

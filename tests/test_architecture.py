@@ -20,8 +20,9 @@ FILES = sorted(p for p in PACKAGE.rglob("*.py"))
 # Ground floor first, as in the architecture sheet: a file imports only from rooms above its own, or from its own room.
 ROOMS = [
     "errors", "types", "linalg", "embeddings", "posteriors", "environments", "arms",
-    "widths", "memory", "batching", "scores", "starts", "fitting", "policies",  # a policy starts, and fits its kernel
-    "columns", "history", "journal", "optimize", "botorch",  # a bandit hands out its model
+    "widths", "memory", "batching", "scores", "starts", "fitting", "optimize",
+    "policies",  # a policy starts, fits its kernel, and searches a box
+    "columns", "history", "journal", "botorch",  # a bandit hands out its model
     "selections", "validation", "reporting", "learned", "bandit", "contexts", "contextual", "running", "diagnostics",
     "experiments", "cli", "testing", "__init__", "__main__",
 ]  # fmt: skip

@@ -14,6 +14,8 @@ from torchbandits.types import Arms, Evidence, FitReport, Points, Pulls, Selecti
 
 __all__ = ["Policy", "State"]
 
+FROM_BOX = "a box finds its points by itself: make a new Bandit on the arms, and observe() what was learned."
+
 
 class Policy(ABC):
     """Chooses arms. Frozen: all that learns is in the `State`."""
@@ -37,7 +39,7 @@ class Policy(ABC):
         raise UnsupportedError(
             "this policy chooses among given arms: pass arms= instead of bounds=, such as points that fill the box, "
             "bounds[0] + (bounds[1] - bounds[0]) * torch.quasirandom.SobolEngine(d, scramble=True, seed=0).draw(10_000); "
-            "ada_bkb takes a box."
+            "a box is for ada_bkb, uniform and the policies of one Gaussian process (gp_ucb, batch_bkb, thompson_sampling …)."
         )
 
     @abstractmethod

@@ -22,7 +22,8 @@ class Width(ABC):
     @property
     def reads(self) -> frozenset[str]:
         """What it needs of the costlier entries of `Progress`: `"effective_dimension"` (NaN where no width reads it) and
-        `"batches"`, the batched log-determinants (not kept up where no width reads them)."""
+        `"batches"`, the batched log-determinants (not kept up where no width reads them); and `"num_arms"`, which a box does
+        not have."""
         return self._reads
 
     @abstractmethod

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -91,17 +92,18 @@ class PolicyAcquisition(AcquisitionFunction):
 
     @t_batch_mode_transform(expected_q=1)  # type: ignore[arg-type]
     def forward(self, X: Tensor) -> Tensor:
-        """Scores of points, `b x 1 x d` to `b`; differentiable, in the dtype of `X`.
+        """Scores of points, `b x 1 x d` to `b`, float64; differentiable.
 
         Of a model with a batch shape, `... x batch_shape x 1 x d` to `... x batch_shape`. Cost O(b m (m + d)).
         """
-        points, back = _rows_first(X.squeeze(-2).double(), self.model.batch_shape)
+        X = X.double() if self.model.arms is None else X  # arms that are tabulated are known by their place in memory
+        points, back = _rows_first(X.squeeze(-2), self.model.batch_shape)
         if isinstance(self.policy.score, Score):
             marginals = self._transformed(self._stack[-1][1].marginals(points))
             values = scores_of_points(self.policy.score, points, marginals, self.width, self.incumbent)
         else:
-            values = self._draw(points)
-        return back(values).to(X.dtype)
+            values = self._draw(points.double())
+        return back(values)
 
     def set_X_pending(self, X_pending: Tensor | None = None) -> None:
         """Declare the points under evaluation, `p x d` or `batch_shape x p x d`, in place of those before; None for none.
@@ -121,6 +123,28 @@ class PolicyAcquisition(AcquisitionFunction):
                     stack.append((points.clone(), self._hallucinated(model, new)))
         super().set_X_pending(X_pending)
         self._stack = stack
+
+    @property
+    @torch.no_grad()
+    def batch_ended(self) -> Tensor:
+        """Whether the policy's batch rule ends the batch of the points that are pending, `batch_shape` booleans. Cost O(p m²).
+
+        A loop that picks until then builds the batch of `Bandit.ask` (of one batch row).
+
+        Raises:
+            UnsupportedError: For rules that look at all arms: local, exact ratio, and at most so many pulls of one arm.
+        """
+        rule, model = self.policy.batch_rule, self.model
+        rule.check_box()
+        spent = torch.zeros(model.batch_shape, dtype=torch.float64, device=self.width.device)
+        known = self._stack[-1][0]
+        if known is None or rule.budget is None:
+            return spent > 0
+        for x in known.split(1, dim=-2) if math.isfinite(rule.budget) else ():
+            start, now = (m.marginals(x).variance.squeeze(-1).double() / m.regularization for m in (self.model, model))
+            spent, model = spent + rule.spends(start, now), model.hallucinate(x)
+        most = rule.max_batch_size
+        return (spent > rule.budget) | (most is not None and known.shape[-2] >= most)
 
     @property
     def lazy(self) -> bool:

@@ -25,7 +25,7 @@ from torch import Tensor
 import torchbandits as tb
 import torchbandits.botorch.inputs
 from torchbandits.botorch import BanditModel, PolicyAcquisition
-from torchbandits.errors import ArgumentError, NumericalError, ShapeError, UnsupportedError
+from torchbandits.errors import ArgumentError, NonFiniteError, NumericalError, ShapeError, UnsupportedError
 from torchbandits.policies import Composed, registry
 from torchbandits.scores import PosteriorDraw
 
@@ -340,6 +340,8 @@ def test_pending_points_that_fail_change_nothing(monkeypatch):
             acqf.set_X_pending(points(4, seed=5))
     with pytest.raises(ShapeError, match="p x 2"):
         acqf.set_X_pending(points(2, d=3))
+    with pytest.raises(NonFiniteError, match="NaN"):
+        acqf.set_X_pending(torch.full((1, 2), torch.nan, dtype=torch.float64))
     assert acqf.X_pending is pending
     assert torch.equal(acqf(x), before)
 

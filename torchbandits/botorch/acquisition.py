@@ -14,7 +14,7 @@ from torch import Tensor
 
 from torchbandits.botorch.agreement import check_policy, check_transforms
 from torchbandits.botorch.model import BanditModel
-from torchbandits.errors import ArgumentError, ShapeError, require
+from torchbandits.errors import ArgumentError, NonFiniteError, ShapeError, require
 from torchbandits.policies import Policy
 from torchbandits.posteriors import SamplePaths
 from torchbandits.scores import PosteriorDraw, Score, scores_of_points
@@ -46,8 +46,9 @@ class PolicyAcquisition(AcquisitionFunction):
         X_pending: `p x d` or `batch_shape x p x d`, points under evaluation.
         posterior_transform: A `ScalarizedPosteriorTransform` (of one weight); −1 minimises.
         num_arms: A, for widths that count the arms; those of a tabulated model by default.
-        generator: One CPU `torch.Generator`, or a list of one a batch row of the model, for policies that draw. By default
-            seeded with the number of observations: steps of a loop differ, and are the same when run again.
+        generator: One CPU `torch.Generator`, or a list of one a batch row of the model, for policies that draw; held, and
+            advanced by draws. By default seeded with the number of observations: steps of a loop differ, and are the same when
+            run again.
 
     Buffers: `width` and `incumbent` (the highest posterior mean over the model's tabulated arms, or else over its observations,
     transformed; what EI and PI improve on), both of the model's batch shape, float64. They are those of the model as it was
@@ -115,6 +116,7 @@ class PolicyAcquisition(AcquisitionFunction):
             d, shape = self.model.train_inputs[0].shape[-1], tuple(X_pending.shape)
             require(len(shape) >= 2 and shape[-1] == d, f"X_pending must be ... x p x {d}, got {shape}.", ShapeError)
             points = X_pending.detach().double()
+            require(bool(torch.isfinite(points).all()), "X_pending has a NaN or infinite feature.", NonFiniteError)
             stack = [entry for entry in self._stack if _begins_with(points, entry[0])]
             known, model = stack[-1]
             new = points if known is None else points[..., known.shape[-2] :, :]
@@ -129,7 +131,8 @@ class PolicyAcquisition(AcquisitionFunction):
     def batch_ended(self) -> Tensor:
         """Whether the policy's batch rule ends the batch of the points that are pending, `batch_shape` booleans. Cost O(p m²).
 
-        A loop that picks until then builds the batch of `Bandit.ask` (of one batch row).
+        A loop that picks until then builds the batch of `Bandit.ask` (of one batch row); `mini_gp_ucb`, which repeats one arm
+        instead, never ends one here.
 
         Raises:
             UnsupportedError: For rules that look at all arms: local, exact ratio, and at most so many pulls of one arm.

@@ -98,6 +98,30 @@ def test_law_6_batches_that_the_rule_ends(make, ratio_threshold):
         bandit.tell(batch, PROBLEM.rewards(int(bandit.pulls), batch.index))
 
 
+@pytest.mark.parametrize("name", ["global", "product", "fixed", "capped"])
+def test_a_loop_until_the_rule_ends_builds_the_batch_of_ask(name):
+    rule = {"fixed": {}, "capped": {"max_batch_size": 3}}.get(name, {})
+    make = {"product": tb.gp_bucb, "fixed": tb.gp_ucb}.get(name, tb.batch_bkb)
+    options = BOUNDED | {"ratio_threshold": 3.0} if name != "fixed" else COMMON
+    if make is tb.batch_bkb:
+        options = options | {"batch_rule": "global"}
+    bandit = tb.Bandit(make(rbf(), **options, **rule), X_ARMS, generator=generator(2))
+    for _ in range(4):
+        acqf, batch = acquisition(bandit), bandit.ask()
+        picks: list[int] = []
+        while not bool(acqf.batch_ended):
+            picks.append(int(optimize_arms(acqf, X_ARMS)[2]))
+            acqf.set_X_pending(X_ARMS[picks])
+        assert picks == batch.index.tolist()
+        bandit.tell(batch, PROBLEM.rewards(int(bandit.pulls), batch.index))
+
+
+def test_rules_that_look_at_all_arms_have_no_end_here():
+    bandit = tb.Bandit(tb.batch_bkb(rbf(), batch_rule="local", **BOUNDED), X_ARMS)
+    with pytest.raises(UnsupportedError, match="all arms"):
+        _ = acquisition(bandit).batch_ended
+
+
 @pytest.mark.parametrize("kernel", ["rbf", "matern32", "scaled", "linear"])
 @pytest.mark.parametrize("prior_mean", [0.7, "estimate"])
 @pytest.mark.parametrize("make", [tb.gp_ucb, tb.bkb])

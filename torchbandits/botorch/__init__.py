@@ -5,7 +5,7 @@
 needs. Importing this registers the input constructor that Ax looks for, and the sample paths of `PathwiseThompsonSampling`.
 """
 
-from torchbandits.botorch import inputs, paths  # they register themselves
+from torchbandits.botorch import inputs, paths  # noqa: F401 - they register themselves
 from torchbandits.botorch.acquisition import PolicyAcquisition
 from torchbandits.botorch.arms import optimize_arms
 from torchbandits.botorch.ax import ax_generation_strategy, ax_generator_spec, register_with_ax
@@ -16,8 +16,6 @@ __all__ = [
     "PolicyAcquisition",
     "ax_generation_strategy",
     "ax_generator_spec",
-    "inputs",
     "optimize_arms",
-    "paths",
     "register_with_ax",
 ]

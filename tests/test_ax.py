@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import itertools
+import subprocess
+import sys
 from pathlib import Path
 
 import gpytorch
@@ -101,6 +103,11 @@ def test_registering_twice_is_registering_once():
     assert [dict(table) for table in registry.CLASS_TO_REGISTRY.values()] == before
     assert registry.MODEL_REGISTRY[BanditModel] == "BanditModel"
     assert registry.REVERSE_ACQUISITION_FUNCTION_REGISTRY["PolicyAcquisition"] is PolicyAcquisition
+
+
+def test_the_package_does_not_import_ax():
+    code = "import sys, torchbandits.botorch; sys.exit('ax' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 @pytest.mark.parametrize("call", [register_with_ax, ax_generator_spec, ax_generation_strategy])

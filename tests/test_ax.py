@@ -136,6 +136,10 @@ def test_arguments_that_do_not_fit_are_refused():
             ax_generator_spec(made, **options)
     with pytest.raises(ArgumentError, match="num_initial"):
         ax_generation_strategy(num_initial=0)
+    for policy in ("gp_ucb", made):  # its width counts the arms: said now, not when the first trials are over
+        with pytest.raises(ArgumentError, match=r"Srinivas counts the arms.*beta=4"):
+            ax_generation_strategy(policy)
+    assert ax_generation_strategy("gp_ucb", beta=4.0) is not None
 
 
 # ---------------------------------------------------------------- what Ax and BoTorch read of the model

@@ -76,10 +76,16 @@ def check_policy(policy: Policy | str | None, policy_options: Mapping[str, Any] 
     """Refuse, before there is a model, what `construct_inputs` would refuse of these arguments of its own.
 
     Raises:
-        ArgumentError: For an unknown policy, or options that are unknown, out of range, or beside a policy that is given.
+        ArgumentError: For an unknown policy, or options that are unknown, out of range, or beside a policy that is given; and
+            for a width that counts the arms, which nobody will tell.
         UnsupportedError: For a policy that does not score points.
     """
-    check_scores(_made(policy, policy_options, beta, RBFKernel(), {}))
+    composed = check_scores(_made(policy, policy_options, beta, RBFKernel(), {}))
+    require(
+        "num_arms" not in composed.confidence.reads,
+        f"the width {type(composed.confidence).__name__} counts the arms of a finite set, and their number is not known here: "
+        "pass beta=4.0, or another width, such as policy_options={'width': widths.Constant(2.0)}.",
+    )
 
 
 def _made(

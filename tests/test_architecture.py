@@ -21,9 +21,9 @@ FILES = sorted(p for p in PACKAGE.rglob("*.py"))
 ROOMS = [
     "errors", "types", "linalg", "embeddings", "posteriors", "environments", "arms",
     "widths", "memory", "batching", "scores", "starts", "fitting", "policies",  # a policy starts, and fits its kernel
-    "columns", "history", "journal", "optimize",
+    "columns", "history", "journal", "optimize", "botorch",  # a bandit hands out its model
     "selections", "validation", "reporting", "learned", "bandit", "contexts", "contextual", "running", "diagnostics",
-    "botorch", "experiments", "cli", "testing", "__init__", "__main__",
+    "experiments", "cli", "testing", "__init__", "__main__",
 ]  # fmt: skip
 
 PUBLIC = ["Bandit", "run", "gp_ucb", "igp_ucb", "gp_bucb", "bkb", "batch_bkb", "uniform", "environments"]

@@ -1,0 +1,150 @@
+"""What a model has observed, as it came; folded to distinct points when it is factorised."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from botorch.exceptions import BotorchTensorDimensionError, InputDataError, UnsupportedError
+from torch import Tensor
+
+from torchbandits.arms import matches
+from torchbandits.arms.duplicates import first_occurrence
+from torchbandits.embeddings import kernel_row
+from torchbandits.memory import LeverageSampling
+from torchbandits.posteriors import GaussianProcess, Statistics, aggregate
+from torchbandits.posteriors.bless import bless
+from torchbandits.types import PerPoint, Points
+
+
+@dataclass(frozen=True)
+class Block:
+    """Observations that came together, in the user's space.
+
+    Attributes:
+        X: `batch_shape x n x d`.
+        Y: `batch_shape x n`; may have leading dimensions that X does not have.
+        variance: Noise variance of each, shaped like Y without those; None for the model's own.
+        transformed: Whether the variance is in the space of the transformed outcomes.
+        weights: Pulls that each stands for, alike; None for one.
+    """
+
+    X: Tensor
+    Y: Tensor
+    variance: Tensor | None = None
+    transformed: bool = False
+    weights: Tensor | None = None
+
+    @property
+    def batch_shape(self) -> torch.Size:
+        """Leading dimensions of both."""
+        return torch.broadcast_shapes(self.X.shape[:-2], self.Y.shape[:-1])
+
+    def detached(self) -> Block:
+        """The same without a history of gradients."""
+        return replace(self, X=self.X.detach(), Y=self.Y.detach())
+
+    def to(self, device: torch.device) -> Block:
+        """The same on another device."""
+        variance, weights = (None if t is None else t.to(device) for t in (self.variance, self.weights))
+        return replace(self, X=self.X.to(device), Y=self.Y.to(device), variance=variance, weights=weights)
+
+
+def check_data(X: Tensor, Y: Tensor, Yvar: Tensor | None) -> None:
+    """Refuse NaNs and several outcomes, with BoTorch's own errors."""
+    if Y.dim() == X.dim() and Y.shape[-1] != 1:
+        raise UnsupportedError(
+            f"BanditModel has one outcome, got train_Y with {Y.shape[-1]}: make one model an outcome, "
+            "botorch.models.ModelListGP(BanditModel(X, Y[..., :1]), BanditModel(X, Y[..., 1:2]))."
+        )
+    if X.dim() < 2 or (Y.dim() == X.dim() and X.shape[-2] != Y.shape[-2]):
+        raise BotorchTensorDimensionError(
+            f"train_X must be batch_shape x n x d and train_Y batch_shape x n x 1, got {tuple(X.shape)} and {tuple(Y.shape)}."
+        )
+    for name, value in (("train_X", X), ("train_Y", Y), ("train_Yvar", Yvar)):
+        if value is not None and not bool(torch.isfinite(value).all()):
+            raise InputDataError(f"{name} has a NaN or infinite entry: drop those observations.")
+    if Yvar is not None and not bool((Yvar > 0).all()):
+        raise InputDataError("train_Yvar must be > 0 everywhere: use a small variance where there is no noise.")
+
+
+def generator_states(generator: torch.Generator | Sequence[torch.Generator] | None) -> tuple[Tensor, ...]:
+    """What to start draws from: seed 0 where nothing is given."""
+    if generator is None:
+        generator = torch.Generator().manual_seed(0)
+    given = [generator] if isinstance(generator, torch.Generator) else generator
+    return tuple(one.get_state() for one in given)
+
+
+def twins(states: Sequence[Tensor], shape: torch.Size) -> list[torch.Generator]:
+    """One generator a batch row: the given ones, or where there is a single one for several rows, seeded from it."""
+    generators = [torch.Generator() for _ in states]
+    for generator, state in zip(generators, states, strict=True):
+        generator.set_state(state)
+    if len(generators) == 1 and shape.numel() > 1:
+        seeds = torch.randint(2**62, (shape.numel(),), generator=generators[0]).tolist()
+        generators = [torch.Generator().manual_seed(seed) for seed in seeds]
+    return generators
+
+
+def folded(X: Points, y: PerPoint, weights: PerPoint) -> Statistics:
+    """Distinct points of each batch row with the sums of their weights and weighted rewards, `batch_shape x n x d`,
+    `batch_shape x n` each. Cost O(n (d + log n))."""
+    shape = torch.broadcast_shapes(X.shape[:-2], y.shape[:-1], weights.shape[:-1])
+    n = X.shape[-2]
+    if not n:
+        return Statistics(X.shape[-1], shape, X.device)
+    x, w = X.double().expand(*shape, n, X.shape[-1]), weights.double().expand(*shape, n)
+    y = y.double().expand(*shape, n)
+    first = first_occurrence(x)
+    if first is None:
+        first = torch.arange(n, device=x.device).expand(*shape, n)
+    everything = torch.ones_like(first, dtype=torch.bool)
+    index, _, counts, sums, squares = aggregate(first, everything, w, w * y, w * y * y)
+    statistics = Statistics(X.shape[-1], shape, X.device)
+    points = x.gather(-2, index.clamp_min(0).unsqueeze(-1).expand(*index.shape, X.shape[-1]))
+    rows = statistics.append_(points, index >= 0)
+    return statistics.add_(rows, counts, sums, squares)
+
+
+def added_without_pulls(statistics: Statistics, points: Points) -> Tensor:
+    """Rows of these distinct points, `batch_shape x m`; those that were not there are appended, without pulls."""
+    shape = statistics.num_rows.shape
+    x = points.double().expand(*shape, *points.shape[-2:])
+    row = matches(statistics.points, x)
+    fresh = statistics.append_(x, row < 0)
+    return torch.where(row >= 0, row, fresh)
+
+
+def joined(blocks: Sequence[Block]) -> tuple[Tensor, Tensor]:
+    """X `batch_shape x n x d` and Y `batch_shape x n` of all blocks, their batch dimensions broadcast."""
+    shape = torch.broadcast_shapes(*(block.batch_shape for block in blocks))
+    X = torch.cat([block.X.expand(*shape, *block.X.shape[-2:]) for block in blocks], dim=-2)
+    return X, torch.cat([block.Y.expand(*shape, block.Y.shape[-1]) for block in blocks], dim=-1)
+
+
+def draw_dictionary_(
+    process: GaussianProcess, how: str | Tensor, oversampling: float, generators: Sequence[torch.Generator]
+) -> None:
+    """Give a sparse posterior its dictionary: points `m x d`, or a sample by exact (`"leverage"`) or approximate (`"bless"`)
+    leverage scores, drawn row by row.
+
+    Cost: O(u³) for exact leverages, O(u m²) for approximate ones.
+    """
+    statistics, shape = process.statistics, process.batch_shape
+    if isinstance(how, Tensor):
+        rows = added_without_pulls(statistics, how)
+        chosen = torch.zeros_like(statistics.mask).scatter(-1, rows, True)
+        process.set_dictionary_(chosen)
+        return
+    leverage = torch.zeros_like(statistics.weights)
+    for row, (place, generator) in enumerate(zip(np.ndindex(*shape), generators, strict=True)):
+        size = int(statistics.num_rows.reshape(-1)[row])
+        kernel = kernel_row(process.kernel, shape, place) if process.kernel.batch_shape else process.kernel
+        points, weights = statistics.points[place][:size], statistics.weights[place][:size]
+        exact = {"exact_size": size} if how == "leverage" else {}
+        leverage[place][:size] = bless(kernel, points, weights, process.regularization, generator, **exact)
+    memory = LeverageSampling(oversampling)
+    process.set_dictionary_(memory.choose(leverage, statistics.weights, statistics.mask, generators))

@@ -1,0 +1,274 @@
+"""The posteriors of this package as a BoTorch model."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from botorch.exceptions import BotorchTensorDimensionError, UnsupportedError
+from botorch.models.utils.assorted import fantasize as fantasizing
+from botorch.posteriors import GPyTorchPosterior
+from gpytorch.distributions import MultivariateNormal
+from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
+from linear_operator import to_linear_operator
+from torch import Tensor
+
+from torchbandits.botorch.covariance import LazyCovariance
+from torchbandits.botorch.data import Block
+from torchbandits.botorch.fit import fit_
+from torchbandits.botorch.observed import Observed
+from torchbandits.botorch.progress import Path
+from torchbandits.botorch.table import Tabulated
+from torchbandits.posteriors import GaussianProcess
+from torchbandits.types import Marginals
+
+_JOINT_POINTS = 256  # up to so many points a joint covariance is computed at once, beyond when somebody looks at it
+
+
+class BanditModel(Observed):
+    r"""A Gaussian process with one outcome, exact or with a dictionary, that BoTorch's optimisers, transforms and acquisition
+    functions take like any `SingleTaskGP`: repeated points are folded into counts, a further observation costs O(m²), and no
+    call makes a matrix of all the points it is asked about.
+
+    Everything is computed in float64; what is returned has the wider dtype of model and points. Hyper-parameters stay as they
+    are given until `fit_gpytorch_mll` is called, which fits every kernel parameter that requires a gradient (freeze those of a
+    kernel that is known: `kernel.requires_grad_(False)`), and the noise where it was not given.
+
+    Args:
+        train_X: `batch_shape x n x d`.
+        train_Y: `batch_shape x n x 1`.
+        train_Yvar: Known noise variances, alike.
+        kernel: Any GPyTorch kernel, deep-copied; BoTorch's RBF kernel with a dimension-scaled prior by default.
+        noise_std: Standard deviation of the noise, in units of the transformed outcomes; by default 0.1 before a fit.
+        regularization: λ of the regression; noise_std² by default, which makes it the posterior of a Gaussian process.
+        dictionary: `"all"` distinct points (exact); drawn by `"leverage"` scores, or by approximate ones (`"bless"`, for very
+            many points); or points `m x d` of your own. It is kept while conditioning, and drawn anew after a fit.
+        oversampling: q̄ ≥ 1, expected points of a drawn dictionary per effective dimension.
+        prior_mean: Of the transformed outcomes; `"estimate"` for their average.
+        generator: CPU generator, or one a batch row, of drawn dictionaries; copied, never advanced. Seed 0 by default.
+        input_transform: As for any BoTorch model.
+        outcome_transform: Alike; none by default.
+
+    Raises:
+        BotorchTensorDimensionError, InputDataError, UnsupportedError: BoTorch's own, for shapes, NaNs and several outcomes.
+        ArgumentError: For options out of their range.
+
+    Cost: O(u³) for u distinct points, O(u m²) with a dictionary, once, when first needed.
+    Source: Calandriello et al. 2019, eq. 4–5, for the posterior with a dictionary.
+    """
+
+    @classmethod
+    def of(cls, process: GaussianProcess, *, noise_std: float, path: Path | None = None) -> BanditModel:
+        """The model of a posterior of this package: its points with their weights, kernel, λ, dictionary or features.
+
+        Args:
+            process: Without a sketch; picks that are pending in it are not taken over. Its kernel is copied.
+            noise_std: Of the noise, reward units; 0 says nothing of it, and counts as √λ.
+            path: What a run added up, for widths that depend on it.
+
+        Raises:
+            UnsupportedError: For a posterior under a sketch.
+        """
+        if process.sketch is not None:
+            raise UnsupportedError("a posterior under a sketch is no Gaussian process that could be conditioned: use lin_ucb.")
+        statistics = process.statistics
+        n = statistics.weights
+        average = torch.where(n > 0, statistics.sums / n.clamp_min(1e-300), 0.0)
+        model = cls(
+            statistics.points,
+            average.unsqueeze(-1),
+            kernel=process.kernel,
+            noise_std=noise_std or math.sqrt(process.regularization),
+            regularization=process.regularization,
+            prior_mean=process.prior_mean,
+        )
+        for name, parameter in model.covar_module.named_parameters():
+            parameter.requires_grad_(name in process.fitted)
+        model._blocks, model._path = (Block(statistics.points, average, weights=n),), path
+        model._finite = (process.finite,)
+        if process.sparse:
+            rows, mask = process.dictionary_rows()
+            model._dictionary = model._drawn = statistics.at(torch.where(mask, rows, rows[..., :1]))
+        return model
+
+    def posterior(  # type: ignore[override]
+        self,
+        X: Tensor,
+        output_indices: list[int] | None = None,
+        observation_noise: bool | Tensor = False,
+        posterior_transform: Any = None,
+        **kwargs: Any,
+    ) -> Any:
+        """The posterior of f, or of an observation, jointly over q points.
+
+        Args:
+            X: `... x q x d`, not transformed; its dimensions broadcast with `batch_shape`.
+            output_indices: None or `[0]`.
+            observation_noise: True for the noise of the likelihood (the average one, where each observation has its own), or
+                variances `... x q x 1` in the space of the transformed outcomes.
+            posterior_transform: Applied last.
+            kwargs: None is used.
+
+        Returns:
+            A `GPyTorchPosterior` (or what the transforms make of it), mean and variance `... x q x 1`. For many points the
+            covariance is evaluated when something beside its diagonal is asked for.
+
+        Cost: O(m²) a point, and O(q² m) for a joint covariance.
+        """
+        self.eval()
+        if output_indices not in (None, [0]):
+            raise UnsupportedError(f"BanditModel has one outcome, index 0; got output_indices={output_indices}.")
+        X = self._promoted(X)
+        known = self._looked_up(X)
+        x = self.transform_inputs(X)
+        mvn = self._normal(x, known)
+        if observation_noise is not False:
+            if isinstance(observation_noise, Tensor):
+                self._validate_tensor_args(X=x, Y=observation_noise.to(x.dtype), strict=False)
+                variance = observation_noise.to(mvn.mean).squeeze(-1)
+            else:
+                variance = mvn.mean.new_tensor(self._average_noise())
+            noisy = mvn.lazy_covariance_matrix.add_diagonal(variance.expand(mvn.mean.shape))
+            mvn = MultivariateNormal(mvn.mean, noisy)
+        posterior: Any = GPyTorchPosterior(mvn)
+        if hasattr(self, "outcome_transform"):
+            posterior = self.outcome_transform.untransform_posterior(posterior, X=X)
+        return posterior if posterior_transform is None else posterior_transform(posterior=posterior, X=X)
+
+    def forward(self, X: Tensor) -> MultivariateNormal:
+        """The prior at `... x n x d` points, in the space of the transformed outcomes."""
+        x = (self.transform_inputs(X) if self.training else X).double()
+        return MultivariateNormal(self.mean_module(x), self.covar_module(x))
+
+    def __call__(self, X: Tensor, *args: Any, **kwargs: Any) -> MultivariateNormal:
+        """In training mode the prior, for marginal likelihoods; else the posterior at points that are transformed already."""
+        return self.forward(X) if self.training else self._normal(self._promoted(X), None)
+
+    def marginals(self, X: Tensor) -> Marginals:
+        """Mean and variance of f at `... x n x d` points (not transformed), `... x n` each, in the space of the transformed
+        outcomes. Differentiable. Cost O(m²) a point, or nothing for arms that are tabulated."""
+        X = self._promoted(X)
+        known = self._looked_up(X)
+        if known is None:
+            known = self._conditional().marginals(self.transform_inputs(X).double())
+        return Marginals(known[0].to(X.dtype), known[1].to(X.dtype))
+
+    def joint(self, X: Tensor, other: Tensor) -> Tensor:
+        """Posterior covariance between points (not transformed), `... x n x n'`, alike. Cost O((n + n') m² + n n' m)."""
+        x, y = (self.transform_inputs(self._promoted(points)) for points in (X, other))
+        return self._conditional().covariance(x.double(), y.double()).to(x.dtype)
+
+    # ------------------------------------------------------------------ models made from this one
+
+    def condition_on_observations(self, X: Tensor, Y: Tensor, noise: Tensor | None = None, **kwargs: Any) -> BanditModel:
+        """A model that has seen more; this one stays as it is, and its factors are shared, not copied.
+
+        Args:
+            X: `b x p x d`, not transformed; dimensions that the model does not have become batch dimensions.
+            Y: `... x b x p x 1`, not transformed; may have leading dimensions (of fantasies) that X does not have.
+            noise: Variances `b x p x 1` in the space of the transformed outcomes; the model's own by default (the average one,
+                where it is known for each observation).
+            kwargs: None is used.
+
+        Cost: O(p m²), cold or warm, repeated points or new ones; now and then, when an eighth of m columns have been appended,
+        a factorisation. Differentiable in X and Y.
+        """
+        X = self._promoted(X)
+        Y, noise = Y.to(X.dtype), None if noise is None else noise.to(X.dtype)
+        if fantasizing.off():
+            self._validate_tensor_args(X=X, Y=Y, Yvar=noise, strict=False)
+        if noise is None and isinstance(self.likelihood, FixedNoiseGaussianLikelihood):
+            noise = X.new_full((*X.shape[:-1], 1), self._average_noise())
+        if Y.shape[-1] == 1:
+            Y, noise = Y.squeeze(-1), None if noise is None else noise.squeeze(-1)
+        block = Block(X, Y, None if noise is None else noise.detach().expand(X.shape[:-1]), transformed=True)
+        y, weights = self._weighed(block)
+        posterior = self._conditional().conditioned(self.transform_inputs(X).double(), y, weights)
+        return self._with(posterior, _blocks=(*self._blocks, block.detached()))
+
+    def hallucinate(self, X: Tensor, counts: Tensor | None = None) -> BanditModel:
+        """A model with the same mean everywhere, and the variance as if points `b x p x d` (not transformed) had been observed
+        `b x p` times, once by default. Cost as for `condition_on_observations`."""
+        X = self._promoted(X)
+        counts = torch.ones(X.shape[:-1], dtype=torch.float64, device=X.device) if counts is None else counts.double()
+        posterior = self._conditional().hallucinated(self.transform_inputs(X).double(), counts)
+        return self._with(posterior, _pending=(*self._pending, (X.detach(), counts)))
+
+    def tabulate_(self, arms: Tensor, memory_budget: int = 2 << 30) -> BanditModel:
+        """Keep the marginals of these arms, `A x d` (not transformed); returns self.
+
+        Calls with the same tensor, or with slices of it (of `arms.unsqueeze(-2)`, as `optimize_acqf_discrete` makes them), are
+        then read off; models conditioned from this one update them by the columns they appended, in one pass over memory.
+
+        Args:
+            arms: Held, not copied; once it is written to it is no longer known.
+            memory_budget: Bytes for kernel columns, which spare those models a sweep.
+
+        Cost: O(A m²) time and O(A m) memory, when first read.
+        """
+        if arms.dim() != 2 or self.batch_shape:
+            raise UnsupportedError(
+                f"arms are tabulated as A x d, for a model without batch dimensions; got {tuple(arms.shape)} for a model of "
+                f"batch shape {tuple(self.batch_shape)}."
+            )
+        self._table = Tabulated(arms, arms._version, memory_budget)
+        return self
+
+    @property
+    def arms(self) -> Tensor | None:
+        """The arms that are tabulated, `A x d`; None where none are."""
+        return None if self._table is None else self._table.arms
+
+    def subset_output(self, idcs: list[int]) -> BanditModel:
+        """This model for `[0]`: it has one outcome."""
+        if list(idcs) not in ([0], [-1]):
+            raise UnsupportedError(f"BanditModel has one outcome, index 0; got {idcs}.")
+        return self._with(self._conditional())
+
+    def custom_fit(self, mll: Any, **kwargs: Any) -> Any:
+        """What `fit_gpytorch_mll` calls: this package's evidence is climbed, by `fit_`; returns `mll` in evaluation mode.
+
+        Args:
+            mll: Of this model; only handed back.
+            kwargs: Options of other fits; none is used.
+        """
+        fit_(self)
+        return mll.eval()
+
+    # ------------------------------------------------------------------ inside
+
+    def _normal(self, x: Tensor, known: tuple[Tensor, Tensor] | None) -> MultivariateNormal:
+        """The posterior at transformed points, of which mean and variance may be known."""
+        posterior, dtype = self._conditional(), x.dtype
+        points = x.double()
+        q = x.shape[-2]
+        if known is None and 1 < q <= _JOINT_POINTS:
+            mean, covariance = posterior.joint(points)
+            return MultivariateNormal(mean.to(dtype), to_linear_operator(covariance.to(dtype)))
+        mean, variance = (t.to(dtype) for t in (posterior.marginals(points) if known is None else known))
+        if q == 1:
+            return MultivariateNormal(mean, to_linear_operator(variance.unsqueeze(-1)))
+        return MultivariateNormal(mean, LazyCovariance(variance, evaluate=lambda: posterior.joint(points)[1].to(dtype)))
+
+    def _looked_up(self, X: Tensor) -> tuple[Tensor, Tensor] | None:
+        """Mean and variance of arms that are tabulated, shaped like the points."""
+        rows = None if self._table is None or self.batch_shape else self._table.rows(X)
+        if self._table is None or rows is None:
+            return None
+        posterior = self._conditional()
+        if self._table.posterior is not posterior:
+            with torch.no_grad():
+                self._table = self._table.brought_to(posterior, self.transform_inputs)
+        mean, variance = self._table.marginals()
+        return mean[rows].reshape(X.shape[:-1]), variance[rows].reshape(X.shape[:-1])
+
+    def _average_noise(self) -> float:
+        return float(self.likelihood.noise.detach().mean())
+
+    def _promoted(self, X: Tensor) -> Tensor:
+        """Points in the wider dtype of theirs and the model's."""
+        d = self._blocks[0].X.shape[-1]
+        if X.dim() < 2 or X.shape[-1] != d:
+            raise BotorchTensorDimensionError(f"X must be ... x q x {d}, as train_X has {d} features; got {tuple(X.shape)}.")
+        return X.to(torch.promote_types(X.dtype, self._dtype))

@@ -1,0 +1,104 @@
+"""Marginals of a posterior on a fixed list of arms, carried on from model to model by the columns that were appended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from torchbandits.posteriors.conditional import Conditional
+
+_CHUNK_NUMBERS = 1 << 20
+
+
+@dataclass(frozen=True)
+class Tabulated:
+    """What a posterior without batch dimensions says of each arm. Immutable.
+
+    Attributes:
+        arms: `A x d`, as the user gave them; recognised again by their place in memory.
+        version: Of that memory: arms that were written to are no longer known.
+        memory_budget: Bytes that the kernel columns may take.
+        posterior: What the numbers are of; None before they are asked for.
+        points: `A x d`, transformed, float64.
+        columns: `A x m` kernel columns of the base; None where they do not fit the budget.
+        channels: `A x c`, the regression's outputs.
+        variance: `A`.
+    """
+
+    arms: Tensor
+    version: int
+    memory_budget: int
+    posterior: Conditional | None = None
+    points: Tensor | None = None
+    columns: Tensor | None = None
+    channels: Tensor | None = None
+    variance: Tensor | None = None
+
+    def marginals(self) -> tuple[Tensor, Tensor]:
+        """Mean and variance of each arm, `A`, reward units."""
+        assert self.posterior is not None
+        assert self.channels is not None
+        assert self.variance is not None
+        return self.posterior.reward_mean(self.channels), self.variance
+
+    def brought_to(self, posterior: Conditional, transform: Callable[[Tensor], Tensor]) -> Tabulated:
+        """The table of another posterior. Cost O(A m), one pass over the columns, for one that was conditioned from this one's;
+        else a sweep, O(A m²)."""
+        old = self.posterior
+        if old is None or self.columns is None or posterior.root is not old.root or not _continues(old, posterior):
+            return self._swept(posterior, transform(self.arms).double())
+        assert self.points is not None
+        assert self.channels is not None
+        assert self.variance is not None
+        new, r, pad = posterior.extension, old.rank, torch.nn.functional.pad
+        change = self.columns @ torch.cat([new.on_base[:, r:], posterior.coefficients - old.coefficients], dim=-1)
+        p = new.points.shape[-2]
+        if p:
+            before = pad(old.extension.coefficients, (0, 0, 0, p - old.extension.points.shape[-2]))
+            own = posterior.seen.at(new.points).columns(self.points)
+            change = change + own @ torch.cat([new.on_points[:, r:], new.coefficients - before], dim=-1)
+        appended = posterior.rank - r
+        variance = (self.variance - change[:, :appended].square().sum(dim=-1)).clamp_min(0)
+        return replace(self, posterior=posterior, channels=self.channels + change[:, appended:], variance=variance)
+
+    def _swept(self, posterior: Conditional, points: Tensor) -> Tabulated:
+        A, m = len(points), posterior.root.shape[-2]
+        kept = points.new_empty(A, m) if 8 * A * m <= self.memory_budget else None
+        step = max(128, _CHUNK_NUMBERS // max(1, m + posterior.rank))
+        channels, variances = [], []
+        for start in range(0, A, step):
+            x = points[start : start + step]
+            base, own = posterior.columns(x)
+            if kept is not None:
+                kept[start : start + step] = base
+            channels.append(posterior.channels(base, own))
+            variances.append(posterior.seen.diagonal(x, base) - posterior.whitened(base, own).square().sum(dim=-1))
+        variance = torch.cat(variances).clamp_min(0)
+        return replace(self, posterior=posterior, points=points, columns=kept, channels=torch.cat(channels), variance=variance)
+
+    def rows(self, X: Tensor) -> slice | None:
+        """Which arms `X` (`A' x d` or `A' x 1 x d`) is a view of, in order; None where it is none."""
+        arms = self.arms
+        if X.requires_grad or X.dtype != arms.dtype or X.shape[-1] != arms.shape[-1] or arms._version != self.version:
+            return None
+        if not X.numel() or X.dim() not in (2, 3) or (X.dim() == 3 and X.shape[1] != 1):
+            return None
+        if not (X.is_contiguous() and arms.is_contiguous()) or X.device != arms.device:
+            return None
+        if X.untyped_storage().data_ptr() != arms.untyped_storage().data_ptr():
+            return None
+        start, rest = divmod(int(X.storage_offset()) - int(arms.storage_offset()), arms.shape[-1])
+        inside = rest == 0 and start >= 0 and start + len(X) <= len(arms)
+        return slice(start, start + len(X)) if inside else None
+
+
+def _continues(old: Conditional, new: Conditional) -> bool:
+    """Whether `new`, on the same base, was conditioned from `old`, once or several times."""
+    r, p = old.rank, old.extension.points.shape[-2]
+    if new.rank < r or new.extension.points.shape[-2] < p or new.batch_shape:
+        return False
+    same = torch.equal(new.extension.on_base[:, :r], old.extension.on_base)
+    return same and torch.equal(new.extension.points[:p], old.extension.points)

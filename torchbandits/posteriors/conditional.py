@@ -1,0 +1,277 @@
+"""A posterior in kernel columns: what a call needs, and how it grows by observations without a copy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+
+import torch
+from torch import Tensor
+
+from torchbandits.errors import NumericalError, require
+from torchbandits.linalg import Precision, cholesky
+from torchbandits.posteriors.gaussian_process import GaussianProcess
+from torchbandits.posteriors.regression import Conditioning
+from torchbandits.posteriors.seen import Seen, folded, joined, lower_times, upper_inverse, upper_times
+from torchbandits.types import PerPoint, Points, Rect
+
+_CHUNK_NUMBERS = 1 << 20  # kernel values of a block of points, 8 MB
+
+
+@dataclass(frozen=True)
+class Extension:
+    """Observations made since the base was factorised: further columns of the root N.
+
+    Attributes:
+        points: `batch_shape x p x d`, of further kernel columns; none where the dictionary is held.
+        on_base: `batch_shape x m x r`, the columns of N in the base's kernel columns.
+        on_points: `batch_shape x p x r`, alike in their own.
+        coefficients: `batch_shape x p x c`, of the mean.
+    """
+
+    points: Tensor
+    on_base: Tensor
+    on_points: Tensor
+    coefficients: Tensor
+
+
+@dataclass(frozen=True)
+class Conditional:
+    r"""Posterior of a Gaussian process in the kernel columns k_S of m points (or in finite features).
+
+    .. math:: \mu(x) = \mu_0 + a^T k_S(x), \quad \mathrm{cov}(x, x') = k(x, x') - W(x)^T W(x'), \quad W = N^T k_S
+
+    For the exact posterior S is every point observed and N = L⁻ᵀ with L Lᵀ = K + λ diag(n)⁻¹; for a dictionary
+    N Nᵀ = R(I − λV⁻¹)Rᵀ, and what an observation can still teach is H Hᵀ = λ R V⁻¹ Rᵀ. p further observations with
+    covariance C and noise ν append the columns B L_M⁻ᵀ, L_M L_Mᵀ = C + diag(ν), B the weights of their covariance in k_S.
+    Nothing of the base is copied: it is shared by all that are conditioned from it. Immutable.
+
+    Attributes:
+        seen: What gives kernel columns.
+        root: `batch_shape x m x m`, N, upper triangular; without columns for features, which are the posterior's own.
+        teachable: `batch_shape x m x m`, H; None for the exact posterior.
+        coefficients: `batch_shape x m x c`, a: of the rewards, and of a constant where the prior mean is estimated.
+        prior_mean: μ₀; None where it is estimated.
+        totals: `batch_shape x 2`, sum of the weights and of the weighted rewards.
+        regularization: λ: an observation of weight n has noise variance λ/n.
+        log_det: `batch_shape`, log det(V/λ) of what was told.
+        extension: Observations since.
+
+    Source: Rasmussen & Williams 2006, ch. 2; Calandriello et al. 2019, eq. 4–5.
+    """
+
+    seen: Seen
+    root: Tensor
+    teachable: Tensor | None
+    coefficients: Tensor
+    prior_mean: float | None
+    totals: Tensor
+    regularization: float
+    log_det: Tensor
+    extension: Extension
+
+    # ------------------------------------------------------------------ from data
+
+    @staticmethod
+    @torch.no_grad()
+    def of(process: GaussianProcess) -> Conditional:
+        """The posterior of a process without a sketch; its kernel is held. Pending pulls do not count.
+
+        Cost: O(u³) for an exact one, O(u m² + m³) for a dictionary or features.
+        """
+        lam = process.regularization
+        if process.finite is None and not process.sparse:
+            return _conditional(process, *_exact(process))
+        fit = process.fit()
+        precision = fit.regression.precision
+        assert isinstance(precision, Precision)
+        if process.finite is not None:  # the posterior of features is a prior of other features: nothing comes off it
+            H, a = lam**0.5 * precision.root, fit.regression.coefficients
+            return _conditional(process, Seen(None, None, process.finite, H), H[..., :0], H, a, process.log_det)
+        rows, mask, N, a = process.sweep_factors()
+        seen = Seen(process.kernel, process.statistics.at(rows))
+        H = torch.where(mask.unsqueeze(-1), fit.nystrom.root.lift(precision.root), 0.0)
+        return _conditional(process, seen, lam**0.5 * N, lam**0.5 * H, a, process.log_det)
+
+    # ------------------------------------------------------------------ what follows from it
+
+    @property
+    def batch_shape(self) -> torch.Size:
+        """Leading dimensions."""
+        return torch.broadcast_shapes(self.coefficients.shape[:-2], self.extension.on_base.shape[:-2])
+
+    @property
+    def rank(self) -> int:
+        """Columns appended to the base."""
+        return self.extension.on_base.shape[-1]
+
+    def marginals(self, points: Points) -> tuple[Tensor, Tensor]:
+        """Mean and variance of f at `... x n x d` points, `... x n` each, reward units; differentiable. Cost O(n m²) time, and
+        O(m) memory a chunk of points where no gradient is asked for."""
+        flat, unfold = folded(points, self.batch_shape)
+        size = (self.root.shape[-2] + self.rank) * flat.shape[:-2].numel()
+        step = max(128, _CHUNK_NUMBERS // max(1, size))
+        means, variances = zip(*(self._marginals(part) for part in flat.split(step, dim=-2)), strict=True)
+        return unfold(torch.cat(means, dim=-1), 0), unfold(torch.cat(variances, dim=-1), 0)
+
+    def _marginals(self, points: Points) -> tuple[Tensor, Tensor]:
+        base, own = self.columns(points)
+        variance = self.seen.diagonal(points, base) - self.whitened(base, own).square().sum(dim=-1)
+        return self.reward_mean(self.channels(base, own)), variance.clamp_min(0)
+
+    def joint(self, points: Points) -> tuple[Tensor, Tensor]:
+        """Mean `... x n` and covariance `... x n x n` at once. Cost O(n m² + n² m)."""
+        base, own = self.columns(points)
+        W = self.whitened(base, own)
+        return self.reward_mean(self.channels(base, own)), self.seen.covariance(points, points, base, base) - W @ W.mT
+
+    def covariance(self, points: Points, other: Points) -> Rect:
+        """Posterior covariance, `... x n x n'`, reward units squared; differentiable. Cost O(n n' m + (n + n') m²)."""
+        base_x, base_y = self.seen.columns(points), self.seen.columns(other)
+        W_x = self.whitened(base_x, self._own(points, base_x))
+        W_y = self.whitened(base_y, self._own(other, base_y))
+        return self.seen.covariance(points, other, base_x, base_y) - W_x @ W_y.mT
+
+    def columns(self, points: Points) -> tuple[Rect, Rect]:
+        """Kernel values with the base's points, `... x n x m`, and with those of the extension, `... x n x p`."""
+        base = self.seen.columns(points)
+        return base, self._own(points, base)
+
+    def _own(self, points: Points, base: Rect) -> Rect:
+        more = self.extension.points
+        return self.seen.at(more).columns(points) if more.shape[-2] else base[..., :0]
+
+    def whitened(self, base: Rect, own: Rect) -> Rect:
+        """W(x), `... x n x (m + r)`, from kernel columns."""
+        W = upper_times(base, self.root)
+        if not self.rank:
+            return W
+        more = base @ self.extension.on_base
+        return joined(W, more + own @ self.extension.on_points if own.shape[-1] else more)
+
+    def channels(self, base: Rect, own: Rect) -> Tensor:
+        """The regression's outputs, `... x n x c`, from kernel columns."""
+        out = base @ self.coefficients
+        return out + own @ self.extension.coefficients if own.shape[-1] else out
+
+    def reward_mean(self, channels: Tensor) -> Tensor:
+        """Posterior mean from `... x n x c` channels, `... x n`, reward units."""
+        if self.prior_mean is not None:
+            return channels.squeeze(-1) + self.prior_mean
+        mean = self.totals[..., 1] / self.totals[..., 0].clamp_min(1e-300)
+        return channels[..., 0] + mean.unsqueeze(-1) * (1 - channels[..., 1])
+
+    # ------------------------------------------------------------------ conditioning
+
+    def conditioned(self, points: Points, rewards: PerPoint, weights: PerPoint) -> Conditional:
+        """Given further observations.
+
+        Args:
+            points: `batch x p x d`.
+            rewards: `... x batch x p`, reward units; may have leading dimensions that the points do not have.
+            weights: `batch x p`, ≥ 0: noise variance λ/n, none is learned at 0.
+
+        Cost: O(p m² + p² m) a batch row; differentiable in points and rewards. The base is shared, not copied.
+        """
+        base, own = self.columns(points)
+        new, on_old, log_det = self._appended(points, base, own, weights)
+        targets = rewards.unsqueeze(-1)
+        if self.prior_mean is None:
+            targets = torch.cat([targets, torch.ones_like(targets)], dim=-1)
+        else:
+            targets = targets - self.prior_mean
+        innovation = new.coefficients.mT @ (targets - self.channels(base, own))
+        p = self.extension.points.shape[-2]
+        before, after = self.extension.coefficients, new.on_points[..., p:, self.rank :] @ innovation
+        before = before + on_old @ innovation if p else before.expand(*innovation.shape[:-2], -1, -1)
+        totals = torch.stack([weights.sum(dim=-1).expand(rewards.shape[:-1]), (weights * rewards).sum(dim=-1)], dim=-1)
+        return replace(
+            self,
+            coefficients=self.coefficients + new.on_base[..., self.rank :] @ innovation,
+            totals=self.totals + totals,
+            log_det=self.log_det + log_det,
+            extension=replace(new, coefficients=joined(before, after, dim=-2)),
+        )
+
+    def hallucinated(self, points: Points, weights: PerPoint) -> Conditional:
+        """As if pulls of unknown reward had been told, `batch x p x d` and `batch x p`: variances shrink, means stay exactly,
+        and no information is counted. Cost as for `conditioned`."""
+        base, own = self.columns(points)
+        new, _, _ = self._appended(points, base, own, weights)
+        old = self.extension.coefficients
+        still = torch.nn.functional.pad(old, (0, 0, 0, new.points.shape[-2] - old.shape[-2]))
+        return replace(self, extension=replace(new, coefficients=still))
+
+    def _appended(self, points: Points, base: Rect, own: Rect, weights: PerPoint) -> tuple[Extension, Rect, Tensor]:
+        """The extension with columns for further observations, with L_M⁻ᵀ in place of its coefficients; the new columns in the
+        extension's older points; and what log det(V/λ) gains.
+
+        A frozen dictionary is taught what its features hold; all else gets a kernel column of its own.
+        """
+        W, m, old = self.whitened(base, own), self.root.shape[-1], self.extension
+        V = W[..., m:].mT
+        if self.teachable is None:
+            C = self.seen.covariance(points, points, base, base) - W @ W.mT
+            on_base, on_old = -lower_times(self.root, W[..., :m].mT), -(old.on_points @ V)
+            on_base = on_base - old.on_base @ V if self.rank else on_base
+            more = points
+        else:
+            F = base @ self.teachable
+            C, on_base = F @ F.mT - V.mT @ V, self.teachable @ F.mT
+            on_base = on_base - old.on_base @ V if self.rank else on_base
+            on_old, more = old.on_points @ V, points[..., :0, :]
+        step = Conditioning.on(C / self.regularization, weights)
+        eye = torch.eye(C.shape[-1], dtype=C.dtype, device=C.device).expand_as(C)
+        scale = step.root_weights / self.regularization**0.5
+        spread = scale.unsqueeze(-1) * torch.linalg.solve_triangular(step.factor.mT, eye, upper=True)  # L_M⁻ᵀ
+        on_base, on_old, on_own = on_base @ spread, on_old @ spread, spread if more.shape[-2] else spread[..., :0, :]
+        left = on_own.new_zeros(*on_own.shape[:-1], self.rank)
+        extension = Extension(
+            joined(old.points, more, dim=-2),
+            joined(old.on_base, on_base),
+            joined(joined(old.on_points, on_old), joined(left, on_own), dim=-2),
+            spread,
+        )
+        return extension, on_old, step.log_det
+
+    def detached(self) -> Conditional:
+        """The same numbers without their history of gradients."""
+        own = {f.name: getattr(self, f.name) for f in fields(self)}
+        own = {name: value.detach() if isinstance(value, Tensor) else value for name, value in own.items()}
+        own["extension"] = Extension(*(getattr(self.extension, f.name).detach() for f in fields(Extension)))
+        return Conditional(**own)
+
+
+def _conditional(
+    process: GaussianProcess, seen: Seen, root: Tensor, teachable: Tensor | None, coefficients: Tensor, log_det: Tensor
+) -> Conditional:
+    statistics, shape = process.statistics, root.shape[:-2]
+    prior_mean = None if process.prior_mean == "estimate" else float(process.prior_mean)
+    totals = torch.stack([statistics.weights.sum(dim=-1), statistics.sums.sum(dim=-1)], dim=-1)
+    nothing = root.new_zeros(*shape, 0, 0)
+    extension = Extension(
+        root.new_zeros(*shape, 0, statistics.points.shape[-1]),
+        root.new_zeros(*shape, root.shape[-2], 0),
+        nothing,
+        root.new_zeros(*shape, 0, coefficients.shape[-1]),
+    )
+    return Conditional(seen, root, teachable, coefficients, prior_mean, totals, process.regularization, log_det, extension)
+
+
+def _exact(process: GaussianProcess) -> tuple[Seen, Tensor, None, Tensor, Tensor]:
+    """Points, N, H, a and log det(V/λ) of every point observed."""
+    statistics, lam = process.statistics, process.regularization
+    n, live = statistics.weights, statistics.weights > 0
+    seen = Seen(process.kernel, statistics.points)
+    noise = torch.where(live, lam / n, 1.0)
+    inside = live.unsqueeze(-1) & live.unsqueeze(-2)
+    factor, good = cholesky(torch.where(inside, seen.matrix(), 0.0) + torch.diag_embed(noise))
+    require(
+        bool(good.all()),
+        "the kernel matrix plus noise is not positive definite in float64: use a larger noise_std (or train_Yvar), or a "
+        "shorter lengthscale.",
+        NumericalError,
+    )
+    targets = torch.where(live.unsqueeze(-1), process.targets() / n.unsqueeze(-1), 0.0)
+    N = torch.where(live.unsqueeze(-2), upper_inverse(factor), 0.0)
+    log_det = 2 * factor.diagonal(dim1=-2, dim2=-1).log().sum(dim=-1) - noise.log().sum(dim=-1)
+    return seen, N, None, torch.cholesky_solve(targets, factor), log_det

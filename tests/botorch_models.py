@@ -19,6 +19,8 @@ from botorch.posteriors import GPyTorchPosterior
 from linear_operator import to_linear_operator
 from torch import Tensor
 
+from torchbandits.botorch import BanditModel
+
 DIM, NOISE_STD, PRIOR_MEAN = 2, 0.1, 0.3
 LENGTHSCALES, OUTPUTSCALE = [0.35, 0.6], 1.7
 
@@ -150,5 +152,18 @@ class Dense(Model, FantasizeMixin):
         return Dense(*joined, dictionary=self.dictionary)
 
 
-MODELS: dict[str, Callable[..., Model]] = {"stock": stock}
+def exact(X: Tensor, Y: Tensor, Yvar: Tensor | None = None, *, dictionary: str | Tensor = "all", **options: Any) -> BanditModel:
+    """Ours, alike; cold."""
+    options = {"kernel": make_kernel(X.shape[-1]), "prior_mean": PRIOR_MEAN} | options
+    if Yvar is None:
+        options = {"noise_std": NOISE_STD} | options
+    return BanditModel(X, Y, Yvar, dictionary=dictionary, **options)
+
+
+def sparse(X: Tensor, Y: Tensor, Yvar: Tensor | None = None, **options: Any) -> BanditModel:
+    """Ours, with a dictionary of given points."""
+    return exact(X, Y, Yvar, **{"dictionary": inducing(X.shape[-1])} | options)
+
+
+MODELS: dict[str, Callable[..., Model]] = {"stock": stock, "exact": exact, "sparse": sparse}
 REFERENCES: dict[str, Callable[..., Model]] = {"exact": stock, "sparse": Dense}

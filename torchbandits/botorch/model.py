@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -39,16 +40,17 @@ class BanditModel(Observed):
         train_X: `batch_shape x n x d`.
         train_Y: `batch_shape x n x 1`.
         train_Yvar: Known noise variances, alike.
+        outcome_transform: As for any BoTorch model; none by default.
+        input_transform: Alike.
         kernel: Any GPyTorch kernel, deep-copied; BoTorch's RBF kernel with a dimension-scaled prior by default.
         noise_std: Standard deviation of the noise, in units of the transformed outcomes; by default 0.1 before a fit.
         regularization: λ of the regression; noise_std² by default, which makes it the posterior of a Gaussian process.
         dictionary: `"all"` distinct points (exact); drawn by `"leverage"` scores, or by approximate ones (`"bless"`, for very
-            many points); or points `m x d` of your own. It is kept while conditioning, and drawn anew after a fit.
+            many points); or points `m x d` of your own (not
+            transformed). It is kept while conditioning, and drawn anew after a fit.
         oversampling: q̄ ≥ 1, expected points of a drawn dictionary per effective dimension.
         prior_mean: Of the transformed outcomes; `"estimate"` for their average.
         generator: CPU generator, or one a batch row, of drawn dictionaries; copied, never advanced. Seed 0 by default.
-        input_transform: As for any BoTorch model.
-        outcome_transform: Alike; none by default.
 
     Raises:
         BotorchTensorDimensionError, InputDataError, UnsupportedError: BoTorch's own, for shapes, NaNs and several outcomes.
@@ -95,7 +97,7 @@ class BanditModel(Observed):
     def posterior(  # type: ignore[override]
         self,
         X: Tensor,
-        output_indices: list[int] | None = None,
+        output_indices: Sequence[Any] | None = None,
         observation_noise: bool | Tensor = False,
         posterior_transform: Any = None,
         **kwargs: Any,
@@ -104,7 +106,7 @@ class BanditModel(Observed):
 
         Args:
             X: `... x q x d`, not transformed; its dimensions broadcast with `batch_shape`.
-            output_indices: None or `[0]`.
+            output_indices: Not looked at: there is one outcome, and BoTorch's lists of models pass indices of their own.
             observation_noise: True for the noise of the likelihood (the average one, where each observation has its own), or
                 variances `... x q x 1` in the space of the transformed outcomes.
             posterior_transform: Applied last.
@@ -117,8 +119,6 @@ class BanditModel(Observed):
         Cost: O(m²) a point, and O(q² m) for a joint covariance.
         """
         self.eval()
-        if output_indices not in (None, [0]):
-            raise UnsupportedError(f"BanditModel has one outcome, index 0; got output_indices={output_indices}.")
         X = self._promoted(X)
         known = self._looked_up(X)
         x = self.transform_inputs(X)
@@ -220,7 +220,7 @@ class BanditModel(Observed):
         """The arms that are tabulated, `A x d`; None where none are."""
         return None if self._table is None else self._table.arms
 
-    def subset_output(self, idcs: list[int]) -> BanditModel:
+    def subset_output(self, idcs: Sequence[Any]) -> BanditModel:
         """This model for `[0]`: it has one outcome."""
         if list(idcs) not in ([0], [-1]):
             raise UnsupportedError(f"BanditModel has one outcome, index 0; got {idcs}.")
@@ -244,12 +244,17 @@ class BanditModel(Observed):
         points = x.double()
         q = x.shape[-2]
         if known is None and 1 < q <= _JOINT_POINTS:
-            mean, covariance = posterior.joint(points)
-            return MultivariateNormal(mean.to(dtype), to_linear_operator(covariance.to(dtype)))
+            mean, covariance = (t.to(dtype) for t in posterior.joint(points))
+            return MultivariateNormal(mean, to_linear_operator(covariance.expand(*mean.shape, q)))
         mean, variance = (t.to(dtype) for t in (posterior.marginals(points) if known is None else known))
+        variance = variance.expand(mean.shape)  # fantasies of the same points have one variance
         if q == 1:
             return MultivariateNormal(mean, to_linear_operator(variance.unsqueeze(-1)))
-        return MultivariateNormal(mean, LazyCovariance(variance, evaluate=lambda: posterior.joint(points)[1].to(dtype)))
+
+        def evaluate() -> Tensor:
+            return posterior.joint(points)[1].to(dtype).expand(*mean.shape, q)
+
+        return MultivariateNormal(mean, LazyCovariance(variance, evaluate=evaluate))
 
     def _looked_up(self, X: Tensor) -> tuple[Tensor, Tensor] | None:
         """Mean and variance of arms that are tabulated, shaped like the points."""

@@ -49,6 +49,8 @@ class Observed(GPyTorchModel, gpytorch.models.GP, FantasizeMixin, ABC):  # type:
         train_X: Tensor,
         train_Y: Tensor,
         train_Yvar: Tensor | None = None,
+        outcome_transform: OutcomeTransform | None = None,  # not keyword-only: Ax looks for their names among the others
+        input_transform: InputTransform | None = None,
         *,
         kernel: gpytorch.kernels.Kernel | None = None,
         noise_std: float | None = None,
@@ -57,8 +59,6 @@ class Observed(GPyTorchModel, gpytorch.models.GP, FantasizeMixin, ABC):  # type:
         oversampling: float = 2.0,
         prior_mean: float | str = 0.0,
         generator: torch.Generator | Sequence[torch.Generator] | None = None,
-        input_transform: InputTransform | None = None,
-        outcome_transform: OutcomeTransform | None = None,
     ) -> None:
         super().__init__()
         check_data(train_X, train_Y, train_Yvar)
@@ -68,11 +68,12 @@ class Observed(GPyTorchModel, gpytorch.models.GP, FantasizeMixin, ABC):  # type:
         self._dtype = train_X.dtype
         if input_transform is not None:
             self.input_transform = input_transform.to(train_X)
-        Yvar = train_Yvar
-        if outcome_transform is not None:
-            outcome_transform.train()
-            _, Yvar = outcome_transform(train_Y, train_Yvar, X=self.transform_inputs(train_X))
-            self.outcome_transform = outcome_transform.eval()
+        with torch.no_grad():
+            x, Yvar = self.transform_inputs(train_X), train_Yvar  # in training mode: transforms learn their bounds
+            if outcome_transform is not None:
+                outcome_transform.train()
+                _, Yvar = outcome_transform(train_Y, train_Yvar, X=x)
+                self.outcome_transform = outcome_transform.eval()
         self.fits_noise = noise_std is None and Yvar is None
         if noise_std is None:
             noise_std = _NOISE_STD if Yvar is None else math.sqrt(float(Yvar.double().mean()))
@@ -169,7 +170,7 @@ class Observed(GPyTorchModel, gpytorch.models.GP, FantasizeMixin, ABC):  # type:
         if sparse:
             how = self._dictionary if self._drawn is None else self._drawn
             if isinstance(how, Tensor) and self._drawn is None:
-                how = self.transform_inputs(how.to(X))
+                how = self._preprocessed(how.to(X))
             draw_dictionary_(process, how, self._oversampling, twins(self._generators, shape))
         return process
 
@@ -201,12 +202,16 @@ class Observed(GPyTorchModel, gpytorch.models.GP, FantasizeMixin, ABC):  # type:
         parts = []
         with torch.no_grad():
             for block in self._blocks:
-                x = self.input_transform.preprocess_transform(block.X) if hasattr(self, "input_transform") else block.X
+                x = self._preprocessed(block.X)
                 y, weights = self._weighed(block)
                 parts.append(Block(x, y, weights=weights))
         X, Y = joined(parts)
         weighted = [part.weights.expand(*Y.shape[:-1], -1) for part in parts if part.weights is not None]
         return X, Y, torch.cat(weighted, dim=-1)
+
+    def _preprocessed(self, X: Tensor) -> Tensor:
+        """Points that a model is made of, transformed: perturbations, for one, are of points that it is asked about."""
+        return self.input_transform.preprocess_transform(X) if hasattr(self, "input_transform") else X
 
     def _weighed(self, block: Block) -> tuple[Tensor, Tensor]:
         """Transformed outcomes of a block and their weights, float64."""

@@ -7,6 +7,7 @@ is not a demand of BoTorch.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import gpytorch
@@ -14,6 +15,7 @@ import numpy as np
 import oracles
 import torch
 from botorch.models import SingleTaskGP
+from botorch.models.gpytorch import GPyTorchModel
 from botorch.models.model import FantasizeMixin, Model
 from botorch.posteriors import GPyTorchPosterior
 from linear_operator import to_linear_operator
@@ -100,24 +102,27 @@ def stock(
     return model
 
 
-class Dense(Model, FantasizeMixin):
+class Dense(GPyTorchModel, FantasizeMixin):
     r"""The deterministic training conditional, recomputed from all data at every call: what a sparse model is compared with.
+    With `dictionary=None` the exact posterior.
 
     .. math:: \mu(x) = \mu_0 + k_m(x)^T A^{-1} K_{mn} \Sigma^{-1} (y - \mu_0), \quad
               k(x, x') - k_m(x)^T K_{mm}^{-1} k_m(x') + k_m(x)^T A^{-1} k_m(x'), \quad A = K_{mm} + K_{mn} \Sigma^{-1} K_{nm}
     """
 
-    def __init__(self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None, *, dictionary: Tensor | None = None) -> None:
+    def __init__(
+        self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None, *, dictionary: str | Tensor | None = "given", kernel=None
+    ) -> None:
         super().__init__()
-        self.kernel, self.train_inputs, self.train_targets = make_kernel(X.shape[-1]), (X,), Y.squeeze(-1)
-        self.dictionary = inducing(X.shape[-1]) if dictionary is None else dictionary
+        self.kernel = make_kernel(X.shape[-1]) if kernel is None else kernel
+        self.train_inputs, self.train_targets = (X,), Y.squeeze(-1)
+        self.dictionary = inducing(X.shape[-1]) if isinstance(dictionary, str) else dictionary
         self.noise = torch.full_like(self.train_targets, NOISE_STD**2) if Yvar is None else Yvar.squeeze(-1)
         self.likelihood = gpytorch.likelihoods.GaussianLikelihood().double()
         self.likelihood.noise = torch.tensor(NOISE_STD**2).double()
-        self._has_transformed_inputs = False
         self.requires_grad_(False)
 
-    num_outputs = 1
+    _num_outputs = 1
 
     @property
     def batch_shape(self) -> torch.Size:
@@ -127,13 +132,18 @@ class Dense(Model, FantasizeMixin):
         self, X: Tensor, output_indices=None, observation_noise: bool | Tensor = False, posterior_transform=None
     ) -> GPyTorchPosterior:
         batch_shape = torch.broadcast_shapes(X.shape[:-2], self.batch_shape)
-        X, S = X.expand(*batch_shape, *X.shape[-2:]), self.dictionary
-        K_mm, K_nm, K_xm = (self.kernel(Z, S).to_dense() for Z in (S, self.train_inputs[0], X))
-        scaled = K_nm.mT / self.noise.unsqueeze(-2)
-        A, y = K_mm + scaled @ K_nm, (self.train_targets - PRIOR_MEAN).unsqueeze(-1)
-        mean = PRIOR_MEAN + (K_xm @ torch.linalg.solve(A, scaled @ y)).squeeze(-1)
-        K_xx = self.kernel(X).to_dense()
-        covariance = K_xx - K_xm @ torch.linalg.solve(K_mm, K_xm.mT) + K_xm @ torch.linalg.solve(A, K_xm.mT)
+        X, Z = X.expand(*batch_shape, *X.shape[-2:]), self.train_inputs[0]
+        K_xx, y = self.kernel(X).to_dense(), (self.train_targets - PRIOR_MEAN).unsqueeze(-1)
+        if self.dictionary is None:
+            G, K_xn = self.kernel(Z).to_dense() + torch.diag_embed(self.noise), self.kernel(X, Z).to_dense()
+            mean = PRIOR_MEAN + (K_xn @ torch.linalg.solve(G, y)).squeeze(-1)
+            covariance = K_xx - K_xn @ torch.linalg.solve(G.expand(*batch_shape, *G.shape[-2:]), K_xn.mT)
+        else:
+            K_mm, K_nm, K_xm = (self.kernel(points, self.dictionary).to_dense() for points in (self.dictionary, Z, X))
+            scaled = K_nm.mT / self.noise.unsqueeze(-2)
+            A = K_mm + scaled @ K_nm
+            mean = PRIOR_MEAN + (K_xm @ torch.linalg.solve(A, scaled @ y)).squeeze(-1)
+            covariance = K_xx - K_xm @ torch.linalg.solve(K_mm, K_xm.mT) + K_xm @ torch.linalg.solve(A, K_xm.mT)
         if observation_noise is not False:
             noise = NOISE_STD**2 if observation_noise is True else observation_noise.squeeze(-1)
             covariance = covariance + torch.diag_embed(noise * torch.ones_like(mean))
@@ -149,7 +159,7 @@ class Dense(Model, FantasizeMixin):
         batch_shape = torch.broadcast_shapes(X.shape[:-2], Y.shape[:-2], self.batch_shape)
         pairs = ((self.train_inputs[0], X), (self.train_targets.unsqueeze(-1), Y), (self.noise.unsqueeze(-1), noise))
         joined = (torch.cat([one.expand(*batch_shape, *one.shape[-2:]) for one in pair], dim=-2) for pair in pairs)
-        return Dense(*joined, dictionary=self.dictionary)
+        return Dense(*joined, dictionary=self.dictionary, kernel=self.kernel)
 
 
 def exact(X: Tensor, Y: Tensor, Yvar: Tensor | None = None, *, dictionary: str | Tensor = "all", **options: Any) -> BanditModel:
@@ -167,3 +177,4 @@ def sparse(X: Tensor, Y: Tensor, Yvar: Tensor | None = None, **options: Any) -> 
 
 MODELS: dict[str, Callable[..., Model]] = {"stock": stock, "exact": exact, "sparse": sparse}
 REFERENCES: dict[str, Callable[..., Model]] = {"exact": stock, "sparse": Dense}
+DENSE: dict[str, Callable[..., Model]] = {"exact": partial(Dense, dictionary=None), "sparse": Dense}

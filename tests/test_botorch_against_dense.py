@@ -12,12 +12,14 @@ from botorch.models.model import Model
 from botorch.models.transforms import Normalize, Standardize, Warp
 from botorch.models.transforms.input import ChainedInputTransform
 from botorch.sampling import SobolQMCNormalSampler
-from botorch_models import DIM, MODELS, NOISE_STD, REFERENCES, data, points, values
+from botorch_models import DENSE, DIM, MODELS, NOISE_STD, REFERENCES, data, make_kernel, points, values
 from torch import Tensor
 
 pytestmark = pytest.mark.filterwarnings("ignore:Non-strict enforcement of botorch tensor conventions")
-PAIRS = [pytest.param(MODELS[name], reference, id=name) for name, reference in REFERENCES.items() if name in MODELS]
-pairs = pytest.mark.parametrize(("make", "reference"), PAIRS)
+PAIRS = [pytest.param(MODELS[name], reference, id=name) for name, reference in REFERENCES.items()]
+pairs = pytest.mark.parametrize(
+    ("make", "reference"), [*PAIRS, pytest.param(MODELS["exact"], DENSE["exact"], id="exact, dense")]
+)
 
 
 def everything(model: Model, X: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -143,6 +145,33 @@ def test_little_noise(make, reference):
     X, Y = data(140, n=25, repeats=8)
     noise = torch.full_like(Y, 1e-6)
     equal(make(X, Y, noise), reference(X, Y, noise), points(141, 5), tolerance=1e-6)
+
+
+@pytest.mark.parametrize("how", ["leverage", "bless"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])
+@pytest.mark.filterwarnings("ignore:The model inputs are of type")
+def test_drawn_dictionaries(how, dtype):
+    """A dictionary drawn from the data is kept while conditioning; given the same points, the dense model agrees."""
+    X, Y = (t.to(dtype) for t in data(142, n=40, repeats=8))
+    kernel = make_kernel().requires_grad_(False)
+    kernel.base_kernel.lengthscale = torch.tensor([1.2, 1.5]).double()  # so smooth that some of the points will do
+    model = MODELS["exact"](X[:30], Y[:30], dictionary=how, kernel=kernel, generator=torch.Generator().manual_seed(8))
+    process = model.process()
+    chosen = process.statistics.points[process.dictionary]
+    assert 2 <= len(chosen) < 24
+    limit = 1e-7 if dtype == torch.float64 else 2e-4
+
+    def check(model: Model, n: int) -> None:
+        expected = DENSE["sparse"](X[:n].double(), Y[:n].double(), dictionary=chosen, kernel=kernel).posterior(points(143, 5))
+        found = model.posterior(points(143, 5, dtype=dtype))
+        assert found.mean.dtype == dtype
+        torch.testing.assert_close(found.mean.double(), expected.mean, rtol=limit, atol=limit)
+        covariances = (each.distribution.covariance_matrix.double() for each in (found, expected))
+        torch.testing.assert_close(*covariances, rtol=limit, atol=limit)
+
+    check(model, 30)
+    check(model.condition_on_observations(X[30:], Y[30:]), 40)
+    check(model, 30)
 
 
 # ------------------------------------------------------------------------- drift

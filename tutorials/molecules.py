@@ -3,8 +3,9 @@
     python tutorials/molecules.py [--figure docs/molecules.png] [--molecules 100000] [--batches 20] [--seed 0]
 
 The fingerprints are made up (families of molecules that share most of their bits), and so is the property that is sought: the
-likeness to the nearest of a few molecules, observed with noise. What is shown holds elsewhere: any GPyTorch kernel will do, every arm
-is scored in every step, and a step costs one kernel column over the arms for each new molecule, not a pass over all data.
+likeness to the nearest of a few molecules, observed with noise. What is shown holds elsewhere: any GPyTorch kernel will do,
+every arm is scored in every step, and a step costs one kernel column over the arms for each new molecule, not a pass over all
+data.
 
 * `model.tabulate_(arms)` keeps mean and variance of every arm; models conditioned from it keep the table.
 * `optimize_arms(acquisition, arms, q)` picks a batch (GP-BUCB: what is pending shrinks the variance) and returns the indices.

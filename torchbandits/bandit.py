@@ -39,7 +39,9 @@ class Bandit(Learned):
     Args:
         policy: What chooses; frozen and reusable. Its kernel is deep-copied.
         arms: `A x d`, or `batch_shape x A x d`, floating point and finite; float64 is the accurate lane.
-        bounds: Instead of arms a box `2 x d` or `batch_shape x 2 x d`, lower corner first: for `ada_bkb`, which finds its arms.
+        bounds: Instead of arms a box `2 x d` or `batch_shape x 2 x d`, lower corner first, whose points become arms as they are
+            picked: for `ada_bkb`, which splits it, and for every policy of one Gaussian process, which then climbs its score
+            (see `optimize.optimize_continuous`), or one draw of the posterior a pick.
         generator: One CPU `torch.Generator`, or a list of one a batch row (`batch_shape` is then its length, broadcast
             with the kernel's and the arms'). Held, and advanced by draws. A fresh one with seed 0 by default.
         costs: `A` or `batch_shape x A`, what a pull of each arm costs, > 0; for `per_cost` policies and budgets.
@@ -60,6 +62,7 @@ class Bandit(Learned):
     ) -> None:
         require(isinstance(policy, Policy), f"policy must be a torchbandits policy, got {type(policy).__name__}.")
         domain = check_domain(arms, bounds)
+        require(bounds is None or costs is None, "costs are those of arms, and a box has none: pass arms=.", UnsupportedError)
         generators, batch_shape = check_generators(generator, domain, getattr(policy, "kernel", None))
         self.policy = policy
         self._state = (policy.init if bounds is None else policy.init_box)(domain, generators, batch_shape)
@@ -212,6 +215,8 @@ class Bandit(Learned):
         self._sync_pending()
         selection, evidence = self.policy.select(self._state, limit=limit, available=offered, exactly=exactly)
         opened = joined(self._open, selection) if bool(selection.mask.any()) else self._open
+        if self._state.box is not None:
+            self._state.box.find_(selection.points, selection.index)
         for generator, state in zip(self._state.generators, evidence.generator_states, strict=False):
             generator.set_state(state)
         if opened is not self._open:

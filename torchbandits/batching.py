@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from torchbandits.arms import Lookahead
-from torchbandits.errors import nearest, require
+from torchbandits.errors import UnsupportedError, nearest, require
 from torchbandits.posteriors import Conditioning
 
 
@@ -117,6 +117,31 @@ class BatchRule(ABC):
     def meter(self, lookahead: Lookahead) -> Meter | RatioMeter:
         """What to measure while a batch grows."""
 
+    def check_box(self) -> None:
+        """Refuse a rule that can't be told from the leverages of the picks alone: in a box there is nothing else to look at.
+
+        Raises:
+            UnsupportedError: Naming the rules that can.
+        """
+        if self.budget is None:
+            raise UnsupportedError(
+                f"{type(self).__name__} takes a maximum over all arms, which a box does not have: use batch_rule='global' or "
+                "'product', or pass arms."
+            )
+        if self.max_pulls is not None:
+            raise UnsupportedError(
+                "max_pulls counts the picks of one arm, and the next point of a box is as good: leave it out."
+            )
+
+    @property
+    def budget(self) -> float | None:
+        """What the picks of a batch may spend; None for rules that look at other arms too."""
+        return None
+
+    def spends(self, start: Tensor, now: Tensor) -> Tensor:
+        """What a pick spends, given its leverages at the batch start and with the picks before it pending, alike."""
+        return torch.zeros_like(start)
+
 
 @dataclass(frozen=True)
 class FixedSize(BatchRule):
@@ -129,9 +154,14 @@ class FixedSize(BatchRule):
         object.__setattr__(self, "max_batch_size", min(self.size, self.max_batch_size or self.size))
         BatchRule.__post_init__(self)
 
+    @property
+    def budget(self) -> float:
+        """Infinite: nothing is spent."""
+        return math.inf
+
     def meter(self, lookahead: Lookahead) -> Meter:
         """Nothing is spent."""
-        return Meter(lookahead, math.inf, scale=0.0)
+        return Meter(lookahead, self.budget, scale=0.0)
 
 
 @dataclass(frozen=True)
@@ -154,9 +184,18 @@ class _Threshold(BatchRule):
 class Global(_Threshold):
     """1 + Σ lev_fb(x_s) ≤ C̃. Source: Calandriello et al. 2020, Lemma 1 (with leverage, as the proofs need)."""
 
+    @property
+    def budget(self) -> float:
+        """C̃ − 1."""
+        return self.ratio_threshold - 1
+
+    def spends(self, start: Tensor, now: Tensor) -> Tensor:
+        """The leverage at the batch start."""
+        return start
+
     def meter(self, lookahead: Lookahead) -> Meter:
         """Leverages at the batch start."""
-        return Meter(lookahead, self.ratio_threshold - 1)
+        return Meter(lookahead, self.budget)
 
 
 @dataclass(frozen=True)
@@ -184,18 +223,32 @@ class Repeat(_Threshold):
         place = torch.arange(int(times.max()), device=arm.device)
         return torch.where(place < times.unsqueeze(-1), arm, -1)
 
+    @property
+    def budget(self) -> float:
+        """Infinite: nothing is spent."""
+        return math.inf
+
     def meter(self, lookahead: Lookahead) -> Meter:
         """For picks beside others that are pending: nothing is spent."""
-        return Meter(lookahead, math.inf, scale=0.0)
+        return Meter(lookahead, self.budget, scale=0.0)
 
 
 @dataclass(frozen=True)
 class Product(_Threshold):
     """Π (1 + lev_{s−1}(x_s)) ≤ C with hallucinated leverages. Source: Desautels et al. 2014, GP-BUCB."""
 
+    @property
+    def budget(self) -> float:
+        """log C."""
+        return math.log(self.ratio_threshold)
+
+    def spends(self, start: Tensor, now: Tensor) -> Tensor:
+        """The logarithm of its factor."""
+        return torch.log1p(now)
+
     def meter(self, lookahead: Lookahead) -> Meter:
         """Logarithms of the factors."""
-        return Meter(lookahead, math.log(self.ratio_threshold), dynamic=True)
+        return Meter(lookahead, self.budget, dynamic=True)
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+from botorch.exceptions import UnsupportedError as BotorchUnsupportedError
+
 
 class TorchBanditsError(Exception):
     """Base of every error that this package raises on purpose."""
@@ -34,8 +36,8 @@ class NumericalError(TorchBanditsError, ArithmeticError):
     """A factorisation or a sweep that lost its meaning; the state before the call is kept."""
 
 
-class UnsupportedError(TorchBanditsError, NotImplementedError):
-    """A combination that has no meaning, such as the score of a policy that scores nothing."""
+class UnsupportedError(TorchBanditsError, NotImplementedError, BotorchUnsupportedError):
+    """A combination that has no meaning, such as the score of a policy that scores nothing. BoTorch's of that name, too."""
 
 
 class DiagnosticWarning(UserWarning):

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from torchbandits.arms import ArmRows, ArmTable, best_arm
-from torchbandits.errors import ArgumentError, require
+from torchbandits.errors import ArgumentError, UnsupportedError, require
 from torchbandits.posteriors import GaussianProcess, Statistics
 
 _MEMORY_BUDGET = 2 << 30  # bytes of what uncertainty sampling keeps meanwhile
@@ -56,6 +56,22 @@ class Start(ABC):
     def picks(self, opening: Opening) -> tuple[Tensor, Tensor]:
         """The next first picks, `batch_shape x q` (−1 where padded), and the `batch_shape` rows whose start is over."""
 
+    def points(self, box: Tensor, made: Tensor, remaining: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
+        """The next first picks in a box (`batch_shape x 2 x d`), `batch_shape x q x d`, NaN where padded.
+
+        Args:
+            box: Corners, lower first.
+            made: `batch_shape`, pulls told and pending.
+            remaining: `batch_shape`, most picks now.
+            generators: One a batch row, to draw from.
+
+        Raises:
+            UnsupportedError: For a start that looks at all arms.
+        """
+        raise UnsupportedError(
+            f"{type(self).__name__} looks at all arms, and a box has none: use starts.uniform(), or pass arms."
+        )
+
 
 @dataclass(frozen=True)
 class Uniform(Start):
@@ -68,13 +84,21 @@ class Uniform(Start):
 
     def picks(self, opening: Opening) -> tuple[Tensor, Tensor]:
         """Uniform over the arms on offer."""
-        A, d = opening.rows.num_arms, opening.rows.arms.shape[-1]
-        size = min(A, 2 ** min(d, 40)) if self.size is None else self.size
+        A = opening.rows.num_arms
+        size = min(A, 2 ** min(opening.rows.arms.shape[-1], 40)) if self.size is None else self.size
         left = (size - opening.made).clamp_min(0).long()
         missing = torch.minimum(left, opening.remaining).reshape(-1).tolist()
         flat = None if opening.offered is None else opening.offered.expand(*left.shape, A).reshape(-1, A)
         index = draw_uniform(A, missing, opening.generators, flat).to(left.device)
         return index.reshape(*left.shape, -1), left == 0
+
+    def points(self, box: Tensor, made: Tensor, remaining: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
+        """Uniform over the box. Raises `ArgumentError` where no size is given and 2^d would be more than 1,024."""
+        d = box.shape[-1]
+        message = f"2^{d} first picks are too many for a box of {d} features: pass initial=starts.uniform(size)."
+        require(self.size is not None or d <= 10, message)
+        missing = torch.minimum(((2**d if self.size is None else self.size) - made).clamp_min(0).long(), remaining)
+        return draw_points(box, missing.reshape(-1).tolist(), generators)
 
 
 @dataclass(frozen=True)
@@ -178,6 +202,16 @@ def _pull_(table: ArmTable, arm: Tensor, counts: Tensor) -> None:
     if table.needs_sweep():
         table.sweep_()
         posterior.invalidate_()
+
+
+def draw_points(box: Tensor, count: Sequence[int], generators: Sequence[torch.Generator]) -> Tensor:
+    """Uniform draws from a box (`batch_shape x 2 x d`), `batch_shape x max(count) x d`, NaN where padded; row r uses
+    `generators[r]` only."""
+    d = box.shape[-1]
+    unit = torch.full((len(count), max(count, default=0), d), torch.nan, dtype=torch.float64)
+    for row, (n, generator) in enumerate(zip(count, generators, strict=True)):
+        unit[row, :n] = torch.rand(n, d, generator=generator, dtype=torch.float64)
+    return torch.lerp(box[..., :1, :], box[..., 1:, :], unit.reshape(*box.shape[:-2], -1, d).to(box))
 
 
 def draw_uniform(num_arms: int, count: Sequence[int], generators: Sequence[torch.Generator], offered: Tensor | None) -> Tensor:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from torchbandits.arms import ArmRows
 from torchbandits.errors import ArgumentError, ArmIndexError, NonFiniteError, ShapeError, StateError, require
+from torchbandits.optimize import check_box
 from torchbandits.policies import Composed, Policy
 from torchbandits.scores import PerCost
 from torchbandits.types import Pulls, Selection
@@ -77,20 +78,7 @@ def check_domain(arms: Any, bounds: Any) -> Tensor:
     if bounds is None:
         check_arms(arms)
         return torch.as_tensor(arms)
-    try:
-        box = torch.as_tensor(bounds)
-    except (ValueError, TypeError, RuntimeError) as error:
-        raise ShapeError(f"bounds must be 2 x d numbers, lower corner first, got {bounds!r}.") from error
-    require(
-        box.dim() >= 2 and box.shape[-2] == 2 and box.numel() > 0 and not box.is_complex() and box.dtype != torch.bool,
-        f"bounds must be 2 x d or batch_shape x 2 x d, lower corner first, got {box.dtype} of shape {tuple(box.shape)}.",
-        ShapeError,
-    )
-    box = box.double()
-    require(bool(torch.isfinite(box).all()), "bounds have a NaN or an infinity: give a finite box.", NonFiniteError)
-    lower, upper = box.unbind(dim=-2)
-    require(bool((lower <= upper).all()), f"each lower bound must be at most the upper one, got {box.tolist()}.")
-    return box
+    return check_box(bounds)
 
 
 def check_generators(generator: Any, arms: Tensor, kernel: Any) -> tuple[tuple[torch.Generator, ...], torch.Size]:
@@ -271,8 +259,8 @@ def check_state(state_dict: Any, own: dict[str, Any]) -> None:
     differ = sorted(saved.keys() ^ own.keys())
     require(not differ, f"the saved state is of another kind of policy: it differs in {', '.join(differ[:3])}.", StateError)
     shape, mine = (tuple(state["rows.row_of_arm"].shape) for state in (saved, own))
-    if "tree.division.box" in own:  # its arms are those that the run has found
-        boxes = saved["tree.division.box"], own["tree.division.box"]
+    if (name := "box.corners" if "box.corners" in own else "tree.division.box") in own:  # its arms are those found so far
+        boxes = saved[name], own[name]
         same = boxes[0].shape == boxes[1].shape and torch.equal(boxes[0].cpu(), boxes[1].cpu())
         require(same, f"the saved state is of the box {boxes[0].tolist()}, this bandit's is {boxes[1].tolist()}.", StateError)
         return

@@ -1,7 +1,9 @@
 """A posterior tabulated on a finite arm set, and the exact lazy argmax over it. Only this room knows about scale.
 
-`GrowingTable` and `CellTree` look at some of the arms only, as many as a tree of cells needs."""
+`GrowingTable` and `CellTree` look at some of the arms only, as many as a tree of cells needs; in a `Box` only points that were
+picked are arms."""
 
+from torchbandits.arms.box import Box
 from torchbandits.arms.cells import ArmDivision, BoxDivision
 from torchbandits.arms.draws import PosteriorDraws
 from torchbandits.arms.duplicates import matches
@@ -18,6 +20,7 @@ __all__ = [
     "ArmDivision",
     "ArmRows",
     "ArmTable",
+    "Box",
     "BoxDivision",
     "CellTree",
     "FullSweep",

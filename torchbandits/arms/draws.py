@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 
 from torchbandits.arms.table import ArmTable
-from torchbandits.embeddings import Spectrum, draw_frequencies, kernel_matrix
+from torchbandits.embeddings import Spectrum, kernel_matrix
 from torchbandits.errors import UnsupportedError, require
 from torchbandits.linalg import covariance_root
-from torchbandits.types import Generators, Points
+from torchbandits.posteriors.paths import FourierPrior, explained, explained_weights, standard_normals
+from torchbandits.types import Generators
 
 _JOINT_ARMS = 2000  # up to here the prior is drawn jointly on the arms
 _CHUNK = 1 << 21  # entries of a block of random features
@@ -73,18 +74,19 @@ class PosteriorDraws:
         arms, embedding = self._table.features_of_arms, posterior.finite
         assert arms is not None
         assert embedding is not None
-        theta = embedding.spread(self._normals(sizes, arms.num_features, generators, embedding.num_used))
-        left = theta - self._explained(theta, sizes, generators) if posterior.statistics.size else theta
+        theta = embedding.spread(standard_normals(posterior, sizes, arms.num_features, generators, embedding.num_used))
+        left = theta - explained(posterior, theta, sizes, generators) if posterior.statistics.size else theta
         return arms.times(left.mT)
 
     def _joint(self, sizes: Sequence[int], generators: Generators) -> Tensor:
-        rows, statistics = self._table.rows, self._table.posterior.statistics
+        rows, posterior = self._table.rows, self._table.posterior
+        statistics = posterior.statistics
         A, arm = rows.num_arms, rows.arm_of_row
         outside = (arm < 0) & statistics.mask
         extra = int(outside.sum(dim=-1).max()) if outside.numel() else 0
         order = (~outside).byte().argsort(dim=-1, stable=True)[..., :extra]
         strangers = statistics.points.gather(-2, order.unsqueeze(-1).expand(*order.shape, statistics.points.shape[-1]))
-        kernel = self._table.posterior.kernel
+        kernel = posterior.kernel
         if self._root is None or self._root[0] is not kernel or not torch.equal(self._root[1], strangers):
             points = rows.arms.double()
             if extra:
@@ -92,31 +94,22 @@ class PosteriorDraws:
             self._root = (kernel, strangers, covariance_root(kernel_matrix(kernel, points, points)))
         root = self._root[2]
         used = A + outside.sum(dim=-1) if extra else None
-        f0 = root @ self._normals(sizes, A + extra, generators, used)
+        f0 = root @ standard_normals(posterior, sizes, A + extra, generators, used)
         place = torch.where(outside, A - 1 + outside.long().cumsum(dim=-1), arm.clamp_min(0))
         at_points = f0.gather(-2, place.unsqueeze(-1).expand(*place.shape, f0.shape[-1]))
         return self._less_mean(f0[..., :A, :].mT, at_points, sizes, generators)
 
     def _fourier(self, sizes: Sequence[int], generators: Generators) -> Tensor:
         rows, posterior = self._table.rows, self._table.posterior
-        spectrum = Spectrum.of(posterior.kernel)
-        assert spectrum is not None
-        shape, half, d = posterior.batch_shape, self._num_features // 2, rows.arms.shape[-1]
-        device = rows.arms.device
-        drawing = [g if size else torch.Generator() for size, g in zip(sizes, generators, strict=True)]
-        omega = draw_frequencies(spectrum, half, d, drawing).to(device).reshape(*shape, half, d)
-        omega = omega / spectrum.lengthscale.to(device).unsqueeze(-2)
-        scale = (spectrum.outputscale.to(device) / half).sqrt()
-        amplitudes = self._normals(sizes, 2 * half, generators) * scale[..., None, None]
-        step = max(256, _CHUNK // (half * max(1, shape.numel())))
+        prior = FourierPrior.draw(posterior, sizes, self._num_features, generators)
+        step = max(256, _CHUNK // (self._num_features // 2 * max(1, posterior.batch_shape.numel())))
         arms = rows.arms.double()
-        parts = [_waves(omega, amplitudes, arms[..., i : i + step, :]) for i in range(0, rows.num_arms, step)]
-        at_points = _waves(omega, amplitudes, posterior.statistics.points).mT
-        return self._less_mean(torch.cat(parts, dim=-1), at_points, sizes, generators)
+        parts = [prior(arms[..., i : i + step, :]) for i in range(0, rows.num_arms, step)]
+        return self._less_mean(torch.cat(parts, dim=-1), prior(posterior.statistics.points).mT, sizes, generators)
 
     def _independent(self, sizes: Sequence[int], generators: Generators) -> Tensor:
         table, posterior = self._table, self._table.posterior
-        noise = self._normals(sizes, table.rows.num_arms, generators).mT
+        noise = standard_normals(posterior, sizes, table.rows.num_arms, generators).mT
         if not posterior.statistics.size:
             return noise * table.prior_diagonal.sqrt().unsqueeze(-2)
         table.columns.fill()
@@ -125,11 +118,11 @@ class PosteriorDraws:
         if self._residual is None or self._residual[0] is not fit.nystrom:
             eye = torch.eye(fit.mask.shape[-1], dtype=torch.float64, device=fit.mask.device)
             weights = torch.where(fit.mask.unsqueeze(-1), root.lift(eye.expand(*fit.mask.shape, -1)), 0.0).mT
-            explained = [out.square().sum(dim=-2) for _, out in table.columns.products(weights, fit.rows)]
-            residual = (table.prior_diagonal - torch.cat(explained, dim=-1)).clamp_min(0).sqrt()
+            squares = [out.square().sum(dim=-2) for _, out in table.columns.products(weights, fit.rows)]
+            residual = (table.prior_diagonal - torch.cat(squares, dim=-1)).clamp_min(0).sqrt()
             self._residual = (fit.nystrom, residual)
         theta = self._own_coordinates(sizes, generators)
-        left = root.lift(theta - self._explained(theta, sizes, generators))
+        left = root.lift(theta - explained(posterior, theta, sizes, generators))
         return self._on_arms(left) + noise * self._residual[1].unsqueeze(-2)
 
     # ------------------------------------------------------------------ the rule
@@ -141,24 +134,14 @@ class PosteriorDraws:
         if not posterior.statistics.size:
             return f0
         table.columns.fill()
-        fit = posterior.fit(table.columns.gram())
-        f0_S = at_points.gather(-2, fit.rows.unsqueeze(-1).expand(*fit.rows.shape, at_points.shape[-1]))
-        theta = fit.nystrom.root.embed(torch.where(fit.mask.unsqueeze(-1), f0_S, 0.0))
-        return f0 - self._on_arms(fit.nystrom.root.lift(self._explained(theta, sizes, generators)))
-
-    def _explained(self, theta: Tensor, sizes: Sequence[int], generators: Generators) -> Tensor:
-        """V⁻¹Z s for noisy rewards s of the function with coordinates θ (`batch_shape x m x q`), alike."""
-        posterior = self._table.posterior
-        fit, n = posterior.fit(), posterior.statistics.weights.unsqueeze(-1).clamp_min(0)
-        noise = self._normals(sizes, posterior.statistics.size, generators, posterior.statistics.num_rows)
-        rewards = n * (fit.features.mT @ theta) + (posterior.regularization * n).sqrt() * noise
-        return fit.regression.precision.solve(fit.features @ rewards)
+        posterior.fit(table.columns.gram())
+        return f0 - self._on_arms(explained_weights(posterior, at_points, sizes, generators))
 
     def _own_coordinates(self, sizes: Sequence[int], generators: Generators) -> Tensor:
         """Rᵀf₀(S) for a prior draw f₀, `batch_shape x m x q`."""
         posterior = self._table.posterior
         fit = posterior.fit()
-        theta = self._normals(sizes, fit.mask.shape[-1], generators, fit.mask.sum(dim=-1))
+        theta = standard_normals(posterior, sizes, fit.mask.shape[-1], generators, fit.mask.sum(dim=-1))
         pseudo = fit.nystrom.root.pseudo
         if pseudo is not None:
             rotated = torch.nn.functional.normalize(pseudo, dim=-2).mT @ theta
@@ -170,19 +153,3 @@ class PosteriorDraws:
         table, fit = self._table, self._table.posterior.fit()
         weights = torch.where(fit.mask.unsqueeze(-1), lifted, 0.0).mT.to(table.rows.arms.dtype)
         return torch.cat([out for _, out in table.columns.products(weights, fit.rows)], dim=-1)
-
-    def _normals(self, sizes: Sequence[int], length: int, generators: Generators, used: Tensor | None = None) -> Tensor:
-        """Standard normals, `batch_shape x length x max(sizes)`: row r draws `sizes[r] x used[r]` of them, zeros elsewhere."""
-        lengths = [length] * len(sizes) if used is None else used.reshape(-1).tolist()
-        out = torch.zeros(len(sizes), max(sizes), length, dtype=torch.float64)
-        for row, (size, own, generator) in enumerate(zip(sizes, lengths, generators, strict=True)):
-            out[row, :size, :own] = torch.randn(size, own, generator=generator, dtype=torch.float64)
-        shape = self._table.posterior.batch_shape
-        return out.mT.reshape(*shape, length, max(sizes)).to(self._table.rows.arms.device)
-
-
-def _waves(omega: Tensor, amplitudes: Tensor, points: Points) -> Tensor:
-    """Σ_i a_i cos ω_iᵀx + b_i sin ω_iᵀx, `batch_shape x q x n`, for amplitudes `batch_shape x 2F x q`."""
-    phase = omega @ points.mT
-    half = omega.shape[-2]
-    return amplitudes[..., :half, :].mT @ phase.cos() + amplitudes[..., half:, :].mT @ phase.sin()

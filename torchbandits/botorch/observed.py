@@ -144,6 +144,11 @@ class Observed(GPyTorchModel, gpytorch.models.GP, FantasizeMixin, ABC):  # type:
         """Of the transformed outcomes, a number or `"estimate"`."""
         return "estimate" if self._estimates else float(self.mean_module.constant.detach())
 
+    @property
+    def finite(self) -> FiniteEmbedding | None:
+        """Features that stand for the kernel, lent by a bandit; None for the kernel itself."""
+        return self._finite[0]
+
     def progress(self, reads: frozenset[str] = frozenset(), num_arms: int = 1) -> Progress:
         """What a confidence width may depend on, `batch_shape` each; see `progress_of`."""
         return progress_of(self, reads, num_arms)

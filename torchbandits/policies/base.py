@@ -37,7 +37,7 @@ class Policy(ABC):
         raise UnsupportedError(
             "this policy chooses among given arms: pass arms= instead of bounds=, such as points that fill the box, "
             "bounds[0] + (bounds[1] - bounds[0]) * torch.quasirandom.SobolEngine(d, scramble=True, seed=0).draw(10_000); "
-            "ada_bkb takes a box."
+            "a box is for ada_bkb, uniform and the policies of one Gaussian process (gp_ucb, batch_bkb, thompson_sampling …)."
         )
 
     @abstractmethod

@@ -10,16 +10,17 @@ import gpytorch
 import torch
 from torch import Tensor
 
-from torchbandits.arms import ArmRows, ArmTable, PosteriorDraws
+from torchbandits.arms import ArmRows, ArmTable, Box, PosteriorDraws
 from torchbandits.batching import BatchRule, FixedSize
-from torchbandits.embeddings import FeatureMap
+from torchbandits.embeddings import FeatureMap, Spectrum
 from torchbandits.errors import UnsupportedError, require
 from torchbandits.fitting import fit_kernel_
 from torchbandits.memory import KeepAll, Memory
 from torchbandits.policies.base import Policy, State
+from torchbandits.policies.box_picking import check_for_box, pick_in_box
 from torchbandits.policies.kernel_checks import check_kernel
 from torchbandits.policies.learning import learn, learn_kernel
-from torchbandits.policies.picking import Picker, first_picks, marginals, on_offer, room_for, upper_bounds, with_first
+from torchbandits.policies.picking import Picker, first_picks, marginals, on_offer, room_for, scorer, upper_bounds, with_first
 from torchbandits.posteriors import GaussianProcess
 from torchbandits.scores import UCB, PerCost, PosteriorDraw, Score
 from torchbandits.starts import Start
@@ -103,9 +104,35 @@ class Composed(Policy):
     @torch.no_grad()
     def init(self, arms: Arms, generators: Generators, batch_shape: torch.Size) -> State:
         """A fresh state; the kernel is deep-copied into its posterior. Cost O(A (d + log A)), and O(A m d) for features."""
+        posterior = self._posterior(arms, generators, batch_shape)
+        return self._state(ArmRows(arms, batch_shape), posterior, generators)
+
+    @torch.no_grad()
+    def init_box(self, box: Tensor, generators: Generators, batch_shape: torch.Size) -> State:
+        """A fresh state on a box, whose arms are the points that it picks; arm 0 is the centre, which is the first pick where
+        the prior is the same everywhere. In a box EI and PI improve on the highest mean of the points pulled.
+
+        Raises:
+            UnsupportedError: For a score per cost, a width that counts arms, a batch rule that looks at all arms, draws of the
+                posterior under a kernel without known spectrum, and first picks that look at all arms.
+        """
+        check_for_box(self.score, self.confidence, self.batch_rule, Spectrum.of(self.kernel), self.features)
+        if self.initial is not None:  # refuses now what it would refuse later
+            none = torch.zeros(batch_shape, dtype=torch.int64, device=box.device)
+            self.initial.points(box.expand(*batch_shape, -1, -1), none, none, generators)
+        posterior = self._posterior(box, generators, batch_shape)
+        centre = torch.lerp(box[..., :1, :], box[..., 1:, :], 0.5)
+        rows = ArmRows(centre.expand(*batch_shape, -1, -1).clone(), batch_shape, growing=True)
+        state = State(rows, posterior, None, generators)
+        state.counts_batches = "batches" in self.confidence.reads
+        state.box = Box(rows, posterior, box)
+        return state
+
+    def _posterior(self, arms: Arms, generators: Generators, batch_shape: torch.Size) -> GaussianProcess:
+        """The prior, for arms or the corners of a box; features that are drawn are drawn now."""
         check_kernel(self.kernel, arms, batch_shape)
         finite = None if self.features is None else self.features.build(self.kernel, arms, generators, batch_shape)
-        posterior = GaussianProcess(
+        return GaussianProcess(
             self.kernel,
             self.regularization,
             dim=arms.shape[-1],
@@ -116,7 +143,6 @@ class Composed(Policy):
             sketch=self.memory.sketch(finite, batch_shape, arms.device),
             device=arms.device,
         )
-        return self._state(ArmRows(arms, batch_shape), posterior, generators)
 
     def _state(self, rows: ArmRows, posterior: GaussianProcess, generators: Generators) -> State:
         """A state of this posterior on these arms."""
@@ -131,6 +157,11 @@ class Composed(Policy):
     @torch.no_grad()
     def set_arms(self, state: State, arms: Arms) -> State:
         """The same posterior on other arms. Cost O(A u (u + d)) for an exact posterior, O(A m (m + d)) for a sparse one."""
+        require(
+            state.box is None,
+            "a box finds its points by itself: make a new Bandit on the arms, and observe() what was learned.",
+            UnsupportedError,
+        )
         check_kernel(self.kernel, arms, state.rows.batch_shape)
         finite = state.posterior.finite
         if finite is not None and not finite.holds_at(arms):
@@ -151,11 +182,15 @@ class Composed(Policy):
     def select(
         self, state: State, *, limit: Tensor | None = None, available: Tensor | None = None, exactly: int | None = None
     ) -> tuple[Selection, Evidence]:
-        """Picks by score, batch by the rule, first picks by `initial`. Cost O(A) a round and O(1) a further pick."""
+        """Picks by score, batch by the rule, first picks by `initial`. Cost O(A) a round and O(1) a further pick; in a box a
+        maximisation a pick, see `pick_in_box`."""
         rows = state.rows
-        offered = on_offer(rows, available)
         width = self.width(state)
         rule: BatchRule = self.batch_rule if exactly is None else FixedSize(size=exactly, max_pulls=self.batch_rule.max_pulls)
+        if state.box is not None:
+            require(available is None, "available= names arms, and a box has none: leave it out.", UnsupportedError)
+            return pick_in_box(state, self.score, rule, width, self.initial, limit)
+        offered = on_offer(rows, available)
         remaining = room_for(state, rule.max_batch_size, limit)
         twins = state.twins() if state.opening or state.draws is not None else ()
         starting = first_picks(state, self.initial, remaining, offered, twins) if state.opening else None
@@ -193,12 +228,9 @@ class Composed(Policy):
             raise UnsupportedError(
                 "a draw of the posterior, and a score per cost, are of arms only: use gp_ucb, bkb or batch_bkb."
             )
-        posterior = state.posterior(points)
-        with torch.no_grad():
-            width, incumbent = self.width(state), marginals(state)[0].amax(dim=-1)
-        tiny = torch.finfo(posterior.variance.dtype).tiny  # keeps the gradient of the root finite
-        score = self.score(posterior.mean, posterior.variance.clamp_min(tiny).sqrt(), width, incumbent)
-        return score + 0 * points.sum(dim=-1)  # a prior that is the same everywhere has a gradient too
+        posterior = state.posterior
+        pending = posterior.hallucinated(posterior.pending_points, posterior.pending)
+        return scorer(state, self.score, self.width(state), pending)(points)
 
     @torch.no_grad()
     def refit(self, state: State, *, noise: bool = False, rows: Tensor | None = None, **options: Any) -> FitReport:
@@ -222,7 +254,11 @@ class Composed(Policy):
         return state.known_width
 
     @torch.no_grad()
-    def bounds(self, state: State) -> tuple[Tensor, Tensor]:
-        """Largest upper and largest lower confidence bound over the arms, reward units."""
+    def bounds(self, state: State) -> tuple[Tensor, Tensor] | None:
+        """Largest upper and largest lower confidence bound over the arms, reward units; None in a box, where nobody knows the
+        largest upper one. Raises `NumericalError` there where the posterior is not finite."""
+        if state.box is not None:
+            state.box.check_finite()
+            return None
         upper = upper_bounds(state, self.width(state))
         return upper.amax(dim=-1), -torch.sub(upper, marginals(state)[0], alpha=2).amin(dim=-1)

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from torchbandits.arms import GrowingTable
 from torchbandits.arms.directions import Leaders
 from torchbandits.embeddings import kernel_row
 from torchbandits.memory import Memory
@@ -42,14 +43,14 @@ def learn(state: State, pulls: Pulls, memory: Memory, leaders: Leaders | None) -
 
 
 def _learn_exact(state: State, summed: tuple[Tensor, Tensor, Tensor, Tensor], leaders: Leaders | None) -> None:
-    table, posterior = state.table, state.posterior
-    assert table is not None
+    table, posterior = state.tabulation, state.posterior
+    assert not isinstance(table, GrowingTable)
     distinct, counts, sums, _ = summed
-    cross = table.cross(distinct, leaders)
+    leverage, cross = table.leverage_at(distinct), table.cross(distinct, leaders)
     sketch = posterior.sketch
     lost = None if sketch is None else sketch.loss
     state.rows.tell_(posterior, *summed)
-    state.add_gains_(table.leverage.gather(-1, distinct.clamp_min(0)), counts)
+    state.add_gains_(leverage, counts)
     state._buffers["log_det"] = state.log_det + table.update_(distinct, counts, posterior.targets_of(counts, sums), cross)
     if sketch is not None and lost is not None and bool((shrunk := sketch.loss > lost).any()):
         # The update was right until the sketch lost something.
@@ -62,17 +63,15 @@ def _learn_exact(state: State, summed: tuple[Tensor, Tensor, Tensor, Tensor], le
 def _learn_sparse(state: State, memory: Memory, summed: tuple[Tensor, Tensor, Tensor, Tensor]) -> None:
     table, posterior, rows = state.tabulation, state.posterior, state.rows
     distinct, counts = summed[0], summed[1]
-    known = state.row_leverage() if bool((rows.arm_of_row < 0).any()) else None
+    leverage, known = table.leverage_at(distinct), state.row_leverage()
     posterior.invalidate_()  # the dictionary is about to change: no use updating the old factors
     rows.tell_(posterior, *summed)
-    leverage = table.leverage_at(distinct)
     state.add_gains_(leverage, counts)
     state.log_det = state.log_det + torch.log1p(counts * leverage).sum(dim=-1)
-    # The dictionary is drawn with the leverages before the pulls; rows that are not arms have their own.
-    arm = rows.arm_of_row
-    drawn_with = table.leverage_at(arm)
-    if known is not None:
-        drawn_with = torch.where(arm < 0, torch.nn.functional.pad(known, (0, arm.shape[-1] - known.shape[-1])), drawn_with)
+    # The dictionary is drawn with the leverages before the pulls.
+    size = state.statistics.size
+    row = torch.where(distinct >= 0, rows.row_of_arm.gather(-1, distinct.clamp_min(0)), size)
+    drawn_with = torch.nn.functional.pad(known, (0, size + 1 - known.shape[-1])).scatter(-1, row, leverage)[..., :-1]
     _draw_dictionary(state, memory, drawn_with, (counts > 0).any(dim=-1))
     table.sweep_()
 
@@ -111,11 +110,12 @@ def learn_kernel(state: State, fitted: Tensor) -> None:
 
     Cost: that of a sweep.
     """
-    assert state.table is not None
+    table = state.tabulation
+    assert not isinstance(table, GrowingTable)
     if not bool(fitted.any()):
         return
     state.forget_derived_()
-    state.table.renew_()
+    table.renew_()
     log_det = _swept(state, state.posterior.sparse)
     state.log_det = torch.where(fitted, log_det, state.log_det)
     state.batched_log_det = torch.where(fitted, log_det, state.batched_log_det)
@@ -134,8 +134,7 @@ def _swept(state: State, warm: bool) -> Tensor:
 
 def _learn_selected(state: State, pulls: Pulls, memory: Memory, leaders: Leaders | None) -> None:
     """One pull after the other, since whether it is learned depends on those before it."""
-    table, posterior = state.table, state.posterior
-    assert table is not None
+    table, posterior = state.tabulation, state.posterior
     for place in range(pulls.counts.shape[-1]):
         part = slice(place, place + 1)
         counts, points = pulls.counts[..., part], pulls.points
@@ -143,7 +142,7 @@ def _learn_selected(state: State, pulls: Pulls, memory: Memory, leaders: Leaders
             leverage = posterior.leverage(points[..., part, :])
         else:
             assert pulls.index is not None
-            leverage = table.leverage.gather(-1, state.rows.entry(pulls.index[..., part]).clamp_min(0))
+            leverage = table.leverage_at(state.rows.entry(pulls.index[..., part]))
         learned = memory.admitted(leverage, counts, posterior.regularization)
         if not bool((learned > 0).any()):
             continue

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -9,7 +11,8 @@ from torchbandits.arms import ArmRows, ArmTable, FullSweep, Lookahead, Posterior
 from torchbandits.batching import BatchRule, Repeat
 from torchbandits.errors import ArgumentError
 from torchbandits.policies.base import State
-from torchbandits.scores import UCB, PerCost, PosteriorDraw, Score
+from torchbandits.posteriors import Pending
+from torchbandits.scores import UCB, PerCost, PosteriorDraw, Score, scores_of_points
 from torchbandits.starts import Opening, Start
 from torchbandits.types import Generators
 
@@ -69,6 +72,29 @@ def upper_bounds(state: State, width: Tensor) -> Tensor:
         mean, std = marginals(state)
         state.known_upper = torch.addcmul(mean, std, width.unsqueeze(-1))
     return state.known_upper
+
+
+def incumbent(state: State) -> Tensor:
+    """The highest posterior mean over the arms, `batch_shape`, reward units; in a box over the points pulled, before the first
+    the prior mean."""
+    if state.box is None:
+        return marginals(state)[0].amax(dim=-1)
+    prior = state.posterior.estimated_prior_mean
+    if not state.statistics.size:
+        return prior
+    best = state.box.row_mean().amax(dim=-1)
+    return torch.where(best > -torch.inf, best, prior)
+
+
+@torch.no_grad()
+def scorer(state: State, score: Score, width: Tensor, pending: Pending | None) -> Callable[[Tensor], Tensor]:
+    """A score of any points, `batch_shape x n x d` to `batch_shape x n`, differentiable, with these pulls pending."""
+    posterior, best = state.posterior, incumbent(state) if score.relative else width
+
+    def at(points: Tensor) -> Tensor:
+        return scores_of_points(score, points, posterior.marginals(points, pending), width, best)
+
+    return at
 
 
 class Picker:

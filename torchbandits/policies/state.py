@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchbandits.arms import ArmRows, ArmTable, CellTree, GrowingTable, PosteriorDraws
+from torchbandits.arms import ArmRows, ArmTable, Box, CellTree, GrowingTable, PosteriorDraws
 from torchbandits.errors import UnsupportedError, require
 from torchbandits.posteriors import GaussianProcess, PartitionedProcess, Statistics, aggregate
 from torchbandits.types import Progress, Recommendation
@@ -55,6 +55,7 @@ class State(nn.Module):
         self.draws: PosteriorDraws | None = None
         self.inner: State | None = None
         self.tree: CellTree | None = None  # of policies that look at some of the arms only
+        self.box: Box | None = None  # where the arms are points of a box, found one by one
         self.counts_batches = True  # whether somebody reads the batched log-determinants
         self.rows, self.records, self.table, self.generators = rows, records, table, tuple(generators)
         device = rows.arms.device
@@ -138,8 +139,10 @@ class State(nn.Module):
         return self.rows.arms.expand(*self.rows.batch_shape, -1, -1)
 
     @property
-    def tabulation(self) -> ArmTable | GrowingTable:
-        """The posterior on all arms, or on those that were looked at."""
+    def tabulation(self) -> ArmTable | GrowingTable | Box:
+        """The posterior on all arms, on those that were looked at, or on the points found in a box."""
+        if self.box is not None:
+            return self.box
         table = self.table if self.tree is None else self.tree.table
         assert table is not None
         return table
@@ -175,8 +178,8 @@ class State(nn.Module):
         dimension = torch.full_like(pulls, torch.nan)
         if "effective_dimension" in reads:
             dimension = (self.row_leverage() * self.statistics.weights).sum(dim=-1)
-        whole = self.table if self.tree is None else self.tree
-        assert whole is not None
+        whole = self.tabulation if self.tree is None else self.tree
+        assert not isinstance(whole, GrowingTable)
         return Progress(
             t=pulls + 1,
             pulls=pulls.clamp_min(1),
@@ -252,13 +255,14 @@ class State(nn.Module):
         buffers = [(module, dict(module._buffers)) for module in self._changing]
         generators = [g.get_state() for g in self.generators] if draws else []
         posterior = None if isinstance(self.records, Statistics) else self.records.snapshot()
-        table = self.tabulation.snapshot() if self.table is not None or self.tree is not None else None
+        kept = self.table if self.tree is None else self.tree.table
+        table = None if kept is None else kept.snapshot()
         inner = self.inner.snapshot(draws=False) if self.inner is not None else None
 
         def restore() -> None:
             self.forget_derived_()
-            for module, kept in buffers:
-                module._buffers.update(kept)
+            for module, own in buffers:
+                module._buffers.update(own)
             for generator, state in zip(self.generators, generators, strict=False):
                 generator.set_state(state)
             if posterior is not None:

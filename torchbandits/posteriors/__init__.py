@@ -1,10 +1,12 @@
 """Posteriors: `Regression` is the engine (V, w in feature space), `GaussianProcess` an embedding with a regression,
-callable on any points, `PartitionedProcess` one a cell of a cover of a `Domain`, `Statistics` the sums behind them, and
-`Sketch` what may stand for their second moments."""
+callable on any points, `SamplePaths` draws of it that are, `PartitionedProcess` one a cell of a cover of a `Domain`,
+`Statistics` the sums behind them, and `Sketch` what may stand for their second moments."""
 
 from torchbandits.posteriors.domain import Domain
 from torchbandits.posteriors.gaussian_process import GaussianProcess
 from torchbandits.posteriors.partitioned import PartitionedProcess
+from torchbandits.posteriors.paths import SamplePaths
+from torchbandits.posteriors.pending import Pending
 from torchbandits.posteriors.regression import Conditioning, Regression
 from torchbandits.posteriors.sketch import Sketch
 from torchbandits.posteriors.statistics import Statistics, aggregate
@@ -14,7 +16,9 @@ __all__ = [
     "Domain",
     "GaussianProcess",
     "PartitionedProcess",
+    "Pending",
     "Regression",
+    "SamplePaths",
     "Sketch",
     "Statistics",
     "aggregate",

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from torchbandits.embeddings import FiniteEmbedding, shaped_like
 from torchbandits.posteriors.factors import Factors
-from torchbandits.posteriors.regression import Conditioning
+from torchbandits.posteriors.pending import Pending
 from torchbandits.posteriors.sketch import Sketch
 from torchbandits.posteriors.statistics import Statistics
 from torchbandits.types import Marginals, PerPoint, PickMask, Points, Rect
@@ -135,11 +135,22 @@ class GaussianProcess(nn.Module):
 
         Cost: O(n m (m + d)) time, O(n m) memory a batch row.
         """
+        return self.marginals(points, self.hallucinated(self.pending_points, self.pending))
+
+    def hallucinated(self, points: Points, counts: PerPoint) -> Pending | None:
+        """The factors with pulls of p points pending, `batch_shape x p x d` and `batch_shape x p`; None where p is 0."""
+        if not counts.shape[-1]:
+            return None
+        exact = not self.sparse and self.finite is None
+        return Pending.on(self.fit(), points, counts, self.regularization, exact)
+
+    def marginals(self, points: Points, pending: Pending | None) -> Marginals:
+        """`forward` with the given pulls pending, in place of those that `set_pending_` declared."""
         x, fit = self.statistics.checked(points), self.fit()
         z = fit.embedding(x)
-        leverage = self._leverage(x, z)
-        if self.pending.shape[-1]:
-            leverage = leverage - self._pending_directions(x, z).square().sum(dim=-2)
+        leverage = self.leverage_of(x, z)
+        if pending is not None:
+            leverage = leverage - pending.directions(x, z).square().sum(dim=-2)
         mean, variance = self.reward_mean(fit.regression.mean(z)), self.regularization * leverage.clamp_min(0)
         return Marginals(mean.to(points.dtype), variance.to(points.dtype))
 
@@ -149,8 +160,8 @@ class GaussianProcess(nn.Module):
         y = x if other is None else self.statistics.checked(other)
         z, z_y = fit.embedding(x), fit.embedding(y)
         C = fit.embedding.residual_covariance(x, y, z, z_y) / self.regularization + fit.regression.covariance(z, z_y)
-        if self.pending.shape[-1]:
-            C = C - self._pending_directions(x, z).mT @ self._pending_directions(y, z_y)
+        if (pending := self.hallucinated(self.pending_points, self.pending)) is not None:
+            C = C - pending.directions(x, z).mT @ pending.directions(y, z_y)
         return (self.regularization * C).to(points.dtype)
 
     def reward_mean(self, channels: Tensor) -> Tensor:
@@ -227,10 +238,10 @@ class GaussianProcess(nn.Module):
 
     def leverage(self, points: Points) -> Tensor:
         """Variance / λ at any points given the rewards told, `batch_shape x n`; pending pulls do not count."""
-        x = self.statistics.checked(points)
-        return self._leverage(x, self.fit().embedding(x))
+        return self.leverage_of(x := self.statistics.checked(points), self.fit().embedding(x))
 
-    def _leverage(self, x: Points, z: Rect) -> Tensor:
+    def leverage_of(self, x: Points, z: Rect) -> Tensor:
+        """`leverage` at points whose features are known."""
         residual = (self.fit().embedding.diagonal(x) - z.square().sum(dim=-2)).clamp_min(0)
         return residual / self.regularization + self.fit().regression.leverage(z)
 
@@ -256,17 +267,6 @@ class GaussianProcess(nn.Module):
     def invalidate_(self) -> None:
         """Drop the factors."""
         self._fit = None
-
-    def _pending_directions(self, points: Points, z: Rect) -> Tensor:
-        """Directions of the pending pulls at `points`: their squares come off the leverage."""
-        fit = self.fit()
-        P, embedding = self.pending_points, fit.embedding
-        z_p = embedding(P)
-        C_pp, C_px = fit.regression.covariance(z_p, z_p), fit.regression.covariance(z_p, z)
-        if not self.sparse and self.finite is None:  # every pending arm gets a column of its own, so the residual shrinks too
-            C_pp = C_pp + embedding.residual_covariance(P, P, z_p, z_p) / self.regularization
-            C_px = C_px + embedding.residual_covariance(P, points, z_p, z) / self.regularization
-        return Conditioning.on(C_pp, self.pending).directions(C_px)
 
     def _apply(self, fn: Any, recurse: bool = True) -> GaussianProcess:
         # Factors stay float64 whatever dtype is asked for: only the device of `.to()` counts.

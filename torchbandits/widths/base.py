@@ -17,12 +17,13 @@ from torchbandits.types import Progress
 class Width(ABC):
     """A multiplier of the posterior standard deviation, in reward units per reward unit."""
 
-    _reads: ClassVar[frozenset[str]] = frozenset({"effective_dimension", "batches"})
+    _reads: ClassVar[frozenset[str]] = frozenset({"effective_dimension", "batches", "num_arms"})
 
     @property
     def reads(self) -> frozenset[str]:
-        """What it needs of the costlier entries of `Progress`: `"effective_dimension"` (NaN where no width reads it) and
-        `"batches"`, the batched log-determinants (not kept up where no width reads them)."""
+        """What it needs of the entries of `Progress` that are costlier, or not known everywhere: `"effective_dimension"` (NaN
+        where no width reads it), `"batches"`, the batched log-determinants (not kept up where no width reads them), and
+        `"num_arms"`, which a box and a model of data alone do not have."""
         return self._reads
 
     @abstractmethod

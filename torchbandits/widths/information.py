@@ -114,7 +114,7 @@ class FixedDesign(Frequentist):
     Source: Vakili et al. 2021, Thm 1, with a union bound over a finite set.
     """
 
-    _reads: ClassVar[frozenset[str]] = frozenset()
+    _reads: ClassVar[frozenset[str]] = frozenset({"num_arms"})
 
     statements: int = 1
 

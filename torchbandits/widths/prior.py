@@ -18,7 +18,7 @@ from torchbandits.widths.base import Width, check_delta
 class Srinivas(Width):
     r"""√β_t with β_t = 2 log(A t² π² / (6δ)), for a finite arm set. Source: Srinivas et al. 2010, Thm 1."""
 
-    _reads: ClassVar[frozenset[str]] = frozenset()
+    _reads: ClassVar[frozenset[str]] = frozenset({"num_arms"})
 
     delta: float
 

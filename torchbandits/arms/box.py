@@ -1,0 +1,164 @@
+"""A box as a domain: its arms are the points that were asked for, found one by one, and nothing is tabulated."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.quasirandom import SobolEngine
+
+from torchbandits.arms.directions import Leaders
+from torchbandits.arms.duplicates import first_occurrence
+from torchbandits.arms.rows import ArmRows
+from torchbandits.embeddings import Spectrum, kernel_diagonal
+from torchbandits.errors import NumericalError, require
+from torchbandits.posteriors import Conditioning, GaussianProcess
+from torchbandits.types import PickMask, Picks, Points
+
+_LOOKED_AT = 1024  # Sobol points where the largest k(x, x) is looked for
+_CORNERS = 10  # features of a box whose corners are looked at too
+
+
+class Box(nn.Module):
+    r"""The corners, and what a table of arms would say of the points found so far, computed when somebody asks.
+
+    Arm 0 is the centre, pulled or not. Further arms are the points that were picked.
+
+    Args:
+        rows: Growing arms, and which row of the statistics each one is.
+        posterior: None for policies without one.
+        corners: `2 x d` or `batch_shape x 2 x d`, lower first, float64.
+
+    Buffer: `corners` `batch_shape x 2 x d`.
+    """
+
+    corners: Tensor
+    kappa2: Tensor
+
+    def __init__(self, rows: ArmRows, posterior: GaussianProcess | None, corners: Tensor) -> None:
+        super().__init__()
+        self._owners = (rows, posterior)  # a tuple hides them from nn.Module: the state registers them
+        self.register_buffer("corners", corners.expand(*rows.batch_shape, -1, -1).clone())
+        self.register_buffer("kappa2", torch.ones(rows.batch_shape, dtype=torch.float64), persistent=False)
+        if posterior is not None:
+            self.renew_()
+
+    @property
+    def rows(self) -> ArmRows:
+        """The points found, and their rows."""
+        return self._owners[0]
+
+    @property
+    def posterior(self) -> GaussianProcess:
+        """The posterior, of a policy that keeps one."""
+        assert self._owners[1] is not None
+        return self._owners[1]
+
+    def places(self, points: Points, kept: PickMask) -> Picks:
+        """The arms that points (`batch_shape x p x d`) are, or will be once they are found; −1 where not kept.
+
+        Cost O((A + p) (d + log(A + p))).
+        """
+        rows, A, p = self.rows, self.rows.num_arms, points.shape[-2]
+        arms = torch.cat([rows.arms, torch.where(kept.unsqueeze(-1), points.to(rows.arms), rows.arms[..., :1, :])], dim=-2)
+        first = first_occurrence(arms)
+        own = torch.arange(A, A + p, device=points.device).expand(kept.shape)
+        first = own if first is None else first[..., A:]
+        new = kept & (first == own)
+        number = self._found(rows).unsqueeze(-1) + new.long().cumsum(dim=-1) - 1
+        index = torch.where(first < A, first, number.gather(-1, (first - A).clamp_min(0)))
+        return torch.where(kept, index, -1)
+
+    def find_(self, points: Points, index: Picks) -> None:
+        """Make arms of points that are none yet, given their `places`. Cost O(A d), a copy of the buffers."""
+        new = index >= self._found(self.rows).unsqueeze(-1)
+        if bool(new.any()):
+            highest = torch.where(new, index, -1).cummax(dim=-1).values
+            first = torch.cat([torch.full_like(highest[..., :1], -1), highest[..., :-1]], dim=-1) < index
+            self.rows.grow_(points, new & first)
+
+    @staticmethod
+    def _found(rows: ArmRows) -> Tensor:
+        """How many arms each batch row has, `batch_shape`: the others are copies of arm 0."""
+        assert rows.first is not None
+        return (rows.first == torch.arange(rows.num_arms, device=rows.first.device)).sum(dim=-1)
+
+    # ------------------------------------------------------------------ what a table says
+
+    def mean_at(self, index: Picks) -> Tensor:
+        """Posterior mean of arms (any number where −1), `batch_shape x p`, reward units. Cost O(p m), O(p m (m + d)) where an
+        arm was never pulled."""
+        features = self._features(index)
+        return self.posterior.reward_mean(self.posterior.fit().regression.mean(features))
+
+    def row_mean(self) -> Tensor:
+        """Posterior mean of the distinct points pulled, `batch_shape x u`, −∞ where padded. Cost O(u m)."""
+        fit, statistics = self.posterior.fit(), self.posterior.statistics
+        mean = self.posterior.reward_mean(fit.regression.mean(fit.features))
+        return mean.masked_fill(~(statistics.mask & (statistics.weights > 0)), -torch.inf)
+
+    def leverage_at(self, index: Picks) -> Tensor:
+        """Leverage of arms given the rewards told (any number where −1), `batch_shape x p`. Cost O(p m²)."""
+        return self.posterior.leverage_of(self.rows.points(index).double(), self._features(index))
+
+    def _features(self, index: Picks) -> Tensor:
+        """z of arms, `batch_shape x m x p`: the rows' own where all are pulled."""
+        row = self.rows.row_of_arm.gather(-1, index.clamp_min(0))
+        fit = self.posterior.fit()
+        if not index.shape[-1] or bool(((row < 0) & (index >= 0)).any()):
+            return fit.embedding(self.rows.points(index).double())
+        slot = row.clamp_min(0).unsqueeze(-2).expand(*fit.features.shape[:-1], -1)
+        return fit.features.gather(-1, slot)
+
+    def cross(self, index: Picks, leaders: Leaders | None = None) -> Tensor:
+        """Leverage-scale covariance of arms (`batch_shape x p`) before their pulls are learned, `batch_shape x p x p`."""
+        points = self.rows.points(index).double()
+        fit, z = self.posterior.fit(), self._features(index)
+        C = fit.regression.covariance(z, z)
+        return C + fit.embedding.residual_covariance(points, points, z, z) / self.posterior.regularization
+
+    def update_(self, index: Picks, counts: Tensor, targets: Tensor, cross: Tensor) -> Tensor:
+        """What pulls of arms add to log det(V/λ), `batch_shape`. The factors are dropped: computed anew from the sums, they are
+        the same whether a run was saved and loaded or not."""
+        self.posterior.invalidate_()
+        return Conditioning.on(cross, counts).log_det
+
+    def needs_sweep(self) -> bool:
+        """Never."""
+        return False
+
+    def sweep_(self) -> Box:
+        """Nothing is tabulated."""
+        return self
+
+    def sweep_rows_(self, rows: Tensor) -> Box:
+        """Nothing is tabulated."""
+        return self
+
+    @torch.no_grad()
+    def renew_(self) -> Box:
+        """The largest k(x, x) under the kernel of now: of a stationary kernel the one there is, else the largest over Sobol
+        points of the box and, up to 10 features, its corners."""
+        posterior, corners = self.posterior, self.corners
+        d, shape = corners.shape[-1], self.rows.batch_shape
+        points = corners[..., :1, :]
+        if posterior.finite is not None or Spectrum.of(posterior.kernel) is None:
+            unit = SobolEngine(d, scramble=True, seed=0).draw(_LOOKED_AT, dtype=torch.float64)
+            if d <= _CORNERS:
+                ends = torch.cartesian_prod(*[torch.tensor([0.0, 1.0], dtype=torch.float64)] * d).reshape(-1, d)
+                unit = torch.cat([ends, unit])
+            points = torch.lerp(corners[..., :1, :], corners[..., 1:, :], unit.to(corners))
+        finite = posterior.finite
+        diagonal = kernel_diagonal(posterior.kernel, points) if finite is None else finite.diagonal(points)
+        self.kappa2 = diagonal.double().amax(dim=-1).expand(shape).clone()
+        return self
+
+    def check_finite(self) -> None:
+        """Raises `NumericalError` where the posterior broke down."""
+        regression = self.posterior.fit().regression
+        good = torch.isfinite(regression.coefficients).all(dim=-1).all(dim=-1) & torch.isfinite(regression.precision.log_det)
+        require(
+            bool(good.all()),
+            f"the posterior is not finite in batch rows {(~good).reshape(-1).nonzero().reshape(-1).tolist()}; nothing was "
+            "learned. Check the size of the rewards and the kernel's hyper-parameters, or use a larger λ.",
+            NumericalError,
+        )

@@ -1,0 +1,223 @@
+"""The acquisition function of every policy that scores points."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from botorch.acquisition import AcquisitionFunction
+from botorch.acquisition.objective import PosteriorTransform, ScalarizedPosteriorTransform
+from botorch.utils.transforms import t_batch_mode_transform
+from torch import Tensor
+
+from torchbandits.botorch.agreement import check_policy, check_transforms
+from torchbandits.botorch.model import BanditModel
+from torchbandits.errors import ArgumentError, ShapeError, require
+from torchbandits.policies import Policy
+from torchbandits.posteriors import SamplePaths
+from torchbandits.scores import PosteriorDraw, Score, scores_of_points
+from torchbandits.types import Generators, Marginals
+
+
+class PolicyAcquisition(AcquisitionFunction):
+    r"""The score of a policy under a model, to be maximised over one point at a time.
+
+    .. math:: u(x) = \mu(x) + w\,\sigma(x \mid X_{\text{pending}})
+
+    for upper confidence bounds; log EI, log PI or a draw of the posterior for policies that have those. Score and width come
+    from the policy, kernel and λ from the model. The width is that of the model's number of observations, and is the same for
+    all picks. Points in `X_pending` are hallucinated: they shrink σ as if they had been observed, and leave μ alone, so that
+    BoTorch's sequential optimisers build the batches of GP-BUCB and BBKB, in a box or over a finite set.
+
+    A policy that draws (`thompson_sampling`) is one differentiable sample path an instance; each further `set_X_pending` that
+    extends what is pending goes on to the next path, so that q sequential picks are the maximisers of q paths, and going back
+    to what was pending goes back to its path.
+
+    What counts as disagreement of policy and model, and is refused: kernels of another form (classes, smoothness, active
+    features), and another λ; where the model fits its noise (`noise_std=None`), another ratio of λ to the noise variance.
+    Hyper-parameters of the kernel may differ, since those of the model may be fitted: the model's are used.
+
+    Args:
+        model: A `BanditModel`, whose rewards are to be maximised.
+        policy: What `gp_ucb`, `igp_ucb`, `gp_bucb`, `bkb`, `batch_bkb`, `compressed_gp`, `mini_gp_ucb`, `thompson_sampling` or
+            `lin_ucb` return, and others with finite features for the model of their own bandit; not `per_cost`.
+        X_pending: `p x d` or `batch_shape x p x d`, points under evaluation.
+        posterior_transform: A `ScalarizedPosteriorTransform` (of one weight); −1 minimises.
+        num_arms: A, for widths that count the arms; those of a tabulated model by default.
+        generator: One CPU `torch.Generator`, or a list of one a batch row of the model, for policies that draw. By default
+            seeded with the number of observations: steps of a loop differ, and are the same when run again.
+
+    Buffers: `width` and `incumbent` (the highest posterior mean over the model's tabulated arms, or else over its observations,
+    transformed; what EI and PI improve on), both of the model's batch shape, float64. They are those of the model as it was
+    given: make a new acquisition function when the model has changed. A cast to another dtype casts neither them nor the model.
+
+    Raises:
+        UnsupportedError: BoTorch's and this package's: for policies that score nothing or by costs, and transforms that are not
+            affine.
+        ArgumentError: If policy and model disagree, or the number of arms is needed and not known.
+
+    Cost: as the model's marginals.  Source: Desautels et al. 2014, Calandriello et al. 2020, for the hallucinated batch.
+    """
+
+    model: BanditModel
+    width: Tensor
+    incumbent: Tensor
+
+    def __init__(
+        self,
+        model: BanditModel,
+        policy: Policy,
+        X_pending: Tensor | None = None,
+        *,
+        posterior_transform: PosteriorTransform | None = None,
+        num_arms: int | None = None,
+        generator: torch.Generator | Generators | None = None,
+    ) -> None:
+        composed = check_policy(policy, model)
+        check_transforms(model, posterior_transform)
+        super().__init__(model)
+        self.policy, self.posterior_transform = composed, posterior_transform
+        with torch.no_grad():
+            reads = composed.confidence.reads
+            progress = model.progress(reads, num_arms=_number_of_arms(num_arms, model, reads))
+            self.register_buffer("width", composed.confidence(progress).expand(model.batch_shape).clone())
+            self.register_buffer("incumbent", self._incumbent())
+        self._generators = _generators(generator, model)
+        self._paths: list[SamplePaths] = []
+        # What is pending, and the model that hallucinates it: the last entry counts, those below are the way back.
+        self._stack: list[tuple[Tensor | None, BanditModel]] = [(None, model)]
+        self.set_X_pending(X_pending)
+
+    @t_batch_mode_transform(expected_q=1)  # type: ignore[arg-type]
+    def forward(self, X: Tensor) -> Tensor:
+        """Scores of points, `b x 1 x d` to `b`; differentiable, in the dtype of `X`.
+
+        Of a model with a batch shape, `... x batch_shape x 1 x d` to `... x batch_shape`. Cost O(b m (m + d)).
+        """
+        points, back = _rows_first(X.squeeze(-2).double(), self.model.batch_shape)
+        if isinstance(self.policy.score, Score):
+            marginals = self._transformed(self._stack[-1][1].marginals(points))
+            values = scores_of_points(self.policy.score, points, marginals, self.width, self.incumbent)
+        else:
+            values = self._draw(points)
+        return back(values).to(X.dtype)
+
+    def set_X_pending(self, X_pending: Tensor | None = None) -> None:
+        """Declare the points under evaluation, `p x d` or `batch_shape x p x d`, in place of those before; None for none.
+
+        What extends the points before costs O(m²) a new point, and going back to them costs nothing and is exact.
+        """
+        stack = self._stack[:1]
+        if X_pending is not None and X_pending.shape[-2:].numel():
+            d, shape = self.model.train_inputs[0].shape[-1], tuple(X_pending.shape)
+            require(len(shape) >= 2 and shape[-1] == d, f"X_pending must be ... x p x {d}, got {shape}.", ShapeError)
+            points = X_pending.detach().double()
+            stack = [entry for entry in self._stack if _begins_with(points, entry[0])]
+            known, model = stack[-1]
+            new = points if known is None else points[..., known.shape[-2] :, :]
+            if new.shape[-2]:
+                with torch.no_grad():
+                    stack.append((points.clone(), self._hallucinated(model, new)))
+        super().set_X_pending(X_pending)
+        self._stack = stack
+
+    @property
+    def lazy(self) -> bool:
+        """Whether values only fall as points become pending, so that old values bound new ones: not for posterior draws."""
+        return isinstance(self.policy.score, Score)
+
+    # ------------------------------------------------------------------ inside
+
+    def _hallucinated(self, model: BanditModel, points: Tensor) -> BanditModel:
+        """The model to score with once more points are pending; draws of the posterior do not heed them."""
+        return model.hallucinate(points) if self.lazy else model
+
+    def _draw(self, points: Tensor) -> Tensor:
+        """The sample path of what is pending, `batch_shape x n`; drawn when it is first looked at."""
+        while len(self._paths) < len(self._stack):
+            score = self.policy.score
+            assert isinstance(score, PosteriorDraw)
+            with torch.no_grad():
+                drawn = SamplePaths.draw(
+                    self.model.process(), 1, self._generators, num_features=score.num_features, width=self.width
+                )
+            self._paths.append(drawn)
+        values = self._paths[len(self._stack) - 1](self.model.transform_inputs(points)).squeeze(-2)
+        return self._transformed(Marginals(values, torch.zeros_like(values))).mean
+
+    def _transformed(self, marginals: Marginals) -> Marginals:
+        """The marginals in the user's units, and under the posterior transform."""
+        mean, variance = marginals.mean, marginals.variance
+        outcome, scalarize = getattr(self.model, "outcome_transform", None), self.posterior_transform
+        if outcome is not None:
+            mean, variance = (v.squeeze(-1) for v in outcome.untransform(mean.unsqueeze(-1), variance.unsqueeze(-1)))
+        if isinstance(scalarize, ScalarizedPosteriorTransform):
+            weights: Any = scalarize.weights
+            mean, variance = scalarize.offset + weights.to(mean) * mean, weights.to(mean).square() * variance
+        return Marginals(mean, variance)
+
+    def _incumbent(self) -> Tensor:
+        """The highest transformed posterior mean over the tabulated arms or the observations, `batch_shape`; NaN where the
+        score does not look at it."""
+        shape, points = self.model.batch_shape, self.model.train_inputs[0]
+        if not (isinstance(self.policy.score, Score) and self.policy.score.relative):
+            return torch.full(shape, torch.nan, dtype=torch.float64, device=points.device)
+        if self.model.arms is not None:
+            points = self.model.arms
+        elif not points.shape[-2]:  # the prior mean, the same everywhere
+            points = points.new_zeros(*shape, 1, points.shape[-1])
+        mean = self._transformed(self.model.marginals(points.expand(*shape, *points.shape[-2:]))).mean
+        return mean.double().amax(dim=-1)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> PolicyAcquisition:
+        # BoTorch calls acqf.to(X): a float32 X must not round the factors of the model. Only the device counts.
+        device = fn(torch.zeros((), dtype=torch.float64, device=self.width.device)).device
+        if device != self.width.device:
+            super()._apply(lambda tensor: tensor.to(device), recurse)
+            self._stack, self._paths = [(None, self.model)], []
+            self.set_X_pending(None if self.X_pending is None else self.X_pending.to(device))
+        return self
+
+
+def _rows_first(X: Tensor, batch_shape: torch.Size) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+    """Points `... x d` as `batch_shape x n x d`, and the way back for values `batch_shape x n`.
+
+    The last t-batch dimensions are those of the model, as everywhere in BoTorch; all others become n.
+    """
+    k, d = len(batch_shape), X.shape[-1]
+    whole = torch.broadcast_shapes(X.shape[:-1], batch_shape)
+    leading = whole[: len(whole) - k]
+    points = X.expand(*whole, d).reshape(leading.numel(), *batch_shape, d).movedim(0, -2)
+    return points, lambda values: values.movedim(-1, 0).reshape(whole)
+
+
+def _begins_with(points: Tensor, known: Tensor | None) -> bool:
+    """Whether the first points are those that are pending already."""
+    return known is None or torch.equal(points[..., : known.shape[-2], :], known)
+
+
+def _number_of_arms(num_arms: int | None, model: BanditModel, reads: frozenset[str]) -> int:
+    """Given, or tabulated; 1 where nobody counts them."""
+    if num_arms is not None:
+        require(num_arms >= 1, f"num_arms must be at least 1, got {num_arms}.")
+        return num_arms
+    if model.arms is not None:
+        return model.arms.shape[-2]
+    if "num_arms" in reads:
+        raise ArgumentError(
+            "the policy's width counts the arms, and the model does not know them: pass num_arms=, tabulate the model on them, "
+            "or give the policy another width, such as widths.Constant(2.0)."
+        )
+    return 1
+
+
+def _generators(generator: torch.Generator | Generators | None, model: BanditModel) -> Generators:
+    """One generator a batch row of the model; row r's is seeded with the number of observations and r by default."""
+    rows = model.batch_shape.numel()
+    if generator is None:
+        seed = model.train_targets.shape[-1] * rows
+        return tuple(torch.Generator().manual_seed(seed + row) for row in range(rows))
+    given = (generator,) if isinstance(generator, torch.Generator) else tuple(generator)
+    require(len(given) == rows, f"expected one generator a batch row, {rows}, got {len(given)}.")
+    return given

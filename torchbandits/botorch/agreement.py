@@ -1,0 +1,110 @@
+"""What a policy and a model must agree on before one scores by the other."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import gpytorch
+from botorch.acquisition.objective import PosteriorTransform, ScalarizedPosteriorTransform
+
+from torchbandits.botorch.model import BanditModel
+from torchbandits.embeddings import Identity
+from torchbandits.errors import ArgumentError, UnsupportedError, require
+from torchbandits.memory import FrequentDirections
+from torchbandits.policies import Composed, Policy
+from torchbandits.scores import PerCost
+
+_TOLERANCE = 1e-6  # relative, of λ: more than rounding between float32 and float64
+
+
+def check_policy(policy: Any, model: Any) -> Composed:
+    """The policy, one that scores points by the posterior of one Gaussian process, and agrees with the model.
+
+    Raises:
+        ArgumentError: If one of them is something else, or they disagree on the kernel's form or on λ.
+        UnsupportedError: For a policy without scores at points.
+    """
+    require(isinstance(model, BanditModel), f"model must be a torchbandits.botorch.BanditModel, got {type(model).__name__}.")
+    require(isinstance(policy, Policy), f"policy must be a torchbandits policy, got {type(policy).__name__}.")
+    if not isinstance(policy, Composed):
+        raise UnsupportedError(
+            f"{type(policy).__name__} does not score points by the posterior of one Gaussian process: use gp_ucb, gp_bucb, "
+            "bkb, batch_bkb, compressed_gp, mini_gp_ucb or thompson_sampling here, or ask a Bandit."
+        )
+    require(
+        not isinstance(policy.score, PerCost),
+        "a score per cost needs the costs of points, which a BoTorch model does not know: use Bandit(policy, arms, costs=…), "
+        "or divide the acquisition values by costs yourself.",
+        UnsupportedError,
+    )
+    _check_features(policy, model)
+    mine, theirs = kernel_form(policy.kernel), kernel_form(model.covar_module)
+    require(
+        mine == theirs,
+        f"the policy's kernel is {' of '.join(mine)}, the model's {' of '.join(theirs)}: make the policy with "
+        "model.covar_module. (Values of hyper-parameters may differ: the model's, which may be fitted, are used.)",
+    )
+    _check_regularization(policy, model)
+    return policy
+
+
+def _check_features(policy: Composed, model: BanditModel) -> None:
+    """Finite features stand for the kernel in the bandit that drew them, and in its model; a sketch in none."""
+    require(
+        not isinstance(policy.memory, FrequentDirections),
+        "the sketch of soful is no Gaussian process: use lin_ucb, whose posterior it approximates, or gp_ucb.",
+        UnsupportedError,
+    )
+    known = policy.features is None or isinstance(policy.features, Identity) or model.finite is not None
+    require(
+        known,
+        f"{type(policy.features).__name__} features belong to the Bandit that drew them: use its model(), or gp_ucb with the "
+        "same kernel.",
+        UnsupportedError,
+    )
+
+
+def kernel_form(kernel: gpytorch.kernels.Kernel) -> tuple[str, ...]:
+    """What fitting does not change in a kernel: the classes it is made of, their smoothness and their active features."""
+    form = []
+    for part in kernel.modules():
+        if isinstance(part, gpytorch.kernels.Kernel):
+            nu, active = getattr(part, "nu", None), part.active_dims
+            details = [f"nu={nu}"] * (nu is not None) + [f"active_dims={() if active is None else active.tolist()}"] * (
+                active is not None
+            )
+            form.append(f"{type(part).__name__}({', '.join(details)})")
+    return tuple(form)
+
+
+def _check_regularization(policy: Composed, model: BanditModel) -> None:
+    """λ must be the same; where the model fits its noise, and with it λ, the ratio of λ to the noise variance must be."""
+    mine, theirs, what = policy.regularization, float(model.regularization), "λ"
+    if model.fits_noise and policy.noise_std > 0:
+        mine, theirs, what = mine / policy.noise_std**2, theirs / float(model.noise_std) ** 2, "λ / noise_std²"
+    if not math.isclose(mine, theirs, rel_tol=_TOLERANCE):
+        raise ArgumentError(
+            f"the policy's {what} is {mine:.6g}, the model's {theirs:.6g}: give both the same noise_std= and "
+            "regularization=, such as the policy those of the model, model.noise_std and model.regularization."
+        )
+
+
+def check_transforms(model: BanditModel, posterior_transform: Any) -> None:
+    """Only affine transforms keep a confidence bound what it is."""
+    outcome = getattr(model, "outcome_transform", None)
+    require(
+        outcome is None or outcome._is_linear,
+        f"{type(outcome).__name__} is not affine: a confidence bound of transformed rewards is none of the rewards. Use "
+        "Standardize, or transform the rewards before you give them to the model.",
+        UnsupportedError,
+    )
+    require(
+        posterior_transform is None or isinstance(posterior_transform, PosteriorTransform),
+        f"posterior_transform must be a BoTorch PosteriorTransform, got {type(posterior_transform).__name__}.",
+    )
+    require(
+        posterior_transform is None or isinstance(posterior_transform, ScalarizedPosteriorTransform),
+        f"{type(posterior_transform).__name__} is not affine in one outcome: use ScalarizedPosteriorTransform.",
+        UnsupportedError,
+    )

@@ -1,0 +1,153 @@
+"""BoTorch acquisition functions over finite sets of arms."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from botorch.acquisition import AcquisitionFunction, OneShotAcquisitionFunction
+from botorch.utils.transforms import is_ensemble
+from torch import Tensor
+
+from torchbandits.arms import TIE, best_arm
+from torchbandits.botorch.acquisition import PolicyAcquisition
+from torchbandits.errors import NonFiniteError, ShapeError, UnsupportedError, require
+from torchbandits.validation import check_arms, check_available
+
+_LEADERS = 64  # arms brought up to date at once; twice as many each time that they do not suffice
+
+
+@torch.no_grad()
+def optimize_arms(
+    acq_function: AcquisitionFunction,
+    arms: Tensor,
+    q: int = 1,
+    *,
+    unique: bool = False,
+    available: Tensor | None = None,
+    max_batch_size: int = 2048,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The best of finitely many arms under any BoTorch acquisition function; q of them one after the other.
+
+    Like `botorch.optim.optimize_acqf_discrete`, whose picks these are, but arms may be picked again, equal values go to the
+    lowest index, arms are taken off offer by a mask, and the indices are returned. Every pick is pending for the next ones
+    (`X_pending`); what was pending before is pending again afterwards, whatever happens.
+
+    For a `PolicyAcquisition` whose score only falls as points become pending, the arms are scored once: a value of before
+    bounds the value of now, so that the best few are brought up to date until the best of all is among them.
+
+    Args:
+        acq_function: Any but the one-shot ones; of one point (`q=1`) or of several. For q > 1 it must take pending points.
+        arms: `A x d`, or `batch_shape x A x d` for a model with that batch shape: then each batch row picks for itself.
+        q: Number of picks.
+        unique: Whether an arm may be picked once only.
+        available: `A` or `batch_shape x A` booleans, arms on offer; all of them by default.
+        max_batch_size: Arms that are scored at once: bounds the memory, not the result.
+
+    Returns:
+        Points `batch_shape x q x d`, the value that each pick had `batch_shape x q`, and its index into `arms` likewise.
+
+    Raises:
+        ShapeError: If arms or mask have the wrong shape.
+        ArgumentError: If fewer arms are on offer than must be picked.
+        NonFiniteError: If the acquisition function is NaN at an arm.
+        UnsupportedError: For one-shot functions; and BoTorch's own where q > 1 and it takes no pending points.
+
+    Cost: one evaluation an arm; for each further pick one more, or a few dozen in all for a `PolicyAcquisition`.
+    """
+    check_arms(arms)
+    require(
+        not isinstance(acq_function, OneShotAcquisitionFunction),
+        f"{type(acq_function).__name__} optimises its fantasies with the point: use botorch.optim.optimize_acqf.",
+        UnsupportedError,
+    )
+    require(isinstance(q, int) and q >= 1, f"q must be a whole number ≥ 1, got {q!r}.")
+    require(max_batch_size >= 1, f"max_batch_size must be at least 1, got {max_batch_size}.")
+    shape = _batch_shape(acq_function)
+    arms = _expanded(arms, shape)
+    open_ = check_available(available, shape, arms.shape[-2], arms.device)
+    open_ = torch.ones(arms.shape[:-1], dtype=torch.bool, device=arms.device) if open_ is None else open_.clone()
+    fewest, needed = int(open_.sum(dim=-1).min()), q if unique else 1
+    require(fewest >= needed, f"{needed} different arms are needed, and {fewest} are on offer.")
+
+    if q == 1:
+        values = _scan(acq_function, arms, max_batch_size).masked_fill(~open_, -torch.inf)
+        index = best_arm(values).unsqueeze(-1)
+        return _at(arms, index), values.gather(-1, index), index
+    base = getattr(acq_function, "X_pending", None)  # BoTorch's base class does not create it
+    acq_function.set_X_pending(base)  # those that take no pending points say so now
+    lazy = isinstance(acq_function, PolicyAcquisition) and acq_function.lazy
+    picks: list[Tensor] = []
+    scores: list[Tensor] = []
+    try:
+        for _ in range(q):
+            if not picks or not lazy:
+                values = _scan(acq_function, arms, max_batch_size).masked_fill(~open_, -torch.inf)
+            else:
+                values = _refreshed(acq_function, arms, values.masked_fill(~open_, -torch.inf), max_batch_size)
+            index = best_arm(values).unsqueeze(-1)
+            picks.append(index)
+            scores.append(values.gather(-1, index))
+            if unique:
+                open_.scatter_(-1, index, False)
+            if len(picks) < q:
+                chosen = _at(arms, torch.cat(picks, dim=-1))
+                acq_function.set_X_pending(chosen if base is None else _joined(base, chosen))
+    finally:
+        acq_function.set_X_pending(base)
+    indices = torch.cat(picks, dim=-1)
+    return _at(arms, indices), torch.cat(scores, dim=-1), indices
+
+
+def _batch_shape(acq_function: AcquisitionFunction) -> torch.Size:
+    """Batch rows that the function values apart: the model's, none where it averages over them or knows none."""
+    try:
+        model = acq_function.model
+        return torch.Size() if is_ensemble(model) else model.batch_shape
+    except NotImplementedError:  # such as a list of models that differ
+        return torch.Size()
+
+
+def _expanded(arms: Tensor, shape: torch.Size) -> Tensor:
+    """Arms of every batch row, without a copy."""
+    fits = arms.shape[:-2] in (torch.Size(), shape)
+    wanted = " or ".join(str(s) for s in dict.fromkeys([("A", "d"), (*shape, "A", "d")]))
+    require(fits, f"the model has batch shape {tuple(shape)}: arms must be {wanted}, got {tuple(arms.shape)}.", ShapeError)
+    return arms.expand(*shape, *arms.shape[-2:])
+
+
+def _scan(acq_function: AcquisitionFunction, arms: Tensor, max_batch_size: int) -> Tensor:
+    """The value of every arm, `batch_shape x A`."""
+    return torch.cat([_evaluated(acq_function, part) for part in arms.split(max_batch_size, dim=-2)], dim=-1)
+
+
+def _refreshed(acq_function: AcquisitionFunction, arms: Tensor, values: Tensor, max_batch_size: int) -> Tensor:
+    """Values that bound those of now from above, brought up to date as far as the best of each row is concerned."""
+    fresh, size = values == -torch.inf, _LEADERS
+    while True:
+        best = values.amax(dim=-1, keepdim=True)
+        waiting = (values >= best - TIE * best.abs()) & ~fresh
+        if not bool(waiting.any()):
+            return values
+        index = values.masked_fill(fresh, -torch.inf).topk(min(size, values.shape[-1]), dim=-1).indices
+        now = _scan(acq_function, _at(arms, index), max_batch_size)
+        values = values.scatter(-1, index, torch.where(fresh.gather(-1, index), values.gather(-1, index), now))
+        fresh, size = fresh.scatter(-1, index, True), 2 * size
+
+
+def _evaluated(acq_function: AcquisitionFunction, points: Tensor) -> Tensor:
+    """Values of points `batch_shape x n x d`, alike."""
+    values: Any = acq_function(points.movedim(-2, 0).unsqueeze(-2))
+    values = values.reshape(points.shape[-2], *points.shape[:-2]).movedim(0, -1)
+    require(not bool(values.isnan().any()), "the acquisition function is NaN at an arm.", NonFiniteError)
+    return values
+
+
+def _at(arms: Tensor, index: Tensor) -> Tensor:
+    """Arms of these indices, `batch_shape x n` to `batch_shape x n x d`."""
+    return arms.gather(-2, index.unsqueeze(-1).expand(*index.shape, arms.shape[-1]))
+
+
+def _joined(base: Tensor, chosen: Tensor) -> Tensor:
+    """What was pending and what was picked, in that order."""
+    return torch.cat([base.expand(*chosen.shape[:-2], *base.shape[-2:]), chosen], dim=-2)

@@ -1,0 +1,86 @@
+"""Sample paths of a `BanditModel` for BoTorch's `draw_matheron_paths`, and with it `PathwiseThompsonSampling`.
+
+BoTorch draws from torch's global generator (`torch.manual_seed`), and so do these; `PolicyAcquisition` takes a generator.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from botorch.sampling.pathwise import GeneralizedLinearPath, KernelEvaluationMap, MatheronPath
+from botorch.sampling.pathwise.posterior_samplers import DrawMatheronPaths
+from botorch.sampling.pathwise.prior_samplers import DrawKernelFeaturePaths, TPathwisePriorSampler
+from botorch.sampling.pathwise.update_strategies import GaussianUpdate, TPathwiseUpdate
+from botorch.sampling.pathwise.utils import GetTrainInputs, get_input_transform, get_output_transform
+from botorch.utils.context_managers import delattr_ctx
+from gpytorch.likelihoods import Likelihood
+from gpytorch.means import ConstantMean
+from gpytorch.models import ExactGP
+from torch import Tensor
+
+from torchbandits.botorch.model import BanditModel
+from torchbandits.errors import UnsupportedError, require
+from torchbandits.posteriors.paths import explained_weights
+
+DrawKernelFeaturePaths.add((BanditModel,), DrawKernelFeaturePaths.dispatch(ExactGP))  # reads kernel, mean and transforms only
+
+
+@GetTrainInputs.register(BanditModel)
+def _train_inputs(model: BanditModel, transformed: bool = False) -> tuple[Tensor]:
+    """The observed points, which a `BanditModel` keeps as they were given."""
+    (X,) = model.train_inputs
+    return (model.transform_inputs(X) if transformed else X,)
+
+
+@DrawMatheronPaths.register(BanditModel)
+def _matheron_paths(
+    model: BanditModel, *, sample_shape: torch.Size, prior_sampler: TPathwisePriorSampler, update_strategy: TPathwiseUpdate
+) -> MatheronPath:
+    """A prior path, and the update that makes it a posterior path. Cost O(u (F + m) + m²) a path for F features."""
+    with delattr_ctx(model, "outcome_transform"), torch.no_grad():
+        prior = prior_sampler(model, sample_shape)
+        values = prior.forward(model.process().statistics.points)
+        update = update_strategy(model, values)
+    return MatheronPath(prior_paths=prior, update_paths=update, output_transform=get_output_transform(model))
+
+
+@GaussianUpdate.register(BanditModel, Likelihood)
+@torch.no_grad()
+def _update_paths(
+    model: BanditModel, _: Likelihood, *, sample_values: Tensor, target_values: Tensor | None = None
+) -> GeneralizedLinearPath:
+    r"""Weights of kernel columns, :math:`w - V^{-1}Z^T s` for noisy rewards s of the prior path (with a dictionary, of the part
+    that it explains): mean and covariance of the paths are those of the posterior.
+
+    Args:
+        sample_values: `sample_shape x batch_shape x u`, a prior path at the distinct points, in the order of
+            `model.process().statistics`.
+        target_values: None: the rewards are the model's.
+    """
+    process = model.process()
+    require(
+        process.finite is None and process.sketch is None and not process.pending.shape[-1] and target_values is None,
+        "BoTorch's sample paths are of models with a kernel, their own rewards and no hallucinated points: use "
+        "PolicyAcquisition with thompson_sampling for finite features.",
+        UnsupportedError,
+    )
+    shape = process.batch_shape
+    sample_shape = sample_values.shape[: sample_values.dim() - len(shape) - 1]
+    fit, mean = process.fit(), process.estimated_prior_mean
+    bias = ConstantMean(batch_shape=shape).double().initialize(constant=mean)
+    deviations = (sample_values - model.mean_module(process.statistics.points)).reshape(-1, *shape, process.statistics.size)
+    sizes, generators = [len(deviations)] * shape.numel(), [torch.default_generator] * shape.numel()
+    explained = explained_weights(process, deviations.movedim(0, -1), sizes, generators)
+    channels = fit.nystrom.root.lift(fit.regression.coefficients)
+    if process.prior_mean == "estimate":
+        channels = channels[..., :1] - mean[..., None, None] * channels[..., 1:]
+    weights = torch.where(fit.mask.unsqueeze(-1), channels, 0.0) - explained
+    points = process.statistics.at(fit.rows)
+    features = KernelEvaluationMap(kernel=model.covar_module, points=points, input_transform=get_input_transform(model))
+    path: Any = GeneralizedLinearPath(
+        feature_map=features,
+        weight=weights.movedim(-1, 0).reshape(*sample_shape, *shape, -1),
+        bias_module=bias if process.prior_mean == "estimate" else None,
+    )
+    return path

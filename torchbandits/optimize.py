@@ -1,0 +1,199 @@
+"""The point of the highest score in a box: a quasi-random sweep, then L-BFGS-B from its best points, each on its own."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from botorch.exceptions.errors import OptimizationGradientError
+from botorch.exceptions.warnings import OptimizationWarning
+from botorch.generation.gen import gen_candidates_scipy
+from torch import Tensor
+from torch.quasirandom import SobolEngine
+
+from torchbandits.errors import ArgumentError, NonFiniteError, NumericalError, ShapeError, require
+from torchbandits.types import Points
+
+_CHUNK = 1024  # points of a sweep that are scored at once
+_FLAT = 1e-14  # relative spread of scores that is rounding
+_PRECISION = 1e4  # L-BFGS-B stops at 2e-9 of the unit of the score: that is 2e-13 of its spread over the sweep
+
+
+def check_box(bounds: Any) -> Tensor:
+    """A box `batch_shape x 2 x d` of finite corners, lower first, as float64.
+
+    Raises:
+        ShapeError, NonFiniteError, ArgumentError: For anything else, saying what.
+    """
+    try:
+        box = torch.as_tensor(bounds)
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise ShapeError(f"bounds must be 2 x d numbers, lower corner first, got {bounds!r}.") from error
+    require(
+        box.dim() >= 2 and box.shape[-2] == 2 and box.numel() > 0 and not box.is_complex() and box.dtype != torch.bool,
+        f"bounds must be 2 x d or batch_shape x 2 x d, lower corner first, got {box.dtype} of shape {tuple(box.shape)}.",
+        ShapeError,
+    )
+    box = box.double()
+    require(bool(torch.isfinite(box).all()), "bounds have a NaN or an infinity: give a finite box.", NonFiniteError)
+    lower, upper = box.unbind(dim=-2)
+    require(bool((lower <= upper).all()), f"each lower bound must be at most the upper one, got {box.tolist()}.")
+    return box
+
+
+def optimize_continuous(
+    score: Callable[[Tensor], Tensor],
+    bounds: Tensor,
+    *,
+    points: Points | None = None,
+    generator: torch.Generator | Sequence[torch.Generator] | None = None,
+    num_restarts: int = 8,
+    num_raw: int = 1024,
+    max_iterations: int = 100,
+) -> tuple[Tensor, Tensor]:
+    """The best point that is found in a box, and its score: never worse than the best of the sweep.
+
+    The sweep holds the given points, the centre of the box and scrambled Sobol points. L-BFGS-B climbs from the highest. Each
+    restart of each batch row is a problem of its own, with a line search of its own (BoTorch's batched L-BFGS-B), and the
+    score is always asked for all restarts of all rows, so that a row's result depends on no other row. Among
+    equal scores the first of the sweep wins: a constant score gives the first point, or the centre.
+
+    Args:
+        score: From points `batch_shape x n x d` (float64) to scores `batch_shape x n`; differentiable, finite, and a function
+            of each point alone.
+        bounds: `2 x d` or `batch_shape x 2 x d`, lower corner first. A feature whose bounds are equal is held.
+        points: `batch_shape x p x d`, points worth a look, such as those evaluated before; clamped into the box.
+        generator: One CPU generator, or a list of one a batch row in row-major order; each gives one number, the seed of the
+            row's Sobol points. Seed 0 by default.
+        num_restarts: Of each batch row.
+        num_raw: Sobol points of each batch row.
+        max_iterations: Of each restart.
+
+    Returns:
+        The points, `batch_shape x d` float64, exactly in the box, and their scores, `batch_shape`.
+
+    Raises:
+        ShapeError, NonFiniteError, ArgumentError: For bad bounds or options.
+        NumericalError: If a score or its gradient is NaN, or the highest score infinite.
+
+    Cost: num_raw + p scores, and num_restarts scores with gradients for each of up to about 1.3 `max_iterations` steps.
+    """
+    box = check_box(bounds)
+    shape, d = box.shape[:-2], box.shape[-1]
+    counts = {"num_restarts": num_restarts, "num_raw": num_raw, "max_iterations": max_iterations}
+    for name, count in counts.items():
+        whole = isinstance(count, int) and not isinstance(count, bool) and count >= 1
+        require(whole, f"{name} must be a whole number ≥ 1, got {count!r}.")
+    require(d <= SobolEngine.MAXDIM, f"a box may have up to {SobolEngine.MAXDIM} features, got {d}.")
+    generators = _generators(generator, shape.numel())
+    unit = torch.stack([_sobol(num_raw, d, g) for g in generators]).reshape(*shape, num_raw, d).to(box.device)
+    low, high = box[..., :1, :], box[..., 1:, :]
+    sweep = torch.cat([torch.lerp(low, high, torch.full_like(low, 0.5)), torch.lerp(low, high, unit)], dim=-2)
+    if points is not None:
+        fits = points.dim() >= 2 and points.shape[-1] == d and points.shape[:-2] in (shape, torch.Size())
+        require(fits, f"points must be {(*shape, 'p', d)}, got {tuple(points.shape)}.", ShapeError)
+        given = points.detach().to(box).expand(*shape, -1, -1)
+        require(bool(torch.isfinite(given).all()), "points have a NaN or infinite feature.", NonFiniteError)
+        sweep = torch.cat([torch.minimum(torch.maximum(given, low), high), sweep], dim=-2)
+    values = _swept(score, sweep)
+    first = values.argmax(dim=-1, keepdim=True)
+    best, top = sweep.gather(-2, _at(first, d)), values.gather(-1, first)
+    starts = sweep.gather(-2, _at(values.topk(min(num_restarts, values.shape[-1]), dim=-1).indices, d))
+    spread = top - values.median(dim=-1, keepdim=True).values
+    spread = torch.where(spread > _FLAT * top.abs(), spread, 1.0)
+    found, reached = _climb(score, starts, box, (top, spread), num_raw ** (1 / d), max_iterations)
+    place = reached.argmax(dim=-1, keepdim=True)
+    better = reached.gather(-1, place) > top
+    best = torch.where(better.unsqueeze(-1), found.gather(-2, _at(place, d)), best)
+    return best.squeeze(-2), torch.where(better, reached.gather(-1, place), top).squeeze(-1)
+
+
+def _generators(generator: torch.Generator | Sequence[torch.Generator] | None, rows: int) -> Sequence[torch.Generator]:
+    if generator is None:
+        return [torch.Generator().manual_seed(0) for _ in range(rows)]
+    given = [generator] if isinstance(generator, torch.Generator) else list(generator)
+    if len(given) != rows:
+        raise ArgumentError(f"{rows} batch rows need {rows} generators, one a row, got {len(given)}.")
+    return given
+
+
+def _sobol(size: int, dim: int, generator: torch.Generator) -> Tensor:
+    """Scrambled Sobol points of the unit cube, `size x dim`."""
+    seed = int(torch.randint(2**31, (), generator=generator))
+    return SobolEngine(dim, scramble=True, seed=seed).draw(size, dtype=torch.float64)
+
+
+@torch.no_grad()
+def _swept(score: Callable[[Tensor], Tensor], points: Tensor) -> Tensor:
+    """Scores of points, `batch_shape x n`, chunk by chunk."""
+    parts = []
+    for part in points.split(_CHUNK, dim=-2):
+        value = score(part)
+        fits = value.shape == part.shape[:-1]
+        require(fits, f"the score of points {tuple(part.shape)} has shape {tuple(value.shape)}.", ShapeError)
+        parts.append(value.double())
+    values = torch.cat(parts, dim=-1)
+    bad = values.isnan().any(dim=-1) | ~torch.isfinite(values.amax(dim=-1))
+    if bool(bad.any()):
+        rows = bad.reshape(-1).nonzero().reshape(-1).tolist()
+        raise NumericalError(f"the score is NaN, or its maximum infinite, in batch rows {rows}.")
+    return values
+
+
+def _climb(
+    score: Callable[[Tensor], Tensor],
+    starts: Tensor,
+    box: Tensor,
+    scale: tuple[Tensor, Tensor],
+    steps: float,
+    max_iterations: int,
+) -> tuple[Tensor, Tensor]:
+    """Where L-BFGS-B ends from each start, `batch_shape x r x d`, and the scores there.
+
+    Its coordinates go from 0 to `steps` over the box, since its first step has length 1; its values are the score less the
+    best of the sweep, in parts of the spread (`scale`). BoTorch's optimiser takes one feature more, the number of the problem:
+    it asks for those that have not converged only.
+    """
+    shape, d = starts.shape, starts.shape[-1]
+    low, high = box[..., :1, :], box[..., 1:, :]
+    side = torch.where(high > low, high - low, 1.0)
+    latest = (steps * (starts - low) / side).clamp(0, steps).reshape(-1, d)
+
+    def at(place: Tensor) -> Tensor:
+        return torch.lerp(low, high, (place / steps).reshape(shape))
+
+    def objective(candidates: Tensor) -> Tensor:
+        nonlocal latest
+        own, number = candidates[:, 0, :-1], candidates[:, 0, -1].detach().long()
+        place = latest.index_copy(0, number, own)
+        latest = place.detach()
+        value = (score(at(place)).double() - scale[0]) / scale[1] * _PRECISION
+        return value.reshape(-1)[number]
+
+    number = torch.arange(latest.shape[0], dtype=torch.float64, device=box.device)
+    initial = torch.cat([latest, number.unsqueeze(-1)], dim=-1).unsqueeze(-2)
+    options = {"maxiter": max_iterations, "max_optimization_problem_aggregation_size": 1}
+    with torch.enable_grad(), warnings.catch_warnings(record=True) as caught:
+        try:
+            found, _ = gen_candidates_scipy(
+                initial,
+                objective,  # type: ignore[arg-type]  # it is only called
+                0.0,
+                steps,
+                options=options,
+                fixed_features={d: number},
+            )
+        except OptimizationGradientError as error:
+            raise NumericalError(f"the gradient of the score is NaN: {error}") from error
+    for warning in caught:  # a line search that ends in rounding is no news: nothing is returned that is worse than a start
+        if not issubclass(warning.category, OptimizationWarning):
+            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
+    points = at(found[:, 0, :-1]).detach()
+    with torch.no_grad():
+        return points, score(points).double().nan_to_num(nan=-torch.inf, posinf=-torch.inf)
+
+
+def _at(index: Tensor, dim: int) -> Tensor:
+    return index.unsqueeze(-1).expand(*index.shape, dim)

@@ -1,0 +1,152 @@
+"""How the one engine picks in a box: one maximisation of the score, or of a draw of the posterior, a pick."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from torchbandits.arms import Box
+from torchbandits.batching import BatchRule, Repeat
+from torchbandits.embeddings import FeatureMap, Spectrum
+from torchbandits.errors import UnsupportedError, require
+from torchbandits.optimize import optimize_continuous
+from torchbandits.policies.base import State
+from torchbandits.policies.picking import room_for, scorer
+from torchbandits.posteriors import SamplePaths
+from torchbandits.scores import UCB, PerCost, PosteriorDraw, Score
+from torchbandits.starts import Start
+from torchbandits.types import Evidence, Selection
+from torchbandits.widths import Width
+
+_PULLED = 64  # pulled points of the highest mean that a search looks at
+
+
+def check_for_box(
+    score: Score | PosteriorDraw, width: Width, rule: BatchRule, spectrum: Spectrum | None, features: FeatureMap | None
+) -> None:
+    """Refuse ingredients that need a finite set of arms.
+
+    Raises:
+        UnsupportedError: Naming what to take instead.
+    """
+    require(
+        not isinstance(score, PerCost),
+        "a score per cost needs the costs of arms, and a box has none: pass arms.",
+        UnsupportedError,
+    )
+    require(
+        "num_arms" not in width.reads,
+        f"the width {type(width).__name__} counts the arms of a finite set, and a box has no number of them: pass "
+        "width=widths.SrinivasCompact(delta, a, b, r) with the constants of kernel and box, or widths.Constant(2.0).",
+        UnsupportedError,
+    )
+    require(
+        not isinstance(score, PosteriorDraw) or features is not None or spectrum is not None,
+        "draws of the posterior in a box are known for RBF and Matérn kernels on all features (scaled or not) and for "
+        "embedding='qff' or 'rff': use a policy with a score, such as gp_ucb, or pass arms.",
+        UnsupportedError,
+    )
+    rule.check_box()
+
+
+@torch.no_grad()
+def pick_in_box(
+    state: State, score: Score | PosteriorDraw, rule: BatchRule, width: Tensor, initial: Start | None, limit: Tensor | None
+) -> tuple[Selection, Evidence]:
+    """The next batch, and the evidence for it. Changes nothing: the points become arms when `Box.find_` says so.
+
+    Args:
+        state: Of a box; its pending picks count as hallucinated, for a draw of the posterior they have no say.
+        score: What a point is worth.
+        rule: When a batch ends.
+        width: `batch_shape`, frozen.
+        initial: First picks.
+        limit: `batch_shape`, most picks of each row.
+
+    Cost: two sweeps' worth of O((num_raw + 64) m²) a pick, and the climbs.
+    """
+    box, shape = _box(state), state.rows.batch_shape
+    remaining, twins = room_for(state, rule.max_batch_size, limit), state.twins()
+    first = torch.full((*shape, 0, box.corners.shape[-1]), torch.nan, dtype=torch.float64, device=box.corners.device)
+    if initial is not None:
+        first = initial.points(box.corners, state.told + state.pending_counts.sum(dim=-1), remaining, twins)
+    opening = ~first.isnan().any(dim=-1)
+    remaining = torch.where(opening.any(dim=-1), 0, remaining)
+    points, mask, values = _search(state, score, rule, width, remaining, twins)
+    wide = max(mask.shape[-1], opening.shape[-1])
+    first, points = (pad(x, (0, 0, 0, wide - x.shape[-2])) for x in (first.nan_to_num(0.0), points))
+    opening, mask, values = (pad(x, (0, wide - x.shape[-1])) for x in (opening, mask, values))
+    points, mask = torch.where(opening.unsqueeze(-1), first, points), opening | mask
+    index = box.places(points, mask)
+    points = torch.where(mask.unsqueeze(-1), points, state.rows.arms[..., :1, :])
+    scored = UCB() if isinstance(score, PosteriorDraw) else score
+    start = scorer(state, scored, width, None)(points)
+    drawn = isinstance(score, PosteriorDraw) & mask & ~opening
+    evidence = Evidence(torch.where(drawn, values, start), state.posterior.leverage(points), width)
+    states = tuple(twin.get_state() for twin in twins)
+    return Selection(points, index, mask), Evidence(evidence.score, evidence.leverage, width, states)
+
+
+def _search(
+    state: State,
+    score: Score | PosteriorDraw,
+    rule: BatchRule,
+    width: Tensor,
+    remaining: Tensor,
+    twins: Sequence[torch.Generator],
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Up to `remaining` points one after the other, `batch_shape x q x d`, which of them are picks, and their scores when they
+    were picked."""
+    posterior, corners = state.posterior, _box(state).corners
+    known, waiting, counts = _best_pulled(state), posterior.pending_points, posterior.pending
+    points, mask, values = [corners[..., :0, :]], [remaining.new_zeros((*remaining.shape, 0)).bool()], [corners[..., 0, :0]]
+    spent, ended = torch.zeros_like(width), torch.zeros_like(remaining, dtype=torch.bool)
+    for place in range(int(remaining.max()) if remaining.numel() else 0):
+        live = (place < remaining) & ~ended
+        if not bool(live.any()):
+            break
+        # What is over draws from a generator that nobody looks at: a row draws the same whatever the others do.
+        drawing = [twin if on else torch.Generator() for twin, on in zip(twins, live.reshape(-1).tolist(), strict=True)]
+        pending = posterior.hallucinated(waiting, counts)
+        function = (
+            _path(state, score, width, drawing) if isinstance(score, PosteriorDraw) else scorer(state, score, width, pending)
+        )
+        x, value = optimize_continuous(function, corners, points=known, generator=drawing)
+        x = x.unsqueeze(-2)
+        points, mask, values = [*points, x], [*mask, live.unsqueeze(-1)], [*values, value.unsqueeze(-1)]
+        if isinstance(score, PosteriorDraw):
+            continue
+        start, now = posterior.leverage(x), posterior.marginals(x, pending).variance / posterior.regularization
+        if isinstance(rule, Repeat):
+            times = rule.repeated(torch.zeros_like(remaining).unsqueeze(-1), start, torch.where(live, remaining, 0)) >= 0
+            return x.expand(*times.shape, -1), times, value.unsqueeze(-1).expand(times.shape)
+        assert rule.budget is not None
+        spent = spent + rule.spends(start, now).squeeze(-1)
+        ended = ended | (spent > rule.budget) | (now.squeeze(-1) <= 0)  # the pick that breaks the rule is the last one
+        waiting = torch.cat([waiting, x], dim=-2)
+        counts = torch.cat([counts, live.double().unsqueeze(-1)], dim=-1)
+    return torch.cat(points, dim=-2), torch.cat(mask, dim=-1), torch.cat(values, dim=-1)
+
+
+def _path(state: State, score: PosteriorDraw, width: Tensor, drawing: Sequence[torch.Generator]) -> Callable[[Tensor], Tensor]:
+    """One draw of the posterior a batch row, as a function of points."""
+    paths = SamplePaths.draw(state.posterior, 1, drawing, num_features=score.num_features, width=width)
+    return lambda points: paths(points).squeeze(-2)
+
+
+def _best_pulled(state: State) -> Tensor | None:
+    """The pulled points of the highest means, `batch_shape x p x d`, arm 0 where a row has fewer; None before the first."""
+    statistics = state.statistics
+    if not statistics.size:
+        return None
+    mean = _box(state).row_mean()
+    top = mean.topk(min(_PULLED, statistics.size), dim=-1)
+    return torch.where((top.values > -torch.inf).unsqueeze(-1), statistics.at(top.indices), state.rows.arms[..., :1, :])
+
+
+def _box(state: State) -> Box:
+    assert state.box is not None
+    return state.box

@@ -14,7 +14,13 @@ from botorch import acquisition as acq
 from botorch.acquisition.analytic import LogProbabilityOfImprovement
 from botorch.acquisition.joint_entropy_search import qJointEntropySearch
 from botorch.acquisition.max_value_entropy_search import qLowerBoundMaxValueEntropy, qMaxValueEntropy
-from botorch.acquisition.multi_objective import qLogExpectedHypervolumeImprovement, qLogNoisyExpectedHypervolumeImprovement
+from botorch.acquisition.multi_objective import (
+    qHypervolumeKnowledgeGradient,
+    qLogExpectedHypervolumeImprovement,
+    qLogNoisyExpectedHypervolumeImprovement,
+)
+from botorch.acquisition.multi_step_lookahead import qMultiStepLookahead
+from botorch.acquisition.predictive_entropy_search import qPredictiveEntropySearch
 from botorch.acquisition.utils import prune_inferior_points
 from botorch.generation import BoltzmannSampling, MaxPosteriorSampling
 from botorch.models import ModelList, ModelListGP
@@ -183,6 +189,40 @@ def test_joint_entropy_search(make, reference):
     optima = points(79, 5)
     acquire = partial(qJointEntropySearch, optimal_inputs=optima, optimal_outputs=1.5 + optima[:, :1], estimation_type="LB")
     agree(make, reference, acquire, points(80, 4, 2), rtol=1e-5)
+
+
+@dense_pairs
+def test_several_steps_ahead(make, reference):
+    """Fantasies of fantasies."""
+    acquire = partial(qMultiStepLookahead, batch_sizes=[1, 1], num_fantasies=[3, 2])
+    agree(make, reference, acquire, points(86, 2, acquire(make(*baseline())).get_augmented_q_batch_size(1)), rtol=1e-5)
+
+
+@pairs
+def test_predictive_entropy_search(make, reference):
+    agree(make, reference, partial(qPredictiveEntropySearch, optimal_inputs=points(87, 3)), points(88, 2, 1), rtol=1e-4)
+
+
+@pairs
+def test_near_the_last_point(make, reference):
+    """Reads the observed points off the model."""
+
+    def acquire(model: Model) -> acq.AcquisitionFunction:
+        return acq.ProximalAcquisitionFunction(ANALYTIC["UpperConfidenceBound"](model), torch.ones(DIM).double())
+
+    agree(make, reference, acquire, points(89, 3, 1))
+
+
+@dense_pairs
+def test_hypervolume_knowledge_gradient(make, reference):
+    X, Y = baseline()
+    values = []
+    for maker in (make, reference):
+        both = ModelListGP(maker(X, Y), maker(X, -Y.square()))
+        torch.manual_seed(0)
+        acquisition = qHypervolumeKnowledgeGradient(both, torch.tensor([0.0, -3.0]).double(), num_fantasies=3, num_pareto=2)
+        values.append(acquisition(points(90, 2, acquisition.get_augmented_q_batch_size(1))))
+    torch.testing.assert_close(*values, rtol=1e-5, atol=1e-7)
 
 
 @pairs

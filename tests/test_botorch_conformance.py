@@ -21,6 +21,7 @@ import pytest
 import torch
 from botorch.acquisition import LogExpectedImprovement, UpperConfidenceBound, qUpperConfidenceBound
 from botorch.acquisition.objective import ExpectationPosteriorTransform, PosteriorTransform, ScalarizedPosteriorTransform
+from botorch.cross_validation import batch_cross_validation, gen_loo_cv_folds, loo_cv
 from botorch.models import ModelList, ModelListGP
 from botorch.models.gpytorch import GPyTorchModel
 from botorch.models.model import FantasizeMixin, Model
@@ -32,8 +33,10 @@ from botorch.posteriors import GPyTorchPosterior
 from botorch.sampling import SobolQMCNormalSampler
 from botorch.sampling.get_sampler import get_sampler
 from botorch.utils.datasets import SupervisedDataset
-from botorch_models import DIM, MODELS, NOISE_STD, data, inducing, make_kernel, points
+from botorch_models import DIM, MODELS, NOISE_STD, PRIOR_MEAN, data, inducing, make_kernel, points
 from torch import Tensor
+
+from torchbandits.botorch import BanditModel
 
 pytestmark = pytest.mark.filterwarnings("ignore:Non-strict enforcement of botorch tensor conventions")
 F64 = {"rtol": 1e-8, "atol": 1e-9}
@@ -204,6 +207,43 @@ def test_known_noise_is_averaged(make: Make):
     assert isinstance(model.likelihood, gpytorch.likelihoods.FixedNoiseGaussianLikelihood)
     added = model.posterior(test, observation_noise=True).variance - model.posterior(test).variance
     close(added, Yvar.mean().expand(4, 1), rtol=1e-6, atol=1e-9)
+
+
+@models
+@pytest.mark.parametrize("batch_shape", [(), (3,)])
+def test_known_noise_goes_with_the_data(make: Make, batch_shape):
+    """What is conditioned on brings its noise along, and each batch row has its own; so do fantasies."""
+    X, Y = data(7, n=18, batch_shape=batch_shape)
+    Yvar = 0.01 + 0.3 * torch.rand(Y.shape, generator=torch.Generator().manual_seed(2), dtype=Y.dtype)
+    test = points(8, *batch_shape, 4)
+
+    def average_noise(model: Model) -> Tensor:
+        return (model.posterior(test, observation_noise=True).variance - model.posterior(test).variance).squeeze(-1)
+
+    model = make(X[..., :12, :], Y[..., :12, :], Yvar[..., :12, :])
+    close(average_noise(model), Yvar[..., :12, 0].mean(-1, keepdim=True).expand(*batch_shape, 4), rtol=1e-6, atol=1e-8)
+    model = model.condition_on_observations(X[..., 12:, :], Y[..., 12:, :], noise=Yvar[..., 12:, :])
+    close(average_noise(model), Yvar[..., 0].mean(-1, keepdim=True).expand(*batch_shape, 4), rtol=1e-6, atol=1e-8)
+    same(model, make(X, Y, Yvar), test)
+    close(evidence(model), evidence(make(X, Y, Yvar)), rtol=1e-6, atol=1e-8)
+    fantasies = model.fantasize(test, sampler(5))
+    assert fantasies.likelihood.noise.shape[-1] == 22
+    assert average_noise(fantasies).shape == (5, *batch_shape, 4)
+
+
+@ours
+def test_known_noise_of_each_batch_row(make: Make):
+    """Where new points or their noise are given once for all rows, and where the noise is not given."""
+    X, Y = data(9, n=12, batch_shape=(3,))
+    Yvar = 0.01 + 0.3 * torch.rand(Y.shape, generator=torch.Generator().manual_seed(2), dtype=Y.dtype)
+    new_X, new_Y, noise = points(10, 2), torch.ones(2, 1).double(), torch.full((2, 1), 0.05).double()
+    for given in (None, noise):
+        new = make(X, Y, Yvar).condition_on_observations(new_X, new_Y, noise=given)
+        for row in range(3):
+            own = Yvar[row].mean().expand(2, 1) if given is None else given
+            alone = make(torch.cat([X[row], new_X]), torch.cat([Y[row], new_Y]), torch.cat([Yvar[row], own]))
+            for found, expected in zip(moments(new, points(11, 4)), moments(alone, points(11, 4)), strict=True):
+                close(found[row], expected)
 
 
 @models
@@ -533,6 +573,53 @@ def test_fitting(make: Make, known):
     noise = {"noise": torch.ones(1, 1).double()} if known else {}
     new = model.condition_on_observations(points(49, 1), torch.ones(1, 1).double(), **noise)
     assert new.posterior(held).mean.shape == (200, 1)
+
+
+def evidence(model: Model) -> Tensor:
+    """Log marginal likelihood an observation, in BoTorch's way, in training mode."""
+    mll = gpytorch.mlls.ExactMarginalLogLikelihood(model.likelihood, model).train()
+    value = mll(model(*model.train_inputs), model.train_targets).detach()
+    model.eval()
+    return value
+
+
+@pytest.mark.parametrize("known", [False, True], ids=["inferred", "known"])
+@pytest.mark.parametrize("transformed", [False, True])
+def test_the_evidence(known, transformed):
+    """`ExactMarginalLogLikelihood` in training mode: of the prior, transforms included."""
+    X, Y = data(86)
+    noise = (torch.full_like(Y, 0.02),) if known else ()
+    values = []
+    for name in ("stock", "exact"):
+        options = {"input_transform": Normalize(DIM), "outcome_transform": Standardize(1)} if transformed else {}
+        values.append(evidence(MODELS[name](X, 3 * Y, *noise, **options)))
+    close(*values)
+
+
+def test_cross_validation():
+    """BoTorch's, all folds as one batch; and leave-one-out without refitting."""
+    X, Y = data(87, n=12, near=0)
+    options = {"kernel": make_kernel(), "noise_std": NOISE_STD, "prior_mean": PRIOR_MEAN}
+    folds = gen_loo_cv_folds(X, Y)
+    found = batch_cross_validation(BanditModel, gpytorch.mlls.ExactMarginalLogLikelihood, folds, model_init_kwargs=options)
+    quick = loo_cv(MODELS["exact"](X, Y)).posterior
+    for j in range(12):
+        left = torch.arange(12) != j
+        expected = MODELS["stock"](X[left], Y[left]).posterior(X[j : j + 1])
+        close(found.posterior.mean[j].squeeze(), expected.mean.squeeze(), rtol=1e-6, atol=1e-6)
+        close(quick.mean[j].squeeze(), expected.mean.squeeze(), rtol=1e-6, atol=1e-6)
+
+
+@models
+def test_fitting_a_list(make: Make):
+    X, Y = data(88)
+    both = ModelListGP(*(make(X, y, kernel=make_kernel()) for y in (Y, -Y)))
+    for model in both.models:
+        model.covar_module.requires_grad_(True)
+    before = [model.covar_module.outputscale.item() for model in both.models]
+    botorch.fit_gpytorch_mll(gpytorch.mlls.SumMarginalLogLikelihood(both.likelihood, both))
+    assert not both.training
+    assert all(model.covar_module.outputscale.item() != old for model, old in zip(both.models, before, strict=True))
 
 
 @models

@@ -2,8 +2,8 @@
 
     python tutorials/scalable_gp_ucb.py [--figure docs/scalable_gp_ucb.png] [--evaluations 2000] [--seed 0]
 
-Hartmann-6 on the unit cube, observed with noise of standard deviation 0.3 (the function spans about 3.3). Two loops with the
-same first points, the same kernel and noise (fitted once, to the first points), the same confidence bound and optimiser:
+Hartmann-6 on the unit cube, observed with noise of known standard deviation 0.2 (the function spans about 3.3). Two loops with
+the same first points, the same kernel (fitted once, to the first points), the same confidence bound and the same optimiser:
 
 * `SingleTaskGP` and `UpperConfidenceBound`: BoTorch's own. Every observation is a row of a covariance matrix.
 * `BanditModel` and `PolicyAcquisition`: a dictionary of some of the points, drawn by leverage scores (BKB); conditioning costs
@@ -35,19 +35,20 @@ from torch import Tensor
 import torchbandits as tb
 from torchbandits.botorch import BanditModel, PolicyAcquisition
 
-NOISE_STD, WIDTH, DIM = 0.3, 2.0, 6
+NOISE_STD, WIDTH, DIM = 0.2, 2.0, 6
 COLORS = {"SingleTaskGP": "#0072B2", "BanditModel": "#D55E00"}  # Okabe and Ito's
 BOUNDS = torch.tensor([[0.0] * DIM, [1.0] * DIM]).double()
 
 
 @dataclass
 class Trace:
-    """What a loop leaves: seconds of every step, regret of the recommendation at some of them, size of the dictionary."""
+    """What a loop leaves: seconds of every step, regret of the recommendation at some of them, points of the model
+    at the end."""
 
     seconds: list[float] = field(default_factory=list)
     checked: list[int] = field(default_factory=list)
     regret: list[float] = field(default_factory=list)
-    size: list[int] = field(default_factory=list)
+    size: int = 0
 
 
 class Problem:
@@ -69,12 +70,11 @@ class Problem:
         return float(self.function.optimal_value - self.function(best))
 
 
-def fitted(X: Tensor, Y: Tensor) -> tuple[gpytorch.kernels.Kernel, float]:
-    """Kernel and noise of standardized rewards, by BoTorch's own fit."""
-    scale = gpytorch.kernels.ScaleKernel(gpytorch.kernels.MaternKernel(nu=2.5, ard_num_dims=DIM))
-    model = SingleTaskGP(X, Y, covar_module=scale.double(), outcome_transform=None)
+def fitted(X: Tensor, Y: Tensor, noise_std: float) -> gpytorch.kernels.Kernel:
+    """BoTorch's default kernel, by BoTorch's own fit to standardized rewards."""
+    model = SingleTaskGP(X, Y, torch.full_like(Y, noise_std**2), outcome_transform=None)
     botorch.fit_gpytorch_mll(gpytorch.mlls.ExactMarginalLogLikelihood(model.likelihood, model))
-    return model.covar_module.requires_grad_(False), float(model.likelihood.noise.sqrt())
+    return model.covar_module.requires_grad_(False)
 
 
 # What follows is the part to copy. First BoTorch's own: a model of all rows, made anew when one is added.
@@ -125,7 +125,8 @@ def run(name: str, evaluations: int, initial: int, seed: int) -> Trace:
     X = torch.quasirandom.SobolEngine(DIM, scramble=True, seed=seed).draw(initial, dtype=torch.float64)
     Y = problem.observe(X)
     mean, std = Y.mean(), Y.std()
-    kernel, noise_std = fitted(X, (Y - mean) / std)
+    noise_std = NOISE_STD / float(std)
+    kernel = fitted(X, (Y - mean) / std, noise_std)
     steps, acquisition_of = LOOPS[name]
     models = steps(X, (Y - mean) / std, kernel, noise_std)
     begun = time.perf_counter()
@@ -143,6 +144,7 @@ def run(name: str, evaluations: int, initial: int, seed: int) -> Trace:
             trace.checked.append(t + 1)
             trace.regret.append(problem.regret(model, X))
         begun += time.perf_counter() - begun_check  # what is only for the figure is no part of a step
+    trace.size = int(model.process().dictionary.sum()) if isinstance(model, BanditModel) else len(X)
     return trace
 
 
@@ -182,7 +184,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Trace]:
         print(
             f"{name:<13} first {last} steps {seconds[:last].median():.3f} s each, "
             f"last {last} {seconds[-last:].median():.3f} s, all {seconds.sum():.0f} s; "
-            f"simple regret {traces[name].regret[-1]:.4f}",
+            f"{traces[name].size} points in the model; simple regret {traces[name].regret[-1]:.4f}",
             flush=True,
         )
     draw(traces, options.initial, options.figure)

@@ -128,7 +128,7 @@ class BanditModel(Observed):
                 self._validate_tensor_args(X=x, Y=observation_noise.to(x.dtype), strict=False)
                 variance = observation_noise.to(mvn.mean).squeeze(-1)
             else:
-                variance = mvn.mean.new_tensor(self._average_noise())
+                variance = self._average_noise().to(mvn.mean)
             noisy = mvn.lazy_covariance_matrix.add_diagonal(variance.expand(mvn.mean.shape))
             mvn = MultivariateNormal(mvn.mean, noisy)
         posterior: Any = GPyTorchPosterior(mvn)
@@ -178,14 +178,23 @@ class BanditModel(Observed):
         Y, noise = Y.to(X.dtype), None if noise is None else noise.to(X.dtype)
         if fantasizing.off():
             self._validate_tensor_args(X=X, Y=Y, Yvar=noise, strict=False)
-        if noise is None and isinstance(self.likelihood, FixedNoiseGaussianLikelihood):
-            noise = X.new_full((*X.shape[:-1], 1), self._average_noise())
+        known = isinstance(self.likelihood, FixedNoiseGaussianLikelihood)
+        if noise is None and known:
+            noise = self._average_noise().to(X).unsqueeze(-1)
         if Y.shape[-1] == 1:
             Y, noise = Y.squeeze(-1), None if noise is None else noise.squeeze(-1)
-        block = Block(X, Y, None if noise is None else noise.detach().expand(X.shape[:-1]), transformed=True)
+        if noise is not None:  # each batch row of the model may have its own
+            rows, p = self.likelihood.noise.shape[:-1] if known else torch.Size(), X.shape[-2]
+            shape = torch.broadcast_shapes(X.shape[:-2], noise.shape[:-1], rows)
+            X, noise = X.expand(*shape, *X.shape[-2:]), noise.detach().expand(*shape, p)
+            Y = Y.expand(*torch.broadcast_shapes(Y.shape[:-1], shape), p)
+        block = Block(X, Y, noise, transformed=True)
         y, weights = self._weighed(block)
         posterior = self._conditional().conditioned(self.transform_inputs(X).double(), y, weights)
-        return self._with(posterior, _blocks=(*self._blocks, block.detached()))
+        new = self._with(posterior, _blocks=(*self._blocks, block.detached()))
+        if known and noise is not None:
+            new.likelihood = self.likelihood.get_fantasy_likelihood(noise=noise.double())
+        return new
 
     def hallucinate(self, X: Tensor, counts: Tensor | None = None) -> BanditModel:
         """A model with the same mean everywhere, and the variance as if points `b x p x d` (not transformed) had been observed
@@ -268,8 +277,9 @@ class BanditModel(Observed):
         mean, variance = self._table.marginals()
         return mean[rows].reshape(X.shape[:-1]), variance[rows].reshape(X.shape[:-1])
 
-    def _average_noise(self) -> float:
-        return float(self.likelihood.noise.detach().mean())
+    def _average_noise(self) -> Tensor:
+        """Of each batch row, `... x 1`."""
+        return self.likelihood.noise.detach().mean(dim=-1, keepdim=True)
 
     def _promoted(self, X: Tensor) -> Tensor:
         """Points in the wider dtype of theirs and the model's."""

@@ -201,3 +201,6 @@ def test_two_thousand_points_one_at_a_time(make, reference):
                     torch.testing.assert_close(found.mean, expected.mean, rtol=0.0, atol=1e-6)
                     pair = (each.distribution.covariance_matrix for each in (found, expected))
                     torch.testing.assert_close(*pair, rtol=0.0, atol=1e-6)
+    assert torch.equal(model.train_inputs[0], X)
+    assert torch.equal(model.train_targets, Y.squeeze(-1))
+    assert len(model._blocks) < 100  # what a step looks at does not grow with the steps made

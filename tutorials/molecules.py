@@ -10,7 +10,7 @@ will do, every arm is scored in every batch, and a new molecule costs one kernel
 * `optimize_arms(acquisition, arms, q)` picks a batch (GP-BUCB: what is pending shrinks the variance) and returns the indices.
 
 For comparison, BoTorch's `SingleTaskGP` picks one molecule at the beginning and one at the end (`optimize_acqf_discrete`), on
-the same data with the same kernel. Prints a table; draws the best molecule found and the seconds a pick.
+the same data with the same kernel. Prints a table; draws the best molecule found and the CPU seconds a pick.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Molecules:
 
 @dataclass
 class Trace:
-    """After every batch: evaluations, the best molecule among them (without noise), seconds a pick."""
+    """After every batch: evaluations, the best molecule among them (without noise), CPU seconds a pick."""
 
     evaluations: list[int] = field(default_factory=list)
     best: list[float] = field(default_factory=list)
@@ -104,13 +104,13 @@ def search(molecules: Molecules, batches: int, q: int) -> tuple[Trace, Tensor, T
     model = BanditModel(arms[picked], Y, kernel=kernel(), noise_std=NOISE_STD, prior_mean=float(Y.mean())).tabulate_(arms)
     policy = tb.gp_bucb(model.covar_module, noise_std=NOISE_STD, width=tb.widths.Constant(WIDTH))
     for _ in range(batches):
-        begun = time.perf_counter()
+        begun = time.process_time()
         points, _, index = optimize_arms(PolicyAcquisition(model, policy), arms, q)
-        trace.seconds.append((time.perf_counter() - begun) / q)
+        trace.seconds.append((time.process_time() - begun) / q)
         y = molecules.observe(index)
-        begun = time.perf_counter()
+        begun = time.process_time()
         model = model.condition_on_observations(points, y)
-        trace.seconds[-1] += (time.perf_counter() - begun) / q
+        trace.seconds[-1] += (time.process_time() - begun) / q
         picked, Y = torch.cat([picked, index]), torch.cat([Y, y])
         trace.evaluations.append(len(picked))
         trace.best.append(float(molecules.value[picked].max()))
@@ -118,15 +118,15 @@ def search(molecules: Molecules, batches: int, q: int) -> tuple[Trace, Tensor, T
 
 
 def stock_pick(molecules: Molecules, picked: Tensor, Y: Tensor) -> float:
-    """Seconds in which BoTorch's own model is made of these data and picks one molecule of all."""
+    """CPU seconds in which BoTorch's own model is made of these data and picks one molecule of all."""
     mean, likelihood = gpytorch.means.ConstantMean(), gpytorch.likelihoods.GaussianLikelihood()
     mean.constant.data, likelihood = Y.mean(), likelihood.double()
     likelihood.noise = NOISE_STD**2
-    begun = time.perf_counter()
+    begun = time.process_time()
     parts = {"covar_module": kernel(), "mean_module": mean, "likelihood": likelihood, "outcome_transform": None}
     model = SingleTaskGP(molecules.arms[picked], Y, **parts).requires_grad_(False)
     optimize_acqf_discrete(UpperConfidenceBound(model, beta=WIDTH**2), 1, molecules.arms)
-    return time.perf_counter() - begun
+    return time.process_time() - begun
 
 
 def draw(trace: Trace, chance: Tensor, stock: dict[int, float], path: Path) -> None:
@@ -141,7 +141,7 @@ def draw(trace: Trace, chance: Tensor, stock: dict[int, float], path: Path) -> N
     left.legend(frameon=False, loc="lower right")
     right.plot(trace.evaluations, trace.seconds, color=ORANGE, marker="o", markersize=3, label="BanditModel, batches")
     right.plot(list(stock), list(stock.values()), "s", color=BLUE, label="SingleTaskGP, one pick")
-    right.set(xlabel="evaluations", ylabel="seconds a pick", yscale="log")
+    right.set(xlabel="evaluations", ylabel="CPU seconds a pick", yscale="log")
     right.legend(frameon=False, loc="center right")
     for axes in (left, right):
         axes.spines[["top", "right"]].set_visible(False)
@@ -167,10 +167,10 @@ def main(arguments: list[str] | None = None) -> Trace:
     steps = torch.arange(A + 1, dtype=torch.float64) / A
     chance = torch.stack([(ordered * (steps[1:] ** n - steps[:-1] ** n)).sum() for n in trace.evaluations])
     print(f"{A} molecules of {NUM_BITS} bits, batches of {options.batch_size}")
-    print(f"{'evaluations':>11} {'best found':>11} {'at random':>10} {'seconds a pick':>15}")
+    print(f"{'evaluations':>11} {'best found':>11} {'at random':>10} {'CPU s a pick':>15}")
     for row in zip(trace.evaluations, trace.best, chance.tolist(), trace.seconds, strict=True):
         print("{:>11} {:>11.3f} {:>10.3f} {:>15.4f}".format(*row))
-    print("SingleTaskGP, one pick: " + ", ".join(f"{s:.2f} s after {n} evaluations" for n, s in stock.items()))
+    print("SingleTaskGP, one pick: " + ", ".join(f"{s:.2f} CPU s after {n} evaluations" for n, s in stock.items()))
     draw(trace, chance, stock, options.figure)
     return trace
 

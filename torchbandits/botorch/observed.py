@@ -18,7 +18,7 @@ from botorch.models.utils.gpytorch_modules import get_covar_module_with_dim_scal
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood
 from torch import Tensor, nn
 
-from torchbandits.botorch.data import Block, check_data, draw_dictionary_, folded, generator_states, joined, twins
+from torchbandits.botorch.data import Block, check_data, draw_dictionary_, folded, generator_states, joined, merged, twins
 from torchbandits.botorch.progress import Path, progress_of
 from torchbandits.botorch.table import Tabulated
 from torchbandits.embeddings import FiniteEmbedding, shaped_like
@@ -240,6 +240,8 @@ class Observed(GPyTorchModel, gpytorch.models.GP, FantasizeMixin, ABC):  # type:
         most = max(_APPENDED, posterior.root.shape[-2] // 8)
         settled = posterior.batch_shape == posterior.root.shape[:-2] and not posterior.coefficients.requires_grad
         new.__dict__["_posterior"] = None if settled and posterior.rank > most else posterior
+        if new._posterior is None:
+            new._blocks = merged(new._blocks)
         return new
 
     def __deepcopy__(self: Own, memo: dict[int, Any]) -> Own:

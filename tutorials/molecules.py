@@ -10,7 +10,8 @@ will do, every arm is scored in every batch, and a new molecule costs one kernel
 * `optimize_arms(acquisition, arms, q)` picks a batch (GP-BUCB: what is pending shrinks the variance) and returns the indices.
 
 For comparison, BoTorch's `SingleTaskGP` picks one molecule at the beginning and one at the end (`optimize_acqf_discrete`), on
-the same data with the same kernel. Prints a table; draws the best molecule found and the CPU seconds a pick.
+the same data with the same kernel. Prints a table; draws the best molecule found and the CPU seconds a pick: of ours the 25th
+part of a batch, its observations learned included.
 """
 
 from __future__ import annotations

@@ -40,8 +40,6 @@ class BanditModel(Observed):
         train_X: `batch_shape x n x d`.
         train_Y: `batch_shape x n x 1`.
         train_Yvar: Known noise variances, alike.
-        outcome_transform: As for any BoTorch model; none by default.
-        input_transform: Alike.
         kernel: Any GPyTorch kernel, deep-copied; BoTorch's RBF kernel with a dimension-scaled prior by default.
         noise_std: Standard deviation of the noise, in units of the transformed outcomes; by default 0.1 before a fit.
         regularization: λ of the regression; noise_std² by default, which makes it the posterior of a Gaussian process.
@@ -51,6 +49,8 @@ class BanditModel(Observed):
         oversampling: q̄ ≥ 1, expected points of a drawn dictionary per effective dimension.
         prior_mean: Of the transformed outcomes; `"estimate"` for their average.
         generator: CPU generator, or one a batch row, of drawn dictionaries; copied, never advanced. Seed 0 by default.
+        input_transform: As for any BoTorch model.
+        outcome_transform: Alike; none by default.
 
     Raises:
         BotorchTensorDimensionError, InputDataError, UnsupportedError: BoTorch's own, for shapes, NaNs and several outcomes.

@@ -49,16 +49,15 @@ class Observed(GPyTorchModel, gpytorch.models.GP, FantasizeMixin, ABC):  # type:
         train_X: Tensor,
         train_Y: Tensor,
         train_Yvar: Tensor | None = None,
-        outcome_transform: OutcomeTransform | None = None,  # not keyword-only: Ax looks for their names among the others
-        input_transform: InputTransform | None = None,
-        *,
-        kernel: gpytorch.kernels.Kernel | None = None,
+        kernel: gpytorch.kernels.Kernel | None = None,  # no keyword-only ones: Ax looks for names among the positional
         noise_std: float | None = None,
         regularization: float | None = None,
         dictionary: str | Tensor = "all",
         oversampling: float = 2.0,
         prior_mean: float | str = 0.0,
         generator: torch.Generator | Sequence[torch.Generator] | None = None,
+        input_transform: InputTransform | None = None,
+        outcome_transform: OutcomeTransform | None = None,
     ) -> None:
         super().__init__()
         check_data(train_X, train_Y, train_Yvar)

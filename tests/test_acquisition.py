@@ -25,7 +25,7 @@ from torch import Tensor
 import torchbandits as tb
 import torchbandits.botorch.inputs
 from torchbandits.botorch import BanditModel, PolicyAcquisition
-from torchbandits.errors import ArgumentError, NumericalError, ShapeError, UnsupportedError
+from torchbandits.errors import ArgumentError, NonFiniteError, NumericalError, ShapeError, UnsupportedError
 from torchbandits.policies import Composed, registry
 from torchbandits.scores import PosteriorDraw
 
@@ -148,6 +148,15 @@ def test_gradients_are_finite_where_nothing_is_left_to_learn():
     assert bool(torch.isfinite(gradient).all())
 
 
+def test_gradients_before_the_first_observation():
+    X, Y = data()
+    acqf = PolicyAcquisition(BanditModel(X[:0], Y[:0], kernel=rbf(), noise_std=NOISE_STD), ucb())
+    x = points(4).unsqueeze(-2).requires_grad_()
+    (gradient,) = torch.autograd.grad(acqf(x).sum(), x)
+    torch.testing.assert_close(acqf(x), torch.full((4,), Q_WIDTH, dtype=torch.float64))
+    assert torch.equal(gradient, torch.zeros_like(x))
+
+
 @pytest.mark.parametrize("dictionary", ["all", "leverage"])
 def test_float32_points_leave_the_model_as_it_is(dictionary):
     acqf = PolicyAcquisition(fixed_model(dictionary=dictionary), ucb(), X_pending=points(2, seed=5))
@@ -158,7 +167,19 @@ def test_float32_points_leave_the_model_as_it_is(dictionary):
     acqf.float()
     assert torch.equal(acqf(x), before)
     assert acqf.width.dtype == torch.float64
-    torch.testing.assert_close(rounded.double(), before, rtol=1e-4, atol=1e-4)
+    assert rounded.dtype == torch.float64
+    torch.testing.assert_close(rounded, before, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore:The model inputs are of type torch.float32")
+def test_float32_arms_that_are_tabulated():
+    X, Y = data()
+    arms = points(20).float()
+    model = BanditModel(X.float(), Y.float(), kernel=rbf(), noise_std=NOISE_STD).tabulate_(arms)
+    acqf, plain = PolicyAcquisition(model, ucb()), PolicyAcquisition(fixed_model(), ucb())
+    values = acqf(arms.unsqueeze(-2))
+    torch.testing.assert_close(values, acqf(arms.clone().unsqueeze(-2)), rtol=1e-5, atol=1e-5, check_dtype=False)
+    torch.testing.assert_close(values, plain(arms.unsqueeze(-2)), rtol=1e-3, atol=1e-3, check_dtype=False)
 
 
 # ---------------------------------------------------------------------- units, transforms, incumbents
@@ -319,6 +340,8 @@ def test_pending_points_that_fail_change_nothing(monkeypatch):
             acqf.set_X_pending(points(4, seed=5))
     with pytest.raises(ShapeError, match="p x 2"):
         acqf.set_X_pending(points(2, d=3))
+    with pytest.raises(NonFiniteError, match="NaN"):
+        acqf.set_X_pending(torch.full((1, 2), torch.nan, dtype=torch.float64))
     assert acqf.X_pending is pending
     assert torch.equal(acqf(x), before)
 
@@ -383,7 +406,7 @@ def test_pending_points_go_on_to_the_next_path_and_back():
 
 @pytest.mark.parametrize("dictionary", ["all", "leverage"])
 def test_draws_have_the_moments_of_the_posterior(dictionary):
-    model, x, count = fixed_model(dictionary=dictionary), points(6, seed=2), 3000
+    model, x, count = fixed_model(dictionary=dictionary), points(6, seed=2), 400
     policy = tb.thompson_sampling(rbf(), width=tb.widths.Constant(0.5), **BASE)
     g = torch.Generator().manual_seed(0)
     with torch.no_grad():

@@ -229,9 +229,11 @@ class Bandit(Learned):
             for _ in range(count):
                 self._sync_pending()
                 point = check_maximum(maximizer(partial(self.policy.scores_at, self._state)), self._state.rows)
-                arms = self.arms.expand(*point.shape[:-2], -1, -1)
+                arms, box = self.arms.expand(*point.shape[:-2], -1, -1), self._state.box
                 index, A = matches(arms, point), arms.shape[-2]
-                if bool((index < 0).any()):
+                if box is not None:
+                    index = box.found_(point)
+                elif bool((index < 0).any()):
                     self.set_arms_(torch.cat([arms, point], dim=-2))
                     index = torch.where(index < 0, A, index)
                 found = Selection(self._state.rows.points(index), index, index >= 0)

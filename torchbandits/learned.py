@@ -11,6 +11,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from torchbandits.botorch.model import BanditModel
+from torchbandits.botorch.of_run import model_of_run
 from torchbandits.errors import StateError, require
 from torchbandits.policies import Policy, State
 from torchbandits.posteriors import GaussianProcess, PartitionedProcess
@@ -88,6 +90,20 @@ class Learned(ABC):
     def width(self) -> Tensor:
         """What multiplies the posterior standard deviation now, `batch_shape`."""
         return self.policy.width(self._state)
+
+    def model(self) -> BanditModel:
+        """What has been learned as a BoTorch model: posterior, kernel, λ, dictionary and prior mean, tabulated on the arms.
+
+        `PolicyAcquisition(bandit.model(), policy)(arms.unsqueeze(-2))` are the scores that `ask` ranks: path-dependent widths
+        are the run's own. Picks that are pending are not in it: pass their points as `X_pending`. It is a copy, which later
+        tells do not change, with one observation a distinct point: the average of its rewards, weighted by its pulls.
+
+        Raises:
+            UnsupportedError: For policies without one Gaussian process: heuristics, `pi_gp_ucb` and `soful`.
+
+        Cost: as for a posterior from data, O(u³) for an exact one; O(A m²) when its arms are first scored.
+        """
+        return model_of_run(self.policy, self._state)
 
     # ------------------------------------------------------------------ saving and moving
 

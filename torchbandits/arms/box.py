@@ -10,7 +10,7 @@ from torchbandits.arms.directions import Leaders
 from torchbandits.arms.duplicates import first_occurrence
 from torchbandits.arms.rows import ArmRows
 from torchbandits.embeddings import Spectrum, kernel_diagonal
-from torchbandits.errors import NumericalError, require
+from torchbandits.errors import ArgumentError, NumericalError, require
 from torchbandits.posteriors import Conditioning, GaussianProcess
 from torchbandits.types import PickMask, Picks, Points
 
@@ -41,6 +41,12 @@ class Box(nn.Module):
         self.register_buffer("kappa2", torch.ones(rows.batch_shape, dtype=torch.float64), persistent=False)
         if posterior is not None:
             self.renew_()
+
+    @staticmethod
+    def centre(corners: Tensor, batch_shape: torch.Size) -> ArmRows:
+        """Growing arms, the first of which is the centre."""
+        centre = torch.lerp(corners[..., :1, :], corners[..., 1:, :], 0.5)
+        return ArmRows(centre.expand(*batch_shape, -1, -1).clone(), batch_shape, growing=True)
 
     @property
     def rows(self) -> ArmRows:
@@ -75,6 +81,19 @@ class Box(nn.Module):
             highest = torch.where(new, index, -1).cummax(dim=-1).values
             first = torch.cat([torch.full_like(highest[..., :1], -1), highest[..., :-1]], dim=-1) < index
             self.rows.grow_(points, new & first)
+
+    def found_(self, points: Points) -> Picks:
+        """The arms that points from elsewhere are, `batch_shape x p`, found where they were not.
+
+        Raises:
+            ArgumentError: If one of them is not in the box.
+        """
+        inside = ((points >= self.corners[..., :1, :]) & (points <= self.corners[..., 1:, :])).all(dim=-1)
+        if not bool(inside.all()):
+            raise ArgumentError(f"the point {points[~inside][0].tolist()} is outside the box {self.corners.tolist()}.")
+        index = self.places(points, torch.ones_like(points[..., 0], dtype=torch.bool))
+        self.find_(points, index)
+        return index
 
     @staticmethod
     def _found(rows: ArmRows) -> Tensor:

@@ -5,9 +5,9 @@
 constructor that Ax looks for, and the sample paths of `PathwiseThompsonSampling`.
 """
 
-from torchbandits.botorch import inputs, paths  # they register themselves
+from torchbandits.botorch import inputs, paths  # noqa: F401 - they register themselves
 from torchbandits.botorch.acquisition import PolicyAcquisition
 from torchbandits.botorch.arms import optimize_arms
 from torchbandits.botorch.model import BanditModel
 
-__all__ = ["BanditModel", "PolicyAcquisition", "inputs", "optimize_arms", "paths"]
+__all__ = ["BanditModel", "PolicyAcquisition", "optimize_arms"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from torchbandits.botorch.agreement import check_policy, check_transforms
 from torchbandits.botorch.model import BanditModel
-from torchbandits.errors import ArgumentError, ShapeError, require
+from torchbandits.errors import ArgumentError, NonFiniteError, ShapeError, require
 from torchbandits.policies import Policy
 from torchbandits.posteriors import SamplePaths
 from torchbandits.scores import PosteriorDraw, Score, scores_of_points
@@ -45,8 +46,9 @@ class PolicyAcquisition(AcquisitionFunction):
         X_pending: `p x d` or `batch_shape x p x d`, points under evaluation.
         posterior_transform: A `ScalarizedPosteriorTransform` (of one weight); −1 minimises.
         num_arms: A, for widths that count the arms; those of a tabulated model by default.
-        generator: One CPU `torch.Generator`, or a list of one a batch row of the model, for policies that draw. By default
-            seeded with the number of observations: steps of a loop differ, and are the same when run again.
+        generator: One CPU `torch.Generator`, or a list of one a batch row of the model, for policies that draw; held, and
+            advanced by draws. By default seeded with the number of observations: steps of a loop differ, and are the same when
+            run again.
 
     Buffers: `width` and `incumbent` (the highest posterior mean over the model's tabulated arms, or else over its observations,
     transformed; what EI and PI improve on), both of the model's batch shape, float64. They are those of the model as it was
@@ -91,17 +93,18 @@ class PolicyAcquisition(AcquisitionFunction):
 
     @t_batch_mode_transform(expected_q=1)  # type: ignore[arg-type]
     def forward(self, X: Tensor) -> Tensor:
-        """Scores of points, `b x 1 x d` to `b`; differentiable, in the dtype of `X`.
+        """Scores of points, `b x 1 x d` to `b`, float64; differentiable.
 
         Of a model with a batch shape, `... x batch_shape x 1 x d` to `... x batch_shape`. Cost O(b m (m + d)).
         """
-        points, back = _rows_first(X.squeeze(-2).double(), self.model.batch_shape)
+        X = X.double() if self.model.arms is None else X  # arms that are tabulated are known by their place in memory
+        points, back = _rows_first(X.squeeze(-2), self.model.batch_shape)
         if isinstance(self.policy.score, Score):
             marginals = self._transformed(self._stack[-1][1].marginals(points))
             values = scores_of_points(self.policy.score, points, marginals, self.width, self.incumbent)
         else:
-            values = self._draw(points)
-        return back(values).to(X.dtype)
+            values = self._draw(points.double())
+        return back(values)
 
     def set_X_pending(self, X_pending: Tensor | None = None) -> None:
         """Declare the points under evaluation, `p x d` or `batch_shape x p x d`, in place of those before; None for none.
@@ -113,6 +116,7 @@ class PolicyAcquisition(AcquisitionFunction):
             d, shape = self.model.train_inputs[0].shape[-1], tuple(X_pending.shape)
             require(len(shape) >= 2 and shape[-1] == d, f"X_pending must be ... x p x {d}, got {shape}.", ShapeError)
             points = X_pending.detach().double()
+            require(bool(torch.isfinite(points).all()), "X_pending has a NaN or infinite feature.", NonFiniteError)
             stack = [entry for entry in self._stack if _begins_with(points, entry[0])]
             known, model = stack[-1]
             new = points if known is None else points[..., known.shape[-2] :, :]
@@ -121,6 +125,29 @@ class PolicyAcquisition(AcquisitionFunction):
                     stack.append((points.clone(), self._hallucinated(model, new)))
         super().set_X_pending(X_pending)
         self._stack = stack
+
+    @property
+    @torch.no_grad()
+    def batch_ended(self) -> Tensor:
+        """Whether the policy's batch rule ends the batch of the points that are pending, `batch_shape` booleans. Cost O(p m²).
+
+        A loop that picks until then builds the batch of `Bandit.ask` (of one batch row); `mini_gp_ucb`, which repeats one arm
+        instead, never ends one here.
+
+        Raises:
+            UnsupportedError: For rules that look at all arms: local, exact ratio, and at most so many pulls of one arm.
+        """
+        rule, model = self.policy.batch_rule, self.model
+        rule.check_box()
+        spent = torch.zeros(model.batch_shape, dtype=torch.float64, device=self.width.device)
+        known = self._stack[-1][0]
+        if known is None or rule.budget is None:
+            return spent > 0
+        for x in known.split(1, dim=-2) if math.isfinite(rule.budget) else ():
+            start, now = (m.marginals(x).variance.squeeze(-1).double() / m.regularization for m in (self.model, model))
+            spent, model = spent + rule.spends(start, now), model.hallucinate(x)
+        most = rule.max_batch_size
+        return (spent > rule.budget) | (most is not None and known.shape[-2] >= most)
 
     @property
     def lazy(self) -> bool:

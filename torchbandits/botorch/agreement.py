@@ -79,9 +79,9 @@ def kernel_form(kernel: gpytorch.kernels.Kernel) -> tuple[str, ...]:
 
 
 def _check_regularization(policy: Composed, model: BanditModel) -> None:
-    """λ must be the same; where the model fits its noise, and with it λ, the ratio of λ to the noise variance must be."""
+    """λ must be the same; where the model or its bandit fits the noise, and λ with it, their ratio must be."""
     mine, theirs, what = policy.regularization, float(model.regularization), "λ"
-    if model.fits_noise and policy.noise_std > 0:
+    if (model.fits_noise or model.of_run) and policy.noise_std > 0:
         mine, theirs, what = mine / policy.noise_std**2, theirs / float(model.noise_std) ** 2, "λ / noise_std²"
     if not math.isclose(mine, theirs, rel_tol=_TOLERANCE):
         raise ArgumentError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from botorch.acquisition import AcquisitionFunction, OneShotAcquisitionFunction
+from botorch.acquisition import AcquisitionFunction, OneShotAcquisitionFunction, qLogNoisyExpectedImprovement
 from botorch.utils.transforms import is_ensemble
 from torch import Tensor
 
@@ -74,7 +74,7 @@ def optimize_arms(
         values = _scan(acq_function, arms, max_batch_size).masked_fill(~open_, -torch.inf)
         index = best_arm(values).unsqueeze(-1)
         return _at(arms, index), values.gather(-1, index), index
-    base = getattr(acq_function, "X_pending", None)  # BoTorch's base class does not create it
+    base = _pending(acq_function)
     acq_function.set_X_pending(base)  # those that take no pending points say so now
     lazy = isinstance(acq_function, PolicyAcquisition) and acq_function.lazy
     picks: list[Tensor] = []
@@ -97,6 +97,16 @@ def optimize_arms(
         acq_function.set_X_pending(base)
     indices = torch.cat(picks, dim=-1)
     return _at(arms, indices), torch.cat(scores, dim=-1), indices
+
+
+def _pending(acq_function: AcquisitionFunction) -> Tensor | None:
+    """The points that are pending already."""
+    if isinstance(acq_function, qLogNoisyExpectedImprovement) and acq_function.incremental:
+        # It keeps them at the end of its baseline and shows none, so that BoTorch's own optimisers lose them.
+        baseline: Any = acq_function._X_baseline
+        pending = acq_function.X_baseline[..., baseline.shape[-2] :, :]
+        return pending if pending.shape[-2] else None
+    return getattr(acq_function, "X_pending", None)  # BoTorch's base class does not create it
 
 
 def _batch_shape(acq_function: AcquisitionFunction) -> torch.Size:

@@ -226,8 +226,8 @@ class BanditModel(Observed):
 
     @property
     def arms(self) -> Tensor | None:
-        """The arms that are tabulated, `A x d`; None where none are."""
-        return None if self._table is None else self._table.arms
+        """The arms that are tabulated, `A x d`, or that its bandit had, `batch_shape x A x d`; None where there are none."""
+        return self._arms if self._table is None else self._table.arms
 
     def subset_output(self, idcs: Sequence[Any]) -> BanditModel:
         """This model for `[0]`: it has one outcome."""

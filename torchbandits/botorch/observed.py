@@ -83,7 +83,8 @@ class Observed(GPyTorchModel, gpytorch.models.GP, FantasizeMixin, ABC):  # type:
         kernel = get_covar_module_with_dim_scaled_prior(ard_num_dims=d) if kernel is None else kernel
         self.covar_module = copy.deepcopy(kernel).to(device=train_X.device, dtype=torch.float64)
         self.mean_module = gpytorch.means.ConstantMean().double()
-        self.mean_module.initialize(constant=0.0 if prior_mean == "estimate" else float(prior_mean)).requires_grad_(False)
+        constant = torch.tensor(0.0 if prior_mean == "estimate" else float(prior_mean), dtype=torch.float64)
+        self.mean_module.initialize(constant=constant).requires_grad_(False)  # a number would be rounded to float32
         if Yvar is None:
             self.likelihood = GaussianLikelihood(noise_constraint=gpytorch.constraints.Positive()).double()
             self.likelihood.noise = torch.tensor(noise_std**2, dtype=torch.float64)
@@ -99,6 +100,7 @@ class Observed(GPyTorchModel, gpytorch.models.GP, FantasizeMixin, ABC):  # type:
         self._path: Path | None = None
         self._posterior: Conditional | None = None
         self._table: Tabulated | None = None
+        self._arms: Tensor | None = None  # of a bandit with batch rows, which are not tabulated
         self.to(train_X.device).eval()
 
     @abstractmethod
@@ -142,6 +144,16 @@ class Observed(GPyTorchModel, gpytorch.models.GP, FantasizeMixin, ABC):  # type:
     def prior_mean(self) -> float | str:
         """Of the transformed outcomes, a number or `"estimate"`."""
         return "estimate" if self._estimates else float(self.mean_module.constant.detach())
+
+    @property
+    def of_run(self) -> bool:
+        """Whether a bandit handed it out, whose progress it carries on."""
+        return self._path is not None
+
+    @property
+    def hallucinates(self) -> bool:
+        """Whether variances are those of points whose rewards are not known."""
+        return bool(self._pending)
 
     @property
     def finite(self) -> FiniteEmbedding | None:

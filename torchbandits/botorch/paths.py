@@ -5,6 +5,7 @@ BoTorch draws from torch's global generator (`torch.manual_seed`), and so do the
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import torch
@@ -13,17 +14,15 @@ from botorch.sampling.pathwise.posterior_samplers import DrawMatheronPaths
 from botorch.sampling.pathwise.prior_samplers import DrawKernelFeaturePaths, TPathwisePriorSampler
 from botorch.sampling.pathwise.update_strategies import GaussianUpdate, TPathwiseUpdate
 from botorch.sampling.pathwise.utils import GetTrainInputs, get_input_transform, get_output_transform
-from botorch.utils.context_managers import delattr_ctx
 from gpytorch.likelihoods import Likelihood
 from gpytorch.means import ConstantMean
 from gpytorch.models import ExactGP
 from torch import Tensor
 
 from torchbandits.botorch.model import BanditModel
+from torchbandits.embeddings import expand_kernel
 from torchbandits.errors import UnsupportedError, require
 from torchbandits.posteriors.paths import explained_weights
-
-DrawKernelFeaturePaths.add((BanditModel,), DrawKernelFeaturePaths.dispatch(ExactGP))  # reads kernel, mean and transforms only
 
 
 @GetTrainInputs.register(BanditModel)
@@ -33,13 +32,25 @@ def _train_inputs(model: BanditModel, transformed: bool = False) -> tuple[Tensor
     return (model.transform_inputs(X) if transformed else X,)
 
 
+@DrawKernelFeaturePaths.register(BanditModel)
+def _prior_paths(model: BanditModel, **options: Any) -> GeneralizedLinearPath:
+    """As for BoTorch's own models, whose kernels have the batch shape of their data."""
+    if model.covar_module.batch_shape != model.batch_shape:
+        model = copy.deepcopy(model)
+        model.covar_module = expand_kernel(model.covar_module, model.batch_shape)
+    return DrawKernelFeaturePaths.dispatch(ExactGP)(model, **options)  # reads kernel, mean and transforms only
+
+
 @DrawMatheronPaths.register(BanditModel)
 def _matheron_paths(
     model: BanditModel, *, sample_shape: torch.Size, prior_sampler: TPathwisePriorSampler, update_strategy: TPathwiseUpdate
 ) -> MatheronPath:
     """A prior path, and the update that makes it a posterior path. Cost O(u (F + m) + m²) a path for F features."""
-    with delattr_ctx(model, "outcome_transform"), torch.no_grad():
-        prior = prior_sampler(model, sample_shape)
+    transformed = copy.deepcopy(model)
+    if hasattr(transformed, "outcome_transform"):
+        del transformed.outcome_transform  # the sum of both paths is untransformed
+    with torch.no_grad():
+        prior = prior_sampler(transformed, sample_shape)
         values = prior.forward(model.process().statistics.points)
         update = update_strategy(model, values)
     return MatheronPath(prior_paths=prior, update_paths=update, output_transform=get_output_transform(model))
@@ -60,7 +71,7 @@ def _update_paths(
     """
     process = model.process()
     require(
-        process.finite is None and process.sketch is None and not process.pending.shape[-1] and target_values is None,
+        model.finite is None and not model.hallucinates and target_values is None,
         "BoTorch's sample paths are of models with a kernel, their own rewards and no hallucinated points: use "
         "PolicyAcquisition with thompson_sampling for finite features.",
         UnsupportedError,

@@ -61,6 +61,7 @@ def progress_of(model: Any, reads: frozenset[str], num_arms: int) -> Progress:
         statistics = process.statistics
         dimension = (statistics.weights * told.marginals(statistics.points)[1]).sum(dim=-1) / told.regularization
     X = model.train_inputs[0] if model.arms is None else model.arms
+    X = X if X.shape[-2] else X.new_zeros(*X.shape[:-2], 1, X.shape[-1])  # of nothing observed: a point like any other
     kernel = posterior.seen.kernel
     x = model.transform_inputs(X).double()
     finite = posterior.seen.finite

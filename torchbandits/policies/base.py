@@ -14,6 +14,8 @@ from torchbandits.types import Arms, Evidence, FitReport, Points, Pulls, Selecti
 
 __all__ = ["Policy", "State"]
 
+FROM_BOX = "a box finds its points by itself: make a new Bandit on the arms, and observe() what was learned."
+
 
 class Policy(ABC):
     """Chooses arms. Frozen: all that learns is in the `State`."""

@@ -138,13 +138,13 @@ def _path(state: State, score: PosteriorDraw, width: Tensor, drawing: Sequence[t
 
 
 def _best_pulled(state: State) -> Tensor | None:
-    """The pulled points of the highest means, `batch_shape x p x d`, arm 0 where a row has fewer; None before the first."""
+    """The pulled points of the highest means, `batch_shape x p x d`, NaN where a row has fewer; None before the first."""
     statistics = state.statistics
     if not statistics.size:
         return None
     mean = _box(state).row_mean()
     top = mean.topk(min(_PULLED, statistics.size), dim=-1)
-    return torch.where((top.values > -torch.inf).unsqueeze(-1), statistics.at(top.indices), state.rows.arms[..., :1, :])
+    return torch.where((top.values > -torch.inf).unsqueeze(-1), statistics.at(top.indices), torch.nan)
 
 
 def _box(state: State) -> Box:

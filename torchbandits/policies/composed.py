@@ -16,7 +16,7 @@ from torchbandits.embeddings import FeatureMap, Spectrum
 from torchbandits.errors import UnsupportedError, require
 from torchbandits.fitting import fit_kernel_
 from torchbandits.memory import KeepAll, Memory
-from torchbandits.policies.base import Policy, State
+from torchbandits.policies.base import FROM_BOX, Policy, State
 from torchbandits.policies.box_picking import check_for_box, pick_in_box
 from torchbandits.policies.kernel_checks import check_kernel
 from torchbandits.policies.learning import learn, learn_kernel
@@ -121,8 +121,7 @@ class Composed(Policy):
             none = torch.zeros(batch_shape, dtype=torch.int64, device=box.device)
             self.initial.points(box.expand(*batch_shape, -1, -1), none, none, generators)
         posterior = self._posterior(box, generators, batch_shape)
-        centre = torch.lerp(box[..., :1, :], box[..., 1:, :], 0.5)
-        rows = ArmRows(centre.expand(*batch_shape, -1, -1).clone(), batch_shape, growing=True)
+        rows = Box.centre(box, batch_shape)
         state = State(rows, posterior, None, generators)
         state.counts_batches = "batches" in self.confidence.reads
         state.box = Box(rows, posterior, box)
@@ -157,11 +156,7 @@ class Composed(Policy):
     @torch.no_grad()
     def set_arms(self, state: State, arms: Arms) -> State:
         """The same posterior on other arms. Cost O(A u (u + d)) for an exact posterior, O(A m (m + d)) for a sparse one."""
-        require(
-            state.box is None,
-            "a box finds its points by itself: make a new Bandit on the arms, and observe() what was learned.",
-            UnsupportedError,
-        )
+        require(state.box is None, FROM_BOX, UnsupportedError)
         check_kernel(self.kernel, arms, state.rows.batch_shape)
         finite = state.posterior.finite
         if finite is not None and not finite.holds_at(arms):

@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 from torchbandits.arms import ArmRows
-from torchbandits.errors import NumericalError, require
-from torchbandits.policies.base import Policy, State
+from torchbandits.errors import NumericalError, UnsupportedError, require
+from torchbandits.policies.base import FROM_BOX, Policy, State
 from torchbandits.policies.picking import on_offer
 from torchbandits.posteriors import Statistics
+from torchbandits.starts import draw_points
 from torchbandits.types import Arms, Evidence, Pulls, Selection
 
 
@@ -49,22 +50,30 @@ class Heuristic(Policy, ABC):
     def select(
         self, state: State, *, limit: Tensor | None = None, available: Tensor | None = None, exactly: int | None = None
     ) -> tuple[Selection, Evidence]:
-        """`batch_size` draws a row, from copies of the generators."""
+        """`batch_size` draws a row, from copies of the generators; uniform in a box, for the policies that take one."""
         shape, device = state.rows.batch_shape, state.log_det.device
-        offered = on_offer(state.rows, available)
-        if offered is not None:
-            offered = offered.expand(*shape, -1).reshape(-1, state.rows.num_arms)
         size = torch.full(shape, self.batch_size if exactly is None else exactly)
         size = size if limit is None else torch.minimum(size, limit.cpu().to(size))
-        twins = state.twins()
-        index = self.draw(state, size.reshape(-1).tolist(), offered, twins).to(device).reshape(*shape, -1)
+        sizes, twins = size.reshape(-1).tolist(), state.twins()
+        if state.box is not None:
+            require(available is None, "available= names arms, and a box has none: leave it out.", UnsupportedError)
+            points = draw_points(state.box.corners, sizes, twins)
+            index = state.box.places(points, ~points.isnan().any(dim=-1))
+            points = torch.where((index >= 0).unsqueeze(-1), points, state.rows.arms[..., :1, :])
+        else:
+            offered = on_offer(state.rows, available)
+            if offered is not None:
+                offered = offered.expand(*shape, -1).reshape(-1, state.rows.num_arms)
+            index = self.draw(state, sizes, offered, twins).to(device).reshape(*shape, -1)
+            points = state.rows.points(index)
         nothing = torch.full(index.shape, torch.nan, dtype=torch.float64, device=device)
         states = tuple(twin.get_state() for twin in twins)
         evidence = Evidence(nothing, nothing, torch.full(shape, torch.nan, dtype=torch.float64, device=device), states)
-        return Selection(state.rows.points(index), index, index >= 0), evidence
+        return Selection(points, index, index >= 0), evidence
 
     def set_arms(self, state: State, arms: Arms) -> State:
         """The same sums on other arms. Cost O((A + u) (d + log A))."""
+        require(state.box is None, FROM_BOX, UnsupportedError)
         rows = state.rows.moved(arms, state.statistics)
         moved = State(rows, state.statistics, None, state.generators).continuing_(state)
         self.carry_(state, moved)

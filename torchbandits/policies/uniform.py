@@ -8,9 +8,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from torchbandits.arms import Box
 from torchbandits.errors import require
 from torchbandits.policies.base import State
 from torchbandits.policies.heuristic import Heuristic, add_up, fresh_state
+from torchbandits.posteriors import Statistics
 from torchbandits.starts import draw_uniform
 from torchbandits.types import Arms, Pulls
 
@@ -28,6 +30,13 @@ class Uniform(Heuristic):
         """Statistics only."""
         return fresh_state(arms, generators, batch_shape)
 
+    def init_box(self, box: Tensor, generators: Sequence[torch.Generator], batch_shape: torch.Size) -> State:
+        """Statistics only, and a box to draw from; arm 0 is its centre."""
+        rows = Box.centre(box, batch_shape)
+        state = State(rows, Statistics(box.shape[-1], batch_shape, box.device), None, generators)
+        state.box = Box(rows, None, box)
+        return state
+
     def draw(self, state: State, sizes: Sequence[int], offered: Tensor | None, generators: Sequence[torch.Generator]) -> Tensor:
         """One number a pick. Cost O(q)."""
         return draw_uniform(state.rows.num_arms, sizes, generators, offered)
@@ -39,7 +48,7 @@ class Uniform(Heuristic):
 
 
 def uniform(*, batch_size: int = 1) -> Uniform:
-    """Pull arms uniformly at random, with replacement.
+    """Pull arms uniformly at random, with replacement; in a box, random search.
 
     Args:
         batch_size: Picks of one `ask`.

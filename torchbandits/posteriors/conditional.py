@@ -90,6 +90,7 @@ class Conditional:
         rows, mask, N, a = process.sweep_factors()
         seen = Seen(process.kernel, process.statistics.at(rows))
         H = torch.where(mask.unsqueeze(-1), fit.nystrom.root.lift(precision.root), 0.0)
+        N = torch.linalg.qr(N.flip(-2).mT, mode="r").R.mT.flip(-2, -1)  # upper triangular, with the same N Nᵀ
         return _conditional(process, seen, lam**0.5 * N, lam**0.5 * H, a, process.log_det)
 
     # ------------------------------------------------------------------ what follows from it

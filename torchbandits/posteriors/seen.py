@@ -88,7 +88,7 @@ def joined(left: Tensor, right: Tensor, dim: int = -1) -> Tensor:
     return torch.cat([left.expand(*shape, *left.shape[-2:]), right.expand(*shape, *right.shape[-2:])], dim=dim)
 
 
-def upper_times(left: Rect, upper: Square) -> Rect:
+def upper_times(left: Rect, upper: Tensor) -> Rect:
     """`left @ upper`, `... x n x m`, for an upper-triangular matrix, most of its zeros left out."""
     m = upper.shape[-1]
     if m < _TRIANGULAR or upper.dim() > 2:
@@ -97,7 +97,7 @@ def upper_times(left: Rect, upper: Square) -> Rect:
     return torch.cat([left[..., :b] @ upper[:b, a:b] for a, b in itertools.pairwise(ends)], dim=-1)
 
 
-def lower_times(upper: Square, right: Rect) -> Rect:
+def lower_times(upper: Tensor, right: Rect) -> Rect:
     """`upper @ right`, `... x m x n`, for an upper-triangular matrix, most of its zeros left out."""
     m = upper.shape[-1]
     if m < _TRIANGULAR or upper.dim() > 2:

@@ -21,6 +21,8 @@ pairs = pytest.mark.parametrize(
     ("make", "reference"), [*PAIRS, pytest.param(MODELS["exact"], DENSE["exact"], id="exact, dense")]
 )
 
+dense_pairs = pytest.mark.parametrize(("make", "reference"), [pytest.param(MODELS[n], DENSE[n], id=n) for n in DENSE])
+
 
 def everything(model: Model, X: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Mean, covariance, and the gradients of both, weighted at random, with respect to the points."""
@@ -101,6 +103,22 @@ def test_after_fantasies(make, reference, known):
     more = points(123, 3, 2, 1)
     model, expected = (each.condition_on_observations(more, values(more), **options) for each in (model, expected))
     equal(model, expected, test)
+
+
+@dense_pairs
+def test_hundreds_of_points(make, reference):
+    """From some hundreds of columns on, products with triangular matrices leave out zeros: also for a dictionary."""
+    X, Y = data(145, n=340)
+    kernel = make_kernel()
+    kernel.base_kernel.lengthscale = torch.tensor([0.03, 0.05]).double()  # a matrix of 300 points that is not singular
+    model, expected = make(X[:320], Y[:320], kernel=kernel), reference(X[:320], Y[:320], kernel=kernel)
+    if make is MODELS["sparse"]:
+        dictionary = points(146, 300)
+        model = make(X[:320], Y[:320], kernel=kernel, dictionary=dictionary)
+        expected = DENSE["sparse"](X[:320], Y[:320], kernel=kernel, dictionary=dictionary)
+    equal(model, expected, points(147, 4), tolerance=1e-7)
+    model, expected = (each.condition_on_observations(X[320:], Y[320:]) for each in (model, expected))
+    equal(model, expected, points(147, 4), tolerance=1e-7)
 
 
 TRANSFORMS = {

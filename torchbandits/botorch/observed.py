@@ -251,8 +251,7 @@ class Observed(GPyTorchModel, gpytorch.models.GP, FantasizeMixin, ABC):  # type:
         most = max(_APPENDED, posterior.root.shape[-2] // 8)
         settled = posterior.batch_shape == posterior.root.shape[:-2] and not posterior.coefficients.requires_grad
         new.__dict__["_posterior"] = None if settled and posterior.rank > most else posterior
-        if new._posterior is None:
-            new._blocks = merged(new._blocks)
+        new._blocks = merged(new._blocks) if new._posterior is None else new._blocks
         return new
 
     def __deepcopy__(self: Own, memo: dict[int, Any]) -> Own:

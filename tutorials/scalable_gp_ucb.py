@@ -3,8 +3,8 @@
     python tutorials/scalable_gp_ucb.py [--figure docs/scalable_gp_ucb.png] [--evaluations 2000] [--seed 0]
 
 Hartmann-6 on the unit cube, observed with noise of known standard deviation 0.2 (the function spans about 3.3). Two loops with
-the same first points, the same kernel (fitted once, to the first points, and held, so that only the posteriors differ; in earnest
-it is fitted again now and then), the same confidence bound and the same optimiser:
+the same first points, the same kernel (fitted once, to the first points, and held, so that only the posteriors differ; refit it
+now and then in earnest), the same confidence bound and the same optimiser:
 
 * `SingleTaskGP` and `UpperConfidenceBound`: BoTorch's own. Every observation is a row of a covariance matrix.
 * `BanditModel` and `PolicyAcquisition`: a dictionary of some of the points, drawn by leverage scores (BKB); conditioning costs

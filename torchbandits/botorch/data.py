@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -50,6 +52,31 @@ class Block:
         """The same on another device."""
         variance, weights = (None if t is None else t.to(device) for t in (self.variance, self.weights))
         return replace(self, X=self.X.to(device), Y=self.Y.to(device), variance=variance, weights=weights)
+
+
+def merged(blocks: Sequence[Block]) -> tuple[Block, ...]:
+    """The same observations, runs of like blocks joined; the first, which may be a bandit's, stays by itself."""
+    out = [blocks[0]]
+    for _, run in itertools.groupby(blocks[1:], _kind):
+        alike = list(run)
+        variance, weights = ([getattr(block, name) for block in alike] for name in ("variance", "weights"))
+        out.append(
+            replace(
+                alike[0],
+                X=torch.cat([block.X for block in alike], dim=-2),
+                Y=torch.cat([block.Y for block in alike], dim=-1),
+                variance=None if variance[0] is None else torch.cat(variance, dim=-1),
+                weights=None if weights[0] is None else torch.cat(weights, dim=-1),
+            )
+        )
+    return tuple(out)
+
+
+def _kind(block: Block) -> tuple[Any, ...]:
+    """What blocks that can be joined have in common."""
+    tensors = (block.variance, block.weights)
+    shapes = [None if tensor is None else tensor.shape[:-1] for tensor in tensors]
+    return block.X.shape[:-2], block.Y.shape[:-1], block.X.dtype, block.Y.dtype, block.transformed, *shapes
 
 
 def check_data(X: Tensor, Y: Tensor, Yvar: Tensor | None) -> None:

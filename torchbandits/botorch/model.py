@@ -46,7 +46,8 @@ class BanditModel(Observed):
         noise_std: Standard deviation of the noise, in units of the transformed outcomes; by default 0.1 before a fit.
         regularization: λ of the regression; noise_std² by default, which makes it the posterior of a Gaussian process.
         dictionary: `"all"` distinct points (exact); drawn by `"leverage"` scores, or by approximate ones (`"bless"`, for very
-            many points); or points `m x d` of your own. It is kept while conditioning, and drawn anew after a fit.
+            many points); or points `m x d` of your own (not
+            transformed). It is kept while conditioning, and drawn anew after a fit.
         oversampling: q̄ ≥ 1, expected points of a drawn dictionary per effective dimension.
         prior_mean: Of the transformed outcomes; `"estimate"` for their average.
         generator: CPU generator, or one a batch row, of drawn dictionaries; copied, never advanced. Seed 0 by default.
@@ -110,7 +111,7 @@ class BanditModel(Observed):
     def posterior(  # type: ignore[override]
         self,
         X: Tensor,
-        output_indices: list[int] | None = None,
+        output_indices: Sequence[Any] | None = None,
         observation_noise: bool | Tensor = False,
         posterior_transform: Any = None,
         **kwargs: Any,
@@ -119,7 +120,7 @@ class BanditModel(Observed):
 
         Args:
             X: `... x q x d`, not transformed; its dimensions broadcast with `batch_shape`.
-            output_indices: None or `[0]`.
+            output_indices: Not looked at: there is one outcome, and BoTorch's lists of models pass indices of their own.
             observation_noise: True for the noise of the likelihood (the average one, where each observation has its own), or
                 variances `... x q x 1` in the space of the transformed outcomes.
             posterior_transform: Applied last.
@@ -132,8 +133,6 @@ class BanditModel(Observed):
         Cost: O(m²) a point, and O(q² m) for a joint covariance.
         """
         self.eval()
-        if output_indices not in (None, [0]):
-            raise UnsupportedError(f"BanditModel has one outcome, index 0; got output_indices={output_indices}.")
         X = self._promoted(X)
         known = self._looked_up(X)
         x = self.transform_inputs(X)
@@ -143,7 +142,7 @@ class BanditModel(Observed):
                 self._validate_tensor_args(X=x, Y=observation_noise.to(x.dtype), strict=False)
                 variance = observation_noise.to(mvn.mean).squeeze(-1)
             else:
-                variance = mvn.mean.new_tensor(self._average_noise())
+                variance = self._average_noise().to(mvn.mean)
             noisy = mvn.lazy_covariance_matrix.add_diagonal(variance.expand(mvn.mean.shape))
             mvn = MultivariateNormal(mvn.mean, noisy)
         posterior: Any = GPyTorchPosterior(mvn)
@@ -201,14 +200,23 @@ class BanditModel(Observed):
         Y, noise = Y.to(X.dtype), None if noise is None else noise.to(X.dtype)
         if fantasizing.off():
             self._validate_tensor_args(X=X, Y=Y, Yvar=noise, strict=False)
-        if noise is None and isinstance(self.likelihood, FixedNoiseGaussianLikelihood):
-            noise = X.new_full((*X.shape[:-1], 1), self._average_noise())
+        known = isinstance(self.likelihood, FixedNoiseGaussianLikelihood)
+        if noise is None and known:
+            noise = self._average_noise().to(X).unsqueeze(-1)
         if Y.shape[-1] == 1:
             Y, noise = Y.squeeze(-1), None if noise is None else noise.squeeze(-1)
-        block = Block(X, Y, None if noise is None else noise.detach().expand(X.shape[:-1]), transformed=True)
+        if noise is not None:  # each batch row of the model may have its own
+            rows, p = self.likelihood.noise.shape[:-1] if known else torch.Size(), X.shape[-2]
+            shape = torch.broadcast_shapes(X.shape[:-2], noise.shape[:-1], rows)
+            X, noise = X.expand(*shape, *X.shape[-2:]), noise.detach().expand(*shape, p)
+            Y = Y.expand(*torch.broadcast_shapes(Y.shape[:-1], shape), p)
+        block = Block(X, Y, noise, transformed=True)
         y, weights = self._weighed(block)
         posterior = self._conditional().conditioned(self.transform_inputs(X).double(), y, weights)
-        return self._with(posterior, _blocks=(*self._blocks, block.detached()))
+        new = self._with(posterior, _blocks=(*self._blocks, block.detached()))
+        if known and noise is not None:
+            new.likelihood = self.likelihood.get_fantasy_likelihood(noise=noise.double())
+        return new
 
     def hallucinate(self, X: Tensor, counts: Tensor | None = None) -> BanditModel:
         """A model with the same mean everywhere, and the variance as if points `b x p x d` (not transformed) had been observed
@@ -243,7 +251,7 @@ class BanditModel(Observed):
         """The arms that are tabulated, `A x d`, or that its bandit had, `batch_shape x A x d`; None where there are none."""
         return self._arms if self._table is None else self._table.arms
 
-    def subset_output(self, idcs: list[int]) -> BanditModel:
+    def subset_output(self, idcs: Sequence[Any]) -> BanditModel:
         """This model for `[0]`: it has one outcome."""
         if list(idcs) not in ([0], [-1]):
             raise UnsupportedError(f"BanditModel has one outcome, index 0; got {idcs}.")
@@ -267,12 +275,17 @@ class BanditModel(Observed):
         points = x.double()
         q = x.shape[-2]
         if known is None and 1 < q <= _JOINT_POINTS:
-            mean, covariance = posterior.joint(points)
-            return MultivariateNormal(mean.to(dtype), to_linear_operator(covariance.to(dtype)))
+            mean, covariance = (t.to(dtype) for t in posterior.joint(points))
+            return MultivariateNormal(mean, to_linear_operator(covariance.expand(*mean.shape, q)))
         mean, variance = (t.to(dtype) for t in (posterior.marginals(points) if known is None else known))
+        variance = variance.expand(mean.shape)  # fantasies of the same points have one variance
         if q == 1:
             return MultivariateNormal(mean, to_linear_operator(variance.unsqueeze(-1)))
-        return MultivariateNormal(mean, LazyCovariance(variance, evaluate=lambda: posterior.joint(points)[1].to(dtype)))
+
+        def evaluate() -> Tensor:
+            return posterior.joint(points)[1].to(dtype).expand(*mean.shape, q)
+
+        return MultivariateNormal(mean, LazyCovariance(variance, evaluate=evaluate))
 
     def _looked_up(self, X: Tensor) -> tuple[Tensor, Tensor] | None:
         """Mean and variance of arms that are tabulated, shaped like the points."""
@@ -286,8 +299,9 @@ class BanditModel(Observed):
         mean, variance = self._table.marginals()
         return mean[rows].reshape(X.shape[:-1]), variance[rows].reshape(X.shape[:-1])
 
-    def _average_noise(self) -> float:
-        return float(self.likelihood.noise.detach().mean())
+    def _average_noise(self) -> Tensor:
+        """Of each batch row, `... x 1`."""
+        return self.likelihood.noise.detach().mean(dim=-1, keepdim=True)
 
     def _promoted(self, X: Tensor) -> Tensor:
         """Points in the wider dtype of theirs and the model's."""

@@ -18,7 +18,7 @@ from botorch.models.utils.gpytorch_modules import get_covar_module_with_dim_scal
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood
 from torch import Tensor, nn
 
-from torchbandits.botorch.data import Block, check_data, draw_dictionary_, folded, generator_states, joined, twins
+from torchbandits.botorch.data import Block, check_data, draw_dictionary_, folded, generator_states, joined, merged, twins
 from torchbandits.botorch.progress import Path, progress_of
 from torchbandits.botorch.table import Tabulated
 from torchbandits.embeddings import FiniteEmbedding, shaped_like
@@ -68,11 +68,12 @@ class Observed(GPyTorchModel, gpytorch.models.GP, FantasizeMixin, ABC):  # type:
         self._dtype = train_X.dtype
         if input_transform is not None:
             self.input_transform = input_transform.to(train_X)
-        Yvar = train_Yvar
-        if outcome_transform is not None:
-            outcome_transform.train()
-            _, Yvar = outcome_transform(train_Y, train_Yvar, X=self.transform_inputs(train_X))
-            self.outcome_transform = outcome_transform.eval()
+        with torch.no_grad():
+            x, Yvar = self.transform_inputs(train_X), train_Yvar  # in training mode: transforms learn their bounds
+            if outcome_transform is not None:
+                outcome_transform.train()
+                _, Yvar = outcome_transform(train_Y, train_Yvar, X=x)
+                self.outcome_transform = outcome_transform.eval()
         self.fits_noise = noise_std is None and Yvar is None
         if noise_std is None:
             noise_std = _NOISE_STD if Yvar is None else math.sqrt(float(Yvar.double().mean()))
@@ -188,7 +189,7 @@ class Observed(GPyTorchModel, gpytorch.models.GP, FantasizeMixin, ABC):  # type:
         if sparse:
             how = self._dictionary if self._drawn is None else self._drawn
             if isinstance(how, Tensor) and self._drawn is None:
-                how = self.transform_inputs(how.to(X))
+                how = self._preprocessed(how.to(X))
             draw_dictionary_(process, how, self._oversampling, twins(self._generators, shape))
         return process
 
@@ -220,12 +221,16 @@ class Observed(GPyTorchModel, gpytorch.models.GP, FantasizeMixin, ABC):  # type:
         parts = []
         with torch.no_grad():
             for block in self._blocks:
-                x = self.input_transform.preprocess_transform(block.X) if hasattr(self, "input_transform") else block.X
+                x = self._preprocessed(block.X)
                 y, weights = self._weighed(block)
                 parts.append(Block(x, y, weights=weights))
         X, Y = joined(parts)
         weighted = [part.weights.expand(*Y.shape[:-1], -1) for part in parts if part.weights is not None]
         return X, Y, torch.cat(weighted, dim=-1)
+
+    def _preprocessed(self, X: Tensor) -> Tensor:
+        """Points that a model is made of, transformed: perturbations, for one, are of points that it is asked about."""
+        return self.input_transform.preprocess_transform(X) if hasattr(self, "input_transform") else X
 
     def _weighed(self, block: Block) -> tuple[Tensor, Tensor]:
         """Transformed outcomes of a block and their weights, float64."""
@@ -249,6 +254,7 @@ class Observed(GPyTorchModel, gpytorch.models.GP, FantasizeMixin, ABC):  # type:
         most = max(_APPENDED, posterior.root.shape[-2] // 8)
         settled = posterior.batch_shape == posterior.root.shape[:-2] and not posterior.coefficients.requires_grad
         new.__dict__["_posterior"] = None if settled and posterior.rank > most else posterior
+        new._blocks = merged(new._blocks) if new._posterior is None else new._blocks
         return new
 
     def __deepcopy__(self: Own, memo: dict[int, Any]) -> Own:

@@ -292,8 +292,6 @@ def test_what_cannot_be_is_refused():
     model = BanditModel(X, Y, kernel=kernel, noise_std=0.1)
     with pytest.raises(BotorchTensorDimensionError, match="2 features"):
         model.posterior(torch.rand(3, 5))
-    with pytest.raises(UnsupportedError, match="one outcome"):
-        model.posterior(X, output_indices=[1])
     with pytest.raises(UnsupportedError):
         model.subset_output([1])
     with pytest.raises(UnsupportedError, match="batch"):

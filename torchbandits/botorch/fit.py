@@ -24,7 +24,8 @@ def fit_(model: Any) -> None:
     noise = model.fits_noise and process.batch_shape.numel() == 1
     share = 1 / model._share
     try:
-        fit_kernel_(process, noise=noise, noise_share=share)
+        prior = getattr(model.likelihood.noise_covar, "noise_prior", None)
+        fit_kernel_(process, noise=noise, noise_share=share, noise_prior=prior)
     except NumericalError as error:
         if not noise:
             raise

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,10 +19,8 @@ from torchbandits.botorch.covariance import LazyCovariance
 from torchbandits.botorch.data import Block
 from torchbandits.botorch.fit import fit_
 from torchbandits.botorch.observed import Observed
-from torchbandits.botorch.progress import Path
 from torchbandits.botorch.table import Tabulated
 from torchbandits.errors import require
-from torchbandits.posteriors import GaussianProcess
 from torchbandits.types import Marginals
 
 _JOINT_POINTS = 256  # up to so many points a joint covariance is computed at once, beyond when somebody looks at it
@@ -36,7 +33,7 @@ class BanditModel(Observed):
 
     Everything is computed in float64; what is returned has the wider dtype of model and points. Hyper-parameters stay as they
     are given until `fit_gpytorch_mll` is called, which fits every kernel parameter that requires a gradient (freeze those of a
-    kernel that is known: `kernel.requires_grad_(False)`), and the noise where it was not given.
+    kernel that is known: `kernel.requires_grad_(False)`), and the noise, under BoTorch's prior, where it was not given.
 
     Args:
         train_X: `batch_shape x n x d`.
@@ -62,40 +59,6 @@ class BanditModel(Observed):
     Cost: O(u³) for u distinct points, O(u m²) with a dictionary, once, when first needed.
     Source: Calandriello et al. 2019, eq. 4–5, for the posterior with a dictionary.
     """
-
-    @classmethod
-    def of(cls, process: GaussianProcess, *, noise_std: float, path: Path | None = None) -> BanditModel:
-        """The model of a posterior of this package: its points with their weights, kernel, λ, dictionary or features.
-
-        Args:
-            process: Without a sketch; picks that are pending in it are not taken over. Its kernel is copied.
-            noise_std: Of the noise, reward units; 0 says nothing of it, and counts as √λ.
-            path: What a run added up, for widths that depend on it.
-
-        Raises:
-            UnsupportedError: For a posterior under a sketch.
-        """
-        if process.sketch is not None:
-            raise UnsupportedError("a posterior under a sketch is no Gaussian process that could be conditioned: use lin_ucb.")
-        statistics = process.statistics
-        n = statistics.weights
-        average = torch.where(n > 0, statistics.sums / n.clamp_min(1e-300), 0.0)
-        model = cls(
-            statistics.points,
-            average.unsqueeze(-1),
-            kernel=process.kernel,
-            noise_std=noise_std or math.sqrt(process.regularization),
-            regularization=process.regularization,
-            prior_mean=process.prior_mean,
-        )
-        for name, parameter in model.covar_module.named_parameters():
-            parameter.requires_grad_(name in process.fitted)
-        model._blocks, model._path = (Block(statistics.points, average, weights=n),), path
-        model._finite = (process.finite,)
-        if process.sparse:
-            rows, mask = process.dictionary_rows()
-            model._dictionary = model._drawn = statistics.at(torch.where(mask, rows, rows[..., :1]))
-        return model
 
     @classmethod
     def construct_inputs(

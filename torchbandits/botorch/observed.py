@@ -14,11 +14,11 @@ from botorch.models.gpytorch import GPyTorchModel
 from botorch.models.model import FantasizeMixin
 from botorch.models.transforms.input import InputTransform
 from botorch.models.transforms.outcome import OutcomeTransform
-from botorch.models.utils.gpytorch_modules import get_covar_module_with_dim_scaled_prior
-from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood
+from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
 from torch import Tensor, nn
 
 from torchbandits.botorch.data import Block, check_data, draw_dictionary_, folded, generator_states, joined, merged, twins
+from torchbandits.botorch.parts import kernel_of, likelihood_of, mean_of
 from torchbandits.botorch.progress import Path, progress_of
 from torchbandits.botorch.table import Tabulated
 from torchbandits.embeddings import FiniteEmbedding, shaped_like
@@ -80,19 +80,9 @@ class Observed(GPyTorchModel, gpytorch.models.GP, FantasizeMixin, ABC):  # type:
         require(math.isfinite(noise_std) and noise_std > 0, f"noise_std must be finite and > 0, got {noise_std}.")
         lam = noise_std**2 if regularization is None else regularization
         require(math.isfinite(lam) and lam > 0, f"regularization (λ) must be finite and > 0, got {lam}.")
-        d = train_X.shape[-1]
-        require(kernel is None or covar_module is None, "kernel and covar_module are two names of one thing: give one of them.")
-        kernel = covar_module if kernel is None else kernel
-        kernel = get_covar_module_with_dim_scaled_prior(ard_num_dims=d) if kernel is None else kernel
-        self.covar_module = copy.deepcopy(kernel).to(device=train_X.device, dtype=torch.float64)
-        self.mean_module = gpytorch.means.ConstantMean().double()
-        constant = torch.tensor(0.0 if prior_mean == "estimate" else float(prior_mean), dtype=torch.float64)
-        self.mean_module.initialize(constant=constant).requires_grad_(False)  # a number would be rounded to float32
-        if Yvar is None:
-            self.likelihood = GaussianLikelihood(noise_constraint=gpytorch.constraints.Positive()).double()
-            self.likelihood.noise = torch.tensor(noise_std**2, dtype=torch.float64)
-        else:
-            self.likelihood = FixedNoiseGaussianLikelihood(noise=Yvar.detach().squeeze(-1).double())
+        self.covar_module = kernel_of(kernel, covar_module, train_X)
+        self.mean_module = mean_of(prior_mean)
+        self.likelihood = likelihood_of(noise_std, Yvar, self.fits_noise)
         self._reference, self._share, self._estimates = noise_std**2, lam / noise_std**2, prior_mean == "estimate"
         self._dictionary, self._oversampling, self._generators = dictionary, oversampling, generator_states(generator)
         self._drawn: Tensor | None = None  # points of the dictionary in use, transformed

@@ -31,7 +31,9 @@ class Climb:
         averages: What the row was told, without outliers.
         noise_variance: As it is.
         noise: Whether to fit it.
-        misfit: Whether to fit a variance of every point's own.
+        misfit: Whether to fit a variance of every point's own; not where the noise itself is fitted by the evidence, from
+            which it can't be told without repeated pulls.
+        noise_prior: Of the noise variance, where it is fitted by the evidence.
     """
 
     def __init__(
@@ -42,6 +44,7 @@ class Climb:
         noise_variance: float,
         noise: bool,
         misfit: bool,
+        noise_prior: gpytorch.priors.Prior | None = None,
     ) -> None:
         self.kernel, self.averages, self.noise_variance = kernel, averages, noise_variance
         self.before = self.after = math.nan
@@ -53,7 +56,8 @@ class Climb:
         self._pooled = pooled_noise(averages) if noise else None
         if noise and self._pooled is None:
             self._parameters[_NOISE] = self._log_noise
-        if misfit:
+        self._noise_prior = noise_prior if _NOISE in self._parameters else None
+        if misfit and _NOISE not in self._parameters:
             self._parameters[_MISFIT] = self._log_misfit
 
     def run(self, max_exact: int, dictionary_size: int, restarts: Sequence[float], max_iterations: int) -> None:
@@ -117,6 +121,8 @@ class Climb:
             value, jitter = collapsed_evidence(self.kernel, self.averages, noise, dictionary, misfit)
             self.jitter = max(self.jitter, jitter)
         value = value - 0.5 * torch.log1p(misfit / noise)
+        if self._noise_prior is not None:
+            value = value + self._noise_prior.log_prob(noise)
         for _, module, prior, closure, _ in self.kernel.named_priors():
             at = closure(module)
             if not bool(prior.support.check(at).all()):  # a long step may round a positive parameter to 0

@@ -24,6 +24,7 @@ def fit_kernel_(
     noise: bool = False,
     misfit: bool = True,
     noise_share: float = 1.0,
+    noise_prior: gpytorch.priors.Prior | None = None,
     rows: Tensor | None = None,
     max_exact: int = 500,
     dictionary_size: int = 300,
@@ -46,9 +47,11 @@ def fit_kernel_(
         noise: Fit the noise variance too, by the scatter of repeated pulls where they have 10 degrees of freedom, otherwise
             with the kernel by the evidence (then rewards observed as sums alone, without squares, count as noiseless).
         misfit: Fit, and then drop, a variance τ² that each point has of its own, whatever the kernel, under the prior
-            (1 + τ²/σ²)^(−1/2): without it what no smooth function explains shortens the lengthscale everywhere. Lengthscales
-            end in any case at a quarter of the median distance to the nearest point.
+            (1 + τ²/σ²)^(−1/2): without it what no smooth function explains shortens the lengthscale everywhere. Not where the
+            noise is fitted by the evidence, which can't tell the two apart. Lengthscales end in any case at a quarter of the
+            median distance to the nearest point.
         noise_share: Noise variance as a part of the posterior's λ; a fit of the noise keeps it.
+        noise_prior: Of the noise variance, reward units squared, where it is fitted by the evidence; none by default.
         rows: `batch_shape` booleans, the rows to fit; all of them by default.
         max_exact: Distinct points up to which the evidence is exact; its collapsed lower bound beyond.
         dictionary_size: Points of that bound, chosen greedily.
@@ -73,7 +76,7 @@ def fit_kernel_(
     for place in np.ndindex(*shape):
         kernel = kernel_row(posterior.kernel, shape, place)
         averages, left_out = _told(posterior, kernel, place, own)
-        fit = Climb(kernel, posterior.fitted, averages, own, noise, misfit)
+        fit = Climb(kernel, posterior.fitted, averages, own, noise, misfit, noise_prior)
         if bool(chosen[place]) and len(averages.weights) >= FEWEST:
             fit.run(max_exact, dictionary_size, restarts, max_iterations)
         kernels.append(fit.kernel)

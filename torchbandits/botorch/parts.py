@@ -1,0 +1,41 @@
+"""The hyper-parameters of a BoTorch model as GPyTorch modules, float64."""
+
+from __future__ import annotations
+
+import copy
+
+import gpytorch
+import torch
+from botorch.models.utils.gpytorch_modules import get_covar_module_with_dim_scaled_prior
+from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood
+from torch import Tensor
+
+from torchbandits.errors import require
+from torchbandits.types import Points
+
+
+def kernel_of(
+    kernel: gpytorch.kernels.Kernel | None, covar_module: gpytorch.kernels.Kernel | None, points: Points
+) -> gpytorch.kernels.Kernel:
+    """A copy of the kernel, which may go by either name; BoTorch's default for these points where there is none."""
+    require(kernel is None or covar_module is None, "kernel and covar_module are two names of one thing: give one of them.")
+    given = covar_module if kernel is None else kernel
+    given = get_covar_module_with_dim_scaled_prior(ard_num_dims=points.shape[-1]) if given is None else given
+    return copy.deepcopy(given).to(device=points.device, dtype=torch.float64)
+
+
+def mean_of(prior_mean: float | str) -> gpytorch.means.Mean:
+    """A constant, which is not fitted; 0 where it is estimated elsewhere."""
+    constant = torch.tensor(0.0 if prior_mean == "estimate" else float(prior_mean), dtype=torch.float64)
+    mean: gpytorch.means.Mean = gpytorch.means.ConstantMean().double()
+    return mean.initialize(constant=constant).requires_grad_(False)  # a number would be rounded to float32
+
+
+def likelihood_of(noise_std: float, Yvar: Tensor | None, fitted: bool) -> GaussianLikelihood | FixedNoiseGaussianLikelihood:
+    """Gaussian noise of one variance, under BoTorch's prior where it is to be fitted; or of a known one an observation."""
+    if Yvar is not None:
+        return FixedNoiseGaussianLikelihood(noise=Yvar.detach().squeeze(-1).double())
+    prior = gpytorch.priors.LogNormalPrior(-4.0, 1.0) if fitted else None
+    likelihood = GaussianLikelihood(noise_prior=prior, noise_constraint=gpytorch.constraints.Positive()).double()
+    likelihood.noise = torch.tensor(noise_std**2, dtype=torch.float64)
+    return likelihood

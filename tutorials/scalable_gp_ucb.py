@@ -3,8 +3,8 @@
     python tutorials/scalable_gp_ucb.py [--figure docs/scalable_gp_ucb.png] [--evaluations 2000] [--seed 0]
 
 Hartmann-6 on the unit cube, observed with noise of known standard deviation 0.2 (the function spans about 3.3). Two loops with
-the same first points, the same kernel (fitted once, to the first points, and held, so that only the posteriors differ; refit it
-now and then in earnest), the same confidence bound and the same optimiser:
+the same first points, the same kernel to begin with, fitted again by each loop's own model whenever its data have doubled, the
+same confidence bound and the same optimiser:
 
 * `SingleTaskGP` and `UpperConfidenceBound`: BoTorch's own. Every observation is a row of a covariance matrix.
 * `BanditModel` and `PolicyAcquisition`: a dictionary of some of the points, drawn by leverage scores (BKB); conditioning costs
@@ -71,9 +71,9 @@ class Problem:
         return float(self.function.optimal_value - self.function(best))
 
 
-def fitted(X: Tensor, Y: Tensor, noise_std: float) -> gpytorch.kernels.Kernel:
-    """BoTorch's default kernel, by BoTorch's own fit to standardized rewards."""
-    model = SingleTaskGP(X, Y, torch.full_like(Y, noise_std**2), outcome_transform=None)
+def fitted(model: Model) -> gpytorch.kernels.Kernel:
+    """The kernel of a model, fitted to its data: BoTorch's way to say so, for either model."""
+    model.covar_module.requires_grad_(True)
     botorch.fit_gpytorch_mll(gpytorch.mlls.ExactMarginalLogLikelihood(model.likelihood, model))
     return model.covar_module.requires_grad_(False)
 
@@ -83,10 +83,12 @@ def fitted(X: Tensor, Y: Tensor, noise_std: float) -> gpytorch.kernels.Kernel:
 
 def stock_steps(X: Tensor, Y: Tensor, kernel: gpytorch.kernels.Kernel, noise_std: float) -> Iterator[Model]:
     """A model each time that a point and its reward are sent."""
-    likelihood = gpytorch.likelihoods.GaussianLikelihood().double()
-    likelihood.noise = noise_std**2
+    due = 2 * len(X)
     while True:
-        model = SingleTaskGP(X, Y, covar_module=kernel, likelihood=likelihood, outcome_transform=None)
+        model = SingleTaskGP(X, Y, torch.full_like(Y, noise_std**2), covar_module=kernel, outcome_transform=None)
+        if len(X) >= due:
+            kernel, due = fitted(model), 2 * len(X)
+            continue
         x, y = yield model.requires_grad_(False)
         X, Y = torch.cat([X, x]), torch.cat([Y, y])
 
@@ -101,11 +103,14 @@ def stock_acquisition(model: Model) -> AcquisitionFunction:
 
 def bandit_steps(X: Tensor, Y: Tensor, kernel: gpytorch.kernels.Kernel, noise_std: float) -> Iterator[Model]:
     """A model each time that a point and its reward are sent."""
+    due = 2 * len(X)
     while True:
         drawn = len(X)
+        if drawn >= due:
+            kernel, due = fitted(BanditModel(X, Y, kernel=kernel, noise_std=noise_std)), 2 * drawn
         generator = torch.Generator().manual_seed(drawn)
         model = BanditModel(X, Y, kernel=kernel, noise_std=noise_std, dictionary="leverage", generator=generator)
-        while len(X) <= 1.1 * drawn:
+        while len(X) < min(1.1 * drawn, due):
             x, y = yield model
             model = model.condition_on_observations(x, y)
             X, Y = torch.cat([X, x]), torch.cat([Y, y])
@@ -127,7 +132,7 @@ def run(name: str, evaluations: int, initial: int, seed: int) -> Trace:
     Y = problem.observe(X)
     mean, std = Y.mean(), Y.std()
     noise_std = NOISE_STD / float(std)
-    kernel = fitted(X, (Y - mean) / std, noise_std)
+    kernel = fitted(SingleTaskGP(X, (Y - mean) / std, torch.full_like(Y, noise_std**2), outcome_transform=None))
     steps, acquisition_of = LOOPS[name]
     models = steps(X, (Y - mean) / std, kernel, noise_std)
     begun = time.process_time()

@@ -15,7 +15,7 @@ from linear_operator import to_linear_operator
 from torch import Tensor
 
 from torchbandits.botorch.covariance import LazyCovariance
-from torchbandits.botorch.data import Block
+from torchbandits.botorch.data import Block, check_values
 from torchbandits.botorch.fit import fit_
 from torchbandits.botorch.observed import Observed
 from torchbandits.botorch.progress import Path
@@ -174,6 +174,7 @@ class BanditModel(Observed):
         Cost: O(p m²), cold or warm, repeated points or new ones; now and then, when an eighth of m columns have been appended,
         a factorisation. Differentiable in X and Y.
         """
+        check_values(X=X, Y=Y, noise=noise)
         X = self._promoted(X)
         Y, noise = Y.to(X.dtype), None if noise is None else noise.to(X.dtype)
         if fantasizing.off():
@@ -190,6 +191,7 @@ class BanditModel(Observed):
     def hallucinate(self, X: Tensor, counts: Tensor | None = None) -> BanditModel:
         """A model with the same mean everywhere, and the variance as if points `b x p x d` (not transformed) had been observed
         `b x p` times, once by default. Cost as for `condition_on_observations`."""
+        check_values(X=X, counts=counts)
         X = self._promoted(X)
         counts = torch.ones(X.shape[:-1], dtype=torch.float64, device=X.device) if counts is None else counts.double()
         posterior = self._conditional().hallucinated(self.transform_inputs(X).double(), counts)

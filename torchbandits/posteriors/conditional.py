@@ -55,6 +55,8 @@ class Conditional:
         regularization: λ: an observation of weight n has noise variance λ/n.
         log_det: `batch_shape`, log det(V/λ) of what was told.
         extension: Observations since.
+        pending: Points hallucinated on top of what was told, with their weights.
+        told: The posterior without them; None where there are none.
 
     Source: Rasmussen & Williams 2006, ch. 2; Calandriello et al. 2019, eq. 4–5.
     """
@@ -68,6 +70,8 @@ class Conditional:
     regularization: float
     log_det: Tensor
     extension: Extension
+    pending: tuple[tuple[Points, PerPoint], ...] = ()
+    told: Conditional | None = None
 
     # ------------------------------------------------------------------ from data
 
@@ -104,6 +108,11 @@ class Conditional:
     def rank(self) -> int:
         """Columns appended to the base."""
         return self.extension.on_base.shape[-1]
+
+    @property
+    def unteachable(self) -> bool:
+        """Whether observations were lost on a dictionary of no points: one must be drawn from them."""
+        return self.teachable is not None and not self.root.shape[-2] and self.rank > 0
 
     def marginals(self, points: Points) -> tuple[Tensor, Tensor]:
         """Mean and variance of f at `... x n x d` points, `... x n` each, reward units; differentiable. Cost O(n m²) time, and
@@ -171,8 +180,15 @@ class Conditional:
             rewards: `... x batch x p`, reward units; may have leading dimensions that the points do not have.
             weights: `batch x p`, ≥ 0: noise variance λ/n, none is learned at 0.
 
+        What is pending is hallucinated again after the observations: the mean is that of what was told alone.
+
         Cost: O(p m² + p² m) a batch row; differentiable in points and rewards. The base is shared, not copied.
         """
+        if self.told is not None:
+            known = self.told.conditioned(points, rewards, weights)
+            for x, n in self.pending:
+                known = known.hallucinated(x, n)
+            return known
         base, own = self.columns(points)
         new, on_old, log_det = self._appended(points, base, own, weights)
         targets = rewards.unsqueeze(-1)
@@ -200,7 +216,8 @@ class Conditional:
         new, _, _ = self._appended(points, base, own, weights)
         old = self.extension.coefficients
         still = torch.nn.functional.pad(old, (0, 0, 0, new.points.shape[-2] - old.shape[-2]))
-        return replace(self, extension=replace(new, coefficients=still))
+        extension, told = replace(new, coefficients=still), self if self.told is None else self.told
+        return replace(self, extension=extension, pending=(*self.pending, (points, weights)), told=told)
 
     def _appended(self, points: Points, base: Rect, own: Rect, weights: PerPoint) -> tuple[Extension, Rect, Tensor]:
         """The extension with columns for further observations, with L_M⁻ᵀ in place of its coefficients; the new columns in the
@@ -239,6 +256,8 @@ class Conditional:
         own = {f.name: getattr(self, f.name) for f in fields(self)}
         own = {name: value.detach() if isinstance(value, Tensor) else value for name, value in own.items()}
         own["extension"] = Extension(*(getattr(self.extension, f.name).detach() for f in fields(Extension)))
+        own["pending"] = tuple((x.detach(), n) for x, n in self.pending)
+        own["told"] = None if self.told is None else self.told.detached()
         return Conditional(**own)
 
 

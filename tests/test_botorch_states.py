@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 
+import gpytorch
 import numpy as np
 import pytest
 import torch
@@ -14,7 +15,7 @@ from problems import kernel_pair
 from torch import Tensor
 
 from torchbandits.botorch import BanditModel
-from torchbandits.errors import ArgumentError
+from torchbandits.errors import ArgumentError, NumericalError
 
 D = 2
 
@@ -124,3 +125,43 @@ def test_dictionaries_and_prior_means_that_cannot_be_are_refused():
     for prior_mean in (float("nan"), float("inf"), "guess"):
         with pytest.raises(ArgumentError, match="prior_mean"):
             BanditModel(X, Y, prior_mean=prior_mean, **options)
+
+
+@pytest.mark.parametrize("noise_std", [1e-3, 1e-5, 1e-6, 1e-7, 1e-8])
+@pytest.mark.parametrize("lengthscale", [0.5, 1.0])
+@pytest.mark.parametrize("seed", range(4))
+def test_tiny_noise_is_conditioned_on_correctly_or_refused(noise_std, lengthscale, seed):
+    """Appended columns lose their digits; appending to them anyway once gave means of 1e26."""
+    g = torch.Generator().manual_seed(seed)
+    kernel = gpytorch.kernels.RBFKernel().double().initialize(lengthscale=lengthscale)
+    new = torch.rand(6, 1, generator=g, dtype=torch.float64)
+    X = torch.cat([torch.rand(8, 1, generator=g, dtype=torch.float64), new, new[:3], new[:2] + 1e-7])
+    Y = torch.sin(3 * X) + noise_std * torch.randn(19, 1, generator=g, dtype=torch.float64)
+    T = X[:8] + 1e-3
+    model = BanditModel(X[:8], Y[:8], kernel=kernel, noise_std=noise_std)
+    try:
+        for i in range(8, 19):
+            model = model.condition_on_observations(X[i : i + 1], Y[i : i + 1])
+        mean, variance = model.marginals(T).mean, model.marginals(T).variance
+    except NumericalError:
+        if noise_std >= 1e-7:
+            raise
+        return
+    assert float((mean - torch.sin(3 * T).squeeze(-1)).abs().max()) < max(1e-4, 10 * noise_std)
+    assert float(variance.max()) < max(1e-6, 10 * noise_std**2)
+
+
+def test_gradients_through_what_rounding_has_spoilt_are_refused():
+    g = torch.Generator().manual_seed(1)
+    X = torch.rand(8, 1, generator=g, dtype=torch.float64)
+    kernel = gpytorch.kernels.RBFKernel().double().initialize(lengthscale=0.5)
+    model = BanditModel(X, torch.sin(3 * X), kernel=kernel, noise_std=3e-8)
+    new = (X + 1e-4).requires_grad_(True)
+
+    def condition() -> None:
+        told = model
+        for x in new.split(1):
+            told = told.condition_on_observations(x, torch.sin(3 * x))
+
+    with pytest.raises(NumericalError, match="noise_std"):
+        condition()

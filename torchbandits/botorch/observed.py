@@ -193,7 +193,7 @@ class Observed(GPyTorchModel, gpytorch.models.GP, FantasizeMixin, ABC):  # type:
         known = self._posterior
         if known is not None and not self._is_current(known):
             known = self._drawn = None
-        if known is None:
+        if known is None or known.rounded:
             process = self.process()
             if process.sparse and self._drawn is None:
                 rows, mask = process.dictionary_rows()
@@ -201,7 +201,7 @@ class Observed(GPyTorchModel, gpytorch.models.GP, FantasizeMixin, ABC):  # type:
             known = Conditional.of(process)
             for X, counts in self._pending:
                 known = known.hallucinated(self.transform_inputs(X).double(), counts)
-            self._posterior = known
+            self._posterior = known.checked()
         return known
 
     def _is_current(self, posterior: Conditional) -> bool:

@@ -9,13 +9,17 @@ import gpytorch
 import numpy as np
 import pytest
 import torch
-from botorch.exceptions import BotorchTensorDimensionError, InputDataError
+from botorch import fit_gpytorch_mll
+from botorch.exceptions import BotorchTensorDimensionError, InputDataError, UnsupportedError
 from botorch.models.transforms import Normalize, Standardize
+from botorch.models.transforms.input import InputPerturbation, Warp
 from problems import kernel_pair
 from torch import Tensor
 
-from torchbandits.botorch import BanditModel
-from torchbandits.errors import ArgumentError, NumericalError
+from torchbandits import gp_bucb
+from torchbandits.botorch import BanditModel, PolicyAcquisition
+from torchbandits.errors import ArgumentError, NumericalError, ShapeError
+from torchbandits.widths import Constant
 
 D = 2
 
@@ -165,3 +169,63 @@ def test_gradients_through_what_rounding_has_spoilt_are_refused():
 
     with pytest.raises(NumericalError, match="noise_std"):
         condition()
+
+
+def test_pickles_know_the_arms():
+    X, Y = make(13)
+    policy = gp_bucb(kernel_pair("rbf")[0], noise_std=0.1)
+    model = BanditModel(X, Y, kernel=policy.kernel, noise_std=0.1).tabulate_(X)
+    copied = pickle.loads(pickle.dumps(model))
+    assert torch.equal(copied.arms, X)
+    assert torch.equal(PolicyAcquisition(copied, policy).width, PolicyAcquisition(model, policy).width)
+
+
+def test_pending_points_of_other_batch_rows_are_refused():
+    X, Y = make(14)
+    policy = gp_bucb(kernel_pair("rbf")[0], noise_std=0.1, width=Constant(2.0))
+    for shape, pending in (((), (3,)), ((3,), (4,)), ((3,), (4, 3))):
+        model = BanditModel(X.expand(*shape, 12, D), Y.expand(*shape, 12, 1), kernel=policy.kernel, noise_std=0.1)
+        with pytest.raises(ShapeError, match="X_pending"):
+            PolicyAcquisition(model, policy, X_pending=X[:2].expand(*pending, 2, D))
+        PolicyAcquisition(model, policy, X_pending=X[:2].expand(*shape, 2, D))
+
+
+@pytest.mark.filterwarnings("ignore:The model inputs are of type")
+def test_double_precision_points_of_a_single_precision_model_under_a_transform():
+    X, Y = make(15)
+    model = BanditModel(X.float(), Y.float(), kernel=kernel_pair("rbf")[0], noise_std=0.1, outcome_transform=Standardize(1))
+    for n in (1, 5, 300):
+        posterior = model.posterior(make(16, n)[0])
+        assert posterior.mean.dtype == posterior.variance.dtype == posterior.rsample(torch.Size([2])).dtype == torch.float64
+        assert model.posterior(make(16, n)[0].float()).rsample(torch.Size([2])).dtype == torch.float32
+
+
+def test_transforms_that_make_several_points_of_an_arm_are_not_tabulated():
+    X, Y = make(17)
+    several = InputPerturbation(torch.tensor([[0.0, 0.0], [0.1, 0.1]], dtype=torch.float64))
+    model = BanditModel(X, Y, kernel=kernel_pair("rbf")[0], noise_std=0.1, input_transform=several)
+    with pytest.raises(UnsupportedError, match="several points"):
+        model.tabulate_(X)
+
+
+def test_parameters_of_transforms_do_not_tie_models_to_the_ones_before():
+    X, Y = make(18)
+    warp = Warp(D, list(range(D)))
+    model = BanditModel(X / 5, Y, kernel=kernel_pair("rbf")[0], noise_std=0.1, input_transform=warp)
+    for one in (model.condition_on_observations(X[:2] / 5, Y[:2]), model.hallucinate(X[:2] / 5)):
+        assert not one.posterior(X / 5).mean.requires_grad
+        assert not one.posterior(X / 5).variance.requires_grad
+    x = (X / 5).requires_grad_(True)
+    assert bool((torch.autograd.grad(model.posterior(x).mean.sum(), x)[0] != 0).any())
+
+
+def test_a_dictionary_is_drawn_anew_after_a_fit_whatever_was_done_before():
+    X, Y = make(19, 60)
+    kernel = gpytorch.kernels.RBFKernel().double().initialize(lengthscale=0.05)
+    model = BanditModel(X, Y, kernel=kernel, noise_std=0.1, dictionary="leverage")
+    model.posterior(X)
+    assert model.process().dictionary.sum() > 50
+    model = pickle.loads(pickle.dumps(model))  # the dictionary drawn, and no posterior
+    fit_gpytorch_mll(gpytorch.mlls.ExactMarginalLogLikelihood(model.likelihood, model))
+    assert model.covar_module.lengthscale.item() > 0.5
+    assert model.process().dictionary.sum() < 50

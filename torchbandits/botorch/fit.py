@@ -37,6 +37,7 @@ def fit_(model: Any) -> None:
     for name, parameter in kernel.named_parameters():
         parameter.requires_grad_(name in process.fitted)
     model.covar_module = kernel
+    model._posterior = model._drawn = None  # a dictionary is drawn anew
     if noise:
         with torch.no_grad():
             model.likelihood.noise = torch.tensor(process.regularization * share, dtype=torch.float64)

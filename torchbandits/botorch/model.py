@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from typing import Any
 
@@ -12,7 +13,7 @@ from botorch.posteriors import GPyTorchPosterior
 from gpytorch.distributions import MultivariateNormal
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
 from linear_operator import to_linear_operator
-from torch import Tensor
+from torch import Tensor, nn
 
 from torchbandits.botorch.covariance import LazyCovariance
 from torchbandits.botorch.data import Block, check_values
@@ -133,8 +134,17 @@ class BanditModel(Observed):
             mvn = MultivariateNormal(mvn.mean, noisy)
         posterior: Any = GPyTorchPosterior(mvn)
         if hasattr(self, "outcome_transform"):
-            posterior = self.outcome_transform.untransform_posterior(posterior, X=X)
+            transform = self.outcome_transform
+            if X.dtype != self._dtype:  # its buffers are the model's, and lazy products take no two dtypes
+                transform = copy.deepcopy(transform).to(X.dtype)
+            posterior = transform.untransform_posterior(posterior, X=X)
         return posterior if posterior_transform is None else posterior_transform(posterior=posterior, X=X)
+
+    def transform_inputs(self, X: Tensor, input_transform: nn.Module | None = None) -> Tensor:
+        """Points in the space of the kernel. Parameters of a transform, which are not fitted, have a gradient in training mode
+        alone: it would tie every model to the one that it was conditioned from."""
+        x = super().transform_inputs(X, input_transform)
+        return x if X.requires_grad or self.training else x.detach()
 
     def forward(self, X: Tensor) -> MultivariateNormal:
         """The prior at `... x n x d` points, in the space of the transformed outcomes."""
@@ -214,6 +224,8 @@ class BanditModel(Observed):
                 f"arms are tabulated as A x d, for a model without batch dimensions; got {tuple(arms.shape)} for a model of "
                 f"batch shape {tuple(self.batch_shape)}."
             )
+        if self.transform_inputs(arms[:1]).shape[:-1] != arms[:1].shape[:-1]:
+            raise UnsupportedError("the input transform makes several points of an arm: ask for posteriors without tabulating.")
         self._table = Tabulated(arms, arms._version, memory_budget)
         return self
 

@@ -254,7 +254,7 @@ class Observed(GPyTorchModel, gpytorch.models.GP, FantasizeMixin, ABC):  # type:
         return new
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_posterior": None, "_table": None}
+        return {**self.__dict__, "_posterior": None, "_table": None, "_arms": self.arms}
 
     def _apply(self: Own, fn: Any, recurse: bool = True) -> Own:
         # float64 whatever dtype is asked for: only the device of `.to()` counts. BoTorch casts models to its points' dtype.

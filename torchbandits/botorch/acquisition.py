@@ -115,6 +115,9 @@ class PolicyAcquisition(AcquisitionFunction):
         if X_pending is not None and X_pending.shape[-2:].numel():
             d, shape = self.model.train_inputs[0].shape[-1], tuple(X_pending.shape)
             require(len(shape) >= 2 and shape[-1] == d, f"X_pending must be ... x p x {d}, got {shape}.", ShapeError)
+            rows = self.model.batch_shape
+            fits = shape[:-2] in (rows, rows[:0]) or math.prod(shape[:-2]) == 1
+            require(fits, f"X_pending must be p x {d}, or {tuple(rows)} x p x {d} as the model; got {shape}.", ShapeError)
             points = X_pending.detach().double()
             require(bool(torch.isfinite(points).all()), "X_pending has a NaN or infinite feature.", NonFiniteError)
             stack = [entry for entry in self._stack if _begins_with(points, entry[0])]

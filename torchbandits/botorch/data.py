@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,10 +16,14 @@ from torch import Tensor
 from torchbandits.arms import matches
 from torchbandits.arms.duplicates import first_occurrence
 from torchbandits.embeddings import kernel_row
+from torchbandits.errors import require
 from torchbandits.memory import LeverageSampling
 from torchbandits.posteriors import GaussianProcess, Statistics, aggregate
 from torchbandits.posteriors.bless import bless
 from torchbandits.types import PerPoint, Points
+
+_DICTIONARIES = ("all", "leverage", "bless")
+_VARIANCES = ("train_Yvar", "noise")
 
 
 @dataclass(frozen=True)
@@ -79,8 +84,12 @@ def _kind(block: Block) -> tuple[Any, ...]:
     return block.X.shape[:-2], block.Y.shape[:-1], block.X.dtype, block.Y.dtype, block.transformed, *shapes
 
 
-def check_data(X: Tensor, Y: Tensor, Yvar: Tensor | None) -> None:
-    """Refuse NaNs and several outcomes, with BoTorch's own errors."""
+def check_data(X: Tensor, Y: Tensor, Yvar: Tensor | None, dictionary: str | Tensor, prior_mean: float | str) -> None:
+    """Refuse NaNs, several outcomes and a dictionary of another space, with BoTorch's own errors, and unknown options."""
+    number = not isinstance(prior_mean, str) and math.isfinite(prior_mean)
+    require(number or prior_mean == "estimate", f'prior_mean must be a finite number or "estimate", got {prior_mean!r}.')
+    known = isinstance(dictionary, Tensor) or dictionary in _DICTIONARIES
+    require(known, f"dictionary must be one of {', '.join(_DICTIONARIES)}, or points m x d, got {dictionary!r}.")
     if Y.dim() == X.dim() and Y.shape[-1] != 1:
         raise UnsupportedError(
             f"BanditModel has one outcome, got train_Y with {Y.shape[-1]}: make one model an outcome, "
@@ -90,11 +99,25 @@ def check_data(X: Tensor, Y: Tensor, Yvar: Tensor | None) -> None:
         raise BotorchTensorDimensionError(
             f"train_X must be batch_shape x n x d and train_Y batch_shape x n x 1, got {tuple(X.shape)} and {tuple(Y.shape)}."
         )
-    for name, value in (("train_X", X), ("train_Y", Y), ("train_Yvar", Yvar)):
+    check_values(train_X=X, train_Y=Y, train_Yvar=Yvar)
+    if not isinstance(dictionary, Tensor):
+        return
+    if dictionary.dim() < 2 or dictionary.shape[-1] != X.shape[-1] or not dictionary.shape[-2]:
+        raise BotorchTensorDimensionError(
+            f"dictionary must be points m x {X.shape[-1]}, at least one, got {tuple(dictionary.shape)}."
+        )
+    check_values(dictionary=dictionary)
+
+
+def check_values(**given: Tensor | None) -> None:
+    """Refuse NaNs, and noise variances that are not positive, with BoTorch's own errors."""
+    for name, value in given.items():
         if value is not None and not bool(torch.isfinite(value).all()):
             raise InputDataError(f"{name} has a NaN or infinite entry: drop those observations.")
-    if Yvar is not None and not bool((Yvar > 0).all()):
-        raise InputDataError("train_Yvar must be > 0 everywhere: use a small variance where there is no noise.")
+        if value is not None and name in _VARIANCES and not bool((value > 0).all()):
+            raise InputDataError(f"{name} must be > 0 everywhere: use a small variance where there is no noise.")
+        if value is not None and name == "counts" and not bool((value >= 0).all()):
+            raise InputDataError("counts must be ≥ 0 everywhere.")
 
 
 def generator_states(generator: torch.Generator | Sequence[torch.Generator] | None) -> tuple[Tensor, ...]:
@@ -173,5 +196,7 @@ def draw_dictionary_(
         points, weights = statistics.points[place][:size], statistics.weights[place][:size]
         exact = {"exact_size": size} if how == "leverage" else {}
         leverage[place][:size] = bless(kernel, points, weights, process.regularization, generator, **exact)
+    if not statistics.size:  # nothing was observed: there is nothing to draw from
+        return
     memory = LeverageSampling(oversampling)
     process.set_dictionary_(memory.choose(leverage, statistics.weights, statistics.mask, generators))

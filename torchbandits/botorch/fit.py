@@ -7,6 +7,7 @@ import warnings
 from typing import Any
 
 import torch
+from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
 
 from torchbandits.errors import DiagnosticWarning, NumericalError
 from torchbandits.fitting import fit_kernel_
@@ -37,6 +38,13 @@ def fit_(model: Any) -> None:
     for name, parameter in kernel.named_parameters():
         parameter.requires_grad_(name in process.fitted)
     model.covar_module = kernel
+    model._posterior = model._drawn = None  # a dictionary is drawn anew
     if noise:
         with torch.no_grad():
             model.likelihood.noise = torch.tensor(process.regularization * share, dtype=torch.float64)
+
+
+def weighed_anew(model: Any, _: Any) -> None:
+    """After a state was loaded into a `BanditModel`: known noise variances follow the outcome transform that came with it."""
+    if isinstance(model.likelihood, FixedNoiseGaussianLikelihood):
+        model.likelihood.noise_covar.noise = model._reference / model._observed()[2]

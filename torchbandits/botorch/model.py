@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,10 +14,10 @@ from botorch.utils.datasets import SupervisedDataset
 from gpytorch.distributions import MultivariateNormal
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
 from linear_operator import to_linear_operator
-from torch import Tensor
+from torch import Tensor, nn
 
 from torchbandits.botorch.covariance import LazyCovariance
-from torchbandits.botorch.data import Block
+from torchbandits.botorch.data import Block, check_values
 from torchbandits.botorch.fit import fit_
 from torchbandits.botorch.observed import Observed
 from torchbandits.botorch.table import Tabulated
@@ -110,8 +111,17 @@ class BanditModel(Observed):
             mvn = MultivariateNormal(mvn.mean, noisy)
         posterior: Any = GPyTorchPosterior(mvn)
         if hasattr(self, "outcome_transform"):
-            posterior = self.outcome_transform.untransform_posterior(posterior, X=X)
+            transform = self.outcome_transform
+            if X.dtype != self._dtype:  # its buffers are the model's, and lazy products take no two dtypes
+                transform = copy.deepcopy(transform).to(X.dtype)
+            posterior = transform.untransform_posterior(posterior, X=X)
         return posterior if posterior_transform is None else posterior_transform(posterior=posterior, X=X)
+
+    def transform_inputs(self, X: Tensor, input_transform: nn.Module | None = None) -> Tensor:
+        """Points in the space of the kernel. Parameters of a transform, which are not fitted, have a gradient in training mode
+        alone: it would tie every model to the one that it was conditioned from."""
+        x = super().transform_inputs(X, input_transform)
+        return x if X.requires_grad or self.training else x.detach()
 
     def forward(self, X: Tensor) -> MultivariateNormal:
         """The prior at `... x n x d` points (transformed ones, but in training mode), with the outcomes transformed.
@@ -159,6 +169,7 @@ class BanditModel(Observed):
         Cost: O(p m²), cold or warm, repeated points or new ones; now and then, when an eighth of m columns have been appended,
         a factorisation. Differentiable in X and Y.
         """
+        check_values(X=X, Y=Y, noise=noise)
         X = self._promoted(X)
         Y, noise = Y.to(X.dtype), None if noise is None else noise.to(X.dtype)
         if fantasizing.off():
@@ -184,6 +195,7 @@ class BanditModel(Observed):
     def hallucinate(self, X: Tensor, counts: Tensor | None = None) -> BanditModel:
         """A model with the same mean everywhere, and the variance as if points `b x p x d` (not transformed) had been observed
         `b x p` times, once by default. Cost as for `condition_on_observations`."""
+        check_values(X=X, counts=counts)
         X = self._promoted(X)
         counts = torch.ones(X.shape[:-1], dtype=torch.float64, device=X.device) if counts is None else counts.double()
         posterior = self._conditional().hallucinated(self.transform_inputs(X).double(), counts)
@@ -206,6 +218,8 @@ class BanditModel(Observed):
                 f"arms are tabulated as A x d, for a model without batch dimensions; got {tuple(arms.shape)} for a model of "
                 f"batch shape {tuple(self.batch_shape)}."
             )
+        if self.transform_inputs(arms[:1]).shape[:-1] != arms[:1].shape[:-1]:
+            raise UnsupportedError("the input transform makes several points of an arm: ask for posteriors without tabulating.")
         self._table = Tabulated(arms, arms._version, memory_budget)
         return self
 

@@ -18,6 +18,7 @@ from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
 from torch import Tensor, nn
 
 from torchbandits.botorch.data import Block, check_data, draw_dictionary_, folded, generator_states, joined, merged, twins
+from torchbandits.botorch.fit import weighed_anew
 from torchbandits.botorch.parts import kernel_of, likelihood_of, mean_of
 from torchbandits.botorch.progress import Path, progress_of
 from torchbandits.botorch.table import Tabulated
@@ -31,7 +32,6 @@ Own = TypeVar("Own", bound="Observed")
 
 _NOISE_STD = 0.1  # where none is given: the start of a fit, in units of the (standardised) outcomes
 _APPENDED = 64  # columns, or an eighth of the base's, that are appended before a base of its own is worth a factorisation
-_DICTIONARIES = ("all", "leverage", "bless")
 
 
 class Observed(GPyTorchModel, gpytorch.models.GP, FantasizeMixin, ABC):  # type: ignore[misc]
@@ -61,10 +61,8 @@ class Observed(GPyTorchModel, gpytorch.models.GP, FantasizeMixin, ABC):  # type:
         covar_module: gpytorch.kernels.Kernel | None = None,
     ) -> None:
         super().__init__()
-        check_data(train_X, train_Y, train_Yvar)
+        check_data(train_X, train_Y, train_Yvar, dictionary, prior_mean)
         self._validate_tensor_args(train_X, train_Y, train_Yvar)
-        known = isinstance(dictionary, Tensor) or dictionary in _DICTIONARIES
-        require(known, f"dictionary must be one of {', '.join(_DICTIONARIES)}, or points m x d, got {dictionary!r}.")
         self._dtype = train_X.dtype
         if input_transform is not None:
             self.input_transform = input_transform.to(train_X)
@@ -94,6 +92,7 @@ class Observed(GPyTorchModel, gpytorch.models.GP, FantasizeMixin, ABC):  # type:
         self._posterior: Conditional | None = None
         self._table: Tabulated | None = None
         self._arms: Tensor | None = None  # of a bandit with batch rows, which are not tabulated
+        self.register_load_state_dict_post_hook(weighed_anew)
         self.to(train_X.device).eval()
 
     @abstractmethod
@@ -130,8 +129,7 @@ class Observed(GPyTorchModel, gpytorch.models.GP, FantasizeMixin, ABC):  # type:
 
     @property
     def _noise_variance(self) -> float:
-        fixed = isinstance(self.likelihood, FixedNoiseGaussianLikelihood)
-        return self._reference if fixed else float(self.likelihood.noise.detach())
+        return self._reference if isinstance(self.likelihood, FixedNoiseGaussianLikelihood) else self.likelihood.noise.item()
 
     @property
     def prior_mean(self) -> float | str:
@@ -188,7 +186,7 @@ class Observed(GPyTorchModel, gpytorch.models.GP, FantasizeMixin, ABC):  # type:
         known = self._posterior
         if known is not None and not self._is_current(known):
             known = self._drawn = None
-        if known is None:
+        if known is None or known.rounded:
             process = self.process()
             if process.sparse and self._drawn is None:
                 rows, mask = process.dictionary_rows()
@@ -196,13 +194,13 @@ class Observed(GPyTorchModel, gpytorch.models.GP, FantasizeMixin, ABC):  # type:
             known = Conditional.of(process)
             for X, counts in self._pending:
                 known = known.hallucinated(self.transform_inputs(X).double(), counts)
-            self._posterior = known
+            self._posterior = known.checked()
         return known
 
     def _is_current(self, posterior: Conditional) -> bool:
         kernel = posterior.seen.kernel
         own = [] if kernel is None else zip(kernel.parameters(), self.covar_module.parameters(), strict=True)
-        same = posterior.regularization == self.regularization
+        same = not posterior.unteachable and posterior.regularization == self.regularization
         same = same and posterior.prior_mean == (None if self._estimates else self.prior_mean)
         return same and all(torch.equal(a, b) for a, b in own)
 
@@ -254,7 +252,7 @@ class Observed(GPyTorchModel, gpytorch.models.GP, FantasizeMixin, ABC):  # type:
         return new
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_posterior": None, "_table": None}
+        return {**self.__dict__, "_posterior": None, "_table": None, "_arms": self.arms}
 
     def _apply(self: Own, fn: Any, recurse: bool = True) -> Own:
         # float64 whatever dtype is asked for: only the device of `.to()` counts. BoTorch casts models to its points' dtype.
@@ -285,6 +283,13 @@ class Observed(GPyTorchModel, gpytorch.models.GP, FantasizeMixin, ABC):  # type:
         self.covar_module = shaped_like(self.covar_module, state_dict, prefix + "covar_module.")
         self._posterior = self._drawn = None
         super()._load_from_state_dict(state_dict, prefix, *args)
+
+    def train(self: Own, mode: bool = True) -> Own:
+        """Training mode, of everything but the transforms: they have learned from the data that the model was made of."""
+        super().train(mode)
+        for name in self._modules.keys() & {"input_transform", "outcome_transform"}:
+            self.get_submodule(name).eval()
+        return self
 
     def _set_transformed_inputs(self) -> None:
         """Nothing: what was observed is kept as it came."""

@@ -9,29 +9,14 @@ from torch import Tensor
 
 from torchbandits.errors import NumericalError, require
 from torchbandits.linalg import Precision, cholesky
+from torchbandits.posteriors.extension import Extension, rounding
 from torchbandits.posteriors.gaussian_process import GaussianProcess
 from torchbandits.posteriors.regression import Conditioning
 from torchbandits.posteriors.seen import Seen, folded, joined, lower_times, upper_inverse, upper_times
 from torchbandits.types import PerPoint, Points, Rect
 
+_ROUNDING = 0.01  # of the standard deviation of an observation: from here on the columns are made anew from the data
 _CHUNK_NUMBERS = 1 << 18  # kernel values of a block of points, 2 MB: faster than 2^17, and than 2^19 to 2^21, with less memory
-
-
-@dataclass(frozen=True)
-class Extension:
-    """Observations made since the base was factorised: further columns of the root N.
-
-    Attributes:
-        points: `batch_shape x p x d`, of further kernel columns; none where the dictionary is held.
-        on_base: `batch_shape x m x r`, the columns of N in the base's kernel columns.
-        on_points: `batch_shape x p x r`, alike in their own.
-        coefficients: `batch_shape x p x c`, of the mean.
-    """
-
-    points: Tensor
-    on_base: Tensor
-    on_points: Tensor
-    coefficients: Tensor
 
 
 @dataclass(frozen=True)
@@ -55,6 +40,8 @@ class Conditional:
         regularization: λ: an observation of weight n has noise variance λ/n.
         log_det: `batch_shape`, log det(V/λ) of what was told.
         extension: Observations since.
+        pending: Points hallucinated on top of what was told, with their weights.
+        told: The posterior without them; None where there are none.
 
     Source: Rasmussen & Williams 2006, ch. 2; Calandriello et al. 2019, eq. 4–5.
     """
@@ -68,6 +55,8 @@ class Conditional:
     regularization: float
     log_det: Tensor
     extension: Extension
+    pending: tuple[tuple[Points, PerPoint], ...] = ()
+    told: Conditional | None = None
 
     # ------------------------------------------------------------------ from data
 
@@ -104,6 +93,22 @@ class Conditional:
     def rank(self) -> int:
         """Columns appended to the base."""
         return self.extension.on_base.shape[-1]
+
+    @property
+    def unteachable(self) -> bool:
+        """Whether observations were lost on a dictionary of no points: one must be drawn from them."""
+        return self.teachable is not None and not self.root.shape[-2] and self.rank > 0
+
+    @property
+    def rounded(self) -> bool:
+        """Whether rounding has spoilt the columns that were appended: the posterior must be made anew from the data."""
+        return self.extension.residual > _ROUNDING
+
+    def checked(self) -> Conditional:
+        """This one, if its numbers mean something."""
+        message = "rounding has spoilt what was conditioned on: use a larger noise_std, or condition on all points at once."
+        require(not self.rounded, message, NumericalError)
+        return self
 
     def marginals(self, points: Points) -> tuple[Tensor, Tensor]:
         """Mean and variance of f at `... x n x d` points, `... x n` each, reward units; differentiable. Cost O(n m²) time, and
@@ -171,8 +176,15 @@ class Conditional:
             rewards: `... x batch x p`, reward units; may have leading dimensions that the points do not have.
             weights: `batch x p`, ≥ 0: noise variance λ/n, none is learned at 0.
 
+        What is pending is hallucinated again after the observations: the mean is that of what was told alone.
+
         Cost: O(p m² + p² m) a batch row; differentiable in points and rewards. The base is shared, not copied.
         """
+        if self.told is not None:
+            known = self.told.conditioned(points, rewards, weights)
+            for x, n in self.pending:
+                known = known.hallucinated(x, n)
+            return known
         base, own = self.columns(points)
         new, on_old, log_det = self._appended(points, base, own, weights)
         targets = rewards.unsqueeze(-1)
@@ -185,13 +197,14 @@ class Conditional:
         before, after = self.extension.coefficients, new.on_points[..., p:, self.rank :] @ innovation
         before = before + on_old @ innovation if p else before.expand(*innovation.shape[:-2], -1, -1)
         totals = torch.stack([weights.sum(dim=-1).expand(rewards.shape[:-1]), (weights * rewards).sum(dim=-1)], dim=-1)
-        return replace(
+        known = replace(
             self,
             coefficients=self.coefficients + new.on_base[..., self.rank :] @ innovation,
             totals=self.totals + totals,
             log_det=self.log_det + log_det,
             extension=replace(new, coefficients=joined(before, after, dim=-2)),
         )
+        return known.checked() if known.coefficients.requires_grad else known
 
     def hallucinated(self, points: Points, weights: PerPoint) -> Conditional:
         """As if pulls of unknown reward had been told, `batch x p x d` and `batch x p`: variances shrink, means stay exactly,
@@ -200,7 +213,8 @@ class Conditional:
         new, _, _ = self._appended(points, base, own, weights)
         old = self.extension.coefficients
         still = torch.nn.functional.pad(old, (0, 0, 0, new.points.shape[-2] - old.shape[-2]))
-        return replace(self, extension=replace(new, coefficients=still))
+        extension, told = replace(new, coefficients=still), self if self.told is None else self.told
+        return replace(self, extension=extension, pending=(*self.pending, (points, weights)), told=told)
 
     def _appended(self, points: Points, base: Rect, own: Rect, weights: PerPoint) -> tuple[Extension, Rect, Tensor]:
         """The extension with columns for further observations, with L_M⁻ᵀ in place of its coefficients; the new columns in the
@@ -211,12 +225,13 @@ class Conditional:
         W, m, old = self.whitened(base, own), self.root.shape[-1], self.extension
         V = W[..., m:].mT
         if self.teachable is None:
-            C = self.seen.covariance(points, points, base, base) - W @ W.mT
+            K = self.seen.covariance(points, points, base, base)
+            C = K - W @ W.mT
             on_base, on_old = -lower_times(self.root, W[..., :m].mT), -(old.on_points @ V)
             on_base = on_base - old.on_base @ V if self.rank else on_base
             more = points
         else:
-            F = base @ self.teachable
+            F, K = base @ self.teachable, base[..., :0]
             C, on_base = F @ F.mT - V.mT @ V, self.teachable @ F.mT
             on_base = on_base - old.on_base @ V if self.rank else on_base
             on_old, more = old.on_points @ V, points[..., :0, :]
@@ -225,12 +240,16 @@ class Conditional:
         scale = step.root_weights / self.regularization**0.5
         spread = scale.unsqueeze(-1) * torch.linalg.solve_triangular(step.factor.mT, eye, upper=True)  # L_M⁻ᵀ
         on_base, on_old, on_own = on_base @ spread, on_old @ spread, spread if more.shape[-2] else spread[..., :0, :]
+        with torch.no_grad():
+            again = base @ on_base + own @ on_old + K @ on_own
+            residual = rounding(again, C @ spread, C, self.regularization / weights.clamp_min(1e-300))
         left = on_own.new_zeros(*on_own.shape[:-1], self.rank)
         extension = Extension(
             joined(old.points, more, dim=-2),
             joined(old.on_base, on_base),
             joined(joined(old.on_points, on_old), joined(left, on_own), dim=-2),
             spread,
+            max(old.residual, residual),
         )
         return extension, on_old, step.log_det
 
@@ -238,7 +257,9 @@ class Conditional:
         """The same numbers without their history of gradients."""
         own = {f.name: getattr(self, f.name) for f in fields(self)}
         own = {name: value.detach() if isinstance(value, Tensor) else value for name, value in own.items()}
-        own["extension"] = Extension(*(getattr(self.extension, f.name).detach() for f in fields(Extension)))
+        own["extension"] = self.extension.detached()
+        own["pending"] = tuple((x.detach(), n) for x, n in self.pending)
+        own["told"] = None if self.told is None else self.told.detached()
         return Conditional(**own)
 
 

@@ -80,7 +80,7 @@ def pick_in_box(
     first, points = (pad(x, (0, 0, 0, wide - x.shape[-2])) for x in (first.nan_to_num(0.0), points))
     opening, mask, values = (pad(x, (0, wide - x.shape[-1])) for x in (opening, mask, values))
     points, mask = torch.where(opening.unsqueeze(-1), first, points), opening | mask
-    index = box.places(points, mask)
+    index = box.places(points, mask, state.pending_index)
     points = torch.where(mask.unsqueeze(-1), points, state.rows.arms[..., :1, :])
     scored = UCB() if isinstance(score, PosteriorDraw) else score
     start = scorer(state, scored, width, None)(points)

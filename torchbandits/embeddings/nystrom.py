@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import gpytorch
 import torch
 from torch import Tensor
@@ -101,10 +103,16 @@ class Nystrom(Embedding):
 
     def diagonal(self, points: Points) -> Tensor:
         """k(x, x), `batch_shape x n`."""
-        if (spectrum := Spectrum.of(self.kernel)) is None:
+        if self._variance is None:
             return kernel_diagonal(self.kernel, points).double()
         shape = torch.broadcast_shapes(points.shape[:-2], self.kernel.batch_shape)
-        return spectrum.outputscale.unsqueeze(-1).expand(*shape, points.shape[-2])
+        return self._variance.expand(*shape, points.shape[-2])
+
+    @cached_property
+    def _variance(self) -> Tensor | None:
+        """k(x, x) of a stationary kernel, `batch_shape x 1`; None of any other."""
+        spectrum = Spectrum.of(self.kernel)
+        return None if spectrum is None else spectrum.outputscale.unsqueeze(-1)
 
     def residual_covariance(self, left: Points, right: Points, z_left: Tensor, z_right: Tensor) -> Tensor:
         """k(x, x') − z(x)ᵀz(x'), `batch_shape x n x n'`."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import io
 import math
+from functools import partial
 from typing import Any
 
 import gpytorch
@@ -54,11 +55,20 @@ MAKERS: dict[str, Any] = {
     "uniform": lambda kernel: tb.uniform(batch_size=3),
 }
 every_policy = pytest.mark.parametrize("name", MAKERS)
-SINGLE = ["gp_ucb", "ei", "igp_ucb", "bkb", "compressed_gp", "ts", "lin_ucb"]
 
 
 def f(points: Tensor) -> Tensor:
     return torch.sin(4 * points[..., 0]) * torch.cos(3 * points[..., 1]) + 0.1 * torch.cos(40 * points).sum(dim=-1)
+
+
+@pytest.fixture
+def quick_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For what holds whichever point of the box is picked: a search that looks at few points."""
+    search = partial(box_picking.optimize_continuous, num_raw=64, num_restarts=3, max_iterations=6)
+    monkeypatch.setattr(box_picking, "optimize_continuous", search)
+
+
+quickly = pytest.mark.usefixtures("quick_search")
 
 
 def bandit_of(name: str, pulls: int = 0, seed: int = 1, bounds: Tensor = BOX, **options: Any) -> tb.Bandit:
@@ -225,12 +235,12 @@ def test_a_thompson_pick_is_the_maximum_of_its_path(name: str):
 
 def test_one_point_again_and_again_where_the_rule_says_so():
     """mini-GP-UCB: ⌊(C² − 1)/lev⌋ pulls of the maximiser, at least one."""
-    bandit = tb.Bandit(tb.mini_gp_ucb(rbf(0.4), ratio_threshold=30.0, **WIDE), bounds=BOX, generator=generator(0))
+    bandit = tb.Bandit(tb.mini_gp_ucb(rbf(0.4), ratio_threshold=150.0, **WIDE), bounds=BOX, generator=generator(0))
     sizes = []
     for _ in range(12):
         selection = bandit.ask()
         leverage = float(bandit._state.posterior.leverage(selection.points[:1]))
-        assert len(selection) == max(1, math.floor(29 / leverage))
+        assert len(selection) == max(1, math.floor(149 / leverage))
         assert len({tuple(x) for x in selection.points.tolist()}) == 1
         bandit.tell(selection, f(selection.points))
         sizes.append(len(selection))
@@ -251,6 +261,16 @@ def test_widths_are_fed_what_the_oracle_says():
     assert float(bandit._state.progress(frozenset()).kappa2) == pytest.approx(2.5)
     corner = float(BOX[1].square().sum())  # of a linear kernel k(x, x) is largest in a corner
     assert float(bandit_of("lin_ucb")._state.progress(frozenset()).kappa2) == pytest.approx(corner)
+
+
+def test_a_pick_that_teaches_nothing_ends_no_batch_of_a_fixed_size():
+    """Of a linear kernel the variance in the origin is 0, and with negative slopes it is the best point."""
+    bandit = tb.Bandit(tb.lin_ucb(**BOUNDED), bounds=torch.tensor([[0.0, 0.0], [1.0, 1.0]]), generator=generator(0))
+    for _ in range(3):
+        selection = bandit.ask()
+        bandit.tell(selection, -3 * selection.points.sum(dim=-1))
+    assert not bool(bandit.ask().points.any())
+    assert len(bandit.ask(more=3)) == 4
 
 
 # ------------------------------------------------------------------------- the first pick
@@ -280,6 +300,7 @@ def test_first_picks_are_uniform_in_the_box():
     torch.testing.assert_close(share[:150], drawn)
 
 
+@quickly
 def test_random_search():
     bandit = bandit_of("uniform", pulls=30)
     assert bool(((bandit.arms >= BOX[0]) & (bandit.arms <= BOX[1])).all())
@@ -291,11 +312,12 @@ def test_random_search():
 # ------------------------------------------------------------------------- what a bandit promises
 
 
+@quickly
 @every_policy
 def test_asking_and_telling(name: str):
     bandit = bandit_of(name)
     told = 0
-    for _ in range(6):
+    for _ in range(4):
         selection = bandit.ask(limit=4)
         assert bandit.ask() is selection
         assert bandit.ask(limit=1) is selection
@@ -321,10 +343,10 @@ def test_asking_and_telling(name: str):
         assert bandit.posterior(bandit.arms).mean.shape == (len(bandit.arms),)
 
 
-@pytest.mark.parametrize("opened", [False, True])
-@every_policy
+@quickly
+@pytest.mark.parametrize(("name", "opened"), [*((name, True) for name in MAKERS), ("gp_ucb", False), ("batch_bkb", False)])
 def test_a_saved_state_continues_as_the_undisturbed_bandit_does(name: str, opened: bool):
-    bandit, resumed = bandit_of(name, pulls=7), bandit_of(name, pulls=5, seed=50)
+    bandit, resumed = bandit_of(name, pulls=7), bandit_of(name, pulls=4, seed=50)
     if opened:
         bandit.observe(torch.tensor([[0.1, 0.9], [2.0, 2.0]], dtype=torch.float64), torch.ones(2), torch.tensor([0.2, 0.1]))
         bandit.ask(limit=2)
@@ -337,10 +359,11 @@ def test_a_saved_state_continues_as_the_undisturbed_bandit_does(name: str, opene
     resumed.load_state_dict(torch.load(file, weights_only=True))
     assert differences(everything(bandit), everything(resumed)) == []
     assert torch.equal(bandit.ask().points, resumed.ask().points)
-    assert play(bandit, 6) == play(resumed, 6)
+    assert play(bandit, 4) == play(resumed, 4)
     assert differences(everything(bandit), everything(resumed)) == []
 
 
+@quickly
 @every_policy
 def test_deep_copies_have_a_life_of_their_own(name: str):
     bandit = bandit_of(name, pulls=5)
@@ -410,6 +433,7 @@ def test_a_search_that_fails_changes_nothing(name: str, monkeypatch: pytest.Monk
     assert torch.equal(bandit.ask(more=3).points, twin.ask(more=3).points)
 
 
+@quickly
 @pytest.mark.usefixtures("annotations_not_enforced")
 @every_policy
 def test_bad_input_changes_nothing(name: str):
@@ -441,6 +465,7 @@ def test_bad_input_changes_nothing(name: str):
     bandit.tell(selection, f(selection.points))
 
 
+@quickly
 def test_a_users_maximizer_finds_points_of_the_box():
     bandit = bandit_of("gp_bucb", pulls=3)
     point = torch.tensor([0.31, 0.87], dtype=torch.float64)
@@ -452,6 +477,7 @@ def test_a_users_maximizer_finds_points_of_the_box():
     assert len(bandit.ask()) > 0
 
 
+@quickly
 def test_forgotten_picks_leave_the_posterior_alone():
     bandit = bandit_of("gp_bucb", pulls=5)
     points = torch.rand(9, 2, generator=generator(0), dtype=torch.float64)
@@ -465,6 +491,7 @@ def test_forgotten_picks_leave_the_posterior_alone():
         bandit.forget(selection)
 
 
+@quickly
 def test_history_counts():
     """At arms, at points of the box, at points outside: the posterior is that of the dense oracle."""
     bandit, oracle = bandit_of("gp_ucb"), Oracle(oracles.rbf(0.4))
@@ -483,6 +510,64 @@ def test_history_counts():
     np.testing.assert_allclose(at.variance, variance, rtol=1e-7, atol=1e-10)
 
 
+@quickly
+def test_a_point_of_history_that_is_picked_keeps_its_pulls():
+    bandit, point = bandit_of("gp_ucb", pulls=2), torch.tensor([0.31, 0.87], dtype=torch.float64)
+    bandit.observe(point.unsqueeze(0), torch.tensor([3.0]), torch.tensor([3.0]))
+    selection = bandit.ask(maximizer=lambda score: point)
+    assert float(bandit.counts[selection.index[0]]) == 3
+    bandit.tell(selection, torch.ones(1))
+    assert bandit.counts.tolist() == [1, 1, 4]
+    assert bandit._state.statistics.size == 3
+    assert -1 not in bandit.best(3).index
+
+
+@quickly
+@pytest.mark.parametrize("name", ["gp_ucb", "ts, three", "uniform"])
+def test_what_is_forgotten_does_not_add_up(name: str):
+    bandit = bandit_of(name, pulls=3)
+    size, stale = len(bandit.arms), bandit.ask()
+    bandit.forget(stale)
+    twin = copy.deepcopy(bandit)
+    for _ in range(4):
+        bandit.forget(bandit.ask())
+    selection = bandit.ask()
+    assert len(bandit.arms) <= size + 3
+    before = everything(bandit)
+    for late in (bandit.tell, lambda picks, _: bandit.forget(picks)):
+        with pytest.raises(errors.StateError, match="other points"):
+            late(stale, f(stale.points))
+    assert differences(before, everything(bandit)) == []
+    bandit.tell(selection, f(selection.points))
+    assert float(twin.tell(stale, f(stale.points)).unasked) == len(stale), "nobody took the places meanwhile"
+
+
+@quickly
+def test_places_are_given_away_in_every_row_on_its_own():
+    """Random search in three boxes: whatever is asked, told in parts and forgotten, arms are what was asked for."""
+    boxes, draw = torch.stack([BOX, 2 * BOX, BOX - 0.3]), generator(0)
+    bandit = bandit_of("uniform", bounds=boxes, generator=[generator(s) for s in range(3)])
+    told: list[dict[tuple[float, ...], float]] = [{}, {}, {}]
+    for _ in range(60):
+        selection = bandit.ask(limit=torch.randint(0, 4, (3,), generator=draw))
+        if float(torch.rand((), generator=draw)) < 0.3:
+            selection = bandit.ask(more=2)
+        assert torch.equal(bandit._state.rows.points(selection.index)[selection.mask], selection.points[selection.mask])
+        kept = selection.mask & (torch.rand(selection.mask.shape, generator=draw) < 0.5)
+        part = tb.Selection(selection.points, torch.where(kept, selection.index, -1), kept)
+        bandit.tell(part, f(part.points))
+        for row, x in zip(*[where.tolist() for where in kept.nonzero(as_tuple=True)], strict=True):
+            point = tuple(part.points[row, x].tolist())
+            told[row][point] = told[row].get(point, 0) + 1
+        if bandit._open is not None and float(torch.rand((), generator=draw)) < 0.7:
+            bandit.forget(bandit.ask())
+        for row, own in enumerate(told):
+            at = bandit.counts[row] > 0
+            assert {tuple(x) for x in bandit.arms[row][at].tolist()} == own.keys()
+    assert bandit.arms.shape[-2] <= max(map(len, told)) + 12
+
+
+@quickly
 def test_a_kernel_is_fitted_in_a_box():
     bandit = tb.Bandit(tb.gp_ucb(gpytorch.kernels.ScaleKernel(gpytorch.kernels.RBFKernel()).double(), **WIDE), bounds=BOX)
     play(bandit, 12)
@@ -491,9 +576,12 @@ def test_a_kernel_is_fitted_in_a_box():
     assert bool(report.accepted)
     assert float(bandit._state.posterior.kernel.base_kernel.lengthscale) != before
     assert float(bandit._state.progress(frozenset()).kappa2) == pytest.approx(float(bandit._state.posterior.kernel.outputscale))
-    play(bandit, 2)
+    resumed = tb.Bandit(bandit.policy, bounds=BOX).load_state_dict(bandit.state_dict())
+    assert torch.equal(resumed._state.progress(frozenset()).kappa2, bandit._state.progress(frozenset()).kappa2)
+    assert play(resumed, 2) == play(bandit, 2)
 
 
+@quickly
 def test_the_state_grows_with_distinct_points_only():
     """A linear reward is best in a corner, again and again: the same arm, and nothing grows."""
     bandit = bandit_of("lin_ucb")
@@ -509,6 +597,7 @@ def test_the_state_grows_with_distinct_points_only():
     assert bandit._state.table is None
 
 
+@quickly
 def test_bounds_of_single_precision_and_a_side_of_length_0():
     bandit = tb.Bandit(tb.gp_ucb(rbf(), **WIDE), bounds=BOX.float(), generator=generator(0))
     picks = torch.tensor(play(bandit, 6), dtype=torch.float64)

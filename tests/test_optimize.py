@@ -212,6 +212,7 @@ def test_float32_bounds_and_warnings_of_the_score():
         (errors.ShapeError, torch.zeros(3, 2)), (errors.ShapeError, torch.zeros(2)), (errors.ShapeError, "box"),
         (errors.ShapeError, torch.zeros(2, 0)), (errors.NonFiniteError, torch.tensor([[0.0], [math.inf]])),
         (errors.ArgumentError, torch.tensor([[1.0], [0.0]])), (errors.ShapeError, torch.ones(2, 2, dtype=torch.bool)),
+        (errors.NonFiniteError, torch.tensor([[-1e308], [1e308]], dtype=torch.float64)),
     ],
 )  # fmt: skip
 def test_bad_bounds(error: type[Exception], bounds: Any):

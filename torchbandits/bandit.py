@@ -27,6 +27,7 @@ from torchbandits.validation import (
     check_more,
     check_new_arms,
     check_picks,
+    check_places,
     check_rewards,
 )
 
@@ -216,7 +217,7 @@ class Bandit(Learned):
         selection, evidence = self.policy.select(self._state, limit=limit, available=offered, exactly=exactly)
         opened = joined(self._open, selection) if bool(selection.mask.any()) else self._open
         if self._state.box is not None:
-            self._state.box.find_(selection.points, selection.index)
+            self._state.box.find_(selection.points, selection.index, self._state.statistics)
         for generator, state in zip(self._state.generators, evidence.generator_states, strict=False):
             generator.set_state(state)
         if opened is not self._open:
@@ -232,7 +233,7 @@ class Bandit(Learned):
                 arms, box = self.arms.expand(*point.shape[:-2], -1, -1), self._state.box
                 index, A = matches(arms, point), arms.shape[-2]
                 if box is not None:
-                    index = box.found_(point)
+                    index = box.found_(point, self._state.pending_index, self._state.statistics)
                 elif bool((index < 0).any()):
                     self.set_arms_(torch.cat([arms, point], dim=-2))
                     index = torch.where(index < 0, A, index)
@@ -267,4 +268,7 @@ class Bandit(Learned):
         return without(self._open, self._state.rows.entry(index), mask, self._state.rows.points)
 
     def _picks(self, selection: Selection | Tensor) -> tuple[Tensor, Tensor]:
-        return check_picks(selection, self.batch_shape, self.arms.shape[-2], self.device)
+        index, mask = check_picks(selection, self.batch_shape, self.arms.shape[-2], self.device)
+        if self._state.box is not None and isinstance(selection, Selection):
+            check_places(selection, self._state.rows)
+        return index, mask

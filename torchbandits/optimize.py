@@ -40,6 +40,7 @@ def check_box(bounds: Any) -> Tensor:
     box = box.double()
     require(bool(torch.isfinite(box).all()), "bounds have a NaN or an infinity: give a finite box.", NonFiniteError)
     lower, upper = box.unbind(dim=-2)
+    require(bool(torch.isfinite(upper - lower).all()), f"the bounds are too far apart: {box.tolist()}.", NonFiniteError)
     require(bool((lower <= upper).all()), f"each lower bound must be at most the upper one, got {box.tolist()}.")
     return box
 
@@ -157,12 +158,14 @@ def _peaks(unit: Tensor, values: Tensor, count: int) -> Tensor:
     highest points whatever their neighbours. Cost O(n² d).
     """
     n, d = unit.shape[-2:]
-    unit = unit.masked_fill((values == -torch.inf).unsqueeze(-1), torch.inf)  # nobody's neighbour
+    norms = unit.square().sum(dim=-1).masked_fill(values == -torch.inf, torch.inf)  # nobody's neighbour
     peak = torch.empty(values.shape, dtype=torch.bool, device=values.device)
-    for own, value, out in zip(unit.reshape(-1, n, d), values.reshape(-1, n), peak.view(-1, n), strict=True):
+    rows = zip(unit.reshape(-1, n, d), norms.reshape(-1, n), values.reshape(-1, n), peak.view(-1, n), strict=True)
+    for own, norm, value, out in rows:
         for start in range(0, n, _CHUNK):
             part = slice(start, start + _CHUNK)
-            near = torch.cdist(own[part], own).topk(min(2 * d + 1, n), largest=False).indices
+            order_of_distance = torch.addmm(norm, own[part], own.T, alpha=-2)  # the squared distance less the same for all
+            near = order_of_distance.topk(min(2 * d + 1, n), largest=False).indices
             out[part] = value[part] >= value[near].amax(dim=-1)
     peak &= values > -torch.inf
     order = values.argsort(dim=-1, descending=True, stable=True)

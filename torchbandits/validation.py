@@ -143,6 +143,17 @@ def check_picks(selection: Any, batch_shape: torch.Size, num_arms: int, device: 
     return index.long(), mask
 
 
+def check_places(selection: Selection, rows: ArmRows) -> None:
+    """A selection in a box still means the points that it was asked for: the places of forgotten picks go to later ones."""
+    held = rows.points(selection.index)
+    same = selection.points.shape == held.shape and selection.points.device == held.device
+    require(
+        same and bool(((selection.points == held).all(dim=-1) | ~selection.mask).all()),
+        "some of these picks were forgotten, and other points have their places now: pass the points to observe().",
+        StateError,
+    )
+
+
 def check_rewards(rewards: Any, index: Tensor, mask: Tensor, device: torch.device) -> Tensor:
     """Finite real rewards, shaped like the picks, as float64."""
     y = torch.as_tensor(rewards)

@@ -11,7 +11,7 @@ from torchbandits.arms.duplicates import first_occurrence
 from torchbandits.arms.rows import ArmRows
 from torchbandits.embeddings import Spectrum, kernel_diagonal
 from torchbandits.errors import ArgumentError, NumericalError, require
-from torchbandits.posteriors import Conditioning, GaussianProcess
+from torchbandits.posteriors import Conditioning, GaussianProcess, Statistics
 from torchbandits.types import PickMask, Picks, Points
 
 _LOOKED_AT = 1024  # Sobol points where the largest k(x, x) is looked for
@@ -21,14 +21,15 @@ _CORNERS = 10  # features of a box whose corners are looked at too
 class Box(nn.Module):
     r"""The corners, and what a table of arms would say of the points found so far, computed when somebody asks.
 
-    Arm 0 is the centre, pulled or not. Further arms are the points that were picked.
+    Arm 0 is the centre, pulled or not. Further arms are the points that were picked; one that was never pulled gives its place
+    to a later one.
 
     Args:
         rows: Growing arms, and which row of the statistics each one is.
         posterior: None for policies without one.
         corners: `2 x d` or `batch_shape x 2 x d`, lower first, float64.
 
-    Buffer: `corners` `batch_shape x 2 x d`.
+    Buffers: `corners` `batch_shape x 2 x d`; `kappa2` `batch_shape`, the largest k(x, x) in the box, of the kernel of now.
     """
 
     corners: Tensor
@@ -38,7 +39,7 @@ class Box(nn.Module):
         super().__init__()
         self._owners = (rows, posterior)  # a tuple hides them from nn.Module: the state registers them
         self.register_buffer("corners", corners.expand(*rows.batch_shape, -1, -1).clone())
-        self.register_buffer("kappa2", torch.ones(rows.batch_shape, dtype=torch.float64), persistent=False)
+        self.register_buffer("kappa2", torch.ones(rows.batch_shape, dtype=torch.float64))
         if posterior is not None:
             self.renew_()
 
@@ -59,8 +60,16 @@ class Box(nn.Module):
         assert self._owners[1] is not None
         return self._owners[1]
 
-    def places(self, points: Points, kept: PickMask) -> Picks:
+    def places(self, points: Points, kept: PickMask, waiting: Picks) -> Picks:
         """The arms that points (`batch_shape x p x d`) are, or will be once they are found; −1 where not kept.
+
+        New ones take the places of arms that nobody pulled or waits for, but the centre's: what was asked for and forgotten
+        does not add up.
+
+        Args:
+            points: In the box.
+            kept: `batch_shape x p`.
+            waiting: `batch_shape x w`, arms that are pending, −1 where padded.
 
         Cost O((A + p) (d + log(A + p))).
         """
@@ -70,20 +79,29 @@ class Box(nn.Module):
         own = torch.arange(A, A + p, device=points.device).expand(kept.shape)
         first = own if first is None else first[..., A:]
         new = kept & (first == own)
-        number = self._found(rows).unsqueeze(-1) + new.long().cumsum(dim=-1) - 1
+        spare = self._spare(torch.cat([waiting, torch.where(kept & (first < A), first, -1)], dim=-1))
+        free, place = spare.sum(dim=-1, keepdim=True), new.long().cumsum(dim=-1) - 1
+        order = (~spare).byte().argsort(dim=-1, stable=True)  # spare places first
+        further = self._found(rows).unsqueeze(-1) + place - free
+        number = torch.where(place < free, order.gather(-1, place.clamp(0, A - 1)), further)
         index = torch.where(first < A, first, number.gather(-1, (first - A).clamp_min(0)))
         return torch.where(kept, index, -1)
 
-    def find_(self, points: Points, index: Picks) -> None:
-        """Make arms of points that are none yet, given their `places`. Cost O(A d), a copy of the buffers."""
-        new = index >= self._found(self.rows).unsqueeze(-1)
-        if bool(new.any()):
-            highest = torch.where(new, index, -1).cummax(dim=-1).values
-            first = torch.cat([torch.full_like(highest[..., :1], -1), highest[..., :-1]], dim=-1) < index
-            self.rows.grow_(points, new & first)
+    def find_(self, points: Points, index: Picks, statistics: Statistics) -> None:
+        """Make arms of points that are none yet, given their `places`; those in the statistics already keep their pulls.
 
-    def found_(self, points: Points) -> Picks:
-        """The arms that points from elsewhere are, `batch_shape x p`, found where they were not.
+        Cost O((A + u) (d + log u)), a copy of the buffers.
+        """
+        rows = self.rows
+        held = rows.points(index.clamp_max(rows.num_arms - 1)) == points.to(rows.arms)
+        new = (index >= self._found(rows).unsqueeze(-1)) | ((index >= 0) & ~held.all(dim=-1))
+        if bool(new.any()):
+            index = torch.where(new, index, -1)
+            rows.put_(points, index)
+            rows.adopt_(index, statistics)
+
+    def found_(self, points: Points, waiting: Picks, statistics: Statistics) -> Picks:
+        """The arms that points from elsewhere are, `batch_shape x p`, found where they were not; see `places` and `find_`.
 
         Raises:
             ArgumentError: If one of them is not in the box.
@@ -91,8 +109,8 @@ class Box(nn.Module):
         inside = ((points >= self.corners[..., :1, :]) & (points <= self.corners[..., 1:, :])).all(dim=-1)
         if not bool(inside.all()):
             raise ArgumentError(f"the point {points[~inside][0].tolist()} is outside the box {self.corners.tolist()}.")
-        index = self.places(points, torch.ones_like(points[..., 0], dtype=torch.bool))
-        self.find_(points, index)
+        index = self.places(points, torch.ones_like(points[..., 0], dtype=torch.bool), waiting)
+        self.find_(points, index, statistics)
         return index
 
     @staticmethod
@@ -100,6 +118,15 @@ class Box(nn.Module):
         """How many arms each batch row has, `batch_shape`: the others are copies of arm 0."""
         assert rows.first is not None
         return (rows.first == torch.arange(rows.num_arms, device=rows.first.device)).sum(dim=-1)
+
+    def _spare(self, used: Picks) -> Tensor:
+        """Arms that may give their place away, `batch_shape x A`: not the centre, not pulled, not used (−1 where padded)."""
+        rows, A = self.rows, self.rows.num_arms
+        assert rows.first is not None
+        own = torch.arange(A, device=used.device)
+        taken = torch.zeros(*rows.batch_shape, A + 1, dtype=torch.bool, device=used.device)
+        taken = taken.scatter(-1, torch.where(used >= 0, used, A), True)[..., :-1]
+        return (rows.first == own) & (own > 0) & (rows.row_of_arm < 0) & ~taken
 
     # ------------------------------------------------------------------ what a table says
 

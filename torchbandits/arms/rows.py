@@ -177,17 +177,36 @@ class ArmRows(nn.Module):
             Their indices, `batch_shape x p`, −1 where not marked. Cost O(A d), a copy of the buffers.
         """
         assert self.first is not None
-        A, own = self.num_arms, torch.arange(self.num_arms, device=new.device)
+        own = torch.arange(self.num_arms, device=new.device)
         count = (self.first == own).sum(dim=-1, keepdim=True)
         index = torch.where(new, count + new.long().cumsum(dim=-1) - 1, -1)
+        self.put_(points, index)
+        return index
+
+    def put_(self, points: Tensor, index: Picks) -> None:
+        """Make points, `batch_shape x p x d`, the arms at `index` (−1 for none; equal ones for equal points): further ones, or
+        in the place of arms that nobody pulled (growing arm sets only). Cost O(A d), a copy of the buffers."""
+        assert self.first is not None
+        A = self.num_arms
         size = max(int(index.max()) + 1, A)
-        slot = torch.where(new, index, size)
-        arms = torch.cat([self.arms, self.arms[..., :1, :].expand(*new.shape[:-1], size + 1 - A, -1)], dim=-2)
+        slot = torch.where(index >= 0, index, size)
+        arms = torch.cat([self.arms, self.arms[..., :1, :].expand(*index.shape[:-1], size + 1 - A, -1)], dim=-2)
         arms.scatter_(-2, slot.unsqueeze(-1).expand(points.shape), points.to(arms.dtype))
         self._buffers["arms"] = arms[..., :-1, :]
         self._buffers["first"] = nn.functional.pad(self.first, (0, size + 1 - A)).scatter(-1, slot, slot)[..., :-1]
         self._buffers["row_of_arm"] = nn.functional.pad(self.row_of_arm, (0, size - A), value=-1)
-        return index
+
+    def adopt_(self, index: Picks, statistics: Statistics) -> None:
+        """Give arms (−1 for none) that were pulled before, as points, the rows of those points.
+
+        Cost O((u + p) (d + log(u + p))).
+        """
+        row = matches(statistics.points, self.points(index).double()).masked_fill(index < 0, -1)
+        row = row.masked_fill(row >= statistics.num_rows.unsqueeze(-1), -1)
+        if bool((row >= 0).any()):
+            slot = torch.where(row >= 0, index, self.num_arms)
+            self._buffers["row_of_arm"] = nn.functional.pad(self.row_of_arm, (0, 1)).scatter(-1, slot, row)[..., :-1]
+            self._extend(index, row)
 
     def _extend(self, index: Tensor, rows: Tensor) -> None:
         size = max(int(rows.max()) + 1, self.arm_of_row.shape[-1])

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import gpytorch
 import torch
 from torch import Tensor
 
 from torchbandits.embeddings.base import Embedding
+from torchbandits.embeddings.fourier import Spectrum
 from torchbandits.linalg import InverseRoot, append_row, inverse_root
 from torchbandits.types import Points, Rect
 
@@ -35,7 +38,7 @@ def kernel_matrix(kernel: gpytorch.kernels.Kernel, left: Points, right: Points) 
     points that nearly coincide. Cost O(n n' d).
     """
     K, near = evaluate_kernel(kernel, left, right), None
-    for x, y in zip(left.unbind(dim=-1), right.unbind(dim=-1), strict=True):
+    for x, y in zip(left.detach().unbind(dim=-1), right.detach().unbind(dim=-1), strict=True):
         close = (x.unsqueeze(-1) - y.unsqueeze(-2)).abs() <= _NEAR * (1 + x.abs().unsqueeze(-1))
         near = close if near is None else near & close
         if not bool(near.any()):
@@ -100,7 +103,16 @@ class Nystrom(Embedding):
 
     def diagonal(self, points: Points) -> Tensor:
         """k(x, x), `batch_shape x n`."""
-        return kernel_diagonal(self.kernel, points).double()
+        if self._variance is None:
+            return kernel_diagonal(self.kernel, points).double()
+        shape = torch.broadcast_shapes(points.shape[:-2], self.kernel.batch_shape)
+        return self._variance.expand(*shape, points.shape[-2])
+
+    @cached_property
+    def _variance(self) -> Tensor | None:
+        """k(x, x) of a stationary kernel, `batch_shape x 1`; None of any other."""
+        spectrum = Spectrum.of(self.kernel)
+        return None if spectrum is None else spectrum.outputscale.unsqueeze(-1)
 
     def residual_covariance(self, left: Points, right: Points, z_left: Tensor, z_right: Tensor) -> Tensor:
         """k(x, x') − z(x)ᵀz(x'), `batch_shape x n x n'`."""

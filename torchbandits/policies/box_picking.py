@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import torch
@@ -80,7 +81,7 @@ def pick_in_box(
     first, points = (pad(x, (0, 0, 0, wide - x.shape[-2])) for x in (first.nan_to_num(0.0), points))
     opening, mask, values = (pad(x, (0, wide - x.shape[-1])) for x in (opening, mask, values))
     points, mask = torch.where(opening.unsqueeze(-1), first, points), opening | mask
-    index = box.places(points, mask)
+    index = box.places(points, mask, state.pending_index)
     points = torch.where(mask.unsqueeze(-1), points, state.rows.arms[..., :1, :])
     scored = UCB() if isinstance(score, PosteriorDraw) else score
     start = scorer(state, scored, width, None)(points)
@@ -119,13 +120,15 @@ def _search(
         points, mask, values = [*points, x], [*mask, live.unsqueeze(-1)], [*values, value.unsqueeze(-1)]
         if isinstance(score, PosteriorDraw):
             continue
-        start, now = posterior.leverage(x), posterior.marginals(x, pending).variance / posterior.regularization
         if isinstance(rule, Repeat):
-            times = rule.repeated(torch.zeros_like(remaining).unsqueeze(-1), start, torch.where(live, remaining, 0)) >= 0
+            none, start = torch.zeros_like(remaining).unsqueeze(-1), posterior.leverage(x)
+            times = rule.repeated(none, start, torch.where(live, remaining, 0)) >= 0
             return x.expand(*times.shape, -1), times, value.unsqueeze(-1).expand(times.shape)
         assert rule.budget is not None
-        spent = spent + rule.spends(start, now).squeeze(-1)
-        ended = ended | (spent > rule.budget) | (now.squeeze(-1) <= 0)  # the pick that breaks the rule is the last one
+        if rule.budget < math.inf:
+            start, now = posterior.leverage(x), posterior.marginals(x, pending).variance / posterior.regularization
+            spent = spent + rule.spends(start, now).squeeze(-1)
+            ended = ended | (spent > rule.budget) | (now.squeeze(-1) <= 0)  # the pick that breaks the rule is the last one
         waiting = torch.cat([waiting, x], dim=-2)
         counts = torch.cat([counts, live.double().unsqueeze(-1)], dim=-1)
     return torch.cat(points, dim=-2), torch.cat(mask, dim=-1), torch.cat(values, dim=-1)

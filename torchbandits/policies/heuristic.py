@@ -58,7 +58,7 @@ class Heuristic(Policy, ABC):
         if state.box is not None:
             require(available is None, "available= names arms, and a box has none: leave it out.", UnsupportedError)
             points = draw_points(state.box.corners, sizes, twins)
-            index = state.box.places(points, ~points.isnan().any(dim=-1))
+            index = state.box.places(points, ~points.isnan().any(dim=-1), state.pending_index)
             points = torch.where((index >= 0).unsqueeze(-1), points, state.rows.arms[..., :1, :])
         else:
             offered = on_offer(state.rows, available)

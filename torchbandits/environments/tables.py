@@ -22,7 +22,7 @@ class Table(Environment):
         noise_std: Standard deviation of Gaussian noise, or L of noise uniform on [−L, L]; reward units, 0 for none.
         name: Shown in tables and figures.
         noise: `"gaussian"` or `"uniform"`.
-        norm_bound: RKHS norm of the reward function where it is known.
+        norm_bound: RKHS norm of the reward function where it is known; one number, or one a batch row.
         costs: `A` or `batch_shape x A`, what a pull of each arm costs (seconds, money), > 0; None where nobody says.
         neighbors: `A x k` integers, arms next to each arm, padded with −1; None where nobody says.
 
@@ -40,7 +40,7 @@ class Table(Environment):
         *,
         name: str = "table",
         noise: str = "gaussian",
-        norm_bound: float | None = None,
+        norm_bound: float | Tensor | None = None,
         costs: Tensor | None = None,
         neighbors: Tensor | None = None,
     ) -> None:

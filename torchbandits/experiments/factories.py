@@ -18,6 +18,7 @@ from torchbandits.environments import registry as environments
 from torchbandits.errors import ConfigError, DataError, TorchBanditsError, nearest, require
 from torchbandits.experiments.config import ExperimentConfig, KernelConfig, PolicyConfig
 from torchbandits.policies import registry as policies
+from torchbandits.policies.composed import Composed
 from torchbandits.starts import uniform
 from torchbandits.widths import Constant, Scaled
 
@@ -74,7 +75,10 @@ def build_policy(config: ExperimentConfig, places: Sequence[int], environment: E
         kernels = [policy_kernel(config.kernel, config.policies[p], where) for p in places]
         kernel = (build_kernel(kernels[:1] if len(set(places)) == 1 else kernels, environment.arms),)
     policy = _call(factory, kernel, options, f"{where}.options")
-    return policy if scale is None else replace(policy, width=Scaled(policy.width, scale))
+    if scale is None:
+        return policy
+    require(isinstance(policy, Composed), f"{where}.options.width: {section.name} has no width to be scaled.", ConfigError)
+    return replace(policy, confidence=Scaled(policy.confidence, scale))
 
 
 def _width_scale(width: Any, where: str) -> float | None:

@@ -48,8 +48,8 @@ class ClaimConfig(Section):
     """A published claim and its test on the means of the repetitions.
 
     One of: `policy` is `below` each of these times `factor`; its measure `grows` like t to a power within these two, over the
-    second half of the run on a logarithmic scale; it `levels` off, at the end at most that many times what it was at half of the
-    run; it is `at_least` or `at_most` a number at the end.
+    second half of the run on a logarithmic scale; it `levels` off, at the end at most that many times what it was at half of
+    the run; it is `at_least` or `at_most` a number. Without `at`, at the end.
     """
 
     says: str
@@ -78,7 +78,7 @@ class StarvationConfig(Section):
 
     lengthscale: PositiveFloat = 0.02
     noise_std: PositiveFloat = 0.1
-    evaluations: Annotated[list[PositiveInt], Field(min_length=1)] = [6, 63, 215]
+    evaluations: Annotated[tuple[PositiveInt, ...], Field(min_length=1)] = (6, 63, 215)
     features: PositiveInt = 64
     oversampling: float = 2.0
     repetitions: PositiveInt = 10
@@ -97,19 +97,19 @@ class ReproductionConfig(Section):
     title: str
     source: str
     extra: bool = False
-    experiments: dict[str, ExperimentConfig] = {}
+    experiments: dict[str, ExperimentConfig] = Field(default_factory=dict)
     study: StarvationConfig | None = None
     trainers: PositiveInt = 1
     panels: Annotated[list[list[PanelConfig]], Field(min_length=1)]
-    published: list[PublishedConfig] = []
-    claims: list[ClaimConfig] = []
-    differs: list[str] = []
+    published: tuple[PublishedConfig, ...] = ()
+    claims: tuple[ClaimConfig, ...] = ()
+    differs: tuple[str, ...] = ()
 
     @model_validator(mode="after")
     def _check_names(self) -> ReproductionConfig:
         if bool(self.experiments) == (self.study is not None):
             raise ValueError("a reproduction has experiments, or a study")
-        for part in [*(panel for row in self.panels for panel in row), *self.published, *self.claims]:
+        for part in self.parts:
             self._check_part(part)
         return self
 
@@ -127,10 +127,14 @@ class ReproductionConfig(Section):
             if label not in labels:
                 raise ValueError(f"{part.experiment}: no policy is labelled {label!r}.{nearest(label, labels)}")
 
+    @property
+    def parts(self) -> list[PanelConfig | PublishedConfig | ClaimConfig]:
+        """All that names an experiment and a measure."""
+        return [*(panel for row in self.panels for panel in row), *self.published, *self.claims]
+
     def measures_of(self, experiment: str) -> list[str]:
         """Names of the measures of an experiment that are shown or tested."""
-        parts = [*(panel for row in self.panels for panel in row), *self.published, *self.claims]
-        return list(dict.fromkeys(part.measure for part in parts if part.experiment == experiment))
+        return list(dict.fromkeys(part.measure for part in self.parts if part.experiment == experiment))
 
     def times_of(self, experiment: str) -> list[int]:
         """Pulls at which an experiment is looked at."""

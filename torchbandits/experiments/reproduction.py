@@ -47,9 +47,9 @@ class PublishedConfig(Section):
 class ClaimConfig(Section):
     """A published claim and its test on the means of the repetitions.
 
-    One of: `policy` is `below` each of these times `factor`; its measure `grows` like t to a power within these two, over the
-    second half of the run on a logarithmic scale; it `levels` off, at the end at most that many times what it was at half of
-    the run; it is `at_least` or `at_most` a number. Without `at`, at the end.
+    One of: `policy` is `below` each of these times `factor` (in the experiment `than` where it is another one); its measure
+    `grows` like t to a power within these two, over the second half of the run on a logarithmic scale; it `levels` off, at the
+    end at most that many times what it was at half of the run; it is `at_least` or `at_most` a number. Without `at`, at the end.
     """
 
     says: str
@@ -59,6 +59,7 @@ class ClaimConfig(Section):
     at: PositiveInt | None = None
     below: list[str] | None = None
     factor: PositiveFloat = 1.0
+    than: str | None = None
     grows: tuple[float, float] | None = None
     levels: float | None = None
     at_least: float | None = None
@@ -120,12 +121,18 @@ class ReproductionConfig(Section):
             raise ValueError(f"unknown experiment {part.experiment!r}.{nearest(part.experiment, self.experiments)}")
         if part.measure not in MEASURES:
             raise ValueError(f"unknown measure {part.measure!r}; known: {', '.join(MEASURES)}")
-        labels = [policy.label for policy in self.experiments[part.experiment].policies]
-        named = (part.policies or []) if isinstance(part, PanelConfig) else [part.policy]
-        named = named + ((part.below or []) if isinstance(part, ClaimConfig) else [])
+        self._check_labels(part.experiment, (part.policies or []) if isinstance(part, PanelConfig) else [part.policy])
+        if isinstance(part, ClaimConfig) and part.below is not None:
+            other = part.than or part.experiment
+            if other not in self.experiments:
+                raise ValueError(f"unknown experiment {other!r}.{nearest(other, self.experiments)}")
+            self._check_labels(other, part.below)
+
+    def _check_labels(self, experiment: str, named: list[str]) -> None:
+        labels = [policy.label for policy in self.experiments[experiment].policies]
         for label in named:
             if label not in labels:
-                raise ValueError(f"{part.experiment}: no policy is labelled {label!r}.{nearest(label, labels)}")
+                raise ValueError(f"{experiment}: no policy is labelled {label!r}.{nearest(label, labels)}")
 
     @property
     def parts(self) -> list[PanelConfig | PublishedConfig | ClaimConfig]:
@@ -134,12 +141,14 @@ class ReproductionConfig(Section):
 
     def measures_of(self, experiment: str) -> list[str]:
         """Names of the measures of an experiment that are shown or tested."""
-        return list(dict.fromkeys(part.measure for part in self.parts if part.experiment == experiment))
+        own = [part for part in self.parts if experiment in (part.experiment, getattr(part, "than", None))]
+        return list(dict.fromkeys(part.measure for part in own))
 
     def times_of(self, experiment: str) -> list[int]:
         """Pulls at which an experiment is looked at."""
         parts: list[PublishedConfig | ClaimConfig] = [*self.published, *self.claims]
-        return sorted({part.at for part in parts if part.experiment == experiment and part.at is not None})
+        own = [part for part in parts if experiment in (part.experiment, getattr(part, "than", None))]
+        return sorted({part.at for part in own if part.at is not None})
 
 
 def configs_folder() -> Path:

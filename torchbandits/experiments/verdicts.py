@@ -60,13 +60,17 @@ def _judge(claim: ClaimConfig, summary: Summary) -> Verdict:
 
 def _below(claim: ClaimConfig, own: pd.Series, summary: Summary) -> Verdict:
     assert claim.below is not None
-    found = {label: summary.at(claim.experiment, label, claim.measure, claim.at) for label in claim.below}
+    other = claim.than or claim.experiment
+    found = {label: summary.at(other, label, claim.measure, claim.at) for label in claim.below}
     others = {label: value for label, value in found.items() if value is not None}
     if not others:
         return Verdict(claim.says, UNKNOWN, f"none of {', '.join(claim.below)} was run")
+    where = f" ({claim.than})" if claim.than else ""
     good = all(own["mean"] <= claim.factor * value["mean"] for value in others.values())
     apart = all(own["high"] < claim.factor * value["low"] for value in others.values())
-    evidence = f"{claim.policy} {_value(own)}; " + "; ".join(f"{label} {_value(value)}" for label, value in others.items())
+    evidence = f"{claim.policy} {_value(own)}; " + "; ".join(
+        f"{label}{where} {_value(value)}" for label, value in others.items()
+    )
     if good and not apart:
         evidence += "; on the means: the intervals overlap, or there is one repetition"
     missing = [label for label, value in found.items() if value is None]

@@ -85,8 +85,9 @@ class KernelOverride(Section):
 class PolicyConfig(Section):
     """A policy of `torchbandits.policies.registry`, its keyword arguments and its name in tables and figures.
 
-    Two strings stand for what is known later: `1/horizon`, and `environment` for the environment's attribute of the option's
-    name (`norm_bound`, `noise_std`, `neighbors`). `width` is a constant, or `{scaled: c}` for c times the policy's own.
+    Strings stand for what is known later: `horizon` and `1/horizon`, and `environment` for the environment's attribute of
+    the option's name (`norm_bound`, `noise_std`, `neighbors`). `width` is a constant, or `{scaled: c}` for c times the
+    policy's own.
     """
 
     name: str

@@ -163,8 +163,8 @@ def _convert(value: Any, annotation: Any, where: str) -> Any:
 
 
 def _resolve(name: str, value: Any, config: ExperimentConfig, environment: Environment, where: str) -> Any:
-    if value == "1/horizon":
-        return 1 / config.horizon
+    if value in ("horizon", "1/horizon"):
+        return config.horizon if value == "horizon" else 1 / config.horizon
     if value == "environment":
         known = getattr(environment, name, None)
         message = f"{where}.options.{name}: the environment {config.environment.name!r} does not know its {name}."

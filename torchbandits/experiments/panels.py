@@ -14,6 +14,7 @@ from torchbandits.experiments.reproduction import PanelConfig, ReproductionConfi
 from torchbandits.experiments.summaries import Summary
 
 PANEL = (3.7, 2.9)  # inches
+STUDIED = 5.0  # prior standard deviations shown of a study's posteriors
 TRUTH, EVALUATIONS = "f", "evaluations"
 """Labels of a study that are drawn as a dashed line and as points."""
 
@@ -41,9 +42,10 @@ def draw_reproduction(reproduction: ReproductionConfig, summary: Summary) -> Fig
 
 def heading(reproduction: ReproductionConfig, summary: Summary) -> str:
     """The title, the form and the repetitions."""
-    repetitions = sorted(set(summary.table["repetitions"]))
-    counted = " and ".join(map(str, repetitions))
     form = "reduced form, " if summary.facts["quick"] else ""
+    if reproduction.study is not None:
+        return f"{reproduction.title}\n{form}mean and three standard deviations of one repetition"
+    counted = " and ".join(map(str, sorted(set(summary.table["repetitions"]))))
     return f"{reproduction.title}\n{form}mean of {counted} repetitions, 95 % interval shaded"
 
 
@@ -78,6 +80,7 @@ def _draw_panel(
     if panel.over == "x":
         axes.set_xlabel("x")
         axes.set_ylabel("reward (prior std = 1)")
+        axes.set_ylim(-STUDIED, STUDIED)
     else:
         known = measures({}, reproduction.trainers)[panel.measure]
         yscale = panel.yscale or known.yscale

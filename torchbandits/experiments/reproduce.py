@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import time
@@ -68,7 +69,7 @@ def reproduce(
     folder = output if output is not None else RESULTS / form_name(reproduction.name, quick)
     configs = {name: c.quickened() if quick else c for name, c in reproduction.experiments.items()}
     prepare_folder(folder)
-    before, began = _seconds_before(folder, again), time.perf_counter()
+    clock = _Clock(folder, again)
     if reproduction.study is not None:
         chosen = reproduction.study
         table = study(chosen, chosen.quick_repetitions if quick else chosen.repetitions)
@@ -78,10 +79,9 @@ def reproduce(
             place = folder / name
             run_experiment(config, place, console, resume=not again)
             parts.append(summarise(reproduction, name, config, load_records(place)[1]))
-            _note_seconds(folder, before + time.perf_counter() - began)
+            clock.note()
         table = pd.concat(parts, ignore_index=True)
-    seconds = before + time.perf_counter() - began
-    summary = Summary(table, {"quick": quick, "seconds": round(seconds, 1), "runs": _runs(configs)} | _machine())
+    summary = Summary(table, {"quick": quick, "runs": _runs(configs)} | clock.times() | _machine())
     write_summary(summary, folder / SUMMARY)
     return write_report(reproduction, folder)
 
@@ -95,14 +95,23 @@ def write_report(reproduction: ReproductionConfig, folder: Path) -> Reproduced:
     return Reproduced(summary, folder, tuple(folder / name for name in (SUMMARY, FIGURE, PAGE)))
 
 
-def _seconds_before(folder: Path, again: bool) -> float:
-    """What earlier starts of an interrupted reproduction took, as far as they noted it."""
-    path = folder / "seconds.txt"
-    return 0.0 if again or not path.is_file() else float(path.read_text(encoding="utf-8"))
+class _Clock:
+    """Seconds and processor seconds, with those of earlier starts of an interrupted reproduction as far as they noted them."""
 
+    def __init__(self, folder: Path, again: bool) -> None:
+        self._path = folder / "seconds.json"
+        self._began, self._cpu_began = time.perf_counter(), time.process_time()
+        known = json.loads(self._path.read_text(encoding="utf-8")) if self._path.is_file() and not again else {}
+        self._before = {name: float(known.get(name, 0.0)) for name in ("seconds", "cpu_seconds")}
 
-def _note_seconds(folder: Path, seconds: float) -> None:
-    write_text(folder / "seconds.txt", f"{seconds:.1f}\n")
+    def times(self) -> dict[str, float]:
+        """Both, until now."""
+        now = {"seconds": time.perf_counter() - self._began, "cpu_seconds": time.process_time() - self._cpu_began}
+        return {name: round(self._before[name] + value, 1) for name, value in now.items()}
+
+    def note(self) -> None:
+        """Keep them for a later start."""
+        write_text(self._path, json.dumps(self.times()))
 
 
 def _runs(configs: dict[str, ExperimentConfig]) -> dict[str, str]:

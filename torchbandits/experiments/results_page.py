@@ -48,9 +48,10 @@ def section(reproduction: ReproductionConfig, summary: Summary, figure: str, lev
     form = "reduced form" if facts["quick"] else "full form"
     command = f"torchbandits reproduce {reproduction.name}{' --quick' if facts['quick'] else ''}"
     machine = f"{facts['machine']}, load average {facts['load']}"
+    minutes = f"{facts['seconds'] / 60:.1f} minutes ({facts['cpu_seconds'] / 60:.1f} of processor time)"
     lines = [
         f"{'#' * level} {reproduction.name}: {reproduction.title}\n",
-        f"{reproduction.source}. `{command}`: {form}, {facts['seconds'] / 60:.1f} minutes on {machine}.\n",
+        f"{reproduction.source}. `{command}`: {form}, {minutes} on {machine}.\n",
         *(f"- {name}: {run}." for name, run in facts["runs"].items()),
         f"\n![{reproduction.title}]({figure})\n",
     ]

@@ -23,7 +23,7 @@ from torchbandits.experiments.reproduction import ReproductionConfig
 from torchbandits.experiments.tables import baseline_regret
 
 COLUMNS = ("experiment", "policy", "measure", "x", "mean", "low", "high", "repetitions")
-POINTS = 60
+POINTS = 40
 _METADATA_KEY = b"torchbandits"
 
 
@@ -46,7 +46,7 @@ class Summary:
         mine = (table["experiment"] == experiment) & (table["policy"] == policy) & (table["measure"] == measure)
         return table[mine].sort_values("x")
 
-    def at(self, experiment: str, policy: str, measure: str, x: float | None) -> pd.Series | None:
+    def at(self, experiment: str, policy: str, measure: str, x: int | float | None) -> pd.Series | None:
         """The line at x, or at the end; None where the run did not reach it or has no such value."""
         curve = self.curve(experiment, policy, measure)
         curve = curve if x is None else curve[curve["x"] == x]
@@ -58,7 +58,9 @@ def summarise(
 ) -> pd.DataFrame:
     """The curves of one experiment, as `Summary.table` has them."""
     known = measures(baseline_regret(config, records), reproduction.trainers)
-    t = np.geomspace(1, config.horizon, POINTS).round().astype(np.int64)
+    # Close enough on a logarithmic and on a linear axis.
+    spaced = (np.geomspace(1, config.horizon, POINTS), np.linspace(1, config.horizon, POINTS))
+    t = np.concatenate(spaced).round().astype(np.int64)
     looked_at = [time for time in (*reproduction.times_of(experiment), config.horizon // 2) if 1 <= time <= config.horizon]
     t = np.unique(np.append(t, looked_at)).astype(np.int64)
     parts = []

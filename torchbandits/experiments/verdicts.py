@@ -68,9 +68,8 @@ def _below(claim: ClaimConfig, own: pd.Series, summary: Summary) -> Verdict:
     where = f" ({claim.than})" if claim.than else ""
     good = all(own["mean"] <= claim.factor * value["mean"] for value in others.values())
     apart = all(own["high"] < claim.factor * value["low"] for value in others.values())
-    evidence = f"{claim.policy} {_value(own)}; " + "; ".join(
-        f"{label}{where} {_value(value)}" for label, value in others.items()
-    )
+    listed = "; ".join(f"{label}{where} {_value(value)}" for label, value in others.items())
+    evidence = f"{claim.policy} {_value(own)}; {listed}"
     if good and not apart:
         evidence += "; on the means: the intervals overlap, or there is one repetition"
     missing = [label for label, value in found.items() if value is None]

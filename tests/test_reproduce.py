@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -26,6 +27,7 @@ from torchbandits.experiments.panels import draw_reproduction
 from torchbandits.experiments.records import Record, load_records
 from torchbandits.experiments.reproduce import reproduce
 from torchbandits.experiments.reproduction import ReproductionConfig, catalogue, find_reproduction, load_reproduction
+from torchbandits.experiments.results_folder import collect, write_page
 from torchbandits.experiments.results_page import Entry, page
 from torchbandits.experiments.runner import run_experiment
 from torchbandits.experiments.summaries import Summary, read_summary, write_summary
@@ -331,6 +333,23 @@ def test_the_page_shows_every_figure_and_says_what_was_not_run() -> None:
     for words in ("![A small figure](results/a.png)", "**held**", "`other`", "- Something.", "reduced form", "BBKB wins"):
         assert words in text
     assert len(draw_reproduction(reproduction, summary).axes) == 3
+
+
+def test_the_page_and_its_figures_are_made_from_the_committed_summaries(tmp_path: Path) -> None:
+    """One is collected, and the page of the repository is what its summaries give."""
+    reproduction = find_reproduction("bkb-fig1")
+    small = reproduction.study.model_copy(update={"quick_repetitions": 1, "evaluations": (6,)})
+    panels = reproduction.panels[:1]
+    chosen = reproduction.model_copy(update={"study": small, "panels": panels})
+    reproduce(chosen, quick=True, output=tmp_path / "figures" / "bkb-fig1-quick")
+    collected = collect(tmp_path / "figures", tmp_path / "docs")
+    assert [path.name for path in collected] == ["bkb-fig1-quick.parquet"]
+    text = write_page(tmp_path / "docs").read_text(encoding="utf-8")
+    assert "Variance starvation" in text
+    assert (tmp_path / "docs" / "results" / "bkb-fig1.png").stat().st_size > 10_000
+    committed = Path(__file__).parents[1] / "docs"
+    shutil.copytree(committed / "results", tmp_path / "again" / "results")
+    assert write_page(tmp_path / "again").read_text(encoding="utf-8") == (committed / "results.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("workers", [1, 2, 5])

@@ -7,6 +7,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
 from torchbandits.experiments.curves import measures
 from torchbandits.experiments.plots import draw_band, tidy
@@ -51,15 +52,20 @@ def heading(reproduction: ReproductionConfig, summary: Summary) -> str:
 
 def _places(reproduction: ReproductionConfig, summary: Summary) -> dict[str, int]:
     """A colour for each label, in the order of the configuration."""
-    swept = any(panel.over == "lengthscale" for row in reproduction.panels for panel in row)
-    labels = [_series(label) if swept else label for label in dict.fromkeys(summary.table["policy"])]
+    panels = [panel for row in reproduction.panels for panel in row]
+    labels = [
+        _shown(panel, label)
+        for label in dict.fromkeys(summary.table["policy"])
+        for panel in panels
+        if panel.policies is None or label in panel.policies
+    ]
     known = [label for label in dict.fromkeys(labels) if label not in (TRUTH, EVALUATIONS)]
     return {label: place for place, label in enumerate(known)}
 
 
-def _series(label: str) -> str:
-    """What comes before the length-scale in the label of a swept policy."""
-    return label.partition(",")[0]
+def _shown(panel: PanelConfig, label: str) -> str:
+    """A label as the legend has it: less its suffix, and of a swept policy what comes before the length-scale."""
+    return label.partition(",")[0] if panel.over == "lengthscale" else label.removesuffix(panel.suffix)
 
 
 def _draw_panel(
@@ -89,8 +95,18 @@ def _draw_panel(
         if yscale == "linear":
             axes.set_ylim(bottom=0, top=_top(panel, known.top, mine[mine["policy"].isin(labels)]))
         axes.set_xlabel("t (pulls)" if panel.over == "t" else "bandwidth σ (units of the scaled features)")
-        axes.set_ylabel(known.label, fontsize="small")
+        axes.set_ylabel(known.label.replace(" (", "\n("), fontsize="small")
+        if yscale == "log":
+            _label_decades(axes)
     tidy(axes)
+
+
+def _label_decades(axes: Axes) -> None:
+    """Plain numbers; also at 2 and 5 where there are few decades."""
+    low, high = axes.get_ylim()
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 100 * low else (1,)))
+    axes.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    axes.yaxis.set_minor_formatter(NullFormatter())
 
 
 def _curves(
@@ -98,7 +114,7 @@ def _curves(
 ) -> dict[str, pd.DataFrame]:
     """One line a label; or, over the length-scale, one a series, from the ends of its policies."""
     if panel.over != "lengthscale":
-        return {label: table[table["policy"] == label].sort_values("x") for label in labels}
+        return {_shown(panel, label): table[table["policy"] == label].sort_values("x") for label in labels}
     config = reproduction.experiments[panel.experiment]
     scales = {policy.label: policy.kernel.lengthscale for policy in config.policies}
     ends = {label: table[table["policy"] == label].sort_values("x").iloc[-1] for label in labels if scales[label]}
@@ -106,7 +122,7 @@ def _curves(
     for label, end in ends.items():
         line = end.copy()
         line["x"] = scales[label]
-        series.setdefault(_series(label), []).append(line)
+        series.setdefault(_shown(panel, label), []).append(line)
     return {name: pd.DataFrame(lines).sort_values("x") for name, lines in series.items()}
 
 

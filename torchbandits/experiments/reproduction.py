@@ -19,12 +19,13 @@ class PanelConfig(Section):
     """One panel: a measure of an experiment over t, over the length-scale (of policies labelled `NAME, …`, one line a NAME), or
     over the place on the line that a study draws.
 
-    `policies` are the labels shown, all by default. `reference` adds a horizontal line at a published number.
+    `policies` are the labels shown, all by default; `suffix` is taken off them, so that a method has one colour in all panels.
     """
 
     experiment: str
     measure: str
     policies: list[str] | None = None
+    suffix: str = ""
     title: str = ""
     over: Literal["t", "lengthscale", "x"] = "t"
     xscale: Literal["log", "linear"] = "log"

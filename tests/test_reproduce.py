@@ -155,7 +155,7 @@ def test_a_record_that_is_missing_or_damaged_is_run_again_and_the_others_are_kep
 
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
 def test_a_reproduction_that_is_killed_is_finished_with_the_same_numbers(tmp_path: Path, end: signal.Signals) -> None:
-    slow = EXPERIMENT | {"horizon": 60, "repetitions": 3, "policies": EXPERIMENT["policies"][:3]}
+    slow = EXPERIMENT | {"horizon": 60, "repetitions": 3, "policies": [EXPERIMENT["policies"][i] for i in (0, 1, 3)]}
     path = figure_file(tmp_path, experiments={"small": slow})
     whole = reproduce(load_reproduction(path), output=tmp_path / "whole")
     command = [sys.executable, "-m", "torchbandits", "reproduce", str(path), "--output", str(tmp_path / "killed"), "--quiet"]
@@ -310,7 +310,7 @@ def test_published_numbers_stand_beside_ours_with_the_ratio() -> None:
     reproduction = ReproductionConfig.model_validate(FIGURE | {"published": numbers, "claims": []})
     lines = published_table(reproduction, summary_of(BBKB=[(10.0, 2.0, 0.25), (20.0, 1234567.0, math.nan)]))
     assert lines[0] == ["a", "4.00", "2.00 (1.75 … 2.25)", "0.500", "because"]
-    assert lines[1][2:4] == ["not reached", "–"]
+    assert lines[1][2:4] == ["not reached; 1.23e+06 at 20", "–"]
     assert lines[2][1:4] == ["0", "1.23e+06", "–"]
 
 

@@ -50,6 +50,7 @@ def measures(baseline: dict[int, Values], trainers: int = 1) -> dict[str, Measur
         "simple_regret": Measure("regret of the recommended arm (reward units)", simple_regret),
         "seconds": Measure("policy time until t (seconds)", elapsed, "log"),
         "batch_size": Measure("size of the batch holding t (pulls)", batch_size, "log"),
+        "batches": Measure("batches until t", batches),
         "dictionary_size": Measure("dictionary after the batch holding t (points)", dictionary_size),
         "distinct_arms": Measure("distinct arms after the batch holding t", partial(_per_batch, "distinct_arms")),
         "training_hours": Measure(hours, partial(training_hours, trainers), "log"),
@@ -79,6 +80,11 @@ def elapsed(record: Record, t: Times) -> Values:
 def batch_size(record: Record, t: Times) -> Values:
     """Size of the batch that holds pull t."""
     return _per_batch("size", record, t)
+
+
+def batches(record: Record, t: Times) -> Values:
+    """Number of batches until pull t, its own included."""
+    return _batch_of(record, t).astype(np.float64) + 1
 
 
 def dictionary_size(record: Record, t: Times) -> Values:

@@ -80,8 +80,8 @@ def _draw_panel(
         elif label == TRUTH:
             axes.plot(curve["x"], curve["mean"], color="black", linestyle="--", linewidth=0.9, label=label)
         else:
-            values = tuple(curve[name].to_numpy() for name in ("low", "mean", "high"))
-            draw_band(axes, curve["x"].to_numpy(), (values[0], values[1], values[2]), places[label], label)
+            low, mean, high = (curve[name].to_numpy() for name in ("low", "mean", "high"))
+            draw_band(axes, curve["x"].to_numpy(), (low, mean, high), places[label], label)
     axes.set_title(panel.title or panel.experiment, fontsize="medium")
     if panel.over == "x":
         axes.set_xlabel("x")
@@ -97,8 +97,17 @@ def _draw_panel(
         axes.set_xlabel("t (pulls)" if panel.over == "t" else "bandwidth σ (units of the scaled features)")
         axes.set_ylabel(known.label.replace(" (", "\n("), fontsize="small")
         if yscale == "log":
+            _limit_to_means(axes)
             _label_decades(axes)
     tidy(axes)
+
+
+def _limit_to_means(axes: Axes) -> None:
+    """An interval may reach below 0: the axis ends below the smallest positive mean, and the interval with it."""
+    means = np.concatenate([np.asarray(line.get_ydata(), np.float64) for line in axes.lines])
+    positive = means[means > 0]
+    if positive.size:
+        axes.set_ylim(positive.min() / 1.5, max(positive.max() * 1.5, axes.get_ylim()[1]))
 
 
 def _label_decades(axes: Axes) -> None:

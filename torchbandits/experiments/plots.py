@@ -64,7 +64,10 @@ def draw(config: ExperimentConfig, records: Sequence[Record], measure: Measure) 
     for place, policy in enumerate(config.policies):
         mine = [measure.curve(record, t) for record in records if record.place == place]
         if mine:
-            low, mean, high = band(np.stack(mine))
+            curves = np.stack(mine)
+            low, mean, high = band(curves)
+            # A t-interval of positive numbers may reach below 0; a logarithmic axis ends at the smallest observation.
+            low = np.maximum(low, curves.min(axis=0)) if measure.yscale == "log" else low
             draw_band(axes, t, (low, mean, high), place, policy.label)
     axes.set_xscale("log")
     axes.set_yscale(measure.yscale)
@@ -90,14 +93,9 @@ def tidy(axes: Axes) -> None:
 
 
 def band(curves: Values) -> tuple[Values, Values, Values]:
-    """Low end of the 95 % t-interval, mean and high end over the first axis; NaN ends of a single curve.
-
-    An interval of positive numbers may reach below 0: it is cut at the smallest observation then, for logarithmic axes.
-    """
+    """Low end of the 95 % t-interval, mean and high end over the first axis; NaN ends of a single curve."""
     mean, half = mean_interval(curves)
-    low = mean - half
-    smallest = curves.min(axis=0)
-    return np.where((low <= 0) & (smallest > 0), smallest, low), mean, mean + half
+    return mean - half, mean, mean + half
 
 
 def draw_band(axes: Axes, x: NDArray[np.generic], values: tuple[Values, Values, Values], place: int, label: str) -> None:

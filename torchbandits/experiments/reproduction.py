@@ -49,7 +49,7 @@ class ClaimConfig(Section):
     """A published claim and its test on the means of the repetitions.
 
     One of: `policy` is `below` each of these times `factor` (in the experiment `than` where it is another one); its measure
-    `grows` like t to a power within these two, over the second half of the run on a logarithmic scale; it `levels` off,
+    `grows` like t to a power within these two, from √T to T/2 (the horizon cuts the last batch); it `levels` off,
     at the end at most that many times what it was at half of the run; it is `at_least` or `at_most` a number. Without `at`, at
     the end.
     """

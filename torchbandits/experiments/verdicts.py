@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from torchbandits.experiments.reproduction import ClaimConfig, PublishedConfig, ReproductionConfig
+from torchbandits.experiments.reproduction import ClaimConfig, ReproductionConfig
 from torchbandits.experiments.summaries import Summary
 
 HELD, NOT_HELD, UNKNOWN = "held", "not held", "not run"
@@ -29,7 +29,11 @@ def published_table(reproduction: ReproductionConfig, summary: Summary) -> list[
     for number in reproduction.published:
         ours = summary.at(number.experiment, number.policy, number.measure, number.at)
         ratio = "–" if ours is None or number.value == 0 else _digits(ours["mean"] / number.value)
-        lines.append([number.what, _digits(number.value), _ours(number, ours), ratio, number.why])
+        if ours is None and (end := summary.at(number.experiment, number.policy, number.measure, None)) is not None:
+            cell = f"not reached; {_value(end)} at {end['x']:,.0f}"
+        else:
+            cell = UNKNOWN if ours is None else _value(ours)
+        lines.append([number.what, _digits(number.value), cell, ratio, number.why])
     return lines
 
 
@@ -78,19 +82,17 @@ def _below(claim: ClaimConfig, own: pd.Series, summary: Summary) -> Verdict:
 
 def _growth(claim: ClaimConfig, curve: pd.DataFrame) -> Verdict:
     assert claim.grows is not None
-    late = curve[(curve["x"] >= math.sqrt(curve["x"].iloc[-1])) & (curve["mean"] > 0)]
+    end = curve["x"].iloc[-1]
+    late = curve[(curve["x"] >= math.sqrt(end)) & (curve["x"] <= end / 2) & (curve["mean"] > 0)]
     power = float(np.polyfit(np.log(late["x"]), np.log(late["mean"]), 1)[0]) if len(late) > 2 else math.nan
     low, high = claim.grows
-    evidence = f"{claim.policy}: from t = {late['x'].min():,.0f} on like t to the {power:.2f}, {low:g} to {high:g} is claimed"
+    span = f"from t = {late['x'].min():,.0f} to {late['x'].max():,.0f}"
+    evidence = f"{claim.policy}: {span} like t to the {power:.2f}, {low:g} to {high:g} is claimed"
     return Verdict(claim.says, _held(low <= power <= high), evidence)
 
 
 def _held(good: bool) -> str:
     return HELD if good else NOT_HELD
-
-
-def _ours(number: PublishedConfig, ours: pd.Series | None) -> str:
-    return _value(ours) if ours is not None else "not reached" if number.at is not None else UNKNOWN
 
 
 def _value(line: pd.Series) -> str:

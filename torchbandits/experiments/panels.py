@@ -104,10 +104,9 @@ def _draw_panel(
 
 def _limit_to_means(axes: Axes) -> None:
     """An interval may reach below 0: the axis ends below the smallest positive mean, and the interval with it."""
-    means = np.concatenate([np.asarray(line.get_ydata(), np.float64) for line in axes.lines])
-    positive = means[means > 0]
-    if positive.size:
-        axes.set_ylim(positive.min() / 1.5, max(positive.max() * 1.5, axes.get_ylim()[1]))
+    means = [value for line in axes.lines for value in np.asarray(line.get_ydata(), np.float64).tolist() if value > 0]
+    if means:
+        axes.set_ylim(min(means) / 1.5, max(max(means) * 1.5, axes.get_ylim()[1]))
 
 
 def _label_decades(axes: Axes) -> None:

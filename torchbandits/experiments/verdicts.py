@@ -53,7 +53,7 @@ def _judge(claim: ClaimConfig, summary: Summary) -> Verdict:
     if claim.levels is not None:
         curve = summary.curve(claim.experiment, claim.policy, claim.measure)
         half = curve[curve["x"] <= own["x"] / 2].iloc[-1]
-        ratio = own["mean"] / half["mean"]
+        ratio = float(own["mean"] / half["mean"])
         evidence = f"{_digits(half['mean'])} at t = {half['x']:,.0f}, {_digits(own['mean'])} at {own['x']:,.0f}"
         return Verdict(claim.says, _held(ratio <= claim.levels), f"{evidence}: {_digits(ratio)} times")
     bound, word = (claim.at_least, "at least") if claim.at_least is not None else (claim.at_most, "at most")

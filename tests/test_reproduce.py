@@ -25,7 +25,7 @@ from torchbandits.experiments.curves import makespan, training_hours
 from torchbandits.experiments.jobs import Environments, jobs, stack
 from torchbandits.experiments.panels import draw_reproduction
 from torchbandits.experiments.records import Record, load_records
-from torchbandits.experiments.reproduce import reproduce
+from torchbandits.experiments.reproducing import reproduce
 from torchbandits.experiments.reproduction import ReproductionConfig, catalogue, find_reproduction, load_reproduction
 from torchbandits.experiments.results_folder import collect, write_page
 from torchbandits.experiments.results_page import Entry, page

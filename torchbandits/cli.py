@@ -22,7 +22,7 @@ from torchbandits.environments.datasets import DATASETS
 from torchbandits.errors import TorchBanditsError, nearest, require
 from torchbandits.experiments.config import ExperimentConfig, load_config, parse_config
 from torchbandits.experiments.records import load_records
-from torchbandits.experiments.reproduce import reproduce as run_reproduction
+from torchbandits.experiments.reproducing import reproduce as run_reproduction
 from torchbandits.experiments.reproduction import catalogue, find_reproduction
 from torchbandits.experiments.runner import Result, run_experiment, write_results
 from torchbandits.experiments.tables import to_rich

@@ -46,7 +46,10 @@ def heading(reproduction: ReproductionConfig, summary: Summary) -> str:
     form = "reduced form, " if summary.facts["quick"] else ""
     if reproduction.study is not None:
         return f"{reproduction.title}\n{form}mean and three standard deviations of one repetition"
-    counted = " and ".join(map(str, sorted(set(summary.table["repetitions"]))))
+    counts = sorted(set(summary.table["repetitions"]))
+    if counts == [1]:
+        return f"{reproduction.title}\n{form}one repetition"
+    counted = " and ".join(map(str, counts))
     return f"{reproduction.title}\n{form}mean of {counted} repetitions, 95 % interval shaded"
 
 

@@ -57,7 +57,7 @@ def study(config: StarvationConfig, repetitions: int) -> pd.DataFrame:
                 parts.append(_lines(experiment, "f", grid, f, f, f))
                 parts.append(_lines(experiment, "evaluations", x[:count], y[:count], y[:count], y[:count]))
     for (experiment, policy, measure), values in facts.items():
-        low, mean_value, high = (float(end) for end in band(np.array(values)))
+        low, mean_value, high = (float(end[0]) for end in band(np.array(values)[:, None]))
         line = [experiment, policy, measure, 0.0, mean_value, low, high, repetitions]
         parts.append(pd.DataFrame([line], columns=list(COLUMNS)))
     return pd.concat(parts, ignore_index=True)

@@ -1,4 +1,4 @@
-"""The command line: `torchbandits run CONFIG`, `torchbandits plot FOLDER`, `torchbandits policies`, `torchbandits data ...`.
+"""The command line: `torchbandits run CONFIG`, `reproduce FIGURE`, `plot FOLDER`, `policies`, `data ...`.
 
 Every expected error is one line on standard error and exit code 2.
 """
@@ -16,13 +16,17 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from torchbandits.environments import datasets
+from torchbandits.environments import ARCHIVES, Archive, datasets
+from torchbandits.environments.archives import find_archive, read_archive
 from torchbandits.environments.datasets import DATASETS
 from torchbandits.errors import TorchBanditsError, nearest, require
 from torchbandits.experiments.config import ExperimentConfig, load_config, parse_config
 from torchbandits.experiments.records import load_records
+from torchbandits.experiments.reproducing import reproduce as run_reproduction
+from torchbandits.experiments.reproduction import catalogue, find_reproduction
 from torchbandits.experiments.runner import Result, run_experiment, write_results
 from torchbandits.experiments.tables import to_rich
+from torchbandits.experiments.verdicts import published_table, verdicts
 from torchbandits.policies import CATALOGUE, markdown_table
 
 # Plain tracebacks for bugs: expected errors never get that far.
@@ -63,6 +67,35 @@ def run(
         result = run_experiment(experiment, console=Console(stderr=True, quiet=quiet))
         if not quiet:
             _show(experiment, result)
+
+
+@app.command()
+def reproduce(
+    name: Annotated[str | None, typer.Argument(help="Of a figure, as --list gives it, or a file that ends in .yaml.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="The reduced form: fewer pulls and repetitions.")] = False,
+    names: Annotated[bool, typer.Option("--list", help="List the figures.")] = False,
+    output: Annotated[Path | None, typer.Option(help="Folder of the results, results/figures/NAME by default.")] = None,
+    again: Annotated[bool, typer.Option("--again", help="Run also what an earlier start has run.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
+) -> None:
+    """Reproduce a figure or a table of a paper; started again after an interruption, it runs what is missing."""
+    with one_line_errors():
+        if names or name is None:
+            found = [find_reproduction(known) for known in catalogue()]
+            _print_table({"name": 0, "what": 5, "source": 5}, [(f.name, f.title, f.source) for f in found])
+            return
+        chosen = find_reproduction(name)
+        done = run_reproduction(chosen, quick=quick, output=output, console=Console(stderr=True, quiet=quiet), again=again)
+        if not quiet:
+            judged = [(v.claim, v.verdict, v.evidence) for v in verdicts(chosen, done.summary)]
+            headers = {"": 5, "published": 0, "ours (95 % interval)": 4, "ratio": 0, "why they differ": 6}
+            numbers = [tuple(line) for line in published_table(chosen, done.summary)]
+            _print_table(headers, numbers) if numbers else None
+            _print_table(
+                {"claim": 6, "verdict": 0, "evidence": 8},
+                judged,
+            )
+        typer.echo(f"Summary, figure, numbers: {', '.join(map(str, done.files))}")
 
 
 @app.command()
@@ -118,13 +151,20 @@ def list_data() -> None:
         with one_line_errors():
             here = "yes" if datasets.find(data) else "no"
         table.add_row(data.name, str(data.rows), str(len(data.features)), here, data.summary)
+    for archive in ARCHIVES.values():
+        here = "yes" if find_archive(archive) else "no"
+        table.add_row(archive.name, str(archive.rows), str(archive.features), here, archive.summary)
     Console().print(table)
 
 
 @data_app.command()
 def fetch(name: Annotated[str, typer.Argument(help="Of a data set, as `data list` gives it.")]) -> None:
-    """Make sure that a data set is here: fetch, verify and cache it where it is not."""
+    """Make sure that a data set is here: fetch, verify and cache it where it is not. Archives are only verified."""
     with one_line_errors():
+        if name in ARCHIVES:
+            read_archive(ARCHIVES[name])
+            typer.echo(str(find_archive(ARCHIVES[name])))
+            return
         data = datasets.dataset(name)
         path = datasets.locate(data)
         datasets.parse_csv(path, data)
@@ -135,6 +175,9 @@ def fetch(name: Annotated[str, typer.Argument(help="Of a data set, as `data list
 def describe(name: Annotated[str, typer.Argument(help="Of a data set, as `data list` gives it.")]) -> None:
     """Say what a data set holds, where it comes from and under which licence."""
     with one_line_errors():
+        if name in ARCHIVES:
+            _echo_facts(_archive_facts(ARCHIVES[name]))
+            return
         data = datasets.dataset(name)
         path = datasets.find(data)
         facts = {
@@ -149,8 +192,26 @@ def describe(name: Annotated[str, typer.Argument(help="Of a data set, as `data l
             "sha256": data.sha256,
             "file": str(path) if path else f"not here: set {datasets.DATA_VARIABLE}, or torchbandits data fetch {name}",
         }
-        for key, value in facts.items():
-            typer.echo(f"{key}: {value}")
+        _echo_facts(facts)
+
+
+def _archive_facts(archive: Archive) -> dict[str, str]:
+    path = find_archive(archive)
+    return {
+        "name": archive.name,
+        "what": archive.summary,
+        "arms": f"{archive.rows} x {archive.features}",
+        "differs from the papers": archive.differs,
+        "source": archive.source,
+        "licence": archive.licence,
+        "sha256": archive.sha256,
+        "file": str(path) if path else f"not here: put {archive.filename} into a folder and set {datasets.DATA_VARIABLE}",
+    }
+
+
+def _echo_facts(facts: dict[str, str]) -> None:
+    for key, value in facts.items():
+        typer.echo(f"{key}: {value}")
 
 
 def _print_table(columns: dict[str, int], lines: Iterable[tuple[str, ...]]) -> None:

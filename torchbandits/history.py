@@ -152,14 +152,21 @@ class History:
         width, information_gain (nats), certificate, recommended, simple_regret (reward units), seconds and cost."""
         return self._batches.views()
 
-    def row(self, row: int = 0) -> History:
-        """The history of one row alone, as row 0 of a new one; it shares nothing with this."""
+    def row(self, row: int = 0, *, seconds_share: float = 1.0) -> History:
+        """The history of one row alone, as row 0 of a new one; it shares nothing with this.
+
+        Args:
+            row: Of the batch.
+            seconds_share: Multiplies the seconds, which the rows have in common: 1 over their number shares them out.
+        """
         self._check_row(row)
         single = History(1, self.metadata)
         for name in ("_pulls", "_batches"):
             views = getattr(self, name).views()
             chosen = views["row"] == row
             columns = {key: values[chosen] for key, values in views.items()} | {"row": 0}
+            if "seconds" in columns:
+                columns["seconds"] = columns["seconds"] * seconds_share
             getattr(single, name).append(int(chosen.sum()), columns)
         single._t[0], single._batch[0] = self._t[row], self._batch[row]
         return single

@@ -28,6 +28,7 @@ def run(
     generator: torch.Generator | Sequence[torch.Generator] | None = None,
     callbacks: Iterable[Callable[[Bandit, Selection, Tensor, Report], bool | None]] = (),
     budget: float | Tensor | None = None,
+    observed: tuple[Tensor, Tensor, Tensor] | None = None,
 ) -> History:
     """Play a policy in an environment for a number of pulls, on ask and tell.
 
@@ -38,6 +39,8 @@ def run(
         generator: As for `Bandit`. The noise of each row is drawn from a generator seeded by that row's.
         budget: What the pulls of a batch row may cost in all, one number or `batch_shape` of them. Arms that a row can not
             pay for are off, picks of a batch that exceed the rest are forgotten, and the run ends when no row can pay for any.
+        observed: History that the bandit is given before its first ask: what `Bandit.observe` takes. It counts neither as
+            rounds nor in the record.
         callbacks: Called after each tell with the bandit, the selection, the rewards and the report; a True ends the run.
 
     Returns:
@@ -46,6 +49,9 @@ def run(
     require(isinstance(num_rounds, int) and num_rounds >= 1, f"num_rounds must be an integer ≥ 1, got {num_rounds}.")
     callbacks = tuple(callbacks)
     bandit = Bandit(policy, environment.arms, generator=generator, costs=environment.costs)
+    if observed is not None:
+        bandit.observe(*observed)
+    before = bandit.pulls.long()
     purse = None if budget is None else _Purse(budget, environment, bandit)
     seeds = [int(torch.randint(2**62, (), generator=g)) for g in bandit.generators]
     noise = [torch.Generator().manual_seed(seed) for seed in seeds]
@@ -55,7 +61,7 @@ def run(
         began = time.perf_counter()
         limit = None
         if purse is not None or policy.most_picks is None or policy.most_picks > least:
-            limit = num_rounds - bandit.pulls.long()
+            limit = num_rounds + before - bandit.pulls.long()
             limit = limit if purse is None else torch.where(purse.can_pay, limit, 0)
             least = int(limit.min())
             if not bool((limit > 0).any()):

@@ -1,17 +1,23 @@
 """What can be pulled. Each environment knows its optimum and can tell regret.
 
 `Table` for arms with known expected rewards, `Function` for a callable, `rkhs` for random functions of known norm,
-`synthetic` for BoTorch's test functions, `sin_cos` and `rosenbrock` for those of CUB's figures, `abalone` and `cadata` for
-real data.
+`synthetic` and `global_optimization` for BoTorch's test functions, `sin_cos` and `rosenbrock` for those of CUB's figures,
+`abalone` and `cadata` for real data, `Recorded` for arms that were evaluated a few times, `nas_bench_101`, `nas_bench_201`,
+`fcnet` and `logistic_regression` for networks that were trained.
 """
 
 from collections.abc import Callable
 
+from torchbandits.environments.architectures import nas_bench_101, nas_bench_201
+from torchbandits.environments.archives import ARCHIVES, Archive
 from torchbandits.environments.base import Environment
 from torchbandits.environments.datasets import DATASETS, DataSet, abalone, cadata
 from torchbandits.environments.formulas import rosenbrock, sin_cos
 from torchbandits.environments.functions import Function, KernelExpansion, rkhs
-from torchbandits.environments.synthetic import synthetic
+from torchbandits.environments.logistic import logistic_regression
+from torchbandits.environments.networks import fcnet
+from torchbandits.environments.recorded import Recorded
+from torchbandits.environments.synthetic import global_optimization, synthetic
 from torchbandits.environments.tables import Table
 
 registry: dict[str, Callable[..., Environment]] = {
@@ -21,18 +27,31 @@ registry: dict[str, Callable[..., Environment]] = {
     "rosenbrock": rosenbrock,
     "abalone": abalone,
     "cadata": cadata,
+    "global_optimization": global_optimization,
+    "nas_bench_101": nas_bench_101,
+    "nas_bench_201": nas_bench_201,
+    "fcnet": fcnet,
+    "logistic_regression": logistic_regression,
 }
 """Factories by the name a configuration gives them; a `generator` argument is the draw of the environment itself."""
 
 __all__ = [
+    "ARCHIVES",
     "DATASETS",
+    "Archive",
     "DataSet",
     "Environment",
     "Function",
     "KernelExpansion",
+    "Recorded",
     "Table",
     "abalone",
     "cadata",
+    "fcnet",
+    "global_optimization",
+    "logistic_regression",
+    "nas_bench_101",
+    "nas_bench_201",
     "registry",
     "rkhs",
     "rosenbrock",

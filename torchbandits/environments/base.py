@@ -17,12 +17,14 @@ class Environment(ABC):
         arms: `A x d`, or `batch_shape x A x d` where the rows of a batch face different arms.
         noise_std: Standard deviation (or sub-Gaussian constant) of the noise, reward units.
         costs: `A` or `batch_shape x A`, what a pull of each arm costs, > 0; None where nobody says.
+        neighbors: `A x k` integers, arms next to each arm (−1 where padded), for policies that mutate; None where nobody says.
     """
 
     name: str
     arms: Tensor
     noise_std: float
     costs: Tensor | None = None
+    neighbors: Tensor | None = None
 
     @property
     @abstractmethod

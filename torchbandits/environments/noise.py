@@ -39,6 +39,15 @@ def noisy_rewards(environment: Environment, index: Tensor, generators: Sequence[
     Returns:
         `batch_shape x q` rewards; NaN where the index is −1.
     """
+    draws = row_draws(environment, index, generators, noise)
+    scale, shift = (1.0, 0.0) if noise == "gaussian" else (2.0, 1.0)
+    expected = environment.expected(index)
+    return expected + ((draws * scale - shift) * environment.noise_std).to(expected)
+
+
+def row_draws(environment: Environment, index: Tensor, generators: Sequence[torch.Generator], noise: str) -> Tensor:
+    """One number a pick, shaped like `index`, float64 on the CPU: standard normal for `"gaussian"`, in [0, 1) for
+    `"uniform"`; 0 where the index is −1. Rows as in `noisy_rewards`."""
     check_index(environment, index)
     # The grouping of draws into rows is the batch shape, so a 1-d index is one row.
     mask = (index >= 0).reshape(-1, index.shape[-1]).cpu()
@@ -48,14 +57,11 @@ def noisy_rewards(environment: Environment, index: Tensor, generators: Sequence[
         )
     counts = mask.sum(dim=-1).tolist()
     draws = torch.cat([_draw(noise, count, generator) for count, generator in zip(counts, generators, strict=True)])
-    scale, shift = (1.0, 0.0) if noise == "gaussian" else (2.0, 1.0)
-    draws = (draws * scale - shift) * environment.noise_std
     values = draws
     if len(draws) < mask.numel():
         values = torch.zeros(mask.shape, dtype=torch.float64)
         values[mask] = draws
-    expected = environment.expected(index)
-    return expected + values.reshape(index.shape).to(expected)
+    return values.reshape(index.shape)
 
 
 def check_index(environment: Environment, index: Tensor) -> None:

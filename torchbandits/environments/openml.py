@@ -30,7 +30,9 @@ def fetch_abalone(cache: Path) -> Columns:
     """Abalone from OpenML (data set 183), sexes coded M = 1, F = 2, I = 3."""
     try:
         with _no_retry_warnings():
-            frame = _sklearn().fetch_openml("abalone", version=1, as_frame=True, data_home=str(cache), n_retries=1).frame
+            frame = (
+                sklearn_datasets().fetch_openml("abalone", version=1, as_frame=True, data_home=str(cache), n_retries=1).frame
+            )
         sexes = frame.iloc[:, 0].astype(str).map({"M": 1.0, "F": 2.0, "I": 3.0}).to_numpy(np.float64)
         numbers = frame.iloc[:, 1:].astype(np.float64).to_numpy()
     except (OSError, ValueError, TypeError) as error:
@@ -45,7 +47,7 @@ def fetch_cadata(cache: Path) -> Columns:
     """California housing; the totals per district are recovered from scikit-learn's averages per household."""
     try:
         with _no_retry_warnings():
-            bunch = _sklearn().fetch_california_housing(data_home=str(cache), n_retries=1)
+            bunch = sklearn_datasets().fetch_california_housing(data_home=str(cache), n_retries=1)
     except (OSError, ValueError) as error:
         raise DataError(f"California housing: {error}") from error
     by_name = dict(zip(bunch.feature_names, np.asarray(bunch.data, np.float64).T, strict=True))
@@ -66,7 +68,12 @@ def fetch_cadata(cache: Path) -> Columns:
 FETCHERS: dict[str, Callable[[Path], Columns]] = {"abalone": fetch_abalone, "cadata": fetch_cadata}
 
 
-def _sklearn() -> ModuleType:
+def sklearn_datasets() -> ModuleType:
+    """`sklearn.datasets`.
+
+    Raises:
+        DataError: If scikit-learn is not installed.
+    """
     # By name and on demand: an extra that takes as long to import as all the rest, for one call in a lifetime.
     try:
         return importlib.import_module("sklearn.datasets")

@@ -88,6 +88,27 @@ def synthetic(
     return Function(function, arms, noise_std, name=name, noise=noise)
 
 
+def global_optimization(name: str = "branin", *, num_arms: int = 900, noise_std: float = 0.1) -> Function:
+    """A two-dimensional test function as in π-GP-UCB's figure 2: values scaled to [−1, 1] on a square grid of the unit square,
+    noise uniform on [−0.1, 0.1], and a norm bound of 1.
+
+    Args:
+        name: Of a function of `synthetic` in two dimensions, such as `"branin"`.
+        num_arms: Most arms; the grid is square.
+        noise_std: L of noise uniform on [−L, L], scaled reward units.
+
+    Raises:
+        ArgumentError: If the function is unknown or an option out of its range.
+
+    Source: Janz et al. 2020, figure 2, which takes 1 for the norm; it is not the norm of these functions.
+    """
+    dim = 2 if name in ANY_DIM else None
+    function = synthetic(name, dim=dim, num_arms=num_arms, design="grid", noise_std=noise_std)
+    require(function.arms.shape[-1] == 2, f"{name} has {function.arms.shape[-1]} features, not 2: see synthetic.")
+    function.norm_bound = 1.0
+    return function
+
+
 def _problem(name: str, dim: int | None) -> BaseTestProblem:
     known = [*FIXED_DIM, *ANY_DIM]
     if name in FIXED_DIM:

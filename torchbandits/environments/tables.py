@@ -10,7 +10,7 @@ from torch import Tensor
 
 from torchbandits.environments.base import Environment
 from torchbandits.environments.noise import check_noise, noisy_rewards
-from torchbandits.errors import ArgumentError, NonFiniteError, ShapeError
+from torchbandits.errors import ArgumentError, ArmIndexError, NonFiniteError, ShapeError
 
 
 class Table(Environment):
@@ -22,8 +22,9 @@ class Table(Environment):
         noise_std: Standard deviation of Gaussian noise, or L of noise uniform on [−L, L]; reward units, 0 for none.
         name: Shown in tables and figures.
         noise: `"gaussian"` or `"uniform"`.
-        norm_bound: RKHS norm of the reward function where it is known.
+        norm_bound: RKHS norm of the reward function where it is known; one number, or one a batch row.
         costs: `A` or `batch_shape x A`, what a pull of each arm costs (seconds, money), > 0; None where nobody says.
+        neighbors: `A x k` integers, arms next to each arm, padded with −1; None where nobody says.
 
     Raises:
         ShapeError: If there are no arms or features, or shapes, dtypes or devices do not agree.
@@ -39,8 +40,9 @@ class Table(Environment):
         *,
         name: str = "table",
         noise: str = "gaussian",
-        norm_bound: float | None = None,
+        norm_bound: float | Tensor | None = None,
         costs: Tensor | None = None,
+        neighbors: Tensor | None = None,
     ) -> None:
         check_noise(noise_std, noise)
         check_arms(arms)
@@ -51,6 +53,7 @@ class Table(Environment):
         self.noise = noise
         self.norm_bound = norm_bound
         self.costs = None if costs is None else check_costs(costs, arms)
+        self.neighbors = None if neighbors is None else check_neighbors(neighbors, arms)
         self._rewards = rewards
 
     @property
@@ -66,7 +69,10 @@ class Table(Environment):
         """The same table on another device or in another dtype (arguments of `Tensor.to`)."""
         arms, rewards = self.arms.to(*args, **kwargs), self._rewards.to(*args, **kwargs)
         costs = None if self.costs is None else self.costs.to(*args, **kwargs)
-        return Table(arms, rewards, self.noise_std, name=self.name, noise=self.noise, norm_bound=self.norm_bound, costs=costs)
+        neighbors = None if self.neighbors is None else self.neighbors.to(arms.device)
+        moved = Table(arms, rewards, self.noise_std, name=self.name, noise=self.noise, norm_bound=self.norm_bound, costs=costs)
+        moved.neighbors = neighbors
+        return moved
 
     def __repr__(self) -> str:
         """Name and sizes."""
@@ -100,6 +106,17 @@ def check_costs(costs: Tensor, arms: Tensor) -> Tensor:
     if not bool((costs > 0).all()):
         raise ArgumentError(f"costs must be > 0, got {costs.min().item()}.")
     return costs.double()
+
+
+def check_neighbors(neighbors: Tensor, arms: Tensor) -> Tensor:
+    """Refuse neighbours that are not integers `A x k`, each an arm or −1."""
+    whole = isinstance(neighbors, Tensor) and neighbors.dtype in (torch.int64, torch.int32) and neighbors.ndim == 2
+    if not whole or len(neighbors) != arms.shape[-2]:
+        raise ShapeError(f"neighbors must be integers {arms.shape[-2]} x k, got {_kind(neighbors)}.")
+    outside = (neighbors < -1) | (neighbors >= arms.shape[-2])
+    if bool(outside.any()):
+        raise ArmIndexError(f"neighbors must be arms 0 … {arms.shape[-2] - 1} or −1, got {int(neighbors[outside][0])}.")
+    return neighbors
 
 
 def _check_finite(name: str, values: Tensor) -> None:

@@ -6,10 +6,11 @@ import hashlib
 import json
 import os
 import re
+import typing
 from abc import ABC
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import yaml
 from pydantic import (
@@ -17,13 +18,14 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    NonNegativeInt,
     PositiveFloat,
     PositiveInt,
     ValidationError,
     model_validator,
 )
 
-from torchbandits.errors import ConfigError, nearest
+from torchbandits.errors import ConfigError, nearest, require
 
 
 def _check_smoothness(nu: float) -> float:
@@ -36,18 +38,23 @@ Smoothness = Annotated[float, AfterValidator(_check_smoothness)]
 Lengthscale = PositiveFloat | Annotated[list[PositiveFloat], Field(min_length=1)]
 
 
-class _Section(BaseModel, ABC):
+class Section(BaseModel, ABC):
+    """A part of a configuration: unknown keys and infinities are errors."""
+
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
-class EnvironmentConfig(_Section):
+Part = TypeVar("Part", bound=Section)
+
+
+class EnvironmentConfig(Section):
     """An environment of `torchbandits.environments.registry` and its keyword arguments."""
 
     name: str
     options: dict[str, Any] = {}
 
 
-class KernelConfig(_Section):
+class KernelConfig(Section):
     """A GPyTorch kernel: `rbf`, exp(−‖x − x'‖² / 2ℓ²), or `matern` of smoothness `nu`.
 
     `lengthscale` is in units of the (scaled) features, one number or one per feature; `outputscale`, reward units
@@ -66,7 +73,7 @@ class KernelConfig(_Section):
         return self
 
 
-class KernelOverride(_Section):
+class KernelOverride(Section):
     """What a policy's kernel has different from the experiment's."""
 
     name: Literal["rbf", "matern"] | None = None
@@ -75,11 +82,12 @@ class KernelOverride(_Section):
     outputscale: PositiveFloat | None = None
 
 
-class PolicyConfig(_Section):
+class PolicyConfig(Section):
     """A policy of `torchbandits.policies.registry`, its keyword arguments and its name in tables and figures.
 
-    Two strings stand for numbers that are known later: `1/horizon`, and `environment` for the environment's attribute
-    of the option's name (`norm_bound`, `noise_std`).
+    Strings stand for what is known later: `horizon` and `1/horizon`, and `environment` for the environment's attribute of
+    the option's name (`norm_bound`, `noise_std`, `neighbors`). `width` is a constant, or `{scaled: c}` for c times the
+    policy's own.
     """
 
     name: str
@@ -100,11 +108,26 @@ class PolicyConfig(_Section):
         return re.sub(r"[^a-z0-9_]+", "-", self.label.lower()).strip("-") or "policy"
 
 
-class ExperimentConfig(_Section):
+class QuickConfig(Section):
+    """What the reduced form of an experiment has different: fewer pulls, repetitions and policies, a smaller environment.
+
+    `policies` are the labels that are kept, all by default; `environment` changes options of the environment.
+    """
+
+    horizon: PositiveInt | None = None
+    repetitions: PositiveInt | None = None
+    policies: Annotated[list[str], Field(min_length=1)] | None = None
+    environment: dict[str, Any] = {}
+    history: NonNegativeInt | None = None
+
+
+class ExperimentConfig(Section):
     """One experiment: every policy on one environment, `repetitions` times.
 
     Repetition r gives every policy a generator seeded with `seed + r`, and draws a random environment from r too, so
-    that policies are compared in pairs.
+    that policies are compared in pairs. `history` uniform pulls, the same for all policies of a repetition, are observed
+    before the first ask and are not in the records. With `together` the repetitions of a policy, and policies in a row that
+    differ in the length-scale only, are batch rows of one run: the same picks, and each row's seconds are its share.
     """
 
     name: str = "experiment"
@@ -114,8 +137,11 @@ class ExperimentConfig(_Section):
     horizon: PositiveInt
     repetitions: PositiveInt = 1
     seed: Annotated[int, Field(ge=0)] = 0
+    history: NonNegativeInt = 0
+    together: bool = False
     threads: PositiveInt | None = None
     output: str = ""
+    quick: QuickConfig | None = None
 
     @model_validator(mode="after")
     def _check_labels(self) -> ExperimentConfig:
@@ -123,7 +149,27 @@ class ExperimentConfig(_Section):
         twice = sorted({slug for slug in slugs if slugs.count(slug) > 1})
         if twice:
             raise ValueError(f"two policies are labelled {twice[0]!r}: give each its own label")
+        labels = [policy.label for policy in self.policies]
+        unknown = [label for label in (self.quick.policies if self.quick else None) or [] if label not in labels]
+        if unknown:
+            raise ValueError(f"quick.policies: no policy is labelled {unknown[0]!r}.{nearest(unknown[0], labels)}")
         return self
+
+    def quickened(self) -> ExperimentConfig:
+        """The reduced form that `quick` describes.
+
+        Raises:
+            ConfigError: If it describes none.
+        """
+        require(self.quick is not None, f"{self.name} has no reduced form: it needs a section quick.", ConfigError)
+        assert self.quick is not None
+        changes = self.quick.model_dump(include={"horizon", "repetitions", "history"}, exclude_none=True)
+        values = self.model_dump(exclude_unset=True, exclude={"quick"}) | changes
+        if self.quick.policies is not None:
+            kept = [policy for policy in self.policies if policy.label in self.quick.policies]
+            values["policies"] = [policy.model_dump(exclude_unset=True) for policy in kept]
+        values["environment"] = {"name": self.environment.name, "options": self.environment.options | self.quick.environment}
+        return parse_config(values, f"the reduced form of {self.name}")
 
     @property
     def folder(self) -> Path:
@@ -133,7 +179,7 @@ class ExperimentConfig(_Section):
     @property
     def fingerprint(self) -> str:
         """Short hash of everything that decides the numbers in the records, but the number of repetitions."""
-        deciding = self.model_dump(mode="json", exclude={"name", "output", "repetitions"})
+        deciding = self.model_dump(mode="json", exclude={"name", "output", "repetitions", "quick"})
         return hashlib.sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest()[:16]
 
     def dump(self) -> str:
@@ -164,6 +210,15 @@ def load_config(path: str | os.PathLike[str]) -> ExperimentConfig:
         ConfigError: If it can't be read, is not YAML, or does not say what it must; every fault is named.
     """
     source = Path(path)
+    return parse_config({"name": source.stem, **read_yaml(source)}, str(source))
+
+
+def read_yaml(source: Path) -> dict[str, Any]:
+    """The mapping that a YAML file holds.
+
+    Raises:
+        ConfigError: If it can't be read, is not YAML, or holds something else.
+    """
     try:
         values = yaml.load(source.read_text(encoding="utf-8"), Loader=_Loader)
     except (OSError, UnicodeDecodeError) as error:
@@ -172,7 +227,7 @@ def load_config(path: str | os.PathLike[str]) -> ExperimentConfig:
         raise ConfigError(f"{source}: not YAML: {' '.join(str(error).split())}") from error
     if not isinstance(values, dict):
         raise ConfigError(f"{source}: expected a mapping of keys to values, got {type(values).__name__}.")
-    return parse_config({"name": source.stem, **values}, str(source))
+    return values
 
 
 def parse_config(values: dict[str, Any], source: str) -> ExperimentConfig:
@@ -181,18 +236,23 @@ def parse_config(values: dict[str, Any], source: str) -> ExperimentConfig:
     Raises:
         ConfigError: If they do not say what they must; every fault is named.
     """
+    return parse_section(ExperimentConfig, values, source)
+
+
+def parse_section(section: type[Part], values: dict[str, Any], source: str) -> Part:
+    """Check the values of any section, as `parse_config` does."""
     try:
-        return ExperimentConfig.model_validate(values)
+        return section.model_validate(values)
     except ValidationError as error:
-        raise ConfigError(f"{source}: {'; '.join(_faults(error))}.") from error
+        raise ConfigError(f"{source}: {'; '.join(_faults(section, error))}.") from error
 
 
-def _faults(error: ValidationError) -> Iterator[str]:
+def _faults(section: type[BaseModel], error: ValidationError) -> Iterator[str]:
     for fault in error.errors(include_url=False):
         place, kind, given = fault["loc"], fault["type"], fault["input"]
         path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place).lstrip(".")
         if kind == "extra_forbidden":
-            known = _known_keys(place[:-1])
+            known = _known_keys(section, place[:-1])
             hint = nearest(str(place[-1]), known) or f" Known keys: {', '.join(known)}"
             yield f"{path}: unknown key.{hint}"
         elif kind == "missing":
@@ -204,12 +264,16 @@ def _faults(error: ValidationError) -> Iterator[str]:
             yield f"{path}: {fault['msg']}, got {given!r}.{hint}".rstrip(".")
 
 
-def _known_keys(place: tuple[int | str, ...]) -> list[str]:
-    sections: dict[str, type[BaseModel]] = {
-        "": ExperimentConfig,
-        "environment": EnvironmentConfig,
-        "kernel": KernelConfig,
-        "policies": PolicyConfig,
-        "policies.kernel": KernelOverride,
-    }
-    return list(sections[".".join(part for part in place if isinstance(part, str))].model_fields)
+def _known_keys(section: type[BaseModel], place: tuple[int | str, ...]) -> list[str]:
+    """The keys of the section at a place, found through the annotations."""
+    for part in place:
+        if isinstance(part, str) and part in section.model_fields:
+            section = next(iter(_sections(section.model_fields[part].annotation)), section)
+    return list(section.model_fields)
+
+
+def _sections(annotation: Any) -> Iterator[type[Section]]:
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        yield annotation
+    for inner in typing.get_args(annotation):
+        yield from _sections(inner)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import math
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,8 +18,9 @@ from torchbandits.environments import registry as environments
 from torchbandits.errors import ConfigError, DataError, TorchBanditsError, nearest, require
 from torchbandits.experiments.config import ExperimentConfig, KernelConfig, PolicyConfig
 from torchbandits.policies import registry as policies
+from torchbandits.policies.composed import Composed
 from torchbandits.starts import uniform
-from torchbandits.widths import Constant
+from torchbandits.widths import Constant, Scaled
 
 ENVIRONMENT_SEED_OFFSET = 1_000_000_000
 """Added to the seed of a repetition for the draw of its environment, so that it shares no numbers with the run."""
@@ -45,20 +48,46 @@ def is_random(config: ExperimentConfig) -> bool:
     return "generator" in inspect.signature(factory).parameters
 
 
-def build_policy(config: ExperimentConfig, place: int, environment: Environment) -> Any:
-    """The policy at a place of the list, for an environment.
+def build_policy(config: ExperimentConfig, places: Sequence[int], environment: Environment) -> Any:
+    """The policy at a place of the list, for an environment; or one with a place for each batch row.
+
+    Args:
+        config: The experiment.
+        places: One, or one a batch row, which differ in the kernel's length-scale at most.
+        environment: Gives dtype, device and what an option `environment` stands for.
 
     Raises:
         ConfigError: If the name or an option is unknown or out of its range.
     """
-    section = config.policies[place]
+    place, section = places[0], config.policies[places[0]]
     where = f"policies[{place}]"
     factory = _named(section.name, policies, f"{where}.name")
-    given = {name: _resolve(name, value, config, environment, where) for name, value in section.options.items()}
+    scale = _width_scale(section.options.get("width"), where)
+    given = {
+        name: _resolve(name, value, config, environment, where)
+        for name, value in section.options.items()
+        if name != "width" or scale is None
+    }
     options = check_options(factory, given, f"{where}.options", reserved=("kernel",))
     takes_kernel = "kernel" in inspect.signature(factory).parameters
-    kernel = (build_kernel(policy_kernel(config.kernel, section, where), environment.arms),) if takes_kernel else ()
-    return _call(factory, kernel, options, f"{where}.options")
+    kernel: tuple[Kernel, ...] = ()
+    if takes_kernel:
+        kernels = [policy_kernel(config.kernel, config.policies[p], where) for p in places]
+        kernel = (build_kernel(kernels[:1] if len(set(places)) == 1 else kernels, environment.arms),)
+    policy = _call(factory, kernel, options, f"{where}.options")
+    if scale is None:
+        return policy
+    require(isinstance(policy, Composed), f"{where}.options.width: {section.name} has no width to be scaled.", ConfigError)
+    return replace(policy, confidence=Scaled(policy.confidence, scale))
+
+
+def _width_scale(width: Any, where: str) -> float | None:
+    """The number in `width: {scaled: number}`, which multiplies the policy's own width; None for another width."""
+    if not isinstance(width, dict):
+        return None
+    good = set(width) == {"scaled"} and isinstance(width["scaled"], int | float) and 0 < width["scaled"] < math.inf
+    require(good, f"{where}.options.width: expected a number or {{scaled: a number > 0}}, got {width!r}.", ConfigError)
+    return float(width["scaled"])
 
 
 def policy_kernel(base: KernelConfig, section: PolicyConfig, where: str) -> KernelConfig:
@@ -73,21 +102,26 @@ def policy_kernel(base: KernelConfig, section: PolicyConfig, where: str) -> Kern
         raise ConfigError(f"{where}.kernel: {error.errors()[0]['msg']}.") from error
 
 
-def build_kernel(config: KernelConfig, arms: torch.Tensor) -> Kernel:
-    """The kernel in the arms' dtype and on their device, its hyper-parameters fixed."""
-    dim = arms.shape[-1]
+def build_kernel(configs: Sequence[KernelConfig], arms: torch.Tensor) -> Kernel:
+    """The kernel in the arms' dtype and on their device, its hyper-parameters fixed; of several, which differ in the
+    length-scale only, each is a batch row."""
+    dim, config = arms.shape[-1], configs[0]
     ard = config.lengthscale if isinstance(config.lengthscale, list) else None
     if ard is not None and len(ard) != dim:
         raise ConfigError(f"kernel.lengthscale: expected one number or {dim}, one per feature, got {len(ard)}.")
-    num_dims = None if ard is None else dim
+    shapes: dict[str, Any] = {
+        "ard_num_dims": None if ard is None else dim,
+        "batch_shape": torch.Size([len(configs)] if len(configs) > 1 else []),
+    }
     kernel: Kernel
     if config.name == "rbf":
-        kernel = RBFKernel(ard_num_dims=num_dims).to(arms)
+        kernel = RBFKernel(**shapes).to(arms)
     else:
-        kernel = MaternKernel(nu=config.nu, ard_num_dims=num_dims).to(arms)
-    kernel.lengthscale = torch.as_tensor(config.lengthscale).to(arms)
+        kernel = MaternKernel(nu=config.nu, **shapes).to(arms)
+    lengthscales = torch.stack([torch.as_tensor(c.lengthscale).to(arms).reshape(1, -1) for c in configs])
+    kernel.lengthscale = lengthscales.reshape(kernel.lengthscale.shape)
     if config.outputscale is not None:
-        kernel = ScaleKernel(kernel).to(arms)
+        kernel = ScaleKernel(kernel, batch_shape=shapes["batch_shape"]).to(arms)
         kernel.outputscale = config.outputscale
     return kernel.requires_grad_(False)
 
@@ -129,8 +163,8 @@ def _convert(value: Any, annotation: Any, where: str) -> Any:
 
 
 def _resolve(name: str, value: Any, config: ExperimentConfig, environment: Environment, where: str) -> Any:
-    if value == "1/horizon":
-        return 1 / config.horizon
+    if value in ("horizon", "1/horizon"):
+        return config.horizon if value == "horizon" else 1 / config.horizon
     if value == "environment":
         known = getattr(environment, name, None)
         message = f"{where}.options.{name}: the environment {config.environment.name!r} does not know its {name}."

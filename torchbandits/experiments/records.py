@@ -28,6 +28,21 @@ def record_folder(output: Path, slug: str, seed: int) -> Path:
     return output / RECORDS / slug / str(seed)
 
 
+def find_record(config: ExperimentConfig, output: Path, place: int, seed: int) -> Record | None:
+    """The record of a policy and a seed, or None where there is none that was made with this configuration.
+
+    Raises:
+        DataError: If there is one, and it is damaged.
+    """
+    section = config.policies[place]
+    source = record_folder(output, section.slug, seed)
+    if not source.is_dir():
+        return None
+    history = History.from_parquet(source)
+    made_with = history.metadata.get("fingerprint")
+    return Record(place, section.label, seed, history) if made_with == config.fingerprint else None
+
+
 def load_records(folder: Path) -> tuple[ExperimentConfig, list[Record]]:
     """Read an experiment's records back.
 
@@ -45,14 +60,11 @@ def load_records(folder: Path) -> tuple[ExperimentConfig, list[Record]]:
     output = folder.parent if folder.name == RECORDS and not (folder / CONFIG).is_file() else folder
     require((output / CONFIG).is_file(), f"{output} is not an experiment's output: it holds no {CONFIG}.", DataError)
     config = load_config(output / CONFIG)
-    records = []
-    for place, policy in enumerate(config.policies):
-        for seed in range(config.seed, config.seed + config.repetitions):
-            source = record_folder(output, policy.slug, seed)
-            if not source.is_dir():
-                continue
-            history = History.from_parquet(source)
-            if history.metadata.get("fingerprint") == config.fingerprint:
-                records.append(Record(place, policy.label, seed, history))
+    records = [
+        record
+        for place in range(len(config.policies))
+        for seed in range(config.seed, config.seed + config.repetitions)
+        if (record := find_record(config, output, place, seed)) is not None
+    ]
     require(bool(records), f"{output / RECORDS} holds no record of {output / CONFIG}. Run the experiment.", DataError)
     return config, records

@@ -1,0 +1,379 @@
+"""Reproductions: resumed after an interruption with the same numbers, rows that pick what singles pick, honest verdicts."""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+import yaml
+from typer.testing import CliRunner
+
+from torchbandits.cli import app
+from torchbandits.errors import ConfigError, DataError
+from torchbandits.experiments.config import parse_config
+from torchbandits.experiments.curves import makespan, training_hours
+from torchbandits.experiments.jobs import Environments, jobs, stack
+from torchbandits.experiments.panels import draw_reproduction
+from torchbandits.experiments.records import Record, load_records
+from torchbandits.experiments.reproducing import reproduce
+from torchbandits.experiments.reproduction import ReproductionConfig, catalogue, find_reproduction, load_reproduction
+from torchbandits.experiments.results_folder import collect, write_page
+from torchbandits.experiments.results_page import Entry, page
+from torchbandits.experiments.runner import run_experiment
+from torchbandits.experiments.summaries import Summary, read_summary, write_summary
+from torchbandits.experiments.verdicts import published_table, verdicts
+from torchbandits.history import History
+from torchbandits.types import Report
+
+EXPERIMENT = {
+    "environment": {"name": "rkhs", "options": {"dim": 1, "points_per_dim": 20, "noise_std": 0.5}},
+    "kernel": {"name": "matern", "nu": 1.5, "lengthscale": 0.2},
+    "horizon": 30,
+    "repetitions": 3,
+    "seed": 3,
+    "quick": {"horizon": 12, "repetitions": 2},
+    "policies": [
+        {"name": "uniform"},
+        {"name": "igp_ucb", "label": "IGP, σ = 0.2", "options": {"noise_std": 0.5, "norm_bound": "environment"}},
+        {
+            "name": "igp_ucb",
+            "label": "IGP, σ = 0.4",
+            "kernel": {"lengthscale": 0.4},
+            "options": {"noise_std": 0.5, "norm_bound": "environment"},
+        },
+        {
+            "name": "batch_bkb",
+            "label": "BBKB",
+            "options": {"noise_std": 0.5, "norm_bound": "environment", "delta": "1/horizon"},
+        },
+        {"name": "thompson_sampling", "label": "TS", "options": {"noise_std": 0.5, "batch_size": 4, "width": {"scaled": 0.1}}},
+    ],
+}
+FIGURE = {
+    "title": "A small figure",
+    "source": "Nobody",
+    "experiments": {"small": EXPERIMENT},
+    "panels": [
+        [{"experiment": "small", "measure": "regret_ratio"}, {"experiment": "small", "measure": "batch_size"}],
+        [{"experiment": "small", "measure": "seconds", "policies": ["BBKB"]}],
+    ],
+    "published": [
+        {
+            "what": "ratio",
+            "experiment": "small",
+            "policy": "BBKB",
+            "measure": "regret_ratio",
+            "at": 12,
+            "value": 0.5,
+            "why": "x",
+        },
+        {
+            "what": "late",
+            "experiment": "small",
+            "policy": "BBKB",
+            "measure": "regret_ratio",
+            "at": 30,
+            "value": 0.5,
+            "why": "y",
+        },
+    ],
+    "claims": [
+        {"says": "BBKB wins", "experiment": "small", "policy": "BBKB", "measure": "regret_ratio", "below": ["uniform"]},
+    ],
+}
+
+
+def figure_file(folder: Path, **changes: object) -> Path:
+    path = folder / "small.yaml"
+    path.write_text(yaml.safe_dump(FIGURE | changes, allow_unicode=True), encoding="utf-8")
+    return path
+
+
+def picks(folder: Path) -> dict[tuple[int, int], tuple[list[int], list[float]]]:
+    """Arms and rewards by place and seed."""
+    _, records = load_records(folder)
+    pulls = {(r.place, r.seed): r.history.pulls for r in records}
+    return {key: (columns["arm"].tolist(), columns["reward"].tolist()) for key, columns in pulls.items()}
+
+
+def numbers(summary: Summary) -> pd.DataFrame:
+    """Everything but the seconds."""
+    table = summary.table[summary.table["measure"] != "seconds"]
+    return table.reset_index(drop=True)
+
+
+def test_rows_of_one_run_pick_what_singles_pick(tmp_path: Path) -> None:
+    singles = parse_config(EXPERIMENT, "test")
+    together = parse_config(EXPERIMENT | {"together": True}, "test")
+    assert [len(job) for job in jobs(singles)] == [1] * 15
+    assert [len(job) for job in jobs(together)] == [3, 6, 3, 3]  # the two length-scales are rows of one run
+    run_experiment(singles, tmp_path / "singles")
+    run_experiment(together, tmp_path / "together")
+    assert picks(tmp_path / "together") == picks(tmp_path / "singles")
+    seconds = [record.history.summary()["seconds"] for record in load_records(tmp_path / "together")[1]]
+    assert all(0 < value < 10 for value in seconds)
+
+
+def test_history_is_the_same_for_all_policies_and_not_in_the_records(tmp_path: Path) -> None:
+    changes = {"history": 25, "policies": EXPERIMENT["policies"][:4]}
+    run_experiment(parse_config(EXPERIMENT | changes, "test"), tmp_path / "a")
+    run_experiment(parse_config(EXPERIMENT | changes | {"together": True}, "test"), tmp_path / "b")
+    assert picks(tmp_path / "a") == picks(tmp_path / "b")
+    records = load_records(tmp_path / "a")[1]
+    assert {len(record.history) for record in records} == {30}
+    learned = [r.history.batches["distinct_arms"][0] for r in records if r.label.startswith("IGP")]
+    assert min(learned) > 5  # 25 uniform pulls of 20 arms were observed
+
+
+def test_a_record_that_is_missing_or_damaged_is_run_again_and_the_others_are_kept(tmp_path: Path) -> None:
+    config = parse_config(EXPERIMENT, "test")
+    run_experiment(config, tmp_path)
+    before = picks(tmp_path)
+    records = sorted((tmp_path / "records").glob("*/*"))
+    (records[0] / "batches.parquet").unlink()
+    (records[1] / "pulls.parquet").write_bytes(b"half")
+    for path in records[2].iterdir():
+        path.unlink()
+    kept = records[4] / "pulls.parquet"
+    stamp = kept.stat().st_mtime_ns
+    run_experiment(config, tmp_path, resume=True)
+    assert picks(tmp_path) == before
+    assert kept.stat().st_mtime_ns == stamp
+    run_experiment(parse_config(EXPERIMENT | {"seed": 4}, "test"), tmp_path, resume=True)
+    assert kept.stat().st_mtime_ns != stamp or "3" in kept.parts  # another configuration: run anew
+
+
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
+def test_a_reproduction_that_is_killed_is_finished_with_the_same_numbers(tmp_path: Path, end: signal.Signals) -> None:
+    slow = EXPERIMENT | {"horizon": 60, "repetitions": 3, "policies": [EXPERIMENT["policies"][i] for i in (0, 1, 3)]}
+    path = figure_file(tmp_path, experiments={"small": slow})
+    whole = reproduce(load_reproduction(path), output=tmp_path / "whole")
+    command = [sys.executable, "-m", "torchbandits", "reproduce", str(path), "--output", str(tmp_path / "killed"), "--quiet"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    records = tmp_path / "killed" / "small" / "records"
+    deadline = time.monotonic() + 120
+    while len(list(records.glob("*/*/batches.parquet"))) < 2 and time.monotonic() < deadline:
+        assert process.poll() is None, "it ended before it could be killed"
+        time.sleep(0.002)
+    process.send_signal(end)
+    assert process.wait(60) == -end
+    done = {p: p.stat().st_mtime_ns for p in records.glob("*/*/batches.parquet")}
+    assert 2 <= len(done) < 9
+    resumed = reproduce(load_reproduction(path), output=tmp_path / "killed")
+    pd.testing.assert_frame_equal(numbers(resumed.summary), numbers(whole.summary))
+    assert picks(tmp_path / "killed" / "small") == picks(tmp_path / "whole" / "small")
+    assert all(p.stat().st_mtime_ns == stamp for p, stamp in done.items())
+
+
+def test_the_command_lists_runs_and_explains(tmp_path: Path) -> None:
+    runner = CliRunner()
+    listed = runner.invoke(app, ["reproduce", "--list"])
+    assert listed.exit_code == 0, listed.output
+    assert all(name in listed.output for name in catalogue())
+    out = tmp_path / "out"
+    done = runner.invoke(app, ["reproduce", str(figure_file(tmp_path)), "--quick", "--output", str(out)])
+    assert done.exit_code == 0, done.output
+    assert "not reached" in done.output
+    assert {"summary.parquet", "figure.png", "README.md"} <= {p.name for p in out.iterdir()}
+    summary = read_summary(out / "summary.parquet")
+    assert summary.facts["quick"] is True
+    assert set(summary.table["repetitions"]) == {2}
+    assert summary.table["x"].max() == 12
+    assert (out / "summary.parquet").stat().st_size < 60_000
+    unknown = runner.invoke(app, ["reproduce", "bbkb-fig"])
+    assert unknown.exit_code == 2
+    assert "Did you mean 'bbkb-fig" in unknown.stderr
+
+
+@pytest.mark.parametrize("name", catalogue())
+def test_every_figure_has_a_reduced_form_and_says_where_it_is_from(name: str) -> None:
+    reproduction = find_reproduction(name)
+    assert reproduction.title
+    assert reproduction.source
+    assert reproduction.differs
+    for config in reproduction.experiments.values():
+        quick = config.quickened()
+        assert quick.horizon < config.horizon
+        assert quick.repetitions < config.repetitions
+    times = [(part.experiment, part.at) for part in reproduction.published if part.at]
+    assert all(at <= reproduction.experiments[experiment].horizon for experiment, at in times)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"panels": [[{"experiment": "smal", "measure": "regret"}]]}, ["unknown experiment 'smal'", "small"]),
+        ({"panels": [[{"experiment": "small", "measure": "regrets"}]]}, ["unknown measure 'regrets'", "regret_ratio"]),
+        ({"panels": [[{"experiment": "small", "measure": "regret", "policies": ["BBK"]}]]}, ["'BBK'", "Did you mean 'BBKB'"]),
+        ({"panel": []}, ["panel: unknown key", "panels"]),
+        ({"experiments": {"small": EXPERIMENT | {"quick": {"horizn": 2}}}}, ["horizn", "horizon"]),
+        ({"experiments": {"small": EXPERIMENT | {"quick": {"policies": ["BBK"]}}}}, ["quick.policies", "BBKB"]),
+        ({"claims": [FIGURE["claims"][0] | {"levels": 1.2}]}, ["one of below", "levels"]),
+        ({"claims": [FIGURE["claims"][0] | {"than": "large"}]}, ["unknown experiment 'large'"]),
+        ({"experiments": {}}, ["experiments, or a study"]),
+        ({"experiments": {"small": "nowhere.yaml"}}, ["nowhere.yaml", "can't be read"]),
+    ],
+)
+def test_bad_figures_name_what_came(tmp_path: Path, changes: dict, words: list[str]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_reproduction(figure_file(tmp_path, **changes))
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_a_width_that_cannot_be_scaled_is_refused(tmp_path: Path) -> None:
+    bad = {"name": "thompson_sampling", "options": {"width": {"scale": 0.1}}}
+    with pytest.raises(ConfigError, match="scaled: a number > 0"):
+        run_experiment(parse_config(EXPERIMENT | {"policies": [bad]}, "test"), tmp_path)
+    with pytest.raises(ConfigError, match="no reduced form"):
+        parse_config({k: v for k, v in EXPERIMENT.items() if k != "quick"}, "test").quickened()
+
+
+def test_draws_with_other_noise_can_not_be_rows_of_one_run() -> None:
+    config = parse_config(EXPERIMENT, "test")
+    environments = Environments(config)
+    rows = environments.rows([0, 2])
+    assert rows.means[1].equal(environments[2].means)
+    assert rows.norm_bound.tolist() == [environments[0].norm_bound, environments[2].norm_bound]
+    other = Environments(parse_config(EXPERIMENT | {"environment": {"name": "rkhs", "options": {"dim": 1}}}, "test"))
+    with pytest.raises(ConfigError, match="leave out together"):
+        stack([environments[0], other[0]])
+
+
+def summary_of(**curves: list[tuple[float, float, float]]) -> Summary:
+    """Curves `policy: [(x, mean, half)]` of the measure `batch_size`."""
+    lines = [
+        ("small", policy, "batch_size", float(x), mean, mean - half, mean + half, 3)
+        for policy, points in curves.items()
+        for x, mean, half in points
+    ]
+    names = ["experiment", "policy", "measure", "x", "mean", "low", "high", "repetitions"]
+    facts = {
+        "quick": True,
+        "seconds": 60.0,
+        "cpu_seconds": 30.0,
+        "runs": {"small": "T = 100"},
+        "machine": "a machine",
+        "load": 1.0,
+    }
+    return Summary(pd.DataFrame(lines, columns=names), facts)
+
+
+def claim(**test: object) -> ReproductionConfig:
+    stated = {"says": "so", "experiment": "small", "policy": "BBKB", "measure": "batch_size"} | test
+    return ReproductionConfig.model_validate(FIGURE | {"claims": [stated], "published": []})
+
+
+@pytest.mark.parametrize(
+    ("test", "verdict", "words"),
+    [
+        ({"below": ["TS"]}, "held", "TS 20"),
+        ({"below": ["TS"], "factor": 0.4}, "not held", "TS 20"),
+        ({"below": ["TS"], "at": 10}, "held", "overlap"),
+        ({"below": ["IGP, σ = 0.2"]}, "not run", "none of"),
+        ({"below": ["TS", "uniform"]}, "held", "not run: uniform"),
+        ({"grows": (0.9, 1.1)}, "held", "to the 1.00"),
+        ({"grows": (0.1, 0.9)}, "not held", "to the 1.00"),
+        ({"levels": 2.0}, "held", "2.00 times"),
+        ({"levels": 1.2}, "not held", "2.00 times"),
+        ({"at_least": 10.0}, "held", "at least"),
+        ({"at_most": 9.0}, "not held", "at most"),
+        ({"at_most": 9.0, "at": 77}, "not run", "not run that far"),
+    ],
+)
+def test_verdicts_are_what_the_numbers_say(test: dict, verdict: str, words: str) -> None:
+    grown = [(x, x / 10, 0.05 * x if x == 10 else 0.1) for x in (1, 5, 10, 20, 25, 50, 100)]
+    summary = summary_of(BBKB=grown, TS=[(10.0, 1.2, 0.5), (100.0, 20.0, 1.0)])
+    (found,) = verdicts(claim(**test), summary)
+    assert found.verdict == verdict, found
+    assert words in found.evidence, found
+
+
+def test_published_numbers_stand_beside_ours_with_the_ratio() -> None:
+    known = {"experiment": "small", "policy": "BBKB", "measure": "batch_size", "why": "because"}
+    numbers = [
+        known | {"what": "a", "at": 10, "value": 4.0},
+        known | {"what": "b", "at": 11, "value": 4.0},
+        known | {"what": "c", "value": 0.0},
+    ]
+    reproduction = ReproductionConfig.model_validate(FIGURE | {"published": numbers, "claims": []})
+    lines = published_table(reproduction, summary_of(BBKB=[(10.0, 2.0, 0.25), (20.0, 1234567.0, math.nan)]))
+    assert lines[0] == ["a", "4.00", "2.00 (1.75 … 2.25)", "0.500", "because"]
+    assert lines[1][2:4] == ["not reached; 1.23e+06 at 20", "–"]
+    assert lines[2][1:4] == ["0", "1.23e+06", "–"]
+
+
+def test_a_summary_survives_its_file_and_other_files_are_refused(tmp_path: Path) -> None:
+    summary = summary_of(BBKB=[(1.0, 0.5, math.nan), (2.0, 0.25, 0.125)])
+    write_summary(summary, tmp_path / "s.parquet")
+    again = read_summary(tmp_path / "s.parquet")
+    pd.testing.assert_frame_equal(again.table, summary.table)
+    assert again.facts == summary.facts
+    (tmp_path / "other.parquet").write_bytes(b"other")
+    with pytest.raises(DataError, match="does not hold a summary"):
+        read_summary(tmp_path / "other.parquet")
+
+
+def test_the_page_shows_every_figure_and_says_what_was_not_run() -> None:
+    reproduction = claim(below=["TS"])
+    summary = summary_of(BBKB=[(1.0, 1.0, 0.1)], TS=[(1.0, 2.0, 0.1)])
+    other = ReproductionConfig.model_validate(FIGURE | {"name": "other"})
+    text = page([Entry(reproduction, summary, "results/a.png"), Entry(other, None, "")], "- Something.\n")
+    for words in ("![A small figure](results/a.png)", "**held**", "`other`", "- Something.", "reduced form", "BBKB wins"):
+        assert words in text
+    assert len(draw_reproduction(reproduction, summary).axes) == 3
+
+
+def test_the_page_and_its_figures_are_made_from_the_committed_summaries(tmp_path: Path) -> None:
+    """One is collected, and the page of the repository is what its summaries give."""
+    reproduction = find_reproduction("bkb-fig1")
+    small = reproduction.study.model_copy(update={"quick_repetitions": 1, "evaluations": (6,)})
+    panels = reproduction.panels[:1]
+    chosen = reproduction.model_copy(update={"study": small, "panels": panels})
+    reproduce(chosen, quick=True, output=tmp_path / "figures" / "bkb-fig1-quick")
+    collected = collect(tmp_path / "figures", tmp_path / "docs")
+    assert [path.name for path in collected] == ["bkb-fig1-quick.parquet"]
+    text = write_page(tmp_path / "docs").read_text(encoding="utf-8")
+    assert "Variance starvation" in text
+    assert (tmp_path / "docs" / "results" / "bkb-fig1.png").stat().st_size > 10_000
+    committed = Path(__file__).parents[1] / "docs"
+    shutil.copytree(committed / "results", tmp_path / "again" / "results")
+    assert write_page(tmp_path / "again").read_text(encoding="utf-8") == (committed / "results.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("workers", [1, 2, 5])
+def test_the_makespan_is_that_of_a_simulation(workers: int) -> None:
+    seconds = np.random.default_rng(workers).random(40).tolist()
+    free = [0.0] * workers
+    for job in seconds:
+        first = min(range(workers), key=lambda worker: free[worker])
+        free[first] += job
+    assert makespan(seconds, workers) == pytest.approx(max(free))
+    assert makespan([], workers) == 0
+
+
+def test_training_hours_wait_for_the_last_of_each_batch() -> None:
+    history = History()
+    for index, cost, seconds in (([0, 1, 2], [3600.0, 7200.0, 1800.0], 36.0), ([3], [3600.0], 0.0)):
+        one = torch.zeros(1)
+        report = Report(*[one] * len(Report.__dataclass_fields__))
+        picked = torch.tensor([index])
+        history.record(
+            index=picked, rewards=picked.double(), regret=picked.double(), report=report,
+            recommended=torch.zeros(1, dtype=torch.int64), simple_regret=one, seconds=seconds, costs=torch.tensor([cost]),
+        )  # fmt: skip
+    record = Record(0, "x", 0, history)
+    two = training_hours(2, record, np.arange(1, 5))
+    assert two.tolist() == pytest.approx([2.01, 2.01, 2.01, 3.01])
+    assert training_hours(1, record, np.array([4])).tolist() == pytest.approx([4.51])

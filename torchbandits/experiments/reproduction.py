@@ -1,0 +1,204 @@
+"""What a figure or a table of a paper is made of: its experiments, its layout, the published numbers and the claims."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+
+from torchbandits.errors import ConfigError, nearest, require
+from torchbandits.experiments.config import ExperimentConfig, Section, parse_section, read_yaml
+from torchbandits.experiments.curves import MEASURES
+
+FOLDER = "figures"
+"""Where the configurations of figures are, in the folder of configurations."""
+
+
+class PanelConfig(Section):
+    """One panel: a measure of an experiment over t, over the length-scale (of policies labelled `NAME, …`, one line a NAME), or
+    over the place on the line that a study draws.
+
+    `policies` are the labels shown, all by default; `suffix` is taken off them, so that a method has one colour in all panels.
+    """
+
+    experiment: str
+    measure: str
+    policies: list[str] | None = None
+    suffix: str = ""
+    title: str = ""
+    over: Literal["t", "lengthscale", "x"] = "t"
+    xscale: Literal["log", "linear"] = "log"
+    yscale: Literal["log", "linear"] | None = None
+    top: float | None = None
+
+
+class PublishedConfig(Section):
+    """A published number: what it is, where ours is found (`at` pulls, the end by default), and why ours may differ."""
+
+    what: str
+    experiment: str
+    policy: str
+    measure: str
+    at: PositiveInt | None = None
+    value: float
+    why: str
+
+
+class ClaimConfig(Section):
+    """A published claim and its test on the means of the repetitions.
+
+    One of: `policy` is `below` each of these times `factor` (in the experiment `than` where it is another one); its measure
+    `grows` like t to a power within these two, from √T to T/2 (the horizon cuts the last batch); it `levels` off,
+    at the end at most that many times what it was at half of the run; it is `at_least` or `at_most` a number. Without `at`, at
+    the end.
+    """
+
+    says: str
+    experiment: str
+    policy: str
+    measure: str
+    at: PositiveInt | None = None
+    below: list[str] | None = None
+    factor: PositiveFloat = 1.0
+    than: str | None = None
+    grows: tuple[float, float] | None = None
+    levels: float | None = None
+    at_least: float | None = None
+    at_most: float | None = None
+
+    @model_validator(mode="after")
+    def _check_one_test(self) -> ClaimConfig:
+        tests = ("below", "grows", "levels", "at_least", "at_most")
+        given = [name for name in tests if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise ValueError(f"a claim needs one of {', '.join(tests)}, got {', '.join(given) or 'none'}")
+        return self
+
+
+class StarvationConfig(Section):
+    """The study of variance starvation: posteriors of a draw of f with all evaluations in [0, ½]; see `starvation`."""
+
+    lengthscale: PositiveFloat = 0.02
+    noise_std: PositiveFloat = 0.1
+    evaluations: Annotated[tuple[PositiveInt, ...], Field(min_length=1)] = (6, 63, 215)
+    features: PositiveInt = 64
+    oversampling: float = 2.0
+    repetitions: PositiveInt = 10
+    quick_repetitions: PositiveInt = 3
+    seed: int = 0
+
+
+class ReproductionConfig(Section):
+    """A figure or a table: `experiments` by name, or the `study` of variance starvation; `panels` in rows as in the paper.
+
+    `differs` says how the data or settings differ from the paper's; `trainers` is the number of evaluations that run at once in
+    the measure `training_hours`; `extra` marks what the papers do not have.
+    """
+
+    name: str = ""
+    title: str
+    source: str
+    extra: bool = False
+    experiments: dict[str, ExperimentConfig] = Field(default_factory=dict)
+    study: StarvationConfig | None = None
+    trainers: PositiveInt = 1
+    panels: Annotated[list[list[PanelConfig]], Field(min_length=1)]
+    published: tuple[PublishedConfig, ...] = ()
+    claims: tuple[ClaimConfig, ...] = ()
+    differs: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _check_names(self) -> ReproductionConfig:
+        if bool(self.experiments) == (self.study is not None):
+            raise ValueError("a reproduction has experiments, or a study")
+        for part in self.parts:
+            self._check_part(part)
+        return self
+
+    def _check_part(self, part: PanelConfig | PublishedConfig | ClaimConfig) -> None:
+        if self.study is not None:  # its names are made by the study
+            return
+        if part.experiment not in self.experiments:
+            raise ValueError(f"unknown experiment {part.experiment!r}.{nearest(part.experiment, self.experiments)}")
+        if part.measure not in MEASURES:
+            raise ValueError(f"unknown measure {part.measure!r}; known: {', '.join(MEASURES)}")
+        self._check_labels(part.experiment, (part.policies or []) if isinstance(part, PanelConfig) else [part.policy])
+        if isinstance(part, ClaimConfig) and part.below is not None:
+            other = part.than or part.experiment
+            if other not in self.experiments:
+                raise ValueError(f"unknown experiment {other!r}.{nearest(other, self.experiments)}")
+            self._check_labels(other, part.below)
+
+    def _check_labels(self, experiment: str, named: list[str]) -> None:
+        labels = [policy.label for policy in self.experiments[experiment].policies]
+        for label in named:
+            if label not in labels:
+                raise ValueError(f"{experiment}: no policy is labelled {label!r}.{nearest(label, labels)}")
+
+    @property
+    def parts(self) -> list[PanelConfig | PublishedConfig | ClaimConfig]:
+        """All that names an experiment and a measure."""
+        return [*(panel for row in self.panels for panel in row), *self.published, *self.claims]
+
+    def measures_of(self, experiment: str) -> list[str]:
+        """Names of the measures of an experiment that are shown or tested."""
+        own = [part for part in self.parts if experiment in (part.experiment, getattr(part, "than", None))]
+        return list(dict.fromkeys(part.measure for part in own))
+
+    def times_of(self, experiment: str) -> list[int]:
+        """Pulls at which an experiment is looked at."""
+        parts: list[PublishedConfig | ClaimConfig] = [*self.published, *self.claims]
+        own = [part for part in parts if experiment in (part.experiment, getattr(part, "than", None))]
+        return sorted({part.at for part in own if part.at is not None})
+
+
+def configs_folder() -> Path:
+    """Where the configurations are: in the installed package, or beside it in a checkout.
+
+    Raises:
+        ConfigError: If they are in neither place.
+    """
+    package = Path(__file__).parents[1]
+    for folder in (package / "configs", package.parent / "configs"):
+        if (folder / FOLDER).is_dir():
+            return folder
+    raise ConfigError(f"The configurations of the figures are neither in {package} nor beside it. Install the package again.")
+
+
+def catalogue() -> dict[str, Path]:
+    """The files of all reproductions by name, in alphabetical order."""
+    return {path.stem: path for path in sorted((configs_folder() / FOLDER).glob("*.yaml"))}
+
+
+def find_reproduction(name: str) -> ReproductionConfig:
+    """The reproduction of that name, or in a file of one's own (a path that ends in `.yaml`).
+
+    Raises:
+        ConfigError: If there is none, or it does not say what it must.
+    """
+    known = catalogue()
+    path = Path(name) if name.endswith(".yaml") else known.get(name)
+    require(path is not None, f"unknown figure {name!r}; known: {', '.join(known)}.{nearest(name, known)}", ConfigError)
+    assert path is not None
+    return load_reproduction(path)
+
+
+def load_reproduction(path: Path) -> ReproductionConfig:
+    """Read the file of a reproduction. An experiment is a mapping, or the name of a file relative to this one.
+
+    Raises:
+        ConfigError: If a file can't be read, is not YAML, or does not say what it must; every fault is named.
+    """
+    values = read_yaml(path)
+    found = values.get("experiments", {})
+    if isinstance(found, dict):
+        values["experiments"] = {str(name): _experiment(str(name), given, path) for name, given in found.items()}
+    values.pop("anchors", None)
+    return parse_section(ReproductionConfig, {"name": path.stem, **values}, str(path))
+
+
+def _experiment(name: str, given: Any, path: Path) -> Any:
+    if isinstance(given, str):
+        given = read_yaml(path.parent / given)
+    return {"name": name, **given} if isinstance(given, dict) else given

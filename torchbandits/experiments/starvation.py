@@ -1,0 +1,128 @@
+"""Variance starvation: what four posteriors say where there are no data, as the data pile up elsewhere.
+
+f ~ GP(0, RBF) on [0, 1], all noisy evaluations in [0, ½]: the exact posterior, DTC on a dictionary sampled by BKB, SoR (the
+same dictionary, the residual dropped: no policy of the package uses it) and random Fourier features. Source: Calandriello et
+al. 2019, figure 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import gpytorch
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from torchbandits.bandit import Bandit
+from torchbandits.experiments.plots import band
+from torchbandits.experiments.reproduction import StarvationConfig
+from torchbandits.experiments.summaries import COLUMNS
+from torchbandits.policies import Policy, bkb, gp_ucb, rff_ucb
+from torchbandits.types import Marginals
+
+Predict = Callable[[Tensor], Marginals]
+
+POINTS = 401
+DEVIATIONS = 3.0  # half-width of the bands
+EXACT, DTC, SOR, RFF = "exact GP", "DTC (BKB)", "SoR", "RFF"
+
+
+def study(config: StarvationConfig, repetitions: int) -> pd.DataFrame:
+    """The lines of `Summary.table`, an experiment for each number of evaluations.
+
+    Measures: `posterior`, mean and three standard deviations over x in the first repetition, beside `f` and `evaluations`;
+    `variance_kept`, the least share of the prior variance beyond ½ + 3 length-scales, and `outside`, the share of points there
+    where f is outside its band, over all repetitions.
+    """
+    parts: list[pd.DataFrame] = []
+    facts: dict[tuple[str, str, str], list[float]] = {}
+    for repetition in range(repetitions):
+        grid, f, x, y = _draw(config, config.seed + repetition)
+        far = grid.squeeze(-1) >= 0.5 + 3 * config.lengthscale
+        for count in config.evaluations:
+            experiment = f"{count} evaluations"
+            for name, predict in posteriors(config, x[:count], y[:count], config.seed + repetition).items():
+                marginals = predict(grid)
+                mean = marginals.mean.detach()
+                half = DEVIATIONS * marginals.variance.detach().clamp_min(0).sqrt()
+                kept = float((half[far] / DEVIATIONS).square().min())
+                facts.setdefault((experiment, name, "variance_kept"), []).append(kept)
+                outside = float(((f - mean).abs() > half)[far].double().mean())
+                facts.setdefault((experiment, name, "outside"), []).append(outside)
+                if repetition == 0:
+                    parts.append(_lines(experiment, name, grid, mean - half, mean, mean + half))
+            if repetition == 0:
+                parts.append(_lines(experiment, "f", grid, f, f, f))
+                parts.append(_lines(experiment, "evaluations", x[:count], y[:count], y[:count], y[:count]))
+    for (experiment, policy, measure), values in facts.items():
+        low, mean_value, high = (float(end[0]) for end in band(np.array(values)[:, None]))
+        line = [experiment, policy, measure, 0.0, mean_value, low, high, repetitions]
+        parts.append(pd.DataFrame([line], columns=list(COLUMNS)))
+    return pd.concat(parts, ignore_index=True)
+
+
+def posteriors(config: StarvationConfig, x: Tensor, y: Tensor, seed: int) -> dict[str, Predict]:
+    """The four, told `n x 1` evaluations and `n` rewards."""
+    noise = config.noise_std
+    sampled = _told(bkb(_rbf(config), noise_std=noise, oversampling=config.oversampling), x, y, seed)
+    return {
+        EXACT: _told(gp_ucb(_rbf(config), noise_std=noise), x, y, seed).posterior,
+        DTC: sampled.posterior,
+        SOR: subset_of_regressors(config, x[sampled.dictionary], x, y),
+        RFF: _told(rff_ucb(_rbf(config), noise_std=noise, num_features=config.features), x, y, seed).posterior,
+    }
+
+
+def subset_of_regressors(config: StarvationConfig, dictionary: Tensor, x: Tensor, y: Tensor) -> Predict:
+    """Mean k_S(x)ᵀ(K_Su K_uS + λK_S)⁻¹K_Su y and variance λ k_S(x)ᵀ(K_Su K_uS + λK_S)⁻¹k_S(x)."""
+    lam = config.noise_std**2
+    K_ss, K_su = _gram(config, dictionary, dictionary), _gram(config, dictionary, x)
+    factor = torch.linalg.cholesky(K_su @ K_su.mT + lam * K_ss + 1e-10 * torch.eye(len(dictionary), dtype=x.dtype))
+
+    def predict(points: Tensor) -> Marginals:
+        K_sp = _gram(config, dictionary, points)
+        solved = torch.cholesky_solve(K_sp, factor)
+        return Marginals(solved.mT @ (K_su @ y), lam * (K_sp * solved).sum(dim=0))
+
+    return predict
+
+
+def _draw(config: StarvationConfig, seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """A grid, f on it, all evaluations and their rewards."""
+    generator = torch.Generator().manual_seed(seed)
+    grid = torch.linspace(0, 1, POINTS, dtype=torch.float64).unsqueeze(-1)
+    count = max(config.evaluations)
+    x = 0.5 * torch.rand(count, 1, generator=generator, dtype=torch.float64)
+    both = torch.cat([x, grid])
+    values, vectors = torch.linalg.eigh(_gram(config, both, both))
+    drawn = torch.randn(len(both), generator=generator, dtype=torch.float64)
+    draw = vectors @ (values.clamp_min(0).sqrt() * drawn)
+    noise = torch.randn(count, generator=generator, dtype=torch.float64)
+    return grid, draw[count:], x, draw[:count] + config.noise_std * noise
+
+
+def _told(policy: Policy, x: Tensor, y: Tensor, seed: int) -> Bandit:
+    """A bandit that was told every evaluation, one at a time."""
+    bandit = Bandit(policy, x, generator=torch.Generator().manual_seed(seed))
+    for i in range(len(y)):
+        bandit.tell(torch.tensor([i]), y[i : i + 1])
+    return bandit
+
+
+def _rbf(config: StarvationConfig) -> gpytorch.kernels.Kernel:
+    kernel = gpytorch.kernels.RBFKernel().double()
+    kernel.lengthscale = config.lengthscale
+    return kernel.requires_grad_(False)
+
+
+def _gram(config: StarvationConfig, left: Tensor, right: Tensor) -> Tensor:
+    return torch.exp(-0.5 * ((left - right.mT) / config.lengthscale) ** 2)
+
+
+def _lines(experiment: str, policy: str, x: Tensor, low: Tensor, mean: Tensor, high: Tensor) -> pd.DataFrame:
+    values = {"x": x.squeeze(-1), "mean": mean, "low": low, "high": high}
+    columns = {name: value.detach().numpy() for name, value in values.items()}
+    fixed = {"experiment": experiment, "policy": policy, "measure": "posterior", "repetitions": 1}
+    return pd.DataFrame(columns | fixed)[list(COLUMNS)]

@@ -197,7 +197,8 @@ def test_double_precision_points_of_a_single_precision_model_under_a_transform()
     for n in (1, 5, 300):
         posterior = model.posterior(make(16, n)[0])
         assert posterior.mean.dtype == posterior.variance.dtype == posterior.rsample(torch.Size([2])).dtype == torch.float64
-        assert model.posterior(make(16, n)[0].float()).rsample(torch.Size([2])).dtype == torch.float32
+        single = model.posterior(make(16, n)[0].float())  # of many points, it would take jitter to draw from it
+        assert single.mean.dtype == single.variance.dtype == single.distribution.covariance_matrix.dtype == torch.float32
 
 
 def test_transforms_that_make_several_points_of_an_arm_are_not_tabulated():

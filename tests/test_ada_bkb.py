@@ -438,7 +438,7 @@ def test_domains_that_will_not_do_say_what_would():
         tb.Bandit(policy(rbf()), BOX, bounds=BOX)
     with pytest.raises(errors.ArgumentError, match="either arms"):
         tb.Bandit(policy(rbf()))
-    for other in (tb.epsilon_greedy(), tb.sup_kernel_ucb(rbf(), horizon=10), tb.pi_gp_ucb(rbf(), nu=1.5, horizon=10)):
+    for other in (tb.epsilon_greedy(), tb.bpe(rbf(), horizon=10), tb.pi_gp_ucb(rbf(), nu=1.5, horizon=10)):
         with pytest.raises(errors.UnsupportedError, match=r"SobolEngine.*ada_bkb"):
             tb.Bandit(other, bounds=BOX)
     for kernel in (kernel_pair("linear")[0], periodic()[0], gpytorch.kernels.RBFKernel(active_dims=(0,)).double()):

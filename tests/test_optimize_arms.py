@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import botorch
@@ -271,3 +272,15 @@ def test_a_batch_of_gp_bucb_over_arms_and_in_chunks():
     whole = optimize_arms(acqf, ARMS, 8)
     for size in (1, 17, 299):
         assert torch.equal(optimize_arms(acqf, ARMS, 8, max_batch_size=size)[2], whole[2])
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_an_arm_beside_itself_warns_of_nothing(seed):
+    generator = torch.Generator().manual_seed(seed)
+    X = torch.rand(200, 3, dtype=torch.float64, generator=generator)
+    model = BanditModel(X, torch.sin(5 * X[:, :1]), kernel=rbf(), noise_std=0.1)
+    candidates = torch.rand(50, 3, dtype=torch.float64, generator=generator)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        index = optimize_arms(qLogExpectedImprovement(model, model.train_targets.max()), candidates, q=3)[2]
+    assert index.shape == (3,)

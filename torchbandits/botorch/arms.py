@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import torch
 from botorch.acquisition import AcquisitionFunction, OneShotAcquisitionFunction, qLogNoisyExpectedImprovement
 from botorch.utils.transforms import is_ensemble
+from linear_operator.utils.warnings import NumericalWarning
 from torch import Tensor
 
 from torchbandits.arms import TIE, best_arm
@@ -147,7 +149,9 @@ def _refreshed(acq_function: AcquisitionFunction, arms: Tensor, values: Tensor, 
 
 def _evaluated(acq_function: AcquisitionFunction, points: Tensor) -> Tensor:
     """Values of points `batch_shape x n x d`, alike."""
-    values: Any = acq_function(points.movedim(-2, 0).unsqueeze(-2))
+    with warnings.catch_warnings():  # an arm that is pending is scored beside itself: that pair is singular by nature
+        warnings.filterwarnings("ignore", "A not p.d., added jitter of 1.0e-08", NumericalWarning)
+        values: Any = acq_function(points.movedim(-2, 0).unsqueeze(-2))
     values = values.reshape(points.shape[-2], *points.shape[:-2]).movedim(0, -1)
     require(not bool(values.isnan().any()), "the acquisition function is NaN at an arm.", NonFiniteError)
     return values

@@ -173,6 +173,17 @@ def test_a_run_is_the_one_on_the_tensor(make: Maker, budget: int, tmp_path: Path
     assert isinstance(read.arms, ArmSource)
 
 
+@pytest.mark.parametrize("budget", [2 << 30, 0], ids=["kept columns", "no columns"])
+def test_arms_beyond_one_piece_are_those_of_a_run_that_reads_them_at_once(budget: int, monkeypatch: pytest.MonkeyPatch):
+    """Columns are evaluated, and arms scanned, in pieces of 65,536: here of 50."""
+    policy = tb.batch_bkb(kernel_pair("matern32")[0], memory_budget=budget, **BOUNDED)
+    whole = play(tb.Bandit(policy, PROBLEM.tensor, generator=generator(1)), 8)
+    monkeypatch.setattr("torchbandits.arms.columns._READ", 50)
+    monkeypatch.setattr("torchbandits.arms.scanning._STEP", 17)
+    for given in (PROBLEM.tensor, _chunks(PROBLEM.tensor, Path())):
+        assert play(tb.Bandit(policy, given, generator=generator(1)), 8) == whole
+
+
 POLICIES = {
     "bkb": lambda kernel: tb.bkb(kernel, **BOUNDED),
     "local": lambda kernel: tb.batch_bkb(kernel, batch_rule="global_then_local", **BOUNDED),

@@ -70,7 +70,7 @@ class KernelColumns:
     def evaluate(self, points: Points) -> Tensor:
         """k(points, arms), `batch_shape x p x A`, in the arms' dtype, one point at a time. Cost O(A d p)."""
         source, kernel, points = self._rows.source, self._kernel(), points.to(self._rows.source.dtype)
-        if not isinstance(source, InMemory):
+        if not isinstance(source, InMemory) or source.num_arms > _READ:  # what a chunk needs stays in cache
             return torch.cat([self._of(points, arms) for _, arms in source.chunks(_READ)], dim=-1)
         if points.numel() and StationaryColumns.supports(source.arms, kernel):
             if self._stationary is None:

@@ -71,7 +71,8 @@ class StationaryBlocks:
         if self._nu is None:
             _exp_(out.square_().mul_(-0.5) if distances else out)
         else:
-            step = max(1, _GROUP_BYTES // max(1, out[..., 0, :].numel() * out.element_size()))
+            line = out.shape[:-2].numel() * out.shape[-1] * out.element_size()
+            step = max(1, _GROUP_BYTES // max(1, line))
             spare = torch.empty_like(out[..., :step, :])
             for block in out.split(step, dim=-2):
                 self._decay(block if distances else _sqrt_(block.clamp_min_(0)), spare[..., : block.shape[-2], :])

@@ -56,6 +56,7 @@ def run(
     output: Annotated[Path | None, typer.Option(help="Folder of the results; the file's by default.")] = None,
     repetitions: Annotated[int | None, typer.Option(help="Repetitions of every policy.")] = None,
     horizon: Annotated[int | None, typer.Option(help="Pulls of every run.")] = None,
+    workers: Annotated[int, typer.Option(min=1, help="Runs made at once, each in a process of its own.")] = 1,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress and no table.")] = False,
 ) -> None:
     """Run an experiment; print its table; write records, resolved configuration, table and figures."""
@@ -64,7 +65,7 @@ def run(
         given = {"repetitions": repetitions, "horizon": horizon, "output": None if output is None else str(output)}
         changes = {name: value for name, value in given.items() if value is not None}
         experiment = parse_config(experiment.model_dump(exclude_none=True) | changes, f"{config} with the options given")
-        result = run_experiment(experiment, console=Console(stderr=True, quiet=quiet))
+        result = run_experiment(experiment, console=Console(stderr=True, quiet=quiet), workers=workers)
         if not quiet:
             _show(experiment, result)
 
@@ -76,6 +77,7 @@ def reproduce(
     names: Annotated[bool, typer.Option("--list", help="List the figures.")] = False,
     output: Annotated[Path | None, typer.Option(help="Folder of the results, results/figures/NAME by default.")] = None,
     again: Annotated[bool, typer.Option("--again", help="Run also what an earlier start has run.")] = False,
+    workers: Annotated[int, typer.Option(min=1, help="Runs made at once, each in a process of its own.")] = 1,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
 ) -> None:
     """Reproduce a figure or a table of a paper; started again after an interruption, it runs what is missing."""
@@ -85,7 +87,8 @@ def reproduce(
             _print_table({"name": 0, "what": 5, "source": 5}, [(f.name, f.title, f.source) for f in found])
             return
         chosen = find_reproduction(name)
-        done = run_reproduction(chosen, quick=quick, output=output, console=Console(stderr=True, quiet=quiet), again=again)
+        console = Console(stderr=True, quiet=quiet)
+        done = run_reproduction(chosen, quick=quick, output=output, console=console, again=again, workers=workers)
         if not quiet:
             judged = [(v.claim, v.verdict, v.evidence) for v in verdicts(chosen, done.summary)]
             headers = {"": 5, "published": 0, "ours (95 % interval)": 4, "ratio": 0, "why they differ": 6}

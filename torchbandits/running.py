@@ -29,6 +29,7 @@ def run(
     callbacks: Iterable[Callable[[Bandit, Selection, Tensor, Report], bool | None]] = (),
     budget: float | Tensor | None = None,
     observed: tuple[Tensor, Tensor, Tensor] | None = None,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> History:
     """Play a policy in an environment for a number of pulls, on ask and tell.
 
@@ -41,6 +42,7 @@ def run(
             pay for are off, picks of a batch that exceed the rest are forgotten, and the run ends when no row can pay for any.
         observed: History that the bandit is given before its first ask: what `Bandit.observe` takes. It counts neither as
             rounds nor in the record.
+        clock: What times ask and tell; `time.process_time` for the seconds of processors, whoever else uses them.
         callbacks: Called after each tell with the bandit, the selection, the rewards and the report; a True ends the run.
 
     Returns:
@@ -58,7 +60,7 @@ def run(
     recorder = _Recorder(environment, bandit.batch_shape)
     least = num_rounds  # pulls that every row has left, at least
     while True:
-        began = time.perf_counter()
+        began = clock()
         limit = None
         if purse is not None or policy.most_picks is None or policy.most_picks > least:
             limit = num_rounds + before - bandit.pulls.long()
@@ -68,11 +70,11 @@ def run(
                 return recorder.history()
         selection = bandit.ask(limit=limit, available=None if purse is None else purse.affordable)
         selection = selection if purse is None else purse.pay(selection)
-        asked = time.perf_counter() - began
+        asked = clock() - began
         rewards = environment.sample(selection.index, noise)
-        began = time.perf_counter()
+        began = clock()
         report = bandit.tell(selection, rewards)
-        seconds = asked + time.perf_counter() - began
+        seconds = asked + clock() - began
         least -= len(selection)
         recorder.add(selection.index, rewards, bandit.best_arm(), report, seconds)
         stops = [callback(bandit, selection, rewards, report) for callback in callbacks]

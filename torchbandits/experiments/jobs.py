@@ -64,7 +64,7 @@ def stack(environments: Sequence[Environment]) -> Table:
     good = alike and noise is not None and len({norm is None for norm in norms}) == 1
     require(good, f"draws of {environments[0].name!r} can't be run together: leave out together.", ConfigError)
     return Table(
-        torch.stack([e.arms for e in environments]),
+        torch.stack([e.arms for e in environments if isinstance(e.arms, Tensor)]),
         torch.stack([e.means for e in environments]),
         noise_std,
         name=environments[0].name,

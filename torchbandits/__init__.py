@@ -5,7 +5,7 @@ come free at different times; `torchbandits policies` lists all), hand it to `Ba
 `run` it in one of the `environments`.
 """
 
-from torchbandits import diagnostics, environments, errors, starts, widths
+from torchbandits import diagnostics, environments, errors, sources, starts, widths
 from torchbandits.bandit import Bandit
 from torchbandits.contextual import ContextualBandit
 from torchbandits.history import History
@@ -69,6 +69,7 @@ __all__ = [
     "rff_ucb",
     "run",
     "soful",
+    "sources",
     "starts",
     "sup_kernel_ucb",
     "thompson_sampling",

@@ -11,6 +11,7 @@ from torchbandits.arms.growing import GrowingTable
 from torchbandits.arms.leaders import TIE, best_arm, warm_up
 from torchbandits.arms.lookahead import Lookahead
 from torchbandits.arms.rows import ArmRows
+from torchbandits.arms.scanning import find
 from torchbandits.arms.sweeping import FullSweep
 from torchbandits.arms.table import ArmTable
 from torchbandits.arms.tree import CellTree
@@ -28,6 +29,7 @@ __all__ = [
     "Lookahead",
     "PosteriorDraws",
     "best_arm",
+    "find",
     "matches",
     "warm_up",
 ]

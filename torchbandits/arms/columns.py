@@ -10,12 +10,17 @@ import torch
 from torch import Tensor
 
 from torchbandits.arms.rows import ArmRows
-from torchbandits.embeddings import StationaryColumns, evaluate_kernel, kernel_diagonal
+from torchbandits.embeddings import Spectrum, StationaryColumns, evaluate_kernel, kernel_diagonal
 from torchbandits.posteriors import GaussianProcess
+from torchbandits.sources import InMemory
+from torchbandits.sources.base import parts
 from torchbandits.types import Picks, Points
 
 _TRIANGULAR = 48  # from this dictionary size on, leaving out zeros is worth four products instead of one
 _CHUNK_BYTES = 8 << 20  # a block of columns that stays in cache while it is multiplied and squared
+_DEVICE_BYTES = 256 << 20  # the same on a GPU, whose launches want work
+_READ = 1 << 16  # arms read together for one column
+_LARGE_BYTES = 64 << 20  # kept columns beyond this get all of their budget at once: growing would hold them twice
 
 
 class KernelColumns:
@@ -36,10 +41,20 @@ class KernelColumns:
         self._filled: Tensor | None = None  # batch_shape, rows whose columns are at hand
         self._stationary: StationaryColumns | None = None
         self._narrow: Any = None  # the kernel in the arms' dtype, where that is not float64
-        self.diagonal = kernel_diagonal(self._kernel(), rows.arms).double().clone()
+        self.diagonal = self._diagonal()
+
+    def _diagonal(self) -> Tensor:
+        """k(x, x) of every arm, `A` or `batch_shape x A`, float64: one number, expanded, for a stationary kernel."""
+        source, kernel = self._rows.source, self._kernel()
+        if Spectrum.of(kernel) is not None:
+            one = kernel_diagonal(kernel, source.chunk(slice(0, 1))).double()
+            return one.expand(*one.shape[:-1], source.num_arms)
+        if isinstance(source, InMemory):
+            return kernel_diagonal(kernel, source.arms).double().clone()
+        return torch.cat([kernel_diagonal(kernel, arms).double() for _, arms in source.chunks(_READ)], dim=-1)
 
     def _kernel(self) -> Any:
-        dtype = self._rows.arms.dtype
+        dtype = self._rows.source.dtype
         if dtype == torch.float64:
             return self._posterior.kernel
         if self._narrow is None:
@@ -53,22 +68,35 @@ class KernelColumns:
 
     def evaluate(self, points: Points) -> Tensor:
         """k(points, arms), `batch_shape x p x A`, in the arms' dtype, one point at a time. Cost O(A d p)."""
-        arms, kernel = self._rows.arms, self._kernel()
-        if points.numel() and StationaryColumns.supports(arms, kernel):
+        source, kernel, points = self._rows.source, self._kernel(), points.to(self._rows.source.dtype)
+        if not isinstance(source, InMemory):
+            return torch.cat([self._of(points, arms) for _, arms in source.chunks(_READ)], dim=-1)
+        if points.numel() and StationaryColumns.supports(source.arms, kernel):
             if self._stationary is None:
-                self._stationary = StationaryColumns(arms, kernel)
-            lines = [self._stationary(x) for x in points.to(arms.dtype).reshape(-1, points.shape[-1])]
-            return torch.stack(lines).reshape(*points.shape[:-1], len(arms))
-        columns = [evaluate_kernel(kernel, x, arms) for x in points.to(arms.dtype).split(1, dim=-2)]
+                self._stationary = StationaryColumns(source.arms, kernel)
+            return self._lines(self._stationary, points)
+        return self._of(points, source.arms)
+
+    def _of(self, points: Points, arms: Points) -> Tensor:
+        """k(points, arms), `batch_shape x p x n`, one point at a time."""
+        kernel = self._kernel()
+        if points.numel() and StationaryColumns.supports(arms, kernel):
+            return self._lines(StationaryColumns(arms, kernel), points)
+        columns = [evaluate_kernel(kernel, x, arms) for x in points.split(1, dim=-2)]
         if not columns:
-            return evaluate_kernel(kernel, points.to(arms.dtype), arms)
+            return evaluate_kernel(kernel, points, arms)
         return columns[0] if len(columns) == 1 else torch.cat(columns, dim=-2)
+
+    def _lines(self, stationary: StationaryColumns, points: Points) -> Tensor:
+        lines = [stationary(x) for x in points.reshape(-1, points.shape[-1])]
+        return torch.stack(lines).reshape(*points.shape[:-1], -1)
 
     def fill(self) -> bool:
         """Extend the columns to every distinct point; False where they do not fit the budget."""
-        statistics, arms = self._posterior.statistics, self._rows.arms
+        statistics, source = self._posterior.statistics, self._rows.source
         size, batch = statistics.size, statistics.num_rows.shape
-        if size * batch.numel() * self._rows.num_arms * arms.element_size() > self._memory_budget:
+        one = batch.numel() * source.num_arms * source.dtype.itemsize
+        if size * one > self._memory_budget:
             self.forget()
             return False
         if self.complete:
@@ -78,12 +106,18 @@ class KernelColumns:
         if self._filled is not None:
             start = int(torch.where(self._filled < statistics.num_rows, self._filled, size).min())
         if self._block is None or self._block.shape[-2] < size:
-            grown = arms.new_empty(*batch, max(size + 32, min(2 * start, size + 256)), self._rows.num_arms)
+            capacity = max(size + 32, min(2 * start, size + 256))
+            if capacity * one > _LARGE_BYTES:
+                capacity = max(size, self._memory_budget // one)
+            grown = torch.empty(*batch, capacity, source.num_arms, dtype=source.dtype, device=source.device)
             if self._block is not None:
                 grown[..., :start, :] = self._block[..., :start, :]
             self._block = grown
-        fresh = self.evaluate(statistics.points[..., start:size, :])
-        self._block[..., start:size, :] = self._with_own(fresh, self._rows.arm_of_row[..., start:size])
+        step = max(1, _LARGE_BYTES // one)
+        for first in range(start, size, step):
+            new = slice(first, min(first + step, size))
+            fresh = self.evaluate(statistics.points[..., new, :])
+            self._block[..., new, :] = self._with_own(fresh, self._rows.arm_of_row[..., new])
         self._filled = statistics.num_rows
         return True
 
@@ -97,7 +131,7 @@ class KernelColumns:
     def renew(self) -> None:
         """Drop what was computed with an earlier kernel. Cost O(A d)."""
         self.forget()
-        self.diagonal = kernel_diagonal(self._kernel(), self._rows.arms).double().clone()
+        self.diagonal = self._diagonal()
 
     def forget(self) -> None:
         """Drop the columns; they are computed again when needed."""
@@ -121,7 +155,7 @@ class KernelColumns:
     def gram(self) -> Any:
         """`between` the given rows and all rows, where every point is an arm and float64; None where it is not."""
         arm, mask = self._rows.arm_of_row, self._posterior.statistics.mask
-        exact = self.complete and self._rows.arms.dtype == torch.float64 and bool(((arm >= 0) == mask).all())
+        exact = self.complete and self._rows.source.dtype == torch.float64 and bool(((arm >= 0) == mask).all())
         return (lambda rows: self.between(rows, arm)) if exact else None
 
     def of_arms(self, index: Picks) -> Tensor:
@@ -138,7 +172,7 @@ class KernelColumns:
         holds most of the rows. Where only the first `dense` rows of the weights are full and the others upper triangular,
         the zeros are left out, a few blocks of rows at a time.
         """
-        statistics, arms, m = self._posterior.statistics, self._rows.arms, rows.shape[-1]
+        statistics, source, m = self._posterior.statistics, self._rows.source, rows.shape[-1]
         size, complete = statistics.size, self.complete
         most = complete and 2 * m >= size
         if most:
@@ -150,13 +184,14 @@ class KernelColumns:
             firsts = [0, *(end - dense for end in ends[1:4])]
             firsts = [int(rows[f]) if most else f for f in firsts[1:]]
             blocks = [(slice(a, b), slice(f, None)) for a, b, f in zip(ends[:4], ends[1:], [0, *firsts], strict=True)]
-        slot = rows.unsqueeze(-1).expand(*rows.shape, arms.shape[-1])
-        points = None if complete else statistics.points.gather(-2, slot).to(arms.dtype)
-        step = max(256, _CHUNK_BYTES // (8 * max(1, m) * max(1, rows.shape[:-1].numel())))
-        for start in range(0, self._rows.num_arms, step):
-            part = slice(start, min(start + step, self._rows.num_arms))
+        slot = rows.unsqueeze(-1).expand(*rows.shape, source.dim)
+        points = None if complete else statistics.points.gather(-2, slot).to(source.dtype)
+        size_of_chunk = _CHUNK_BYTES if source.device.type == "cpu" else _DEVICE_BYTES
+        step = max(256, size_of_chunk // (8 * max(1, m) * max(1, rows.shape[:-1].numel())))
+        for part, arms in self._pieces(step):
             if points is not None:
-                K_mc = evaluate_kernel(self._kernel(), points, arms[..., part, :])
+                assert arms is not None
+                K_mc = evaluate_kernel(self._kernel(), points, arms)
             elif most:
                 assert self._block is not None
                 K_mc = self._block[..., :size, part]
@@ -164,3 +199,9 @@ class KernelColumns:
                 K_mc = self.at(rows, part)
             products = [weights[..., own, used] @ K_mc[..., used, :] for own, used in blocks]
             yield part, products[0] if len(products) == 1 else torch.cat(products, dim=-2)
+
+    def _pieces(self, step: int) -> Iterator[tuple[slice, Tensor | None]]:
+        """Which arms, and the arms themselves where columns are evaluated from them: they are not read otherwise."""
+        if not self.complete:
+            return self._rows.source.chunks(step)
+        return ((part, None) for part in parts(0, self._rows.num_arms, step))

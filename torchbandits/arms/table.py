@@ -122,7 +122,7 @@ class ArmTable(nn.Module):
             if self.directions is not None:  # new storage, so that the old table survives a failure
                 storage = self.directions.sweep_storage(r)
             weights = torch.cat([a, N], dim=-1).mT
-            parts = self.columns.products(weights.to(self.rows.arms.dtype), rows, dense=c)
+            parts = self.columns.products(weights.to(self.rows.source.dtype), rows, dense=c)
         for part, out in parts:
             T = out[..., c:, :]
             if storage is not None:
@@ -231,7 +231,7 @@ class ArmTable(nn.Module):
         points = self.rows.points(index)
         if self.features_of_arms is not None:
             z = self.features_of_arms.at(index)
-        elif self.columns.complete and self.rows.arms.dtype == torch.float64:
+        elif self.columns.complete and self.rows.source.dtype == torch.float64:
             K_mk = self.columns.between(fit.rows, index)
             z = fit.nystrom.root.embed(torch.where(fit.mask.unsqueeze(-1), K_mk, 0.0))
         else:
@@ -255,7 +255,7 @@ class ArmTable(nn.Module):
         z_p = fit.embedding(self.rows.points(index).double())
         R = fit.nystrom.root
         both = torch.cat([R.lift(fit.regression.precision.solve(z_p)), R.lift(z_p)], dim=-1)
-        both = torch.where(fit.mask.unsqueeze(-1), both, 0.0).mT.to(self.rows.arms.dtype)
+        both = torch.where(fit.mask.unsqueeze(-1), both, 0.0).mT.to(self.rows.source.dtype)
         out = K_pa.new_empty(*both.shape[:-1], self.rows.num_arms)
         for part, product in self.columns.products(both, fit.rows):
             out[..., part] = product

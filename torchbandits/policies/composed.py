@@ -23,8 +23,9 @@ from torchbandits.policies.learning import learn, learn_kernel
 from torchbandits.policies.picking import Picker, first_picks, marginals, on_offer, room_for, scorer, upper_bounds, with_first
 from torchbandits.posteriors import GaussianProcess
 from torchbandits.scores import UCB, PerCost, PosteriorDraw, Score
+from torchbandits.sources import ArmSet
 from torchbandits.starts import Start
-from torchbandits.types import Arms, Evidence, FitReport, Generators, Points, Pulls, Selection
+from torchbandits.types import Evidence, FitReport, Generators, Points, Pulls, Selection
 from torchbandits.widths import Width
 
 
@@ -101,8 +102,13 @@ class Composed(Policy):
         """As many as the batch rule allows; None before first picks that come as one batch are over."""
         return None if self.initial is not None else self.batch_rule.max_batch_size
 
+    @property
+    def streams(self) -> bool:
+        """Unless features of all arms are kept."""
+        return self.features is None
+
     @torch.no_grad()
-    def init(self, arms: Arms, generators: Generators, batch_shape: torch.Size) -> State:
+    def init(self, arms: ArmSet, generators: Generators, batch_shape: torch.Size) -> State:
         """A fresh state; the kernel is deep-copied into its posterior. Cost O(A (d + log A)), and O(A m d) for features."""
         posterior = self._posterior(arms, generators, batch_shape)
         return self._state(ArmRows(arms, batch_shape), posterior, generators)
@@ -127,10 +133,13 @@ class Composed(Policy):
         state.box = Box(rows, posterior, box)
         return state
 
-    def _posterior(self, arms: Arms, generators: Generators, batch_shape: torch.Size) -> GaussianProcess:
+    def _posterior(self, arms: ArmSet, generators: Generators, batch_shape: torch.Size) -> GaussianProcess:
         """The prior, for arms or the corners of a box; features that are drawn are drawn now."""
         check_kernel(self.kernel, arms, batch_shape)
-        finite = None if self.features is None else self.features.build(self.kernel, arms, generators, batch_shape)
+        finite = None
+        if self.features is not None:
+            assert isinstance(arms, Tensor)
+            finite = self.features.build(self.kernel, arms, generators, batch_shape)
         return GaussianProcess(
             self.kernel,
             self.regularization,
@@ -154,12 +163,12 @@ class Composed(Policy):
         return state
 
     @torch.no_grad()
-    def set_arms(self, state: State, arms: Arms) -> State:
+    def set_arms(self, state: State, arms: ArmSet) -> State:
         """The same posterior on other arms. Cost O(A u (u + d)) for an exact posterior, O(A m (m + d)) for a sparse one."""
         require(state.box is None, FROM_BOX, UnsupportedError)
         check_kernel(self.kernel, arms, state.rows.batch_shape)
         finite = state.posterior.finite
-        if finite is not None and not finite.holds_at(arms):
+        if finite is not None and isinstance(arms, Tensor) and not finite.holds_at(arms):
             raise UnsupportedError(
                 "quadrature features hold in the box of the arms they were built for, and these arms leave it: start with arms "
                 "at its corners, or use embedding='rff'."

@@ -37,6 +37,10 @@ class NumericalError(TorchBanditsError, ArithmeticError):
     """A factorisation or a sweep that lost its meaning; the state before the call is kept."""
 
 
+class RankError(TorchBanditsError, RuntimeError):
+    """A rank of a distributed run that was lost, or that was started otherwise than the others."""
+
+
 class EvaluationError(TorchBanditsError, RuntimeError):
     """Evaluations that failed and so ended a run; every reward that had come was told before.
 

@@ -140,7 +140,7 @@ def only_on_ranks() -> dict[str, Any]:
         done["other features"] = str(error)
     held = bandit(p["global"](), arms())
     loop(held, 3, 5)
-    done["counts"] = held.counts.sum().item()
+    done["counts"], done["pulls"] = held.counts.sum().item(), held.pulls.item()
     try:
         bad = arms()
         bad[525, 1] = torch.nan

@@ -44,7 +44,6 @@ def check(folder: Path, ranks: int) -> None:
         if ranks > 1:
             assert "ranks [" in done["other generators"]
             assert "ranks must agree" in done["other features"]
-            assert done["counts"] < 15
 
 
 def read(folder: Path, name: str) -> dict[str, Any]:
@@ -60,7 +59,7 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_two_processes_pick_what_one_picks(two: Path):
     check(two, 2)
-    assert sum(read(two, f"rank_{rank}")["counts"] for rank in range(2)) == 15
+    assert sum(read(two, f"rank_{rank}")["counts"] for rank in range(2)) == read(two, "rank_0")["pulls"]
 
 
 @pytest.mark.slow

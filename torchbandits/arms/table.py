@@ -57,9 +57,8 @@ class ArmTable(nn.Module):
         diagonal = self.columns.diagonal if self.features_of_arms is None else self.features_of_arms.diagonal
         self.register_buffer("prior_diagonal", diagonal, persistent=False)
         self.register_buffer("kappa2", self._largest(), persistent=False)
-        self.register_buffer(
-            "leverage", (diagonal / posterior.regularization).expand(*batch_shape, A).clone(), persistent=saved
-        )
+        leverage = (diagonal / posterior.regularization).expand(*batch_shape, A)
+        self.register_buffer("leverage", leverage.clone(), persistent=saved)
         self.register_buffer("channels", self.leverage.new_zeros(*batch_shape, posterior.num_channels, A), persistent=saved)
 
     def _largest(self) -> Tensor:
@@ -253,16 +252,15 @@ class ArmTable(nn.Module):
             k = self.cross(index).double()
             return k, k
         K_pa = self.columns.of_arms(index).double()
-        fit, p = self.posterior.fit(), index.shape[-1]
-        z_p = fit.embedding(self.rows.points(index).double())
+        fit, p, x = self.posterior.fit(), index.shape[-1], self.rows.points(index)
+        z_p = fit.embedding(x.double())
         R = fit.nystrom.root
         both = torch.cat([R.lift(fit.regression.precision.solve(z_p)), R.lift(z_p)], dim=-1)
         both = torch.where(fit.mask.unsqueeze(-1), both, 0.0).mT.to(self.rows.source.dtype)
         out = K_pa.new_empty(*both.shape[:-1], self.rows.num_arms)
         for part, product in self.columns.products(both, fit.rows):
             out[..., part] = product
-        c = out[..., :p, :]
-        return c, (K_pa - out[..., p:, :]).div_(lam).add_(c)
+        return (c := out[..., :p, :]), (K_pa - out[..., p:, :]).div_(lam).add_(c)
 
     # ------------------------------------------------------------------ going back, and moving
 

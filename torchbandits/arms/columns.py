@@ -67,6 +67,11 @@ class KernelColumns:
         """Whether the column of every distinct point is at hand."""
         return self._filled is not None and bool((self._filled == self._posterior.statistics.num_rows).all())
 
+    @property
+    def readable(self) -> bool:
+        """Whether the column of every distinct point is at hand, at every arm."""
+        return self.complete and not self._rows.sharded
+
     def evaluate(self, points: Points) -> Tensor:
         """k(points, arms), `batch_shape x p x A`, in the arms' dtype, one point at a time. Cost O(A d p)."""
         source, kernel, points = self._rows.source, self._kernel(), points.to(self._rows.source.dtype)
@@ -124,10 +129,11 @@ class KernelColumns:
 
     def _with_own(self, block: Tensor, arm: Tensor) -> Tensor:
         """The columns with k(x_j, x_j) itself at the arm's own place."""
-        slot = arm.clamp_min(0)
+        here = self._rows.across.places(arm)
+        slot = here.clamp_min(0)
         own = self.diagonal.expand(*arm.shape[:-1], -1).gather(-1, slot).to(block.dtype)
         place = slot.unsqueeze(-1)
-        return block.scatter(-1, place, torch.where(arm.unsqueeze(-1) >= 0, own.unsqueeze(-1), block.gather(-1, place)))
+        return block.scatter(-1, place, torch.where(here.unsqueeze(-1) >= 0, own.unsqueeze(-1), block.gather(-1, place)))
 
     def renew(self) -> None:
         """Drop what was computed with an earlier kernel. Cost O(A d)."""
@@ -156,15 +162,15 @@ class KernelColumns:
     def gram(self) -> Any:
         """`between` the given rows and all rows, where every point is an arm and float64; None where it is not."""
         arm, mask = self._rows.arm_of_row, self._posterior.statistics.mask
-        exact = self.complete and self._rows.source.dtype == torch.float64 and bool(((arm >= 0) == mask).all())
+        exact = self.readable and self._rows.source.dtype == torch.float64 and bool(((arm >= 0) == mask).all())
         return (lambda rows: self.between(rows, arm)) if exact else None
 
     def of_arms(self, index: Picks) -> Tensor:
         """k(x_j, ·) of arms (`batch_shape x p`) at every arm, `batch_shape x p x A`: read where all were pulled before."""
-        row = self._rows.row_of_arm.gather(-1, index.clamp_min(0))
+        row, points = self._rows.row_of(index), self._rows.points(index)
         if self.complete and bool((row >= 0).all()):
             return self.at(row, slice(None))
-        return self._with_own(self.evaluate(self._rows.points(index)), index)
+        return self._with_own(self.evaluate(points), index)
 
     def products(self, weights: Tensor, rows: Tensor, dense: int | None = None) -> Iterator[tuple[slice, Tensor]]:
         """`weights` (`batch_shape x r x m`) times the columns of rows (`batch_shape x m`), chunk by chunk of the arms.

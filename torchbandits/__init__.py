@@ -6,6 +6,7 @@ come free at different times; `torchbandits policies` lists all), hand it to `Ba
 """
 
 from torchbandits import diagnostics, environments, errors, sources, starts, widths
+from torchbandits.arms import Shard
 from torchbandits.bandit import Bandit
 from torchbandits.contextual import ContextualBandit
 from torchbandits.history import History
@@ -47,6 +48,7 @@ __all__ = [
     "Recommendation",
     "Report",
     "Selection",
+    "Shard",
     "__version__",
     "ada_bkb",
     "batch_bkb",

@@ -132,7 +132,7 @@ class Bandit(Learned):
         index, mask = (opened.index, opened.mask) if whole and opened is not None else self._picks(selection)
         y = check_rewards(rewards, index, mask, self.device)
         ones = mask.to(torch.float64)
-        y = torch.where(mask, y, 0.0)
+        y = self._state.rows.across.agreed(torch.where(mask, y, 0.0))
         pulls = Pulls(counts=ones, sums=y, squares=y * y, index=index, mask=mask)
         remaining, unasked = (None, ones.sum(dim=-1).zero_()) if whole else self._settled(index, mask)
         return self._learn(pulls, remaining, unasked)
@@ -149,7 +149,7 @@ class Bandit(Learned):
         Returns:
             The report after the update. Cost: a refit, and a sweep over the arms.
         """
-        pulls = check_history(points_or_index, counts, sums, squares, self.batch_shape, self.arms)
+        pulls = check_history(points_or_index, counts, sums, squares, self.batch_shape, self.arms, self._state.rows.total)
         return self._learn(pulls, self._open, pulls.counts.sum(dim=-1))
 
     def forget(self, selection: Selection | Tensor) -> None:
@@ -273,7 +273,7 @@ class Bandit(Learned):
         return without(self._open, self._state.rows.entry(index), mask, self._state.rows.points)
 
     def _picks(self, selection: Selection | Tensor) -> tuple[Tensor, Tensor]:
-        index, mask = check_picks(selection, self.batch_shape, self.arms.shape[-2], self.device)
+        index, mask = check_picks(selection, self.batch_shape, self._state.rows.total, self.device)
         if self._state.box is not None and isinstance(selection, Selection):
             check_places(selection, self._state.rows)
         return index, mask

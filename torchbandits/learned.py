@@ -13,7 +13,7 @@ from torch import Tensor
 
 from torchbandits.botorch.model import BanditModel
 from torchbandits.botorch.of_run import model_of_run
-from torchbandits.errors import ShapeError, StateError, UnsupportedError, require
+from torchbandits.errors import RankError, ShapeError, StateError, UnsupportedError, require
 from torchbandits.policies import Policy, State
 from torchbandits.posteriors import GaussianProcess, PartitionedProcess
 from torchbandits.sources import ArmSource
@@ -110,7 +110,8 @@ class Learned(ABC):
 
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to resume exactly, the open selection and the generators included: tensors and numbers."""
-        self._sync_pending()
+        if not self._state.rows.sharded:  # what is open is saved: nothing is asked of ranks that may be lost
+            self._sync_pending()
         saved: dict[str, Any] = {"state": self._state.state_dict(), "open": None}
         if self._open is not None:
             saved["open"] = {"index": self._open.index, "mask": self._open.mask}
@@ -127,7 +128,11 @@ class Learned(ABC):
                 if (opened := state_dict["open"]) is not None:
                     index = opened["index"].to(self.device)
                     self._open = Selection(self._state.rows.points(index), index, opened["mask"].to(self.device))
-            self._synced = loaded = True
+                if self._state.rows.sharded and self._state.table is not None:
+                    self._state.table.sweep_()
+            self._synced, loaded = not self._state.rows.sharded, True
+        except RankError:
+            raise
         except RuntimeError as error:
             raise StateError(f"the saved state is of another kind of policy, kernel or arms: {error}") from error
         finally:
@@ -177,6 +182,8 @@ def check_state(state_dict: Any, own: dict[str, Any]) -> None:
     saved = state_dict["state"]
     differ = sorted(saved.keys() ^ own.keys())
     require(not differ, f"the saved state is of another kind of policy: it differs in {', '.join(differ[:3])}.", StateError)
+    if "rows.row_of_arm" not in own:  # arms of several ranks: their fingerprint tells
+        return
     shape, mine = (tuple(state["rows.row_of_arm"].shape) for state in (saved, own))
     if (name := "box.corners" if "box.corners" in own else "tree.division.box") in own:  # its arms are those found so far
         boxes = saved[name], own[name]

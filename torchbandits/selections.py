@@ -26,6 +26,12 @@ def joined(first: Selection | None, second: Selection) -> Selection:
     return Selection(points, index.gather(-1, order), mask.gather(-1, order))
 
 
+def marked(selection: Selection, kept: Tensor) -> Selection:
+    """The picks of a selection that are marked, in their places; the other places are masked."""
+    kept = selection.mask & kept
+    return Selection(selection.points, torch.where(kept, selection.index, -1), kept)
+
+
 def within(opened: Selection, kept: PickMask, points: Callable[[Tensor], Tensor]) -> Selection | None:
     """The picks of a selection that are marked, places left-packed; None where there are none."""
     kept = opened.mask & kept

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchbandits.arms import ArmRows
+from torchbandits.arms import ArmRows, Shard
 from torchbandits.errors import ArgumentError, ArmIndexError, NonFiniteError, ShapeError, StateError, UnsupportedError, require
 from torchbandits.optimize import check_box
 from torchbandits.policies import Composed, Policy
@@ -42,6 +42,12 @@ def check_source(arms: ArmSource, policy: Policy) -> Tensor | ArmSource:
         policy.streams,
         f"this policy looks at all arms as one tensor, and got {arms!r}: use batch_bkb, bkb or gp_ucb, or pass a tensor, such "
         "as torch.from_numpy(numpy.load(path)).",
+        UnsupportedError,
+    )
+    require(
+        not isinstance(arms, Shard) or policy.shards,
+        "this policy does not share its arms out among ranks: use batch_bkb (batch_rule='global' or 'product') or bkb with the "
+        "UCB score, without initial= and refit_every=.",
         UnsupportedError,
     )
     return arms
@@ -212,7 +218,9 @@ def check_column(name: str, value: Any, like: torch.Size, device: torch.device) 
     return column
 
 
-def check_history(points_or_index: Any, counts: Any, sums: Any, squares: Any, batch_shape: torch.Size, arms: ArmSet) -> Pulls:
+def check_history(
+    points_or_index: Any, counts: Any, sums: Any, squares: Any, batch_shape: torch.Size, arms: ArmSet, total: int | None = None
+) -> Pulls:
     """Summed history at arm indices `batch_shape x h` or points `batch_shape x h x d`, expanded over the batch."""
     where, dim, device = torch.as_tensor(points_or_index), arms.shape[-1], arms.device
     given = where.shape[:-1] if where.is_floating_point() else where.shape
@@ -232,7 +240,7 @@ def check_history(points_or_index: Any, counts: Any, sums: Any, squares: Any, ba
     )
     n, s, q = (column.expand(shape) for column in (n, s, q))
     if not where.is_floating_point():
-        index, mask = check_picks(where.expand(shape), batch_shape, arms.shape[-2], device)
+        index, mask = check_picks(where.expand(shape), batch_shape, total or arms.shape[-2], device)
         require(bool(mask.all()), "history has an index of −1, which is no arm.", ArmIndexError)
         return Pulls(counts=n, sums=s, squares=q, index=index, mask=mask, history=True)
     require(where.shape[-1] == dim, f"points must have {dim} features like the arms, got {where.shape[-1]}.", ShapeError)

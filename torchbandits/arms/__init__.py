@@ -10,6 +10,7 @@ from torchbandits.arms.duplicates import matches
 from torchbandits.arms.growing import GrowingTable
 from torchbandits.arms.leaders import TIE, best_arm, warm_up
 from torchbandits.arms.lookahead import Lookahead
+from torchbandits.arms.ranks import Shard
 from torchbandits.arms.rows import ArmRows
 from torchbandits.arms.scanning import find
 from torchbandits.arms.sweeping import FullSweep
@@ -28,6 +29,7 @@ __all__ = [
     "GrowingTable",
     "Lookahead",
     "PosteriorDraws",
+    "Shard",
     "best_arm",
     "find",
     "matches",

@@ -93,6 +93,10 @@ class KernelColumns:
         """Whether the columns of rows (`batch_shape x m`) are kept."""
         return self._kept is not None and bool((self._kept.slots(rows) >= 0).all())
 
+    def readable(self, rows: Tensor) -> bool:
+        """Whether the columns of rows (`batch_shape x m`) are kept, at every arm."""
+        return not self._rows.sharded and self.holds(rows)
+
     def fill(self, rows: Tensor) -> bool:
         """Evaluate the columns of rows (`batch_shape x m`) that are not kept, and keep them; False where they do not fit the
         budget. Cost O(A d) a new column."""
@@ -116,10 +120,11 @@ class KernelColumns:
 
     def _with_own(self, block: Tensor, arm: Tensor) -> Tensor:
         """The columns with k(x_j, x_j) itself at the arm's own place."""
-        slot = arm.clamp_min(0)
+        here = self._rows.across.places(arm)
+        slot = here.clamp_min(0)
         own = self.diagonal.expand(*arm.shape[:-1], -1).gather(-1, slot).to(block.dtype)
         place = slot.unsqueeze(-1)
-        return block.scatter(-1, place, torch.where(arm.unsqueeze(-1) >= 0, own.unsqueeze(-1), block.gather(-1, place)))
+        return block.scatter(-1, place, torch.where(here.unsqueeze(-1) >= 0, own.unsqueeze(-1), block.gather(-1, place)))
 
     def renew(self) -> None:
         """Drop what was computed with an earlier kernel. Cost O(A d)."""
@@ -140,15 +145,15 @@ class KernelColumns:
         where not."""
         rows = self._posterior.dictionary_rows()[0]
         arm, mask = self._rows.arm_of_row, self._posterior.statistics.mask
-        exact = self.holds(rows) and self._rows.source.dtype == torch.float64 and bool(((arm >= 0) == mask).all())
+        exact = self.readable(rows) and self._rows.source.dtype == torch.float64 and bool(((arm >= 0) == mask).all())
         return (lambda rows: self.between(rows, arm)) if exact else None
 
     def of_arms(self, index: Picks) -> Tensor:
         """k(x_j, ·) of arms (`batch_shape x p`) at every arm, `batch_shape x p x A`: read where all are kept."""
-        row = self._rows.row_of_arm.gather(-1, index.clamp_min(0))
+        row, points = self._rows.row_of(index), self._rows.points(index)
         if self._kept is not None and bool((row >= 0).all()) and self.holds(row):
             return self._kept.at(self._kept.slots(row), slice(None))
-        return self._with_own(self.evaluate(self._rows.points(index)), index)
+        return self._with_own(self.evaluate(points), index)
 
     def products(self, weights: Tensor, rows: Tensor, dense: int | None = None) -> Iterator[tuple[slice, Tensor]]:
         """`weights` (`batch_shape x r x m`) times the columns of rows (`batch_shape x m`), chunk by chunk of the arms.

@@ -8,8 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from torchbandits.arms.duplicates import first_occurrence, matches
+from torchbandits.arms.ranks import Shard
+from torchbandits.arms.reductions import WHOLE, Reductions
 from torchbandits.arms.scanning import find, scan
-from torchbandits.errors import StateError
+from torchbandits.errors import StateError, UnsupportedError, require
 from torchbandits.posteriors import GaussianProcess, Statistics, aggregate
 from torchbandits.sources import ArmSet, ArmSource, InMemory
 from torchbandits.types import PickMask, Picks, Points
@@ -39,8 +41,11 @@ class ArmRows(nn.Module):
         self.outside = False  # whether rows may be points from outside the arms
         self._streamed = None if isinstance(arms, Tensor | InMemory) else arms
         self.fingerprint: int | None = None  # of arms that are read piece by piece
+        self.across: Reductions = arms.across if isinstance(arms, Shard) else WHOLE
         held = arms.arms if isinstance(arms, InMemory) else arms
-        if isinstance(held, ArmSource):
+        if isinstance(held, Shard):
+            first, self.fingerprint = held.looked_at()
+        elif isinstance(held, ArmSource):
             found = scan(held)
             first, self.fingerprint = found.first, found.fingerprint
         elif growing:
@@ -49,7 +54,8 @@ class ArmRows(nn.Module):
             first = None if isinstance(arms, InMemory) and arms.distinct else first_occurrence(held)
         self.register_buffer("arms", held if isinstance(held, Tensor) else None, persistent=growing)
         self.register_buffer("first", first, persistent=growing)
-        self.register_buffer("row_of_arm", torch.full((*batch_shape, arms.shape[-2]), -1, device=arms.device))
+        row_of_arm = torch.full((*batch_shape, arms.shape[-2]), -1, device=arms.device)
+        self.register_buffer("row_of_arm", row_of_arm, persistent=not self.sharded)
         self.register_buffer("arm_of_row", torch.full((*batch_shape, 0), -1, device=arms.device))
 
     def moved(self, arms: ArmSet, statistics: Statistics) -> ArmRows:
@@ -73,8 +79,22 @@ class ArmRows(nn.Module):
 
     @property
     def num_arms(self) -> int:
-        """Arms, duplicates included."""
+        """Arms that are here, duplicates included: `A`."""
         return self.source.num_arms
+
+    @property
+    def total(self) -> int:
+        """Arms of all ranks: what indices count through."""
+        return self.across.total(self.num_arms)
+
+    @property
+    def sharded(self) -> bool:
+        """Whether there are more arms on other ranks."""
+        return isinstance(self._streamed, Shard)
+
+    def row_of(self, index: Picks) -> Tensor:
+        """Row of each arm, `batch_shape x p`, −1 before its first pull."""
+        return self.across.at(index, self.row_of_arm + 1)[0] - 1 if self.sharded else self.across.at(index, self.row_of_arm)[0]
 
     @property
     def source(self) -> ArmSource:
@@ -103,9 +123,11 @@ class ArmRows(nn.Module):
         """Arms that may be picked: available, and the first of their duplicates; None for all of them."""
         if self.first is None:
             return available
-        own = self.first == torch.arange(self.num_arms, device=self.first.device)
+        own = self.first == torch.arange(self.num_arms, device=self.first.device) + self.across.offset
         if available is None:
             return own
+        message = "available= with arms of which some are equal is not for arms of several ranks: leave one of each."
+        require(not self.sharded, message, UnsupportedError)
         # A duplicate that is on offer offers its entry.
         shape = torch.broadcast_shapes(available.shape, self.first.shape)
         entries = torch.zeros(shape, dtype=torch.int64, device=own.device)
@@ -116,8 +138,7 @@ class ArmRows(nn.Module):
         """The lowest index of an arm equal to each indexed arm; −1 stays −1."""
         if self.first is None:
             return index
-        first = self.first.expand(*index.shape[:-1], -1).gather(-1, index.clamp_min(0))
-        return torch.where(index >= 0, first, -1)
+        return torch.where(index >= 0, self.across.at(index, self.first.expand(*index.shape[:-1], -1))[0], -1)
 
     def counts(self, weights: Tensor) -> Tensor:
         """Weights of rows (`batch_shape x u`) per arm, `batch_shape x A`; duplicates share those of their entry."""
@@ -125,7 +146,7 @@ class ArmRows(nn.Module):
             return weights.new_zeros(self.row_of_arm.shape)
         row = self.row_of_arm
         if self.first is not None:
-            row = row.gather(-1, self.first.expand_as(row))
+            row = self.row_of(self.first.expand_as(row))
         return torch.where(row >= 0, weights.gather(-1, row.clamp_min(0)), 0.0)
 
     def distinct(
@@ -141,16 +162,13 @@ class ArmRows(nn.Module):
     ) -> None:
         """Add pulls of distinct arms (`batch_shape x p`, −1 where padded; see `distinct`) to the records, appending rows for
         arms pulled for the first time."""
-        known = self.row_of_arm.gather(-1, distinct.clamp_min(0))
+        known = self.row_of(distinct)
         new = (distinct >= 0) & (known < 0)
         rows = torch.where(distinct >= 0, known, -1)
         if bool(new.any()):
             new_rows = records.append_(self.points(distinct), new)
             rows = torch.where(new, new_rows, rows)
-            spare = nn.functional.pad(self.row_of_arm, (0, 1))
-            slot = torch.where(new, distinct, self.num_arms)
-            self._buffers["row_of_arm"] = spare.scatter(-1, slot, new_rows)[..., :-1]
-            self._extend(torch.where(new, distinct, -1), new_rows)
+            self._join(torch.where(new, distinct, -1), new_rows)
         records.add_(rows, counts, sums, squares)
 
     def tell_outside_(
@@ -176,10 +194,7 @@ class ArmRows(nn.Module):
         rows = torch.where(known, member, new_rows)
         if bool(new.any()):
             arm = self.find(own).masked_fill(~new, -1)
-            spare = nn.functional.pad(self.row_of_arm, (0, 1))
-            slot = torch.where(arm >= 0, arm, self.num_arms)
-            self._buffers["row_of_arm"] = spare.scatter(-1, slot, new_rows)[..., :-1]
-            self._extend(arm, new_rows)
+            self._join(arm, new_rows)
             self.outside = self.outside or bool((new & (arm < 0)).any())
         records.add_(rows, n, s, q)
 
@@ -230,6 +245,13 @@ class ArmRows(nn.Module):
             self._buffers["row_of_arm"] = nn.functional.pad(self.row_of_arm, (0, 1)).scatter(-1, slot, row)[..., :-1]
             self._extend(index, row)
 
+    def _join(self, index: Tensor, rows: Tensor) -> None:
+        """Give arms (−1 for none) these rows."""
+        spare, place = nn.functional.pad(self.row_of_arm, (0, 1)), self.across.places(index)
+        slot = torch.where(place >= 0, place, self.num_arms)
+        self._buffers["row_of_arm"] = spare.scatter(-1, slot, rows)[..., :-1]
+        self._extend(index, rows)
+
     def _extend(self, index: Tensor, rows: Tensor) -> None:
         size = max(int(rows.max()) + 1, self.arm_of_row.shape[-1])
         grown = nn.functional.pad(self.arm_of_row, (0, size - self.arm_of_row.shape[-1] + 1), value=-1)
@@ -253,4 +275,8 @@ class ArmRows(nn.Module):
             if prefix + name in state_dict:  # sizes follow the data
                 setattr(self, name, state_dict[prefix + name].to(self.row_of_arm.device))
         self.outside = bool((self.arm_of_row < 0).any())
+        if self.sharded:
+            arm, self.row_of_arm = self.arm_of_row, torch.full_like(self.row_of_arm, -1)
+            if arm.shape[-1]:
+                self._join(arm, torch.arange(arm.shape[-1], device=arm.device).expand(arm.shape))
         super()._load_from_state_dict(state_dict, prefix, *args)

@@ -30,10 +30,11 @@ class Scan:
     fingerprint: int
 
 
-def scan(source: ArmSource) -> Scan:
+def scan(source: ArmSource, offset: int = 0) -> Scan:
     """One pass over the arms, and a second one where some are equal.
 
     Hashes (64 bits) are sorted in place, 8 bytes an arm; arms of equal hashes are compared in full, so the answer is exact.
+    `offset` is the index of the first arm, where the source is a part of a longer one, as far as fingerprint and error go.
     Cost O(A (d + log A)), O(A d) where the arms are promised to differ.
 
     Raises:
@@ -44,10 +45,10 @@ def scan(source: ArmSource) -> Scan:
     for part, arms in source.chunks(_STEP):
         finite = torch.isfinite(arms).all(dim=-1)
         if not bool(finite.all()):
-            arm = part.start + int((~finite).nonzero()[0])
+            arm = offset + part.start + int((~finite).nonzero()[0])
             raise NonFiniteError(f"arm {arm} has a NaN or infinite feature: leave it out, or give it finite ones.")
         own = codes(arms)
-        place = torch.arange(part.start, part.stop, device=own.device)
+        place = torch.arange(offset + part.start, offset + part.stop, device=own.device)
         fingerprint = fingerprint + ((own ^ (own >> 32)) * (2 * place + 1) * _MIX).sum()
         if kept is not None:
             kept[part] = own.cpu().numpy()

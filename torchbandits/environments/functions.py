@@ -10,7 +10,7 @@ import torch
 from gpytorch.kernels import Kernel, MaternKernel
 from torch import Tensor
 
-from torchbandits.environments.base import Environment
+from torchbandits.environments.base import Environment, Task, known
 from torchbandits.environments.noise import check_noise, noisy_rewards
 from torchbandits.environments.tables import check_arms, check_rewards
 from torchbandits.errors import ShapeError, require
@@ -83,6 +83,10 @@ class Function(Environment):
     def sample(self, index: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
         """Pull arms: `batch_shape x q` rewards for such an index, NaN where −1; row r draws from `generators[r]`."""
         return noisy_rewards(self, index, generators, self.noise)
+
+    def tasks(self, index: Tensor, generators: Sequence[torch.Generator]) -> list[Task]:
+        """The rewards that `sample` draws, one task a pull, row-major."""
+        return known(self.sample(index, generators), index)
 
     def __repr__(self) -> str:
         """Name and sizes."""

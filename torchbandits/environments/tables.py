@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchbandits.environments.base import Environment
+from torchbandits.environments.base import Environment, Task, known
 from torchbandits.environments.noise import check_noise, noisy_rewards
 from torchbandits.errors import ArgumentError, ArmIndexError, NonFiniteError, ShapeError, UnsupportedError, require
 from torchbandits.sources import ArmSource
@@ -70,6 +70,10 @@ class Table(Environment):
     def sample(self, index: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
         """Pull arms: `batch_shape x q` rewards for such an index, NaN where −1; row r draws from `generators[r]`."""
         return noisy_rewards(self, index, generators, self.noise)
+
+    def tasks(self, index: Tensor, generators: Sequence[torch.Generator]) -> list[Task]:
+        """The rewards that `sample` draws, one task a pull, row-major."""
+        return known(self.sample(index, generators), index)
 
     def to(self, *args: Any, **kwargs: Any) -> Table:
         """The same table on another device or in another dtype (arguments of `Tensor.to`)."""

@@ -35,6 +35,11 @@ class Policy(ABC):
         """Whether arms may be read piece by piece from a source; otherwise they must be one tensor."""
         return False
 
+    @property
+    def shards(self) -> bool:
+        """Whether arms may be shared out among ranks, each of which gives its `Shard`."""
+        return False
+
     @abstractmethod
     def init(self, arms: Arms, generators: Sequence[torch.Generator], batch_shape: torch.Size) -> State:
         """A fresh state on `A x d` or `batch_shape x A x d` arms, with one generator a batch row. A policy that `streams` takes

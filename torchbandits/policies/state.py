@@ -183,7 +183,7 @@ class State(nn.Module):
         return Progress(
             t=pulls + 1,
             pulls=pulls.clamp_min(1),
-            num_arms=self.rows.num_arms,
+            num_arms=self.rows.total,
             dim=self.rows.source.dim,
             log_det=self.log_det,
             batched_log_det=self.batched_log_det,

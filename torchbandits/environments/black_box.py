@@ -79,9 +79,9 @@ class BlackBox(Environment):
         counts = mask.reshape(-1, index.shape[-1]).sum(dim=-1).tolist()
         pairs = zip(counts, generators, strict=True)
         seeds = torch.cat([torch.randint(2**62, (count,), generator=generator) for count, generator in pairs]).tolist()
-        source = self.arms if isinstance(self.arms, ArmSource) else InMemory(self.arms)
+        arms = self.arms if isinstance(self.arms, ArmSource) else InMemory(self.arms)
         # Arrays: a tensor would go to another process through shared memory and a file descriptor each.
-        points = source.points(index.clamp_min(0))[mask].cpu().numpy()
+        points = arms.points(index.clamp_min(0))[mask].cpu().numpy()
         ask = partial(_call, self.function, self.seeded)
         return [partial(ask, point.copy(), seed) for point, seed in zip(points, seeds, strict=True)]
 

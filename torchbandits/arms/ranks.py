@@ -82,7 +82,7 @@ class Shard(ArmSource):
         return self.across.sum(own)
 
     def looked_at(self) -> tuple[Tensor | None, int]:
-        """The lowest index of an arm equal to each arm of this rank, `A_r` (None where no two arms of the run are equal), and the
+        """The lowest index of an arm equal to each arm of this rank, `A_r` (None where no two of the run are equal), and the
         fingerprint of all arms: what `scan` finds, across ranks.
 
         Raises:

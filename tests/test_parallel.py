@@ -110,6 +110,15 @@ def test_an_executor_changes_no_pick_whatever_order_rewards_come_in(name: str, k
     same(plain, retried)
 
 
+def test_a_black_box_over_arms_that_are_never_in_memory():
+    axes = [torch.linspace(0, 1, 7, dtype=torch.float64), torch.linspace(0, 1, 5, dtype=torch.float64)]
+    grid, arms = tb.sources.grid(axes), torch.cartesian_prod(*axes)
+    runs = [
+        tb.run(policies()["batch_bkb"], BlackBox(noisy, a, 0.1, seeded=True), 20, generator=generator(1)) for a in (grid, arms)
+    ]
+    same(*runs)
+
+
 def test_batch_rows_with_their_own_arms():
     arms = torch.rand(3, 40, 2, dtype=torch.float64, generator=generator(0))
     generators = [generator(seed) for seed in range(3)]

@@ -33,6 +33,7 @@ def run(
     callbacks: Iterable[Callable[[Bandit, Selection, Tensor, Report], bool | None]] = (),
     budget: float | Tensor | None = None,
     observed: tuple[Tensor, Tensor, Tensor] | None = None,
+    clock: Callable[[], float] = time.perf_counter,
     executor: Executor | None = None,
     workers: int | None = None,
     asynchronous: bool = False,
@@ -52,6 +53,7 @@ def run(
             An evaluation that fails has cost what it costs.
         observed: History that the bandit is given before its first ask: what `Bandit.observe` takes. It counts neither as
             rounds nor in the record.
+        clock: What times ask and tell; `time.process_time` for the seconds of processors, whoever else uses them.
         callbacks: Called after each tell with the bandit, the selection, the rewards and the report; a True ends the run.
         executor: Evaluates the picks of a batch side by side: any `concurrent.futures.Executor`, of threads, processes, Dask
             (`client.get_executor()`) or mpi4py. What is random is settled before it is handed out, and rewards are told in
@@ -91,20 +93,20 @@ def run(
         evaluator = Elsewhere(environment, noise, evaluations, whole=not asynchronous)
     try:
         while True:
-            began = time.perf_counter()
+            began = clock()
             selection = offers.ask(evaluator.waiting, workers if asynchronous else None)
-            asked = time.perf_counter() - began
+            asked = clock() - began
             if selection is not None:
                 evaluator.submit(selection)
             elif not evaluator.waiting:
                 return recorder.history()
             answers = evaluator.settle()
-            began = time.perf_counter()
+            began = clock()
             if answers.failed is not None and answers.error is None:
                 bandit.forget(answers.failed)
                 offers.lose(answers.failed, exclude=failures == "exclude")
             answers, report = _tell(bandit, answers)
-            seconds = asked + time.perf_counter() - began
+            seconds = asked + clock() - began
             selection, rewards = answers.selection, answers.rewards
             recorder.add(selection.index, rewards, bandit.best_arm(), report, seconds, answers.failed)
             if answers.error is not None:

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from torchbandits.arms.rows import ArmRows
-from torchbandits.embeddings import Spectrum, StationaryColumns, evaluate_kernel, kernel_diagonal
+from torchbandits.embeddings import Spectrum, StationaryBlocks, StationaryColumns, evaluate_kernel, kernel_diagonal
+from torchbandits.linalg import LEAF, staircase_product
 from torchbandits.posteriors import GaussianProcess
 from torchbandits.sources import InMemory
 from torchbandits.sources.base import parts
 from torchbandits.types import Picks, Points
 
-_TRIANGULAR = 48  # from this dictionary size on, leaving out zeros is worth four products instead of one
+_LEFT_OUT = 32  # so many rows of zero weights cost less than the copy of a selection
 _CHUNK_BYTES = 8 << 20  # a block of columns that stays in cache while it is multiplied and squared
 _DEVICE_BYTES = 256 << 20  # the same on a GPU, whose launches want work
 _READ = 1 << 16  # arms read together for one column
@@ -74,7 +75,7 @@ class KernelColumns:
     def evaluate(self, points: Points) -> Tensor:
         """k(points, arms), `batch_shape x p x A`, in the arms' dtype, one point at a time. Cost O(A d p)."""
         source, kernel, points = self._rows.source, self._kernel(), points.to(self._rows.source.dtype)
-        if not isinstance(source, InMemory):
+        if not isinstance(source, InMemory) or source.num_arms > _READ:  # what a chunk needs stays in cache
             return torch.cat([self._of(points, arms) for _, arms in source.chunks(_READ)], dim=-1)
         if points.numel() and StationaryColumns.supports(source.arms, kernel):
             if self._stationary is None:
@@ -174,37 +175,50 @@ class KernelColumns:
     def products(self, weights: Tensor, rows: Tensor, dense: int | None = None) -> Iterator[tuple[slice, Tensor]]:
         """`weights` (`batch_shape x r x m`) times the columns of rows (`batch_shape x m`), chunk by chunk of the arms.
 
-        The chunks of columns stay in cache. Zero weights for the rows left out save the copy of a selection where it
-        holds most of the rows. Where only the first `dense` rows of the weights are full and the others upper triangular,
-        the zeros are left out, a few blocks of rows at a time.
+        The chunks of columns stay in cache. Zero weights for the rows left out save the copy of a selection where those are
+        few. Where only the first `dense` rows of the weights are full and the others upper triangular, the zeros are left
+        out.
+
+        Yields:
+            Which arms, and their products, which the next chunk overwrites.
         """
-        statistics, source, m = self._posterior.statistics, self._rows.source, rows.shape[-1]
-        size, complete = statistics.size, self.complete
-        most = complete and 2 * m >= size
-        if most:
-            spread = weights.new_zeros(*weights.shape[:-1], size)
-            weights = spread.scatter_add(-1, rows.unsqueeze(-2).expand_as(weights), weights)
-        blocks = [(slice(None), slice(None))]
-        if dense is not None and weights.dim() == 2 and m >= _TRIANGULAR:
-            ends = [0, *(dense + (m * i) // 4 for i in (1, 2, 3)), dense + m]
-            firsts = [0, *(end - dense for end in ends[1:4])]
-            firsts = [int(rows[f]) if most else f for f in firsts[1:]]
-            blocks = [(slice(a, b), slice(f, None)) for a, b, f in zip(ends[:4], ends[1:], [0, *firsts], strict=True)]
-        slot = rows.unsqueeze(-1).expand(*rows.shape, source.dim)
-        points = None if complete else statistics.points.gather(-2, slot).to(source.dtype)
-        size_of_chunk = _CHUNK_BYTES if source.device.type == "cpu" else _DEVICE_BYTES
-        step = max(256, size_of_chunk // (8 * max(1, m) * max(1, rows.shape[:-1].numel())))
+        statistics, m = self._posterior.statistics, rows.shape[-1]
+        size, batch = statistics.size, rows.shape[:-1]
+        spread = self.complete and size - m <= _LEFT_OUT
+        starts = None if dense is None or m <= LEAF or rows.dim() > 2 else list(range(m))
+        if spread:
+            weights = weights.new_zeros(*weights.shape[:-1], size).scatter_add(
+                -1, rows.unsqueeze(-2).expand_as(weights), weights
+            )
+            starts = None if starts is None else rows.reshape(-1, m).amin(dim=0).tolist()
+        wanted = _CHUNK_BYTES if weights.device.type == "cpu" else _DEVICE_BYTES
+        A, step = self._rows.num_arms, max(256, wanted // (8 * max(1, m) * max(1, batch.numel())))
+        blocks = None if self.complete else self._blocks(rows, min(step, A))
+        products = weights.new_empty(*weights.shape[:-1], min(step, A))
         for part, arms in self._pieces(step):
-            if points is not None:
+            if blocks is not None:
                 assert arms is not None
-                K_mc = evaluate_kernel(self._kernel(), points, arms)
-            elif most:
+                K_mc = blocks(arms)
+            elif spread:
                 assert self._block is not None
                 K_mc = self._block[..., :size, part]
             else:
                 K_mc = self.at(rows, part)
-            products = [weights[..., own, used] @ K_mc[..., used, :] for own, used in blocks]
-            yield part, products[0] if len(products) == 1 else torch.cat(products, dim=-2)
+            out = products[..., : K_mc.shape[-1]]
+            if starts is not None and dense is not None:
+                staircase_product(weights, K_mc, out, dense, starts)
+            else:
+                torch.matmul(weights, K_mc, out=out)
+            yield part, out
+
+    def _blocks(self, rows: Tensor, most: int) -> Callable[[Tensor], Tensor]:
+        """Columns of rows (`batch_shape x m`) as a function of at most so many arms, `batch_shape x m x n`, evaluated anew."""
+        points, kernel = self._posterior.statistics.points, self._kernel()
+        points = points.gather(-2, rows.unsqueeze(-1).expand(*rows.shape, points.shape[-1])).to(self._rows.source.dtype)
+        if not StationaryBlocks.supports(kernel):
+            return lambda arms: evaluate_kernel(kernel, points, arms)
+        blocks, out = StationaryBlocks(points, kernel), points.new_empty(*rows.shape, most)
+        return lambda arms: blocks(arms, out[..., : arms.shape[-2]])
 
     def _pieces(self, step: int) -> Iterator[tuple[slice, Tensor | None]]:
         """Which arms, and the arms themselves where columns are evaluated from them: they are not read otherwise."""

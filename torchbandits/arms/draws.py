@@ -151,4 +151,7 @@ class PosteriorDraws:
         """Weights of the dictionary's kernel columns (`batch_shape x m x q`) as functions on the arms, `... x q x A`."""
         table, fit = self._table, self._table.posterior.fit()
         weights = torch.where(fit.mask.unsqueeze(-1), lifted, 0.0).mT.to(table.rows.source.dtype)
-        return torch.cat([out for _, out in table.columns.products(weights, fit.rows)], dim=-1)
+        values = weights.new_empty(*weights.shape[:-1], table.rows.num_arms)
+        for part, out in table.columns.products(weights, fit.rows):
+            values[..., part] = out
+        return values

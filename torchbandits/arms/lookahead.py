@@ -12,7 +12,7 @@ from torchbandits.arms.table import ArmTable
 from torchbandits.posteriors import Conditioning, aggregate
 from torchbandits.types import Picks
 
-_LEADERS = 32
+_LEADERS, _MOST_LEADERS = 32, 64  # to begin with, and once a batch was seen to spread
 _PICKS_A_ROUND = 1 << 14
 
 
@@ -116,6 +116,7 @@ class Lookahead:
             remaining = torch.where(ended, 0, remaining - n)
             if not meter.additive or bool(((remaining > 0) & (why != BROKEN)).any()):
                 self._fold(arms, leaders, leverage)  # somebody looks at the batch again
+                self._most_leaders = max(self._most_leaders, min(2 * self._most_leaders, _MOST_LEADERS))
             remaining = torch.where(meter.broke(self, why == BROKEN), 0, remaining)
         return _pack(torch.cat(chosen, dim=-1) if chosen else self.index.new_empty(self.num_rows, 0)).reshape(
             *self.batch_shape, -1

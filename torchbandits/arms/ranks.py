@@ -82,8 +82,8 @@ class Shard(ArmSource):
         return self.across.sum(own)
 
     def looked_at(self) -> tuple[Tensor | None, int]:
-        """The lowest index of an arm equal to each arm of this rank, `A_r` (None where no two of the run are equal), and the
-        fingerprint of all arms: what `scan` finds, across ranks.
+        """The lowest index of an arm equal to each arm of this rank, `A_r` (None where no two arms of the run are equal), and
+        the fingerprint of all arms: what `scan` finds, across ranks.
 
         Raises:
             NonFiniteError: On every rank, if an arm of any is not finite.

@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torchbandits.sources import ArmSource
+
 Task = Callable[[], Any]  # one evaluation, picklable, which may run anywhere and returns the reward, a number
 
 
@@ -18,7 +20,7 @@ class Environment(ABC):
 
     Attributes:
         name: Shown in tables and figures.
-        arms: `A x d`, or `batch_shape x A x d` where the rows of a batch face different arms.
+        arms: `A x d`, or `batch_shape x A x d` where the rows of a batch face different arms; or a source of them.
         noise_std: Standard deviation (or sub-Gaussian constant) of the noise, reward units.
         costs: `A` or `batch_shape x A`, what a pull of each arm costs, > 0; None where nobody says.
         neighbors: `A x k` integers, arms next to each arm (−1 where padded), for policies that mutate; None where nobody says.
@@ -26,7 +28,7 @@ class Environment(ABC):
     """
 
     name: str
-    arms: Tensor
+    arms: Tensor | ArmSource
     noise_std: float
     costs: Tensor | None = None
     neighbors: Tensor | None = None

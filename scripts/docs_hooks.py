@@ -51,7 +51,9 @@ def part(name: str, argument: str | None) -> str:
 
 def section(heading: str) -> str:
     """A section of README without its heading, its links seen from docs/."""
-    found = re.search(rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE)
+    found = re.search(
+        rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE
+    )
     if found is None:
         raise ValueError(f"README has no section {heading!r}.")
     return found[1].replace("](docs/", "](")

@@ -19,7 +19,7 @@ import torchbandits as tb
 from torchbandits.cli import app
 from torchbandits.experiments import load_records, run_experiment
 from torchbandits.experiments.config import parse_config
-from torchbandits.experiments.page import page_of_experiment
+from torchbandits.experiments.page import drawn, page_of_experiment, page_of_history
 
 RUNNER = CliRunner()
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -76,7 +76,7 @@ def test_the_page_of_an_experiment_is_whole_and_right(experiment: Path):
     assert result.exit_code == 0, result.output
     text = (experiment / "report.html").read_text(encoding="utf-8")
     read = Reader(text)
-    assert len(read.loaded) == 7  # regret ratio, mean and simple regret, reward, batch, dictionary, distinct arms, seconds …
+    assert len(read.loaded) == 7  # regret ratio, mean and simple regret, batch, dictionary, distinct arms, seconds
     assert all(address.startswith("data:image/svg+xml;base64,") for address in read.loaded)
     assert "small &lt;&amp;&gt; sharp" in text
     assert "<&>" not in text
@@ -94,15 +94,37 @@ def test_the_page_of_an_experiment_is_whole_and_right(experiment: Path):
 def test_the_page_of_a_run_with_rows_and_without_known_regret(tmp_path: Path):
     arms = torch.linspace(0, 1, 30, dtype=torch.float64).unsqueeze(-1)
     kernel = gpytorch.kernels.RBFKernel().double()
-    table = tb.environments.Table(arms, torch.sin(6 * arms[:, 0]), noise_std=0.1)
+    table = tb.environments.Table(arms, torch.sin(6 * arms[:, 0]) - 3, noise_std=0.1)
     seeds = [torch.Generator().manual_seed(seed) for seed in range(2)]
     tb.run(tb.gp_bucb(kernel, noise_std=0.1), table, 25, generator=seeds).to_parquet(tmp_path / "mine")
     result = RUNNER.invoke(app, ["report", str(tmp_path / "mine"), "--output", str(tmp_path / "page.html")])
     assert result.exit_code == 0, result.output
     read = Reader((tmp_path / "page.html").read_text(encoding="utf-8"))
     assert read.cells[:2] == ["0", "25"]
-    assert "1" in read.cells[8]
-    assert len(read.loaded) == 7
+    assert read.cells[8] == "1"
+    assert len(read.loaded) == 6  # no baseline, so no ratio
+
+
+def test_rewards_stand_for_a_regret_that_nobody_knows(tmp_path: Path):
+    history, generator = tb.History(), np.random.default_rng(0)
+    arms = torch.linspace(0, 1, 30, dtype=torch.float64).unsqueeze(-1)
+    bandit = tb.Bandit(tb.gp_ucb(gpytorch.kernels.RBFKernel().double(), noise_std=0.1), arms)
+    unknown, told = torch.full((1, 1), torch.nan, dtype=torch.float64), []
+    for _ in range(8):
+        selection = bandit.ask()
+        rewards = torch.tensor([generator.normal(-3)], dtype=torch.float64)
+        told.append(rewards.item())
+        report, index = bandit.tell(selection, rewards), selection.index.unsqueeze(0)
+        history.record(
+            index=index, rewards=rewards.unsqueeze(0), regret=unknown, report=report, recommended=bandit.best_arm().reshape(1),
+            simple_regret=unknown[0], seconds=0.1,
+        )  # fmt: skip
+    page = page_of_history(history, "mine")
+    figures = dict(drawn(page))
+    [axes] = figures["mean reward of the first t pulls (reward units)"].axes
+    assert not any("regret" in label for label in figures)
+    assert axes.get_ylim()[0] < axes.lines[0].get_ydata().min() < 0  # negative rewards are in sight
+    assert axes.lines[0].get_ydata()[-1] == pytest.approx(np.mean(told))
 
 
 def test_what_is_no_run_is_one_clear_line(tmp_path: Path):
@@ -141,6 +163,6 @@ def test_a_browser_shows_the_page(experiment: Path, tmp_path: Path):
     )
     pixels = imread(shot)
     assert pixels.shape[:2] == (2600, 1280)
-    drawn = (pixels[..., :3] < 0.9).any(axis=-1)
-    assert drawn[:1500].mean() > 0.01
-    assert not drawn[:, -4:].any()  # nothing is cut at the right
+    ink = (pixels[..., :3] < 0.9).any(axis=-1)
+    assert ink[:1500].mean() > 0.01
+    assert not ink[:, -4:].any()  # nothing is cut at the right

@@ -22,16 +22,8 @@ from torchbandits.history import History
 
 BEST = 5
 """Arms shown of each policy."""
-FIGURES = (
-    "regret_ratio",
-    "mean_regret",
-    "simple_regret",
-    "mean_reward",
-    "batch_size",
-    "dictionary_size",
-    "distinct_arms",
-    "seconds",
-)
+REGRETS = ("regret_ratio", "mean_regret", "simple_regret")
+FIGURES = (*REGRETS, "mean_reward", "batch_size", "dictionary_size", "distinct_arms", "seconds")
 
 STYLE = """
 :root { color-scheme: light; }
@@ -148,12 +140,14 @@ def html(page: Page) -> str:
 
 def drawn(page: Page) -> Iterable[tuple[str, Figure]]:
     """The figures that the records have numbers for, each with what it shows."""
-    known = measures(page.baseline) | {"mean_reward": Measure("mean reward of the first t pulls (reward units)", mean_reward)}
+    label = "mean reward of the first t pulls (reward units)"
+    known = measures(page.baseline) | {"mean_reward": Measure(label, mean_reward, bottom=None)}
     told = [record for record in page.records if len(record.history)]
-    for name in FIGURES if told else ():
-        measure, end = known[name], np.array([min(len(record.history) for record in told)])
-        if any(bool(np.isfinite(measure.curve(record, end)).all()) for record in told):
-            yield measure.label, draw_labels(page.title, page.labels, told, measure)
+    end = np.array([min((len(record.history) for record in told), default=0)])
+    names = [name for name in FIGURES if any(np.isfinite(known[name].curve(record, end)).all() for record in told)]
+    for name in names:
+        if name != "mean_reward" or not set(REGRETS) & set(names):  # where regret is known it says all that
+            yield known[name].label, draw_labels(page.title, page.labels, told, known[name])
 
 
 def mean_reward(record: Record, t: Times) -> Values:

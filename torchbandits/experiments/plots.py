@@ -78,7 +78,7 @@ def draw_labels(name: str, labels: Sequence[str], records: Sequence[Record], mea
     axes.set_yscale(measure.yscale)
     axes.set_xlim(1, max(horizon, 2))
     if measure.yscale == "linear":
-        axes.set_ylim(bottom=0, top=measure.top)
+        axes.set_ylim(bottom=measure.bottom, top=measure.top)
     axes.set_xlabel("t (pulls)")
     axes.set_ylabel(measure.label)
     repetitions = len({record.seed for record in records})

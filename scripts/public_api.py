@@ -16,6 +16,7 @@ MODULES = (
     "torchbandits",
     "torchbandits.widths",
     "torchbandits.starts",
+    "torchbandits.sources",
     "torchbandits.environments",
     "torchbandits.diagnostics",
     "torchbandits.callbacks",

@@ -19,12 +19,12 @@ FILES = sorted(p for p in PACKAGE.rglob("*.py"))
 
 # Ground floor first, as in the architecture sheet: a file imports only from rooms above its own, or from its own room.
 ROOMS = [
-    "errors", "types", "linalg", "embeddings", "posteriors", "environments", "arms",
+    "errors", "types", "sources", "linalg", "embeddings", "posteriors", "environments", "arms",
     "widths", "memory", "batching", "scores", "starts", "fitting", "optimize",
     "policies",  # a policy starts, fits its kernel, and searches a box
     "columns", "history", "journal",
     "selections", "validation", "botorch",  # a bandit hands out its model
-    "reporting", "learned", "bandit", "contexts", "contextual", "running", "callbacks", "diagnostics",
+    "reporting", "learned", "bandit", "contexts", "contextual", "parallel", "evaluators", "running", "callbacks", "diagnostics",
     "experiments", "cli", "testing", "__init__", "__main__",
 ]  # fmt: skip
 

@@ -226,7 +226,15 @@ def test_the_command_lists_runs_and_explains(tmp_path: Path) -> None:
     assert set(summary.table["repetitions"]) == {2}
     assert summary.table["x"].max() == 12
     assert (out / "summary.parquet").stat().st_size < 60_000
-    unknown = runner.invoke(app, ["reproduce", "bbkb-fig"])
+    with contextlib.chdir(tmp_path):  # two at once, each into its own folder; the first was made before
+        (tmp_path / "other.yaml").write_text((tmp_path / "small.yaml").read_text(), encoding="utf-8")
+        several = runner.invoke(app, ["reproduce", "small.yaml", "other.yaml", "--quick", "--quiet"])
+    assert several.exit_code == 0, several.output
+    assert {p.name for p in (tmp_path / "results" / "figures").iterdir()} == {"small-quick", "other-quick"}
+    for wrong in (["bkb-fig1", "--all"], ["bkb-fig1", "pi-fig2", "--output", str(out)]):
+        refused = runner.invoke(app, ["reproduce", *wrong])
+        assert (refused.exit_code, refused.stderr.count("\n")) == (2, 1)
+    unknown = runner.invoke(app, ["reproduce", "bkb-fig1", "bbkb-fig"])
     assert unknown.exit_code == 2
     assert "Did you mean 'bbkb-fig" in unknown.stderr
 

@@ -5,7 +5,8 @@ come free at different times; `torchbandits policies` lists all), hand it to `Ba
 `run` it in one of the `environments`.
 """
 
-from torchbandits import callbacks, diagnostics, environments, errors, starts, widths
+from torchbandits import callbacks, diagnostics, environments, errors, sources, starts, widths
+from torchbandits.arms import Shard
 from torchbandits.bandit import Bandit
 from torchbandits.contextual import ContextualBandit
 from torchbandits.history import History
@@ -47,6 +48,7 @@ __all__ = [
     "Recommendation",
     "Report",
     "Selection",
+    "Shard",
     "__version__",
     "ada_bkb",
     "batch_bkb",
@@ -70,6 +72,7 @@ __all__ = [
     "rff_ucb",
     "run",
     "soful",
+    "sources",
     "starts",
     "sup_kernel_ucb",
     "thompson_sampling",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -15,6 +15,7 @@ from torchbandits.learned import Learned
 from torchbandits.policies import Policy
 from torchbandits.reporting import certificate, report_of
 from torchbandits.selections import carried, joined, without
+from torchbandits.sources import ArmSource
 from torchbandits.types import FitReport, Pulls, Report, Selection
 from torchbandits.validation import (
     check_available,
@@ -29,6 +30,7 @@ from torchbandits.validation import (
     check_picks,
     check_places,
     check_rewards,
+    check_source,
 )
 
 Maximizer = Callable[[Callable[[Tensor], Tensor]], Tensor]  # from a score of points to the point of the highest
@@ -39,7 +41,8 @@ class Bandit(Learned):
 
     Args:
         policy: What chooses; frozen and reusable. Its kernel is deep-copied.
-        arms: `A x d`, or `batch_shape x A x d`, floating point and finite; float64 is the accurate lane.
+        arms: `A x d`, or `batch_shape x A x d`, floating point and finite; float64 is the accurate lane. Or a source that they
+            are read from in every sweep, see `torchbandits.sources`.
         bounds: Instead of arms a box `2 x d` or `batch_shape x 2 x d`, lower corner first, whose points become arms as they are
             picked: for `ada_bkb`, which splits it, and for every policy of one Gaussian process, which then climbs its score
             (see `optimize.optimize_continuous`), or one draw of the posterior a pick.
@@ -55,18 +58,19 @@ class Bandit(Learned):
     def __init__(
         self,
         policy: Policy,
-        arms: Tensor | None = None,
+        arms: Tensor | ArmSource | None = None,
         *,
         bounds: Tensor | None = None,
         generator: torch.Generator | Sequence[torch.Generator] | None = None,
         costs: Tensor | None = None,
     ) -> None:
         require(isinstance(policy, Policy), f"policy must be a torchbandits policy, got {type(policy).__name__}.")
-        domain = check_domain(arms, bounds)
+        domain = check_domain(arms, bounds, policy)
         require(bounds is None or costs is None, "costs are those of arms, and a box has none: pass arms=.", UnsupportedError)
         generators, batch_shape = check_generators(generator, domain, getattr(policy, "kernel", None))
         self.policy = policy
-        self._state = (policy.init if bounds is None else policy.init_box)(domain, generators, batch_shape)
+        # A policy that takes tensors only was given one.
+        self._state = (policy.init if bounds is None else policy.init_box)(cast(Tensor, domain), generators, batch_shape)
         self._state.rows.costs = check_costs(costs, policy, self._state.rows)
         self._open: Selection | None = None
         self._synced = True  # whether the state knows what is open
@@ -128,7 +132,7 @@ class Bandit(Learned):
         index, mask = (opened.index, opened.mask) if whole and opened is not None else self._picks(selection)
         y = check_rewards(rewards, index, mask, self.device)
         ones = mask.to(torch.float64)
-        y = torch.where(mask, y, 0.0)
+        y = self._state.rows.across.agreed(torch.where(mask, y, 0.0))
         pulls = Pulls(counts=ones, sums=y, squares=y * y, index=index, mask=mask)
         remaining, unasked = (None, ones.sum(dim=-1).zero_()) if whole else self._settled(index, mask)
         return self._learn(pulls, remaining, unasked)
@@ -145,7 +149,7 @@ class Bandit(Learned):
         Returns:
             The report after the update. Cost: a refit, and a sweep over the arms.
         """
-        pulls = check_history(points_or_index, counts, sums, squares, self.batch_shape, self.arms)
+        pulls = check_history(points_or_index, counts, sums, squares, self.batch_shape, self.arms, self._state.rows.total)
         return self._learn(pulls, self._open, pulls.counts.sum(dim=-1))
 
     def forget(self, selection: Selection | Tensor) -> None:
@@ -185,13 +189,13 @@ class Bandit(Learned):
             certificate(self.policy, self._state)
         return report
 
-    def set_arms_(self, arms: Tensor, *, costs: Tensor | None = None) -> Bandit:
+    def set_arms_(self, arms: Tensor | ArmSource, *, costs: Tensor | None = None) -> Bandit:
         """Go on with other arms; all that was learned stays, at arms that are gone too. Returns self.
 
         Arms that were pulled before keep their pulls; what is open must be among the new arms, and keeps waiting.
 
         Args:
-            arms: `A' x d` or `batch_shape x A' x d`, of the same dtype and device.
+            arms: `A' x d` or `batch_shape x A' x d`, or a source, of the same dtype and device.
             costs: Of the new arms, as at the start.
 
         Raises:
@@ -201,9 +205,10 @@ class Bandit(Learned):
 
         Cost: a sweep over the new arms.  Source: Calandriello et al. 2019, appendix A, for BKB.
         """
+        arms = check_source(arms, self.policy) if isinstance(arms, ArmSource) else arms
         check_new_arms(arms, self.arms, self.batch_shape)
         opened = None if self._open is None else carried(self._open, arms, self.batch_shape)
-        state = self.policy.set_arms(self._state, arms)
+        state = self.policy.set_arms(self._state, cast(Tensor, arms))
         state.rows.costs = check_costs(costs, self.policy, state.rows)
         self._state = state
         self._set_open(opened)
@@ -230,7 +235,7 @@ class Bandit(Learned):
             for _ in range(count):
                 self._sync_pending()
                 point = check_maximum(maximizer(partial(self.policy.scores_at, self._state)), self._state.rows)
-                arms, box = self.arms.expand(*point.shape[:-2], -1, -1), self._state.box
+                arms, box = self._state.rows.arms.expand(*point.shape[:-2], -1, -1), self._state.box
                 index, A = matches(arms, point), arms.shape[-2]
                 if box is not None:
                     index = box.found_(point, self._state.pending_index, self._state.statistics)
@@ -268,7 +273,7 @@ class Bandit(Learned):
         return without(self._open, self._state.rows.entry(index), mask, self._state.rows.points)
 
     def _picks(self, selection: Selection | Tensor) -> tuple[Tensor, Tensor]:
-        index, mask = check_picks(selection, self.batch_shape, self.arms.shape[-2], self.device)
+        index, mask = check_picks(selection, self.batch_shape, self._state.rows.total, self.device)
         if self._state.box is not None and isinstance(selection, Selection):
             check_places(selection, self._state.rows)
         return index, mask

@@ -33,7 +33,7 @@ class Meter:
 
     def gain(self, lookahead: Lookahead, leaders: Tensor) -> Tensor:
         """Leverage at the batch start, `rows x k`."""
-        return self.scale * lookahead.start.gather(-1, leaders)
+        return self.scale * lookahead.across.at(leaders, lookahead.start)[0]
 
     def broke(self, lookahead: Lookahead, rows: Tensor) -> Tensor:
         """An additive rule that is exceeded is broken."""

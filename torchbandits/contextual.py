@@ -15,6 +15,7 @@ from torchbandits.errors import ArgumentError, require
 from torchbandits.policies import Policy
 from torchbandits.posteriors import GaussianProcess, PartitionedProcess
 from torchbandits.selections import joined, within
+from torchbandits.sources import ArmSource
 from torchbandits.types import FitReport, Picks, Recommendation, Report, Selection
 from torchbandits.validation import (
     check_arms,
@@ -262,7 +263,7 @@ class ContextualBandit:
             blocks = self._contexts.blocks(selection.points)
         return self._joint(self._contexts.inward(index.masked_fill(~mask, -1), blocks), mask)
 
-    def _joint_like(self, where: Any) -> Tensor:
+    def _joint_like(self, where: Any) -> Tensor | ArmSource:
         """The arms that history is checked against: joint points, or arm indices."""
         return self._bandit.arms if torch.as_tensor(where).is_floating_point() else self.arms
 

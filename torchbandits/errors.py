@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import Any
 
 from botorch.exceptions import UnsupportedError as BotorchUnsupportedError
 
@@ -34,6 +35,24 @@ class StateError(TorchBanditsError, RuntimeError):
 
 class NumericalError(TorchBanditsError, ArithmeticError):
     """A factorisation or a sweep that lost its meaning; the state before the call is kept."""
+
+
+class RankError(TorchBanditsError, RuntimeError):
+    """A rank of a distributed run that was lost, or that was started otherwise than the others."""
+
+
+class EvaluationError(TorchBanditsError, RuntimeError):
+    """Evaluations that failed and so ended a run; every reward that had come was told before.
+
+    Attributes:
+        history: The record of the run up to here.
+        bandit: What was learned. Its open picks, `bandit.ask()`, are those that were given up or had not come.
+    """
+
+    def __init__(self, message: str, history: Any = None, bandit: Any = None) -> None:
+        super().__init__(message)
+        self.history = history
+        self.bandit = bandit
 
 
 class UnsupportedError(TorchBanditsError, NotImplementedError, BotorchUnsupportedError):

@@ -49,6 +49,7 @@ BATCH_COLUMNS: dict[str, type] = {
     "simple_regret": np.float64,
     "seconds": np.float64,
     "cost": np.float64,
+    "failed": np.int64,
 }
 _REPORTED = ("dictionary_size", "distinct_arms", "width", "information_gain", "certificate")
 _METADATA_KEY = b"torchbandits"
@@ -85,8 +86,9 @@ class History:
         simple_regret: Tensor,
         seconds: float | Sequence[float],
         costs: Tensor | None = None,
+        failed: Tensor | None = None,
     ) -> None:
-        """Append one ask and tell, or several in a row. A row whose whole `index` is −1 adds nothing.
+        """Append one ask and tell, or several in a row. A row whose `index` is −1 adds nothing, unless it failed.
 
         Args:
             index: `rows x q` or `steps x rows x q`, arms pulled; −1 where masked.
@@ -95,8 +97,9 @@ class History:
             report: The state after the tell, one number per row (and step).
             recommended: `rows` or `steps x rows`, the arm that would be recommended then; −1 for none.
             simple_regret: Alike, regret of that arm, reward units; NaN where unknown.
-            seconds: Wall time of each ask and tell, the environment's own time left out. Rows of a batch share it.
+            seconds: Of each ask and tell by the run's clock, the environment's own time left out. Rows of a batch share them.
             costs: Like `index`, what each pull cost; NaN is recorded where not given.
+            failed: `rows` or `steps x rows`, evaluations of the batch that failed and were given up; none where not given.
 
         Raises:
             ShapeError: If a shape is not as above; nothing is recorded then.
@@ -115,7 +118,8 @@ class History:
         columns = {name: self._per_row(name, value, arms.shape[0]) for name, value in per_row.items()}
         mask = arms >= 0
         sizes = mask.sum(axis=2)
-        active = sizes > 0
+        lost = np.zeros(sizes.shape, np.int64) if failed is None else self._per_row("failed", failed, arms.shape[0])
+        active = (sizes > 0) | (lost > 0)
         told, batch = self._t + sizes.cumsum(axis=0), self._batch + active.cumsum(axis=0)
         steps, rows, places = np.nonzero(mask)
         before = (told - sizes)[steps, rows]
@@ -130,7 +134,7 @@ class History:
         batches = {name: array[active] for name, array in columns.items()}
         batches |= {"row": rows, "batch": batch[active], "t": told[active], "size": sizes[active]}
         spent = np.where(mask, values["cost"].reshape(arms.shape), 0.0).sum(axis=2)
-        batches["cost"] = spent[active]
+        batches |= {"cost": spent[active], "failed": lost[active]}
         lasted = np.broadcast_to(np.asarray(seconds, np.float64), arms.shape[:1])
         self._batches.append(len(rows), batches | {"seconds": lasted[steps]})
         self._t, self._batch = told[-1].copy(), batch[-1].copy()
@@ -149,7 +153,7 @@ class History:
     @property
     def batches(self) -> dict[str, NDArray[Any]]:
         """One line per batch of a row: row, batch, t (pulls told after it), size, dictionary_size, distinct_arms,
-        width, information_gain (nats), certificate, recommended, simple_regret (reward units), seconds and cost."""
+        width, information_gain (nats), certificate, recommended, simple_regret (reward units), seconds, cost and failed."""
         return self._batches.views()
 
     def row(self, row: int = 0, *, seconds_share: float = 1.0) -> History:
@@ -183,7 +187,7 @@ class History:
         return np.cumsum(pulls["regret"][pulls["row"] == row])
 
     def summary(self, row: int = 0) -> dict[str, float]:
-        """Pulls, batches, distinct arms, dictionary size, regret, simple regret, seconds and, where it is known, cost."""
+        """Pulls, batches, distinct arms, dictionary size, regret, simple regret, seconds; failures and cost where there are."""
         self._check_row(row)
         batches = self.batches
         mine = np.flatnonzero(batches["row"] == row)
@@ -194,6 +198,8 @@ class History:
         summary["regret"] = float(regret[-1]) if len(regret) else 0.0
         summary["seconds"] = float(batches["seconds"][mine].sum())
         cost = float(batches["cost"][mine].sum())
+        failed = float(batches["failed"][mine].sum())
+        summary |= {"failed": failed} if failed else {}
         return summary if np.isnan(cost) or not len(mine) else summary | {"cost": cost}
 
     def _check_row(self, row: int) -> None:
@@ -281,9 +287,10 @@ def _array(values: Tensor, dtype: type) -> NDArray[Any]:
 
 
 def _column(table: Any, name: str) -> NDArray[Any]:
-    """A column as numbers; costs, which older records lack, are NaN then."""
-    missing = name == "cost" and name not in table.column_names
-    return np.full(table.num_rows, np.nan) if missing else table.column(name).to_numpy()
+    """A column as numbers; of what older records lack, costs are NaN then and failures 0."""
+    older = {"cost": np.nan, "failed": 0}
+    missing = name in older and name not in table.column_names
+    return np.full(table.num_rows, older[name]) if missing else table.column(name).to_numpy()
 
 
 def _need_pyarrow() -> None:

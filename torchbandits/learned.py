@@ -13,11 +13,11 @@ from torch import Tensor
 
 from torchbandits.botorch.model import BanditModel
 from torchbandits.botorch.of_run import model_of_run
-from torchbandits.errors import StateError, require
+from torchbandits.errors import RankError, ShapeError, StateError, UnsupportedError, require
 from torchbandits.policies import Policy, State
 from torchbandits.posteriors import GaussianProcess, PartitionedProcess
+from torchbandits.sources import ArmSource
 from torchbandits.types import Recommendation, Selection
-from torchbandits.validation import check_state
 
 Own = TypeVar("Own", bound="Learned")
 
@@ -50,9 +50,10 @@ class Learned(ABC):
         return self._state.process
 
     @property
-    def arms(self) -> Tensor:
-        """The arms, `A x d` or `batch_shape x A x d`."""
-        return self._state.rows.arms
+    def arms(self) -> Tensor | ArmSource:
+        """The arms, `A x d` or `batch_shape x A x d`: a tensor, or the source that they are read from."""
+        rows = self._state.rows
+        return rows.source if rows.streamed else rows.arms
 
     @property
     def generators(self) -> tuple[torch.Generator, ...]:
@@ -109,7 +110,8 @@ class Learned(ABC):
 
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to resume exactly, the open selection and the generators included: tensors and numbers."""
-        self._sync_pending()
+        if not self._state.rows.sharded:  # what is open is saved: nothing is asked of ranks that may be lost
+            self._sync_pending()
         saved: dict[str, Any] = {"state": self._state.state_dict(), "open": None}
         if self._open is not None:
             saved["open"] = {"index": self._open.index, "mask": self._open.mask}
@@ -126,7 +128,11 @@ class Learned(ABC):
                 if (opened := state_dict["open"]) is not None:
                     index = opened["index"].to(self.device)
                     self._open = Selection(self._state.rows.points(index), index, opened["mask"].to(self.device))
-            self._synced = loaded = True
+                if self._state.rows.sharded and self._state.table is not None:
+                    self._state.table.sweep_()
+            self._synced, loaded = not self._state.rows.sharded, True
+        except RankError:
+            raise
         except RuntimeError as error:
             raise StateError(f"the saved state is of another kind of policy, kernel or arms: {error}") from error
         finally:
@@ -135,7 +141,17 @@ class Learned(ABC):
         return self
 
     def to(self: Own, device: torch.device | str) -> Own:
-        """Move arms and posterior; factors stay float64. Returns self."""
+        """Move arms and posterior; factors stay float64. Returns self.
+
+        Raises:
+            UnsupportedError: For arms that are read from a source, which names the device at its start.
+        """
+        require(
+            not self._state.rows.streamed or torch.device(device) == self.device,
+            f"arms are swept on {self.device}, where their source puts them: give a source of device={str(device)!r} to a new "
+            "Bandit, and load_state_dict() what was learned.",
+            UnsupportedError,
+        )
         self._state.to(device)
         self._state.forget_derived_()
         if self._open is not None:
@@ -155,3 +171,27 @@ class Learned(ABC):
             if not done:
                 restore()
                 self._state, self._open, self._synced = state, opened, False
+
+
+def check_state(state_dict: Any, own: dict[str, Any]) -> None:
+    """What `Bandit.state_dict` returned for the same kind of policy, the same arms and batch rows."""
+    require(
+        isinstance(state_dict, dict) and {"state", "open"} <= state_dict.keys(),
+        "expected what Bandit.state_dict() returned, a dictionary with 'state' and 'open'.",
+    )
+    saved = state_dict["state"]
+    differ = sorted(saved.keys() ^ own.keys())
+    require(not differ, f"the saved state is of another kind of policy: it differs in {', '.join(differ[:3])}.", StateError)
+    if "rows.row_of_arm" not in own:  # arms of several ranks: their fingerprint tells
+        return
+    shape, mine = (tuple(state["rows.row_of_arm"].shape) for state in (saved, own))
+    if (name := "box.corners" if "box.corners" in own else "tree.division.box") in own:  # its arms are those found so far
+        boxes = saved[name], own[name]
+        same = boxes[0].shape == boxes[1].shape and torch.equal(boxes[0].cpu(), boxes[1].cpu())
+        require(same, f"the saved state is of the box {boxes[0].tolist()}, this bandit's is {boxes[1].tolist()}.", StateError)
+        return
+    require(
+        shape == mine,
+        f"the saved state is of {shape[-1]} arms in batch rows {shape[:-1]}, this bandit of {mine[-1]} in {mine[:-1]}.",
+        ShapeError,
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Executor
 from dataclasses import fields
 
 import torch
@@ -12,9 +13,12 @@ from torch.nn.functional import pad
 
 from torchbandits.bandit import Bandit
 from torchbandits.environments.base import Environment
-from torchbandits.errors import require
+from torchbandits.errors import EvaluationError, NonFiniteError, UnsupportedError, require
+from torchbandits.evaluators import Answers, Elsewhere, Evaluator, Here
 from torchbandits.history import History
+from torchbandits.parallel import Evaluations, Inline, check_parallel
 from torchbandits.policies import Policy
+from torchbandits.selections import marked
 from torchbandits.types import Report, Selection
 
 _STEPS = 64  # recorded at once
@@ -29,55 +33,170 @@ def run(
     callbacks: Iterable[Callable[[Bandit, Selection, Tensor, Report], bool | None]] = (),
     budget: float | Tensor | None = None,
     observed: tuple[Tensor, Tensor, Tensor] | None = None,
+    clock: Callable[[], float] = time.perf_counter,
+    executor: Executor | None = None,
+    workers: int | None = None,
+    asynchronous: bool = False,
+    retries: int = 0,
+    timeout: float | None = None,
+    failures: str = "raise",
 ) -> History:
     """Play a policy in an environment for a number of pulls, on ask and tell.
 
     Args:
         policy: What chooses.
         environment: What answers; its arms are the bandit's.
-        num_rounds: Pulls of each batch row; it caps the last batch.
+        num_rounds: Pulls of each batch row, those that failed included; it caps the last batch.
         generator: As for `Bandit`. The noise of each row is drawn from a generator seeded by that row's.
         budget: What the pulls of a batch row may cost in all, one number or `batch_shape` of them. Arms that a row can not
             pay for are off, picks of a batch that exceed the rest are forgotten, and the run ends when no row can pay for any.
+            An evaluation that fails has cost what it costs.
         observed: History that the bandit is given before its first ask: what `Bandit.observe` takes. It counts neither as
             rounds nor in the record.
+        clock: What times ask and tell; `time.process_time` for the seconds of processors, whoever else uses them.
         callbacks: Called after each tell with the bandit, the selection, the rewards and the report; a True ends the run.
+        executor: Evaluates the picks of a batch side by side: any `concurrent.futures.Executor`, of threads, processes, Dask
+            (`client.get_executor()`) or mpi4py. What is random is settled before it is handed out, and rewards are told in
+            the order of the picks: a batch told whole is told the same whoever evaluates it, in whatever order.
+        workers: Most evaluations submitted at once; all of a batch by default.
+        asynchronous: Tell every reward when it comes, and ask for a pick in its place, whatever the batch rule says: all
+            `workers` stay busy, and picks depend on the order in which rewards came. For one batch row.
+        retries: How often a failed evaluation is tried again: one that raised, died, came late or is not a finite number.
+        timeout: Seconds from its submission after which an evaluation has failed; with `workers`, that is from its start.
+        failures: What becomes of an evaluation that failed for good. `"raise"` ends the run. `"forget"` undoes the pick and
+            counts it in `history.batches["failed"]`, `"exclude"` never offers its arm to that row again either.
 
     Returns:
         The history. `history.batches["seconds"]` is the time of ask and tell, without the environment's.
+
+    Raises:
+        EvaluationError: If an evaluation failed and failures end the run, or the executor broke. What had come is told; the
+            error has the history and the bandit.
     """
     require(isinstance(num_rounds, int) and num_rounds >= 1, f"num_rounds must be an integer ≥ 1, got {num_rounds}.")
+    check_parallel(executor, workers, retries, timeout, failures, asynchronous)
     callbacks = tuple(callbacks)
     bandit = Bandit(policy, environment.arms, generator=generator, costs=environment.costs)
+    single = not asynchronous or bandit.batch_shape.numel() == 1
+    require(single, "asynchronous=True is for one batch row: rows do not come free together.", UnsupportedError)
     if observed is not None:
         bandit.observe(*observed)
-    before = bandit.pulls.long()
-    purse = None if budget is None else _Purse(budget, environment, bandit)
+    offers = _Offers(bandit, num_rounds, None if budget is None else _Purse(budget, environment, bandit))
     seeds = [int(torch.randint(2**62, (), generator=g)) for g in bandit.generators]
     noise = [torch.Generator().manual_seed(seed) for seed in seeds]
     recorder = _Recorder(environment, bandit.batch_shape)
-    least = num_rounds  # pulls that every row has left, at least
-    while True:
-        began = time.perf_counter()
-        limit = None
-        if purse is not None or policy.most_picks is None or policy.most_picks > least:
-            limit = num_rounds + before - bandit.pulls.long()
-            limit = limit if purse is None else torch.where(purse.can_pay, limit, 0)
-            least = int(limit.min())
-            if not bool((limit > 0).any()):
+    evaluator: Evaluator = Here(environment, noise)
+    if executor is not None or retries or failures != "raise" or environment.one_by_one:
+        patient = failures != "raise"
+        hands, most = (Inline(), 1) if executor is None else (executor, workers)
+        evaluations = Evaluations(hands, workers=most, retries=retries, timeout=timeout, patient=patient)
+        evaluator = Elsewhere(environment, noise, evaluations, whole=not asynchronous)
+    try:
+        while True:
+            began = clock()
+            selection = offers.ask(evaluator.waiting, workers if asynchronous else None)
+            asked = clock() - began
+            if selection is not None:
+                evaluator.submit(selection)
+            elif not evaluator.waiting:
                 return recorder.history()
-        selection = bandit.ask(limit=limit, available=None if purse is None else purse.affordable)
-        selection = selection if purse is None else purse.pay(selection)
-        asked = time.perf_counter() - began
-        rewards = environment.sample(selection.index, noise)
-        began = time.perf_counter()
-        report = bandit.tell(selection, rewards)
-        seconds = asked + time.perf_counter() - began
-        least -= len(selection)
-        recorder.add(selection.index, rewards, bandit.best_arm(), report, seconds)
-        stops = [callback(bandit, selection, rewards, report) for callback in callbacks]
-        if any(stops):
-            return recorder.history()
+            answers = evaluator.settle()
+            began = clock()
+            if answers.failed is not None and answers.error is None:
+                bandit.forget(answers.failed)
+                offers.lose(answers.failed, exclude=failures == "exclude")
+            answers, report = _tell(bandit, answers)
+            seconds = asked + clock() - began
+            selection, rewards = answers.selection, answers.rewards
+            recorder.add(selection.index, rewards, bandit.best_arm(), report, seconds, answers.failed)
+            if answers.error is not None:
+                raise EvaluationError(_what_is_kept(answers, bandit), recorder.history(), bandit) from answers.error
+            stops = [callback(bandit, selection, rewards, report) for callback in callbacks]
+            if any(stops):
+                return recorder.history()
+    finally:
+        evaluator.cancel()
+
+
+def _tell(bandit: Bandit, answers: Answers) -> tuple[Answers, Report]:
+    """Tell what came. Rewards that turn out not to be numbers are failures."""
+    try:
+        return answers, bandit.tell(answers.selection, answers.rewards)
+    except NonFiniteError as error:
+        selection, rewards = answers.selection, answers.rewards
+        came = rewards.isfinite()
+        answers = Answers(marked(selection, came), rewards, marked(selection, ~came), error)
+        return answers, bandit.tell(answers.selection, rewards)
+
+
+def _what_is_kept(answers: Answers, bandit: Bandit) -> str:
+    arms = [] if answers.failed is None else answers.failed.index[answers.failed.mask].tolist()
+    what = f"the evaluation of arm {', '.join(map(str, arms[:5]))} failed" if arms else "evaluations failed"
+    error = answers.error
+    return (
+        f"{what}: {type(error).__name__}: {error}. The rewards that came are told: error.history has the run up to here, and "
+        f"error.bandit all {int(bandit.pulls.sum())} pulls; its ask() returns what is open. retries= tries again, "
+        "failures='forget' or 'exclude' goes on without those that fail."
+    )
+
+
+class _Offers:
+    """What a run asks for: how many picks, and among which arms."""
+
+    def __init__(self, bandit: Bandit, num_rounds: int, purse: _Purse | None) -> None:
+        self._bandit, self._purse = bandit, purse
+        self._rounds = num_rounds + bandit.pulls.long()
+        self._least = num_rounds  # pulls that every row has left, at least
+        self._excluded: Tensor | None = None
+
+    def ask(self, waiting: int, workers: int | None) -> Selection | None:
+        """The next batch or, for a number of workers, as many further picks as they have room for; None for none now.
+
+        Args:
+            waiting: Picks that are open.
+            workers: None for batches, which are asked for when nothing is open.
+        """
+        most = self._bandit.policy.most_picks
+        limit = available = None
+        if workers is not None or self._purse is not None or self._excluded is not None or most is None or most > self._least:
+            available, able = self._available()
+            limit = self._rounds - self._bandit.pulls.long()
+            limit = limit if able is None else torch.where(able, limit, 0)
+            self._least = int(limit.min())
+            if not bool((limit > waiting).any()):
+                return None
+        if workers is None:
+            selection = self._bandit.ask(limit=limit, available=available)
+        else:
+            more = min(workers, self._least) - waiting
+            if more < 1:
+                return None
+            selection = self._bandit.ask(more=more, available=available)[waiting:]
+        self._least -= len(selection)
+        selection = selection if self._purse is None else self._purse.pay(selection)
+        return selection if workers is None or bool(selection.mask.any()) else None
+
+    def lose(self, failed: Selection, exclude: bool) -> None:
+        """Count evaluations that failed as rounds, and take their arms off."""
+        self._rounds = self._rounds - failed.mask.sum(dim=-1)
+        if exclude:
+            bandit = self._bandit
+            if self._excluded is None:
+                shape = (*bandit.batch_shape, bandit.arms.shape[-2])
+                self._excluded = torch.zeros(shape, dtype=torch.bool, device=bandit.device)
+            gone = failed.mask.to(torch.int64)
+            hits = torch.zeros_like(self._excluded, dtype=torch.int64).scatter_add(-1, failed.index.clamp_min(0), gone)
+            self._excluded = self._excluded | (hits > 0)
+
+    def _available(self) -> tuple[Tensor | None, Tensor | None]:
+        """Arms on offer, `batch_shape x A`, all for rows that pull no more; the rows that do, `batch_shape`; None for all."""
+        offered = None if self._purse is None else self._purse.affordable
+        if self._excluded is not None:
+            offered = ~self._excluded if offered is None else offered & ~self._excluded
+        if offered is None:
+            return None, None
+        able = offered.any(dim=-1)
+        return offered | ~able.unsqueeze(-1), able
 
 
 class _Purse:
@@ -93,22 +212,17 @@ class _Purse:
         self._costs, self._left, self._bandit = costs.expand(*shape, -1), left.expand(shape), bandit
 
     @property
-    def can_pay(self) -> Tensor:
-        """Rows that can pay for an arm, `batch_shape`."""
-        return self._costs.amin(dim=-1) <= self._left
-
-    @property
     def affordable(self) -> Tensor:
-        """Arms on offer, `batch_shape x A`: all, for rows that pull no more."""
-        return (self._costs <= self._left.unsqueeze(-1)) | ~self.can_pay.unsqueeze(-1)
+        """Arms that each row can pay for, `batch_shape x A`."""
+        return self._costs <= self._left.unsqueeze(-1)
 
     def pay(self, selection: Selection) -> Selection:
         """The picks that can be paid for, in order; the others are forgotten."""
         each = torch.where(selection.mask, self._costs.gather(-1, selection.index.clamp_min(0)), 0.0)
         kept = selection.mask & (each.cumsum(dim=-1) <= self._left.unsqueeze(-1))
         if not torch.equal(kept, selection.mask):
-            self._bandit.forget(Selection(selection.points, selection.index, selection.mask & ~kept))
-            selection = Selection(selection.points, torch.where(kept, selection.index, -1), kept)
+            self._bandit.forget(marked(selection, ~kept))
+            selection = marked(selection, kept)
         self._left = self._left - torch.where(kept, each, 0.0).sum(dim=-1)
         return selection
 
@@ -119,11 +233,15 @@ class _Recorder:
     def __init__(self, environment: Environment, batch_shape: torch.Size) -> None:
         self._environment, self._rows = environment, batch_shape.numel()
         self._history = History(self._rows)
-        self._steps: list[tuple[Tensor, Tensor, Tensor, Report, float]] = []
+        self._none = torch.zeros(batch_shape, dtype=torch.int64)
+        self._steps: list[tuple[Tensor, Tensor, Tensor, Report, float, Tensor]] = []
 
-    def add(self, index: Tensor, rewards: Tensor, recommended: Tensor, report: Report, seconds: float) -> None:
+    def add(
+        self, index: Tensor, rewards: Tensor, best: Tensor, report: Report, seconds: float, failed: Selection | None
+    ) -> None:
         """Keep one ask and tell."""
-        self._steps.append((index, rewards, recommended, report, seconds))
+        lost = self._none if failed is None else failed.mask.sum(dim=-1).cpu()
+        self._steps.append((index, rewards, best, report, seconds, lost))
         if len(self._steps) >= _STEPS:
             self._flush()
 
@@ -135,7 +253,7 @@ class _Recorder:
     def _flush(self) -> None:
         if not self._steps:
             return
-        index, rewards, recommended, reports, seconds = zip(*self._steps, strict=True)
+        index, rewards, recommended, reports, seconds, failed = zip(*self._steps, strict=True)
         self._steps, k, rows = [], len(index), self._rows
         most = max(i.shape[-1] for i in index)
         arms = torch.cat([pad(i, (0, most - i.shape[-1]), value=-1) for i in index], dim=-1)
@@ -154,4 +272,5 @@ class _Recorder:
             simple_regret=self._environment.regret(best).reshape(rows, k).T,
             seconds=seconds,
             costs=costs,
+            failed=torch.stack(failed).reshape(k, rows),
         )

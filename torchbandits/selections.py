@@ -7,10 +7,11 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from torchbandits.arms import matches
+from torchbandits.arms import find
 from torchbandits.errors import StateError, require
 from torchbandits.posteriors import aggregate
-from torchbandits.types import Arms, PickMask, Picks, Selection
+from torchbandits.sources import ArmSet
+from torchbandits.types import PickMask, Picks, Selection
 
 
 def joined(first: Selection | None, second: Selection) -> Selection:
@@ -25,6 +26,12 @@ def joined(first: Selection | None, second: Selection) -> Selection:
     return Selection(points, index.gather(-1, order), mask.gather(-1, order))
 
 
+def marked(selection: Selection, kept: Tensor) -> Selection:
+    """The picks of a selection that are marked, in their places; the other places are masked."""
+    kept = selection.mask & kept
+    return Selection(selection.points, torch.where(kept, selection.index, -1), kept)
+
+
 def within(opened: Selection, kept: PickMask, points: Callable[[Tensor], Tensor]) -> Selection | None:
     """The picks of a selection that are marked, places left-packed; None where there are none."""
     kept = opened.mask & kept
@@ -36,13 +43,13 @@ def within(opened: Selection, kept: PickMask, points: Callable[[Tensor], Tensor]
     return Selection(points(index), index, left)
 
 
-def carried(opened: Selection, arms: Arms, batch_shape: torch.Size) -> Selection:
+def carried(opened: Selection, arms: ArmSet, batch_shape: torch.Size) -> Selection:
     """An open selection with the indices that its points have among other arms.
 
     Raises:
         StateError: If one of them is gone.
     """
-    index = matches(arms.expand(*batch_shape, -1, -1), opened.points).masked_fill(~opened.mask, -1)
+    index = find(arms, opened.points.expand(*batch_shape, -1, -1)).masked_fill(~opened.mask, -1)
     gone = int((opened.mask & (index < 0)).sum())
     require(gone == 0, f"{gone} picks are open at arms that are not among the new ones: tell or forget them first.", StateError)
     return Selection(opened.points, index, opened.mask)

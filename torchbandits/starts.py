@@ -87,7 +87,7 @@ class Uniform(Start):
     def picks(self, opening: Opening) -> tuple[Tensor, Tensor]:
         """Uniform over the arms on offer."""
         A = opening.rows.num_arms
-        size = min(A, 2 ** min(opening.rows.arms.shape[-1], 40)) if self.size is None else self.size
+        size = min(A, 2 ** min(opening.rows.source.dim, 40)) if self.size is None else self.size
         left = (size - opening.made).clamp_min(0).long()
         missing = torch.minimum(left, opening.remaining).reshape(-1).tolist()
         flat = None if opening.offered is None else opening.offered.expand(*left.shape, A).reshape(-1, A)
@@ -170,11 +170,9 @@ def uncertainty(min_batch_size: float, *, max_pulls: int = 10_000) -> Uncertaint
 
 def _exact_table(opening: Opening) -> ArmTable:
     """The exact posterior's table after the pulls told and pending, with rewards of 0."""
-    arms, statistics, shape = opening.rows.arms, opening.statistics, opening.made.shape
+    arms, statistics, shape = opening.rows.source, opening.statistics, opening.made.shape
     rows = ArmRows(arms, shape)
-    posterior = GaussianProcess(
-        opening.kernel, opening.regularization, dim=arms.shape[-1], batch_shape=shape, device=arms.device
-    )
+    posterior = GaussianProcess(opening.kernel, opening.regularization, dim=arms.dim, batch_shape=shape, device=arms.device)
     table = ArmTable(rows, posterior, _MEMORY_BUDGET)
     if statistics.size:
         nothing = torch.zeros_like(statistics.weights)

@@ -8,11 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchbandits.arms import ArmRows
-from torchbandits.errors import ArgumentError, ArmIndexError, NonFiniteError, ShapeError, StateError, require
+from torchbandits.arms import ArmRows, Shard
+from torchbandits.errors import ArgumentError, ArmIndexError, NonFiniteError, ShapeError, StateError, UnsupportedError, require
 from torchbandits.optimize import check_box
 from torchbandits.policies import Composed, Policy
 from torchbandits.scores import PerCost
+from torchbandits.sources import ArmSet, ArmSource, InMemory
 from torchbandits.types import Pulls, Selection
 
 
@@ -32,9 +33,30 @@ def check_arms(arms: Any) -> None:
         raise NonFiniteError(f"arm {first} has a NaN or infinite feature.")
 
 
-def check_new_arms(arms: Any, old: Tensor, batch_shape: torch.Size) -> None:
+def check_source(arms: ArmSource, policy: Policy) -> Tensor | ArmSource:
+    """A tensor where all the arms are in memory; other sources only for policies that read them piece by piece."""
+    if isinstance(arms, InMemory) and not (arms.distinct and policy.streams):
+        check_arms(arms.arms)
+        return arms.arms
+    require(
+        policy.streams,
+        f"this policy looks at all arms as one tensor, and got {arms!r}: use batch_bkb, bkb or gp_ucb, or pass a tensor, such "
+        "as torch.from_numpy(numpy.load(path)).",
+        UnsupportedError,
+    )
+    require(
+        not isinstance(arms, Shard) or policy.shards,
+        "this policy does not share its arms out among ranks: use batch_bkb (batch_rule='global' or 'product') or bkb with the "
+        "UCB score, without initial= and refit_every=.",
+        UnsupportedError,
+    )
+    return arms
+
+
+def check_new_arms(arms: Any, old: ArmSet, batch_shape: torch.Size) -> None:
     """Arms that may take the place of others."""
-    check_arms(arms)
+    if not isinstance(arms, ArmSource):
+        check_arms(arms)
     fits = arms.shape[:-2] in (torch.Size(), batch_shape) and arms.shape[-1] == old.shape[-1]
     d = old.shape[-1]
     shapes = " or ".join(str(s) for s in dict.fromkeys([("A", d), (*batch_shape, "A", d)]))
@@ -49,7 +71,7 @@ def check_costs(costs: Any, policy: Policy, rows: ArmRows) -> Tensor | None:
     require(costs is not None or not needed, "a score per cost needs the costs of the arms: pass costs=, one number an arm.")
     if costs is None:
         return None
-    value, shape = torch.as_tensor(costs, dtype=torch.float64, device=rows.arms.device), (*rows.batch_shape, rows.num_arms)
+    value, shape = torch.as_tensor(costs, dtype=torch.float64, device=rows.source.device), (*rows.batch_shape, rows.num_arms)
     if value.shape not in (torch.Size(shape), torch.Size(shape[-1:])):
         known = " or ".join(str(s) for s in dict.fromkeys([shape[-1:], shape]))
         raise ShapeError(f"costs must be one number an arm, {known}, got {tuple(value.shape)}.")
@@ -64,6 +86,8 @@ def check_costs(costs: Any, policy: Policy, rows: ArmRows) -> Tensor | None:
 
 def check_maximum(point: Any, rows: ArmRows) -> Tensor:
     """A finite point a batch row, `batch_shape x 1 x d` (or one arm set's), from a maximiser."""
+    message = "a maximizer makes further arms, and a source holds those it has: pass the arms as a tensor."
+    require(not rows.streamed, message, UnsupportedError)
     d, shape = rows.arms.shape[-1], rows.batch_shape
     if not isinstance(point, Tensor) or point.shape not in (torch.Size([*shape, d]), torch.Size([*shape, 1, d])):
         got = tuple(point.shape) if isinstance(point, Tensor) else type(point).__name__
@@ -72,16 +96,18 @@ def check_maximum(point: Any, rows: ArmRows) -> Tensor:
     return point.detach().reshape(*shape, 1, d).to(rows.arms)
 
 
-def check_domain(arms: Any, bounds: Any) -> Tensor:
+def check_domain(arms: Any, bounds: Any, policy: Policy) -> Tensor | ArmSource:
     """Either arms, or a box `batch_shape x 2 x d` of finite corners, lower first, as float64; whichever was given."""
     require((arms is None) != (bounds is None), "give either arms (A x d) or bounds (2 x d), and not both.")
+    if isinstance(arms, ArmSource):
+        return check_source(arms, policy)
     if bounds is None:
         check_arms(arms)
         return torch.as_tensor(arms)
     return check_box(bounds)
 
 
-def check_generators(generator: Any, arms: Tensor, kernel: Any) -> tuple[tuple[torch.Generator, ...], torch.Size]:
+def check_generators(generator: Any, arms: ArmSet, kernel: Any) -> tuple[tuple[torch.Generator, ...], torch.Size]:
     """One generator a batch row, and the batch shape of generators, arms and kernel together."""
     single = generator is None or isinstance(generator, torch.Generator)
     if not single and not isinstance(generator, Sequence):
@@ -192,7 +218,9 @@ def check_column(name: str, value: Any, like: torch.Size, device: torch.device) 
     return column
 
 
-def check_history(points_or_index: Any, counts: Any, sums: Any, squares: Any, batch_shape: torch.Size, arms: Tensor) -> Pulls:
+def check_history(
+    points_or_index: Any, counts: Any, sums: Any, squares: Any, batch_shape: torch.Size, arms: ArmSet, total: int | None = None
+) -> Pulls:
     """Summed history at arm indices `batch_shape x h` or points `batch_shape x h x d`, expanded over the batch."""
     where, dim, device = torch.as_tensor(points_or_index), arms.shape[-1], arms.device
     given = where.shape[:-1] if where.is_floating_point() else where.shape
@@ -212,7 +240,7 @@ def check_history(points_or_index: Any, counts: Any, sums: Any, squares: Any, ba
     )
     n, s, q = (column.expand(shape) for column in (n, s, q))
     if not where.is_floating_point():
-        index, mask = check_picks(where.expand(shape), batch_shape, arms.shape[-2], device)
+        index, mask = check_picks(where.expand(shape), batch_shape, total or arms.shape[-2], device)
         require(bool(mask.all()), "history has an index of −1, which is no arm.", ArmIndexError)
         return Pulls(counts=n, sums=s, squares=q, index=index, mask=mask, history=True)
     require(where.shape[-1] == dim, f"points must have {dim} features like the arms, got {where.shape[-1]}.", ShapeError)
@@ -258,25 +286,3 @@ def check_available(available: Any, batch_shape: torch.Size, num_arms: int, devi
             f"shape {tuple(mask.shape)}."
         )
     return mask.expand(*batch_shape, num_arms)
-
-
-def check_state(state_dict: Any, own: dict[str, Any]) -> None:
-    """What `Bandit.state_dict` returned for the same kind of policy, the same arms and batch rows."""
-    require(
-        isinstance(state_dict, dict) and {"state", "open"} <= state_dict.keys(),
-        "expected what Bandit.state_dict() returned, a dictionary with 'state' and 'open'.",
-    )
-    saved = state_dict["state"]
-    differ = sorted(saved.keys() ^ own.keys())
-    require(not differ, f"the saved state is of another kind of policy: it differs in {', '.join(differ[:3])}.", StateError)
-    shape, mine = (tuple(state["rows.row_of_arm"].shape) for state in (saved, own))
-    if (name := "box.corners" if "box.corners" in own else "tree.division.box") in own:  # its arms are those found so far
-        boxes = saved[name], own[name]
-        same = boxes[0].shape == boxes[1].shape and torch.equal(boxes[0].cpu(), boxes[1].cpu())
-        require(same, f"the saved state is of the box {boxes[0].tolist()}, this bandit's is {boxes[1].tolist()}.", StateError)
-        return
-    require(
-        shape == mine,
-        f"the saved state is of {shape[-1]} arms in batch rows {shape[:-1]}, this bandit of {mine[-1]} in {mine[:-1]}.",
-        ShapeError,
-    )

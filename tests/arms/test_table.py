@@ -8,6 +8,7 @@ import torch
 
 import torchbandits as tb
 from torchbandits.arms import columns
+from torchbandits.linalg import triangular as zeros
 
 
 @pytest.mark.parametrize("triangular", [2, 10_000], ids=["blocks", "whole"])
@@ -17,7 +18,8 @@ from torchbandits.arms import columns
 def test_sweeps_equal_the_posterior(
     monkeypatch: pytest.MonkeyPatch, name: str, oversampling: float, memory_budget: int, triangular: int
 ) -> None:
-    monkeypatch.setattr(columns, "_TRIANGULAR", triangular)
+    monkeypatch.setattr(columns, "LEAF", triangular)
+    monkeypatch.setattr(zeros, "LEAF", triangular)
     kernel = gpytorch.kernels.RBFKernel().double()
     kernel.lengthscale = 0.4
     generator = torch.Generator().manual_seed(0)

@@ -10,7 +10,9 @@ from torchbandits.arms.duplicates import matches
 from torchbandits.arms.growing import GrowingTable
 from torchbandits.arms.leaders import TIE, best_arm, warm_up
 from torchbandits.arms.lookahead import Lookahead
+from torchbandits.arms.ranks import Shard
 from torchbandits.arms.rows import ArmRows
+from torchbandits.arms.scanning import find
 from torchbandits.arms.sweeping import FullSweep
 from torchbandits.arms.table import ArmTable
 from torchbandits.arms.tree import CellTree
@@ -27,7 +29,9 @@ __all__ = [
     "GrowingTable",
     "Lookahead",
     "PosteriorDraws",
+    "Shard",
     "best_arm",
+    "find",
     "matches",
     "warm_up",
 ]

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from torchbandits.arms.rows import ArmRows
-from torchbandits.embeddings import StationaryColumns, evaluate_kernel, kernel_diagonal
+from torchbandits.embeddings import Spectrum, StationaryBlocks, StationaryColumns, evaluate_kernel, kernel_diagonal
+from torchbandits.linalg import LEAF, staircase_product
 from torchbandits.posteriors import GaussianProcess
+from torchbandits.sources import InMemory
+from torchbandits.sources.base import parts
 from torchbandits.types import Picks, Points
 
-_TRIANGULAR = 48  # from this dictionary size on, leaving out zeros is worth four products instead of one
+_LEFT_OUT = 32  # so many rows of zero weights cost less than the copy of a selection
 _CHUNK_BYTES = 8 << 20  # a block of columns that stays in cache while it is multiplied and squared
+_DEVICE_BYTES = 256 << 20  # the same on a GPU, whose launches want work
+_READ = 1 << 16  # arms read together for one column
+_LARGE_BYTES = 64 << 20  # kept columns beyond this get all of their budget at once: growing would hold them twice
 
 
 class KernelColumns:
@@ -36,10 +42,20 @@ class KernelColumns:
         self._filled: Tensor | None = None  # batch_shape, rows whose columns are at hand
         self._stationary: StationaryColumns | None = None
         self._narrow: Any = None  # the kernel in the arms' dtype, where that is not float64
-        self.diagonal = kernel_diagonal(self._kernel(), rows.arms).double().clone()
+        self.diagonal = self._diagonal()
+
+    def _diagonal(self) -> Tensor:
+        """k(x, x) of every arm, `A` or `batch_shape x A`, float64: one number, expanded, for a stationary kernel."""
+        source, kernel = self._rows.source, self._kernel()
+        if Spectrum.of(kernel) is not None:
+            one = kernel_diagonal(kernel, source.chunk(slice(0, 1))).double()
+            return one.expand(*one.shape[:-1], source.num_arms)
+        if isinstance(source, InMemory):
+            return kernel_diagonal(kernel, source.arms).double().clone()
+        return torch.cat([kernel_diagonal(kernel, arms).double() for _, arms in source.chunks(_READ)], dim=-1)
 
     def _kernel(self) -> Any:
-        dtype = self._rows.arms.dtype
+        dtype = self._rows.source.dtype
         if dtype == torch.float64:
             return self._posterior.kernel
         if self._narrow is None:
@@ -51,24 +67,42 @@ class KernelColumns:
         """Whether the column of every distinct point is at hand."""
         return self._filled is not None and bool((self._filled == self._posterior.statistics.num_rows).all())
 
+    @property
+    def readable(self) -> bool:
+        """Whether the column of every distinct point is at hand, at every arm."""
+        return self.complete and not self._rows.sharded
+
     def evaluate(self, points: Points) -> Tensor:
         """k(points, arms), `batch_shape x p x A`, in the arms' dtype, one point at a time. Cost O(A d p)."""
-        arms, kernel = self._rows.arms, self._kernel()
-        if points.numel() and StationaryColumns.supports(arms, kernel):
+        source, kernel, points = self._rows.source, self._kernel(), points.to(self._rows.source.dtype)
+        if not isinstance(source, InMemory) or source.num_arms > _READ:  # what a chunk needs stays in cache
+            return torch.cat([self._of(points, arms) for _, arms in source.chunks(_READ)], dim=-1)
+        if points.numel() and StationaryColumns.supports(source.arms, kernel):
             if self._stationary is None:
-                self._stationary = StationaryColumns(arms, kernel)
-            lines = [self._stationary(x) for x in points.to(arms.dtype).reshape(-1, points.shape[-1])]
-            return torch.stack(lines).reshape(*points.shape[:-1], len(arms))
-        columns = [evaluate_kernel(kernel, x, arms) for x in points.to(arms.dtype).split(1, dim=-2)]
+                self._stationary = StationaryColumns(source.arms, kernel)
+            return self._lines(self._stationary, points)
+        return self._of(points, source.arms)
+
+    def _of(self, points: Points, arms: Points) -> Tensor:
+        """k(points, arms), `batch_shape x p x n`, one point at a time."""
+        kernel = self._kernel()
+        if points.numel() and StationaryColumns.supports(arms, kernel):
+            return self._lines(StationaryColumns(arms, kernel), points)
+        columns = [evaluate_kernel(kernel, x, arms) for x in points.split(1, dim=-2)]
         if not columns:
-            return evaluate_kernel(kernel, points.to(arms.dtype), arms)
+            return evaluate_kernel(kernel, points, arms)
         return columns[0] if len(columns) == 1 else torch.cat(columns, dim=-2)
+
+    def _lines(self, stationary: StationaryColumns, points: Points) -> Tensor:
+        lines = [stationary(x) for x in points.reshape(-1, points.shape[-1])]
+        return torch.stack(lines).reshape(*points.shape[:-1], -1)
 
     def fill(self) -> bool:
         """Extend the columns to every distinct point; False where they do not fit the budget."""
-        statistics, arms = self._posterior.statistics, self._rows.arms
+        statistics, source = self._posterior.statistics, self._rows.source
         size, batch = statistics.size, statistics.num_rows.shape
-        if size * batch.numel() * self._rows.num_arms * arms.element_size() > self._memory_budget:
+        one = batch.numel() * source.num_arms * source.dtype.itemsize
+        if size * one > self._memory_budget:
             self.forget()
             return False
         if self.complete:
@@ -78,26 +112,33 @@ class KernelColumns:
         if self._filled is not None:
             start = int(torch.where(self._filled < statistics.num_rows, self._filled, size).min())
         if self._block is None or self._block.shape[-2] < size:
-            grown = arms.new_empty(*batch, max(size + 32, min(2 * start, size + 256)), self._rows.num_arms)
+            capacity = max(size + 32, min(2 * start, size + 256))
+            if capacity * one > _LARGE_BYTES:
+                capacity = max(size, self._memory_budget // one)
+            grown = torch.empty(*batch, capacity, source.num_arms, dtype=source.dtype, device=source.device)
             if self._block is not None:
                 grown[..., :start, :] = self._block[..., :start, :]
             self._block = grown
-        fresh = self.evaluate(statistics.points[..., start:size, :])
-        self._block[..., start:size, :] = self._with_own(fresh, self._rows.arm_of_row[..., start:size])
+        step = max(1, _LARGE_BYTES // one)
+        for first in range(start, size, step):
+            new = slice(first, min(first + step, size))
+            fresh = self.evaluate(statistics.points[..., new, :])
+            self._block[..., new, :] = self._with_own(fresh, self._rows.arm_of_row[..., new])
         self._filled = statistics.num_rows
         return True
 
     def _with_own(self, block: Tensor, arm: Tensor) -> Tensor:
         """The columns with k(x_j, x_j) itself at the arm's own place."""
-        slot = arm.clamp_min(0)
+        here = self._rows.across.places(arm)
+        slot = here.clamp_min(0)
         own = self.diagonal.expand(*arm.shape[:-1], -1).gather(-1, slot).to(block.dtype)
         place = slot.unsqueeze(-1)
-        return block.scatter(-1, place, torch.where(arm.unsqueeze(-1) >= 0, own.unsqueeze(-1), block.gather(-1, place)))
+        return block.scatter(-1, place, torch.where(here.unsqueeze(-1) >= 0, own.unsqueeze(-1), block.gather(-1, place)))
 
     def renew(self) -> None:
         """Drop what was computed with an earlier kernel. Cost O(A d)."""
         self.forget()
-        self.diagonal = kernel_diagonal(self._kernel(), self._rows.arms).double().clone()
+        self.diagonal = self._diagonal()
 
     def forget(self) -> None:
         """Drop the columns; they are computed again when needed."""
@@ -121,46 +162,66 @@ class KernelColumns:
     def gram(self) -> Any:
         """`between` the given rows and all rows, where every point is an arm and float64; None where it is not."""
         arm, mask = self._rows.arm_of_row, self._posterior.statistics.mask
-        exact = self.complete and self._rows.arms.dtype == torch.float64 and bool(((arm >= 0) == mask).all())
+        exact = self.readable and self._rows.source.dtype == torch.float64 and bool(((arm >= 0) == mask).all())
         return (lambda rows: self.between(rows, arm)) if exact else None
 
     def of_arms(self, index: Picks) -> Tensor:
         """k(x_j, ·) of arms (`batch_shape x p`) at every arm, `batch_shape x p x A`: read where all were pulled before."""
-        row = self._rows.row_of_arm.gather(-1, index.clamp_min(0))
+        row, points = self._rows.row_of(index), self._rows.points(index)
         if self.complete and bool((row >= 0).all()):
             return self.at(row, slice(None))
-        return self._with_own(self.evaluate(self._rows.points(index)), index)
+        return self._with_own(self.evaluate(points), index)
 
     def products(self, weights: Tensor, rows: Tensor, dense: int | None = None) -> Iterator[tuple[slice, Tensor]]:
         """`weights` (`batch_shape x r x m`) times the columns of rows (`batch_shape x m`), chunk by chunk of the arms.
 
-        The chunks of columns stay in cache. Zero weights for the rows left out save the copy of a selection where it
-        holds most of the rows. Where only the first `dense` rows of the weights are full and the others upper triangular,
-        the zeros are left out, a few blocks of rows at a time.
+        The chunks of columns stay in cache. Zero weights for the rows left out save the copy of a selection where those are
+        few. Where only the first `dense` rows of the weights are full and the others upper triangular, the zeros are left
+        out.
+
+        Yields:
+            Which arms, and their products, which the next chunk overwrites.
         """
-        statistics, arms, m = self._posterior.statistics, self._rows.arms, rows.shape[-1]
-        size, complete = statistics.size, self.complete
-        most = complete and 2 * m >= size
-        if most:
-            spread = weights.new_zeros(*weights.shape[:-1], size)
-            weights = spread.scatter_add(-1, rows.unsqueeze(-2).expand_as(weights), weights)
-        blocks = [(slice(None), slice(None))]
-        if dense is not None and weights.dim() == 2 and m >= _TRIANGULAR:
-            ends = [0, *(dense + (m * i) // 4 for i in (1, 2, 3)), dense + m]
-            firsts = [0, *(end - dense for end in ends[1:4])]
-            firsts = [int(rows[f]) if most else f for f in firsts[1:]]
-            blocks = [(slice(a, b), slice(f, None)) for a, b, f in zip(ends[:4], ends[1:], [0, *firsts], strict=True)]
-        slot = rows.unsqueeze(-1).expand(*rows.shape, arms.shape[-1])
-        points = None if complete else statistics.points.gather(-2, slot).to(arms.dtype)
-        step = max(256, _CHUNK_BYTES // (8 * max(1, m) * max(1, rows.shape[:-1].numel())))
-        for start in range(0, self._rows.num_arms, step):
-            part = slice(start, min(start + step, self._rows.num_arms))
-            if points is not None:
-                K_mc = evaluate_kernel(self._kernel(), points, arms[..., part, :])
-            elif most:
+        statistics, m = self._posterior.statistics, rows.shape[-1]
+        size, batch = statistics.size, rows.shape[:-1]
+        spread = self.complete and size - m <= _LEFT_OUT
+        starts = None if dense is None or m <= LEAF or rows.dim() > 2 else list(range(m))
+        if spread:
+            weights = weights.new_zeros(*weights.shape[:-1], size).scatter_add(
+                -1, rows.unsqueeze(-2).expand_as(weights), weights
+            )
+            starts = None if starts is None else rows.reshape(-1, m).amin(dim=0).tolist()
+        wanted = _CHUNK_BYTES if weights.device.type == "cpu" else _DEVICE_BYTES
+        A, step = self._rows.num_arms, max(256, wanted // (8 * max(1, m) * max(1, batch.numel())))
+        blocks = None if self.complete else self._blocks(rows, min(step, A))
+        products = weights.new_empty(*weights.shape[:-1], min(step, A))
+        for part, arms in self._pieces(step):
+            if blocks is not None:
+                assert arms is not None
+                K_mc = blocks(arms)
+            elif spread:
                 assert self._block is not None
                 K_mc = self._block[..., :size, part]
             else:
                 K_mc = self.at(rows, part)
-            products = [weights[..., own, used] @ K_mc[..., used, :] for own, used in blocks]
-            yield part, products[0] if len(products) == 1 else torch.cat(products, dim=-2)
+            out = products[..., : K_mc.shape[-1]]
+            if starts is not None and dense is not None:
+                staircase_product(weights, K_mc, out, dense, starts)
+            else:
+                torch.matmul(weights, K_mc, out=out)
+            yield part, out
+
+    def _blocks(self, rows: Tensor, most: int) -> Callable[[Tensor], Tensor]:
+        """Columns of rows (`batch_shape x m`) as a function of at most so many arms, `batch_shape x m x n`, evaluated anew."""
+        points, kernel = self._posterior.statistics.points, self._kernel()
+        points = points.gather(-2, rows.unsqueeze(-1).expand(*rows.shape, points.shape[-1])).to(self._rows.source.dtype)
+        if not StationaryBlocks.supports(kernel):
+            return lambda arms: evaluate_kernel(kernel, points, arms)
+        blocks, out = StationaryBlocks(points, kernel), points.new_empty(*rows.shape, most)
+        return lambda arms: blocks(arms, out[..., : arms.shape[-2]])
+
+    def _pieces(self, step: int) -> Iterator[tuple[slice, Tensor | None]]:
+        """Which arms, and the arms themselves where columns are evaluated from them: they are not read otherwise."""
+        if not self.complete:
+            return self._rows.source.chunks(step)
+        return ((part, None) for part in parts(0, self._rows.num_arms, step))

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torchbandits.arms.columns import KernelColumns
 from torchbandits.arms.rows import ArmRows
 from torchbandits.embeddings import kernel_matrix
+from torchbandits.errors import UnsupportedError
 from torchbandits.posteriors import GaussianProcess
 from torchbandits.types import Picks
 
@@ -48,12 +49,13 @@ class Directions(nn.Module):
         super().__init__()
         self._owners = (rows, posterior)  # a tuple hides them from nn.Module: the state registers them
         self._columns = columns
-        shape, A, arms = posterior.batch_shape, rows.num_arms, rows.arms
+        shape, A, source = posterior.batch_shape, rows.num_arms, rows.source
         size = 8 * shape.numel() * A * A
         self.dense = A <= _DENSE_ARMS and size <= min(_DENSE_BYTES, memory_budget)
         self.used, self._flushes, self._pulls = 0, 0, 0
-        dtype = torch.float64 if self.dense else arms.dtype
-        empty = torch.zeros(*shape, 0, A, dtype=dtype, device=arms.device)
+        self._most = memory_budget if rows.streamed else None
+        dtype = torch.float64 if self.dense else source.dtype
+        empty = torch.zeros(*shape, 0, A, dtype=dtype, device=source.device)
         self.register_buffer("block", empty, persistent=False)
         self.register_buffer("covariance", empty, persistent=False)
         self._forget_ahead()
@@ -160,6 +162,7 @@ class Directions(nn.Module):
         """Add rows to T, `batch_shape x p x A`."""
         r, p, capacity = self.used, G.shape[-2], self.block.shape[-2]
         if r + p > capacity:
+            self._check_room(r + p)
             grown = self.block.new_empty(*self.block.shape[:-2], max(r + p, 2 * capacity, _SPARE), self.block.shape[-1])
             grown[..., :r, :] = self.block[..., :r, :]
             self.block = grown
@@ -170,7 +173,18 @@ class Directions(nn.Module):
     def sweep_storage(self, size: int) -> Tensor:
         """Storage for a sweep that writes all `size` rows anew, `batch_shape x size x A`; `swept` takes it over."""
         spare = 0 if self.dense else _SPARE
+        self._check_room(size + spare)
         return self.block.new_empty(*self.block.shape[:-2], size + spare, self.block.shape[-1])
+
+    def _check_room(self, size: int) -> None:
+        """Refuse rows that do not fit the budget, where arms are read piece by piece because memory is short."""
+        taken = size * self.block.shape[:-2].numel() * self.block.shape[-1] * self.block.element_size()
+        if self._most is not None and taken > self._most:
+            raise UnsupportedError(
+                f"an exact posterior keeps {size} numbers an arm here, {taken / 2**30:.3g} GiB in all, over the budget of "
+                f"{self._most / 2**30:.3g} GiB; nothing was learned. Use batch_bkb or bkb, which keep a few numbers an arm, or "
+                f"pass memory_budget={taken} or more."
+            )
 
     def swept(self, block: Tensor, size: int) -> None:
         """Take over the rows of a sweep."""
@@ -201,7 +215,7 @@ class Directions(nn.Module):
 
     def _prior_covariance(self) -> Tensor:
         rows, posterior = self._owners
-        arms = rows.arms.double()
+        arms = rows.source.chunk(slice(0, rows.num_arms)).double()
         K = kernel_matrix(posterior.kernel, arms, arms) / posterior.regularization
         return K.expand(*self.block.shape[:-2], *K.shape[-2:]).clone()
 

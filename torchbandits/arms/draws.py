@@ -42,14 +42,14 @@ class PosteriorDraws:
         self._table, self._num_features = table, num_features
         self._root: tuple[object, Tensor, Tensor] | None = None  # of a kernel: a fit replaces it
         self._residual: tuple[object, Tensor] | None = None
-        posterior, arms = table.posterior, table.rows.arms
+        posterior = table.posterior
         require(
             posterior.sketch is None, "there are no posterior draws under a sketch: use a score such as UCB.", UnsupportedError
         )
         self.kind = "independent" if Spectrum.of(posterior.kernel) is None else "fourier"
         if posterior.finite is not None:
             self.kind = "features"
-        elif arms.shape[-2] <= _JOINT_ARMS:
+        elif table.rows.num_arms <= _JOINT_ARMS:
             self.kind = "joint"
 
     def draw(self, sizes: Sequence[int], width: Tensor, generators: Generators) -> Tensor:
@@ -88,7 +88,7 @@ class PosteriorDraws:
         strangers = statistics.points.gather(-2, order.unsqueeze(-1).expand(*order.shape, statistics.points.shape[-1]))
         kernel = posterior.kernel
         if self._root is None or self._root[0] is not kernel or not torch.equal(self._root[1], strangers):
-            points = rows.arms.double()
+            points = rows.source.chunk(slice(0, A)).double()
             if extra:
                 points = torch.cat([points.expand(*order.shape[:-1], *points.shape[-2:]), strangers], dim=-2)
             self._root = (kernel, strangers, covariance_root(kernel_matrix(kernel, points, points)))
@@ -103,8 +103,7 @@ class PosteriorDraws:
         rows, posterior = self._table.rows, self._table.posterior
         prior = FourierPrior.draw(posterior, sizes, self._num_features, generators)
         step = max(256, _CHUNK // (self._num_features // 2 * max(1, posterior.batch_shape.numel())))
-        arms = rows.arms.double()
-        parts = [prior(arms[..., i : i + step, :]) for i in range(0, rows.num_arms, step)]
+        parts = [prior(arms.double()) for _, arms in rows.source.chunks(step)]
         return self._less_mean(torch.cat(parts, dim=-1), prior(posterior.statistics.points).mT, sizes, generators)
 
     def _independent(self, sizes: Sequence[int], generators: Generators) -> Tensor:
@@ -151,5 +150,8 @@ class PosteriorDraws:
     def _on_arms(self, lifted: Tensor) -> Tensor:
         """Weights of the dictionary's kernel columns (`batch_shape x m x q`) as functions on the arms, `... x q x A`."""
         table, fit = self._table, self._table.posterior.fit()
-        weights = torch.where(fit.mask.unsqueeze(-1), lifted, 0.0).mT.to(table.rows.arms.dtype)
-        return torch.cat([out for _, out in table.columns.products(weights, fit.rows)], dim=-1)
+        weights = torch.where(fit.mask.unsqueeze(-1), lifted, 0.0).mT.to(table.rows.source.dtype)
+        values = weights.new_empty(*weights.shape[:-1], table.rows.num_arms)
+        for part, out in table.columns.products(weights, fit.rows):
+            values[..., part] = out
+        return values

@@ -15,12 +15,7 @@ def first_occurrence(arms: Arms) -> Tensor | None:
 
     Rows are hashed (64 bits) and sorted; equal hashes are compared in full, so the answer is exact. Cost O(A (d + log A)).
     """
-    bits = (arms.double() + 0.0).view(torch.int64)  # + 0.0 makes −0.0 equal 0.0
-    code = torch.zeros(arms.shape[:-1], dtype=torch.int64, device=arms.device)
-    for column in bits.unbind(dim=-1):
-        code = (code ^ column) * _MULTIPLIER
-        code = code ^ (code >> 29)
-    ordered, order = code.sort(dim=-1, stable=True)
+    ordered, order = codes(arms).sort(dim=-1, stable=True)
     same = ordered[..., 1:] == ordered[..., :-1]
     if not bool(same.any()):
         return None
@@ -28,6 +23,16 @@ def first_occurrence(arms: Arms) -> Tensor | None:
     first = torch.stack(rows).reshape(arms.shape[:-1])
     own = torch.arange(arms.shape[-2], device=arms.device)
     return None if bool((first == own).all()) else first
+
+
+def codes(points: Points) -> Tensor:
+    """A hash of each point, `batch_shape x n` 64-bit integers; equal points, −0.0 and 0.0 included, have equal hashes."""
+    bits = (points.double() + 0.0).view(torch.int64)  # + 0.0 makes −0.0 equal 0.0
+    code = torch.zeros(points.shape[:-1], dtype=torch.int64, device=points.device)
+    for column in bits.unbind(dim=-1):
+        code = (code ^ column) * _MULTIPLIER
+        code = code ^ (code >> 29)
+    return code
 
 
 def matches(arms: Arms, points: Points) -> Tensor:

@@ -7,12 +7,12 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from torchbandits.arms.leaders import BROKEN, EXHAUSTED, REFRESH, TIE, best_arm, pick_rows
+from torchbandits.arms.leaders import BROKEN, EXHAUSTED, REFRESH, TIE, pick_rows
 from torchbandits.arms.table import ArmTable
 from torchbandits.posteriors import Conditioning, aggregate
 from torchbandits.types import Picks
 
-_LEADERS = 32
+_LEADERS, _MOST_LEADERS = 32, 64  # to begin with, and once a batch was seen to spread
 _PICKS_A_ROUND = 1 << 14
 
 
@@ -62,7 +62,7 @@ class Lookahead:
         price: Tensor | None = None,
         leaders: int = _LEADERS,
     ) -> None:
-        self.table, self.batch_shape = table, mean.shape[:-1]
+        self.table, self.batch_shape, self.across = table, mean.shape[:-1], table.rows.across
         self.num_rows, A = self.batch_shape.numel(), mean.shape[-1]
         self.mean, self.start = mean.reshape(-1, A), table.leverage.reshape(-1, A)
         scale = (width.reshape(-1) * table.posterior.regularization**0.5).unsqueeze(-1)
@@ -88,13 +88,14 @@ class Lookahead:
         chosen = []
         while bool((remaining > 0).any()):
             leaders, leverage, covariance, first = self._refresh(remaining > 0)
-            masked = self.score.scatter(-1, leaders, -torch.inf)
+            outside = self.across.put_(self.score.clone(), leaders, -torch.inf)
+            mean, score = self.across.at(leaders, self.mean, self.score)
             most = min(_PICKS_A_ROUND, int(remaining.max()))
             picks = torch.full((self.num_rows, most), -1, device=self.mean.device)
             n, spent, why = pick_rows(
                 on_host=self.mean.device.type == "cpu",
                 picks=picks,
-                mean=self.mean.gather(-1, leaders),
+                mean=mean,
                 leverage=leverage,
                 covariance=covariance,
                 scale=self._scale_of(leaders).contiguous(),
@@ -102,10 +103,10 @@ class Lookahead:
                 dynamic=meter.dynamic,
                 spent=meter.spent,
                 budget=meter.budget,
-                outside=masked.amax(dim=-1),
+                outside=self.across.amax(outside),
                 remaining=remaining.clamp_max(most),
                 room=self._room(leaders),
-                first=torch.where(self.score.gather(-1, leaders).amax(dim=-1) > -torch.inf, first, -1),
+                first=torch.where(score.amax(dim=-1) > -torch.inf, first, -1),
             )
             meter.spent = spent
             picks = picks[:, : max(1, int(n.max()))]
@@ -115,6 +116,7 @@ class Lookahead:
             remaining = torch.where(ended, 0, remaining - n)
             if not meter.additive or bool(((remaining > 0) & (why != BROKEN)).any()):
                 self._fold(arms, leaders, leverage)  # somebody looks at the batch again
+                self._most_leaders = max(self._most_leaders, min(2 * self._most_leaders, _MOST_LEADERS))
             remaining = torch.where(meter.broke(self, why == BROKEN), 0, remaining)
         return _pack(torch.cat(chosen, dim=-1) if chosen else self.index.new_empty(self.num_rows, 0)).reshape(
             *self.batch_shape, -1
@@ -155,66 +157,67 @@ class Lookahead:
 
     def _refresh(self, active: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Leaders in order of index (`rows x k`) with current leverage and covariance, and the place of the next pick."""
-        k = min(self._most_leaders, self.score.shape[-1])
+        k, across = self._most_leaders, self.across
         conditioned = self.conditioning()
         if conditioned is None:
-            first = best_arm(self.score)
-            leaders = self._with_first(self.score.topk(k, dim=-1).indices, first)
+            first = across.best(self.score)
+            leaders = self._with_first(across.top(self.score, k), first)
             leverage, covariance = self._update(leaders, None)
         else:
             fresh = torch.zeros_like(self.score, dtype=torch.bool)
-            leaders = self.score.topk(k, dim=-1).indices.sort(dim=-1).values
+            leaders = across.top(self.score, k).sort(dim=-1).values
             leverage, covariance = self._update(leaders, conditioned)
             only = True
-            while bool((self._waiting(fresh.scatter_(-1, leaders, True)) & active).any()):
-                leaders, only = self.score.masked_fill(fresh, -torch.inf).topk(k, dim=-1).indices, False
+            while bool((self._waiting(across.put_(fresh, leaders, True)) & active).any()):
+                leaders, only = across.top(self.score.masked_fill(fresh, -torch.inf), k), False
                 self._update(leaders, conditioned)
-            first = best_arm(self.score)
+            first = across.best(self.score)
             if not only or not bool((leaders == first.unsqueeze(-1)).any(dim=-1).all()):
-                leaders = self._with_first(self.score.topk(k, dim=-1).indices, first)
+                leaders = self._with_first(across.top(self.score, k), first)
                 leverage, covariance = self._update(leaders, conditioned)
         place = (leaders == first.unsqueeze(-1)).byte().argmax(dim=-1)
         return leaders, leverage, covariance, place
 
     def _waiting(self, fresh: Tensor) -> Tensor:
         """Rows whose best score is that of an arm not yet brought up to date."""
-        best = self.score.amax(dim=-1, keepdim=True)
+        best = self.across.amax(self.score).unsqueeze(-1)
         near = (self.score >= best - TIE * best.abs()) & (best > -torch.inf)
-        return (near & ~fresh).any(dim=-1)
+        return self.across.any(near & ~fresh)
 
     def _update(self, leaders: Picks, conditioned: tuple[Conditioning, tuple[Tensor, Tensor]] | None) -> tuple[Tensor, Tensor]:
         """Bring the leaders' leverages and scores up to date; returns leverage and covariance, `rows x k (x k)`."""
         index = self.rows_first(leaders)
         features = self.table.features(index)
         covariance = self.table.covariance(features, features)
-        leverage = self.start.gather(-1, leaders)
+        leverage, known = self.across.at(leaders, self.start, self.leverage)
         if conditioned is not None:
             conditioning, picked = conditioned
             G = conditioning.directions(self.table.covariance(picked, features))
             covariance = covariance - G.mT @ G
             shrunk = leverage - self.flat(G.square().sum(dim=-2), 1)
-            leverage = torch.minimum(shrunk, self.leverage.gather(-1, leaders))
+            leverage = torch.minimum(shrunk, known)
+        leverage, covariance = self.across.agreed(leverage), self.across.agreed(covariance)
         self._write(leaders, leverage)
         return leverage.contiguous(), self.flat(covariance, 2).contiguous()
 
     def _write(self, leaders: Tensor, leverage: Tensor) -> None:
-        self.leverage.scatter_(-1, leaders, leverage)
-        score = self._scores(self.mean.gather(-1, leaders), leverage, self._scale_of(leaders))
-        closed = self.score.gather(-1, leaders) == -torch.inf
-        self.score.scatter_(-1, leaders, score.masked_fill(closed, -torch.inf))
+        self.across.put_(self.leverage, leaders, leverage)
+        mean, before = self.across.at(leaders, self.mean, self.score)
+        score = self._scores(mean, leverage, self._scale_of(leaders))
+        self.across.put_(self.score, leaders, score.masked_fill(before == -torch.inf, -torch.inf))
 
     def _scores(self, mean: Tensor, leverage: Tensor, scale: Tensor) -> Tensor:
         return mean + scale * leverage.clamp_min(0).sqrt()
 
     def _scale_of(self, leaders: Tensor) -> Tensor:
         """What multiplies √leverage, `rows x k`."""
-        return self.scale.expand(leaders.shape) if self.scale.shape[-1] == 1 else self.scale.gather(-1, leaders)
+        return self.scale.expand(leaders.shape) if self.scale.shape[-1] == 1 else self.across.at(leaders, self.scale)[0]
 
     def _with_first(self, leaders: Tensor, first: Tensor) -> Tensor:
         """Leaders in order of index, the last (worst) replaced by `first` where it is missing."""
         missing = ~(leaders == first.unsqueeze(-1)).any(dim=-1)
         leaders = leaders.clone()
-        worst = self.score.gather(-1, leaders).argmin(dim=-1, keepdim=True)
+        worst = self.across.at(leaders, self.score)[0].argmin(dim=-1, keepdim=True)
         leaders.scatter_(-1, worst, torch.where(missing.unsqueeze(-1), first.unsqueeze(-1), leaders.gather(-1, worst)))
         return leaders.sort(dim=-1).values
 
@@ -225,7 +228,7 @@ class Lookahead:
         if self.max_pulls is not None and self.index.shape[-1]:
             same = (self.index.unsqueeze(-2) == leaders.unsqueeze(-1)) & (self.index >= 0).unsqueeze(-2)
             room = room - (same * self.counts.unsqueeze(-2)).sum(dim=-1).long()
-        return room.masked_fill(self.score.gather(-1, leaders) == -torch.inf, 0)
+        return room.masked_fill(self.across.at(leaders, self.score)[0] == -torch.inf, 0)
 
     def _fold(self, arms: Tensor, leaders: Tensor, leverage: Tensor) -> None:
         """Add a round's picks (`rows x n`, −1 where padded) to the batch's distinct arms and counts."""
@@ -238,9 +241,7 @@ class Lookahead:
             self._close(self.index, self.counts >= self.max_pulls)
 
     def _close(self, index: Tensor, full: Tensor) -> None:
-        spare = torch.nn.functional.pad(self.score, (0, 1))
-        slot = torch.where(full & (index >= 0), index, self.score.shape[-1])
-        self.score = spare.scatter(-1, slot, -torch.inf)[:, :-1].contiguous()
+        self.score = self.across.without(self.score, torch.where(full, index, -1))
 
     def _repeated(self, index: Tensor, counts: Tensor) -> Tensor:
         """Arms written out once a pull, `rows x most`."""

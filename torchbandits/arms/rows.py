@@ -8,15 +8,20 @@ import torch
 from torch import Tensor, nn
 
 from torchbandits.arms.duplicates import first_occurrence, matches
+from torchbandits.arms.ranks import Shard
+from torchbandits.arms.reductions import WHOLE, Reductions
+from torchbandits.arms.scanning import find, scan
+from torchbandits.errors import StateError, UnsupportedError, require
 from torchbandits.posteriors import GaussianProcess, Statistics, aggregate
-from torchbandits.types import Arms, PickMask, Picks
+from torchbandits.sources import ArmSet, ArmSource, InMemory
+from torchbandits.types import PickMask, Picks, Points
 
 
 class ArmRows(nn.Module):
     """The map between arms and rows of the statistics. Exact duplicates share one entry, the lowest index.
 
     Args:
-        arms: `A x d` or `batch_shape x A x d`; held, not saved.
+        arms: `A x d` or `batch_shape x A x d`, or a source of them; held, not saved.
         batch_shape: Leading dimensions of the rows.
         growing: Whether arms are added later, by `grow_`; they are `batch_shape x A x d` and saved then.
 
@@ -24,23 +29,36 @@ class ArmRows(nn.Module):
     outside the arm set; `costs` `A` or `batch_shape x A`, what a pull of each arm costs, None where nobody says (not saved).
     """
 
-    arms: Tensor
+    arms: Tensor  # of arms in memory only: `source` is for all
     first: Tensor | None
     costs: Tensor | None
     row_of_arm: Tensor
     arm_of_row: Tensor
 
-    def __init__(self, arms: Arms, batch_shape: torch.Size, growing: bool = False) -> None:
+    def __init__(self, arms: ArmSet, batch_shape: torch.Size, growing: bool = False) -> None:
         super().__init__()
         self.register_buffer("costs", None, persistent=False)
         self.outside = False  # whether rows may be points from outside the arms
-        first = torch.zeros(*batch_shape, 1, dtype=torch.int64, device=arms.device) if growing else first_occurrence(arms)
-        self.register_buffer("arms", arms, persistent=growing)
+        self._streamed = None if isinstance(arms, Tensor | InMemory) else arms
+        self.fingerprint: int | None = None  # of arms that are read piece by piece
+        self.across: Reductions = arms.across if isinstance(arms, Shard) else WHOLE
+        held = arms.arms if isinstance(arms, InMemory) else arms
+        if isinstance(held, Shard):
+            first, self.fingerprint = held.looked_at()
+        elif isinstance(held, ArmSource):
+            found = scan(held)
+            first, self.fingerprint = found.first, found.fingerprint
+        elif growing:
+            first = torch.zeros(*batch_shape, 1, dtype=torch.int64, device=arms.device)
+        else:
+            first = None if isinstance(arms, InMemory) and arms.distinct else first_occurrence(held)
+        self.register_buffer("arms", held if isinstance(held, Tensor) else None, persistent=growing)
         self.register_buffer("first", first, persistent=growing)
-        self.register_buffer("row_of_arm", torch.full((*batch_shape, arms.shape[-2]), -1, device=arms.device))
+        row_of_arm = torch.full((*batch_shape, arms.shape[-2]), -1, device=arms.device)
+        self.register_buffer("row_of_arm", row_of_arm, persistent=not self.sharded)
         self.register_buffer("arm_of_row", torch.full((*batch_shape, 0), -1, device=arms.device))
 
-    def moved(self, arms: Arms, statistics: Statistics) -> ArmRows:
+    def moved(self, arms: ArmSet, statistics: Statistics) -> ArmRows:
         """The map for other arms: those that were pulled before, as arms or as points, keep their rows.
 
         Cost O((A + u) (d + log(A + u))).
@@ -49,7 +67,7 @@ class ArmRows(nn.Module):
         if not statistics.size:
             return rows
         shape, A = self.batch_shape, rows.num_arms
-        arm = matches(arms.expand(*shape, -1, -1), statistics.points.expand(*shape, -1, -1)).masked_fill(~statistics.mask, -1)
+        arm = rows.find(statistics.points.expand(*shape, -1, -1)).masked_fill(~statistics.mask, -1)
         row, far = torch.arange(arm.shape[-1], device=arm.device).expand(arm.shape), statistics.size
         # Several rows may hold one point (history at points): the first of them is the arm's from now on.
         spare = torch.full((*shape, A + 1), far, device=arm.device)
@@ -61,8 +79,36 @@ class ArmRows(nn.Module):
 
     @property
     def num_arms(self) -> int:
-        """Arms, duplicates included."""
-        return self.arms.shape[-2]
+        """Arms that are here, duplicates included: `A`."""
+        return self.source.num_arms
+
+    @property
+    def total(self) -> int:
+        """Arms of all ranks: what indices count through."""
+        return self.across.total(self.num_arms)
+
+    @property
+    def sharded(self) -> bool:
+        """Whether there are more arms on other ranks."""
+        return isinstance(self._streamed, Shard)
+
+    def row_of(self, index: Picks) -> Tensor:
+        """Row of each arm, `batch_shape x p`, −1 before its first pull."""
+        return self.across.at(index, self.row_of_arm + 1)[0] - 1 if self.sharded else self.across.at(index, self.row_of_arm)[0]
+
+    @property
+    def source(self) -> ArmSource:
+        """The arms, to be read piece by piece."""
+        return InMemory(self.arms) if self._streamed is None else self._streamed
+
+    @property
+    def streamed(self) -> bool:
+        """Whether the arms are not in memory as one tensor."""
+        return self._streamed is not None
+
+    def find(self, points: Points) -> Tensor:
+        """The lowest index of an arm equal to each point, `batch_shape x u`, −1 where there is none; see `scanning.find`."""
+        return find(self.source, points)
 
     @property
     def batch_shape(self) -> torch.Size:
@@ -71,19 +117,17 @@ class ArmRows(nn.Module):
 
     def points(self, index: Picks) -> Tensor:
         """The arms at `index`, `batch_shape x p x d` (arm 0 where the index is −1)."""
-        slot = index.clamp_min(0)
-        if self.arms.dim() == 2:
-            return self.arms[slot]
-        arms = self.arms.expand(*index.shape[:-1], -1, -1)
-        return arms.gather(-2, slot.unsqueeze(-1).expand(*slot.shape, arms.shape[-1]))
+        return self.source.points(index.clamp_min(0))
 
     def offered(self, available: Tensor | None) -> Tensor | None:
         """Arms that may be picked: available, and the first of their duplicates; None for all of them."""
         if self.first is None:
             return available
-        own = self.first == torch.arange(self.num_arms, device=self.first.device)
+        own = self.first == torch.arange(self.num_arms, device=self.first.device) + self.across.offset
         if available is None:
             return own
+        message = "available= with arms of which some are equal is not for arms of several ranks: leave one of each."
+        require(not self.sharded, message, UnsupportedError)
         # A duplicate that is on offer offers its entry.
         shape = torch.broadcast_shapes(available.shape, self.first.shape)
         entries = torch.zeros(shape, dtype=torch.int64, device=own.device)
@@ -94,8 +138,7 @@ class ArmRows(nn.Module):
         """The lowest index of an arm equal to each indexed arm; −1 stays −1."""
         if self.first is None:
             return index
-        first = self.first.expand(*index.shape[:-1], -1).gather(-1, index.clamp_min(0))
-        return torch.where(index >= 0, first, -1)
+        return torch.where(index >= 0, self.across.at(index, self.first.expand(*index.shape[:-1], -1))[0], -1)
 
     def counts(self, weights: Tensor) -> Tensor:
         """Weights of rows (`batch_shape x u`) per arm, `batch_shape x A`; duplicates share those of their entry."""
@@ -103,7 +146,7 @@ class ArmRows(nn.Module):
             return weights.new_zeros(self.row_of_arm.shape)
         row = self.row_of_arm
         if self.first is not None:
-            row = row.gather(-1, self.first.expand_as(row))
+            row = self.row_of(self.first.expand_as(row))
         return torch.where(row >= 0, weights.gather(-1, row.clamp_min(0)), 0.0)
 
     def distinct(
@@ -119,16 +162,13 @@ class ArmRows(nn.Module):
     ) -> None:
         """Add pulls of distinct arms (`batch_shape x p`, −1 where padded; see `distinct`) to the records, appending rows for
         arms pulled for the first time."""
-        known = self.row_of_arm.gather(-1, distinct.clamp_min(0))
+        known = self.row_of(distinct)
         new = (distinct >= 0) & (known < 0)
         rows = torch.where(distinct >= 0, known, -1)
         if bool(new.any()):
             new_rows = records.append_(self.points(distinct), new)
             rows = torch.where(new, new_rows, rows)
-            spare = nn.functional.pad(self.row_of_arm, (0, 1))
-            slot = torch.where(new, distinct, self.num_arms)
-            self._buffers["row_of_arm"] = spare.scatter(-1, slot, new_rows)[..., :-1]
-            self._extend(torch.where(new, distinct, -1), new_rows)
+            self._join(torch.where(new, distinct, -1), new_rows)
         records.add_(rows, counts, sums, squares)
 
     def tell_outside_(
@@ -153,11 +193,8 @@ class ArmRows(nn.Module):
         new_rows = records.append_(own, new)
         rows = torch.where(known, member, new_rows)
         if bool(new.any()):
-            arm = matches(self.arms.expand(*shape, -1, -1), own).masked_fill(~new, -1)
-            spare = nn.functional.pad(self.row_of_arm, (0, 1))
-            slot = torch.where(arm >= 0, arm, self.num_arms)
-            self._buffers["row_of_arm"] = spare.scatter(-1, slot, new_rows)[..., :-1]
-            self._extend(arm, new_rows)
+            arm = self.find(own).masked_fill(~new, -1)
+            self._join(arm, new_rows)
             self.outside = self.outside or bool((new & (arm < 0)).any())
         records.add_(rows, n, s, q)
 
@@ -208,14 +245,38 @@ class ArmRows(nn.Module):
             self._buffers["row_of_arm"] = nn.functional.pad(self.row_of_arm, (0, 1)).scatter(-1, slot, row)[..., :-1]
             self._extend(index, row)
 
+    def _join(self, index: Tensor, rows: Tensor) -> None:
+        """Give arms (−1 for none) these rows."""
+        spare, place = nn.functional.pad(self.row_of_arm, (0, 1)), self.across.places(index)
+        slot = torch.where(place >= 0, place, self.num_arms)
+        self._buffers["row_of_arm"] = spare.scatter(-1, slot, rows)[..., :-1]
+        self._extend(index, rows)
+
     def _extend(self, index: Tensor, rows: Tensor) -> None:
         size = max(int(rows.max()) + 1, self.arm_of_row.shape[-1])
         grown = nn.functional.pad(self.arm_of_row, (0, size - self.arm_of_row.shape[-1] + 1), value=-1)
         self._buffers["arm_of_row"] = grown.scatter(-1, torch.where(rows >= 0, rows, size), index)[..., :size]
+
+    def get_extra_state(self) -> dict[str, int | None]:
+        """The fingerprint of arms that are read piece by piece, None for those in memory."""
+        return {"fingerprint": self.fingerprint}
+
+    def set_extra_state(self, state: dict[str, int | None]) -> None:
+        """Raises `StateError` where a state was saved with other arms."""
+        saved = state["fingerprint"]
+        if None not in (saved, self.fingerprint) and saved != self.fingerprint:
+            raise StateError(
+                f"the saved state is of other arms than {self.source!r}: their fingerprints differ. Open the file, or give the "
+                "grid or function, that the run was started with."
+            )
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         for name in ("arms", "first", "row_of_arm", "arm_of_row"):
             if prefix + name in state_dict:  # sizes follow the data
                 setattr(self, name, state_dict[prefix + name].to(self.row_of_arm.device))
         self.outside = bool((self.arm_of_row < 0).any())
+        if self.sharded:
+            arm, self.row_of_arm = self.arm_of_row, torch.full_like(self.row_of_arm, -1)
+            if arm.shape[-1]:
+                self._join(arm, torch.arange(arm.shape[-1], device=arm.device).expand(arm.shape))
         super()._load_from_state_dict(state_dict, prefix, *args)

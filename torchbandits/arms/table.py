@@ -47,7 +47,7 @@ class ArmTable(nn.Module):
 
     def __init__(self, rows: ArmRows, posterior: GaussianProcess, memory_budget: int) -> None:
         super().__init__()
-        batch_shape, A = posterior.batch_shape, rows.num_arms
+        batch_shape, A, saved = posterior.batch_shape, rows.num_arms, not rows.sharded  # those of a rank are swept again
         self._owners = (rows, posterior)  # a tuple hides them from nn.Module: the state registers them
         self.features_of_arms = ArmFeatures(rows, posterior, memory_budget) if posterior.finite is not None else None
         self.columns = KernelColumns(rows, posterior, memory_budget)
@@ -57,15 +57,16 @@ class ArmTable(nn.Module):
         diagonal = self.columns.diagonal if self.features_of_arms is None else self.features_of_arms.diagonal
         self.register_buffer("prior_diagonal", diagonal, persistent=False)
         self.register_buffer("kappa2", self._largest(), persistent=False)
-        self.register_buffer("leverage", (diagonal / posterior.regularization).expand(*batch_shape, A).clone())
-        self.register_buffer("channels", self.leverage.new_zeros(*batch_shape, posterior.num_channels, A))
+        leverage = (diagonal / posterior.regularization).expand(*batch_shape, A)
+        self.register_buffer("leverage", leverage.clone(), persistent=saved)
+        self.register_buffer("channels", self.leverage.new_zeros(*batch_shape, posterior.num_channels, A), persistent=saved)
 
     def _largest(self) -> Tensor:
         """The largest k(x, x) of an arm, or of a point that was pulled though it is no arm (any more)."""
-        largest, posterior, x = self.prior_diagonal.amax(dim=-1), self.posterior, self.posterior.statistics.points
+        largest, posterior, x = self.rows.across.amax(self.prior_diagonal), self.posterior, self.posterior.statistics.points
         if not x.shape[-2]:
             return largest
-        own = kernel_diagonal(posterior.kernel, x) if posterior.finite is None else posterior.finite.diagonal(x)
+        own = kernel_diagonal(posterior.kernel, x) if (z := posterior.finite) is None else z.diagonal(x)
         return torch.maximum(largest, torch.where(posterior.statistics.mask, own.double(), 0.0).amax(dim=-1))
 
     # ------------------------------------------------------------------ reading
@@ -86,11 +87,11 @@ class ArmTable(nn.Module):
 
     def mean_at(self, index: Picks) -> Tensor:
         """Posterior mean of arms, `batch_shape x p`, reward units; of arm 0 where the index is −1."""
-        return self.mean().gather(-1, index.clamp_min(0))
+        return self.rows.across.at(index, self.mean())[0]
 
     def leverage_at(self, index: Picks) -> Tensor:
         """Leverage of arms, `batch_shape x p`; of arm 0 where the index is −1."""
-        return self.leverage.gather(-1, index.clamp_min(0))
+        return self.rows.across.at(index, self.leverage)[0]
 
     # ------------------------------------------------------------------ writing
 
@@ -122,7 +123,7 @@ class ArmTable(nn.Module):
             if self.directions is not None:  # new storage, so that the old table survives a failure
                 storage = self.directions.sweep_storage(r)
             weights = torch.cat([a, N], dim=-1).mT
-            parts = self.columns.products(weights.to(self.rows.arms.dtype), rows, dense=c)
+            parts = self.columns.products(weights.to(self.rows.source.dtype), rows, dense=c)
         for part, out in parts:
             T = out[..., c:, :]
             if storage is not None:
@@ -231,7 +232,7 @@ class ArmTable(nn.Module):
         points = self.rows.points(index)
         if self.features_of_arms is not None:
             z = self.features_of_arms.at(index)
-        elif self.columns.complete and self.rows.arms.dtype == torch.float64:
+        elif self.columns.readable and self.rows.source.dtype == torch.float64:
             K_mk = self.columns.between(fit.rows, index)
             z = fit.nystrom.root.embed(torch.where(fit.mask.unsqueeze(-1), K_mk, 0.0))
         else:
@@ -251,16 +252,15 @@ class ArmTable(nn.Module):
             k = self.cross(index).double()
             return k, k
         K_pa = self.columns.of_arms(index).double()
-        fit, p = self.posterior.fit(), index.shape[-1]
-        z_p = fit.embedding(self.rows.points(index).double())
+        fit, p, x = self.posterior.fit(), index.shape[-1], self.rows.points(index)
+        z_p = fit.embedding(x.double())
         R = fit.nystrom.root
         both = torch.cat([R.lift(fit.regression.precision.solve(z_p)), R.lift(z_p)], dim=-1)
-        both = torch.where(fit.mask.unsqueeze(-1), both, 0.0).mT.to(self.rows.arms.dtype)
+        both = torch.where(fit.mask.unsqueeze(-1), both, 0.0).mT.to(self.rows.source.dtype)
         out = K_pa.new_empty(*both.shape[:-1], self.rows.num_arms)
         for part, product in self.columns.products(both, fit.rows):
             out[..., part] = product
-        c = out[..., :p, :]
-        return c, (K_pa - out[..., p:, :]).div_(lam).add_(c)
+        return (c := out[..., :p, :]), (K_pa - out[..., p:, :]).div_(lam).add_(c)
 
     # ------------------------------------------------------------------ going back, and moving
 

@@ -17,7 +17,7 @@ from linear_operator import to_linear_operator
 from torch import Tensor, nn
 
 from torchbandits.botorch.covariance import LazyCovariance
-from torchbandits.botorch.data import Block, check_values
+from torchbandits.botorch.data import Block, check_pairs, check_values
 from torchbandits.botorch.fit import fit_
 from torchbandits.botorch.observed import Observed
 from torchbandits.botorch.table import Tabulated
@@ -171,6 +171,7 @@ class BanditModel(Observed):
         a factorisation. Differentiable in X and Y.
         """
         check_values(X=X, Y=Y, noise=noise)
+        check_pairs(X, Y)
         X = self._promoted(X)
         Y, noise = Y.to(X.dtype), None if noise is None else noise.to(X.dtype)
         if fantasizing.off():

@@ -36,6 +36,12 @@ def model_of_run(policy: Policy, state: State) -> BanditModel:
         "the posterior of soful is a sketch, which is no Gaussian process: use lin_ucb, whose posterior it approximates.",
         UnsupportedError,
     )
+    require(
+        not state.rows.streamed,
+        "a BoTorch model tabulates its arms in memory, and these are read piece by piece: use bandit.posterior, which is "
+        "callable on any points.",
+        UnsupportedError,
+    )
     statistics, arms = process.statistics, state.rows.arms
     weights = torch.where(statistics.mask, statistics.weights, 0.0)
     # A padded place repeats the first point of its row, without weight.

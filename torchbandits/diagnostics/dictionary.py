@@ -101,7 +101,7 @@ def dictionary_quality(bandit: Bandit, *, size: int = 256, generator: torch.Gene
         device=bandit.device,
     )
     exact.statistics = process.statistics
-    x = bandit.arms[..., chosen, :].double()
+    x = state.rows.points(chosen.expand(*process.batch_shape, -1)).double()
     right = exact.leverage(x.expand(*process.batch_shape, *x.shape[-2:]))
     floor = torch.finfo(torch.float64).eps * right.amax(dim=-1, keepdim=True)  # below it both are rounding
     ratios = state.arm_leverage()[..., chosen].clamp_min(floor) / right.clamp_min(floor)

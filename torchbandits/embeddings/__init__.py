@@ -10,6 +10,7 @@ from torchbandits.embeddings.kernel_rows import expand_kernel, kernel_row, shape
 from torchbandits.embeddings.linear import GaussianProjection, Identity, Linear, linear_kernel
 from torchbandits.embeddings.nystrom import Nystrom, evaluate_kernel, kernel_diagonal, kernel_matrix
 from torchbandits.embeddings.stationary import StationaryColumns
+from torchbandits.embeddings.stationary_blocks import StationaryBlocks
 
 __all__ = [
     "Embedding",
@@ -23,6 +24,7 @@ __all__ = [
     "QuadratureFourier",
     "RandomFourier",
     "Spectrum",
+    "StationaryBlocks",
     "StationaryColumns",
     "draw_frequencies",
     "evaluate_kernel",

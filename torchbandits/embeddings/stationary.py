@@ -33,6 +33,15 @@ def _rbf(squared: Tensor) -> Tensor:
     return squared.mul_(-0.5).exp_()
 
 
+def is_stationary(kernel: gpytorch.kernels.Kernel) -> bool:
+    """Whether it is GPyTorch's RBF or Matérn kernel, scaled or not, of all features."""
+    kernels = [kernel, kernel.base_kernel] if type(kernel) is gpytorch.kernels.ScaleKernel else [kernel]
+    known = type(kernels[-1]) is gpytorch.kernels.RBFKernel or (
+        type(kernels[-1]) is gpytorch.kernels.MaternKernel and any(math.isclose(kernels[-1].nu, n) for n in (0.5, 1.5, 2.5))
+    )
+    return bool(known and all(k.active_dims is None for k in kernels))
+
+
 class StationaryColumns:
     """k(x, ·) at fixed arms, one point at a time.
 
@@ -52,12 +61,7 @@ class StationaryColumns:
     @staticmethod
     def supports(arms: Points, kernel: gpytorch.kernels.Kernel) -> bool:
         """Whether the kernel is one of those above, and arms and kernel have no batch dimensions."""
-        kernels = [kernel, kernel.base_kernel] if type(kernel) is gpytorch.kernels.ScaleKernel else [kernel]
-        known = type(kernels[-1]) is gpytorch.kernels.RBFKernel or (
-            type(kernels[-1]) is gpytorch.kernels.MaternKernel and any(math.isclose(kernels[-1].nu, n) for n in (0.5, 1.5, 2.5))
-        )
-        plain = all(k.active_dims is None and not k.batch_shape for k in kernels)
-        return bool(known and plain and arms.dim() == 2)
+        return bool(is_stationary(kernel) and not kernel.batch_shape and arms.dim() == 2)
 
     def __call__(self, point: Tensor) -> Tensor:
         """k(x, ·), `A`, for a point `d`. Cost O(A d)."""

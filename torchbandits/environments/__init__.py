@@ -1,6 +1,7 @@
 """What can be pulled. Each environment knows its optimum and can tell regret.
 
-`Table` for arms with known expected rewards, `Function` for a callable, `rkhs` for random functions of known norm,
+`BlackBox` for a function that is called once a pull, `Table` for arms with known expected rewards, `Function` for a formula,
+`rkhs` for random functions of known norm,
 `synthetic` and `global_optimization` for BoTorch's test functions, `sin_cos` and `rosenbrock` for those of CUB's figures,
 `abalone` and `cadata` for real data, `Recorded` for arms that were evaluated a few times, `nas_bench_101`, `nas_bench_201`,
 `fcnet` and `logistic_regression` for networks that were trained.
@@ -10,7 +11,8 @@ from collections.abc import Callable
 
 from torchbandits.environments.architectures import nas_bench_101, nas_bench_201
 from torchbandits.environments.archives import ARCHIVES, Archive
-from torchbandits.environments.base import Environment
+from torchbandits.environments.base import Environment, Task
+from torchbandits.environments.black_box import BlackBox
 from torchbandits.environments.datasets import DATASETS, DataSet, abalone, cadata
 from torchbandits.environments.formulas import rosenbrock, sin_cos
 from torchbandits.environments.functions import Function, KernelExpansion, rkhs
@@ -39,12 +41,14 @@ __all__ = [
     "ARCHIVES",
     "DATASETS",
     "Archive",
+    "BlackBox",
     "DataSet",
     "Environment",
     "Function",
     "KernelExpansion",
     "Recorded",
     "Table",
+    "Task",
     "abalone",
     "cadata",
     "fcnet",

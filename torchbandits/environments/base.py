@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
+
+from torchbandits.sources import ArmSource
+
+Task = Callable[[], Any]  # one evaluation, picklable, which may run anywhere and returns the reward, a number
 
 
 class Environment(ABC):
@@ -14,17 +20,19 @@ class Environment(ABC):
 
     Attributes:
         name: Shown in tables and figures.
-        arms: `A x d`, or `batch_shape x A x d` where the rows of a batch face different arms.
+        arms: `A x d`, or `batch_shape x A x d` where the rows of a batch face different arms; or a source of them.
         noise_std: Standard deviation (or sub-Gaussian constant) of the noise, reward units.
         costs: `A` or `batch_shape x A`, what a pull of each arm costs, > 0; None where nobody says.
         neighbors: `A x k` integers, arms next to each arm (−1 where padded), for policies that mutate; None where nobody says.
+        one_by_one: Whether `sample` evaluates pick by pick, and one that fails should not cost the others of its batch.
     """
 
     name: str
-    arms: Tensor
+    arms: Tensor | ArmSource
     noise_std: float
     costs: Tensor | None = None
     neighbors: Tensor | None = None
+    one_by_one: bool = False
 
     @property
     @abstractmethod
@@ -43,6 +51,27 @@ class Environment(ABC):
             `batch_shape x q` rewards; NaN where the index is −1.
         """
 
+    def tasks(self, index: Tensor, generators: Sequence[torch.Generator]) -> list[Task]:
+        """What each pick asks of a worker, for `run(executor=)`.
+
+        Whatever is random is settled here, in the order of the picks: neither who evaluates a pick nor when changes its
+        reward. By default a task carries this environment and a seed, from which `sample` draws; an environment that knows
+        its rewards looks them up here, and one that calls a function sends only the point.
+
+        Args:
+            index: `batch_shape x q`, as for `sample`.
+            generators: As for `sample`.
+
+        Returns:
+            One picklable callable without arguments for each place that is pulled, in row-major order.
+        """
+        flat = index.reshape(-1, index.shape[-1])
+        found: list[Task] = []
+        for row, place in (flat >= 0).nonzero().tolist():
+            seed = int(torch.randint(2**62, (), generator=generators[row]))
+            found.append(partial(_sampled, self, int(flat[row, place]), row, tuple(index.shape[:-1]), seed))
+        return found
+
     @property
     def optimum(self) -> Tensor:
         """Largest expected reward, `()` or `batch_shape`."""
@@ -57,3 +86,17 @@ class Environment(ABC):
     def regret(self, index: Tensor) -> Tensor:
         """Optimum minus expected reward of the indexed arms, shaped like `index`, never negative, NaN where −1."""
         return self.optimum.unsqueeze(-1) - self.expected(index)
+
+
+def known(rewards: Tensor, index: Tensor) -> list[Task]:
+    """Tasks of an environment that has looked the rewards up: nothing is left to do elsewhere."""
+    return [partial(float, reward) for reward in rewards[index >= 0].tolist()]
+
+
+def _sampled(environment: Environment, arm: int, row: int, batch_shape: tuple[int, ...], seed: int) -> float:
+    """One pull of one batch row, drawn from a generator of its own."""
+    index = torch.full(batch_shape, -1, dtype=torch.int64, device=environment.arms.device).reshape(-1)
+    index[row] = arm
+    generators = [torch.Generator().manual_seed(seed) for _ in range(len(index))]
+    reward = environment.sample(index.reshape(*batch_shape, 1), generators)
+    return float(reward.reshape(-1)[row])

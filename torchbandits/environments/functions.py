@@ -10,10 +10,13 @@ import torch
 from gpytorch.kernels import Kernel, MaternKernel
 from torch import Tensor
 
-from torchbandits.environments.base import Environment
+from torchbandits.environments.base import Environment, Task, known
 from torchbandits.environments.noise import check_noise, noisy_rewards
 from torchbandits.environments.tables import check_arms, check_rewards
-from torchbandits.errors import require
+from torchbandits.errors import ShapeError, require
+from torchbandits.sources import ArmSource
+
+_READ = 1 << 16  # arms of a source that are evaluated together
 
 GRID_LIMIT = 100_000
 """Largest grid that is built without being asked twice."""
@@ -24,7 +27,7 @@ class Function(Environment):
 
     Args:
         function: Takes `... x A x d` points, returns `... x A` expected rewards, reward units.
-        arms: `A x d` or `batch_shape x A x d` floating-point features.
+        arms: `A x d` or `batch_shape x A x d` floating-point features, or a source, where it is evaluated piece by piece.
         noise_std: Standard deviation of Gaussian noise, or L of noise uniform on [−L, L]; reward units, 0 for none.
         name: Shown in tables and figures.
         noise: `"gaussian"` or `"uniform"`.
@@ -39,7 +42,7 @@ class Function(Environment):
     def __init__(
         self,
         function: Callable[[Tensor], Tensor],
-        arms: Tensor,
+        arms: Tensor | ArmSource,
         noise_std: float,
         *,
         name: str = "function",
@@ -61,14 +64,29 @@ class Function(Environment):
     def means(self) -> Tensor:
         """Value of the function at every arm, `A` or `batch_shape x A`, reward units."""
         if self._values is None:
-            values = self.function(self.arms)
+            values = self._evaluated(self.arms)
             check_rewards(values, self.arms)
             self._values = values
         return self._values
 
+    def _evaluated(self, arms: Tensor | ArmSource) -> Tensor:
+        if isinstance(arms, Tensor):
+            return self.function(arms)
+        values = torch.empty(arms.num_arms, dtype=arms.dtype, device=arms.device)
+        for part, piece in arms.chunks(_READ):
+            value = self.function(piece)
+            if value.shape != values[part].shape:
+                raise ShapeError(f"the function must return one value an arm, {len(piece)}, got {tuple(value.shape)}.")
+            values[part] = value
+        return values
+
     def sample(self, index: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
         """Pull arms: `batch_shape x q` rewards for such an index, NaN where −1; row r draws from `generators[r]`."""
         return noisy_rewards(self, index, generators, self.noise)
+
+    def tasks(self, index: Tensor, generators: Sequence[torch.Generator]) -> list[Task]:
+        """The rewards that `sample` draws, one task a pull, row-major."""
+        return known(self.sample(index, generators), index)
 
     def __repr__(self) -> str:
         """Name and sizes."""

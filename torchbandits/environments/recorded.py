@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from torchbandits.environments.base import Environment
+from torchbandits.environments.base import Environment, Task, known
 from torchbandits.environments.noise import row_draws
 from torchbandits.environments.tables import check_arms, check_costs, check_neighbors
 from torchbandits.errors import NonFiniteError, ShapeError, require
@@ -73,6 +73,10 @@ class Recorded(Environment):
         count = self.counts[picked]
         place = (uniforms * count).long().minimum(count - 1)
         return torch.where(index >= 0, self.records[picked, place], torch.nan)
+
+    def tasks(self, index: Tensor, generators: Sequence[torch.Generator]) -> list[Task]:
+        """The rewards that `sample` draws, one task a pull, row-major."""
+        return known(self.sample(index, generators), index)
 
     def __repr__(self) -> str:
         """Name and sizes."""

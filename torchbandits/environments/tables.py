@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from torchbandits.environments.base import Environment
+from torchbandits.environments.base import Environment, Task, known
 from torchbandits.environments.noise import check_noise, noisy_rewards
-from torchbandits.errors import ArgumentError, ArmIndexError, NonFiniteError, ShapeError
+from torchbandits.errors import ArgumentError, ArmIndexError, NonFiniteError, ShapeError, UnsupportedError, require
+from torchbandits.sources import ArmSource
 
 
 class Table(Environment):
     """Arms whose expected rewards are listed.
 
     Args:
-        arms: `A x d` or `batch_shape x A x d` floating-point features.
-        rewards: `A` or `batch_shape x A` expected rewards, reward units, of the same dtype and device.
+        arms: `A x d` or `batch_shape x A x d` floating-point features, or a source that they are read from.
+        rewards: `A` or `batch_shape x A` expected rewards, reward units, of the same dtype and device; beside a source float64
+            or float32, and a NumPy array will do, such as one mapped by `numpy.load(path, mmap_mode="r")`.
         noise_std: Standard deviation of Gaussian noise, or L of noise uniform on [−L, L]; reward units, 0 for none.
         name: Shown in tables and figures.
         noise: `"gaussian"` or `"uniform"`.
@@ -34,8 +38,8 @@ class Table(Environment):
 
     def __init__(
         self,
-        arms: Tensor,
-        rewards: Tensor,
+        arms: Tensor | ArmSource,
+        rewards: Tensor | np.ndarray,
         noise_std: float,
         *,
         name: str = "table",
@@ -45,6 +49,8 @@ class Table(Environment):
         neighbors: Tensor | None = None,
     ) -> None:
         check_noise(noise_std, noise)
+        if isinstance(rewards, np.ndarray):
+            rewards = _as_tensor(rewards)
         check_arms(arms)
         check_rewards(rewards, arms)
         self.arms = arms
@@ -65,8 +71,15 @@ class Table(Environment):
         """Pull arms: `batch_shape x q` rewards for such an index, NaN where −1; row r draws from `generators[r]`."""
         return noisy_rewards(self, index, generators, self.noise)
 
+    def tasks(self, index: Tensor, generators: Sequence[torch.Generator]) -> list[Task]:
+        """The rewards that `sample` draws, one task a pull, row-major."""
+        return known(self.sample(index, generators), index)
+
     def to(self, *args: Any, **kwargs: Any) -> Table:
         """The same table on another device or in another dtype (arguments of `Tensor.to`)."""
+        message = "arms that are read from a source stay where it puts them: give another source."
+        require(isinstance(self.arms, Tensor), message, UnsupportedError)
+        assert isinstance(self.arms, Tensor)
         arms, rewards = self.arms.to(*args, **kwargs), self._rewards.to(*args, **kwargs)
         costs = None if self.costs is None else self.costs.to(*args, **kwargs)
         neighbors = None if self.neighbors is None else self.neighbors.to(arms.device)
@@ -79,8 +92,10 @@ class Table(Environment):
         return f"Table({self.name!r}, arms={tuple(self.arms.shape)}, noise_std={self.noise_std}, noise={self.noise!r})"
 
 
-def check_arms(arms: Tensor) -> None:
-    """Refuse arms that are not a non-empty, finite floating-point tensor `... x A x d`."""
+def check_arms(arms: Tensor | ArmSource) -> None:
+    """Refuse arms that are not a non-empty, finite floating-point tensor `... x A x d`; a source has been checked."""
+    if isinstance(arms, ArmSource):
+        return
     if not isinstance(arms, Tensor) or not arms.is_floating_point() or arms.ndim < 2:
         raise ShapeError(f"arms must be a floating-point tensor of shape ... x A x d, got {_kind(arms)}.")
     if 0 in arms.shape:
@@ -88,16 +103,17 @@ def check_arms(arms: Tensor) -> None:
     _check_finite("arms", arms)
 
 
-def check_rewards(rewards: Tensor, arms: Tensor) -> None:
-    """Refuse rewards that are not one finite number per arm, of the arms' dtype and device."""
+def check_rewards(rewards: Tensor, arms: Tensor | ArmSource) -> None:
+    """Refuse rewards that are not one finite number per arm, of the arms' dtype and device (or device only, of a source)."""
     if not isinstance(rewards, Tensor) or rewards.shape != arms.shape[:-1]:
         raise ShapeError(f"rewards must be a tensor of shape {tuple(arms.shape[:-1])}, got {_kind(rewards)}.")
-    if rewards.dtype != arms.dtype or rewards.device != arms.device:
+    known = (torch.float32, torch.float64) if isinstance(arms, ArmSource) else (arms.dtype,)
+    if rewards.dtype not in known or rewards.device != arms.device:
         raise ShapeError(f"rewards must be {arms.dtype} on {arms.device} like arms, got {rewards.dtype} on {rewards.device}.")
     _check_finite("rewards", rewards)
 
 
-def check_costs(costs: Tensor, arms: Tensor) -> Tensor:
+def check_costs(costs: Tensor, arms: Tensor | ArmSource) -> Tensor:
     """Refuse costs that are not one finite number > 0 per arm; as float64."""
     shape = arms.shape[:-1]
     if not isinstance(costs, Tensor) or costs.shape not in (shape, shape[-1:]):
@@ -108,7 +124,7 @@ def check_costs(costs: Tensor, arms: Tensor) -> Tensor:
     return costs.double()
 
 
-def check_neighbors(neighbors: Tensor, arms: Tensor) -> Tensor:
+def check_neighbors(neighbors: Tensor, arms: Tensor | ArmSource) -> Tensor:
     """Refuse neighbours that are not integers `A x k`, each an arm or −1."""
     whole = isinstance(neighbors, Tensor) and neighbors.dtype in (torch.int64, torch.int32) and neighbors.ndim == 2
     if not whole or len(neighbors) != arms.shape[-2]:
@@ -117,6 +133,13 @@ def check_neighbors(neighbors: Tensor, arms: Tensor) -> Tensor:
     if bool(outside.any()):
         raise ArmIndexError(f"neighbors must be arms 0 … {arms.shape[-2] - 1} or −1, got {int(neighbors[outside][0])}.")
     return neighbors
+
+
+def _as_tensor(values: np.ndarray) -> Tensor:
+    """A tensor on the same memory, which nobody writes to; a mapped file stays a mapped file."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        return torch.from_numpy(values)
 
 
 def _check_finite(name: str, values: Tensor) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from gpytorch.kernels import Kernel, MaternKernel, RBFKernel, ScaleKernel
 from pydantic import ConfigDict, PydanticSchemaGenerationError, TypeAdapter, ValidationError
+from torch import Tensor
 
 from torchbandits.environments import Environment
 from torchbandits.environments import registry as environments
@@ -73,6 +74,7 @@ def build_policy(config: ExperimentConfig, places: Sequence[int], environment: E
     kernel: tuple[Kernel, ...] = ()
     if takes_kernel:
         kernels = [policy_kernel(config.kernel, config.policies[p], where) for p in places]
+        assert isinstance(environment.arms, Tensor)  # those of the registry are
         kernel = (build_kernel(kernels[:1] if len(set(places)) == 1 else kernels, environment.arms),)
     policy = _call(factory, kernel, options, f"{where}.options")
     if scale is None:

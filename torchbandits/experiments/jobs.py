@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -63,7 +64,7 @@ def stack(environments: Sequence[Environment]) -> Table:
     good = alike and noise is not None and len({norm is None for norm in norms}) == 1
     require(good, f"draws of {environments[0].name!r} can't be run together: leave out together.", ConfigError)
     return Table(
-        torch.stack([e.arms for e in environments]),
+        torch.stack([e.arms for e in environments if isinstance(e.arms, Tensor)]),
         torch.stack([e.means for e in environments]),
         noise_std,
         name=environments[0].name,
@@ -95,6 +96,7 @@ def play(
         generator=generators if len(runs) > 1 else generators[0],
         callbacks=[callback],
         observed=_observed(config, runs, environment) if config.history else None,
+        clock=time.perf_counter if config.clock == "wall" else time.process_time,
     )
     return [history.row(row, seconds_share=1 / len(runs)) for row in range(len(runs))]
 

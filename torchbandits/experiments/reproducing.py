@@ -127,6 +127,7 @@ def _runs(configs: dict[str, ExperimentConfig]) -> dict[str, str]:
         name: f"T = {config.horizon:,}, {config.repetitions} repetitions"
         + (f", {config.history:,} uniform pulls observed before" if config.history else "")
         + (", repetitions as batch rows of one run (each one's seconds are its share)" if config.together else "")
+        + (f", seconds of the processor ({config.threads or 'all'} threads)" if config.clock == "processor" else "")
         for name, config in configs.items()
     }
 

@@ -2,14 +2,16 @@
 
 `InverseRoot` is a square root of a pseudo-inverse (Cholesky where it is accurate, eigenvectors where not), `Precision`
 the ridge regression matrix V = ZᵀNZ + λI with rank-k updates, `LowRankPrecision` that of a sketch, `append_row` grows a
-Cholesky factor by one point.
+Cholesky factor by one point, `staircase_product` leaves out the zeros of a triangular factor.
 """
 
 from torchbandits.linalg.low_rank import LowRankPrecision
 from torchbandits.linalg.precision import Precision, shrinkage_root
 from torchbandits.linalg.roots import InverseRoot, append_row, cholesky, covariance_root, inverse_root, solve_lower
+from torchbandits.linalg.triangular import LEAF, staircase_product
 
 __all__ = [
+    "LEAF",
     "InverseRoot",
     "LowRankPrecision",
     "Precision",
@@ -19,4 +21,5 @@ __all__ = [
     "inverse_root",
     "shrinkage_root",
     "solve_lower",
+    "staircase_product",
 ]

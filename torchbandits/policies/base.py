@@ -30,9 +30,20 @@ class Policy(ABC):
         """The most picks of one `select`, where that is known beforehand."""
         return None
 
+    @property
+    def streams(self) -> bool:
+        """Whether arms may be read piece by piece from a source; otherwise they must be one tensor."""
+        return False
+
+    @property
+    def shards(self) -> bool:
+        """Whether arms may be shared out among ranks, each of which gives its `Shard`."""
+        return False
+
     @abstractmethod
     def init(self, arms: Arms, generators: Sequence[torch.Generator], batch_shape: torch.Size) -> State:
-        """A fresh state on `A x d` or `batch_shape x A x d` arms, with one generator a batch row."""
+        """A fresh state on `A x d` or `batch_shape x A x d` arms, with one generator a batch row. A policy that `streams` takes
+        an `ArmSource` too."""
 
     def init_box(self, box: Tensor, generators: Sequence[torch.Generator], batch_shape: torch.Size) -> State:
         """A fresh state on a box, `2 x d` or `batch_shape x 2 x d`: for policies that find points of their own in it."""
@@ -64,7 +75,7 @@ class Policy(ABC):
 
         Args:
             state: Of this policy.
-            arms: `A' x d` or `batch_shape x A' x d`.
+            arms: `A' x d` or `batch_shape x A' x d`; a source where the policy `streams`.
 
         Raises:
             UnsupportedError: For a policy whose state is bound to its arms.

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import gpytorch
 import torch
 from torch import Tensor
 
-from torchbandits.arms import ArmRows, ArmTable, Box, PosteriorDraws
+from torchbandits.arms import ArmRows, ArmTable, Box, PosteriorDraws, Shard
 from torchbandits.batching import BatchRule, FixedSize
 from torchbandits.embeddings import FeatureMap, Spectrum
 from torchbandits.errors import UnsupportedError, require
@@ -23,8 +23,9 @@ from torchbandits.policies.learning import learn, learn_kernel
 from torchbandits.policies.picking import Picker, first_picks, marginals, on_offer, room_for, scorer, upper_bounds, with_first
 from torchbandits.posteriors import GaussianProcess
 from torchbandits.scores import UCB, PerCost, PosteriorDraw, Score
+from torchbandits.sources import ArmSet
 from torchbandits.starts import Start
-from torchbandits.types import Arms, Evidence, FitReport, Generators, Points, Pulls, Selection
+from torchbandits.types import Evidence, FitReport, Generators, Points, Pulls, Selection
 from torchbandits.widths import Width
 
 
@@ -101,9 +102,25 @@ class Composed(Policy):
         """As many as the batch rule allows; None before first picks that come as one batch are over."""
         return None if self.initial is not None else self.batch_rule.max_batch_size
 
+    @property
+    def streams(self) -> bool:
+        """Unless features of all arms are kept."""
+        return self.features is None
+
+    @property
+    def shards(self) -> bool:
+        """For a sampled dictionary, upper bounds, batch rules that look at the picks alone, and no first picks."""
+        plain = self.initial is None and self.refit_every is None and self.features is None
+        return self.memory.sparse and plain and isinstance(self.score, UCB) and self.batch_rule.budget is not None
+
     @torch.no_grad()
-    def init(self, arms: Arms, generators: Generators, batch_shape: torch.Size) -> State:
+    def init(self, arms: ArmSet, generators: Generators, batch_shape: torch.Size) -> State:
         """A fresh state; the kernel is deep-copied into its posterior. Cost O(A (d + log A)), and O(A m d) for features."""
+        if isinstance(arms, Shard):
+            kernel = {name: value.tolist() for name, value in self.kernel.state_dict().items()}
+            own = {f.name: repr(getattr(self, f.name)) for f in fields(self) if f.name != "memory_budget"}
+            states = [generator.get_state().tolist() for generator in generators]
+            arms.across.check_same("policy, kernel and generators", (own, kernel, states))
         posterior = self._posterior(arms, generators, batch_shape)
         return self._state(ArmRows(arms, batch_shape), posterior, generators)
 
@@ -127,10 +144,13 @@ class Composed(Policy):
         state.box = Box(rows, posterior, box)
         return state
 
-    def _posterior(self, arms: Arms, generators: Generators, batch_shape: torch.Size) -> GaussianProcess:
+    def _posterior(self, arms: ArmSet, generators: Generators, batch_shape: torch.Size) -> GaussianProcess:
         """The prior, for arms or the corners of a box; features that are drawn are drawn now."""
         check_kernel(self.kernel, arms, batch_shape)
-        finite = None if self.features is None else self.features.build(self.kernel, arms, generators, batch_shape)
+        finite = None
+        if self.features is not None:
+            assert isinstance(arms, Tensor)
+            finite = self.features.build(self.kernel, arms, generators, batch_shape)
         return GaussianProcess(
             self.kernel,
             self.regularization,
@@ -154,12 +174,14 @@ class Composed(Policy):
         return state
 
     @torch.no_grad()
-    def set_arms(self, state: State, arms: Arms) -> State:
+    def set_arms(self, state: State, arms: ArmSet) -> State:
         """The same posterior on other arms. Cost O(A u (u + d)) for an exact posterior, O(A m (m + d)) for a sparse one."""
         require(state.box is None, FROM_BOX, UnsupportedError)
+        message = "arms of several ranks stay: make a new Bandit on the new Shard, and observe() what was learned."
+        require(not state.rows.sharded and not isinstance(arms, Shard), message, UnsupportedError)
         check_kernel(self.kernel, arms, state.rows.batch_shape)
         finite = state.posterior.finite
-        if finite is not None and not finite.holds_at(arms):
+        if finite is not None and isinstance(arms, Tensor) and not finite.holds_at(arms):
             raise UnsupportedError(
                 "quadrature features hold in the box of the arms they were built for, and these arms leave it: start with arms "
                 "at its corners, or use embedding='rff'."
@@ -236,6 +258,8 @@ class Composed(Policy):
             "the entropy threshold belongs to its λ: pass the noise_std that you know to compressed_gp, and noise=False.",
             UnsupportedError,
         )
+        message = "a kernel is fitted by one rank: start every rank with the fitted kernel, and observe() what was learned."
+        require(not state.rows.sharded, message, UnsupportedError)
         share = self.noise_std**2 / self.regularization or 1.0
         report = fit_kernel_(state.posterior, noise=noise, noise_share=share, rows=rows, **options)
         learn_kernel(state, report.accepted)
@@ -256,4 +280,5 @@ class Composed(Policy):
             state.box.check_finite()
             return None
         upper = upper_bounds(state, self.width(state))
-        return upper.amax(dim=-1), -torch.sub(upper, marginals(state)[0], alpha=2).amin(dim=-1)
+        across = state.rows.across
+        return across.amax(upper), -across.amin(torch.sub(upper, marginals(state)[0], alpha=2))

@@ -12,8 +12,9 @@ from torch import Tensor
 from torchbandits.errors import ArgumentError, require
 from torchbandits.policies.base import State
 from torchbandits.policies.heuristic import Heuristic, add_up, fresh_state
+from torchbandits.sources import ArmSet
 from torchbandits.starts import draw_uniform
-from torchbandits.types import Arms, Pulls
+from torchbandits.types import Pulls
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,12 @@ class EpsilonGreedy(Heuristic):
         if not callable(self.epsilon):
             _check_probability(self.epsilon, "epsilon must be a probability in [0, 1] or a callable of t")
 
-    def init(self, arms: Arms, generators: Sequence[torch.Generator], batch_shape: torch.Size) -> State:
+    @property
+    def streams(self) -> bool:
+        """True: features are never looked at."""
+        return True
+
+    def init(self, arms: ArmSet, generators: Sequence[torch.Generator], batch_shape: torch.Size) -> State:
         """Statistics only."""
         return fresh_state(arms, generators, batch_shape)
 

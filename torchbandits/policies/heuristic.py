@@ -13,8 +13,9 @@ from torchbandits.errors import NumericalError, UnsupportedError, require
 from torchbandits.policies.base import FROM_BOX, Policy, State
 from torchbandits.policies.picking import on_offer
 from torchbandits.posteriors import Statistics
+from torchbandits.sources import ArmSet
 from torchbandits.starts import draw_points
-from torchbandits.types import Arms, Evidence, Pulls, Selection
+from torchbandits.types import Evidence, Pulls, Selection
 
 
 class Heuristic(Policy, ABC):
@@ -71,7 +72,7 @@ class Heuristic(Policy, ABC):
         evidence = Evidence(nothing, nothing, torch.full(shape, torch.nan, dtype=torch.float64, device=device), states)
         return Selection(points, index, index >= 0), evidence
 
-    def set_arms(self, state: State, arms: Arms) -> State:
+    def set_arms(self, state: State, arms: ArmSet) -> State:
         """The same sums on other arms. Cost O((A + u) (d + log A))."""
         require(state.box is None, FROM_BOX, UnsupportedError)
         rows = state.rows.moved(arms, state.statistics)
@@ -92,7 +93,7 @@ class Heuristic(Policy, ABC):
         return
 
 
-def fresh_state(arms: Arms, generators: Sequence[torch.Generator], batch_shape: torch.Size) -> State:
+def fresh_state(arms: ArmSet, generators: Sequence[torch.Generator], batch_shape: torch.Size) -> State:
     """A state with statistics only."""
     return State(ArmRows(arms, batch_shape), Statistics(arms.shape[-1], batch_shape, arms.device), None, generators)
 

@@ -9,10 +9,10 @@ import torch
 
 from torchbandits.embeddings import kernel_diagonal
 from torchbandits.errors import NonFiniteError, ShapeError, require
-from torchbandits.types import Arms
+from torchbandits.sources import ArmSet, ArmSource
 
 
-def check_kernel(kernel: gpytorch.kernels.Kernel, arms: Arms, batch_shape: torch.Size) -> None:
+def check_kernel(kernel: gpytorch.kernels.Kernel, arms: ArmSet, batch_shape: torch.Size) -> None:
     """Batch shapes, and one kernel value, so that a kernel for other features is refused at once.
 
     Raises:
@@ -26,9 +26,9 @@ def check_kernel(kernel: gpytorch.kernels.Kernel, arms: Arms, batch_shape: torch
             f"the kernel's batch shape {tuple(kernel.batch_shape)} does not broadcast with the batch shape "
             f"{tuple(batch_shape)} of the arms and generators."
         ) from error
-    point = arms[..., :1, :]
+    point = arms.chunk(slice(0, 1)) if isinstance(arms, ArmSource) else arms[..., :1, :]
     try:
-        value = kernel_diagonal(copy.deepcopy(kernel).to(arms), point)
+        value = kernel_diagonal(copy.deepcopy(kernel).to(point), point)
     except (RuntimeError, IndexError) as error:
         expected = getattr(kernel, "ard_num_dims", None)
         raise ShapeError(

@@ -70,7 +70,7 @@ def _learn_sparse(state: State, memory: Memory, summed: tuple[Tensor, Tensor, Te
     state.log_det = state.log_det + torch.log1p(counts * leverage).sum(dim=-1)
     # The dictionary is drawn with the leverages before the pulls.
     size = state.statistics.size
-    row = torch.where(distinct >= 0, rows.row_of_arm.gather(-1, distinct.clamp_min(0)), size)
+    row = torch.where(distinct >= 0, rows.row_of(distinct), size)
     drawn_with = torch.nn.functional.pad(known, (0, size + 1 - known.shape[-1])).scatter(-1, row, leverage)[..., :-1]
     _draw_dictionary(state, memory, drawn_with, (counts > 0).any(dim=-1))
     table.sweep_()

@@ -20,7 +20,7 @@ from torchbandits.types import Generators
 def on_offer(rows: ArmRows, available: Tensor | None) -> Tensor | None:
     """Arms that may be picked, None for all of them. Raises `ArgumentError` where a batch row has none."""
     offered = rows.offered(available)
-    if offered is not None and not bool(offered.any(dim=-1).all()):
+    if offered is not None and not bool(rows.across.any(offered).all()):
         raise ArgumentError("no arm is on offer in at least one batch row: `available` must have a True in each.")
     return offered
 
@@ -125,7 +125,7 @@ class Picker:
             score = self._of_all()
             if offered is not None:
                 score = score.masked_fill(~offered, -torch.inf)
-            arm = torch.where(remaining > 0, best_arm(score), -1).unsqueeze(-1)
+            arm = torch.where(remaining > 0, self._table.rows.across.best(score), -1).unsqueeze(-1)
             return (self._rule.repeated(arm, self._table.leverage, remaining) if isinstance(self._rule, Repeat) else arm), None
         if isinstance(self._base, UCB):
             return self._look_ahead(offered, remaining), None
@@ -135,10 +135,11 @@ class Picker:
 
     def evidence(self, index: Tensor) -> tuple[Tensor, Tensor]:
         """Leverage at the batch start and score of picks, `batch_shape x q` each."""
-        slot = index.clamp_min(0)
-        leverage = self._table.leverage.gather(-1, slot)
-        if self._state.known_upper is not None and isinstance(self._score, UCB):
-            return leverage, self._state.known_upper.gather(-1, slot)
+        slot, across = index.clamp_min(0), self._table.rows.across
+        if isinstance(self._score, UCB) and (self._state.known_upper is not None or self._table.rows.sharded):
+            leverage, upper = across.at(index, self._table.leverage, upper_bounds(self._state, self._width))
+            return leverage, upper
+        leverage = self._table.leverage_at(index)
         mean, std = marginals(self._state)
         return leverage, self._scores(mean.gather(-1, slot), std.gather(-1, slot), mean, slot)
 

@@ -58,7 +58,7 @@ class State(nn.Module):
         self.box: Box | None = None  # where the arms are points of a box, found one by one
         self.counts_batches = True  # whether somebody reads the batched log-determinants
         self.rows, self.records, self.table, self.generators = rows, records, table, tuple(generators)
-        device = rows.arms.device
+        device = rows.source.device
         for name in _PROGRESS:
             self.register_buffer(name, torch.zeros(rows.batch_shape, dtype=torch.float64, device=device))
         self.register_buffer("pending_index", torch.zeros(*rows.batch_shape, 0, dtype=torch.int64, device=device))
@@ -136,7 +136,7 @@ class State(nn.Module):
         return self.posterior.leverage(self._arms()) if self.table is None else self.table.leverage
 
     def _arms(self) -> Tensor:
-        return self.rows.arms.expand(*self.rows.batch_shape, -1, -1)
+        return self.rows.source.chunk(slice(0, self.rows.num_arms)).expand(*self.rows.batch_shape, -1, -1)
 
     @property
     def tabulation(self) -> ArmTable | GrowingTable | Box:
@@ -183,8 +183,8 @@ class State(nn.Module):
         return Progress(
             t=pulls + 1,
             pulls=pulls.clamp_min(1),
-            num_arms=self.rows.num_arms,
-            dim=self.rows.arms.shape[-1],
+            num_arms=self.rows.total,
+            dim=self.rows.source.dim,
             log_det=self.log_det,
             batched_log_det=self.batched_log_det,
             batched_log_det_3=self.batched_log_det_3,
@@ -205,10 +205,10 @@ class State(nn.Module):
     @torch.no_grad()
     def best(self, k: int) -> Recommendation:
         """The k arms with the highest posterior mean (average reward without a posterior) among those pulled."""
-        statistics, arms, shape = self.statistics, self.rows.arms, self.rows.batch_shape
+        statistics, arms, shape = self.statistics, self.rows.source, self.rows.batch_shape
         nan = torch.full((*shape, k), torch.nan, dtype=torch.float64, device=arms.device)
         if statistics.size == 0:
-            empty = arms.new_full((*shape, k, arms.shape[-1]), torch.nan)
+            empty = torch.full((*shape, k, arms.dim), torch.nan, dtype=arms.dtype, device=arms.device)
             return Recommendation(empty, torch.full(nan.shape, -1, device=arms.device), nan, nan.clone())
         pulled = statistics.mask & (statistics.weights > 0)
         arm = self.rows.arm_of_row

@@ -13,8 +13,9 @@ from torchbandits.errors import require
 from torchbandits.policies.base import State
 from torchbandits.policies.heuristic import Heuristic, add_up, fresh_state
 from torchbandits.posteriors import Statistics
+from torchbandits.sources import ArmSet
 from torchbandits.starts import draw_uniform
-from torchbandits.types import Arms, Pulls
+from torchbandits.types import Pulls
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,12 @@ class Uniform(Heuristic):
     def __post_init__(self) -> None:
         require(self.batch_size >= 1, f"batch_size must be at least 1, got {self.batch_size}.")
 
-    def init(self, arms: Arms, generators: Sequence[torch.Generator], batch_shape: torch.Size) -> State:
+    @property
+    def streams(self) -> bool:
+        """True: features are never looked at."""
+        return True
+
+    def init(self, arms: ArmSet, generators: Sequence[torch.Generator], batch_shape: torch.Size) -> State:
         """Statistics only."""
         return fresh_state(arms, generators, batch_shape)
 

@@ -1,0 +1,102 @@
+"""Kernel blocks by matrix products equal GPyTorch's kernel and dense distances, close points and odd length-scales included."""
+
+from __future__ import annotations
+
+import gpytorch
+import numpy as np
+import pytest
+import torch
+
+from torchbandits.embeddings import StationaryBlocks, evaluate_kernel, stationary_blocks
+
+F64 = torch.float64
+PROFILES = {
+    "rbf": lambda r: np.exp(-0.5 * r**2),
+    "matern-0.5": lambda r: np.exp(-r),
+    "matern-1.5": lambda r: (1 + 3**0.5 * r) * np.exp(-(3**0.5) * r),
+    "matern-2.5": lambda r: (1 + 5**0.5 * r + 5 * r**2 / 3) * np.exp(-(5**0.5) * r),
+}
+
+
+def make(name: str, lengthscale: torch.Tensor | float, outputscale: torch.Tensor | None = None) -> gpytorch.kernels.Kernel:
+    lengthscale = torch.as_tensor(lengthscale, dtype=F64)
+    shape = lengthscale.shape[:-2]
+    ard = lengthscale.shape[-1] if lengthscale.dim() and lengthscale.shape[-1] > 1 else None
+    options = {"ard_num_dims": ard, "batch_shape": shape}
+    base = (
+        gpytorch.kernels.RBFKernel(**options) if name == "rbf" else gpytorch.kernels.MaternKernel(float(name[7:]), **options)
+    ).double()
+    base.lengthscale = lengthscale
+    if outputscale is None:
+        return base.requires_grad_(False)
+    scaled = gpytorch.kernels.ScaleKernel(base, batch_shape=shape).double()
+    scaled.outputscale = torch.as_tensor(outputscale, dtype=F64)
+    return scaled.requires_grad_(False)
+
+
+def dense(name: str, points: torch.Tensor, arms: torch.Tensor, lengthscale: float) -> np.ndarray:
+    """In extended precision, from differences."""
+    x, y = (np.asarray(t.numpy(), dtype=np.longdouble) / np.longdouble(lengthscale) for t in (points, arms))
+    return PROFILES[name](np.sqrt(((x[:, None] - y[None]) ** 2).sum(-1))).astype(np.float64)
+
+
+def cloud(seed: int, d: int = 5) -> tuple[torch.Tensor, torch.Tensor]:
+    """Points, and arms that hold the points themselves, and others that are a hair away from them."""
+    generator = torch.Generator().manual_seed(seed)
+    points = torch.rand(40, d, generator=generator, dtype=F64) + 3
+    near = points + 1e-7 * torch.randn(40, d, generator=generator, dtype=F64)
+    return points, torch.cat([torch.rand(60, d, generator=generator, dtype=F64) + 3, points, near])
+
+
+@pytest.mark.parametrize("numpy", [True, False], ids=["numpy", "torch"])
+@pytest.mark.parametrize("lengthscale", [1e-3, 0.05, 0.4, 3.0, 1e3])
+@pytest.mark.parametrize("name", PROFILES)
+def test_blocks_equal_dense_distances(monkeypatch: pytest.MonkeyPatch, name: str, lengthscale: float, numpy: bool) -> None:
+    """To 4e-13, near-duplicates included; GPyTorch itself is off by 1e-10 at the smallest length-scale."""
+    monkeypatch.setattr(stationary_blocks, "_by_numpy", lambda values: numpy)
+    points, arms = cloud(0)
+    kernel = make(name, lengthscale)
+    assert StationaryBlocks.supports(kernel)
+    K = StationaryBlocks(points, kernel)(arms, torch.full((40, 140), torch.nan, dtype=F64))
+    expected = dense(name, points, arms, lengthscale)
+    # Matérn 1/2 has slope 1 at 0, where coordinates around 3 hold a distance to 1e-15/ℓ and no better
+    atol = 4e-13 + (1e-15 / lengthscale if name == "matern-0.5" else 0)
+    np.testing.assert_allclose(K.numpy(), expected, rtol=0, atol=atol)
+    plain = evaluate_kernel(kernel, points, arms)
+    # GPyTorch loses digits of small distances to cancellation, half of them to the square root in Matérn 1/2
+    away = torch.from_numpy(expected) < (1 - 1e-3 if name == "matern-0.5" else 1 - 1e-6)
+    torch.testing.assert_close(K[away], plain[away], rtol=0, atol=5e-8 if lengthscale < 0.01 else 1e-11)
+
+
+@pytest.mark.parametrize("name", PROFILES)
+def test_batches_scales_and_relevance(name: str) -> None:
+    """Rows of a batch have their own points, arms, length-scales and scales; the block may be a part of a larger one."""
+    generator = torch.Generator().manual_seed(1)
+    points, arms = (torch.rand(3, n, 4, generator=generator, dtype=F64) for n in (9, 33))
+    lengthscale = 0.2 + torch.rand(3, 1, 4, generator=generator, dtype=F64)
+    kernel = make(name, lengthscale, 0.5 + torch.rand(3, generator=generator, dtype=F64))
+    whole = torch.empty(3, 9, 50, dtype=F64)
+    K = StationaryBlocks(points, kernel)(arms, whole[..., :33])
+    torch.testing.assert_close(K, evaluate_kernel(kernel, points, arms), rtol=1e-9, atol=1e-11)
+    shared = StationaryBlocks(points, kernel)(arms[0], torch.empty(3, 9, 33, dtype=F64))
+    torch.testing.assert_close(shared, evaluate_kernel(kernel, points, arms[0].expand(3, -1, -1)), rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("name", PROFILES)
+@pytest.mark.parametrize("lengthscale", [0.05, 0.4, 3.0])
+def test_single_precision(name: str, lengthscale: float) -> None:
+    points, arms = (t.float() for t in cloud(2))
+    K = StationaryBlocks(points, make(name, lengthscale).float())(arms, torch.empty(40, 140))
+    assert K.dtype == torch.float32
+    expected = dense(name, points, arms, lengthscale)
+    np.testing.assert_allclose(K.numpy(), expected, rtol=0, atol=2e-5 if name == "matern-0.5" else 4e-6)
+
+
+def test_other_kernels_are_left_to_gpytorch() -> None:
+    for kernel in (
+        gpytorch.kernels.LinearKernel(),
+        gpytorch.kernels.RBFKernel(active_dims=(0, 1)),
+        gpytorch.kernels.ScaleKernel(gpytorch.kernels.PeriodicKernel()),
+        gpytorch.kernels.RBFKernel() + gpytorch.kernels.MaternKernel(1.5),
+    ):
+        assert not StationaryBlocks.supports(kernel)

@@ -1,0 +1,281 @@
+"""Arms shared out among the ranks of `torch.distributed`: each sweeps its own, and they agree on every pick."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from torchbandits.arms.duplicates import codes
+from torchbandits.arms.leaders import TIE
+from torchbandits.arms.reductions import Reductions
+from torchbandits.arms.scanning import Scan, find, scan
+from torchbandits.errors import NonFiniteError, RankError, ShapeError, require
+from torchbandits.sources import ArmSource, InMemory
+from torchbandits.types import Picks
+
+_STEP = 1 << 16  # arms hashed together
+_FAR = torch.iinfo(torch.int64).max
+
+
+class Shard(ArmSource):
+    """The arms of this rank; those of all ranks, in order of rank, are the arms of the run.
+
+    Dictionary, statistics and generators are the same on every rank; means, leverages and kernel columns are of its own arms.
+    Indices count through all arms. Every rank makes the same calls in the same order; rewards are those of rank 0.
+
+    Args:
+        arms: `A_r x d` or a source of them. `d`, dtype and kind of device are the same on all ranks.
+        group: A process group; the default one where it is None. Without `init_process_group` this is the only rank.
+
+    Raises:
+        ShapeError: If ranks differ in features or dtype, or arms have batch dimensions.
+        RankError: If a rank does not answer.
+    """
+
+    def __init__(self, arms: Tensor | ArmSource, group: Any = None) -> None:
+        source = InMemory(arms) if isinstance(arms, Tensor) else arms
+        good = len(source.shape) == 2 and source.num_arms > 0 and source.dtype in (torch.float32, torch.float64)
+        require(
+            good, f"arms of a rank must be A x d in float32 or float64, got {tuple(source.shape)} {source.dtype}.", ShapeError
+        )
+        self.held, self.distinct = source, source.distinct
+        alone = not dist.is_available() or not dist.is_initialized()
+        rank, size = (0, 1) if alone else (dist.get_rank(group), dist.get_world_size(group))
+        everybody = (source.num_arms, source.dim, str(source.dtype), source.distinct)
+        kinds = [everybody] if alone else _guarded(lambda: _objects(everybody, size, group))
+        alike = len({kind[1:] for kind in kinds}) == 1
+        require(alike, f"ranks must agree in features, dtype and distinct=, got {[kind[1:] for kind in kinds]}.", ShapeError)
+        counts = [kind[0] for kind in kinds]
+        self.across = AcrossRanks(group, rank, size, sum(counts[:rank]), counts[rank], sum(counts), source.device)
+
+    @property
+    def shape(self) -> torch.Size:
+        """`A_r x d`, of the arms of this rank."""
+        return self.held.shape
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the arms."""
+        return self.held.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Where this rank sweeps."""
+        return self.held.device
+
+    def chunk(self, part: slice) -> Tensor:
+        """Consecutive arms of this rank, counted from its first."""
+        return self.held.chunk(part)
+
+    def chunks(self, step: int, start: int = 0, stop: int | None = None) -> Any:
+        """Arms of this rank, counted from its first."""
+        return self.held.chunks(step, start, stop)
+
+    def points(self, index: Picks) -> Tensor:
+        """Arms by index among those of all ranks, `... x p x d`: whoever has one sends it."""
+        place = self.across.places(index)
+        own = torch.where((place >= 0).unsqueeze(-1), self.held.points(place.clamp_min(0)), 0.0)
+        return self.across.sum(own)
+
+    def looked_at(self) -> tuple[Tensor | None, int]:
+        """The lowest index of an arm equal to each arm of this rank, `A_r` (None where no two arms of the run are equal), and
+        the fingerprint of all arms: what `scan` finds, across ranks.
+
+        Raises:
+            NonFiniteError: On every rank, if an arm of any is not finite.
+        """
+        found: Scan | None = None
+        wrong = ""
+        try:
+            found = scan(self.held, self.across.offset)
+        except NonFiniteError as error:
+            wrong = str(error)
+        wrong = next((told for told in self.across.objects(wrong) if told), "")
+        if found is None or wrong:
+            raise NonFiniteError(wrong)
+        first = None if self.distinct else self._first_of_all(found.first)
+        return first, int(self.across.sum(torch.tensor(found.fingerprint, device=self.device)))
+
+    def _first_of_all(self, first: Tensor | None) -> Tensor | None:
+        """The lowest index of an arm equal to each arm of this rank, `A_r`; None where no two arms of the run are equal.
+
+        Args:
+            first: The same among the arms of this rank alone, counted from its first; None where they differ.
+
+        Hashes (8 bytes an arm) of one rank at a time are sent to all; arms whose hash another rank has are compared in full.
+        """
+        across = self.across
+        own = torch.cat([codes(arms) for _, arms in self.held.chunks(_STEP)])
+        hit = torch.zeros_like(own, dtype=torch.bool)
+        for rank in range(across.size - 1):
+            theirs = across.sent(own.unique() if rank == across.rank else None, rank)
+            if across.rank > rank:
+                hit |= theirs[torch.searchsorted(theirs, own).clamp_max(len(theirs) - 1)] == own
+        mine = hit.nonzero().squeeze(-1)
+        gathered = across.objects((mine + across.offset, self.held.points(mine).cpu()))
+        lowest = torch.arange(len(own), device=own.device) if first is None else first.clone()
+        lowest += across.offset
+        for index, points in gathered:
+            if len(index):
+                found = find(self.held, points.to(own.device))
+                found = across.least(torch.where(found >= 0, found + across.offset, _FAR))
+                place = across.places(index.to(own.device))
+                for at, arm in zip(place.tolist(), found.tolist(), strict=True):
+                    if at >= 0:
+                        lowest = torch.where(lowest == at + across.offset, arm, lowest)
+        own_index = torch.arange(len(own), device=own.device) + across.offset
+        return lowest if bool(across.any(lowest != own_index)) else None
+
+
+class AcrossRanks(Reductions):
+    """Reductions by collectives: what every rank answers is the same on all.
+
+    Args:
+        group: Of processes.
+        rank: Of this one.
+        size: Of the group; nothing is sent where it is 1.
+        offset: Index of the first arm here.
+        held: Arms here.
+        count: Arms of all ranks.
+        device: Where messages are.
+    """
+
+    def __init__(self, group: Any, rank: int, size: int, offset: int, held: int, count: int, device: torch.device) -> None:
+        self._group, self.rank, self.size = group, rank, size
+        self._offset, self._held, self._count, self._device = offset, held, count, device
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> AcrossRanks:
+        """Itself: a group of processes is not copied."""
+        return self
+
+    @property
+    def offset(self) -> int:
+        """Index of the first arm of this rank."""
+        return self._offset
+
+    def total(self, held: int) -> int:
+        """Arms of all ranks."""
+        return self._count
+
+    def amax(self, values: Tensor) -> Tensor:
+        """One all-reduce of a number a row; NaN, which backends may drop, becomes ∞."""
+        return self._reduce(values.amax(dim=-1).nan_to_num(torch.inf, torch.inf, -torch.inf), "MAX")
+
+    def amin(self, values: Tensor) -> Tensor:
+        """One all-reduce of a number a row; NaN, which backends may drop, becomes −∞."""
+        return self._reduce(values.amin(dim=-1).nan_to_num(-torch.inf, torch.inf, -torch.inf), "MIN")
+
+    def least(self, values: Tensor) -> Tensor:
+        """The least of what the ranks have, entry by entry."""
+        return self._reduce(values.clone(), "MIN")
+
+    def sum(self, values: Tensor) -> Tensor:
+        """The sum of what the ranks have, entry by entry."""
+        return self._reduce(values.clone(), "SUM")
+
+    def any(self, marked: Tensor) -> Tensor:
+        """One all-reduce of a number a row."""
+        return self._reduce(marked.any(dim=-1).to(torch.int64), "MAX") > 0
+
+    def best(self, score: Tensor) -> Tensor:
+        """Two all-reduces of a number a row: the best score, and the lowest index in its band."""
+        best = self.amax(score).unsqueeze(-1)
+        near = score >= best - TIE * best.abs()
+        first = torch.where(near.any(dim=-1), near.byte().argmax(dim=-1) + self._offset, _FAR)
+        return self._reduce(first, "MIN")
+
+    def top(self, score: Tensor, k: int) -> Tensor:
+        """One all-gather of k scores and indices a row and rank."""
+        own = min(k, score.shape[-1])
+        values, index = score.topk(own, dim=-1)
+        index = index + self._offset
+        if self.size == 1:
+            return index
+        pad = (0, k - own)
+        values, index = torch.nn.functional.pad(values, pad, value=-torch.inf), torch.nn.functional.pad(index, pad, value=-1)
+        message = torch.stack([values, index.to(values.dtype)])  # whole numbers below 2⁵³ are exact in float64
+        gathered = [torch.empty_like(message) for _ in range(self.size)]
+        _guarded(lambda: dist.all_gather(gathered, message, group=self._group))
+        scores, found = torch.cat(gathered, dim=-1)
+        # Places that are padded come after arms that are closed.
+        scores = torch.where(found < 0, -torch.inf, scores.clamp_min(torch.finfo(scores.dtype).min))
+        chosen = scores.topk(min(k, self._count), dim=-1).indices
+        return found.gather(-1, chosen).long()
+
+    def at(self, index: Tensor, *vectors: Tensor) -> list[Tensor]:
+        """One all-reduce: whoever has an arm sends its entries, the others 0."""
+        place = self.places(index)
+        slot, here = place.clamp_min(0), place >= 0
+        own = [torch.where(here, vector.expand(*index.shape[:-1], -1).gather(-1, slot), 0) for vector in vectors]
+        return list(self._reduce(torch.stack(own), "SUM").unbind(0))
+
+    def put_(self, vector: Tensor, index: Tensor, values: Tensor | float | bool) -> Tensor:
+        """Each rank its own arms; nothing is sent."""
+        place = self.places(index)
+        where = (place >= 0).nonzero(as_tuple=True)
+        vector[(*where[:-1], place[where])] = values[where] if isinstance(values, Tensor) else values
+        return vector
+
+    def places(self, index: Tensor) -> Tensor:
+        """Where arms are among those of this rank; −1 for the others'."""
+        place = index - self._offset
+        return torch.where((place >= 0) & (place < self._held), place, -1)
+
+    def agreed(self, values: Tensor) -> Tensor:
+        """Those of rank 0."""
+        if self.size == 1:
+            return values
+        shared = values.clone(memory_format=torch.contiguous_format)
+        source = 0 if self._group is None else dist.get_global_rank(self._group, 0)
+        _guarded(lambda: dist.broadcast(shared, source, group=self._group))
+        return shared
+
+    def sent(self, values: Tensor | None, rank: int) -> Tensor:
+        """Integers of one rank, `n`, on all; the others give None."""
+        size = torch.tensor([0 if values is None else len(values)], device=self._device)
+        source = rank if self._group is None else dist.get_global_rank(self._group, rank)
+        _guarded(lambda: dist.broadcast(size, source, group=self._group))
+        message = torch.empty(int(size), dtype=torch.int64, device=self._device) if values is None else values.contiguous()
+        _guarded(lambda: dist.broadcast(message, source, group=self._group))
+        return message
+
+    def objects(self, own: Any) -> list[Any]:
+        """What every rank has, by rank."""
+        return [own] if self.size == 1 else _guarded(lambda: _objects(own, self.size, self._group))
+
+    def check_same(self, what: str, own: Any) -> None:
+        """Refuse to start where ranks differ.
+
+        Raises:
+            RankError: On all of them.
+        """
+        differ = [rank for rank, other in enumerate(self.objects(own)) if other != own]
+        require(
+            not differ, f"{what} must be the same on all ranks: on ranks {differ} they are not as on {self.rank}.", RankError
+        )
+
+    def _reduce(self, values: Tensor, how: str) -> Tensor:
+        if self.size > 1:
+            _guarded(lambda: dist.all_reduce(values, getattr(dist.ReduceOp, how), group=self._group))
+        return values
+
+
+def _objects(own: Any, size: int, group: Any) -> list[Any]:
+    gathered: list[Any] = [None] * size
+    dist.all_gather_object(gathered, own, group=group)
+    return gathered
+
+
+def _guarded(collective: Callable[[], Any]) -> Any:
+    """Run a collective; one that fails is a rank that was lost."""
+    try:
+        return collective()
+    except RuntimeError as error:
+        raise RankError(
+            f"a rank was lost, or did not answer in time: {error}. Nothing was learned by this call, and every rank holds "
+            "what was learned before: save bandit.state_dict(), and load it into a Bandit on the arms of any number of ranks."
+        ) from error

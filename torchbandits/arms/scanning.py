@@ -1,0 +1,121 @@
+"""The first look at arms that are read piece by piece: whether they are finite, which are equal, and a hash of them all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from torchbandits.arms.duplicates import codes, first_occurrence, matches
+from torchbandits.errors import NonFiniteError
+from torchbandits.sources import ArmSet, ArmSource, InMemory
+from torchbandits.types import Points
+
+_STEP = 1 << 16  # arms looked at together
+_MIX = 0x2545F4914F6CDD1D  # odd: tells the order of arms
+
+
+@dataclass(frozen=True)
+class Scan:
+    """What one pass over the arms finds.
+
+    Attributes:
+        first: `A`, the lowest index of an arm equal to each arm; None where all differ, or are promised to.
+        fingerprint: A hash of the arms in their order, whatever holds them, in 64 bits.
+    """
+
+    first: Tensor | None
+    fingerprint: int
+
+
+def scan(source: ArmSource, offset: int = 0) -> Scan:
+    """One pass over the arms, and a second one where some are equal.
+
+    Hashes (64 bits) are sorted in place, 8 bytes an arm; arms of equal hashes are compared in full, so the answer is exact.
+    `offset` is the index of the first arm, where the source is a part of a longer one, as far as fingerprint and error go.
+    Cost O(A (d + log A)), O(A d) where the arms are promised to differ.
+
+    Raises:
+        NonFiniteError: If an arm is not finite, naming it.
+    """
+    kept = None if source.distinct else np.empty(source.num_arms, dtype=np.int64)
+    fingerprint = torch.zeros((), dtype=torch.int64, device=source.device)
+    for part, arms in source.chunks(_STEP):
+        finite = torch.isfinite(arms).all(dim=-1)
+        if not bool(finite.all()):
+            arm = offset + part.start + int((~finite).nonzero()[0])
+            raise NonFiniteError(f"arm {arm} has a NaN or infinite feature: leave it out, or give it finite ones.")
+        own = codes(arms)
+        place = torch.arange(offset + part.start, offset + part.stop, device=own.device)
+        fingerprint = fingerprint + ((own ^ (own >> 32)) * (2 * place + 1) * _MIX).sum()
+        if kept is not None:
+            kept[part] = own.cpu().numpy()
+    first = None if kept is None else _first(source, kept)
+    return Scan(first, int(fingerprint))
+
+
+def find(arms: ArmSet, points: Points) -> Tensor:
+    """The lowest index of an arm equal to each point, `batch_shape x u` for `batch_shape x u x d`; −1 where there is none.
+
+    Cost O((A + u) (d + log(A + u))), O(A (d + log u)) where arms are read piece by piece.
+    """
+    if isinstance(arms, Tensor | InMemory):
+        held = arms.arms if isinstance(arms, InMemory) else arms
+        return matches(held.expand(*points.shape[:-2], -1, -1), points)
+    return _found_in(arms, points)
+
+
+def _found_in(source: ArmSource, points: Points) -> Tensor:
+    flat = points.reshape(-1, points.shape[-1]).to(source.device)
+    wanted = codes(flat).sort().values
+    index, found = [], []
+    for part, arms in source.chunks(_STEP) if len(flat) else ():
+        own = codes(arms)
+        hit = (wanted[torch.searchsorted(wanted, own).clamp_max(len(wanted) - 1)] == own).nonzero().squeeze(-1)
+        if len(hit):
+            index.append(hit + part.start)
+            found.append(arms[hit].double())
+    if not index:
+        return torch.full(points.shape[:-1], -1, device=source.device)
+    arm = torch.cat(index)
+    first = first_occurrence(torch.cat([*found, flat.double()]))
+    place = torch.full((len(flat),), len(arm), device=arm.device) if first is None else first[len(arm) :]
+    arm = torch.where(place < len(arm), arm[place.clamp_max(len(arm) - 1)], -1)
+    return arm.reshape(points.shape[:-1])
+
+
+def _first(source: ArmSource, hashes: np.ndarray) -> Tensor | None:
+    """The lowest equal arms, given the hashes of all, which are sorted in place."""
+    hashes.sort()
+    repeated = np.unique(hashes[1:][hashes[1:] == hashes[:-1]])
+    if not len(repeated):
+        return None
+    index, groups = [], []
+    for part, arms in source.chunks(_STEP):
+        own = codes(arms).cpu().numpy()
+        place = np.searchsorted(repeated, own).clip(max=len(repeated) - 1)
+        hit = np.flatnonzero(repeated[place] == own)
+        index.append(hit + part.start)
+        groups.append(place[hit])
+    arm, group = np.concatenate(index), np.concatenate(groups)
+    head = np.full(len(repeated), source.num_arms)
+    np.minimum.at(head, group, arm)
+    first = np.arange(source.num_arms)
+    left = []  # arms that share a hash and are not equal: practically never any
+    for start in range(0, len(arm), _STEP):
+        mine, theirs = arm[start : start + _STEP], head[group[start : start + _STEP]]
+        same = (_at(source, mine) == _at(source, theirs)).all(axis=-1)
+        first[mine[same]] = theirs[same]
+        left.extend(mine[~same].tolist())
+    lowest: dict[bytes, int] = {}
+    for number in left:
+        key = (_at(source, np.array([number])).astype(np.float64) + 0.0).tobytes()
+        first[number] = lowest.setdefault(key, number)
+    return torch.from_numpy(first).to(source.device) if (first != np.arange(len(first))).any() else None
+
+
+def _at(source: ArmSource, index: np.ndarray) -> np.ndarray:
+    points: np.ndarray = source.points(torch.from_numpy(index).to(source.device)).cpu().numpy()
+    return points

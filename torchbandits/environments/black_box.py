@@ -1,0 +1,96 @@
+"""A function that is evaluated where it is picked: an experiment, a simulation, a training run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from torchbandits.environments.base import Environment, Task
+from torchbandits.environments.noise import check_index
+from torchbandits.environments.tables import check_arms, check_costs
+from torchbandits.errors import require
+
+
+class BlackBox(Environment):
+    """Arms whose reward is what a function returns, one call a pull; nobody knows it beforehand, so regret is NaN.
+
+    Args:
+        function: Takes one arm, `d` features in the arms' dtype (and the keyword `seed`, see there), returns a number. For
+            processes it must be importable by name, and so live at the top of a module; Dask takes lambdas too.
+        arms: `A x d` or `batch_shape x A x d` floating-point features.
+        noise_std: What is known of the noise that the function itself has, reward units; none is added. NaN for nothing.
+        name: Shown in tables and figures.
+        seeded: Whether the function takes `seed=`, an integer from 0 to 2⁶² − 1: one a pull, drawn in the order of the picks,
+            so that a random function's reward depends neither on who evaluates it nor on when.
+        costs: `A` or `batch_shape x A`, what a pull of each arm costs (seconds, money), > 0; None where nobody says.
+
+    Raises:
+        ShapeError: If there are no arms or features.
+        NonFiniteError: If an arm is NaN or infinite.
+        ArgumentError: If `function` is not callable or `noise_std` negative.
+    """
+
+    one_by_one = True
+
+    def __init__(
+        self,
+        function: Callable[..., float],
+        arms: Tensor,
+        noise_std: float = math.nan,
+        *,
+        name: str = "black box",
+        seeded: bool = False,
+        costs: Tensor | None = None,
+    ) -> None:
+        require(callable(function), f"function must be callable, got {type(function).__name__}.")
+        require(not noise_std < 0 and noise_std != math.inf, f"noise_std must be finite and ≥ 0, or NaN, got {noise_std}.")
+        check_arms(arms)
+        self.function = function
+        self.arms = arms
+        self.noise_std = float(noise_std)
+        self.name = name
+        self.seeded = seeded
+        self.costs = None if costs is None else check_costs(costs, arms)
+
+    @property
+    def means(self) -> Tensor:
+        """NaN for every arm, `A` or `batch_shape x A`: unknown."""
+        return torch.full((), torch.nan, dtype=self.arms.dtype, device=self.arms.device).expand(self.arms.shape[:-1])
+
+    def sample(self, index: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
+        """Call the function once a pick, here and in order: `batch_shape x q` rewards for such an index, NaN where −1."""
+        rewards = torch.full(index.shape, torch.nan, dtype=torch.float64, device=index.device)
+        values = [float(task()) for task in self.tasks(index, generators)]
+        rewards[index >= 0] = torch.tensor(values, dtype=torch.float64, device=index.device)
+        return rewards
+
+    def tasks(self, index: Tensor, generators: Sequence[torch.Generator]) -> list[Task]:
+        """One call of the function a pull, row-major; each carries the function and one point."""
+        check_index(self, index)
+        mask = index >= 0
+        counts = mask.reshape(-1, index.shape[-1]).sum(dim=-1).tolist()
+        pairs = zip(counts, generators, strict=True)
+        seeds = torch.cat([torch.randint(2**62, (count,), generator=generator) for count, generator in pairs]).tolist()
+        arms = self.arms.expand(*index.shape[:-1], -1, -1)
+        where = index.clamp_min(0).unsqueeze(-1).expand(*index.shape, arms.shape[-1])
+        # Arrays: a tensor would go to another process through shared memory and a file descriptor each.
+        points = arms.gather(-2, where)[mask].cpu().numpy()
+        ask = partial(_call, self.function, self.seeded)
+        return [partial(ask, point.copy(), seed) for point, seed in zip(points, seeds, strict=True)]
+
+    def __repr__(self) -> str:
+        """Name and sizes."""
+        return f"BlackBox({self.name!r}, arms={tuple(self.arms.shape)}, seeded={self.seeded})"
+
+
+def _call(function: Callable[..., float], seeded: bool, point: NDArray[Any], seed: int) -> Any:
+    """What the function returns for one point."""
+    features = torch.from_numpy(np.array(point))
+    return function(features, seed=seed) if seeded else function(features)

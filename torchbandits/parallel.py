@@ -1,0 +1,227 @@
+"""Evaluations in other threads, processes or machines, through any `concurrent.futures.Executor`."""
+
+from __future__ import annotations
+
+import math
+import time
+import uuid
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from torchbandits.environments.base import Task
+from torchbandits.errors import NonFiniteError, require
+
+FAILURES = ("raise", "forget", "exclude")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a pick: its number in the order of asking, its reward, or the error that it was given up for."""
+
+    number: int
+    reward: float
+    error: BaseException | None = None
+
+
+@dataclass(eq=False)
+class _Evaluation:
+    number: int
+    task: Task
+    attempts: int = 0
+    deadline: float = math.inf
+
+
+class Inline(Executor):
+    """Evaluates at once, in the thread that submits."""
+
+    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """The future of a call that has been made; what it raised is in the future, unless it was no `Exception`."""
+        future: Future[Any] = Future()
+        try:
+            future.set_result(fn(*args, **kwargs))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+
+class Evaluations:
+    """Tasks that were handed to an executor, each tried again when it fails, until it is settled.
+
+    Args:
+        executor: Of threads, processes, a cluster.
+        workers: Most evaluations that are submitted at once, all by default.
+        retries: How often one that fails is tried again. An exception, a result that is not a finite number and one that has
+            not come in time are failures alike.
+        timeout: Seconds from submission after which an evaluation has failed. No executor can stop one that runs: it goes on
+            holding its worker, and its result is not used.
+        patient: Whether the others are waited for when one is given up.
+    """
+
+    def __init__(
+        self, executor: Executor, *, workers: int | None, retries: int, timeout: float | None, patient: bool = True
+    ) -> None:
+        self._executor, self._workers, self._retries, self.patient = executor, workers, retries, patient
+        self._timeout = math.inf if timeout is None else timeout
+        self._name = uuid.uuid4().hex  # a cluster may take equal calls for one: each is told apart
+        self._queue: deque[_Evaluation] = deque()
+        self._running: dict[Future[float], _Evaluation] = {}
+        self._late: set[Future[float]] = set()  # past their time, and still with a worker
+        self._done: SimpleQueue[Future[float]] = SimpleQueue()
+        self._count = 0
+        self.broken: BaseException | None = None  # why nothing can be evaluated any more
+
+    def __len__(self) -> int:
+        """Evaluations that are not settled."""
+        return len(self._queue) + len(self._running)
+
+    def submit(self, tasks: Sequence[Task]) -> range:
+        """Take on further evaluations; returns their numbers."""
+        numbers = range(self._count, self._count + len(tasks))
+        self._queue.extend(_Evaluation(number, task) for number, task in zip(numbers, tasks, strict=True))
+        self._count = numbers.stop
+        return numbers
+
+    def settle(self, everything: bool) -> list[Outcome]:
+        """Wait for all evaluations, or for the first, and return what is settled, in the order of asking.
+
+        When the executor breaks, and for the impatient when one evaluation is given up, what has come by then is returned
+        and the rest stays unsettled.
+        """
+        settled: list[Outcome] = []
+        stopped = False
+        while len(self) and not stopped:
+            self._fill()
+            block = everything or not settled
+            future = self._next(block)
+            settled += [] if future is None else self._outcome(future)
+            settled += self._overdue()
+            given_up = not self.patient and any(outcome.error is not None for outcome in settled)
+            stopped = self.broken is not None or given_up
+            if future is None and not block:
+                break
+        settled += self._arrived() if stopped else []
+        return sorted(settled, key=lambda outcome: outcome.number)
+
+    def cancel(self) -> None:
+        """Give up on all that is not settled; what runs goes on, and its result is not used."""
+        for future in self._running:
+            future.cancel()
+        self._queue.clear()
+        self._running.clear()
+
+    # ------------------------------------------------------------------ inside
+
+    def _fill(self) -> None:
+        """Submit as many as there is room for."""
+        self._late = {future for future in self._late if not future.done()}
+        while self.broken is None and self._queue and self._free > 0:
+            evaluation = self._queue.popleft()
+            evaluation.attempts += 1
+            evaluation.deadline = time.monotonic() + self._timeout
+            name = f"{self._name}-{evaluation.number}-{evaluation.attempts}"
+            try:
+                future = self._executor.submit(_evaluate, evaluation.task, name)
+            except Exception as error:  # broken, shut down, closed: nothing more can be evaluated, which the caller reports
+                self._queue.appendleft(evaluation)
+                self.broken = error
+                return
+            self._running[future] = evaluation
+            future.add_done_callback(self._done.put)
+
+    @property
+    def _free(self) -> float:
+        return math.inf if self._workers is None else 0.0 + self._workers - len(self._running) - len(self._late)
+
+    def _next(self, block: bool) -> Future[float] | None:
+        """A future that is done; None when the next deadline is over, or when none is done and nobody waits."""
+        while self.broken is None and len(self):
+            first = next(iter(self._running.values()), None)  # submitted first, due first
+            # While late ones hold all the workers, one has as long again to come back.
+            due = time.monotonic() + self._timeout if first is None else first.deadline
+            left = None if due == math.inf else max(0.0, due - time.monotonic())
+            try:
+                future = self._done.get(block=block, timeout=left)
+            except Empty:
+                if first is None and block:
+                    held = f"all {self._workers} workers are held by evaluations that ran past {self._timeout} s"
+                    self.broken = TimeoutError(held)
+                return None
+            if future in self._running:
+                return future
+            self._fill()  # a late one came back
+        return None
+
+    def _outcome(self, future: Future[float]) -> list[Outcome]:
+        """What came of a future that is done; nothing where the evaluation is tried again, or the executor broke."""
+        evaluation = self._running.pop(future)
+        error = CancelledError("cancelled by the executor") if future.cancelled() else future.exception()
+        if error is None:
+            reward = future.result()
+            if math.isfinite(reward):
+                return [Outcome(evaluation.number, reward)]
+            error = NonFiniteError(f"the function returned {reward}, and a reward is a finite number")
+        if isinstance(error, KeyboardInterrupt):
+            raise error
+        if isinstance(error, BrokenExecutor):
+            self.broken = error
+            self._queue.appendleft(evaluation)
+            return []
+        return self._failed(evaluation, error)
+
+    def _failed(self, evaluation: _Evaluation, error: BaseException) -> list[Outcome]:
+        if evaluation.attempts <= self._retries:
+            self._queue.append(evaluation)
+            return []
+        return [Outcome(evaluation.number, math.nan, error)]
+
+    def _arrived(self) -> list[Outcome]:
+        """Rewards that have come by now."""
+        done = [future for future in self._running if future.done() and not future.cancelled() and future.exception() is None]
+        return [outcome for future in done for outcome in self._outcome(future)]
+
+    def _overdue(self) -> list[Outcome]:
+        """Fail what has not come in time."""
+        now, found = time.monotonic(), []
+        while self._running:
+            future, evaluation = next(iter(self._running.items()))
+            if evaluation.deadline > now or future.done():
+                break
+            del self._running[future]
+            if not future.cancel():
+                self._late.add(future)
+            found += self._failed(evaluation, TimeoutError(f"no result came in {self._timeout} s"))
+        return found
+
+
+def _evaluate(task: Task, name: str) -> float:
+    """Run a task, as a plain number; `name` is what tells it apart from an equal one."""
+    return float(task())
+
+
+def check_parallel(
+    executor: object, workers: object, retries: object, timeout: object, failures: object, asynchronous: object
+) -> None:
+    """Refuse what can't run.
+
+    Raises:
+        ArgumentError: The message says what to pass.
+    """
+    good = executor is None or isinstance(executor, Executor)
+    require(
+        good, f"executor must be a concurrent.futures.Executor (Dask: client.get_executor()), got {type(executor).__name__}."
+    )
+    good = workers is None or (isinstance(workers, int) and not isinstance(workers, bool) and workers >= 1)
+    require(good, f"workers must be a whole number ≥ 1, got {workers!r}.")
+    good = isinstance(retries, int) and not isinstance(retries, bool) and retries >= 0
+    require(good, f"retries must be a whole number ≥ 0, got {retries!r}.")
+    good = timeout is None or (isinstance(timeout, int | float) and not isinstance(timeout, bool) and 0 < timeout < math.inf)
+    require(good, f"timeout must be a number of seconds > 0, or None, got {timeout!r}.")
+    require(failures in FAILURES, f"failures must be one of {', '.join(FAILURES)}, got {failures!r}.")
+    here = executor is None and (workers is not None or timeout is not None or asynchronous)
+    require(not here, "workers=, timeout= and asynchronous= need an executor=, such as ThreadPoolExecutor(4).")
+    require(isinstance(asynchronous, bool), f"asynchronous must be True or False, got {asynchronous!r}.")
+    require(not asynchronous or workers is not None, "asynchronous=True needs workers=, the number of picks that are pending.")

@@ -1,0 +1,112 @@
+"""What a sweep needs to know of arms: how many, and a piece of them at a time."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchbandits.errors import DataError, ShapeError, require
+from torchbandits.types import Arms, Picks
+
+DTYPES = (torch.float32, torch.float64)
+
+
+class ArmSource(ABC):
+    """Arms that are read piece by piece, so that their number is a matter of time and not of memory.
+
+    Attributes:
+        distinct: A promise that no two arms are equal. It saves the search for duplicates, 8 bytes an arm; where it is broken,
+            equal arms are pulled as different ones, with counts and rows of their own, and a dictionary may hold both.
+    """
+
+    distinct: bool = False
+
+    @property
+    @abstractmethod
+    def shape(self) -> torch.Size:
+        """`A x d`; an in-memory tensor may have leading batch dimensions."""
+
+    @property
+    @abstractmethod
+    def dtype(self) -> torch.dtype:
+        """float64 (accurate) or float32 (fast), of what is swept."""
+
+    @property
+    @abstractmethod
+    def device(self) -> torch.device:
+        """Where arms are swept."""
+
+    @abstractmethod
+    def chunk(self, part: slice) -> Tensor:
+        """Consecutive arms, `n x d`, on the device. `part` has a start, a stop and no step."""
+
+    @abstractmethod
+    def points(self, index: Picks) -> Tensor:
+        """Arms by index, `... x d` for an index `...` within 0 … A − 1, on the device."""
+
+    def chunks(self, step: int, start: int = 0, stop: int | None = None) -> Iterator[tuple[slice, Tensor]]:
+        """All arms from `start` to `stop` in order, `step` at a time. A piece is the caller's until it asks for the next."""
+        for part in parts(start, self.num_arms if stop is None else stop, step):
+            yield part, self.chunk(part)
+
+    @property
+    def num_arms(self) -> int:
+        """A."""
+        return self.shape[-2]
+
+    @property
+    def dim(self) -> int:
+        """d."""
+        return self.shape[-1]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> ArmSource:
+        """Itself: arms never change."""
+        return self
+
+    def __repr__(self) -> str:
+        """Kind and sizes."""
+        return f"{type(self).__name__}({self.num_arms} x {self.dim}, {self.dtype}, {self.device})"
+
+
+ArmSet = Arms | ArmSource
+"""Arms as a tensor or as a source."""
+
+
+def parts(start: int, stop: int, step: int) -> Iterator[slice]:
+    """Slices of `step` arms, the last one shorter."""
+    for first in range(start, stop, step):
+        yield slice(first, min(first + step, stop))
+
+
+def recut(pieces: Iterable[Tensor], start: int, stop: int, step: int) -> Iterator[tuple[slice, Tensor]]:
+    """Consecutive pieces of any sizes, the first of which begins at `start`, cut to `step` arms up to `stop`.
+
+    Raises:
+        DataError: If the pieces end too early.
+    """
+    cuts, count = parts(start, stop, step), 0
+    held: list[Tensor] = []
+    part = next(cuts, None)
+    for piece in pieces:
+        held = [*held, piece] if count else [piece]
+        count += len(piece)
+        while part is not None and count >= part.stop - part.start:
+            whole = held[0] if len(held) == 1 else torch.cat(held)
+            size = part.stop - part.start
+            yield part, whole[:size]
+            held, count, part = [whole[size:]], count - size, next(cuts, None)
+        if part is None:
+            return
+    if part is not None:
+        raise DataError(f"the arms end after {part.start + count}, {stop} were announced: give their true number.")
+
+
+def check_dtype(dtype: Any, what: str) -> torch.dtype:
+    """float32 or float64."""
+    require(dtype in DTYPES, f"{what} must be float64 (accurate) or float32 (fast), got {dtype}.", ShapeError)
+    checked: torch.dtype = dtype
+    return checked

@@ -1,0 +1,232 @@
+"""Arms in Parquet and Arrow files, read by row groups."""
+
+from __future__ import annotations
+
+import bisect
+from abc import ABC, abstractmethod
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from torchbandits.errors import ArgumentError, DataError, ShapeError, nearest, require
+from torchbandits.sources.base import ArmSource, check_dtype, recut
+from torchbandits.sources.files import NpyFile, Stamp, save_npy
+from torchbandits.types import Picks
+
+try:
+    import pyarrow
+    import pyarrow.ipc
+    import pyarrow.parquet
+except ImportError:  # an extra: the functions below say so
+    pyarrow = None
+
+_GROUPS_KEPT = 4  # decoded row groups that random access holds on to
+
+
+class _Reader(ABC):
+    """The row groups of a file."""
+
+    schema: Any
+    sizes: list[int]
+
+    @abstractmethod
+    def read(self, group: int, columns: Sequence[str]) -> Any:
+        """Some columns of one row group, a table."""
+
+
+class _Parquet(_Reader):
+    """Row groups of a Parquet file."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = pyarrow.parquet.ParquetFile(path)
+        self.schema = self._file.schema_arrow
+        self.sizes = [self._file.metadata.row_group(g).num_rows for g in range(self._file.metadata.num_row_groups)]
+
+    def read(self, group: int, columns: Sequence[str]) -> Any:
+        """Some columns of one row group."""
+        return self._file.read_row_group(group, columns=list(columns))
+
+
+class _Arrow(_Reader):
+    """Record batches of an Arrow (Feather) file, mapped into memory."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = pyarrow.ipc.open_file(pyarrow.memory_map(str(path)))
+        self.schema = self._file.schema
+        self.sizes = [self._file.get_batch(g).num_rows for g in range(self._file.num_record_batches)]
+
+    def read(self, group: int, columns: Sequence[str]) -> Any:
+        """Some columns of one record batch."""
+        return pyarrow.Table.from_batches([self._file.get_batch(group)]).select(list(columns))
+
+
+class ColumnFile(ArmSource):
+    """A Parquet or Arrow file whose columns are features, or that has one column of lists of a fixed size.
+
+    Picks at random read whole row groups, a few of which are kept.
+
+    Args:
+        path: Of the file.
+        columns: Their names; all by default.
+        dtype: What the arms are converted to.
+        device: Where they are swept.
+        distinct: A promise that no two arms are equal, see `ArmSource`.
+    """
+
+    def __init__(
+        self, path: Path, columns: Sequence[str] | None, dtype: torch.dtype, device: torch.device, distinct: bool
+    ) -> None:
+        require(pyarrow is not None, 'these files need pyarrow: pip install "torchbandits[experiments]".', DataError)
+        self._stamp, self._dtype, self._device, self.distinct = Stamp(path), dtype, device, distinct
+        self._reader = _opened(path)
+        known = self._reader.schema.names
+        for name in columns or ():
+            require(name in known, f"{path} has no column {name!r}; it has {', '.join(known)}.{nearest(name, known)}")
+        self._columns = list(columns or known)
+        self._dim = self._width(path)
+        self._ends = list(accumulate(self._reader.sizes))
+        require(bool(self._ends) and self._ends[-1] > 0 and self._dim > 0, f"{path} holds no arms.", ShapeError)
+        self._kept: OrderedDict[int, Tensor] = OrderedDict()
+
+    def _width(self, path: Path) -> int:
+        kinds = [self._reader.schema.field(name).type for name in self._columns]
+        if len(kinds) == 1 and pyarrow.types.is_fixed_size_list(kinds[0]):
+            width, kinds = int(kinds[0].list_size), [kinds[0].value_type]
+        else:
+            width = len(kinds)
+        for name, kind in zip(self._columns, kinds, strict=True) if len(kinds) == len(self._columns) else ():
+            require(
+                pyarrow.types.is_floating(kind) or pyarrow.types.is_integer(kind),
+                f"column {name!r} of {path} holds {kind}, not numbers: name the columns of features, columns=[…].",
+                ShapeError,
+            )
+        return width
+
+    @property
+    def shape(self) -> torch.Size:
+        """`A x d`."""
+        return torch.Size([self._ends[-1], self._dim])
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of what is swept."""
+        return self._dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Where the arms are swept."""
+        return self._device
+
+    def chunk(self, part: slice) -> Tensor:
+        """A copy, out of the row groups that hold it."""
+        return next(self.chunks(part.stop - part.start, part.start, part.stop))[1]
+
+    def chunks(self, step: int, start: int = 0, stop: int | None = None) -> Iterator[tuple[slice, Tensor]]:
+        """In order, each row group decoded once."""
+        stop = self.num_arms if stop is None else stop
+        first = bisect.bisect_right(self._ends, start)
+
+        def groups() -> Iterator[Tensor]:
+            for group in range(first, len(self._ends)):
+                arms = self._group(group)
+                yield arms[start - (self._ends[group] - len(arms)) :] if group == first else arms
+
+        for part, arms in recut(groups(), start, stop, step):
+            yield part, arms.to(self._device)
+
+    def points(self, index: Picks) -> Tensor:
+        """A copy. Cost: decoding each row group that is not among the last ones read."""
+        flat = index.reshape(-1).cpu()
+        out = torch.empty(len(flat), self._dim, dtype=self._dtype)
+        group = torch.bucketize(flat, torch.tensor(self._ends), right=True)
+        for g in group.unique().tolist():
+            arms = self._kept.pop(g, None)
+            arms = self._group(g) if arms is None else arms
+            mine = group == g
+            out[mine] = arms[flat[mine] - (self._ends[g] - len(arms))]
+            self._kept[g] = arms
+            while len(self._kept) > _GROUPS_KEPT:
+                self._kept.popitem(last=False)
+        return out.reshape(*index.shape, self._dim).to(self._device)
+
+    def _group(self, group: int) -> Tensor:
+        """One row group, `n x d`; empty places are NaN."""
+        self._stamp.check()
+        kind = np.float64 if self._dtype == torch.float64 else np.float32
+        try:
+            table = self._reader.read(group, self._columns)
+            if len(self._columns) == 1 and pyarrow.types.is_fixed_size_list(table.schema.field(0).type):
+                column = table.column(0).combine_chunks()
+                values = column.flatten().to_numpy(zero_copy_only=False)
+                require(not column.null_count, f"{self._stamp.path} has empty lists among its arms: leave them out.", DataError)
+                array = values.astype(kind).reshape(table.num_rows, self._dim)
+            else:
+                columns = [table.column(j).to_numpy() for j in range(len(self._columns))]
+                array = np.stack([c.astype(kind, copy=False) for c in columns], axis=-1)
+        except (OSError, pyarrow.ArrowException) as error:
+            raise DataError(f"can't read arms from {self._stamp.path}: {error}") from error
+        return torch.from_numpy(np.ascontiguousarray(array))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what is open: another process opens the file itself."""
+        return {**self.__dict__, "_reader": None, "_kept": OrderedDict()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Open the file again; `DataError` where it changed meanwhile."""
+        self.__dict__.update(state)
+        self._stamp.check()
+        self._reader = _opened(self._stamp.path)
+
+
+def parquet(
+    path: str | Path,
+    columns: Sequence[str] | None = None,
+    *,
+    cache: str | Path | None = None,
+    dtype: torch.dtype = torch.float64,
+    device: torch.device | str = "cpu",
+    distinct: bool = False,
+) -> ColumnFile | NpyFile:
+    """Arms in a Parquet or Arrow file (`.arrow`, `.feather`, `.ipc`): a column a feature, or one of lists of a fixed size.
+
+    Row groups are decoded in every sweep, and again for the leaders of each batch: with `cache`, the arms are written once to
+    a `.npy` file, which is mapped from then on, an order of magnitude faster. An existing cache is used as it is.
+
+    Args:
+        path: Of the file.
+        columns: Names of the features, in order; all columns by default.
+        cache: `.npy` file to write, or to go on with.
+        dtype: What the numbers are converted to.
+        device: Where means, leverages and posterior live; chunks are copied there.
+        distinct: A promise that no two arms are equal, see `ArmSource`.
+
+    Raises:
+        DataError: If a file can't be read or written, or pyarrow is missing; during a run, if it changed.
+        ArgumentError: If a column does not exist, or the cache holds other sizes.
+        ShapeError: If a column holds no numbers, or there are no arms.
+    """
+    source = ColumnFile(Path(path), columns, check_dtype(dtype, "dtype"), torch.device(device), distinct)
+    if cache is None:
+        return source
+    if not Path(cache).exists():
+        return save_npy(source, cache)
+    held = NpyFile(Path(cache), dtype, source.device, distinct)
+    if held.shape != source.shape:
+        raise ArgumentError(
+            f"{cache} holds arms {tuple(held.shape)}, {path} {tuple(source.shape)}: it is the cache of another file; delete "
+            "it, or name another."
+        )
+    return held
+
+
+def _opened(path: Path) -> _Reader:
+    try:
+        return _Arrow(path) if path.suffix in (".arrow", ".feather", ".ipc") else _Parquet(path)
+    except (OSError, pyarrow.ArrowException) as error:
+        raise DataError(f"can't read arms from {path}: {error}") from error

@@ -1,0 +1,151 @@
+"""Arms in a memory-mapped `.npy` file."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from torchbandits.errors import DataError, ShapeError, require
+from torchbandits.sources.base import ArmSource, check_dtype
+from torchbandits.types import Picks
+
+_COPY_ARMS = 1 << 16  # arms converted at once
+
+
+class Stamp:
+    """Size and time of change of a file, so that one that changed under a run is noticed.
+
+    Args:
+        path: Of the file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._of = self._now()
+
+    def check(self) -> None:
+        """Raises `DataError` where the file is not the one that was opened."""
+        now = self._now()
+        if now != self._of:
+            raise DataError(
+                f"{self.path} changed since it was opened ({self._of[0]} bytes then, {now[0]} now), so arms no longer mean "
+                "what they did: put the file back, or open it anew and load the saved state into a new Bandit."
+            )
+
+    def _now(self) -> tuple[int, int]:
+        try:
+            status = os.stat(self.path)
+        except OSError as error:
+            raise DataError(f"can't read arms from {self.path}: {error}") from error
+        return status.st_size, status.st_mtime_ns
+
+
+class NpyFile(ArmSource):
+    """A `.npy` file, mapped into memory and never read whole.
+
+    Args:
+        path: Of the file.
+        dtype: What the arms are converted to, chunk by chunk; the file's own by default.
+        device: Where they are swept.
+        distinct: A promise that no two arms are equal, see `ArmSource`.
+    """
+
+    def __init__(self, path: Path, dtype: torch.dtype | None, device: torch.device, distinct: bool) -> None:
+        self._stamp, self._device, self.distinct = Stamp(path), device, distinct
+        self._map = _mapped(path)
+        own = torch.float64 if self._map.dtype.itemsize == 8 else torch.float32
+        self._dtype = own if dtype is None else dtype
+        self._numpy = np.float64 if self._dtype == torch.float64 else np.float32
+
+    @property
+    def shape(self) -> torch.Size:
+        """`A x d`, as the file's header says."""
+        return torch.Size(self._map.shape)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of what is swept."""
+        return self._dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Where the arms are swept."""
+        return self._device
+
+    def chunk(self, part: slice) -> Tensor:
+        """A copy. Raises `DataError` where the file changed."""
+        self._stamp.check()
+        return torch.from_numpy(np.array(self._map[part], dtype=self._numpy, order="C")).to(self._device)
+
+    def points(self, index: Picks) -> Tensor:
+        """A copy, gathered from the file. Raises `DataError` where the file changed."""
+        self._stamp.check()
+        return torch.from_numpy(np.array(self._map[index.cpu().numpy()], dtype=self._numpy, order="C")).to(self._device)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the map: another process opens the file itself."""
+        return {**self.__dict__, "_map": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Open the file again; `DataError` where it changed meanwhile."""
+        self.__dict__.update(state)
+        self._stamp.check()
+        self._map = _mapped(self._stamp.path)
+
+
+def npy(
+    path: str | Path, *, dtype: torch.dtype | None = None, device: torch.device | str = "cpu", distinct: bool = False
+) -> NpyFile:
+    """Arms in a `.npy` file of float32 or float64, `A x d`, mapped into memory.
+
+    Args:
+        path: Of the file.
+        dtype: float64 to sweep a float32 file in double precision; the file's own by default.
+        device: Where means, leverages and posterior live; chunks are copied there.
+        distinct: A promise that no two arms are equal, see `ArmSource`.
+
+    Raises:
+        DataError: If the file is missing or no `.npy` file; during a run, if it changed.
+        ShapeError: If it holds no arms, or numbers of another type.
+    """
+    return NpyFile(Path(path), None if dtype is None else check_dtype(dtype, "dtype"), torch.device(device), distinct)
+
+
+def save_npy(source: ArmSource, path: str | Path) -> NpyFile:
+    """Write arms to a `.npy` file, a chunk at a time, and open it. An interrupted copy leaves no file of that name."""
+    path = Path(path)
+    temporary = path.with_name(path.name + ".part")
+    kind = np.float64 if source.dtype == torch.float64 else np.float32
+    try:
+        out = np.lib.format.open_memmap(temporary, mode="w+", dtype=kind, shape=tuple(source.shape))
+        for part, arms in source.chunks(_COPY_ARMS):
+            out[part] = arms.cpu().numpy()
+        out.flush()
+        del out
+        os.replace(temporary, path)
+    except OSError as error:
+        raise DataError(f"can't write arms to {path}: {error}") from error
+    finally:
+        temporary.unlink(missing_ok=True)
+    return NpyFile(path, None, source.device, source.distinct)
+
+
+def _mapped(path: Path) -> np.ndarray:
+    try:
+        whole: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise DataError(f"can't map arms from {path}: {error}. Write them with numpy.save(path, arms).") from error
+    require(isinstance(whole, np.ndarray), f"{path} holds several arrays: save the arms alone, as .npy.", ShapeError)
+    require(
+        whole.ndim == 2 and whole.size > 0,
+        f"{path} must hold arms A x d, at least one arm and one feature, got {whole.shape}.",
+        ShapeError,
+    )
+    known = whole.dtype.kind == "f" and whole.dtype.itemsize in (4, 8)
+    require(known, f"{path} must hold float32 or float64, got {whole.dtype}: save arms.astype('float32').", ShapeError)
+    return whole

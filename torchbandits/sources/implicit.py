@@ -1,0 +1,217 @@
+"""Arms that are computed when they are looked at: a product grid, and chunks from the user."""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from torchbandits.errors import DataError, NonFiniteError, ShapeError, require
+from torchbandits.sources.base import ArmSource, check_dtype, recut
+from torchbandits.types import Picks
+
+_POINTS_KEPT = 1 << 16  # points that were looked up, of a stream without random access
+
+
+class Grid(ArmSource):
+    """All combinations of the values of each feature, never written down; the last feature varies fastest.
+
+    They are `distinct` always: values that are equal would make equal arms.
+
+    Args:
+        axes: One tensor of different values a feature.
+    """
+
+    distinct = True
+
+    def __init__(self, axes: Sequence[Tensor]) -> None:
+        self._axes = tuple(axes)
+        sizes = [len(axis) for axis in axes]
+        self._strides = [math.prod(sizes[j + 1 :]) for j in range(len(sizes))]
+
+    @property
+    def shape(self) -> torch.Size:
+        """Product of the axes' sizes, and their number."""
+        return torch.Size([math.prod(len(axis) for axis in self._axes), len(self._axes)])
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the axes."""
+        return self._axes[0].dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Of the axes."""
+        return self._axes[0].device
+
+    def chunk(self, part: slice) -> Tensor:
+        """Computed. Cost O(n d)."""
+        return self.points(torch.arange(part.start, part.stop, device=self.device))
+
+    def points(self, index: Picks) -> Tensor:
+        """By the digits of the index in mixed radix. Cost O(d) an arm."""
+        digits = [
+            axis[index.div(stride, rounding_mode="floor") % len(axis)]
+            for axis, stride in zip(self._axes, self._strides, strict=True)
+        ]
+        return torch.stack(digits, dim=-1)
+
+
+class Chunks(ArmSource):
+    """Arms that a function yields chunk by chunk, again for every sweep.
+
+    Args:
+        stream: Called once a sweep; yields tensors `n x d`, the same arms in the same order each time.
+        shape: `A x d`.
+        dtype: Of the arms.
+        device: Where they are swept; chunks from elsewhere are moved.
+        at: From indices `p` to their arms `p x d`; None where arms are looked up in the stream.
+        distinct: A promise that no two arms are equal, see `ArmSource`.
+    """
+
+    def __init__(
+        self,
+        stream: Callable[[], Iterable[Tensor]],
+        shape: torch.Size,
+        dtype: torch.dtype,
+        device: torch.device,
+        at: Callable[[Tensor], Tensor] | None,
+        distinct: bool,
+    ) -> None:
+        self._stream, self._at, self.distinct = stream, at, distinct
+        self._shape, self._dtype, self._device = shape, dtype, device
+        self._kept: OrderedDict[int, Tensor] = OrderedDict()
+
+    @property
+    def shape(self) -> torch.Size:
+        """`A x d`, as announced."""
+        return self._shape
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """As announced."""
+        return self._dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Where the arms are swept."""
+        return self._device
+
+    def chunk(self, part: slice) -> Tensor:
+        """Read off the stream, from its beginning."""
+        return next(self.chunks(part.stop - part.start, part.start, part.stop))[1]
+
+    def chunks(self, step: int, start: int = 0, stop: int | None = None) -> Iterator[tuple[slice, Tensor]]:
+        """One pass over the stream. Raises `DataError` where it ends too early or, read to its end, too late."""
+        stop = self.num_arms if stop is None else stop
+
+        def from_start() -> Iterator[Tensor]:
+            seen = 0
+            for piece in self._stream():
+                arms = self._checked(piece, "the stream of arms")
+                seen += len(arms)
+                if seen > self.num_arms:
+                    raise DataError(f"the stream yields more than the {self.num_arms} arms announced: give their true number.")
+                if seen > start:
+                    yield arms[max(0, start - (seen - len(arms))) :]
+
+        pieces = from_start()
+        yield from recut(pieces, start, stop, step)
+        if stop == self.num_arms:
+            for _ in pieces:  # to its end
+                pass
+
+    def points(self, index: Picks) -> Tensor:
+        """By `at`; without it one pass over the stream, up to the last of those that were not looked up of late."""
+        flat = index.reshape(-1)
+        if self._at is not None:
+            arms = self._checked(self._at(flat), "at()")
+            require(len(arms) == len(flat), f"at() must return {len(flat)} arms, got {len(arms)}.", ShapeError)
+            return arms.reshape(*index.shape, self.dim)
+        wanted = flat.tolist()
+        missing = sorted(set(wanted) - self._kept.keys())
+        if missing:
+            place = torch.tensor(missing, device=self._device)
+            for part, arms in self.chunks(_POINTS_KEPT, 0, missing[-1] + 1):
+                mine = place[(place >= part.start) & (place < part.stop)]
+                self._kept.update(zip(mine.tolist(), arms[mine - part.start].clone().unbind(), strict=True))
+        for number in wanted:
+            self._kept.move_to_end(number)
+        out = torch.stack([self._kept[number] for number in wanted]) if wanted else self._empty()
+        while len(self._kept) > _POINTS_KEPT:
+            self._kept.popitem(last=False)
+        return out.reshape(*index.shape, self.dim)
+
+    def _empty(self) -> Tensor:
+        return torch.empty(0, self.dim, dtype=self._dtype, device=self._device)
+
+    def _checked(self, arms: object, what: str) -> Tensor:
+        good = isinstance(arms, Tensor) and arms.dim() == 2 and arms.shape[-1] == self.dim and arms.dtype == self._dtype
+        got = f"{arms.dtype} {tuple(arms.shape)}" if isinstance(arms, Tensor) else type(arms).__name__
+        require(good, f"{what} must give {self._dtype} tensors n x {self.dim}, got {got}.", ShapeError)
+        assert isinstance(arms, Tensor)
+        return arms.to(self._device)
+
+
+def grid(axes: Sequence[Tensor]) -> Grid:
+    """The product grid of some axes, which is never written down; the last feature varies fastest.
+
+    Args:
+        axes: One tensor of different, finite values a feature, all of one dtype (float32 or float64) and device.
+
+    Raises:
+        ShapeError: If there are no axes, one is empty or not one-dimensional, or dtypes or devices differ.
+        ArgumentError: If an axis repeats a value, or there are 2⁶³ arms or more.
+        NonFiniteError: If a value is NaN or infinite.
+    """
+    axes = tuple(axes)
+    require(len(axes) > 0, "a grid needs at least one axis: grid([torch.linspace(0, 1, 100)] * 3).", ShapeError)
+    for j, axis in enumerate(axes):
+        shaped = isinstance(axis, Tensor) and axis.dim() == 1 and axis.numel() > 0
+        got = tuple(axis.shape) if isinstance(axis, Tensor) else type(axis).__name__
+        require(shaped, f"axis {j} must be a tensor of at least one value, got {got}.", ShapeError)
+        check_dtype(axis.dtype, f"axis {j}")
+        same = axis.dtype == axes[0].dtype and axis.device == axes[0].device
+        require(same, f"axis {j} is {axis.dtype} on {axis.device}, axis 0 {axes[0].dtype} on {axes[0].device}.", ShapeError)
+        require(bool(torch.isfinite(axis).all()), f"axis {j} has a NaN or infinite value.", NonFiniteError)
+        require(len((axis + 0.0).unique()) == len(axis), f"axis {j} repeats a value: drop it, its arms would be equal.")
+    size = math.prod(len(axis) for axis in axes)
+    require(size < 2**63, f"{size} arms are more than can be counted in 64 bits: take coarser axes.")
+    return Grid(axes)
+
+
+def chunks(
+    stream: Callable[[], Iterable[Tensor]],
+    num_arms: int,
+    dim: int,
+    *,
+    at: Callable[[Tensor], Tensor] | None = None,
+    dtype: torch.dtype = torch.float64,
+    device: torch.device | str = "cpu",
+    distinct: bool = False,
+) -> Chunks:
+    """Arms that a function of yours yields, for what fits neither memory nor a file.
+
+    Args:
+        stream: Called once a sweep, and yields tensors `n x dim` of any n: the same arms in the same order each time.
+        num_arms: A.
+        dim: d.
+        at: From indices (`p` integers) to their arms, `p x dim`: picks and leaders are looked up with it. Without it, a pass
+            over the stream finds them, and the last 65,536 are remembered: as dear as a sweep, for every batch.
+        dtype: Of the arms, float64 or float32.
+        device: Where means, leverages and posterior live; chunks are moved there.
+        distinct: A promise that no two arms are equal, see `ArmSource`.
+
+    Raises:
+        ArgumentError: If a size is not positive or a function not callable.
+        ShapeError, DataError: During a sweep, if a chunk has another shape or dtype, or they are not `num_arms` in all.
+    """
+    require(callable(stream), f"stream must be a function that returns an iterable of tensors, got {type(stream).__name__}.")
+    require(at is None or callable(at), f"at must be a function of indices, got {type(at).__name__}.")
+    for name, value in (("num_arms", num_arms), ("dim", dim)):
+        good = isinstance(value, int) and not isinstance(value, bool) and value >= 1
+        require(good, f"{name} must be a whole number ≥ 1, got {value!r}.")
+    return Chunks(stream, torch.Size([num_arms, dim]), check_dtype(dtype, "dtype"), torch.device(device), at, distinct)

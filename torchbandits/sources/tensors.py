@@ -1,0 +1,147 @@
+"""Arms in memory: a tensor as it is, and one in pinned host memory that a GPU reads in overlapped chunks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from torchbandits.errors import ShapeError, require
+from torchbandits.sources.base import ArmSource, check_dtype, parts
+from torchbandits.types import Arms, Picks
+
+
+class InMemory(ArmSource):
+    """A tensor: what `Bandit(policy, arms)` makes of its arms.
+
+    Args:
+        arms: `A x d` or `batch_shape x A x d`; held.
+        distinct: A promise that no two arms are equal, see `ArmSource`.
+    """
+
+    def __init__(self, arms: Arms, distinct: bool = False) -> None:
+        self.arms, self.distinct = arms, distinct
+
+    @property
+    def shape(self) -> torch.Size:
+        """Of the tensor."""
+        return self.arms.shape
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the tensor."""
+        return self.arms.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Of the tensor."""
+        return self.arms.device
+
+    def chunk(self, part: slice) -> Tensor:
+        """A view, `batch_shape x n x d`."""
+        return self.arms[..., part, :]
+
+    def points(self, index: Picks) -> Tensor:
+        """Arms by index: row by row where the tensor has batch dimensions."""
+        if self.arms.dim() == 2:
+            return self.arms[index]
+        arms = self.arms.expand(*index.shape[:-1], -1, -1)
+        return arms.gather(-2, index.unsqueeze(-1).expand(*index.shape, arms.shape[-1]))
+
+
+class Pinned(ArmSource):
+    """A tensor in host memory, swept on another device: while one chunk is worked on, the next is copied.
+
+    Args:
+        arms: `A x d` on the CPU; copied into pinned memory for a CUDA device, unless it is there.
+        device: Where it is swept.
+        distinct: A promise that no two arms are equal, see `ArmSource`.
+    """
+
+    def __init__(self, arms: Arms, device: torch.device, distinct: bool = False) -> None:
+        self._device, self.distinct = device, distinct
+        self._arms = arms.contiguous().pin_memory() if device.type == "cuda" else arms
+
+    @property
+    def shape(self) -> torch.Size:
+        """Of the tensor."""
+        return self._arms.shape
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the tensor."""
+        return self._arms.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Where the arms are swept."""
+        return self._device
+
+    def chunk(self, part: slice) -> Tensor:
+        """A copy on the device."""
+        return self._arms[part].to(self._device)
+
+    def points(self, index: Picks) -> Tensor:
+        """A copy on the device; gathered on the host."""
+        return self._arms[index.to(self._arms.device)].to(self._device)
+
+    def chunks(self, step: int, start: int = 0, stop: int | None = None) -> Iterator[tuple[slice, Tensor]]:
+        """In order, through two buffers on a CUDA device, filled on a stream of their own."""
+        stop = self.num_arms if stop is None else stop
+        if self._device.type != "cuda":
+            yield from ((part, self.chunk(part)) for part in parts(start, stop, step))
+            return
+        own = torch.cuda.current_stream(self._device)
+        side = torch.cuda.Stream(self._device)
+        buffers = [torch.empty(min(step, stop - start), self.dim, dtype=self.dtype, device=self._device) for _ in range(2)]
+        arrived, read = ([torch.cuda.Event() for _ in range(2)] for _ in range(2))
+        side.wait_stream(own)  # the buffers' memory may still be in use by work queued before
+
+        def send(number: int, part: slice) -> None:
+            place = number % 2
+            with torch.cuda.stream(side):
+                if number >= 2:
+                    side.wait_event(read[place])
+                buffers[place][: part.stop - part.start].copy_(self._arms[part], non_blocking=True)
+                arrived[place].record(side)
+
+        cuts = list(parts(start, stop, step))
+        for number, part in enumerate(cuts[:1]):
+            send(number, part)
+        for number, part in enumerate(cuts):
+            if number + 1 < len(cuts):
+                send(number + 1, cuts[number + 1])
+            own.wait_event(arrived[number % 2])
+            yield part, buffers[number % 2][: part.stop - part.start]
+            read[number % 2].record(own)
+        own.wait_stream(side)
+
+
+def tensor(arms: Tensor, *, distinct: bool = False) -> InMemory:
+    """Arms in memory, `A x d`; what a plain tensor is, but for the promise that no two of them are equal."""
+    _check(arms)
+    return InMemory(arms, distinct)
+
+
+def pinned(arms: Tensor, device: torch.device | str, *, distinct: bool = False) -> Pinned:
+    """Arms in host memory, swept on a GPU that has no room for them, in overlapped chunks.
+
+    Args:
+        arms: `A x d`, float32 or float64, on the CPU.
+        device: Where means, leverages and posterior live, and chunks are swept.
+        distinct: A promise that no two arms are equal, see `ArmSource`.
+
+    Raises:
+        ShapeError: If the arms are not as above.
+    """
+    _check(arms)
+    require(arms.device.type == "cpu", f"arms to pin are in host memory, got them on {arms.device}: pass them as they are.")
+    return Pinned(arms, torch.device(device), distinct)
+
+
+def _check(arms: Tensor) -> None:
+    shaped = isinstance(arms, Tensor) and arms.dim() == 2 and arms.numel() > 0
+    got = tuple(arms.shape) if isinstance(arms, Tensor) else type(arms).__name__
+    require(shaped, f"arms must be a tensor A x d with at least one arm and one feature, got {got}.", ShapeError)
+    check_dtype(arms.dtype, "arms")

@@ -24,7 +24,7 @@ ROOMS = [
     "policies",  # a policy starts, fits its kernel, and searches a box
     "columns", "history", "journal",
     "selections", "validation", "botorch",  # a bandit hands out its model
-    "reporting", "learned", "bandit", "contexts", "contextual", "parallel", "evaluators", "running", "diagnostics",
+    "reporting", "learned", "bandit", "contexts", "contextual", "parallel", "evaluators", "running", "callbacks", "diagnostics",
     "experiments", "benchmarks", "cli", "testing", "__init__", "__main__",
 ]  # fmt: skip
 

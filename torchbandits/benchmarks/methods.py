@@ -85,7 +85,8 @@ class SparseTable(Contender):
         sums, squares = (torch.zeros_like(counts).index_add_(0, place, v) for v in (problem.rewards, problem.rewards**2))
         rows.tell_(self._posterior, problem.pulled[:u], counts, sums, squares)
         self._dictionary = torch.arange(u, device=arms.device) < point.dictionary
-        self.kept = self._table.columns.fill()
+        self._posterior.set_dictionary_(self._dictionary)
+        self.kept = self._table.columns.fill(self._posterior.dictionary_rows()[0])
 
     def update(self) -> None:
         """A new dictionary, its factors, and a sweep of all arms."""

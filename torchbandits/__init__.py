@@ -5,7 +5,7 @@ come free at different times; `torchbandits policies` lists all), hand it to `Ba
 `run` it in one of the `environments`.
 """
 
-from torchbandits import diagnostics, environments, errors, sources, starts, widths
+from torchbandits import callbacks, diagnostics, environments, errors, sources, starts, widths
 from torchbandits.arms import Shard
 from torchbandits.bandit import Bandit
 from torchbandits.contextual import ContextualBandit
@@ -54,6 +54,7 @@ __all__ = [
     "batch_bkb",
     "bkb",
     "bpe",
+    "callbacks",
     "cbrap",
     "compressed_gp",
     "diagnostics",

@@ -1,4 +1,4 @@
-"""The command line: `torchbandits run CONFIG`, `reproduce FIGURE`, `plot FOLDER`, `policies`, `data ...`.
+"""The command line: `torchbandits run CONFIG`, `reproduce FIGURE`, `plot`, `report`, `bench CONFIG`, `policies`, `data ...`.
 
 Every expected error is one line on standard error and exit code 2.
 """
@@ -16,15 +16,17 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from torchbandits.benchmarks import load_benchmark, run_benchmark
 from torchbandits.environments import ARCHIVES, Archive, datasets
 from torchbandits.environments.archives import find_archive, read_archive
 from torchbandits.environments.datasets import DATASETS
 from torchbandits.errors import ConfigError, TorchBanditsError, nearest, require
 from torchbandits.experiments.config import ExperimentConfig, load_config, parse_config
+from torchbandits.experiments.page import write_page
 from torchbandits.experiments.records import load_records
 from torchbandits.experiments.reproducing import Reproduced
 from torchbandits.experiments.reproducing import reproduce as run_reproduction
-from torchbandits.experiments.reproduction import ReproductionConfig, catalogue, find_reproduction
+from torchbandits.experiments.reproduction import ReproductionConfig, catalogue, find_config, find_reproduction
 from torchbandits.experiments.runner import Result, run_experiment, write_results
 from torchbandits.experiments.tables import to_rich
 from torchbandits.experiments.verdicts import published_table, verdicts
@@ -53,7 +55,7 @@ def one_line_errors() -> Iterator[None]:
 
 @app.command()
 def run(
-    config: Annotated[Path, typer.Argument(help="A YAML file, such as configs/quickstart.yaml.")],
+    config: Annotated[str, typer.Argument(help="A YAML file, or the name of one that comes along, such as quickstart.")],
     output: Annotated[Path | None, typer.Option(help="Folder of the results; the file's by default.")] = None,
     repetitions: Annotated[int | None, typer.Option(help="Repetitions of every policy.")] = None,
     horizon: Annotated[int | None, typer.Option(help="Pulls of every run.")] = None,
@@ -62,7 +64,7 @@ def run(
 ) -> None:
     """Run an experiment; print its table; write records, resolved configuration, table and figures."""
     with one_line_errors():
-        experiment = load_config(config)
+        experiment = load_config(find_config(config))
         given = {"repetitions": repetitions, "horizon": horizon, "output": None if output is None else str(output)}
         changes = {name: value for name, value in given.items() if value is not None}
         experiment = parse_config(experiment.model_dump(exclude_none=True) | changes, f"{config} with the options given")
@@ -118,6 +120,33 @@ def plot(
         folder = records.parent if records.name == "records" else records
         result = write_results(experiment, found, folder)
         _show(experiment, result)
+
+
+@app.command()
+def bench(
+    config: Annotated[Path, typer.Argument(help="A YAML file, such as configs/bench/cpu.yaml.")],
+    output: Annotated[Path | None, typer.Option(help="Folder of the results; the file's by default.")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress and no table.")] = False,
+) -> None:
+    """Measure time and memory against arms, dictionary and pulls, beside other packages and the machine's rates."""
+    with one_line_errors():
+        chosen = load_benchmark(config)
+        if output is not None:
+            chosen = chosen.model_copy(update={"output": str(output)})
+        done = run_benchmark(chosen, console=Console(stderr=True, quiet=quiet))
+        if not quiet:
+            typer.echo((chosen.folder / "table.md").read_text(encoding="utf-8"), nl=False)
+        typer.echo(f"Numbers, table, figures: {', '.join(map(str, done.files))}")
+
+
+@app.command()
+def report(
+    source: Annotated[Path, typer.Argument(help="An experiment's output folder, or what History.to_parquet wrote.")],
+    output: Annotated[Path | None, typer.Option(help="The file; report.html in that folder by default.")] = None,
+) -> None:
+    """Make one HTML page of a run or an experiment: figures, best arms, sizes, seconds. It loads nothing from elsewhere."""
+    with one_line_errors():
+        typer.echo(f"Report: {write_page(source, output)}")
 
 
 @app.command()

@@ -19,6 +19,8 @@ from torchbandits.arms import ArmRows, ArmTable, best_arm
 from torchbandits.errors import ArgumentError, UnsupportedError, require
 from torchbandits.posteriors import GaussianProcess, Statistics
 
+__all__ = ["Start", "Uncertainty", "Uniform", "uncertainty", "uniform"]
+
 _MEMORY_BUDGET = 2 << 30  # bytes of what uncertainty sampling keeps meanwhile
 
 

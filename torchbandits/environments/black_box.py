@@ -25,7 +25,7 @@ class BlackBox(Environment):
     Args:
         function: Takes one arm, `d` features in the arms' dtype (and the keyword `seed`, see there), returns a number. For
             processes it must be importable by name, and so live at the top of a module; Dask takes lambdas too.
-        arms: `A x d` or `batch_shape x A x d` floating-point features.
+        arms: `A x d` or `batch_shape x A x d` floating-point features, or a source of them.
         noise_std: What is known of the noise that the function itself has, reward units; none is added. NaN for nothing.
         name: Shown in tables and figures.
         seeded: Whether the function takes `seed=`, an integer from 0 to 2⁶² − 1: one a pull, drawn in the order of the picks,

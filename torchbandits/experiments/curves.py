@@ -28,6 +28,7 @@ class Measure:
     curve: Curve
     yscale: str = "linear"
     top: float | None = None
+    bottom: float | None = 0.0  # of a linear axis; None for what may be negative
 
 
 def measures(baseline: dict[int, Values], trainers: int = 1) -> dict[str, Measure]:

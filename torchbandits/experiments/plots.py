@@ -56,28 +56,34 @@ def draw_figures(config: ExperimentConfig, records: Sequence[Record], folder: Pa
 
 def draw(config: ExperimentConfig, records: Sequence[Record], measure: Measure) -> Figure:
     """One figure: the mean over repetitions of every policy, its 95 % t-interval shaded."""
+    return draw_labels(config.name, [policy.label for policy in config.policies], records, measure)
+
+
+def draw_labels(name: str, labels: Sequence[str], records: Sequence[Record], measure: Measure) -> Figure:
+    """One figure of records whose `place` counts the labels, which need no configuration."""
     figure = Figure(figsize=(6.4, 4.6), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     horizon = min(len(record.history) for record in records)
     t = np.unique(np.geomspace(1, max(horizon, 1), POINTS).round().astype(np.int64))
-    for place, policy in enumerate(config.policies):
+    for place, label in enumerate(labels):
         mine = [measure.curve(record, t) for record in records if record.place == place]
         if mine:
             curves = np.stack(mine)
             low, mean, high = band(curves)
             # A t-interval of positive numbers may reach below 0; a logarithmic axis ends at the smallest observation.
             low = np.maximum(low, curves.min(axis=0)) if measure.yscale == "log" else low
-            draw_band(axes, t, (low, mean, high), place, policy.label)
+            draw_band(axes, t, (low, mean, high), place, label)
     axes.set_xscale("log")
     axes.set_yscale(measure.yscale)
     axes.set_xlim(1, max(horizon, 2))
     if measure.yscale == "linear":
-        axes.set_ylim(bottom=0, top=measure.top)
+        axes.set_ylim(bottom=measure.bottom, top=measure.top)
     axes.set_xlabel("t (pulls)")
     axes.set_ylabel(measure.label)
     repetitions = len({record.seed for record in records})
-    axes.set_title(f"{config.name}: mean of {repetitions} repetitions, 95 % interval shaded", fontsize="medium")
+    spread = "one repetition" if repetitions == 1 else f"mean of {repetitions} repetitions, 95 % interval shaded"
+    axes.set_title(f"{name}: {spread}", fontsize="medium")
     tidy(axes)
     # Below the axes: it can't cover a curve there.
     figure.legend(loc="outside lower center", ncols=3, frameon=False, fontsize="small", handlelength=3.0)

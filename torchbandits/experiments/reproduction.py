@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -164,6 +165,21 @@ def configs_folder() -> Path:
         if (folder / FOLDER).is_dir():
             return folder
     raise ConfigError(f"The configurations of the figures are neither in {package} nor beside it. Install the package again.")
+
+
+def find_config(name: str | os.PathLike[str]) -> Path:
+    """The file of that name, or the configuration that comes with the package (`quickstart`, without a folder or `.yaml`).
+
+    Raises:
+        ConfigError: If there is neither.
+    """
+    path = Path(name)
+    if path.suffix or path.is_file():
+        return path  # reading it says what is wrong
+    known = {file.stem: file for file in sorted(configs_folder().glob("*.yaml"))}
+    message = f"{name} is no file, and no configuration of the package; known: {', '.join(known)}.{nearest(str(name), known)}"
+    require(str(name) in known, message, ConfigError)
+    return known[str(name)]
 
 
 def catalogue() -> dict[str, Path]:

@@ -19,9 +19,10 @@ _POINTS_KEPT = 1 << 16  # points that were looked up, of a stream without random
 class Grid(ArmSource):
     """All combinations of the values of each feature, never written down; the last feature varies fastest.
 
+    They are `distinct` always: values that are equal would make equal arms.
+
     Args:
         axes: One tensor of different values a feature.
-        distinct: Always: values that are equal would make equal arms.
     """
 
     distinct = True

@@ -1,0 +1,48 @@
+#!/usr/bin/env bash
+# Builds sdist and wheel, installs the wheel into an empty environment, and checks there, away from the checkout, that every module
+# imports, that the command line knows its configurations, and that the quickstart runs. About five minutes, most of them pip's.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+root=$PWD
+python=${PYTHON:-.venv/bin/python}
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+"$python" -m build --outdir "$work/dist" . > "$work/build.log" 2>&1 || { cat "$work/build.log" >&2; exit 1; }
+wheel=$(ls "$work"/dist/*.whl)
+sdist=$(ls "$work"/dist/*.tar.gz)
+
+# The sdist holds what building and reading need, and nothing that was not meant to go out.
+for file in pyproject.toml README.md LICENSE CHANGELOG.md CITATION.cff configs/quickstart.yaml; do
+    tar -tzf "$sdist" | grep -q "/$file\$" || { echo "the sdist lacks $file" >&2; exit 1; }
+done
+if tar -tzf "$sdist" | grep -qE '/(\.venv|build|results|\.git)/'; then
+    echo "the sdist holds files that are not the project's" >&2
+    exit 1
+fi
+
+"$("$python" -c 'import sys; print(sys.executable if sys.prefix == sys.base_prefix else sys._base_executable)')" -m venv "$work/venv"
+"$work/venv/bin/python" -m pip install --quiet --disable-pip-version-check -c "$root/constraints.txt" "$wheel[experiments]"
+
+cd "$work"  # nothing of the checkout is importable here
+unset PYTHONPATH
+"$work/venv/bin/python" - <<'PYTHON'
+import importlib
+import importlib.metadata
+import pkgutil
+
+import torchbandits as tb
+
+assert "site-packages" in tb.__file__, tb.__file__
+assert importlib.metadata.version("torchbandits") == tb.__version__
+modules = [info.name for info in pkgutil.walk_packages(tb.__path__, "torchbandits.") if not info.name.endswith("__main__")]
+for module in modules:
+    importlib.import_module(module)
+print(f"torchbandits {tb.__version__}: {len(modules)} modules imported from the wheel")
+PYTHON
+"$work/venv/bin/torchbandits" reproduce --list | grep -q bbkb-fig1
+"$work/venv/bin/torchbandits" run quickstart --output "$work/quickstart" ${QUICKSTART_OPTIONS:-} > "$work/quickstart.log" 2>&1 \
+    || { cat "$work/quickstart.log" >&2; exit 1; }
+"$work/venv/bin/torchbandits" report "$work/quickstart" --output "$work/quickstart/report.html"
+test -s "$work/quickstart/report.html" && test -s "$work/quickstart/table.md"
+echo "the wheel runs the quickstart: $(basename "$wheel")"

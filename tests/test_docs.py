@@ -1,0 +1,159 @@
+"""The documentation: every Python block runs, every command exists, every public name is in the reference and in the list."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import typer
+
+from torchbandits.cli import app
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+PAGES = sorted(DOCS.rglob("*.md"))
+PYTHON = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
+BASH = re.compile(r"^```bash\n(.*?)^```", re.DOTALL | re.MULTILINE)
+WITH_CODE = [page for page in PAGES if PYTHON.search(page.read_text())]
+
+# Each page runs in a process of its own, forked from one that has imported the libraries and done nothing else: what a fresh
+# interpreter does, without seconds of imports a page. Warnings are errors, but for those of a model that is wrong on purpose.
+SERVER = """
+import contextlib, json, os, sys, traceback, warnings
+import botorch.acquisition, botorch.fit, botorch.optim, gpytorch, matplotlib.pyplot, torch
+import torchbandits.botorch
+from torchbandits.errors import DiagnosticWarning
+
+replies = os.dup(1)
+for line in sys.stdin:
+    job = json.loads(line)
+    child = os.fork()
+    if child == 0:
+        os.chdir(job["folder"])
+        status = 1
+        with open("said.txt", "w") as said, contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+            try:
+                warnings.simplefilter("error")
+                warnings.simplefilter("ignore", DiagnosticWarning)
+                warnings.filterwarnings("ignore", category=DeprecationWarning, module=r"ax\\.")
+                exec(compile(open("page.py").read(), "page.py", "exec"), {"__name__": "__main__"})
+                status = 0
+            except BaseException:
+                traceback.print_exc()
+        os._exit(status)
+    os.write(replies, f"{os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])}\\n".encode())
+"""
+
+
+def identify(page: Path) -> str:
+    return str(page.relative_to(DOCS))
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """Runs the page in a folder: `server(folder)` returns its exit status."""
+    errors = (tmp_path_factory.mktemp("server") / "errors.txt").open("w+")
+    environment = os.environ | {"MPLBACKEND": "Agg", "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(
+        [sys.executable, "-c", SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+
+    def run(folder: Path) -> str:
+        process.stdin.write(json.dumps({"folder": str(folder)}) + "\n")
+        process.stdin.flush()
+        answer = process.stdout.readline().strip()
+        errors.seek(0)
+        return answer or errors.read()
+
+    yield run
+    process.stdin.close()
+    process.wait(60)
+    process.stdout.close()
+    errors.close()
+
+
+@pytest.mark.parametrize("page", WITH_CODE, ids=identify)
+def test_the_blocks_of_a_page_run_in_order(page: Path, server: Any, tmp_path: Path) -> None:
+    (tmp_path / "page.py").write_text("\n".join(PYTHON.findall(page.read_text())))
+    status = server(tmp_path)
+    said = (tmp_path / "said.txt").read_text() if (tmp_path / "said.txt").exists() else ""
+    assert status == "0", said[-3000:] or status
+    if page.name == "index.md" and page.parent == DOCS:  # the first page leads to a plot
+        assert (tmp_path / "first_run.png").stat().st_size > 20_000
+        assert "expected reward" in said
+
+
+def test_every_tutorial_has_code():
+    tutorials = [page for page in (DOCS / "tutorials").glob("*.md") if page.name != "index.md"]
+    assert len(tutorials) >= 6
+    assert set(tutorials) <= set(WITH_CODE)
+
+
+def commands() -> list[str]:
+    """Calls of the command line in the pages, in code blocks and in running text."""
+    found = []
+    for page in [*PAGES, ROOT / "README.md"]:
+        text = page.read_text()
+        blocks = [line for block in BASH.findall(text) for line in block.splitlines()]
+        lines = [
+            *blocks,
+            *re.findall(r"`(torchbandits [^`\n]+)`", text),
+            *re.findall(r"^    (torchbandits .+)$", text, re.MULTILINE),
+        ]
+        found += [line.partition("#")[0].strip() for line in lines if line.startswith("torchbandits ")]
+    return sorted(set(found))
+
+
+@pytest.mark.parametrize("line", commands())
+def test_every_command_exists_with_its_options(line: str) -> None:
+    command: Any = typer.main.get_command(app)
+    words = [word for word in shlex.split(line)[1:] if word not in ("…", "|")]
+    while words and hasattr(command, "commands"):
+        assert words[0] in command.commands, f"torchbandits has no command {words[0]!r}"
+        command = command.commands[words.pop(0)]
+    options = {flag for parameter in command.params for flag in (*parameter.opts, *parameter.secondary_opts)} | {"--help"}
+    unknown = [word for word in words if word.startswith("--") and word.partition("=")[0] not in options]
+    assert not unknown, f"{line}: no option {unknown}"
+
+
+def load(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_public_interface_is_the_one_on_the_list():
+    """A change of the interface is made here too, on purpose: `python scripts/public_api.py > tests/public_api.txt`."""
+    api = load(ROOT / "scripts" / "public_api.py")
+    listed = (ROOT / "tests" / "public_api.txt").read_text().splitlines()
+    assert list(api.lines()) == listed
+
+
+def test_every_public_name_is_in_the_reference_once():
+    api = load(ROOT / "scripts" / "public_api.py")
+    modules = {path: importlib.import_module(path) for path in api.MODULES}
+    public = {f"{path}.{name}" for path, module in modules.items() for name in api.public_names(module)} - {
+        "torchbandits.__version__"
+    }
+    shown = [name for page in PAGES for name in re.findall(r"^::: (\S+)$", page.read_text(), re.MULTILINE)]
+    assert sorted(shown) == sorted(public)
+
+
+def test_every_page_is_in_the_navigation():
+    navigation = (ROOT / "mkdocs.yml").read_text().partition("\nnav:")[2]
+    assert [identify(page) for page in PAGES if identify(page) not in navigation] == []

@@ -1,0 +1,58 @@
+"""What a release says of itself, in one voice. `scripts/check_wheel.sh` builds and tries it."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import yaml
+
+import torchbandits as tb
+from torchbandits.experiments.reproduction import configs_folder, find_config
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_one_version_everywhere():
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    newest = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert newest is not None
+    assert citation["version"] == newest[1] == tb.__version__
+    assert "version" in project["dynamic"]  # read from the package, stated nowhere else
+    assert citation["license"] == project["license"]
+
+
+def test_every_requirement_has_a_lower_bound_that_the_pinned_version_meets():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    pinned = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line)
+    pinned = {re.sub(r"[-_.]+", "-", name).lower(): version for name, version in pinned.items()}
+    for bound in [*project["dependencies"], *(line for extra in extras.values() for line in extra)]:
+        if bound.startswith("torchbandits["):
+            continue
+        found = re.fullmatch(r"([\w.-]+)(?:\[\w+\])?>=([\d.]+)(?:,<\d+)?", bound)
+        assert found is not None, f"{bound} states no lower bound"
+        version = pinned.get(re.sub(r"[-_.]+", "-", found[1]).lower())
+        if version is not None:
+            assert numbers(version) >= numbers(found[2]), bound
+
+
+def numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", version.partition("+")[0]))
+
+
+def test_the_configurations_that_come_along_are_found_by_name():
+    assert find_config("quickstart") == configs_folder() / "quickstart.yaml"
+    assert find_config("mine.yaml") == Path("mine.yaml")
+
+
+def test_the_plain_library_needs_no_extra():
+    """Importing the package imports nothing of the extras' (the command line says what is missing)."""
+    extras = ("matplotlib", "pandas", "pydantic", "typer", "numba", "ax", "mkdocs")
+    block = f"import sys\nfor name in {extras}:\n    sys.modules[name] = None\nimport torchbandits\n"
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", block], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]

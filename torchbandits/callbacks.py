@@ -1,0 +1,71 @@
+"""What a run says while it runs, to TensorBoard or any other logger: `LogScalars`, a callback of `run`, or called in a loop.
+
+    from torch.utils.tensorboard import SummaryWriter  # pip install tensorboard
+
+    writer = SummaryWriter("runs/first")
+    tb.run(policy, environment, 1_000, callbacks=[tb.callbacks.LogScalars(writer.add_scalar)])
+
+Any function of a name, a number and a step will do: `lambda name, value, step: wandb.log({name: value}, step=step)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from torchbandits.bandit import Bandit
+from torchbandits.errors import require
+from torchbandits.types import Report, Selection
+
+__all__ = ["LogScalars"]
+
+_REPORTED = ("batch_size", "distinct_arms", "dictionary_size", "width", "information_gain", "certificate")
+
+
+class LogScalars:
+    """Logs the state after each tell, a number at a time.
+
+    The step is the number of pulls told. Logged are batch size, distinct arms, dictionary size, width, information gain (nats),
+    certificate, the mean of the rewards just told, and posterior mean and standard deviation of the recommended arm (reward
+    units); what a policy does not know is left out. With several batch rows each has a name of its own, `PREFIX/ROW/NAME`.
+
+    Args:
+        log: Called as `log(name, value, step)`; `SummaryWriter.add_scalar` is one such.
+        prefix: Of the names.
+        every: Log only after every so many tells.
+
+    Raises:
+        ArgumentError: If `every` is not a whole number ≥ 1.
+
+    Cost: O(u) a tell that is logged, for the recommended arm, and a copy of some numbers to the host.
+    """
+
+    def __init__(self, log: Callable[[str, float, int], object], *, prefix: str = "bandit", every: int = 1) -> None:
+        whole = isinstance(every, int) and not isinstance(every, bool) and every >= 1
+        require(whole, f"every must be a whole number of tells ≥ 1, got {every!r}.")
+        self._log, self._prefix, self._every = log, prefix, every
+        self._tells = 0
+
+    def __call__(self, bandit: Bandit, selection: Selection, rewards: Tensor, report: Report) -> None:
+        """Log the state after a tell; the arguments are those that `run` hands to its callbacks."""
+        self._tells += 1
+        if self._tells % self._every:
+            return
+        values = {name: getattr(report, name) for name in _REPORTED} | {"mean_reward": _mean(rewards, selection.mask)}
+        best = bandit.best()
+        values |= {"best_mean": best.mean[..., 0], "best_std": best.variance[..., 0].sqrt()}
+        steps = report.pulls.reshape(-1).tolist()
+        for name, tensor in values.items():
+            numbers = tensor.detach().to(torch.float64).reshape(-1).tolist()
+            for row, (number, step) in enumerate(zip(numbers, steps, strict=True)):
+                if number == number:  # NaN where a policy does not know
+                    place = "" if len(steps) == 1 else f"{row}/"
+                    self._log(f"{self._prefix}/{place}{name}", number, int(step))
+
+
+def _mean(rewards: Tensor, mask: Tensor) -> Tensor:
+    """Mean of the rewards that count, a row; NaN where there is none."""
+    kept = torch.where(mask.to(rewards.device), rewards, 0.0)
+    return kept.sum(dim=-1) / mask.to(rewards.device).sum(dim=-1)

@@ -1,0 +1,191 @@
+"""One HTML page of a run or an experiment: figures, tables and facts in a single file that loads nothing from elsewhere."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from torchbandits.errors import DataError, require
+from torchbandits.experiments.curves import Measure, Times, Values, measures
+from torchbandits.experiments.files import write_text
+from torchbandits.experiments.plots import draw_labels
+from torchbandits.experiments.records import CONFIG, RECORDS, Record, load_records
+from torchbandits.experiments.tables import HEADERS, aggregate, baseline_regret, caption, cells
+from torchbandits.history import History
+
+BEST = 5
+"""Arms shown of each policy."""
+REGRETS = ("regret_ratio", "mean_regret", "simple_regret")
+FIGURES = (*REGRETS, "mean_reward", "batch_size", "dictionary_size", "distinct_arms", "seconds")
+
+STYLE = """
+:root { color-scheme: light; }
+body { font: 15px/1.5 system-ui, sans-serif; color: #222; background: #fff; }
+body { max-width: 1200px; margin: 2em auto; padding: 0 1.5em; }
+h1 { font-size: 1.5em; margin-bottom: 0.2em; } h2 { font-size: 1.15em; margin-top: 2em; }
+h3 { font-size: 1em; margin-bottom: 0.3em; }
+p.facts { color: #555; margin-top: 0; }
+.wide { overflow-x: auto; }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
+th, td { padding: 0.25em 0.8em; border-bottom: 1px solid #ddd; text-align: right; white-space: nowrap; }
+th:first-child, td:first-child { text-align: left; padding-left: 0; }
+.figures { display: grid; grid-template-columns: repeat(auto-fill, minmax(520px, 1fr)); gap: 1.5em; }
+.figures img { width: 100%; height: auto; }
+.tables { display: grid; grid-template-columns: repeat(auto-fill, minmax(360px, 1fr)); gap: 0 2em; }
+pre { background: #f6f6f6; padding: 1em; overflow-x: auto; }
+@media print { .figures { grid-template-columns: 1fr 1fr; } }
+"""
+
+
+@dataclass(frozen=True)
+class Page:
+    """What a page shows.
+
+    Attributes:
+        title: Of the page.
+        facts: One line under it.
+        labels: Of the policies; `Record.place` counts them.
+        records: The runs.
+        headers: Of the table of policies.
+        lines: Of that table.
+        baseline: Cumulative regret of uniform by seed, reward units; empty where there is none.
+        config: The resolved configuration as text; empty where there is none.
+    """
+
+    title: str
+    facts: str
+    labels: tuple[str, ...]
+    records: tuple[Record, ...]
+    headers: tuple[str, ...]
+    lines: tuple[tuple[str, ...], ...]
+    baseline: dict[int, Values]
+    config: str = ""
+
+
+def write_page(source: Path, output: Path | None = None) -> Path:
+    """Make the page of an experiment's output folder, or of a folder that `History.to_parquet` wrote.
+
+    Args:
+        source: The folder.
+        output: The file; `report.html` in the folder by default.
+
+    Returns:
+        The file written.
+
+    Raises:
+        DataError: If the folder holds neither, or the file can't be written.
+        ConfigError: If the experiment's configuration can't be read.
+    """
+    require(
+        source.is_dir(), f"{source} is no folder: give an experiment's output, or what History.to_parquet wrote.", DataError
+    )
+    config = any((folder / CONFIG).is_file() for folder in (source, source.parent if source.name == RECORDS else source))
+    page = page_of_experiment(source) if config else page_of_history(History.from_parquet(source), source.resolve().name)
+    path = output if output is not None else source / "report.html"
+    write_text(path, html(page))
+    return path
+
+
+def page_of_experiment(folder: Path) -> Page:
+    """The page of an experiment, from its records."""
+    config, records = load_records(folder)
+    facts = f"{config.environment.name}; {caption(config)}"
+    labels = tuple(policy.label for policy in config.policies)
+    lines = tuple(tuple(line) for line in cells(aggregate(config, records)))
+    baseline = baseline_regret(config, records)
+    return Page(config.name, facts, labels, tuple(records), HEADERS, lines, baseline, config.dump())
+
+
+def page_of_history(history: History, name: str) -> Page:
+    """The page of one run; its batch rows count as repetitions."""
+    rows = range(history.batch_size)
+    label = str(history.metadata.get("label", history.metadata.get("policy", "run")))
+    records = tuple(Record(0, label, row, history.row(row, seconds_share=1 / history.batch_size)) for row in rows)
+    headers = ("row", "pulls", "batches", "distinct arms", "dictionary size", "regret", "simple regret", "seconds")
+    lines = []
+    for record in records:
+        summary = record.history.summary()
+        whole = [f"{summary[key]:,.0f}" for key in ("pulls", "batches", "distinct_arms", "dictionary_size")]
+        real = [number(summary[key]) for key in ("regret", "simple_regret", "seconds")]
+        lines.append((str(record.seed), *whole, *real))
+    facts = ", ".join(f"{key}: {value}" for key, value in history.metadata.items() if key != "fingerprint") or "one run"
+    return Page(name, facts, (label,), records, headers, tuple(lines), {})
+
+
+def html(page: Page) -> str:
+    """The page as text."""
+    figures = "".join(f'<img alt="{escape(alt)}" src="{inline(figure)}">' for alt, figure in drawn(page))
+    config = f"<h2>Configuration</h2><details><summary>resolved</summary><pre>{escape(page.config)}</pre></details>"
+    best = "".join(f"<div><h3>{escape(label)}</h3>{best_arms(page, place)}</div>" for place, label in enumerate(page.labels))
+    parts = [
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(page.title)}</title>',
+        f'<meta name="viewport" content="width=device-width"><style>{STYLE}</style></head><body>',
+        f'<h1>{escape(page.title)}</h1><p class="facts">{escape(page.facts)}</p>',
+        f'<div class="wide">{table(page.headers, page.lines)}</div>',
+        f'<h2>Over time</h2><div class="figures">{figures}</div>',
+        f"<h2>Best arms</h2><p>Of the first repetition, the {BEST} arms with the highest mean reward less its standard error "
+        f'σ/√n; σ is the standard deviation of all rewards about the means of their arms.</p><div class="tables">{best}</div>',
+        config if page.config else "",
+        "</body></html>\n",
+    ]
+    return "".join(parts)
+
+
+def drawn(page: Page) -> Iterable[tuple[str, Figure]]:
+    """The figures that the records have numbers for, each with what it shows."""
+    label = "mean reward of the first t pulls (reward units)"
+    known = measures(page.baseline) | {"mean_reward": Measure(label, mean_reward, bottom=None)}
+    told = [record for record in page.records if len(record.history)]
+    end = np.array([min((len(record.history) for record in told), default=0)])
+    names = [name for name in FIGURES if any(np.isfinite(known[name].curve(record, end)).all() for record in told)]
+    for name in names:
+        if name != "mean_reward" or not set(REGRETS) & set(names):  # where regret is known it says all that
+            yield known[name].label, draw_labels(page.title, page.labels, told, known[name])
+
+
+def mean_reward(record: Record, t: Times) -> Values:
+    """Mean of the first t rewards, reward units."""
+    return np.cumsum(record.history.pulls["reward"])[t - 1] / t
+
+
+def best_arms(page: Page, place: int) -> str:
+    """A table of the arms with the highest lower bound on their mean reward, of one policy."""
+    mine = [record for record in page.records if record.place == place and len(record.history)]
+    if not mine:
+        return "<p>no pulls</p>"
+    pulls = min(mine, key=lambda record: record.seed).history.pulls  # another repetition may be of another function
+    arms, rewards = pulls["arm"], pulls["reward"]
+    index, where, counts = np.unique(arms, return_inverse=True, return_counts=True)
+    mean = np.bincount(where, rewards) / counts
+    degrees = len(rewards) - len(index)
+    std = float(np.sqrt(np.square(rewards - mean[where]).sum() / degrees)) if degrees else float("nan")
+    error = std / np.sqrt(counts)
+    order = np.argsort(-(mean - error if degrees else mean), kind="stable")[:BEST]
+    lines = [(f"{index[i]}", f"{counts[i]:,}", f"{number(mean[i])} ± {number(error[i])}") for i in order]
+    return table(("arm", "pulls", "mean reward ± standard error"), lines)
+
+
+def table(headers: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    """An HTML table of plain text."""
+    head = "".join(f"<th>{escape(header)}</th>" for header in headers)
+    body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in line) + "</tr>" for line in lines)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def number(value: float) -> str:
+    """Three digits; – where it is unknown."""
+    return "–" if np.isnan(value) else f"{value:.3g}"
+
+
+def inline(figure: Figure) -> str:
+    """A figure as the address of an image that holds it whole."""
+    file = io.BytesIO()
+    figure.savefig(file, format="svg", metadata={"Date": None})
+    return f"data:image/svg+xml;base64,{base64.b64encode(file.getvalue()).decode()}"

@@ -9,6 +9,7 @@ from torchbandits import diagnostics, environments, errors, starts, widths
 from torchbandits.bandit import Bandit
 from torchbandits.contextual import ContextualBandit
 from torchbandits.history import History
+from torchbandits.journal import Journal
 from torchbandits.policies import (
     ada_bkb,
     batch_bkb,
@@ -42,6 +43,7 @@ __all__ = [
     "Evidence",
     "FitReport",
     "History",
+    "Journal",
     "Marginals",
     "Progress",
     "Recommendation",

@@ -101,17 +101,20 @@ class ContextualBandit:
             mine = added if mine is None else joined(mine, added)
         return Selection(mine.points, self._contexts.outward(mine.index), mine.mask)
 
-    def tell(self, selection: Selection | Tensor, rewards: Tensor, *, context: Tensor | None = None) -> Report:
+    def tell(
+        self, selection: Selection | Tensor, rewards: Tensor, *, context: Tensor | None = None, failures: str = "error"
+    ) -> Report:
         """Learn the rewards of picks, in any order and of any contexts.
 
         Args:
             selection: What `ask` returned, or a part of it; or arm indices `batch_shape x q` at `context`.
             rewards: `batch_shape x q`, reward units.
             context: `c` or `batch_shape x c`, of plain indices.
+            failures: What a NaN means, as for `Bandit.tell`.
         """
         index, mask = check_picks(selection, self.batch_shape, self.arms.shape[-2], self.device)
-        check_rewards(rewards, index, mask, self.device)  # before a context is entered for their sake
-        return self._bandit.tell(self._inward(selection, context), rewards)
+        check_rewards(rewards, index, mask, self.device, failures)  # before a context is entered for their sake
+        return self._bandit.tell(self._inward(selection, context), rewards, failures=failures)
 
     def observe(
         self,

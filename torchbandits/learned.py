@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -14,12 +14,15 @@ from torch import Tensor
 from torchbandits.botorch.model import BanditModel
 from torchbandits.botorch.of_run import model_of_run
 from torchbandits.errors import StateError, require
+from torchbandits.journal import Journal, pack, state_as_text
 from torchbandits.policies import Policy, State
 from torchbandits.posteriors import GaussianProcess, PartitionedProcess
 from torchbandits.types import Recommendation, Selection
 from torchbandits.validation import check_state
 
 Own = TypeVar("Own", bound="Learned")
+Note = Callable[[], dict[str, Any]]
+_COSTLY = ("fit", "load", "set_arms")  # better kept than repeated
 
 
 class Learned(ABC):
@@ -29,6 +32,7 @@ class Learned(ABC):
     _state: State
     _open: Selection | None
     _synced: bool
+    _journal: Journal | None
 
     @abstractmethod
     def _sync_pending(self) -> None:
@@ -63,6 +67,11 @@ class Learned(ABC):
     def batch_shape(self) -> torch.Size:
         """Leading dimensions of everything that is asked and told."""
         return self._state.rows.batch_shape
+
+    @property
+    def journal(self) -> Journal | None:
+        """Where asks and tells are written, if anywhere. A copy of a bandit has none."""
+        return self._journal
 
     @property
     def device(self) -> torch.device:
@@ -120,13 +129,14 @@ class Learned(ABC):
         before, loaded = copy.deepcopy(self._state.state_dict()), False
         check_state(state_dict, before)
         try:
-            with self._whole_or_not():
+            with self._whole_or_not(note=lambda: {"kind": "load", "state": state_as_text(state_dict)}):
                 self._state.load_state_dict(copy.deepcopy(state_dict["state"]))
                 self._open = None
                 if (opened := state_dict["open"]) is not None:
                     index = opened["index"].to(self.device)
                     self._open = Selection(self._state.rows.points(index), index, opened["mask"].to(self.device))
-            self._synced = loaded = True
+                self._synced = True
+            loaded = True
         except RuntimeError as error:
             raise StateError(f"the saved state is of another kind of policy, kernel or arms: {error}") from error
         finally:
@@ -143,15 +153,41 @@ class Learned(ABC):
             self._open = Selection(o.points.to(device), o.index.to(device), o.mask.to(device))
         return self
 
+    def _draw_seeds(self) -> list[int]:
+        """A seed a batch row, drawn from its generator."""
+        with self._whole_or_not(note=lambda: {"kind": "seeds", "seeds": seeds, "told": pack(self.pulls)}):
+            seeds = [int(torch.randint(2**62, (), generator=g)) for g in self.generators]
+        return seeds
+
     @contextmanager
-    def _whole_or_not(self, *, draws: bool = True) -> Iterator[None]:
-        """What is done inside is done whole: a failure leaves the bandit as it was. `draws` says whether it may draw."""
+    def _whole_or_not(self, *, draws: bool = True, note: Note | None = None) -> Iterator[None]:
+        """What is done inside is done whole, and is in the journal: a failure leaves bandit and journal as they were.
+
+        Args:
+            draws: Whether it may draw.
+            note: Gives its record, once it is done.
+        """
         state, opened, done = self._state, self._open, False
+        journal = None if note is None else self._journal
+        mark = None if journal is None else journal.mark()
         restore = state.snapshot(draws=draws)
         try:
             yield
+            if journal is not None and note is not None:
+                record = note()
+                journal.append(record)
             done = True
         finally:
             if not done:
                 restore()
                 self._state, self._open, self._synced = state, opened, False
+                if journal is not None and mark is not None:
+                    journal.rewind_(mark)
+        if journal is not None:
+            journal.checkpoint(self._checkpointed, urgent=record["kind"] in _COSTLY)
+
+    def _checkpointed(self) -> dict[str, Any]:
+        """What a checkpoint holds: the state, and the arms where they are not those of the start."""
+        moved = self._journal is not None and self._journal.moved and self._state.box is None
+        rows = self._state.rows
+        return {"state": self.state_dict(), "arms": rows.arms if moved else None, "costs": rows.costs if moved else None}

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields
+from itertools import takewhile
 
 import torch
 from torch import Tensor
@@ -14,6 +16,7 @@ from torchbandits.bandit import Bandit
 from torchbandits.environments.base import Environment
 from torchbandits.errors import require
 from torchbandits.history import History
+from torchbandits.journal import Journal, held, report_in
 from torchbandits.policies import Policy
 from torchbandits.types import Report, Selection
 
@@ -29,6 +32,7 @@ def run(
     callbacks: Iterable[Callable[[Bandit, Selection, Tensor, Report], bool | None]] = (),
     budget: float | Tensor | None = None,
     observed: tuple[Tensor, Tensor, Tensor] | None = None,
+    journal: Journal | str | os.PathLike[str] | None = None,
 ) -> History:
     """Play a policy in an environment for a number of pulls, on ask and tell.
 
@@ -41,6 +45,8 @@ def run(
             pay for are off, picks of a batch that exceed the rest are forgotten, and the run ends when no row can pay for any.
         observed: History that the bandit is given before its first ask: what `Bandit.observe` takes. It counts neither as
             rounds nor in the record.
+        journal: As for `Bandit`. The same call again goes on with a run that was cut short, the noise included, and returns the
+            history of all of it; the seconds of what came before are NaN, and callbacks hear of the rest only.
         callbacks: Called after each tell with the bandit, the selection, the rewards and the report; a True ends the run.
 
     Returns:
@@ -48,15 +54,21 @@ def run(
     """
     require(isinstance(num_rounds, int) and num_rounds >= 1, f"num_rounds must be an integer ≥ 1, got {num_rounds}.")
     callbacks = tuple(callbacks)
-    bandit = Bandit(policy, environment.arms, generator=generator, costs=environment.costs)
-    if observed is not None:
+    bandit = Bandit(policy, environment.arms, generator=generator, costs=environment.costs, journal=journal)
+    past = [] if bandit.journal is None else bandit.journal.records()
+    opening = list(takewhile(lambda record: record["kind"] in ("observe", "seeds"), past))
+    if observed is not None and not opening:
         bandit.observe(*observed)
-    before = bandit.pulls.long()
+    drawn = [record for record in opening if record["kind"] == "seeds"]
+    before = held(drawn[0]["told"]).long() if drawn else bandit.pulls.long()
     purse = None if budget is None else _Purse(budget, environment, bandit)
-    seeds = [int(torch.randint(2**62, (), generator=g)) for g in bandit.generators]
+    seeds = drawn[0]["seeds"] if drawn else bandit._draw_seeds()
     noise = [torch.Generator().manual_seed(seed) for seed in seeds]
     recorder = _Recorder(environment, bandit.batch_shape)
-    least = num_rounds  # pulls that every row has left, at least
+    if bandit.journal is not None:
+        bandit.journal.ride(noise)
+        _catch_up(bandit.journal, recorder, purse)
+    least = num_rounds + int((before - bandit.pulls.long()).min())  # pulls that every row has left, at least
     while True:
         began = time.perf_counter()
         limit = None
@@ -78,6 +90,17 @@ def run(
         stops = [callback(bandit, selection, rewards, report) for callback in callbacks]
         if any(stops):
             return recorder.history()
+
+
+def _catch_up(journal: Journal, recorder: _Recorder, purse: _Purse | None) -> None:
+    """Record, and pay, what was told before a run was cut short."""
+    for record in journal.records():
+        if record["kind"] == "tell":
+            report, best = report_in(record)
+            index = held(record["index"]).to(best.device)
+            recorder.add(index, held(record["rewards"]), best, report, float("nan"))
+            if purse is not None:
+                purse.spend(index)
 
 
 class _Purse:
@@ -109,8 +132,13 @@ class _Purse:
         if not torch.equal(kept, selection.mask):
             self._bandit.forget(Selection(selection.points, selection.index, selection.mask & ~kept))
             selection = Selection(selection.points, torch.where(kept, selection.index, -1), kept)
-        self._left = self._left - torch.where(kept, each, 0.0).sum(dim=-1)
+        self.spend(selection.index)
         return selection
+
+    def spend(self, index: Tensor) -> None:
+        """Pay for arms, `batch_shape x q`, −1 where masked."""
+        each = self._costs.gather(-1, index.clamp_min(0).to(self._costs.device))
+        self._left = self._left - torch.where((index >= 0).to(each.device), each, 0.0).sum(dim=-1)
 
 
 class _Recorder:

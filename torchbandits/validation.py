@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from torchbandits.arms import ArmRows
-from torchbandits.errors import ArgumentError, ArmIndexError, NonFiniteError, ShapeError, StateError, require
+from torchbandits.errors import ArgumentError, ArmIndexError, NonFiniteError, ShapeError, StateError, nearest, require
 from torchbandits.optimize import check_box
 from torchbandits.policies import Composed, Policy
 from torchbandits.scores import PerCost
@@ -154,8 +154,10 @@ def check_places(selection: Selection, rows: ArmRows) -> None:
     )
 
 
-def check_rewards(rewards: Any, index: Tensor, mask: Tensor, device: torch.device) -> Tensor:
-    """Finite real rewards, shaped like the picks, as float64."""
+def check_rewards(rewards: Any, index: Tensor, mask: Tensor, device: torch.device, failures: str = "error") -> Tensor:
+    """Finite real rewards, shaped like the picks, as float64; NaN where an evaluation failed, if failures are forgotten."""
+    known = failures in ("error", "forget")
+    require(known, f"failures must be 'error' or 'forget', got {failures!r}.{nearest(str(failures), ('error', 'forget'))}")
     y = torch.as_tensor(rewards)
     require(y.dtype != torch.bool and not y.is_complex(), f"rewards must be real numbers, got {y.dtype}.", ShapeError)
     require(
@@ -165,11 +167,11 @@ def check_rewards(rewards: Any, index: Tensor, mask: Tensor, device: torch.devic
     )
     check_device("rewards", y, device)
     y = y.double()
-    bad = mask & ~torch.isfinite(y)
+    bad = mask & (~torch.isfinite(y) if failures == "error" else torch.isinf(y))
     if bool(bad.any()):
         raise NonFiniteError(
             f"{int(bad.sum())} rewards are NaN or infinite, the first {y[bad][0].item()}: tell finite rewards, and "
-            "forget(selection) evaluations that failed."
+            "forget(selection) evaluations that failed, or tell them NaN with failures='forget'."
         )
     return y
 

@@ -1,0 +1,28 @@
+"""Durability: every ask and tell on the disk before it takes effect (`Journal`), and the way back to the exact state."""
+
+from torchbandits.journal.checkpoints import from_bytes, state_as_text, to_bytes
+from torchbandits.journal.fingerprint import describe, difference, digest
+from torchbandits.journal.journal import Journal
+from torchbandits.journal.packing import Drawn, held, pack, unpack
+from torchbandits.journal.replay import asked, begun, observed, report_in, reported, resume, told
+
+__all__ = [
+    "Drawn",
+    "Journal",
+    "asked",
+    "begun",
+    "describe",
+    "difference",
+    "digest",
+    "from_bytes",
+    "held",
+    "observed",
+    "pack",
+    "report_in",
+    "reported",
+    "resume",
+    "state_as_text",
+    "to_bytes",
+    "told",
+    "unpack",
+]

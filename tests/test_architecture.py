@@ -24,7 +24,7 @@ ROOMS = [
     "policies",  # a policy starts, fits its kernel, and searches a box
     "columns", "history", "journal",
     "selections", "validation", "botorch",  # a bandit hands out its model
-    "reporting", "learned", "bandit", "contexts", "contextual", "running", "diagnostics",
+    "reporting", "learned", "bandit", "worker", "contexts", "contextual", "running", "diagnostics",
     "experiments", "cli", "testing", "__init__", "__main__",
 ]  # fmt: skip
 

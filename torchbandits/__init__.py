@@ -34,6 +34,7 @@ from torchbandits.policies import (
 )
 from torchbandits.running import run
 from torchbandits.types import Evidence, FitReport, Marginals, Progress, Recommendation, Report, Selection
+from torchbandits.worker import Lease, Worker
 
 __version__ = "0.1.0"
 
@@ -44,11 +45,13 @@ __all__ = [
     "FitReport",
     "History",
     "Journal",
+    "Lease",
     "Marginals",
     "Progress",
     "Recommendation",
     "Report",
     "Selection",
+    "Worker",
     "__version__",
     "ada_bkb",
     "batch_bkb",

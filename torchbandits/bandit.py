@@ -234,17 +234,21 @@ class Bandit(Learned):
         """Open further picks, with all that is open as pending; they alone."""
         self._sync_pending()
         selection, evidence = self.policy.select(self._state, limit=limit, available=offered, exactly=exactly)
-        box, journal = self._state.box, self._journal
+        journal = self._journal
         selection = selection if journal is None else journal.agreed(selection, self._state.rows.points)
-        note = partial(asked, limit, offered, exactly, selection, box is not None)
+        note = partial(asked, limit, offered, exactly, selection, self._state.box is not None)
         with nullcontext() if journal is None else self._whole_or_not(note=note):
-            if box is not None:
-                box.find_(selection.points, selection.index, self._state.statistics)
-            for generator, state in zip(self._state.generators, evidence.generator_states, strict=False):
-                generator.set_state(state)
-            if bool(selection.mask.any()):
-                self._set_open(joined(self._open, selection))
+            self._admit(selection, evidence.generator_states)
         return selection
+
+    def _admit(self, selection: Selection, drawn: Sequence[Tensor]) -> None:
+        """Open picks, after draws that left the generators in these states."""
+        if self._state.box is not None:
+            self._state.box.find_(selection.points, selection.index, self._state.statistics)
+        for generator, state in zip(self._state.generators, drawn, strict=False):
+            generator.set_state(state)
+        if bool(selection.mask.any()):
+            self._set_open(joined(self._open, selection))
 
     def _maximize(self, maximizer: Maximizer, count: int) -> Selection:
         """Open picks that a user's maximiser finds, each a further arm unless it is one already."""
@@ -278,14 +282,6 @@ class Bandit(Learned):
 
     def _set_open(self, selection: Selection | None) -> None:
         self._open, self._synced = selection, False
-
-    def _sync_pending(self) -> None:
-        """Hallucinate what is open in the state, when someone looks at it."""
-        if not self._synced and (self._open is not None or self._state.has_pending):
-            none = torch.zeros(*self.batch_shape, 0, dtype=torch.int64, device=self.device)
-            index, mask = (none, none.bool()) if self._open is None else (self._open.index, self._open.mask)
-            self._state.set_pending_(index, mask)
-            self._synced = True
 
     def _settled(self, opened: Selection | None, index: Tensor, mask: Tensor) -> tuple[Selection | None, Tensor]:
         """An open selection less these picks, and how many of them were not open."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from abc import ABC, abstractmethod
+from abc import ABC
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -34,9 +34,13 @@ class Learned(ABC):
     _synced: bool
     _journal: Journal | None
 
-    @abstractmethod
     def _sync_pending(self) -> None:
-        """Hallucinate what is open in the state."""
+        """Hallucinate what is open in the state, when someone looks at it."""
+        if not self._synced and (self._open is not None or self._state.has_pending):
+            none = torch.zeros(*self.batch_shape, 0, dtype=torch.int64, device=self.device)
+            index, mask = (none, none.bool()) if self._open is None else (self._open.index, self._open.mask)
+            self._state.set_pending_(index, mask)
+            self._synced = True
 
     def best_arm(self) -> Tensor:
         """The recommended arm, `batch_shape`: the index of `best()`, −1 before the first pull. Cost O(u)."""

@@ -9,11 +9,13 @@ import torch
 from torch import Tensor
 
 from torchbandits.arms import ArmRows
-from torchbandits.errors import ArgumentError, ArmIndexError, NonFiniteError, ShapeError, StateError, nearest, require
+from torchbandits.errors import ArgumentError, ArmIndexError, NonFiniteError, NumericalError, ShapeError, StateError, require
 from torchbandits.optimize import check_box
 from torchbandits.policies import Composed, Policy
 from torchbandits.scores import PerCost
 from torchbandits.types import Pulls, Selection
+
+LARGEST_REWARD = 1e150  # what its square, and the sum of many of those, leaves room for
 
 
 def check_arms(arms: Any) -> None:
@@ -157,7 +159,7 @@ def check_places(selection: Selection, rows: ArmRows) -> None:
 def check_rewards(rewards: Any, index: Tensor, mask: Tensor, device: torch.device, failures: str = "error") -> Tensor:
     """Finite real rewards, shaped like the picks, as float64; NaN where an evaluation failed, if failures are forgotten."""
     known = failures in ("error", "forget")
-    require(known, f"failures must be 'error' or 'forget', got {failures!r}.{nearest(str(failures), ('error', 'forget'))}")
+    require(known, f"failures must be 'error' or 'forget', got {failures!r}.")
     y = torch.as_tensor(rewards)
     require(y.dtype != torch.bool and not y.is_complex(), f"rewards must be real numbers, got {y.dtype}.", ShapeError)
     require(
@@ -167,8 +169,14 @@ def check_rewards(rewards: Any, index: Tensor, mask: Tensor, device: torch.devic
     )
     check_device("rewards", y, device)
     y = y.double()
-    bad = mask & (~torch.isfinite(y) if failures == "error" else torch.isinf(y))
+    bad = mask & (~(y.abs() <= LARGEST_REWARD) if failures == "error" else y.abs() > LARGEST_REWARD)
     if bool(bad.any()):
+        largest = y[bad].abs().max()
+        require(
+            not bool(torch.isfinite(largest)),
+            f"a reward of ±{largest:g} has a square beyond float64: scale it.",
+            NumericalError,
+        )
         raise NonFiniteError(
             f"{int(bad.sum())} rewards are NaN or infinite, the first {y[bad][0].item()}: tell finite rewards, and "
             "forget(selection) evaluations that failed, or tell them NaN with failures='forget'."
@@ -207,6 +215,9 @@ def check_history(points_or_index: Any, counts: Any, sums: Any, squares: Any, ba
     require(bool((n > 0).all()), f"counts must be positive, got {n.min().item() if n.numel() else 'none'}.")
     q = s * s / n if squares is None else check_column("squares", squares, given, device)
     shape = torch.Size([*batch_shape, given[-1]])
+    require(
+        bool(torch.isfinite(q).all()), f"sums up to {s.abs().max():g} have squares beyond float64: scale them.", NumericalError
+    )
     require(
         given in (shape, shape[-1:]),
         f"history must be shaped {tuple(shape)} or {tuple(shape[-1:])}, got {tuple(given)}.",

@@ -5,10 +5,13 @@ from torchbandits.journal.fingerprint import describe, difference, digest
 from torchbandits.journal.journal import Journal
 from torchbandits.journal.packing import Drawn, held, pack, unpack
 from torchbandits.journal.replay import asked, begun, observed, report_in, reported, resume, told
+from torchbandits.journal.shared import Pick, SharedStore
 
 __all__ = [
     "Drawn",
     "Journal",
+    "Pick",
+    "SharedStore",
     "asked",
     "begun",
     "describe",

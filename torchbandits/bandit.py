@@ -111,6 +111,7 @@ class Bandit(Learned):
         if self._open is not None and more is None:
             return self._open
         if maximizer is not None:
+            require(callable(maximizer), f"maximizer must be a function, got {type(maximizer).__name__}.")
             message = "a maximizer finds one point, of no known cost: leave out limit=, available= and costs=."
             require(limit is None and available is None and self._state.rows.costs is None, message, UnsupportedError)
             return self._maximize(maximizer, more or 1)

@@ -13,12 +13,12 @@ from torch import Tensor
 
 from torchbandits.botorch.model import BanditModel
 from torchbandits.botorch.of_run import model_of_run
-from torchbandits.errors import StateError, require
+from torchbandits.errors import StateError
 from torchbandits.journal import Journal, pack, state_as_text
 from torchbandits.policies import Policy, State
 from torchbandits.posteriors import GaussianProcess, PartitionedProcess
 from torchbandits.types import Recommendation, Selection
-from torchbandits.validation import check_state
+from torchbandits.validation import check_count, check_state
 
 Own = TypeVar("Own", bound="Learned")
 Note = Callable[[], dict[str, Any]]
@@ -48,8 +48,7 @@ class Learned(ABC):
 
     def best(self, k: int = 1) -> Recommendation:
         """The k arms with the highest posterior mean among those pulled, best first. Cost O(u)."""
-        require(k >= 1, f"k must be at least 1, got {k}.")
-        return self._state.best(k)
+        return self._state.best(check_count(k))
 
     @property
     def posterior(self) -> GaussianProcess | PartitionedProcess:

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from torchbandits.bandit import Bandit
+from torchbandits.coercion import as_tensor
 from torchbandits.environments.base import Environment
 from torchbandits.errors import require
 from torchbandits.history import History
@@ -110,7 +111,7 @@ class _Purse:
         costs, shape = environment.costs, bandit.batch_shape
         require(costs is not None, f"a budget needs costs, and the environment {environment.name!r} does not know any.")
         assert costs is not None
-        left = torch.as_tensor(budget, dtype=torch.float64, device=costs.device)
+        left = as_tensor("budget", budget, torch.float64, costs.device)
         good = left.shape in (torch.Size(), shape) and bool((left > 0).all())
         require(good, f"budget must be a number > 0, or {tuple(shape)} of them, got {budget}.")
         self._costs, self._left, self._bandit = costs.expand(*shape, -1), left.expand(shape), bandit

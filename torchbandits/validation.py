@@ -9,12 +9,15 @@ import torch
 from torch import Tensor
 
 from torchbandits.arms import ArmRows
+from torchbandits.coercion import as_tensor
 from torchbandits.errors import ArgumentError, ArmIndexError, NonFiniteError, NumericalError, ShapeError, StateError, require
 from torchbandits.optimize import check_box
 from torchbandits.policies import Composed, Policy
 from torchbandits.scores import PerCost
 from torchbandits.types import Pulls, Selection
 
+MOST_MORE = 1_000_000  # picks that one call may add
+_ENDLESS = 2**62
 LARGEST_REWARD = 1e150  # what its square, and the sum of many of those, leaves room for
 
 
@@ -51,7 +54,7 @@ def check_costs(costs: Any, policy: Policy, rows: ArmRows) -> Tensor | None:
     require(costs is not None or not needed, "a score per cost needs the costs of the arms: pass costs=, one number an arm.")
     if costs is None:
         return None
-    value, shape = torch.as_tensor(costs, dtype=torch.float64, device=rows.arms.device), (*rows.batch_shape, rows.num_arms)
+    value, shape = as_tensor("costs", costs, torch.float64, rows.arms.device), (*rows.batch_shape, rows.num_arms)
     if value.shape not in (torch.Size(shape), torch.Size(shape[-1:])):
         known = " or ".join(str(s) for s in dict.fromkeys([shape[-1:], shape]))
         raise ShapeError(f"costs must be one number an arm, {known}, got {tuple(value.shape)}.")
@@ -118,7 +121,7 @@ def check_picks(selection: Any, batch_shape: torch.Size, num_arms: int, device: 
     """Arm indices `batch_shape x q` and their mask, from a selection or plain indices."""
     if not isinstance(selection, Selection | Tensor | Sequence) or isinstance(selection, str):
         raise ArgumentError(f"expected a selection or arm indices, got {type(selection).__name__} {selection!r}.")
-    index = torch.as_tensor(selection.index if isinstance(selection, Selection) else selection)
+    index = as_tensor("arm indices", selection.index if isinstance(selection, Selection) else selection)
     require(
         not index.is_floating_point() and not index.is_complex() and index.dtype != torch.bool,
         f"arm indices must be integers, got {index.dtype}.",
@@ -160,7 +163,7 @@ def check_rewards(rewards: Any, index: Tensor, mask: Tensor, device: torch.devic
     """Finite real rewards, shaped like the picks, as float64; NaN where an evaluation failed, if failures are forgotten."""
     known = failures in ("error", "forget")
     require(known, f"failures must be 'error' or 'forget', got {failures!r}.")
-    y = torch.as_tensor(rewards)
+    y = as_tensor("rewards", rewards)
     require(y.dtype != torch.bool and not y.is_complex(), f"rewards must be real numbers, got {y.dtype}.", ShapeError)
     require(
         y.shape == index.shape,
@@ -186,7 +189,7 @@ def check_rewards(rewards: Any, index: Tensor, mask: Tensor, device: torch.devic
 
 def check_column(name: str, value: Any, like: torch.Size, device: torch.device) -> Tensor:
     """A finite column of summed history, as float64."""
-    column = torch.as_tensor(value)
+    column = as_tensor(name, value)
     require(
         column.shape == like,
         f"{name} must be shaped like the history, {tuple(like)}, got {tuple(column.shape)}.",
@@ -204,7 +207,7 @@ def check_column(name: str, value: Any, like: torch.Size, device: torch.device) 
 
 def check_history(points_or_index: Any, counts: Any, sums: Any, squares: Any, batch_shape: torch.Size, arms: Tensor) -> Pulls:
     """Summed history at arm indices `batch_shape x h` or points `batch_shape x h x d`, expanded over the batch."""
-    where, dim, device = torch.as_tensor(points_or_index), arms.shape[-1], arms.device
+    where, dim, device = as_tensor("points or indices", points_or_index), arms.shape[-1], arms.device
     given = where.shape[:-1] if where.is_floating_point() else where.shape
     require(
         len(given) >= 1,
@@ -238,12 +241,13 @@ def check_limit(limit: Any, batch_shape: torch.Size, device: torch.device) -> Te
     """Most picks, a whole number or one a batch row."""
     if limit is None:
         return None
-    whole = isinstance(limit, int) or (isinstance(limit, Tensor) and not limit.is_floating_point())
+    limit = min(limit, _ENDLESS) if isinstance(limit, int) else limit
+    whole = isinstance(limit, int) or (isinstance(limit, Tensor) and not limit.is_floating_point() and not limit.is_complex())
     require(
         whole and not isinstance(limit, bool) and bool((torch.as_tensor(limit) >= 0).all()),
         f"limit must be a whole number ≥ 0, or one a batch row, got {limit}.",
     )
-    value = torch.as_tensor(limit, device=device)
+    value = as_tensor("limit", limit, device=device)
     try:
         return value.expand(batch_shape)
     except RuntimeError as error:
@@ -253,17 +257,24 @@ def check_limit(limit: Any, batch_shape: torch.Size, device: torch.device) -> Te
 def check_more(more: Any) -> int | None:
     """Further picks, a positive whole number."""
     require(
-        more is None or (isinstance(more, int) and not isinstance(more, bool) and more >= 1),
-        f"more must be a whole number ≥ 1, got {more}.",
+        more is None or (isinstance(more, int) and not isinstance(more, bool) and 1 <= more <= MOST_MORE),
+        f"more must be a whole number from 1 to {MOST_MORE:,}, got {more}.",
     )
     return more
+
+
+def check_count(k: Any) -> int:
+    """How many arms to recommend."""
+    whole = isinstance(k, int) and not isinstance(k, bool) and 1 <= k <= MOST_MORE
+    require(whole, f"k must be at least 1, a whole number up to {MOST_MORE:,}, got {k!r}.")
+    return int(k)
 
 
 def check_available(available: Any, batch_shape: torch.Size, num_arms: int, device: torch.device) -> Tensor | None:
     """Booleans, one an arm."""
     if available is None:
         return None
-    mask = torch.as_tensor(available, device=device)
+    mask = as_tensor("available", available, device=device)
     shapes = {torch.Size([num_arms]), torch.Size([*batch_shape, num_arms])}
     if mask.dtype != torch.bool or mask.shape not in shapes:
         raise ShapeError(

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from torchbandits.bandit import Bandit
+from torchbandits.coercion import as_tensor
 from torchbandits.errors import (
     DataError,
     JournalWarning,
@@ -139,7 +140,7 @@ class Worker:
             NumericalError: If the posterior would break down.
             StateError: If the pick was told or forgotten before. Nothing has changed in any of these cases.
         """
-        given = torch.as_tensor(reward, dtype=torch.float64).detach().cpu()
+        given = as_tensor("reward", reward, torch.float64).detach().cpu()
         require(given.numel() == 1, f"reward must be one number, got shape {tuple(given.shape)}.", ShapeError)
         one = torch.ones(1, dtype=torch.bool)
         y = check_rewards(given.reshape(1), one.long(), one, one.device, failures)

@@ -228,7 +228,7 @@ def calls(bandit: tb.Bandit, rng: random.Random) -> tuple[str, Callable[[tb.Band
         "policies": (lambda x: policy(rng, a), lambda x: policy(rng, b)),
         "run": (lambda x: tb.run(x.policy, a, 3), lambda x: tb.run(x.policy, TABLE, 3 if isinstance(a, int) and a > 5 else a),
                 lambda x: tb.run(x.policy, TABLE, 3, generator=a), lambda x: tb.run(x.policy, TABLE, 3, budget=a)),
-        "Table": (lambda x: tb.environments.Table(a, b), lambda x: tb.environments.Table(ARMS, a, noise_std=b)),
+        "Table": (lambda x: tb.environments.Table(a, b, 0.1), lambda x: tb.environments.Table(ARMS, a, noise_std=b)),
     }  # fmt: skip
     name = rng.choice(list(options))
     return name, rng.choice(options[name])

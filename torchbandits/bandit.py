@@ -23,6 +23,7 @@ from torchbandits.validation import (
     check_available,
     check_costs,
     check_domain,
+    check_fit,
     check_generators,
     check_history,
     check_limit,
@@ -196,6 +197,7 @@ class Bandit(Learned):
 
         Guarantee: none, theory assumes a known kernel. Cost: O(u³) an iteration, O(u m²) for many points, and a sweep.
         """
+        check_fit(noise, options)
         with self._whole_or_not(note=lambda: {"kind": "fit", "options": {"noise": noise, **options}}):
             report = self.policy.refit(self._state, noise=noise, **options)
             certificate(self.policy, self._state)

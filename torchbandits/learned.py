@@ -13,7 +13,7 @@ from torch import Tensor
 
 from torchbandits.botorch.model import BanditModel
 from torchbandits.botorch.of_run import model_of_run
-from torchbandits.errors import StateError
+from torchbandits.errors import StateError, TorchBanditsError
 from torchbandits.journal import Journal, pack, state_as_text
 from torchbandits.policies import Policy, State
 from torchbandits.posteriors import GaussianProcess, PartitionedProcess
@@ -140,7 +140,9 @@ class Learned(ABC):
                     self._open = Selection(self._state.rows.points(index), index, opened["mask"].to(self.device))
                 self._synced = True
             loaded = True
-        except RuntimeError as error:
+        except (RuntimeError, IndexError, KeyError, TypeError, ValueError, AttributeError) as error:
+            if isinstance(error, TorchBanditsError):
+                raise
             raise StateError(f"the saved state is of another kind of policy, kernel or arms: {error}") from error
         finally:
             if not loaded:  # torch writes in place to what fits, before it says what does not

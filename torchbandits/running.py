@@ -53,6 +53,8 @@ def run(
     Returns:
         The history. `history.batches["seconds"]` is the time of ask and tell, without the environment's.
     """
+    known = isinstance(environment, Environment)
+    require(known, f"environment must be one of torchbandits.environments, got {type(environment).__name__}.")
     require(isinstance(num_rounds, int) and num_rounds >= 1, f"num_rounds must be an integer ≥ 1, got {num_rounds}.")
     callbacks = tuple(callbacks)
     bandit = Bandit(policy, environment.arms, generator=generator, costs=environment.costs, journal=journal)

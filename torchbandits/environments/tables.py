@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torchbandits.coercion import as_tensor
 from torchbandits.environments.base import Environment
 from torchbandits.environments.noise import check_noise, noisy_rewards
 from torchbandits.errors import ArgumentError, ArmIndexError, NonFiniteError, ShapeError
@@ -81,6 +82,7 @@ class Table(Environment):
 
 def check_arms(arms: Tensor) -> None:
     """Refuse arms that are not a non-empty, finite floating-point tensor `... x A x d`."""
+    as_tensor("arms", arms)  # refuses sparse ones, and those that hold no numbers
     if not isinstance(arms, Tensor) or not arms.is_floating_point() or arms.ndim < 2:
         raise ShapeError(f"arms must be a floating-point tensor of shape ... x A x d, got {_kind(arms)}.")
     if 0 in arms.shape:
@@ -90,6 +92,7 @@ def check_arms(arms: Tensor) -> None:
 
 def check_rewards(rewards: Tensor, arms: Tensor) -> None:
     """Refuse rewards that are not one finite number per arm, of the arms' dtype and device."""
+    as_tensor("rewards", rewards)
     if not isinstance(rewards, Tensor) or rewards.shape != arms.shape[:-1]:
         raise ShapeError(f"rewards must be a tensor of shape {tuple(arms.shape[:-1])}, got {_kind(rewards)}.")
     if rewards.dtype != arms.dtype or rewards.device != arms.device:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +11,7 @@ from torch import Tensor
 
 from torchbandits.arms import ArmRows, ArmTable, Box, PosteriorDraws
 from torchbandits.batching import BatchRule, FixedSize
+from torchbandits.coercion import is_finite
 from torchbandits.embeddings import FeatureMap, Spectrum
 from torchbandits.errors import UnsupportedError, require
 from torchbandits.fitting import fit_kernel_
@@ -71,14 +71,14 @@ class Composed(Policy):
             f"width must be a torchbandits.widths.Width, such as widths.Constant(2.0), got {type(self.confidence).__name__}.",
         )
         require(
-            math.isfinite(self.noise_std) and self.noise_std >= 0,
+            is_finite(self.noise_std) and self.noise_std >= 0,
             f"noise_std must be a finite number ≥ 0, got {self.noise_std}.",
         )
         require(
-            math.isfinite(self.regularization) and self.regularization > 0,
+            is_finite(self.regularization) and self.regularization > 0,
             f"regularization (λ, by default noise_std²) must be finite and > 0, got {self.regularization}.",
         )
-        numeric = isinstance(self.prior_mean, (int, float)) and math.isfinite(self.prior_mean)
+        numeric = isinstance(self.prior_mean, (int, float)) and is_finite(self.prior_mean)
         require(
             numeric or self.prior_mean == "estimate",
             f"prior_mean must be a finite number or 'estimate', got {self.prior_mean!r}.",

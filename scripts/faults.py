@@ -212,7 +212,7 @@ def calls(bandit: tb.Bandit, rng: random.Random) -> tuple[str, Callable[[tb.Band
     options: dict[str, tuple[Callable[..., Any], ...]] = {
         "ask": (lambda x: x.ask(a), lambda x: x.ask(limit=2), lambda x: x.ask(more=b),
                 lambda x: x.ask(limit=a, more=1, available=c),
-                lambda x: x.ask(more=1, maximizer=d), lambda x: x.ask(maximizer=lambda score: a)),
+                lambda x: x.ask(more=1, maximizer=None if callable(d) else d), lambda x: x.ask(maximizer=lambda score: a)),
         "tell": (lambda x: x.tell(some, y), lambda x: x.tell(some, y, failures=c), lambda x: x.tell(a, b),
                  lambda x: x.tell(some, y, failures="forget"), lambda x: x.tell(torch.tensor([3, 4]), y)),
         "observe": (lambda x: x.observe(a, b, c), lambda x: x.observe(torch.tensor([1, 2, 3]), b, count),

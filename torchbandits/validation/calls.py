@@ -48,6 +48,7 @@ def check_picks(selection: Any, batch_shape: torch.Size, num_arms: int, device: 
         ShapeError,
     )
     mask = selection.mask if isinstance(selection, Selection) else torch.ones_like(index, dtype=torch.bool)
+    mask = as_tensor("a selection's mask", mask)
     require(
         mask.shape == index.shape and mask.dtype == torch.bool,
         f"a selection's mask must be booleans shaped like its index {tuple(index.shape)}, got {mask.dtype} "
@@ -155,10 +156,10 @@ def check_limit(limit: Any, batch_shape: torch.Size, device: torch.device) -> Te
     """Most picks, a whole number or one a batch row."""
     if limit is None:
         return None
-    limit = min(limit, ENDLESS) if isinstance(limit, int) else limit
+    limit = min(max(limit, -1), ENDLESS) if isinstance(limit, int) and not isinstance(limit, bool) else limit
     whole = isinstance(limit, int) or (isinstance(limit, Tensor) and not limit.is_floating_point() and not limit.is_complex())
     require(
-        whole and not isinstance(limit, bool) and bool((torch.as_tensor(limit) >= 0).all()),
+        whole and not isinstance(limit, bool) and bool((as_tensor("limit", limit) >= 0).all()),
         f"limit must be a whole number ≥ 0, or one a batch row, got {limit}.",
     )
     value = as_tensor("limit", limit, device=device)

@@ -26,7 +26,21 @@ from torchbandits.journal import Drawn, describe, from_bytes, pack, to_bytes, un
 pytestmark = pytest.mark.usefixtures("annotations_not_enforced")
 
 STEPS = 6
-every_kind = pytest.mark.parametrize("case", [case for case in CASES if not case.mode], ids=lambda case: case.name)
+KINDS = [
+    "gp_ucb",
+    "batch_bkb",
+    "ada_bkb",
+    "pi_gp_ucb",
+    "bpe",
+    "thompson_sampling",
+    "soful",
+    "regularized_evolution",
+]  # one of each
+every_kind = pytest.mark.parametrize(
+    "case",
+    [pytest.param(case, marks=() if case.name in KINDS and not case.mode else pytest.mark.slow) for case in CASES],
+    ids=lambda case: f"{case.name} {case.mode}".strip(),
+)
 
 
 @pytest.fixture(autouse=True)

@@ -30,7 +30,23 @@ def reward(lease: tb.Lease) -> float:
     return PROBLEM.reward(lease.number, int(lease.index))
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if not case.mode], ids=lambda case: case.name)
+KINDS = [
+    "gp_ucb",
+    "batch_bkb",
+    "ada_bkb",
+    "pi_gp_ucb",
+    "bpe",
+    "thompson_sampling",
+    "soful",
+    "regularized_evolution",
+]  # one of each
+
+
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(case, marks=() if case.name in KINDS else pytest.mark.slow) for case in CASES if not case.mode],
+    ids=lambda case: case.name,
+)
 def test_workers_in_turn_pick_what_one_bandit_would(case: Case, tmp_path: Path):
     """Two workers that ask and tell out of order, and one bandit that is asked and told in that order."""
     alone, open_picks, mine = case.bandit(), [], []

@@ -18,7 +18,7 @@ from torchbandits.fitting import fit_kernel_
 from torchbandits.memory import KeepAll, Memory
 from torchbandits.policies.base import FROM_BOX, Policy, State
 from torchbandits.policies.box_picking import check_for_box, pick_in_box
-from torchbandits.policies.kernel_checks import check_kernel
+from torchbandits.policies.kernel_checks import check_kernel, check_resolution
 from torchbandits.policies.learning import learn, learn_kernel
 from torchbandits.policies.picking import Picker, first_picks, marginals, on_offer, room_for, scorer, upper_bounds, with_first
 from torchbandits.posteriors import GaussianProcess
@@ -130,6 +130,8 @@ class Composed(Policy):
     def _posterior(self, arms: Arms, generators: Generators, batch_shape: torch.Size) -> GaussianProcess:
         """The prior, for arms or the corners of a box; features that are drawn are drawn now."""
         check_kernel(self.kernel, arms, batch_shape)
+        if self.memory.sparse:
+            check_resolution(self.kernel, arms, self.regularization)
         finite = None if self.features is None else self.features.build(self.kernel, arms, generators, batch_shape)
         return GaussianProcess(
             self.kernel,

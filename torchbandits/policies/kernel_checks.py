@@ -8,8 +8,10 @@ import gpytorch
 import torch
 
 from torchbandits.embeddings import kernel_diagonal
-from torchbandits.errors import NonFiniteError, ShapeError, require
+from torchbandits.errors import NonFiniteError, NumericalError, ShapeError, require
 from torchbandits.types import Arms
+
+_RESOLVED = 10  # multiples of rounding that a leverage of a pulled arm must be apart
 
 
 def check_kernel(kernel: gpytorch.kernels.Kernel, arms: Arms, batch_shape: torch.Size) -> None:
@@ -39,4 +41,21 @@ def check_kernel(kernel: gpytorch.kernels.Kernel, arms: Arms, batch_shape: torch
         bool(torch.isfinite(value).all()),
         "the kernel is NaN or infinite on the arms: check its hyper-parameters.",
         NonFiniteError,
+    )
+
+
+def check_resolution(kernel: gpytorch.kernels.Kernel, arms: Arms, regularization: float) -> None:
+    """Whether float64 tells the leverages apart that a dictionary is drawn by: those of pulled arms are differences of
+    numbers of the size of k(x, x)/λ.
+
+    Raises:
+        NumericalError: If k(x, x)/λ is so large that they are rounding.
+    """
+    largest = float(kernel_diagonal(copy.deepcopy(kernel).to(arms), arms[..., :1, :]).amax())
+    least = _RESOLVED * torch.finfo(torch.float64).eps * largest
+    require(
+        regularization >= least,
+        f"regularization (λ, by default noise_std²) is {regularization:.1e}: beside k(x, x) = {largest:.3g} float64 can't tell "
+        f"leverages apart below λ = {least:.1e}. Pass a larger noise_std or regularization=, or use an exact policy.",
+        NumericalError,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import warnings
 from pathlib import Path
 
@@ -32,6 +33,7 @@ from hypothesis import HealthCheck, settings  # noqa: E402
 # Small matrices on shared cores: a second thread costs ten times more, in spinning barriers, than it gives.
 torch.set_num_threads(1)
 threadpoolctl.threadpool_limits(1)
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # of the processes that tests start
 
 # Shared machines stall: no deadlines. Fixed examples: a red test is red for everybody.
 settings.register_profile(

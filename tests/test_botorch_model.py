@@ -292,6 +292,9 @@ def test_what_cannot_be_is_refused():
     model = BanditModel(X, Y, kernel=kernel, noise_std=0.1)
     with pytest.raises(BotorchTensorDimensionError, match="2 features"):
         model.posterior(torch.rand(3, 5))
+    for p in (1, 2):
+        with pytest.raises(BotorchTensorDimensionError, match="one a point"):
+            model.condition_on_observations(X[:p], Y[:3])
     with pytest.raises(UnsupportedError):
         model.subset_output([1])
     with pytest.raises(UnsupportedError, match="batch"):
@@ -299,6 +302,13 @@ def test_what_cannot_be_is_refused():
     hopeless = BanditModel(X, Y, kernel=kernel_pair("linear")[0], noise_std=1e-12)
     with pytest.raises(NumericalError, match="noise_std"):
         hopeless.posterior(X)
+
+
+def test_a_kernel_that_is_none_is_named(annotations_not_enforced):
+    X, Y = make(14)
+    for kernel in ("rbf", gpytorch.likelihoods.GaussianLikelihood()):
+        with pytest.raises(ArgumentError, match=r"gpytorch\.kernels\.Kernel"):
+            BanditModel(X, Y, kernel=kernel)
 
 
 def test_single_precision_points_never_touch_the_model():

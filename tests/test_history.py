@@ -1,11 +1,13 @@
 """The record of a run against plain Python lists."""
 
+import itertools
 import math
 
 import numpy as np
 import pytest
 import torch
 
+import torchbandits as tb
 from torchbandits import history as history_module
 from torchbandits.errors import ArgumentError, DataError, ShapeError
 from torchbandits.history import History
@@ -229,3 +231,10 @@ def test_rows_outside_are_refused():
         History(0)
     with pytest.raises(ArgumentError, match="from 0 to 1"):
         History(2).summary(2)
+
+
+def test_the_clock_of_a_run_is_the_one_given():
+    ticks = itertools.count(step=2.0)
+    environment = tb.environments.rkhs(dim=1, points_per_dim=10, generator=torch.Generator().manual_seed(0))
+    history = tb.run(tb.uniform(), environment, 5, clock=lambda: next(ticks))
+    assert history.batches["seconds"].tolist() == [4.0] * 5  # two for the ask, two for the tell

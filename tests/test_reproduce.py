@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import shutil
@@ -9,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +21,7 @@ import yaml
 from typer.testing import CliRunner
 
 from torchbandits.cli import app
-from torchbandits.errors import ConfigError, DataError
+from torchbandits.errors import ConfigError, DataError, StateError
 from torchbandits.experiments.config import parse_config
 from torchbandits.experiments.curves import makespan, training_hours
 from torchbandits.experiments.jobs import Environments, jobs, stack
@@ -106,6 +108,16 @@ def picks(folder: Path) -> dict[tuple[int, int], tuple[list[int], list[float]]]:
     return {key: (columns["arm"].tolist(), columns["reward"].tolist()) for key, columns in pulls.items()}
 
 
+def alive(folder: Path) -> list[int]:
+    """Processes that carry the mark of the reproduction that was killed."""
+    found = []
+    for status in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):
+            if f"KILLED_IN={folder}".encode() in status.read_bytes():
+                found.append(int(status.parent.name))
+    return found
+
+
 def numbers(summary: Summary) -> pd.DataFrame:
     """Everything but the seconds."""
     table = summary.table[summary.table["measure"] != "seconds"]
@@ -122,6 +134,17 @@ def test_rows_of_one_run_pick_what_singles_pick(tmp_path: Path) -> None:
     assert picks(tmp_path / "together") == picks(tmp_path / "singles")
     seconds = [record.history.summary()["seconds"] for record in load_records(tmp_path / "together")[1]]
     assert all(0 < value < 10 for value in seconds)
+    run_experiment(singles, tmp_path / "apart", workers=2)
+    assert picks(tmp_path / "apart") == picks(tmp_path / "singles")
+
+
+def test_a_worker_that_dies_is_an_error_that_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def dies(*_: object) -> None:
+        raise BrokenProcessPool
+
+    monkeypatch.setattr("concurrent.futures.Future.result", dies)
+    with pytest.raises(StateError, match="fewer --workers"):
+        run_experiment(parse_config(EXPERIMENT, "test"), tmp_path, workers=2)
 
 
 def test_history_is_the_same_for_all_policies_and_not_in_the_records(tmp_path: Path) -> None:
@@ -153,13 +176,20 @@ def test_a_record_that_is_missing_or_damaged_is_run_again_and_the_others_are_kep
     assert kept.stat().st_mtime_ns != stamp or "3" in kept.parts  # another configuration: run anew
 
 
-@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
-def test_a_reproduction_that_is_killed_is_finished_with_the_same_numbers(tmp_path: Path, end: signal.Signals) -> None:
-    slow = EXPERIMENT | {"horizon": 60, "repetitions": 3, "policies": [EXPERIMENT["policies"][i] for i in (0, 1, 3)]}
+@pytest.mark.parametrize(("end", "workers"), [(signal.SIGTERM, 1), (signal.SIGKILL, 1), (signal.SIGKILL, 2)])
+def test_a_reproduction_that_is_killed_is_finished_with_the_same_numbers(
+    tmp_path: Path, end: signal.Signals, workers: int
+) -> None:
+    slow = EXPERIMENT | {
+        "horizon": 60 if workers == 1 else 200,
+        "repetitions": 3,
+        "policies": [EXPERIMENT["policies"][i] for i in (0, 1, 3)],
+    }
     path = figure_file(tmp_path, experiments={"small": slow})
     whole = reproduce(load_reproduction(path), output=tmp_path / "whole")
     command = [sys.executable, "-m", "torchbandits", "reproduce", str(path), "--output", str(tmp_path / "killed"), "--quiet"]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    command += ["--workers", str(workers)] if workers > 1 else []
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "KILLED_IN": str(tmp_path)}
     process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     records = tmp_path / "killed" / "small" / "records"
     deadline = time.monotonic() + 120
@@ -168,9 +198,14 @@ def test_a_reproduction_that_is_killed_is_finished_with_the_same_numbers(tmp_pat
         time.sleep(0.002)
     process.send_signal(end)
     assert process.wait(60) == -end
+    if workers > 1:
+        deadline = time.monotonic() + 60
+        while alive(tmp_path) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert not alive(tmp_path)  # a worker outlives no parent
     done = {p: p.stat().st_mtime_ns for p in records.glob("*/*/batches.parquet")}
     assert 2 <= len(done) < 9
-    resumed = reproduce(load_reproduction(path), output=tmp_path / "killed")
+    resumed = reproduce(load_reproduction(path), output=tmp_path / "killed", workers=workers)
     pd.testing.assert_frame_equal(numbers(resumed.summary), numbers(whole.summary))
     assert picks(tmp_path / "killed" / "small") == picks(tmp_path / "whole" / "small")
     assert all(p.stat().st_mtime_ns == stamp for p, stamp in done.items())
@@ -191,7 +226,15 @@ def test_the_command_lists_runs_and_explains(tmp_path: Path) -> None:
     assert set(summary.table["repetitions"]) == {2}
     assert summary.table["x"].max() == 12
     assert (out / "summary.parquet").stat().st_size < 60_000
-    unknown = runner.invoke(app, ["reproduce", "bbkb-fig"])
+    with contextlib.chdir(tmp_path):  # two at once, each into its own folder; the first was made before
+        (tmp_path / "other.yaml").write_text((tmp_path / "small.yaml").read_text(), encoding="utf-8")
+        several = runner.invoke(app, ["reproduce", "small.yaml", "other.yaml", "--quick", "--quiet"])
+    assert several.exit_code == 0, several.output
+    assert {p.name for p in (tmp_path / "results" / "figures").iterdir()} == {"small-quick", "other-quick"}
+    for wrong in (["bkb-fig1", "--all"], ["bkb-fig1", "pi-fig2", "--output", str(out)]):
+        refused = runner.invoke(app, ["reproduce", *wrong])
+        assert (refused.exit_code, refused.stderr.count("\n")) == (2, 1)
+    unknown = runner.invoke(app, ["reproduce", "bkb-fig1", "bbkb-fig"])
     assert unknown.exit_code == 2
     assert "Did you mean 'bbkb-fig" in unknown.stderr
 

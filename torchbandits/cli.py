@@ -19,11 +19,12 @@ from rich.text import Text
 from torchbandits.environments import ARCHIVES, Archive, datasets
 from torchbandits.environments.archives import find_archive, read_archive
 from torchbandits.environments.datasets import DATASETS
-from torchbandits.errors import TorchBanditsError, nearest, require
+from torchbandits.errors import ConfigError, TorchBanditsError, nearest, require
 from torchbandits.experiments.config import ExperimentConfig, load_config, parse_config
 from torchbandits.experiments.records import load_records
+from torchbandits.experiments.reproducing import Reproduced
 from torchbandits.experiments.reproducing import reproduce as run_reproduction
-from torchbandits.experiments.reproduction import catalogue, find_reproduction
+from torchbandits.experiments.reproduction import ReproductionConfig, catalogue, find_reproduction
 from torchbandits.experiments.runner import Result, run_experiment, write_results
 from torchbandits.experiments.tables import to_rich
 from torchbandits.experiments.verdicts import published_table, verdicts
@@ -56,6 +57,7 @@ def run(
     output: Annotated[Path | None, typer.Option(help="Folder of the results; the file's by default.")] = None,
     repetitions: Annotated[int | None, typer.Option(help="Repetitions of every policy.")] = None,
     horizon: Annotated[int | None, typer.Option(help="Pulls of every run.")] = None,
+    workers: Annotated[int, typer.Option(min=1, help="Runs made at once, each in a process of its own.")] = 1,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress and no table.")] = False,
 ) -> None:
     """Run an experiment; print its table; write records, resolved configuration, table and figures."""
@@ -64,38 +66,46 @@ def run(
         given = {"repetitions": repetitions, "horizon": horizon, "output": None if output is None else str(output)}
         changes = {name: value for name, value in given.items() if value is not None}
         experiment = parse_config(experiment.model_dump(exclude_none=True) | changes, f"{config} with the options given")
-        result = run_experiment(experiment, console=Console(stderr=True, quiet=quiet))
+        result = run_experiment(experiment, console=Console(stderr=True, quiet=quiet), workers=workers)
         if not quiet:
             _show(experiment, result)
 
 
 @app.command()
 def reproduce(
-    name: Annotated[str | None, typer.Argument(help="Of a figure, as --list gives it, or a file that ends in .yaml.")] = None,
+    names: Annotated[list[str] | None, typer.Argument(help="Of figures, as in --list; or YAML files.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="All figures, one after the other.")] = False,
     quick: Annotated[bool, typer.Option("--quick", help="The reduced form: fewer pulls and repetitions.")] = False,
-    names: Annotated[bool, typer.Option("--list", help="List the figures.")] = False,
+    listed: Annotated[bool, typer.Option("--list", help="List the figures.")] = False,
     output: Annotated[Path | None, typer.Option(help="Folder of the results, results/figures/NAME by default.")] = None,
     again: Annotated[bool, typer.Option("--again", help="Run also what an earlier start has run.")] = False,
+    workers: Annotated[int, typer.Option(min=1, help="Runs made at once, each in a process of its own.")] = 1,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
 ) -> None:
-    """Reproduce a figure or a table of a paper; started again after an interruption, it runs what is missing."""
+    """Reproduce figures or tables of a paper; started again after an interruption, it runs what is missing."""
     with one_line_errors():
-        if names or name is None:
+        if listed or not (names or everything):
             found = [find_reproduction(known) for known in catalogue()]
             _print_table({"name": 0, "what": 5, "source": 5}, [(f.name, f.title, f.source) for f in found])
             return
-        chosen = find_reproduction(name)
-        done = run_reproduction(chosen, quick=quick, output=output, console=Console(stderr=True, quiet=quiet), again=again)
-        if not quiet:
-            judged = [(v.claim, v.verdict, v.evidence) for v in verdicts(chosen, done.summary)]
-            headers = {"": 5, "published": 0, "ours (95 % interval)": 4, "ratio": 0, "why they differ": 6}
-            numbers = [tuple(line) for line in published_table(chosen, done.summary)]
-            _print_table(headers, numbers) if numbers else None
-            _print_table(
-                {"claim": 6, "verdict": 0, "evidence": 8},
-                judged,
-            )
-        typer.echo(f"Summary, figure, numbers: {', '.join(map(str, done.files))}")
+        require(not (names and everything), "give the names of figures, or --all.", ConfigError)
+        chosen = [find_reproduction(name) for name in names or catalogue()]  # a name that is none stops it before it begins
+        require(output is None or len(chosen) == 1, "--output is the folder of one figure: give one name.", ConfigError)
+        console = Console(stderr=True, quiet=quiet)
+        for figure in chosen:
+            console.print(figure.name, style="bold", highlight=False) if len(chosen) > 1 else None
+            done = run_reproduction(figure, quick=quick, output=output, console=console, again=again, workers=workers)
+            if not quiet:
+                _show_reproduction(figure, done)
+            typer.echo(f"Summary, figure, numbers: {', '.join(map(str, done.files))}")
+
+
+def _show_reproduction(figure: ReproductionConfig, done: Reproduced) -> None:
+    numbers = [tuple(line) for line in published_table(figure, done.summary)]
+    if numbers:
+        _print_table({"": 5, "published": 0, "ours (95 % interval)": 4, "ratio": 0, "why they differ": 6}, numbers)
+    judged = [(v.claim, v.verdict, v.evidence) for v in verdicts(figure, done.summary)]
+    _print_table({"claim": 6, "verdict": 0, "evidence": 8}, judged)
 
 
 @app.command()

@@ -95,7 +95,7 @@ class History:
             report: The state after the tell, one number per row (and step).
             recommended: `rows` or `steps x rows`, the arm that would be recommended then; −1 for none.
             simple_regret: Alike, regret of that arm, reward units; NaN where unknown.
-            seconds: Wall time of each ask and tell, the environment's own time left out. Rows of a batch share it.
+            seconds: Of each ask and tell by the run's clock, the environment's own time left out. Rows of a batch share them.
             costs: Like `index`, what each pull cost; NaN is recorded where not given.
 
         Raises:

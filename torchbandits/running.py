@@ -34,6 +34,7 @@ def run(
     budget: float | Tensor | None = None,
     observed: tuple[Tensor, Tensor, Tensor] | None = None,
     journal: Journal | str | os.PathLike[str] | None = None,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> History:
     """Play a policy in an environment for a number of pulls, on ask and tell.
 
@@ -48,6 +49,7 @@ def run(
             rounds nor in the record.
         journal: As for `Bandit`. The same call again goes on with a run that was cut short, the noise included, and returns the
             history of all of it; the seconds of what came before are NaN, and callbacks hear of the rest only.
+        clock: What times ask and tell; `time.process_time` for the seconds of processors, whoever else uses them.
         callbacks: Called after each tell with the bandit, the selection, the rewards and the report; a True ends the run.
 
     Returns:
@@ -63,7 +65,7 @@ def run(
     if observed is not None and not opening:
         bandit.observe(*observed)
     drawn = [record for record in opening if record["kind"] == "seeds"]
-    before = held(drawn[0]["told"]).long() if drawn else bandit.pulls.long()
+    before = held(drawn[0]["told"]).to(bandit.device).long() if drawn else bandit.pulls.long()
     purse = None if budget is None else _Purse(budget, environment, bandit)
     seeds = drawn[0]["seeds"] if drawn else bandit._draw_seeds()
     noise = [torch.Generator().manual_seed(seed) for seed in seeds]
@@ -73,7 +75,7 @@ def run(
         _catch_up(bandit.journal, recorder, purse)
     least = num_rounds + int((before - bandit.pulls.long()).min())  # pulls that every row has left, at least
     while True:
-        began = time.perf_counter()
+        began = clock()
         limit = None
         if purse is not None or policy.most_picks is None or policy.most_picks > least:
             limit = num_rounds + before - bandit.pulls.long()
@@ -83,11 +85,11 @@ def run(
                 return recorder.history()
         selection = bandit.ask(limit=limit, available=None if purse is None else purse.affordable)
         selection = selection if purse is None else purse.pay(selection)
-        asked = time.perf_counter() - began
+        asked = clock() - began
         rewards = environment.sample(selection.index, noise)
-        began = time.perf_counter()
+        began = clock()
         report = bandit.tell(selection, rewards)
-        seconds = asked + time.perf_counter() - began
+        seconds = asked + clock() - began
         least -= len(selection)
         recorder.add(selection.index, rewards, bandit.best_arm(), report, seconds)
         stops = [callback(bandit, selection, rewards, report) for callback in callbacks]

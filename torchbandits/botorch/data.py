@@ -120,6 +120,12 @@ def check_values(**given: Tensor | None) -> None:
             raise InputDataError("counts must be ≥ 0 everywhere.")
 
 
+def check_pairs(X: Points, Y: Tensor) -> None:
+    """Refuse outcomes that are not one a point; a last dimension of size 1 may be left out."""
+    if Y.shape[-2:] != (X.shape[-2], 1) and (Y.shape[-1:] != X.shape[-2:-1] or X.shape[-2] == 1):
+        raise BotorchTensorDimensionError(f"Y must be … x {X.shape[-2]} x 1, one a point of X, got {tuple(Y.shape)}.")
+
+
 def generator_states(generator: torch.Generator | Sequence[torch.Generator] | None) -> tuple[Tensor, ...]:
     """What to start draws from: seed 0 where nothing is given."""
     if generator is None:

@@ -17,7 +17,7 @@ from linear_operator import to_linear_operator
 from torch import Tensor, nn
 
 from torchbandits.botorch.covariance import LazyCovariance
-from torchbandits.botorch.data import Block, check_values
+from torchbandits.botorch.data import Block, check_pairs, check_values
 from torchbandits.botorch.fit import fit_
 from torchbandits.botorch.observed import Observed
 from torchbandits.botorch.table import Tabulated
@@ -44,8 +44,8 @@ class BanditModel(Observed):
         noise_std: Standard deviation of the noise, in units of the transformed outcomes; by default 0.1 before a fit.
         regularization: λ of the regression; noise_std² by default, which makes it the posterior of a Gaussian process.
         dictionary: `"all"` distinct points (exact); drawn by `"leverage"` scores, or by approximate ones (`"bless"`, for very
-            many points); or points `m x d` of your own (not
-            transformed). It is kept while conditioning, and drawn anew after a fit.
+            many points); or points `m x d` of your own (not transformed). It is kept while conditioning, and drawn anew after
+            a fit.
         oversampling: q̄ ≥ 1, expected points of a drawn dictionary per effective dimension.
         prior_mean: Of the transformed outcomes; `"estimate"` for their average.
         generator: CPU generator, or one a batch row, of drawn dictionaries; copied, never advanced. Seed 0 by default.
@@ -68,7 +68,8 @@ class BanditModel(Observed):
         """Arguments of the constructor from BoTorch's container of data, and options of one's own, as Ax asks for them."""
         require(
             not categorical_features or options.get("kernel") is not None,
-            "features are categorical, and the default kernel takes their codes for numbers: give a kernel that compares them.",
+            "features are categorical, and the default kernel takes their codes for numbers: give a kernel that compares them, "
+            "kernel=…, or in Ax model_options={'kernel': …}.",
         )
         return super().construct_inputs(training_data) | options
 
@@ -170,6 +171,7 @@ class BanditModel(Observed):
         a factorisation. Differentiable in X and Y.
         """
         check_values(X=X, Y=Y, noise=noise)
+        check_pairs(X, Y)
         X = self._promoted(X)
         Y, noise = Y.to(X.dtype), None if noise is None else noise.to(X.dtype)
         if fantasizing.off():
@@ -208,7 +210,8 @@ class BanditModel(Observed):
         then read off; models conditioned from this one update them by the columns they appended, in one pass over memory.
 
         Args:
-            arms: Held, not copied; once it is written to it is no longer known.
+            arms: Held, not copied; once it is written to it is no longer known (by torch's operations: writes through NumPy or
+                `.data` go unnoticed, call `tabulate_` again after those).
             memory_budget: Bytes for kernel columns, which spare those models a sweep.
 
         Cost: O(A m²) time and O(A m) memory, when first read.

@@ -75,7 +75,7 @@ class Observed(GPyTorchModel, gpytorch.models.GP, FantasizeMixin, ABC):  # type:
                 self.outcome_transform = outcome_transform.eval()
         self.fits_noise = noise_std is None and Yvar is None
         if noise_std is None:
-            noise_std = _NOISE_STD if Yvar is None else math.sqrt(float(Yvar.double().mean()))
+            noise_std = _NOISE_STD if Yvar is None or not Yvar.numel() else math.sqrt(float(Yvar.double().mean()))
         require(is_finite(noise_std) and noise_std > 0, f"noise_std must be finite and > 0, got {noise_std}.")
         lam = noise_std**2 if regularization is None else regularization
         require(is_finite(lam) and lam > 0, f"regularization (λ) must be finite and > 0, got {lam}.")

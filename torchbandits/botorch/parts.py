@@ -21,6 +21,10 @@ def kernel_of(
     require(kernel is None or covar_module is None, "kernel and covar_module are two names of one thing: give one of them.")
     given = covar_module if kernel is None else kernel
     given = get_covar_module_with_dim_scaled_prior(ard_num_dims=points.shape[-1]) if given is None else given
+    require(
+        isinstance(given, gpytorch.kernels.Kernel),
+        f"kernel must be a gpytorch.kernels.Kernel, such as gpytorch.kernels.RBFKernel(), got {type(given).__name__}.",
+    )
     return copy.deepcopy(given).to(device=points.device, dtype=torch.float64)
 
 

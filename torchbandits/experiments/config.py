@@ -127,7 +127,8 @@ class ExperimentConfig(Section):
     Repetition r gives every policy a generator seeded with `seed + r`, and draws a random environment from r too, so
     that policies are compared in pairs. `history` uniform pulls, the same for all policies of a repetition, are observed
     before the first ask and are not in the records. With `together` the repetitions of a policy, and policies in a row that
-    differ in the length-scale only, are batch rows of one run: the same picks, and each row's seconds are its share.
+    differ in the length-scale only, are batch rows of one run: the same picks, and each row's seconds are its share. They are
+    those of the wall's `clock`, or of the `processor`, which on a shared machine says more.
     """
 
     name: str = "experiment"
@@ -140,6 +141,7 @@ class ExperimentConfig(Section):
     history: NonNegativeInt = 0
     together: bool = False
     threads: PositiveInt | None = None
+    clock: Literal["wall", "processor"] = "wall"
     output: str = ""
     quick: QuickConfig | None = None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -95,6 +96,7 @@ def play(
         generator=generators if len(runs) > 1 else generators[0],
         callbacks=[callback],
         observed=_observed(config, runs, environment) if config.history else None,
+        clock=time.perf_counter if config.clock == "wall" else time.process_time,
     )
     return [history.row(row, seconds_share=1 / len(runs)) for row in range(len(runs))]
 

@@ -28,6 +28,21 @@ def record_folder(output: Path, slug: str, seed: int) -> Path:
     return output / RECORDS / slug / str(seed)
 
 
+def keep_record(config: ExperimentConfig, output: Path, place: int, seed: int, history: History) -> Record:
+    """Write the record of a run that has ended, whole or not at all."""
+    section = config.policies[place]
+    history.metadata = {
+        "environment": config.environment.name,
+        "policy": section.name,
+        "label": section.label,
+        "seed": seed,
+        "horizon": config.horizon,
+        "fingerprint": config.fingerprint,
+    }
+    history.to_parquet(record_folder(output, section.slug, seed))
+    return Record(place, section.label, seed, history)
+
+
 def find_record(config: ExperimentConfig, output: Path, place: int, seed: int) -> Record | None:
     """The record of a policy and a seed, or None where there is none that was made with this configuration.
 

@@ -50,6 +50,7 @@ def reproduce(
     output: Path | None = None,
     console: Console | None = None,
     again: bool = False,
+    workers: int = 1,
 ) -> Reproduced:
     """Run a reproduction, or what an interrupted one left to do, and write its summary, numbers and figure.
 
@@ -61,6 +62,7 @@ def reproduce(
         output: Folder of the results, by default `results/figures/NAME` or `NAME-quick`.
         console: As for `run_experiment`.
         again: Run everything, also what is there.
+        workers: As for `run_experiment`.
 
     Raises:
         ConfigError: If a name or an option is unknown or out of its range, or there is no reduced form.
@@ -77,11 +79,11 @@ def reproduce(
         parts = []
         for name, config in configs.items():
             place = folder / name
-            run_experiment(config, place, console, resume=not again)
+            run_experiment(config, place, console, resume=not again, workers=workers)
             parts.append(summarise(reproduction, name, config, load_records(place)[1]))
             clock.note()
         table = pd.concat(parts, ignore_index=True)
-    summary = Summary(table, {"quick": quick, "runs": _runs(configs)} | clock.times() | _machine())
+    summary = Summary(table, {"quick": quick, "runs": _runs(configs)} | clock.times() | _machine(workers))
     write_summary(summary, folder / SUMMARY)
     return write_report(reproduction, folder)
 
@@ -100,18 +102,23 @@ class _Clock:
 
     def __init__(self, folder: Path, again: bool) -> None:
         self._path = folder / "seconds.json"
-        self._began, self._cpu_began = time.perf_counter(), time.process_time()
+        self._began, self._cpu_began = time.perf_counter(), _cpu_seconds()
         known = json.loads(self._path.read_text(encoding="utf-8")) if self._path.is_file() and not again else {}
         self._before = {name: float(known.get(name, 0.0)) for name in ("seconds", "cpu_seconds")}
 
     def times(self) -> dict[str, float]:
         """Both, until now."""
-        now = {"seconds": time.perf_counter() - self._began, "cpu_seconds": time.process_time() - self._cpu_began}
+        now = {"seconds": time.perf_counter() - self._began, "cpu_seconds": _cpu_seconds() - self._cpu_began}
         return {name: round(self._before[name] + value, 1) for name, value in now.items()}
 
     def note(self) -> None:
         """Keep them for a later start."""
         write_text(self._path, json.dumps(self.times()))
+
+
+def _cpu_seconds() -> float:
+    """Processor seconds of this process and of its workers that have ended."""
+    return sum(os.times()[:4])
 
 
 def _runs(configs: dict[str, ExperimentConfig]) -> dict[str, str]:
@@ -120,11 +127,13 @@ def _runs(configs: dict[str, ExperimentConfig]) -> dict[str, str]:
         name: f"T = {config.horizon:,}, {config.repetitions} repetitions"
         + (f", {config.history:,} uniform pulls observed before" if config.history else "")
         + (", repetitions as batch rows of one run (each one's seconds are its share)" if config.together else "")
+        + (f", seconds of the processor ({config.threads or 'all'} threads)" if config.clock == "processor" else "")
         for name, config in configs.items()
     }
 
 
-def _machine() -> dict[str, object]:
+def _machine(workers: int) -> dict[str, object]:
     load = os.getloadavg()[1] if hasattr(os, "getloadavg") else float("nan")
     cores, threads = f"{os.cpu_count()} CPU cores ({platform.machine()})", torch.get_num_threads()
-    return {"machine": f"{cores}, {threads} threads, torch {torch.__version__}", "load": round(load, 1)}
+    at_once = f"{threads} threads" if workers == 1 else f"{workers} runs at once"
+    return {"machine": f"{cores}, {at_once}, torch {torch.__version__}", "load": round(load, 1)}

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
-import torch
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -21,15 +19,15 @@ from rich.progress import (
 )
 
 from torchbandits.arms import warm_up
-from torchbandits.errors import DataError
+from torchbandits.errors import ConfigError, DataError, require
 from torchbandits.experiments.config import ExperimentConfig
 from torchbandits.experiments.factories import build_policy
 from torchbandits.experiments.files import prepare_folder, write_atomically, write_text
-from torchbandits.experiments.jobs import Environments, Run, jobs, play
+from torchbandits.experiments.jobs import Environments, Run, jobs
 from torchbandits.experiments.plots import draw_figures
-from torchbandits.experiments.records import CONFIG, Record, find_record, record_folder
+from torchbandits.experiments.records import CONFIG, Record, find_record
 from torchbandits.experiments.tables import aggregate, to_markdown
-from torchbandits.history import History
+from torchbandits.experiments.workers import play_apart, play_here, threads_of_torch
 from torchbandits.types import Report
 
 
@@ -45,7 +43,11 @@ class Result:
 
 
 def run_experiment(
-    config: ExperimentConfig, output: Path | None = None, console: Console | None = None, resume: bool = False
+    config: ExperimentConfig,
+    output: Path | None = None,
+    console: Console | None = None,
+    resume: bool = False,
+    workers: int = 1,
 ) -> Result:
     """Run every policy and repetition of an experiment and write its results.
 
@@ -57,11 +59,14 @@ def run_experiment(
         output: Folder of the results, by default the configuration's.
         console: Shows progress where it is a terminal, and one line per run where it is not; None for silence.
         resume: Keep the records that were made with this configuration; run what is missing.
+        workers: Processes that run at once, with `cores / workers` threads each unless the configuration says how many.
 
     Raises:
         ConfigError: If a name or an option is unknown or out of its range.
+        StateError: If a worker process dies.
         DataError: If data can't be found, or the folder can't be written.
     """
+    require(workers >= 1, f"workers must be at least 1, got {workers}.", ConfigError)
     folder = output if output is not None else config.folder
     environments = Environments(config)
     for place in range(len(config.policies)):
@@ -69,8 +74,8 @@ def run_experiment(
     prepare_folder(folder)
     write_text(folder / CONFIG, config.dump())
     warm_up()
-    with _threads(config.threads):
-        records = _runs(config, environments, folder, console or Console(quiet=True), resume)
+    with threads_of_torch(config.threads):
+        records = _runs(config, environments, folder, console or Console(quiet=True), resume, workers)
     return write_results(config, records, folder)
 
 
@@ -84,25 +89,42 @@ def write_results(config: ExperimentConfig, records: list[Record], folder: Path)
     return Result(table, folder / CONFIG, (csv, markdown), tuple(figures), folder / "records")
 
 
-def _runs(config: ExperimentConfig, environments: Environments, folder: Path, console: Console, resume: bool) -> list[Record]:
+def _runs(
+    config: ExperimentConfig, environments: Environments, folder: Path, console: Console, resume: bool, workers: int
+) -> list[Record]:
     """All records, in the order of the configuration."""
     records: dict[Run, Record] = {}
+    todo: list[list[Run]] = []
     with _progress(console) as progress:
         task = progress.add_task("", total=config.repetitions * len(config.policies) * config.horizon)
         for job in jobs(config):
-            if resume:
-                found = {run: _kept(config, folder, run, progress.console) for run in job}
-                records |= {run: record for run, record in found.items() if record is not None}
+            found = {run: _kept(config, folder, run, progress.console) if resume else None for run in job}
+            records |= {run: record for run, record in found.items() if record is not None}
             missing = [run for run in job if run not in records]
             progress.advance(task, (len(job) - len(missing)) * config.horizon)
-            if missing:
-                advance = _Advance(progress, task, config, missing)
-                histories = play(config, missing, environments, advance)
-                for run, history in zip(missing, histories, strict=True):
-                    records[run] = _keep(config, run, history, folder)
-                    advance.say(records[run])
+            todo += [missing] if missing else []
+        if workers == 1:
+            for runs in todo:
+                advance = _Advance(progress, task, config, runs)
+                records |= _said(progress.console, runs, play_here(config, runs, environments, folder, advance))
                 advance.finish()
+        elif todo:
+            progress.update(task, description=f"{workers} at once")
+            for runs in play_apart(config, todo, folder, workers):
+                made = [find_record(config, folder, run.place, config.seed + run.repetition) for run in runs]
+                records |= _said(progress.console, runs, made)
+                progress.advance(task, len(runs) * config.horizon)
     return [records[run] for run in sorted(records, key=lambda run: (run.repetition, run.place))]
+
+
+def _said(console: Console, runs: Sequence[Run], made: Sequence[Record | None]) -> dict[Run, Record]:
+    """One line about each run that has ended."""
+    records = {run: record for run, record in zip(runs, made, strict=True) if record is not None}
+    for record in records.values():
+        summary = record.history.summary()
+        line = f"{record.label}, seed {record.seed}: regret {summary['regret']:.4g}, {summary['seconds']:.2f} s"
+        console.print(line, markup=False, highlight=False)
+    return records
 
 
 def _kept(config: ExperimentConfig, folder: Path, run: Run, console: Console) -> Record | None:
@@ -112,20 +134,6 @@ def _kept(config: ExperimentConfig, folder: Path, run: Run, console: Console) ->
     except DataError as error:
         console.print(f"run again: {error}", markup=False, highlight=False)
         return None
-
-
-def _keep(config: ExperimentConfig, run: Run, history: History, folder: Path) -> Record:
-    section, seed = config.policies[run.place], config.seed + run.repetition
-    history.metadata = {
-        "environment": config.environment.name,
-        "policy": section.name,
-        "label": section.label,
-        "seed": seed,
-        "horizon": config.horizon,
-        "fingerprint": config.fingerprint,
-    }
-    history.to_parquet(record_folder(folder, section.slug, seed))
-    return Record(run.place, section.label, seed, history)
 
 
 class _Advance:
@@ -144,12 +152,6 @@ class _Advance:
         self._progress.advance(self._task, pulls - self._done)
         self._done = pulls
 
-    def say(self, record: Record) -> None:
-        """One line about a run that has ended."""
-        summary = record.history.summary()
-        line = f"{record.label}, seed {record.seed}: regret {summary['regret']:.4g}, {summary['seconds']:.2f} s"
-        self._progress.console.print(line, markup=False, highlight=False)
-
     def finish(self) -> None:
         """Move the bar to the end of the job."""
         self._progress.advance(self._task, self._total - self._done)
@@ -166,15 +168,3 @@ def _progress(console: Console) -> Progress:
         transient=True,
         disable=not console.is_terminal or console.quiet,
     )
-
-
-@contextmanager
-def _threads(count: int | None) -> Iterator[None]:
-    """Torch's threads are a setting of the process: it is put back."""
-    before = torch.get_num_threads()
-    if count is not None:
-        torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

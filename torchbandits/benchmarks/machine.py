@@ -25,9 +25,10 @@ class Rates:
     @staticmethod
     def measure(m: int, device: str, clock: Callable[[], float], seconds: float = 0.3) -> Rates:
         """The best of several goes; at most 768 MiB."""
-        left, right = (torch.rand(m, n, dtype=torch.float64, device=device) for n in (m, _COLUMNS))
+        generator = torch.Generator(device).manual_seed(0)
+        left, right = (torch.rand(m, n, dtype=torch.float64, device=device, generator=generator) for n in (m, _COLUMNS))
         out = torch.empty_like(right)
-        source = torch.rand(_COPIED, dtype=torch.float64, device=device)
+        source = torch.rand(_COPIED, dtype=torch.float64, device=device, generator=generator)
         target = torch.empty_like(source)
         product = fastest(lambda: torch.mm(left, right, out=out), device, clock, seconds)
         exponential = fastest(lambda: torch.exp(right, out=out), device, clock, seconds)

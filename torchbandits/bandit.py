@@ -240,7 +240,7 @@ class Bandit(Learned):
         journal = self._journal
         selection = selection if journal is None else journal.agreed(selection, self._state.rows.points)
         note = partial(asked, limit, offered, exactly, selection, self._state.box is not None)
-        with nullcontext() if journal is None else self._whole_or_not(note=note):
+        with nullcontext() if journal is None else self._whole_or_not(draws=bool(evidence.generator_states), note=note):
             self._admit(selection, evidence.generator_states)
         return selection
 

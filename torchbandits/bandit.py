@@ -45,13 +45,12 @@ class Bandit(Learned):
 
     Args:
         policy: What chooses; frozen and reusable. Its kernel is deep-copied.
-        arms: `A x d`, or `batch_shape x A x d`, floating point and finite; float64 is the accurate lane. Or a source that they
-            are read from in every sweep, see `torchbandits.sources`.
+        arms: `A x d`, or `batch_shape x A x d`, floating point and finite (float64 is accurate); or one of `torchbandits.sources`.
         bounds: Instead of arms a box `2 x d` or `batch_shape x 2 x d`, lower corner first, whose points become arms as they are
             picked: for `ada_bkb`, which splits it, and for every policy of one Gaussian process, which then climbs its score
             (see `optimize.optimize_continuous`), or one draw of the posterior a pick.
-        generator: One CPU `torch.Generator`, or a list of one a batch row (`batch_shape` is then its length, broadcast
-            with the kernel's and the arms'). Held, and advanced by draws. A fresh one with seed 0 by default.
+        generator: One CPU `torch.Generator`, or a list of one a batch row (`batch_shape` is then its length, broadcast with the
+            kernel's and the arms'). Held, and advanced by draws. A fresh one with seed 0 by default.
         costs: `A` or `batch_shape x A`, what a pull of each arm costs, > 0; for `per_cost` policies and budgets.
         journal: A path, or a `Journal`: all that is asked and told is on the disk before it takes effect, and where there is
             such a file the run that it is of goes on, generators included (as given they count only for a new one).
@@ -242,8 +241,9 @@ class Bandit(Learned):
         selection, evidence = self.policy.select(self._state, limit=limit, available=offered, exactly=exactly)
         if self._journal is not None:
             selection = self._journal.agreed(selection, self._state.rows.points)
-        note = partial(asked, limit, offered, exactly, selection, self._state.box is not None)
-        with nullcontext() if self._journal is None else self._whole_or_not(note=note):
+        draws, box = bool(evidence.generator_states), self._state.box is not None
+        note = partial(asked, limit, offered, exactly, selection, box)
+        with nullcontext() if self._journal is None else self._whole_or_not(draws=draws, note=note):
             self._admit(selection, evidence.generator_states)
         return selection
 

@@ -13,10 +13,11 @@ wheel=$(ls "$work"/dist/*.whl)
 sdist=$(ls "$work"/dist/*.tar.gz)
 
 # The sdist holds what building and reading need, and nothing that was not meant to go out.
+tar -tzf "$sdist" > "$work/listed"
 for file in pyproject.toml README.md LICENSE CHANGELOG.md CITATION.cff configs/quickstart.yaml; do
-    tar -tzf "$sdist" | grep -q "/$file\$" || { echo "the sdist lacks $file" >&2; exit 1; }
+    grep -q "/$file\$" "$work/listed" || { echo "the sdist lacks $file" >&2; exit 1; }
 done
-if tar -tzf "$sdist" | grep -qE '/(\.venv|build|results|\.git)/'; then
+if grep -E '^[^/]*/(\.venv|build|results|\.git)/' "$work/listed"; then
     echo "the sdist holds files that are not the project's" >&2
     exit 1
 fi
@@ -40,7 +41,8 @@ for module in modules:
     importlib.import_module(module)
 print(f"torchbandits {tb.__version__}: {len(modules)} modules imported from the wheel")
 PYTHON
-"$work/venv/bin/torchbandits" reproduce --list | grep -q bbkb-fig1
+"$work/venv/bin/torchbandits" reproduce --list > "$work/figures"
+grep -q bbkb-fig1 "$work/figures"
 "$work/venv/bin/torchbandits" run quickstart --output "$work/quickstart" ${QUICKSTART_OPTIONS:-} > "$work/quickstart.log" 2>&1 \
     || { cat "$work/quickstart.log" >&2; exit 1; }
 "$work/venv/bin/torchbandits" report "$work/quickstart" --output "$work/quickstart/report.html"

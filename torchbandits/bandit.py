@@ -45,7 +45,7 @@ class Bandit(Learned):
 
     Args:
         policy: What chooses; frozen and reusable. Its kernel is deep-copied.
-        arms: `A x d`, or `batch_shape x A x d`, floating point and finite (float64 is accurate); or one of `torchbandits.sources`.
+        arms: `A x d` or `batch_shape x A x d`, finite, float64 (accurate) or float32; or one of `torchbandits.sources`.
         bounds: Instead of arms a box `2 x d` or `batch_shape x 2 x d`, lower corner first, whose points become arms as they are
             picked: for `ada_bkb`, which splits it, and for every policy of one Gaussian process, which then climbs its score
             (see `optimize.optimize_continuous`), or one draw of the posterior a pick.

@@ -19,13 +19,13 @@ FILES = sorted(p for p in PACKAGE.rglob("*.py"))
 
 # Ground floor first, as in the architecture sheet: a file imports only from rooms above its own, or from its own room.
 ROOMS = [
-    "errors", "types", "sources", "linalg", "embeddings", "posteriors", "environments", "arms",
+    "errors", "coercion", "types", "sources", "linalg", "embeddings", "posteriors", "environments", "arms",
     "widths", "memory", "batching", "scores", "starts", "fitting", "optimize",
     "policies",  # a policy starts, fits its kernel, and searches a box
     "columns", "history", "journal",
     "selections", "validation", "botorch",  # a bandit hands out its model
-    "reporting", "learned", "bandit", "contexts", "contextual", "parallel", "evaluators", "running", "callbacks", "diagnostics",
-    "experiments", "cli", "testing", "__init__", "__main__",
+    "reporting", "learned", "bandit", "worker", "contexts", "contextual", "parallel", "evaluators", "offers", "running",
+    "callbacks", "diagnostics", "experiments", "benchmarks", "cli", "testing", "__init__", "__main__",
 ]  # fmt: skip
 
 PUBLIC = ["Bandit", "run", "gp_ucb", "igp_ucb", "gp_bucb", "bkb", "batch_bkb", "uniform", "environments"]
@@ -132,7 +132,7 @@ def test_randomness_is_an_argument(path):
         if (on_torch and name in draws) or name in in_place:
             assert any(k.arg == "generator" for k in node.keywords), f"{where} draws from the global generator"
         assert not (on_torch and name in {"manual_seed", "seed"}), f"{where} seeds the global generator"
-        if room(module_name(path)) != "experiments":  # a runner owns its process, and puts its threads back
+        if room(module_name(path)) not in ("experiments", "benchmarks"):  # a runner or worker owns its process
             assert not (on_torch and name.startswith("set_")), f"{where} changes a process-wide setting"
 
 

@@ -10,6 +10,7 @@ from torchbandits.arms import Shard
 from torchbandits.bandit import Bandit
 from torchbandits.contextual import ContextualBandit
 from torchbandits.history import History
+from torchbandits.journal import Journal
 from torchbandits.policies import (
     ada_bkb,
     batch_bkb,
@@ -34,6 +35,7 @@ from torchbandits.policies import (
 )
 from torchbandits.running import run
 from torchbandits.types import Evidence, FitReport, Marginals, Progress, Recommendation, Report, Selection
+from torchbandits.worker import Lease, Worker
 
 __version__ = "0.1.0"
 
@@ -43,12 +45,15 @@ __all__ = [
     "Evidence",
     "FitReport",
     "History",
+    "Journal",
+    "Lease",
     "Marginals",
     "Progress",
     "Recommendation",
     "Report",
     "Selection",
     "Shard",
+    "Worker",
     "__version__",
     "ada_bkb",
     "batch_bkb",

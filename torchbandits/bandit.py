@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import Any, cast
 
@@ -11,7 +13,8 @@ from torch import Tensor
 
 from torchbandits.arms import matches
 from torchbandits.errors import StateError, UnsupportedError, require
-from torchbandits.learned import Learned
+from torchbandits.journal import Journal, asked, begun, moved_to, observed, pack, reported, resume, told
+from torchbandits.learned import Learned, Note
 from torchbandits.policies import Policy
 from torchbandits.reporting import certificate, report_of
 from torchbandits.selections import carried, joined, without
@@ -21,6 +24,7 @@ from torchbandits.validation import (
     check_available,
     check_costs,
     check_domain,
+    check_fit,
     check_generators,
     check_history,
     check_limit,
@@ -41,16 +45,18 @@ class Bandit(Learned):
 
     Args:
         policy: What chooses; frozen and reusable. Its kernel is deep-copied.
-        arms: `A x d`, or `batch_shape x A x d`, floating point and finite; float64 is the accurate lane. Or a source that they
-            are read from in every sweep, see `torchbandits.sources`.
+        arms: `A x d` or `batch_shape x A x d`, finite, float64 (accurate) or float32; or one of `torchbandits.sources`.
         bounds: Instead of arms a box `2 x d` or `batch_shape x 2 x d`, lower corner first, whose points become arms as they are
             picked: for `ada_bkb`, which splits it, and for every policy of one Gaussian process, which then climbs its score
             (see `optimize.optimize_continuous`), or one draw of the posterior a pick.
-        generator: One CPU `torch.Generator`, or a list of one a batch row (`batch_shape` is then its length, broadcast
-            with the kernel's and the arms'). Held, and advanced by draws. A fresh one with seed 0 by default.
+        generator: One CPU `torch.Generator`, or a list of one a batch row (`batch_shape` is then its length, broadcast with the
+            kernel's and the arms'). Held, and advanced by draws. A fresh one with seed 0 by default.
         costs: `A` or `batch_shape x A`, what a pull of each arm costs, > 0; for `per_cost` policies and budgets.
+        journal: A path, or a `Journal`: all that is asked and told is on the disk before it takes effect, and where there is
+            such a file the run that it is of goes on, generators included (as given they count only for a new one).
 
     Raises:
+        StateError, DataError: If the journal is in use, of another run, damaged, or can't be written.
         ShapeError: If the arms are empty, of the wrong dtype or shape, or batch shapes do not broadcast.
         NonFiniteError: If an arm has a NaN or an infinite feature.
     """
@@ -63,17 +69,20 @@ class Bandit(Learned):
         bounds: Tensor | None = None,
         generator: torch.Generator | Sequence[torch.Generator] | None = None,
         costs: Tensor | None = None,
+        journal: Journal | str | os.PathLike[str] | None = None,
     ) -> None:
         require(isinstance(policy, Policy), f"policy must be a torchbandits policy, got {type(policy).__name__}.")
         domain = check_domain(arms, bounds, policy)
         require(bounds is None or costs is None, "costs are those of arms, and a box has none: pass arms=.", UnsupportedError)
         generators, batch_shape = check_generators(generator, domain, getattr(policy, "kernel", None))
         self.policy = policy
-        # A policy that takes tensors only was given one.
-        self._state = (policy.init if bounds is None else policy.init_box)(cast(Tensor, domain), generators, batch_shape)
-        self._state.rows.costs = check_costs(costs, policy, self._state.rows)
         self._open: Selection | None = None
         self._synced = True  # whether the state knows what is open
+        self._journal = journal if journal is None or isinstance(journal, Journal) else Journal(journal)
+        with begun(self._journal, policy, domain, costs, generators):
+            self._state = (policy.init if bounds is None else policy.init_box)(cast(Tensor, domain), generators, batch_shape)
+            self._state.rows.costs = check_costs(costs, policy, self._state.rows)
+            resume(self, self._journal)
 
     # ------------------------------------------------------------------ ask and tell
 
@@ -105,20 +114,21 @@ class Bandit(Learned):
         if self._open is not None and more is None:
             return self._open
         if maximizer is not None:
+            require(callable(maximizer), f"maximizer must be a function, got {type(maximizer).__name__}.")
             message = "a maximizer finds one point, of no known cost: leave out limit=, available= and costs=."
             require(limit is None and available is None and self._state.rows.costs is None, message, UnsupportedError)
             return self._maximize(maximizer, more or 1)
-        offered = check_available(available, self.batch_shape, self.arms.shape[-2], self.device)
-        selection = self._extend(most, offered, more)
+        selection = self._extend(most, check_available(available, self.batch_shape, self.arms.shape[-2], self.device), more)
         return selection if self._open is None else self._open
 
-    def tell(self, selection: Selection | Tensor, rewards: Tensor) -> Report:
+    def tell(self, selection: Selection | Tensor, rewards: Tensor, *, failures: str = "error") -> Report:
         """Learn the rewards of picks, in any order, of a whole batch or a part of it.
 
         Args:
             selection: What `ask` returned, or a part of it (`selection[:3]`), or plain arm indices `batch_shape x q`.
                 Picks that were never asked for are welcome (history from elsewhere): `Report.unasked` counts them.
             rewards: `batch_shape x q`, reward units; masked places are ignored.
+            failures: What a NaN means: an `"error"`, or an evaluation that failed, to `"forget"`. It is never data.
 
         Returns:
             The report after the update.
@@ -130,12 +140,15 @@ class Bandit(Learned):
         opened = self._open
         whole = opened is not None and selection is opened  # what ask() returned needs no second look
         index, mask = (opened.index, opened.mask) if whole and opened is not None else self._picks(selection)
-        y = check_rewards(rewards, index, mask, self.device)
-        ones = mask.to(torch.float64)
-        y = self._state.rows.across.agreed(torch.where(mask, y, 0.0))
-        pulls = Pulls(counts=ones, sums=y, squares=y * y, index=index, mask=mask)
-        remaining, unasked = (None, ones.sum(dim=-1).zero_()) if whole else self._settled(index, mask)
-        return self._learn(pulls, remaining, unasked)
+        given = check_rewards(rewards, index, mask, self.device, failures)
+        given = self._state.rows.across.agreed(torch.where(mask, given, 0.0))
+        kept = mask if failures == "error" else mask & ~given.isnan()
+        ones, y = kept.to(torch.float64), torch.where(kept, given, 0.0)
+        pulls = Pulls(counts=ones, sums=y, squares=y * y, index=index, mask=kept)
+        remaining, unasked = (None, ones.sum(dim=-1).zero_()) if whole else self._settled(self._open, index, kept)
+        if kept is not mask:
+            remaining, _ = self._settled(remaining, index, mask & ~kept)
+        return self._learn(pulls, remaining, unasked, lambda: told(index, mask, given))
 
     def observe(self, points_or_index: Tensor, counts: Tensor, sums: Tensor, squares: Tensor | None = None) -> Report:
         """Learn from history that is already summed.
@@ -150,7 +163,7 @@ class Bandit(Learned):
             The report after the update. Cost: a refit, and a sweep over the arms.
         """
         pulls = check_history(points_or_index, counts, sums, squares, self.batch_shape, self.arms, self._state.rows.total)
-        return self._learn(pulls, self._open, pulls.counts.sum(dim=-1))
+        return self._learn(pulls, self._open, pulls.counts.sum(dim=-1), lambda: observed(pulls))
 
     def forget(self, selection: Selection | Tensor) -> None:
         """Give up on picks that were asked for and will never be told; their hallucination is undone.
@@ -159,13 +172,14 @@ class Bandit(Learned):
             StateError: If one of them is not pending; nothing has changed then.
         """
         index, mask = self._picks(selection)
-        remaining, unasked = self._settled(index, mask)
+        remaining, unasked = self._settled(self._open, index, mask)
         require(
             not bool((unasked > 0).any()),
             "some of these picks are not pending: forget only what ask() returned and neither tell nor forget has settled.",
             StateError,
         )
-        self._set_open(remaining)
+        with self._whole_or_not(draws=False, note=lambda: {"kind": "forget", "index": pack(torch.where(mask, index, -1))}):
+            self._set_open(remaining)
 
     def fit_kernel_(self, *, noise: bool = False, **options: Any) -> FitReport:
         """Fit the kernel's hyper-parameters to the rewards told, each batch row on its own, and relearn everything with it.
@@ -184,7 +198,8 @@ class Bandit(Learned):
 
         Guarantee: none, theory assumes a known kernel. Cost: O(u³) an iteration, O(u m²) for many points, and a sweep.
         """
-        with self._whole_or_not():
+        check_fit(noise, options)
+        with self._whole_or_not(note=lambda: {"kind": "fit", "options": {"noise": noise, **options}}):
             report = self.policy.refit(self._state, noise=noise, **options)
             certificate(self.policy, self._state)
         return report
@@ -205,6 +220,13 @@ class Bandit(Learned):
 
         Cost: a sweep over the new arms.  Source: Calandriello et al. 2019, appendix A, for BKB.
         """
+        with self._whole_or_not(draws=False, note=lambda: moved_to(arms, costs)):
+            self._move(arms, costs)
+        return self
+
+    # ------------------------------------------------------------------ inside
+
+    def _move(self, arms: Tensor | ArmSource, costs: Tensor | None = None) -> None:
         arms = check_source(arms, self.policy) if isinstance(arms, ArmSource) else arms
         check_new_arms(arms, self.arms, self.batch_shape)
         opened = None if self._open is None else carried(self._open, arms, self.batch_shape)
@@ -212,44 +234,51 @@ class Bandit(Learned):
         state.rows.costs = check_costs(costs, self.policy, state.rows)
         self._state = state
         self._set_open(opened)
-        return self
-
-    # ------------------------------------------------------------------ inside
 
     def _extend(self, limit: Tensor | None, offered: Tensor | None, exactly: int | None) -> Selection:
         """Open further picks, with all that is open as pending; they alone."""
         self._sync_pending()
         selection, evidence = self.policy.select(self._state, limit=limit, available=offered, exactly=exactly)
-        opened = joined(self._open, selection) if bool(selection.mask.any()) else self._open
+        if self._journal is not None:
+            selection = self._journal.agreed(selection, self._state.rows.points)
+        draws, box = bool(evidence.generator_states), self._state.box is not None
+        note = partial(asked, limit, offered, exactly, selection, box)
+        with nullcontext() if self._journal is None else self._whole_or_not(draws=draws, note=note):
+            self._admit(selection, evidence.generator_states)
+        return selection
+
+    def _admit(self, selection: Selection, drawn: Sequence[Tensor]) -> None:
+        """Open picks, after draws that left the generators in these states."""
         if self._state.box is not None:
             self._state.box.find_(selection.points, selection.index, self._state.statistics)
-        for generator, state in zip(self._state.generators, evidence.generator_states, strict=False):
+        for generator, state in zip(self._state.generators, drawn, strict=False):
             generator.set_state(state)
-        if opened is not self._open:
-            self._set_open(opened)
-        return selection
+        if bool(selection.mask.any()):
+            self._set_open(joined(self._open, selection))
 
     def _maximize(self, maximizer: Maximizer, count: int) -> Selection:
         """Open picks that a user's maximiser finds, each a further arm unless it is one already."""
-        with self._whole_or_not(draws=False):
+        points: list[Tensor] = []
+        with self._whole_or_not(draws=False, note=lambda: {"kind": "maximize", "points": pack(torch.stack(points))}):
             for _ in range(count):
                 self._sync_pending()
                 point = check_maximum(maximizer(partial(self.policy.scores_at, self._state)), self._state.rows)
+                points.append(point)
                 arms, box = self._state.rows.arms.expand(*point.shape[:-2], -1, -1), self._state.box
                 index, A = matches(arms, point), arms.shape[-2]
                 if box is not None:
                     index = box.found_(point, self._state.pending_index, self._state.statistics)
                 elif bool((index < 0).any()):
-                    self.set_arms_(torch.cat([arms, point], dim=-2))
+                    self._move(torch.cat([arms, point], dim=-2))
                     index = torch.where(index < 0, A, index)
                 found = Selection(self._state.rows.points(index), index, index >= 0)
                 self._set_open(found if self._open is None else joined(self._open, found))
         assert self._open is not None
         return self._open
 
-    def _learn(self, pulls: Pulls, remaining: Selection | None, unasked: Tensor) -> Report:
+    def _learn(self, pulls: Pulls, remaining: Selection | None, unasked: Tensor, note: Note) -> Report:
         """Update the state, or leave it as it was."""
-        with self._whole_or_not(draws=self.policy.draws_on_update):
+        with self._whole_or_not(draws=self.policy.draws_on_update, note=lambda: note() | reported(report, self.best_arm())):
             if bool((pulls.counts > 0).any()):
                 self._state = self.policy.update(self._state, pulls)
                 self._state.add_told_(pulls.counts)
@@ -260,17 +289,9 @@ class Bandit(Learned):
     def _set_open(self, selection: Selection | None) -> None:
         self._open, self._synced = selection, False
 
-    def _sync_pending(self) -> None:
-        """Hallucinate what is open in the state, when someone looks at it."""
-        if not self._synced and (self._open is not None or self._state.has_pending):
-            none = torch.zeros(*self.batch_shape, 0, dtype=torch.int64, device=self.device)
-            index, mask = (none, none.bool()) if self._open is None else (self._open.index, self._open.mask)
-            self._state.set_pending_(index, mask)
-            self._synced = True
-
-    def _settled(self, index: Tensor, mask: Tensor) -> tuple[Selection | None, Tensor]:
-        """The open selection less these picks, and how many of them were not open."""
-        return without(self._open, self._state.rows.entry(index), mask, self._state.rows.points)
+    def _settled(self, opened: Selection | None, index: Tensor, mask: Tensor) -> tuple[Selection | None, Tensor]:
+        """An open selection less these picks, and how many of them were not open."""
+        return without(opened, self._state.rows.entry(index), mask, self._state.rows.points)
 
     def _picks(self, selection: Selection | Tensor) -> tuple[Tensor, Tensor]:
         index, mask = check_picks(selection, self.batch_shape, self._state.rows.total, self.device)

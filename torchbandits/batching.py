@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from torchbandits.arms import Lookahead
+from torchbandits.coercion import is_finite, is_whole
 from torchbandits.errors import UnsupportedError, nearest, require
 from torchbandits.posteriors import Conditioning
 
@@ -111,7 +112,7 @@ class BatchRule(ABC):
     def __post_init__(self) -> None:
         for name in ("max_batch_size", "max_pulls"):
             value = getattr(self, name)
-            require(value is None or value >= 1, f"{name} must be at least 1 or None, got {value}.")
+            require(value is None or is_whole(value), f"{name} must be at least 1 or None, got {value}.")
 
     @abstractmethod
     def meter(self, lookahead: Lookahead) -> Meter | RatioMeter:
@@ -150,7 +151,7 @@ class FixedSize(BatchRule):
     size: int = 1
 
     def __post_init__(self) -> None:
-        require(self.size >= 1, f"batch size must be at least 1, got {self.size}.")
+        require(is_whole(self.size), f"batch size must be at least 1, got {self.size}.")
         object.__setattr__(self, "max_batch_size", min(self.size, self.max_batch_size or self.size))
         BatchRule.__post_init__(self)
 
@@ -170,7 +171,7 @@ class _Threshold(BatchRule):
 
     def __post_init__(self) -> None:
         require(
-            math.isfinite(self.ratio_threshold) and self.ratio_threshold >= 1,
+            is_finite(self.ratio_threshold) and self.ratio_threshold >= 1,
             f"ratio_threshold (C̃) must be a finite number of at least 1, got {self.ratio_threshold}.",
         )
         BatchRule.__post_init__(self)

@@ -1,4 +1,4 @@
-"""The command line: `torchbandits run CONFIG`, `reproduce FIGURE`, `plot FOLDER`, `report FOLDER`, `policies`, `data ...`.
+"""The command line: `torchbandits run CONFIG`, `reproduce FIGURE`, `plot`, `report`, `bench CONFIG`, `policies`, `data ...`.
 
 Every expected error is one line on standard error and exit code 2.
 """
@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from torchbandits.benchmarks import load_benchmark, run_benchmark
 from torchbandits.environments import ARCHIVES, Archive, datasets
 from torchbandits.environments.archives import find_archive, read_archive
 from torchbandits.environments.datasets import DATASETS
@@ -119,6 +120,23 @@ def plot(
         folder = records.parent if records.name == "records" else records
         result = write_results(experiment, found, folder)
         _show(experiment, result)
+
+
+@app.command()
+def bench(
+    config: Annotated[Path, typer.Argument(help="A YAML file, such as configs/bench/cpu.yaml.")],
+    output: Annotated[Path | None, typer.Option(help="Folder of the results; the file's by default.")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress and no table.")] = False,
+) -> None:
+    """Measure time and memory against arms, dictionary and pulls, beside other packages and the machine's rates."""
+    with one_line_errors():
+        chosen = load_benchmark(config)
+        if output is not None:
+            chosen = chosen.model_copy(update={"output": str(output)})
+        done = run_benchmark(chosen, console=Console(stderr=True, quiet=quiet))
+        if not quiet:
+            typer.echo((chosen.folder / "table.md").read_text(encoding="utf-8"), nl=False)
+        typer.echo(f"Numbers, table, figures: {', '.join(map(str, done.files))}")
 
 
 @app.command()

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torchbandits.coercion import as_tensor
 from torchbandits.errors import NonFiniteError, ShapeError, require
 from torchbandits.types import Arms, PickMask, Picks, Points
 
@@ -58,7 +59,7 @@ class Contexts:
             context: As above.
             busy: Blocks that must stay.
         """
-        given = torch.as_tensor(context, dtype=self.arms.dtype, device=self.arms.device)
+        given = as_tensor("context", context, self.arms.dtype, self.arms.device)
         shapes = {torch.Size([self.dim]), torch.Size([*self._batch_shape, self.dim])}
         if given.shape not in shapes:
             raise ShapeError(f"context must be shaped {' or '.join(str(tuple(s)) for s in shapes)}, got {tuple(given.shape)}.")
@@ -122,7 +123,7 @@ class Contexts:
 
 def check_contexts(contexts: Any, arms: Arms, batch_shape: torch.Size) -> Tensor:
     """Finite contexts, expanded to `batch_shape x C x c`, in the arms' dtype and on their device."""
-    known = torch.as_tensor(contexts, dtype=arms.dtype, device=arms.device)
+    known = as_tensor("contexts", contexts, arms.dtype, arms.device)
     good = known.dim() in (2, len(batch_shape) + 2) and known.shape[:-2] in (torch.Size(), batch_shape) and known.numel() > 0
     if not good:
         raise ShapeError(f"contexts must be C x c or {(*batch_shape, 'C', 'c')}, at least one, got {tuple(known.shape)}.")

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from torchbandits.bandit import Bandit
+from torchbandits.coercion import as_tensor
 from torchbandits.contexts import Contexts
 from torchbandits.errors import ArgumentError, require
 from torchbandits.policies import Policy
@@ -20,6 +21,7 @@ from torchbandits.types import FitReport, Picks, Recommendation, Report, Selecti
 from torchbandits.validation import (
     check_arms,
     check_available,
+    check_count,
     check_generators,
     check_history,
     check_limit,
@@ -62,7 +64,7 @@ class ContextualBandit:
         check_arms(arms)
         _, batch_shape = check_generators(generator, arms, getattr(policy, "kernel", None))
         self._contexts = Contexts(arms, contexts, max_contexts, batch_shape)
-        self._costs = None if costs is None else torch.as_tensor(costs)
+        self._costs = None if costs is None else as_tensor("costs", costs)
         joint = self._contexts.joint()
         self._bandit = Bandit(policy, joint, generator=generator, costs=self._contexts.repeated(self._costs))
 
@@ -102,17 +104,20 @@ class ContextualBandit:
             mine = added if mine is None else joined(mine, added)
         return Selection(mine.points, self._contexts.outward(mine.index), mine.mask)
 
-    def tell(self, selection: Selection | Tensor, rewards: Tensor, *, context: Tensor | None = None) -> Report:
+    def tell(
+        self, selection: Selection | Tensor, rewards: Tensor, *, context: Tensor | None = None, failures: str = "error"
+    ) -> Report:
         """Learn the rewards of picks, in any order and of any contexts.
 
         Args:
             selection: What `ask` returned, or a part of it; or arm indices `batch_shape x q` at `context`.
             rewards: `batch_shape x q`, reward units.
             context: `c` or `batch_shape x c`, of plain indices.
+            failures: What a NaN means, as for `Bandit.tell`.
         """
         index, mask = check_picks(selection, self.batch_shape, self.arms.shape[-2], self.device)
-        check_rewards(rewards, index, mask, self.device)  # before a context is entered for their sake
-        return self._bandit.tell(self._inward(selection, context), rewards)
+        check_rewards(rewards, index, mask, self.device, failures)  # before a context is entered for their sake
+        return self._bandit.tell(self._inward(selection, context), rewards, failures=failures)
 
     def observe(
         self,
@@ -143,7 +148,7 @@ class ContextualBandit:
     def best(self, k: int = 1, *, context: Tensor) -> Recommendation:
         """The k arms with the highest posterior mean at a context, best first, pulled there or not; without a posterior, those
         pulled there with the highest average. The context is kept tabulated from then on, as by `ask`."""
-        require(k >= 1, f"k must be at least 1, got {k}.")
+        k = check_count(k)
         self._enter(context)
         state, own = self._bandit._state, self._contexts.own
         if state.tabulated:
@@ -265,7 +270,7 @@ class ContextualBandit:
 
     def _joint_like(self, where: Any) -> Tensor | ArmSource:
         """The arms that history is checked against: joint points, or arm indices."""
-        return self._bandit.arms if torch.as_tensor(where).is_floating_point() else self.arms
+        return self._bandit.arms if as_tensor("points or indices", where).is_floating_point() else self.arms
 
     def _joint(self, index: Picks, mask: Tensor) -> Selection:
         return Selection(self._bandit._state.rows.points(index), index, mask)

@@ -63,6 +63,10 @@ class DiagnosticWarning(UserWarning):
     """The data speak against the kernel, the noise or the widths; says which evidence, and what to try."""
 
 
+class JournalWarning(UserWarning):
+    """A journal of which the last line was torn, a checkpoint left aside or a pick came out otherwise; says what was done."""
+
+
 class DataError(TorchBanditsError, OSError):
     """A data set that can't be found, fetched or verified, or a record that can't be read or written."""
 

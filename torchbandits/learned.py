@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from abc import ABC
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -13,13 +13,17 @@ from torch import Tensor
 
 from torchbandits.botorch.model import BanditModel
 from torchbandits.botorch.of_run import model_of_run
-from torchbandits.errors import RankError, ShapeError, StateError, UnsupportedError, require
+from torchbandits.errors import StateError, TorchBanditsError, UnsupportedError, require
+from torchbandits.journal import Journal, pack, state_as_text
 from torchbandits.policies import Policy, State
 from torchbandits.posteriors import GaussianProcess, PartitionedProcess
 from torchbandits.sources import ArmSource
 from torchbandits.types import Recommendation, Selection
+from torchbandits.validation import check_count, check_state
 
 Own = TypeVar("Own", bound="Learned")
+Note = Callable[[], dict[str, Any]]
+_COSTLY = ("fit", "load", "set_arms")  # better kept than repeated
 
 
 class Learned(ABC):
@@ -29,10 +33,15 @@ class Learned(ABC):
     _state: State
     _open: Selection | None
     _synced: bool
+    _journal: Journal | None
 
-    @abstractmethod
     def _sync_pending(self) -> None:
-        """Hallucinate what is open in the state."""
+        """Hallucinate what is open in the state, when someone looks at it."""
+        if not self._synced and (self._open is not None or self._state.has_pending):
+            none = torch.zeros(*self.batch_shape, 0, dtype=torch.int64, device=self.device)
+            index, mask = (none, none.bool()) if self._open is None else (self._open.index, self._open.mask)
+            self._state.set_pending_(index, mask)
+            self._synced = True
 
     def best_arm(self) -> Tensor:
         """The recommended arm, `batch_shape`: the index of `best()`, −1 before the first pull. Cost O(u)."""
@@ -40,8 +49,7 @@ class Learned(ABC):
 
     def best(self, k: int = 1) -> Recommendation:
         """The k arms with the highest posterior mean among those pulled, best first. Cost O(u)."""
-        require(k >= 1, f"k must be at least 1, got {k}.")
-        return self._state.best(k)
+        return self._state.best(check_count(k))
 
     @property
     def posterior(self) -> GaussianProcess | PartitionedProcess:
@@ -64,6 +72,11 @@ class Learned(ABC):
     def batch_shape(self) -> torch.Size:
         """Leading dimensions of everything that is asked and told."""
         return self._state.rows.batch_shape
+
+    @property
+    def journal(self) -> Journal | None:
+        """Where asks and tells are written, if anywhere. A copy of a bandit has none."""
+        return self._journal
 
     @property
     def device(self) -> torch.device:
@@ -122,7 +135,7 @@ class Learned(ABC):
         before, loaded = copy.deepcopy(self._state.state_dict()), False
         check_state(state_dict, before)
         try:
-            with self._whole_or_not():
+            with self._whole_or_not(note=lambda: {"kind": "load", "state": state_as_text(state_dict)}):
                 self._state.load_state_dict(copy.deepcopy(state_dict["state"]))
                 self._open = None
                 if (opened := state_dict["open"]) is not None:
@@ -130,10 +143,11 @@ class Learned(ABC):
                     self._open = Selection(self._state.rows.points(index), index, opened["mask"].to(self.device))
                 if self._state.rows.sharded and self._state.table is not None:
                     self._state.table.sweep_()
-            self._synced, loaded = not self._state.rows.sharded, True
-        except RankError:
-            raise
-        except RuntimeError as error:
+                self._synced = not self._state.rows.sharded
+            loaded = True
+        except (RuntimeError, IndexError, KeyError, TypeError, ValueError, AttributeError) as error:
+            if isinstance(error, TorchBanditsError):
+                raise
             raise StateError(f"the saved state is of another kind of policy, kernel or arms: {error}") from error
         finally:
             if not loaded:  # torch writes in place to what fits, before it says what does not
@@ -159,39 +173,41 @@ class Learned(ABC):
             self._open = Selection(o.points.to(device), o.index.to(device), o.mask.to(device))
         return self
 
+    def _draw_seeds(self) -> list[int]:
+        """A seed a batch row, drawn from its generator."""
+        with self._whole_or_not(note=lambda: {"kind": "seeds", "seeds": seeds, "told": pack(self.pulls)}):
+            seeds = [int(torch.randint(2**62, (), generator=g)) for g in self.generators]
+        return seeds
+
     @contextmanager
-    def _whole_or_not(self, *, draws: bool = True) -> Iterator[None]:
-        """What is done inside is done whole: a failure leaves the bandit as it was. `draws` says whether it may draw."""
+    def _whole_or_not(self, *, draws: bool = True, note: Note | None = None) -> Iterator[None]:
+        """What is done inside is done whole, and is in the journal: a failure leaves bandit and journal as they were.
+
+        Args:
+            draws: Whether it may draw.
+            note: Gives its record, once it is done.
+        """
         state, opened, done = self._state, self._open, False
+        journal = None if note is None else self._journal
+        mark = None if journal is None else journal.mark()
         restore = state.snapshot(draws=draws)
         try:
             yield
+            if journal is not None and note is not None:
+                record = note()
+                journal.append(record)
             done = True
         finally:
             if not done:
                 restore()
                 self._state, self._open, self._synced = state, opened, False
+                if journal is not None and mark is not None:
+                    journal.rewind_(mark)
+        if journal is not None:
+            journal.checkpoint(self._checkpointed, urgent=record["kind"] in _COSTLY)
 
-
-def check_state(state_dict: Any, own: dict[str, Any]) -> None:
-    """What `Bandit.state_dict` returned for the same kind of policy, the same arms and batch rows."""
-    require(
-        isinstance(state_dict, dict) and {"state", "open"} <= state_dict.keys(),
-        "expected what Bandit.state_dict() returned, a dictionary with 'state' and 'open'.",
-    )
-    saved = state_dict["state"]
-    differ = sorted(saved.keys() ^ own.keys())
-    require(not differ, f"the saved state is of another kind of policy: it differs in {', '.join(differ[:3])}.", StateError)
-    if "rows.row_of_arm" not in own:  # arms of several ranks: their fingerprint tells
-        return
-    shape, mine = (tuple(state["rows.row_of_arm"].shape) for state in (saved, own))
-    if (name := "box.corners" if "box.corners" in own else "tree.division.box") in own:  # its arms are those found so far
-        boxes = saved[name], own[name]
-        same = boxes[0].shape == boxes[1].shape and torch.equal(boxes[0].cpu(), boxes[1].cpu())
-        require(same, f"the saved state is of the box {boxes[0].tolist()}, this bandit's is {boxes[1].tolist()}.", StateError)
-        return
-    require(
-        shape == mine,
-        f"the saved state is of {shape[-1]} arms in batch rows {shape[:-1]}, this bandit of {mine[-1]} in {mine[:-1]}.",
-        ShapeError,
-    )
+    def _checkpointed(self) -> dict[str, Any]:
+        """What a checkpoint holds: the state, and the arms where they are not those of the start."""
+        moved = self._journal is not None and self._journal.moved and self._state.box is None
+        rows = self._state.rows
+        return {"state": self.state_dict(), "arms": rows.arms if moved else None, "costs": rows.costs if moved else None}

@@ -15,6 +15,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from torchbandits.coercion import is_finite
 from torchbandits.embeddings import FiniteEmbedding
 from torchbandits.errors import UnsupportedError, require
 from torchbandits.posteriors import Sketch
@@ -95,7 +96,7 @@ class LeverageSampling(Memory):
 
     def __post_init__(self) -> None:
         require(
-            math.isfinite(self.oversampling) and self.oversampling >= 1,
+            is_finite(self.oversampling) and self.oversampling >= 1,
             f"oversampling (q̄) must be a finite number of at least 1, got {self.oversampling}.",
         )
 

@@ -13,6 +13,7 @@ from botorch.generation.gen import gen_candidates_scipy
 from torch import Tensor
 from torch.quasirandom import SobolEngine
 
+from torchbandits.coercion import as_tensor
 from torchbandits.errors import ArgumentError, NonFiniteError, NumericalError, ShapeError, require
 from torchbandits.types import Points
 
@@ -28,10 +29,7 @@ def check_box(bounds: Any) -> Tensor:
     Raises:
         ShapeError, NonFiniteError, ArgumentError: For anything else, saying what.
     """
-    try:
-        box = torch.as_tensor(bounds)
-    except (ValueError, TypeError, RuntimeError) as error:
-        raise ShapeError(f"bounds must be 2 x d numbers, lower corner first, got {bounds!r}.") from error
+    box = as_tensor("bounds", bounds)
     require(
         box.dim() >= 2 and box.shape[-2] == 2 and box.numel() > 0 and not box.is_complex() and box.dtype != torch.bool,
         f"bounds must be 2 x d or batch_shape x 2 x d, lower corner first, got {box.dtype} of shape {tuple(box.shape)}.",

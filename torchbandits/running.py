@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from dataclasses import fields
+from itertools import takewhile
 
 import torch
 from torch import Tensor
@@ -16,6 +18,8 @@ from torchbandits.environments.base import Environment
 from torchbandits.errors import EvaluationError, NonFiniteError, UnsupportedError, require
 from torchbandits.evaluators import Answers, Elsewhere, Evaluator, Here
 from torchbandits.history import History
+from torchbandits.journal import Journal, held, report_in
+from torchbandits.offers import Offers, Purse
 from torchbandits.parallel import Evaluations, Inline, check_parallel
 from torchbandits.policies import Policy
 from torchbandits.selections import marked
@@ -33,6 +37,7 @@ def run(
     callbacks: Iterable[Callable[[Bandit, Selection, Tensor, Report], bool | None]] = (),
     budget: float | Tensor | None = None,
     observed: tuple[Tensor, Tensor, Tensor] | None = None,
+    journal: Journal | str | os.PathLike[str] | None = None,
     clock: Callable[[], float] = time.perf_counter,
     executor: Executor | None = None,
     workers: int | None = None,
@@ -53,6 +58,8 @@ def run(
             An evaluation that fails has cost what it costs.
         observed: History that the bandit is given before its first ask: what `Bandit.observe` takes. It counts neither as
             rounds nor in the record.
+        journal: As for `Bandit`. The same call again goes on with a run that was cut short, the noise included, and returns the
+            history of all of it; the seconds of what came before are NaN, and callbacks hear of the rest only.
         clock: What times ask and tell; `time.process_time` for the seconds of processors, whoever else uses them.
         callbacks: Called after each tell with the bandit, the selection, the rewards and the report; a True ends the run.
         executor: Evaluates the picks of a batch side by side: any `concurrent.futures.Executor`, of threads, processes, Dask
@@ -73,18 +80,30 @@ def run(
         EvaluationError: If an evaluation failed and failures end the run, or the executor broke. What had come is told; the
             error has the history and the bandit.
     """
+    known = isinstance(environment, Environment)
+    require(known, f"environment must be one of torchbandits.environments, got {type(environment).__name__}.")
     require(isinstance(num_rounds, int) and num_rounds >= 1, f"num_rounds must be an integer ≥ 1, got {num_rounds}.")
     check_parallel(executor, workers, retries, timeout, failures, asynchronous)
     callbacks = tuple(callbacks)
-    bandit = Bandit(policy, environment.arms, generator=generator, costs=environment.costs)
+    settled = journal is None or (failures == "raise" and not asynchronous)
+    require(settled, "journal= keeps batches that are told whole: leave asynchronous= and failures= out.", UnsupportedError)
+    bandit = Bandit(policy, environment.arms, generator=generator, costs=environment.costs, journal=journal)
     single = not asynchronous or bandit.batch_shape.numel() == 1
     require(single, "asynchronous=True is for one batch row: rows do not come free together.", UnsupportedError)
-    if observed is not None:
+    past = [] if bandit.journal is None else bandit.journal.records()
+    opening = list(takewhile(lambda record: record["kind"] in ("observe", "seeds"), past))
+    if observed is not None and not opening:
         bandit.observe(*observed)
-    offers = _Offers(bandit, num_rounds, None if budget is None else _Purse(budget, environment, bandit))
-    seeds = [int(torch.randint(2**62, (), generator=g)) for g in bandit.generators]
+    drawn = [record for record in opening if record["kind"] == "seeds"]
+    before = held(drawn[0]["told"]).to(bandit.device).long() if drawn else bandit.pulls.long()
+    purse = None if budget is None else Purse(budget, environment, bandit)
+    seeds = drawn[0]["seeds"] if drawn else bandit._draw_seeds()
     noise = [torch.Generator().manual_seed(seed) for seed in seeds]
     recorder = _Recorder(environment, bandit.batch_shape)
+    if bandit.journal is not None:
+        bandit.journal.ride(noise)
+        _catch_up(bandit.journal, recorder, purse)
+    offers = Offers(bandit, num_rounds + before, purse)
     evaluator: Evaluator = Here(environment, noise)
     if executor is not None or retries or failures != "raise" or environment.one_by_one:
         patient = failures != "raise"
@@ -140,91 +159,15 @@ def _what_is_kept(answers: Answers, bandit: Bandit) -> str:
     )
 
 
-class _Offers:
-    """What a run asks for: how many picks, and among which arms."""
-
-    def __init__(self, bandit: Bandit, num_rounds: int, purse: _Purse | None) -> None:
-        self._bandit, self._purse = bandit, purse
-        self._rounds = num_rounds + bandit.pulls.long()
-        self._least = num_rounds  # pulls that every row has left, at least
-        self._excluded: Tensor | None = None
-
-    def ask(self, waiting: int, workers: int | None) -> Selection | None:
-        """The next batch or, for a number of workers, as many further picks as they have room for; None for none now.
-
-        Args:
-            waiting: Picks that are open.
-            workers: None for batches, which are asked for when nothing is open.
-        """
-        most = self._bandit.policy.most_picks
-        limit = available = None
-        if workers is not None or self._purse is not None or self._excluded is not None or most is None or most > self._least:
-            available, able = self._available()
-            limit = self._rounds - self._bandit.pulls.long()
-            limit = limit if able is None else torch.where(able, limit, 0)
-            self._least = int(limit.min())
-            if not bool((limit > waiting).any()):
-                return None
-        if workers is None:
-            selection = self._bandit.ask(limit=limit, available=available)
-        else:
-            more = min(workers, self._least) - waiting
-            if more < 1:
-                return None
-            selection = self._bandit.ask(more=more, available=available)[waiting:]
-        self._least -= len(selection)
-        selection = selection if self._purse is None else self._purse.pay(selection)
-        return selection if workers is None or bool(selection.mask.any()) else None
-
-    def lose(self, failed: Selection, exclude: bool) -> None:
-        """Count evaluations that failed as rounds, and take their arms off."""
-        self._rounds = self._rounds - failed.mask.sum(dim=-1)
-        if exclude:
-            bandit = self._bandit
-            if self._excluded is None:
-                shape = (*bandit.batch_shape, bandit.arms.shape[-2])
-                self._excluded = torch.zeros(shape, dtype=torch.bool, device=bandit.device)
-            gone = failed.mask.to(torch.int64)
-            hits = torch.zeros_like(self._excluded, dtype=torch.int64).scatter_add(-1, failed.index.clamp_min(0), gone)
-            self._excluded = self._excluded | (hits > 0)
-
-    def _available(self) -> tuple[Tensor | None, Tensor | None]:
-        """Arms on offer, `batch_shape x A`, all for rows that pull no more; the rows that do, `batch_shape`; None for all."""
-        offered = None if self._purse is None else self._purse.affordable
-        if self._excluded is not None:
-            offered = ~self._excluded if offered is None else offered & ~self._excluded
-        if offered is None:
-            return None, None
-        able = offered.any(dim=-1)
-        return offered | ~able.unsqueeze(-1), able
-
-
-class _Purse:
-    """What each row has left to spend."""
-
-    def __init__(self, budget: float | Tensor, environment: Environment, bandit: Bandit) -> None:
-        costs, shape = environment.costs, bandit.batch_shape
-        require(costs is not None, f"a budget needs costs, and the environment {environment.name!r} does not know any.")
-        assert costs is not None
-        left = torch.as_tensor(budget, dtype=torch.float64, device=costs.device)
-        good = left.shape in (torch.Size(), shape) and bool((left > 0).all())
-        require(good, f"budget must be a number > 0, or {tuple(shape)} of them, got {budget}.")
-        self._costs, self._left, self._bandit = costs.expand(*shape, -1), left.expand(shape), bandit
-
-    @property
-    def affordable(self) -> Tensor:
-        """Arms that each row can pay for, `batch_shape x A`."""
-        return self._costs <= self._left.unsqueeze(-1)
-
-    def pay(self, selection: Selection) -> Selection:
-        """The picks that can be paid for, in order; the others are forgotten."""
-        each = torch.where(selection.mask, self._costs.gather(-1, selection.index.clamp_min(0)), 0.0)
-        kept = selection.mask & (each.cumsum(dim=-1) <= self._left.unsqueeze(-1))
-        if not torch.equal(kept, selection.mask):
-            self._bandit.forget(marked(selection, ~kept))
-            selection = marked(selection, kept)
-        self._left = self._left - torch.where(kept, each, 0.0).sum(dim=-1)
-        return selection
+def _catch_up(journal: Journal, recorder: _Recorder, purse: Purse | None) -> None:
+    """Record, and pay, what was told before a run was cut short."""
+    for record in journal.records():
+        if record["kind"] == "tell":
+            report, best = report_in(record)
+            index = held(record["index"]).to(best.device)
+            recorder.add(index, held(record["rewards"]), best, report, float("nan"), None)
+            if purse is not None:
+                purse.spend(index)
 
 
 class _Recorder:

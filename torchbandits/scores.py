@@ -6,7 +6,6 @@ with, `PosteriorDraw` for Thompson sampling.
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
@@ -16,6 +15,7 @@ from botorch.acquisition.analytic import _log_ei_helper  # the only form accurat
 from botorch.utils.probability.utils import log_ndtr
 from torch import Tensor
 
+from torchbandits.coercion import is_finite
 from torchbandits.errors import nearest, require
 from torchbandits.types import Marginals, PerPoint, Points
 
@@ -75,7 +75,7 @@ class LogEI(_Improvement):
     """
 
     def __post_init__(self) -> None:
-        ok = math.isfinite(self.margin) and self.margin >= 0
+        ok = is_finite(self.margin) and self.margin >= 0
         require(ok, f"the margin of expected improvement must be finite and ≥ 0, got {self.margin}.")
 
     def __call__(self, mean: Tensor, std: Tensor, width: Tensor, incumbent: Tensor) -> Tensor:
@@ -96,7 +96,7 @@ class LogPI(_Improvement):
 
     def __post_init__(self) -> None:
         require(
-            math.isfinite(self.margin) and self.margin > 0,
+            is_finite(self.margin) and self.margin > 0,
             f"the margin of the probability of improvement must be > 0 (it is greedy at 0; try noise_std), got {self.margin}.",
         )
 
@@ -140,8 +140,8 @@ class PerCost(Score):
 
     def __post_init__(self) -> None:
         require(not isinstance(self.base, PerCost), "the score is per cost already.")
-        require(math.isfinite(self.exponent) and self.exponent >= 0, f"exponent must be finite and ≥ 0, got {self.exponent}.")
-        require(math.isfinite(self.baseline), f"baseline must be finite, got {self.baseline}.")
+        require(is_finite(self.exponent) and self.exponent >= 0, f"exponent must be finite and ≥ 0, got {self.exponent}.")
+        require(is_finite(self.baseline), f"baseline must be finite, got {self.baseline}.")
         logarithmic = isinstance(self.base, _Improvement)
         require(not logarithmic or self.baseline == 0, "EI and PI are improvements already: they take no baseline.")
 

@@ -1,14 +1,15 @@
-"""Kernel columns of pulled arms: computed once, kept while they fit a memory budget, recomputed in chunks beyond it."""
+"""Kernel columns of the dictionary's arms: computed once, kept within a memory budget, recomputed in chunks beyond it."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from torchbandits.arms.kept_columns import KeptColumns
 from torchbandits.arms.rows import ArmRows
 from torchbandits.embeddings import Spectrum, StationaryBlocks, StationaryColumns, evaluate_kernel, kernel_diagonal
 from torchbandits.linalg import LEAF, staircase_product
@@ -20,12 +21,13 @@ from torchbandits.types import Picks, Points
 _LEFT_OUT = 32  # so many rows of zero weights cost less than the copy of a selection
 _CHUNK_BYTES = 8 << 20  # a block of columns that stays in cache while it is multiplied and squared
 _DEVICE_BYTES = 256 << 20  # the same on a GPU, whose launches want work
-_READ = 1 << 16  # arms read together for one column
-_LARGE_BYTES = 64 << 20  # kept columns beyond this get all of their budget at once: growing would hold them twice
+_READ = 1 << 16  # most arms read together for one column
+_READ_BYTES = 2 << 20  # features of those arms
+_GROUP_BYTES = 64 << 20  # columns evaluated together
 
 
 class KernelColumns:
-    """k(x_j, ·) at every arm, for each distinct point x_j of a posterior.
+    """k(x_j, ·) at every arm, for distinct points x_j of a posterior.
 
     Columns are evaluated one point at a time: their values then do not depend on which points came together, and GPyTorch,
     which centres on the first argument, loses nothing to cancellation near the point.
@@ -38,8 +40,7 @@ class KernelColumns:
 
     def __init__(self, rows: ArmRows, posterior: GaussianProcess, memory_budget: int) -> None:
         self._rows, self._posterior, self._memory_budget = rows, posterior, memory_budget
-        self._block: Tensor | None = None  # batch_shape x capacity x A
-        self._filled: Tensor | None = None  # batch_shape, rows whose columns are at hand
+        self._kept: KeptColumns | None = None
         self._stationary: StationaryColumns | None = None
         self._narrow: Any = None  # the kernel in the arms' dtype, where that is not float64
         self.diagonal = self._diagonal()
@@ -62,21 +63,12 @@ class KernelColumns:
             self._narrow = copy.deepcopy(self._posterior.kernel).to(dtype)
         return self._narrow
 
-    @property
-    def complete(self) -> bool:
-        """Whether the column of every distinct point is at hand."""
-        return self._filled is not None and bool((self._filled == self._posterior.statistics.num_rows).all())
-
-    @property
-    def readable(self) -> bool:
-        """Whether the column of every distinct point is at hand, at every arm."""
-        return self.complete and not self._rows.sharded
-
     def evaluate(self, points: Points) -> Tensor:
         """k(points, arms), `batch_shape x p x A`, in the arms' dtype, one point at a time. Cost O(A d p)."""
         source, kernel, points = self._rows.source, self._kernel(), points.to(self._rows.source.dtype)
         if not isinstance(source, InMemory) or source.num_arms > _READ:  # what a chunk needs stays in cache
-            return torch.cat([self._of(points, arms) for _, arms in source.chunks(_READ)], dim=-1)
+            step = min(_READ, max(256, _READ_BYTES // (source.dim * source.dtype.itemsize)))
+            return torch.cat([self._of(points, arms) for _, arms in source.chunks(step)], dim=-1)
         if points.numel() and StationaryColumns.supports(source.arms, kernel):
             if self._stationary is None:
                 self._stationary = StationaryColumns(source.arms, kernel)
@@ -97,34 +89,33 @@ class KernelColumns:
         lines = [stationary(x) for x in points.reshape(-1, points.shape[-1])]
         return torch.stack(lines).reshape(*points.shape[:-1], -1)
 
-    def fill(self) -> bool:
-        """Extend the columns to every distinct point; False where they do not fit the budget."""
+    def holds(self, rows: Tensor) -> bool:
+        """Whether the columns of rows (`batch_shape x m`) are kept."""
+        return self._kept is not None and bool((self._kept.slots(rows) >= 0).all())
+
+    def readable(self, rows: Tensor) -> bool:
+        """Whether the columns of rows (`batch_shape x m`) are kept, at every arm."""
+        return not self._rows.sharded and self.holds(rows)
+
+    def fill(self, rows: Tensor) -> bool:
+        """Evaluate the columns of rows (`batch_shape x m`) that are not kept, and keep them; False where they do not fit the
+        budget. Cost O(A d) a new column."""
         statistics, source = self._posterior.statistics, self._rows.source
-        size, batch = statistics.size, statistics.num_rows.shape
-        one = batch.numel() * source.num_arms * source.dtype.itemsize
-        if size * one > self._memory_budget:
+        if self._kept is None:
+            shape = statistics.num_rows.shape
+            self._kept = KeptColumns(shape, source.num_arms, source.dtype, source.device, self._memory_budget)
+        kept = self._kept
+        if rows.shape[-1] > kept.most:
             self.forget()
             return False
-        if self.complete:
+        kept.know(statistics.num_rows)
+        if not rows.shape[-1] or self.holds(rows):
             return True
-        # Rows of a batch append at different places: fill from the first place that any of them lacks.
-        start = 0
-        if self._filled is not None:
-            start = int(torch.where(self._filled < statistics.num_rows, self._filled, size).min())
-        if self._block is None or self._block.shape[-2] < size:
-            capacity = max(size + 32, min(2 * start, size + 256))
-            if capacity * one > _LARGE_BYTES:
-                capacity = max(size, self._memory_budget // one)
-            grown = torch.empty(*batch, capacity, source.num_arms, dtype=source.dtype, device=source.device)
-            if self._block is not None:
-                grown[..., :start, :] = self._block[..., :start, :]
-            self._block = grown
-        step = max(1, _LARGE_BYTES // one)
-        for first in range(start, size, step):
-            new = slice(first, min(first + step, size))
-            fresh = self.evaluate(statistics.points[..., new, :])
-            self._block[..., new, :] = self._with_own(fresh, self._rows.arm_of_row[..., new])
-        self._filled = statistics.num_rows
+        missing, slots = kept.missing(rows)
+        step = max(1, _GROUP_BYTES // kept.bytes_a_slot)
+        for some, theirs in zip(missing.split(step, dim=-1), slots.split(step, dim=-1), strict=True):
+            arm = self._rows.arm_of_row.gather(-1, some.clamp_min(0))
+            kept.put(some, theirs, self._with_own(self.evaluate(statistics.at(some)), arm))
         return True
 
     def _with_own(self, block: Tensor, arm: Tensor) -> Tensor:
@@ -142,34 +133,26 @@ class KernelColumns:
 
     def forget(self) -> None:
         """Drop the columns; they are computed again when needed."""
-        self._block = self._filled = self._narrow = self._stationary = None
-
-    def at(self, rows: Tensor, part: slice) -> Tensor:
-        """Columns of rows (`batch_shape x m`) at some arms, `batch_shape x m x chunk`."""
-        assert self._block is not None
-        batch = torch.arange(rows.shape[:-1].numel(), device=rows.device) * self._block.shape[-2]
-        flat = (rows.reshape(-1, rows.shape[-1]) + batch.unsqueeze(-1)).reshape(-1)
-        block = self._block.reshape(-1, self._rows.num_arms)[:, part].index_select(0, flat)
-        return block.reshape(*rows.shape, block.shape[-1])
+        self._kept = self._narrow = self._stationary = None
 
     def between(self, rows: Tensor, index: Picks) -> Tensor:
-        """k between rows (`batch_shape x m`) and arms (`batch_shape x p`), `batch_shape x m x p`, read off the columns."""
-        assert self._block is not None
-        batch = torch.arange(rows.shape[:-1].numel(), device=rows.device).reshape(*rows.shape[:-1], 1)
-        start = (rows + batch * self._block.shape[-2]) * self._rows.num_arms
-        return self._block.reshape(-1)[start.unsqueeze(-1) + index.clamp_min(0).unsqueeze(-2)]
+        """k between rows whose columns are kept (`batch_shape x m`) and arms (`batch_shape x p`), `batch_shape x m x p`."""
+        assert self._kept is not None
+        return self._kept.between(self._kept.slots(rows), index)
 
     def gram(self) -> Any:
-        """`between` the given rows and all rows, where every point is an arm and float64; None where it is not."""
+        """`between` the dictionary's rows and all rows, where its columns are kept, every point is an arm and float64; None
+        where not."""
+        rows = self._posterior.dictionary_rows()[0]
         arm, mask = self._rows.arm_of_row, self._posterior.statistics.mask
-        exact = self.readable and self._rows.source.dtype == torch.float64 and bool(((arm >= 0) == mask).all())
+        exact = self.readable(rows) and self._rows.source.dtype == torch.float64 and bool(((arm >= 0) == mask).all())
         return (lambda rows: self.between(rows, arm)) if exact else None
 
     def of_arms(self, index: Picks) -> Tensor:
-        """k(x_j, ·) of arms (`batch_shape x p`) at every arm, `batch_shape x p x A`: read where all were pulled before."""
+        """k(x_j, ·) of arms (`batch_shape x p`) at every arm, `batch_shape x p x A`: read where all are kept."""
         row, points = self._rows.row_of(index), self._rows.points(index)
-        if self.complete and bool((row >= 0).all()):
-            return self.at(row, slice(None))
+        if self._kept is not None and bool((row >= 0).all()) and self.holds(row):
+            return self._kept.at(self._kept.slots(row), slice(None))
         return self._with_own(self.evaluate(points), index)
 
     def products(self, weights: Tensor, rows: Tensor, dense: int | None = None) -> Iterator[tuple[slice, Tensor]]:
@@ -182,28 +165,21 @@ class KernelColumns:
         Yields:
             Which arms, and their products, which the next chunk overwrites.
         """
-        statistics, m = self._posterior.statistics, rows.shape[-1]
-        size, batch = statistics.size, rows.shape[:-1]
-        spread = self.complete and size - m <= _LEFT_OUT
+        m, batch, kept = rows.shape[-1], rows.shape[:-1], self._kept if self.holds(rows) else None
         starts = None if dense is None or m <= LEAF or rows.dim() > 2 else list(range(m))
-        if spread:
-            weights = weights.new_zeros(*weights.shape[:-1], size).scatter_add(
-                -1, rows.unsqueeze(-2).expand_as(weights), weights
-            )
-            starts = None if starts is None else rows.reshape(-1, m).amin(dim=0).tolist()
+        slots = rows if kept is None else kept.slots(rows)
+        together = None if kept is None else _together(slots)  # consecutive slots need no copy
+        if together is not None:
+            place, size = slots - together.start, together.stop - together.start
+            spread = weights.new_zeros(*weights.shape[:-1], size)
+            weights = spread.scatter_add(-1, place.unsqueeze(-2).expand_as(weights), weights)
+            if starts is not None:  # before the least place of this row and of those below
+                least = place.reshape(-1, m).amin(dim=0)
+                starts = least.flip(-1).cummin(dim=-1).values.flip(-1).tolist()
         wanted = _CHUNK_BYTES if weights.device.type == "cpu" else _DEVICE_BYTES
         A, step = self._rows.num_arms, max(256, wanted // (8 * max(1, m) * max(1, batch.numel())))
-        blocks = None if self.complete else self._blocks(rows, min(step, A))
         products = weights.new_empty(*weights.shape[:-1], min(step, A))
-        for part, arms in self._pieces(step):
-            if blocks is not None:
-                assert arms is not None
-                K_mc = blocks(arms)
-            elif spread:
-                assert self._block is not None
-                K_mc = self._block[..., :size, part]
-            else:
-                K_mc = self.at(rows, part)
+        for part, K_mc in self._blocks(rows, step) if kept is None else _kept_blocks(kept, slots, together, step):
             out = products[..., : K_mc.shape[-1]]
             if starts is not None and dense is not None:
                 staircase_product(weights, K_mc, out, dense, starts)
@@ -211,17 +187,29 @@ class KernelColumns:
                 torch.matmul(weights, K_mc, out=out)
             yield part, out
 
-    def _blocks(self, rows: Tensor, most: int) -> Callable[[Tensor], Tensor]:
-        """Columns of rows (`batch_shape x m`) as a function of at most so many arms, `batch_shape x m x n`, evaluated anew."""
-        points, kernel = self._posterior.statistics.points, self._kernel()
-        points = points.gather(-2, rows.unsqueeze(-1).expand(*rows.shape, points.shape[-1])).to(self._rows.source.dtype)
+    def _blocks(self, rows: Tensor, step: int) -> Iterator[tuple[slice, Tensor]]:
+        """Columns of rows (`batch_shape x m`), evaluated anew, chunk by chunk of the arms; the next overwrites one."""
+        points, kernel, source = self._posterior.statistics.points, self._kernel(), self._rows.source
+        points = points.gather(-2, rows.unsqueeze(-1).expand(*rows.shape, points.shape[-1])).to(source.dtype)
         if not StationaryBlocks.supports(kernel):
-            return lambda arms: evaluate_kernel(kernel, points, arms)
-        blocks, out = StationaryBlocks(points, kernel), points.new_empty(*rows.shape, most)
-        return lambda arms: blocks(arms, out[..., : arms.shape[-2]])
+            for part, arms in source.chunks(step):
+                yield part, evaluate_kernel(kernel, points, arms)
+            return
+        blocks, out = StationaryBlocks(points, kernel), points.new_empty(*rows.shape, min(step, source.num_arms))
+        for part, arms in source.chunks(step):
+            yield part, blocks(arms, out[..., : arms.shape[-2]])
 
-    def _pieces(self, step: int) -> Iterator[tuple[slice, Tensor | None]]:
-        """Which arms, and the arms themselves where columns are evaluated from them: they are not read otherwise."""
-        if not self.complete:
-            return self._rows.source.chunks(step)
-        return ((part, None) for part in parts(0, self._rows.num_arms, step))
+
+def _together(slots: Tensor) -> slice | None:
+    """The range of slots, where few within it are others' and they are nearly in order; None where a selection is cheaper."""
+    m, first = slots.shape[-1], int(slots.min())
+    end = int(slots.max()) + 1
+    order = slots.reshape(-1, m).flip(-1).cummin(dim=-1).values.flip(-1).amin(dim=0) - first
+    near = end - first - m <= _LEFT_OUT and 20 * int(order.sum()) >= 9 * m * (m - 1)
+    return slice(first, end) if near else None
+
+
+def _kept_blocks(kept: KeptColumns, slots: Tensor, together: slice | None, step: int) -> Iterator[tuple[slice, Tensor]]:
+    """Columns in slots, or in a range of slots, chunk by chunk of the arms."""
+    for part in parts(0, kept.num_arms, step):
+        yield part, kept.at(slots, part) if together is None else kept.block[..., together, part]

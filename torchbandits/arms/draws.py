@@ -111,7 +111,7 @@ class PosteriorDraws:
         noise = standard_normals(posterior, sizes, table.rows.num_arms, generators).mT
         if not posterior.statistics.size:
             return noise * table.prior_diagonal.sqrt().unsqueeze(-2)
-        table.columns.fill()
+        table.columns.fill(posterior.dictionary_rows()[0])
         fit = posterior.fit(table.columns.gram())
         root = fit.nystrom.root
         if self._residual is None or self._residual[0] is not fit.nystrom:
@@ -132,7 +132,7 @@ class PosteriorDraws:
         table, posterior = self._table, self._table.posterior
         if not posterior.statistics.size:
             return f0
-        table.columns.fill()
+        table.columns.fill(posterior.dictionary_rows()[0])
         posterior.fit(table.columns.gram())
         return f0 - self._on_arms(explained_weights(posterior, at_points, sizes, generators))
 

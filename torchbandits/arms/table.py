@@ -117,7 +117,7 @@ class ArmTable(nn.Module):
             parts = self.features_of_arms.products(weights)
         else:
             if self.posterior.sparse:
-                self.columns.fill()
+                self.columns.fill(self.posterior.dictionary_rows()[0])
             rows, _, N, a = self.posterior.sweep_factors(self.columns.gram())
             r = N.shape[-1]
             if self.directions is not None:  # new storage, so that the old table survives a failure
@@ -232,7 +232,7 @@ class ArmTable(nn.Module):
         points = self.rows.points(index)
         if self.features_of_arms is not None:
             z = self.features_of_arms.at(index)
-        elif self.columns.readable and self.rows.source.dtype == torch.float64:
+        elif self.columns.readable(fit.rows) and self.rows.source.dtype == torch.float64:
             K_mk = self.columns.between(fit.rows, index)
             z = fit.nystrom.root.embed(torch.where(fit.mask.unsqueeze(-1), K_mk, 0.0))
         else:

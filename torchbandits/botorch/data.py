@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,6 +14,7 @@ from torch import Tensor
 
 from torchbandits.arms import matches
 from torchbandits.arms.duplicates import first_occurrence
+from torchbandits.coercion import is_finite
 from torchbandits.embeddings import kernel_row
 from torchbandits.errors import require
 from torchbandits.memory import LeverageSampling
@@ -86,7 +86,7 @@ def _kind(block: Block) -> tuple[Any, ...]:
 
 def check_data(X: Tensor, Y: Tensor, Yvar: Tensor | None, dictionary: str | Tensor, prior_mean: float | str) -> None:
     """Refuse NaNs, several outcomes and a dictionary of another space, with BoTorch's own errors, and unknown options."""
-    number = not isinstance(prior_mean, str) and math.isfinite(prior_mean)
+    number = not isinstance(prior_mean, str) and is_finite(prior_mean)
     require(number or prior_mean == "estimate", f'prior_mean must be a finite number or "estimate", got {prior_mean!r}.')
     known = isinstance(dictionary, Tensor) or dictionary in _DICTIONARIES
     require(known, f"dictionary must be one of {', '.join(_DICTIONARIES)}, or points m x d, got {dictionary!r}.")

@@ -16,6 +16,7 @@ from torch import Tensor
 from torchbandits.botorch.acquisition import PolicyAcquisition
 from torchbandits.botorch.agreement import check_scores
 from torchbandits.botorch.model import BanditModel
+from torchbandits.coercion import is_finite
 from torchbandits.errors import UnsupportedError, nearest, require
 from torchbandits.policies import Policy, registry
 from torchbandits.widths import Constant
@@ -111,7 +112,7 @@ def _made(
         known = f"known: {', '.join(takes)}.{nearest(option, takes)}"
         require(option in takes and option != "kernel", f"{name} takes no option {option!r} here; {known}")
     if beta is not None:
-        require(math.isfinite(beta) and beta >= 0, f"beta must be finite and ≥ 0, got {beta}.")
+        require(is_finite(beta) and beta >= 0, f"beta must be finite and ≥ 0, got {beta}.")
         require("width" not in options, "give either beta or policy_options['width'], and not both.")
         require("width" in takes, f"{name} has no width: leave beta out.")
         own = own | {"width": Constant(math.sqrt(beta))}

@@ -22,6 +22,7 @@ from torchbandits.botorch.fit import weighed_anew
 from torchbandits.botorch.parts import kernel_of, likelihood_of, mean_of
 from torchbandits.botorch.progress import Path, progress_of
 from torchbandits.botorch.table import Tabulated
+from torchbandits.coercion import is_finite
 from torchbandits.embeddings import FiniteEmbedding, shaped_like
 from torchbandits.errors import require
 from torchbandits.posteriors import GaussianProcess
@@ -75,9 +76,9 @@ class Observed(GPyTorchModel, gpytorch.models.GP, FantasizeMixin, ABC):  # type:
         self.fits_noise = noise_std is None and Yvar is None
         if noise_std is None:
             noise_std = _NOISE_STD if Yvar is None or not Yvar.numel() else math.sqrt(float(Yvar.double().mean()))
-        require(math.isfinite(noise_std) and noise_std > 0, f"noise_std must be finite and > 0, got {noise_std}.")
+        require(is_finite(noise_std) and noise_std > 0, f"noise_std must be finite and > 0, got {noise_std}.")
         lam = noise_std**2 if regularization is None else regularization
-        require(math.isfinite(lam) and lam > 0, f"regularization (λ) must be finite and > 0, got {lam}.")
+        require(is_finite(lam) and lam > 0, f"regularization (λ) must be finite and > 0, got {lam}.")
         self.covar_module = kernel_of(kernel, covar_module, train_X)
         self.mean_module = mean_of(prior_mean)
         self.likelihood = likelihood_of(noise_std, Yvar, self.fits_noise)

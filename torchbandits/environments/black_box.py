@@ -16,6 +16,7 @@ from torchbandits.environments.base import Environment, Task
 from torchbandits.environments.noise import check_index
 from torchbandits.environments.tables import check_arms, check_costs
 from torchbandits.errors import require
+from torchbandits.sources import ArmSource, InMemory
 
 
 class BlackBox(Environment):
@@ -24,7 +25,7 @@ class BlackBox(Environment):
     Args:
         function: Takes one arm, `d` features in the arms' dtype (and the keyword `seed`, see there), returns a number. For
             processes it must be importable by name, and so live at the top of a module; Dask takes lambdas too.
-        arms: `A x d` or `batch_shape x A x d` floating-point features.
+        arms: `A x d` or `batch_shape x A x d` floating-point features, or a source of them.
         noise_std: What is known of the noise that the function itself has, reward units; none is added. NaN for nothing.
         name: Shown in tables and figures.
         seeded: Whether the function takes `seed=`, an integer from 0 to 2⁶² − 1: one a pull, drawn in the order of the picks,
@@ -42,7 +43,7 @@ class BlackBox(Environment):
     def __init__(
         self,
         function: Callable[..., float],
-        arms: Tensor,
+        arms: Tensor | ArmSource,
         noise_std: float = math.nan,
         *,
         name: str = "black box",
@@ -78,10 +79,9 @@ class BlackBox(Environment):
         counts = mask.reshape(-1, index.shape[-1]).sum(dim=-1).tolist()
         pairs = zip(counts, generators, strict=True)
         seeds = torch.cat([torch.randint(2**62, (count,), generator=generator) for count, generator in pairs]).tolist()
-        arms = self.arms.expand(*index.shape[:-1], -1, -1)
-        where = index.clamp_min(0).unsqueeze(-1).expand(*index.shape, arms.shape[-1])
+        arms = self.arms if isinstance(self.arms, ArmSource) else InMemory(self.arms)
         # Arrays: a tensor would go to another process through shared memory and a file descriptor each.
-        points = arms.gather(-2, where)[mask].cpu().numpy()
+        points = arms.points(index.clamp_min(0))[mask].cpu().numpy()
         ask = partial(_call, self.function, self.seeded)
         return [partial(ask, point.copy(), seed) for point, seed in zip(points, seeds, strict=True)]
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
+from torchbandits.coercion import is_finite
 from torchbandits.environments.functions import GRID_LIMIT, Function, grid
 from torchbandits.errors import require
 
@@ -72,7 +71,7 @@ def rosenbrock(
     to us: those here are a choice of this package.
     """
     require(points_per_dim >= 2, f"points_per_dim must be at least 2, got {points_per_dim}.")
-    require(math.isfinite(a) and math.isfinite(b) and b >= 0, f"a must be finite, b finite and ≥ 0, got {a} and {b}.")
+    require(is_finite(a) and is_finite(b) and b >= 0, f"a must be finite, b finite and ≥ 0, got {a} and {b}.")
     arms = ROSENBROCK_SIDE * (2 * grid(2, points_per_dim) - 1)
 
     def raw(points: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ import torch
 from gpytorch.kernels import Kernel, MaternKernel
 from torch import Tensor
 
+from torchbandits.coercion import is_finite
 from torchbandits.environments.base import Environment, Task, known
 from torchbandits.environments.noise import check_noise, noisy_rewards
 from torchbandits.environments.tables import check_arms, check_rewards
@@ -167,7 +168,7 @@ def rkhs(
     """
     if kernel is None:
         require(nu in (0.5, 1.5, 2.5), f"nu must be 0.5, 1.5 or 2.5, got {nu}.")
-        require(math.isfinite(lengthscale) and lengthscale > 0, f"lengthscale must be positive, got {lengthscale}.")
+        require(is_finite(lengthscale) and lengthscale > 0, f"lengthscale must be positive, got {lengthscale}.")
         kernel = MaternKernel(nu=nu).to(torch.float64)
         kernel.lengthscale = lengthscale
     num_centers = 30 * dim if num_centers is None else num_centers

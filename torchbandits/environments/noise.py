@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
+from torchbandits.coercion import is_finite
 from torchbandits.environments.base import Environment
 from torchbandits.errors import ArgumentError, ArmIndexError, ShapeError, nearest, require
 
@@ -17,7 +17,7 @@ NOISES = ("gaussian", "uniform")
 def check_noise(noise_std: float, noise: str) -> None:
     """Refuse a negative or non-finite `noise_std` and an unknown kind of noise."""
     require(
-        math.isfinite(noise_std) and noise_std >= 0,
+        is_finite(noise_std) and noise_std >= 0,
         f"noise_std must be a finite number that is not negative, got {noise_std}.",
     )
     require(noise in NOISES, f"noise must be one of {', '.join(NOISES)}, got {noise!r}.{nearest(noise, NOISES)}")

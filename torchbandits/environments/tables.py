@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from torchbandits.coercion import as_tensor
 from torchbandits.environments.base import Environment, Task, known
 from torchbandits.environments.noise import check_noise, noisy_rewards
 from torchbandits.errors import ArgumentError, ArmIndexError, NonFiniteError, ShapeError, UnsupportedError, require
@@ -96,6 +97,7 @@ def check_arms(arms: Tensor | ArmSource) -> None:
     """Refuse arms that are not a non-empty, finite floating-point tensor `... x A x d`; a source has been checked."""
     if isinstance(arms, ArmSource):
         return
+    as_tensor("arms", arms)  # refuses sparse ones, and those that hold no numbers
     if not isinstance(arms, Tensor) or not arms.is_floating_point() or arms.ndim < 2:
         raise ShapeError(f"arms must be a floating-point tensor of shape ... x A x d, got {_kind(arms)}.")
     if 0 in arms.shape:
@@ -105,6 +107,7 @@ def check_arms(arms: Tensor | ArmSource) -> None:
 
 def check_rewards(rewards: Tensor, arms: Tensor | ArmSource) -> None:
     """Refuse rewards that are not one finite number per arm, of the arms' dtype and device (or device only, of a source)."""
+    as_tensor("rewards", rewards)
     if not isinstance(rewards, Tensor) or rewards.shape != arms.shape[:-1]:
         raise ShapeError(f"rewards must be a tensor of shape {tuple(arms.shape[:-1])}, got {_kind(rewards)}.")
     known = (torch.float32, torch.float64) if isinstance(arms, ArmSource) else (arms.dtype,)

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from torchbandits.coercion import is_finite
 from torchbandits.embeddings import kernel_diagonal, kernel_row, stack_kernels
 from torchbandits.errors import ArgumentError, UnsupportedError, require
 from torchbandits.fitting.climb import Climb
@@ -128,7 +129,7 @@ def _check(
         raise ArgumentError(
             f"the kernel ({type(posterior.kernel).__name__}) has no parameter that requires a gradient: nothing to fit."
         )
-    require(math.isfinite(noise_share) and noise_share > 0, f"noise_share must be finite and > 0, got {noise_share}.")
+    require(is_finite(noise_share) and noise_share > 0, f"noise_share must be finite and > 0, got {noise_share}.")
     for name, value in (("max_exact", max_exact), ("max_iterations", max_iterations), ("dictionary_size", dictionary_size)):
         require(isinstance(value, int) and value >= 1, f"{name} must be a whole number ≥ 1, got {value}.")
-    require(all(math.isfinite(f) and f > 0 for f in restarts), f"restarts must be factors > 0, got {tuple(restarts)}.")
+    require(all(is_finite(f) and f > 0 for f in restarts), f"restarts must be factors > 0, got {tuple(restarts)}.")

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
-
 import gpytorch
 from torch import Tensor
 
+from torchbandits.coercion import is_finite, non_negative
 from torchbandits.errors import require
 from torchbandits.memory import LeverageSampling
 from torchbandits.policies.adaptive_ucb import AdaptiveUCB
@@ -63,8 +62,8 @@ def ada_bkb(
     pending ones were told, on a tree that stays as it is until rewards come: they may repeat a representative.
     Source: Rando, Carratino, Villa & Rosasco 2022, "Ada-BKB", Alg. 1 (arXiv 2106.08598).
     """
-    require(math.isfinite(noise_std) and noise_std >= 0, f"noise_std must be a finite number ≥ 0, got {noise_std}.")
-    lam = noise_std**2 if regularization is None else regularization
+    require(is_finite(noise_std) and noise_std >= 0, f"noise_std must be a finite number ≥ 0, got {noise_std}.")
+    lam = non_negative("noise_std", noise_std) ** 2 if regularization is None else regularization
     confidence = width or PracticalBKB(noise_std, norm_bound, delta, lam)
     memory = LeverageSampling(oversampling)
     return AdaptiveUCB(kernel, noise_std, confidence, lam, memory, norm_bound, num_children, horizon, prior_mean, memory_budget)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from torchbandits.arms import ArmDivision, ArmRows, BoxDivision, CellTree, FullSweep, GrowingTable, matches
 from torchbandits.arms.cells import Division, padded_indices
+from torchbandits.coercion import is_finite
 from torchbandits.embeddings import Spectrum, kernel_diagonal
 from torchbandits.errors import ArgumentError, NonFiniteError, ShapeError, UnsupportedError, require
 from torchbandits.memory import Memory
@@ -57,7 +58,7 @@ class AdaptiveUCB(Policy):
         require(good, f"kernel must be a gpytorch.kernels.Kernel, got {type(kernel).__name__}.")
         good = isinstance(self.confidence, Width)
         require(good, f"width must be a torchbandits.widths.Width, got {type(self.confidence).__name__}.")
-        good = math.isfinite(lam) and lam > 0
+        good = is_finite(lam) and lam > 0
         require(good, f"regularization (λ, by default noise_std²) must be finite and > 0, got {lam}.")
         bound = torch.as_tensor(self.norm_bound, dtype=torch.float64)
         good = bool((torch.isfinite(bound) & (bound >= 0)).all())
@@ -66,7 +67,7 @@ class AdaptiveUCB(Policy):
         require(good, f"num_children must be an odd whole number ≥ 3, got {N!r}: the middle child keeps the representative.")
         good = T is None or (isinstance(T, int) and not isinstance(T, bool) and T >= 1)
         require(good, f"horizon must be a whole number ≥ 1, or None for no limit of the depth, got {T!r}.")
-        numeric = isinstance(self.prior_mean, (int, float)) and math.isfinite(self.prior_mean)
+        numeric = isinstance(self.prior_mean, (int, float)) and is_finite(self.prior_mean)
         good = numeric or self.prior_mean == "estimate"
         require(good, f"prior_mean must be a finite number or 'estimate', got {self.prior_mean!r}.")
 

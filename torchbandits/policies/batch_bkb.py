@@ -6,6 +6,7 @@ import gpytorch
 from torch import Tensor
 
 from torchbandits.batching import named_rule
+from torchbandits.coercion import non_negative
 from torchbandits.memory import LeverageSampling
 from torchbandits.policies.composed import Composed
 from torchbandits.starts import Start
@@ -56,11 +57,11 @@ def batch_bkb(
     the defaults are what the authors run. Cost: one m x m x A product a batch, O(k²) a pick among k leaders.
     Source: Calandriello et al. 2020, Alg. 1, Thm 1–2.
     """
-    lam = noise_std**2 if regularization is None else regularization
+    lam = non_negative("noise_std", noise_std) ** 2 if regularization is None else regularization
     return Composed(
         kernel,
         noise_std,
-        width or PracticalBBKB(noise_std, norm_bound, delta, lam, ratio_threshold=ratio_threshold),
+        PracticalBBKB(noise_std, norm_bound, delta, lam, ratio_threshold=ratio_threshold) if width is None else width,
         lam,
         memory=LeverageSampling(oversampling),
         batch_rule=named_rule(batch_rule, ratio_threshold, max_batch_size, max_pulls),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gpytorch
 from torch import Tensor
 
+from torchbandits.coercion import non_negative
 from torchbandits.memory import LeverageSampling
 from torchbandits.policies.composed import Composed
 from torchbandits.scores import named_score
@@ -51,11 +52,11 @@ def bkb(
     Guarantee: no regret with m = O(d_eff) dictionary points, under the theory width and oversampling; the defaults are
     what the authors run. Cost: O(A m² + u m²) a step.  Source: Calandriello et al. 2019, Alg. 1, Thm 1–3.
     """
-    lam = noise_std**2 if regularization is None else regularization
+    lam = non_negative("noise_std", noise_std) ** 2 if regularization is None else regularization
     return Composed(
         kernel,
         noise_std,
-        width or PracticalBKB(noise_std, norm_bound, delta, lam),
+        PracticalBKB(noise_std, norm_bound, delta, lam) if width is None else width,
         lam,
         memory=LeverageSampling(oversampling),
         score=named_score(acquisition, margin, noise_std),

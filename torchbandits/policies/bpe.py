@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from torchbandits.arms import Lookahead, best_arm
 from torchbandits.batching import Meter
+from torchbandits.coercion import non_negative
 from torchbandits.errors import require
 from torchbandits.policies.base import State
 from torchbandits.policies.composed import Composed
@@ -232,7 +233,7 @@ def bpe(
     one of the best arm and the lower ones of the others. Cost: O(A u) a distinct arm, and O(A²) a pick up to 1,024 arms.
     Source: Li & Scarlett 2022, "Gaussian process bandit optimization with few batches", Alg. 1, Thm 1.
     """
-    lam = noise_std**2 if regularization is None else regularization
+    lam = non_negative("noise_std", noise_std) ** 2 if regularization is None else regularization
     batches = len(batch_lengths(horizon)) if isinstance(horizon, int) and horizon >= 1 else 1  # else refused below
     confidence = width or FixedDesign(noise_std, norm_bound, delta, lam, statements=batches)
     engine = Composed(kernel, noise_std, confidence, lam, prior_mean=prior_mean, memory_budget=memory_budget)

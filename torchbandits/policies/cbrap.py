@@ -49,7 +49,7 @@ def cbrap(
     return Composed(
         linear_kernel(),
         noise_std,
-        width or SelfNormalized(noise_std, norm_bound, delta, regularization),
+        SelfNormalized(noise_std, norm_bound, delta, regularization) if width is None else width,
         regularization,
         features=GaussianProjection(num_features),
         prior_mean=prior_mean,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -12,13 +11,14 @@ from torch import Tensor
 
 from torchbandits.arms import ArmRows, ArmTable, Box, PosteriorDraws, Shard
 from torchbandits.batching import BatchRule, FixedSize
+from torchbandits.coercion import is_finite
 from torchbandits.embeddings import FeatureMap, Spectrum
 from torchbandits.errors import UnsupportedError, require
 from torchbandits.fitting import fit_kernel_
 from torchbandits.memory import KeepAll, Memory
 from torchbandits.policies.base import FROM_BOX, Policy, State
 from torchbandits.policies.box_picking import check_for_box, pick_in_box
-from torchbandits.policies.kernel_checks import check_kernel
+from torchbandits.policies.kernel_checks import check_kernel, check_resolution
 from torchbandits.policies.learning import learn, learn_kernel
 from torchbandits.policies.picking import Picker, first_picks, marginals, on_offer, room_for, scorer, upper_bounds, with_first
 from torchbandits.posteriors import GaussianProcess
@@ -72,14 +72,14 @@ class Composed(Policy):
             f"width must be a torchbandits.widths.Width, such as widths.Constant(2.0), got {type(self.confidence).__name__}.",
         )
         require(
-            math.isfinite(self.noise_std) and self.noise_std >= 0,
+            is_finite(self.noise_std) and self.noise_std >= 0,
             f"noise_std must be a finite number ≥ 0, got {self.noise_std}.",
         )
         require(
-            math.isfinite(self.regularization) and self.regularization > 0,
+            is_finite(self.regularization) and self.regularization > 0,
             f"regularization (λ, by default noise_std²) must be finite and > 0, got {self.regularization}.",
         )
-        numeric = isinstance(self.prior_mean, (int, float)) and math.isfinite(self.prior_mean)
+        numeric = isinstance(self.prior_mean, (int, float)) and is_finite(self.prior_mean)
         require(
             numeric or self.prior_mean == "estimate",
             f"prior_mean must be a finite number or 'estimate', got {self.prior_mean!r}.",
@@ -147,6 +147,8 @@ class Composed(Policy):
     def _posterior(self, arms: ArmSet, generators: Generators, batch_shape: torch.Size) -> GaussianProcess:
         """The prior, for arms or the corners of a box; features that are drawn are drawn now."""
         check_kernel(self.kernel, arms, batch_shape)
+        if self.memory.sparse:
+            check_resolution(self.kernel, arms, self.regularization)
         finite = None
         if self.features is not None:
             assert isinstance(arms, Tensor)

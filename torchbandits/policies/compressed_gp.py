@@ -6,6 +6,7 @@ import math
 
 import gpytorch
 
+from torchbandits.coercion import is_finite, non_negative
 from torchbandits.errors import require
 from torchbandits.memory import EntropyThreshold
 from torchbandits.policies.composed import Composed
@@ -60,18 +61,18 @@ def compressed_gp(
     Guarantee: the regret of GP-UCB plus a term that vanishes with ε, with a dictionary that stops growing, for UCB and EI.
     Cost: O(A u) a pull that is kept, O(A) one that is dropped. Source: Bedi et al. 2020, Alg. 1, Thm 1–2.
     """
-    lam = noise_std**2 if regularization is None else regularization
-    require(lam > 0 and math.isfinite(lam), f"regularization (λ, by default noise_std²) must be finite and > 0, got {lam}.")
+    lam = non_negative("noise_std", noise_std) ** 2 if regularization is None else regularization
+    require(is_finite(lam) and lam > 0, f"regularization (λ, by default noise_std²) must be finite and > 0, got {lam}.")
     least = 0.5 * math.log(2 * math.pi * math.e * lam)
     threshold = least + 0.5 * math.log1p(_LEAST_LEVERAGE) if entropy_threshold is None else entropy_threshold
     require(
-        math.isfinite(threshold) and threshold > least,
+        is_finite(threshold) and threshold > least,
         f"entropy_threshold={threshold:g} keeps every pull: with λ = {lam:g} it must be above ½ log(2πeλ) = {least:.6g}.",
     )
     return Composed(
         kernel,
         noise_std,
-        width or Srinivas(delta),
+        Srinivas(delta) if width is None else width,
         lam,
         memory=EntropyThreshold(threshold),
         score=named_score(acquisition, margin, noise_std),

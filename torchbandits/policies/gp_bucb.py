@@ -6,6 +6,7 @@ import gpytorch
 from torch import Tensor
 
 from torchbandits.batching import named_rule
+from torchbandits.coercion import non_negative
 from torchbandits.policies.composed import Composed
 from torchbandits.starts import Start
 from torchbandits.widths import IGP, Scaled, Width
@@ -52,12 +53,12 @@ def gp_bucb(
     Guarantee: regret within a factor C of the sequential algorithm's bound. Cost: O(A u) a distinct arm of a batch.
     Source: Desautels et al. 2014, Alg. 1, Thm 2; Calandriello et al. 2020, Lemma 1 for the global rule.
     """
-    lam = noise_std**2 if regularization is None else regularization
+    lam = non_negative("noise_std", noise_std) ** 2 if regularization is None else regularization
     rule = named_rule(batch_rule, ratio_threshold, max_batch_size, max_pulls)
     return Composed(
         kernel,
         noise_std,
-        width or Scaled(IGP(noise_std, norm_bound, delta, lam), ratio_threshold),
+        Scaled(IGP(noise_std, norm_bound, delta, lam), ratio_threshold) if width is None else width,
         lam,
         batch_rule=rule,
         prior_mean=prior_mean,

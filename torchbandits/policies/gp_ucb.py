@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gpytorch
 
+from torchbandits.coercion import non_negative
 from torchbandits.policies.composed import Composed
 from torchbandits.scores import named_score
 from torchbandits.starts import Start
@@ -48,8 +49,8 @@ def gp_ucb(
     return Composed(
         kernel,
         noise_std,
-        width or Srinivas(delta),
-        noise_std**2 if regularization is None else regularization,
+        Srinivas(delta) if width is None else width,
+        non_negative("noise_std", noise_std) ** 2 if regularization is None else regularization,
         score=named_score(acquisition, margin, noise_std),
         prior_mean=prior_mean,
         initial=initial,

@@ -46,7 +46,7 @@ def igp_ucb(
     return Composed(
         kernel,
         noise_std,
-        width or IGP(noise_std, norm_bound, delta, regularization),
+        IGP(noise_std, norm_bound, delta, regularization) if width is None else width,
         regularization,
         prior_mean=prior_mean,
         initial=initial,

@@ -44,7 +44,7 @@ def lin_ucb(
     return Composed(
         linear_kernel(),
         noise_std,
-        width or SelfNormalized(noise_std, norm_bound, delta, regularization),
+        SelfNormalized(noise_std, norm_bound, delta, regularization) if width is None else width,
         regularization,
         features=Identity(),
         prior_mean=prior_mean,

@@ -6,6 +6,7 @@ import gpytorch
 from torch import Tensor
 
 from torchbandits.batching import Repeat
+from torchbandits.coercion import non_negative
 from torchbandits.policies.composed import Composed
 from torchbandits.scores import named_score
 from torchbandits.starts import Start
@@ -57,11 +58,11 @@ def mini_gp_ucb(
     log det(V/λ)/log((C² + 1)/2) + 1 switches, so that u = O(γ_T) distinct arms (both for UCB; nothing is proved for PI).
     Cost: O(A u) a switch, whatever the number of pulls.  Source: Calandriello et al. 2022, Alg. 1, Thm 1.
     """
-    lam = noise_std**2 if regularization is None else regularization
+    lam = non_negative("noise_std", noise_std) ** 2 if regularization is None else regularization
     return Composed(
         kernel,
         noise_std,
-        width or MartingaleMixture(noise_std, norm_bound, delta, lam),
+        MartingaleMixture(noise_std, norm_bound, delta, lam) if width is None else width,
         lam,
         score=named_score(acquisition, margin, noise_std),
         batch_rule=Repeat(ratio_threshold=ratio_threshold, max_batch_size=max_batch_size, max_pulls=max_pulls),

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from torchbandits.arms import TIE, ArmRows, matches
+from torchbandits.coercion import is_finite
 from torchbandits.embeddings import kernel_diagonal
 from torchbandits.errors import NonFiniteError, NumericalError, ShapeError, UnsupportedError, require
 from torchbandits.policies.base import Policy, State
@@ -57,17 +58,17 @@ class PartitionedUCB(Policy):
             isinstance(self.kernel, gpytorch.kernels.Kernel),
             f"kernel must be a gpytorch.kernels.Kernel, got {type(self.kernel).__name__}.",
         )
-        require(math.isfinite(self.nu) and self.nu > 0, f"nu must be finite and > 0, got {self.nu}.")
+        require(is_finite(self.nu) and self.nu > 0, f"nu must be finite and > 0, got {self.nu}.")
         whole = isinstance(self.horizon, int) and not isinstance(self.horizon, bool)
         require(whole and self.horizon >= 1, f"horizon must be a whole number ≥ 1, got {self.horizon!r}.")
         noise = self.noise_std
-        require(math.isfinite(noise) and noise >= 0, f"noise_std must be a finite number ≥ 0, got {noise}.")
+        require(is_finite(noise) and noise >= 0, f"noise_std must be a finite number ≥ 0, got {noise}.")
         bound = torch.as_tensor(self.norm_bound, dtype=torch.float64)
         good = bool((torch.isfinite(bound) & (bound >= 0)).all())
         require(good, f"norm_bound must be finite and ≥ 0, got {self.norm_bound}.")
-        require(0 < self.delta < 1, f"delta is a failure probability in (0, 1), got {self.delta}.")
+        require(is_finite(self.delta) and 0 < self.delta < 1, f"delta is a failure probability in (0, 1), got {self.delta}.")
         lam = self.regularization
-        require(math.isfinite(lam) and lam > 0, f"regularization (λ, by default 1) must be finite and > 0, got {lam}.")
+        require(is_finite(lam) and lam > 0, f"regularization (λ, by default 1) must be finite and > 0, got {lam}.")
         require(
             isinstance(self.memory_budget, int) and self.memory_budget > 0,
             f"memory_budget must be a positive number of bytes, got {self.memory_budget!r}.",

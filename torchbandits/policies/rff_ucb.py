@@ -5,6 +5,7 @@ from __future__ import annotations
 import gpytorch
 from torch import Tensor
 
+from torchbandits.coercion import non_negative
 from torchbandits.embeddings import RandomFourier
 from torchbandits.policies.composed import Composed
 from torchbandits.starts import Start
@@ -45,11 +46,11 @@ def rff_ucb(
     Guarantee: none; variances starve once the pulls outnumber the features. Cost: O(A m + m²) a step.
     Source: Rahimi & Recht 2007 for the features.
     """
-    lam = noise_std**2 if regularization is None else regularization
+    lam = non_negative("noise_std", noise_std) ** 2 if regularization is None else regularization
     return Composed(
         kernel,
         noise_std,
-        width or IGP(noise_std, norm_bound, delta, lam),
+        IGP(noise_std, norm_bound, delta, lam) if width is None else width,
         lam,
         features=RandomFourier(num_features),
         prior_mean=prior_mean,

@@ -50,7 +50,7 @@ def soful(
     return Composed(
         linear_kernel(),
         noise_std,
-        width or SketchedOFUL(noise_std, norm_bound, delta, regularization),
+        SketchedOFUL(noise_std, norm_bound, delta, regularization) if width is None else width,
         regularization,
         memory=FrequentDirections(sketch_size),
         features=Identity(),

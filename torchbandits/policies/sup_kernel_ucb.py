@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from torchbandits.arms import FullSweep, best_arm
+from torchbandits.coercion import non_negative
 from torchbandits.policies.base import State
 from torchbandits.policies.composed import Composed
 from torchbandits.policies.phased import Phased, inner_of, offers, preference
@@ -198,7 +199,7 @@ def sup_kernel_ucb(
     too much in practice. Cost: O(A S u) a step. Source: Valko et al. 2013, "Finite-time analysis of kernelised contextual
     bandits", Alg. 2, Thm 1.
     """
-    lam = noise_std**2 if regularization is None else regularization
+    lam = non_negative("noise_std", noise_std) ** 2 if regularization is None else regularization
     whole = isinstance(horizon, int) and horizon >= 1  # else refused below
     statements = 2 * horizon * num_levels(horizon) if whole else 1
     confidence = width or FixedDesign(noise_std, norm_bound, delta, lam, statements=statements)

@@ -6,6 +6,7 @@ import gpytorch
 from torch import Tensor
 
 from torchbandits.batching import FixedSize
+from torchbandits.coercion import non_negative
 from torchbandits.embeddings import FeatureMap, QuadratureFourier, RandomFourier
 from torchbandits.errors import nearest, require
 from torchbandits.memory import KeepAll, LeverageSampling, Memory
@@ -13,6 +14,7 @@ from torchbandits.policies.composed import Composed
 from torchbandits.scores import PosteriorDraw
 from torchbandits.starts import Start
 from torchbandits.widths import IGP, Width
+from torchbandits.widths.base import check_delta
 
 EMBEDDINGS = ("exact", "nystrom", "qff", "rff")
 
@@ -68,7 +70,8 @@ def thompson_sampling(
     """
     known = ", ".join(EMBEDDINGS)
     require(embedding in EMBEDDINGS, f"unknown embedding {embedding!r}; known: {known}.{nearest(embedding, EMBEDDINGS)}")
-    lam = noise_std**2 if regularization is None else regularization
+    lam = non_negative("noise_std", noise_std) ** 2 if regularization is None else regularization
+    check_delta(delta)
     finite: dict[str, FeatureMap] = {}
     if embedding == "rff":
         finite["rff"] = RandomFourier(1024 if num_features is None else num_features)
@@ -78,7 +81,7 @@ def thompson_sampling(
     return Composed(
         kernel,
         noise_std,
-        width or IGP(noise_std, norm_bound, delta / 2, lam),
+        IGP(noise_std, norm_bound, delta / 2, lam) if width is None else width,
         lam,
         memory=memory,
         features=finite.get(embedding),

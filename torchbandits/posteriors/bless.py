@@ -8,6 +8,7 @@ import gpytorch
 import torch
 from torch import Tensor
 
+from torchbandits.coercion import is_finite
 from torchbandits.embeddings import evaluate_kernel, kernel_diagonal, kernel_matrix
 from torchbandits.errors import NonFiniteError, ShapeError, require
 from torchbandits.linalg import Precision, inverse_root
@@ -101,8 +102,8 @@ def bless_dictionary(
     Source: Rudi et al. 2018, Alg. 2 (BLESS-R).
     """
     x, n = _checked(kernel, points, weights, regularization)
-    require(math.isfinite(oversampling) and oversampling >= 1, f"oversampling (q̄) must be at least 1, got {oversampling}.")
-    require(math.isfinite(ratio) and ratio > 1, f"ratio must be a finite number above 1, got {ratio}.")
+    require(is_finite(oversampling) and oversampling >= 1, f"oversampling (q̄) must be at least 1, got {oversampling}.")
+    require(is_finite(ratio) and ratio > 1, f"ratio must be a finite number above 1, got {ratio}.")
     diagonal = kernel_diagonal(kernel, x).double()
     most = n * diagonal
     total = float(most.sum())
@@ -173,7 +174,7 @@ def _checked(
     require(bool(torch.isfinite(x).all()), "points have a NaN or infinite feature.", NonFiniteError)
     require(bool((torch.isfinite(n) & (n >= 0)).all()), "weights must be finite and at least 0.", NonFiniteError)
     require(
-        math.isfinite(regularization) and regularization > 0,
+        is_finite(regularization) and regularization > 0,
         f"regularization (λ) must be finite and > 0, got {regularization}.",
     )
     return x, n

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from torchbandits.coercion import as_tensor
 from torchbandits.errors import NonFiniteError, ShapeError, require
 from torchbandits.types import PickMask, Picks, Points
 
@@ -108,7 +109,9 @@ class Statistics(nn.Module):
         if not isinstance(points, Tensor) or not points.is_floating_point() or points.dim() < 2 or points.shape[-1] != dim:
             got = f"{points.dtype} {tuple(points.shape)}" if isinstance(points, Tensor) else type(points).__name__
             raise ShapeError(f"points must be floating point, batch_shape x n x {dim}, got {got}.")
-        require(bool(torch.isfinite(points).all()), "points have a NaN or infinite feature.", NonFiniteError)
+        require(
+            bool(torch.isfinite(as_tensor("points", points)).all()), "points have a NaN or infinite feature.", NonFiniteError
+        )
         return points.double()
 
     def append_(self, points: Points, new: PickMask) -> Tensor:

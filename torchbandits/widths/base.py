@@ -10,6 +10,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from torchbandits.coercion import as_tensor, is_finite
 from torchbandits.errors import require
 from torchbandits.types import Progress
 
@@ -33,7 +34,7 @@ class Width(ABC):
 
 def check_delta(delta: float) -> None:
     """Refuse what is no failure probability."""
-    require(0 < delta < 1, f"delta is a failure probability in (0, 1), got {delta}.")
+    require(is_finite(delta) and 0 < delta < 1, f"delta is a failure probability in (0, 1), got {delta}.")
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class Constant(Width):
     value: float
 
     def __post_init__(self) -> None:
-        require(math.isfinite(self.value) and self.value >= 0, f"a width must be finite and ≥ 0, got {self.value}.")
+        require(is_finite(self.value) and self.value >= 0, f"a width must be finite and ≥ 0, got {self.value}.")
 
     def __call__(self, progress: Progress) -> Tensor:
         """`value`."""
@@ -60,7 +61,7 @@ class Scaled(Width):
     scale: float
 
     def __post_init__(self) -> None:
-        require(math.isfinite(self.scale) and self.scale >= 0, f"scale must be finite and ≥ 0, got {self.scale}.")
+        require(is_finite(self.scale) and self.scale >= 0, f"scale must be finite and ≥ 0, got {self.scale}.")
 
     @property
     def reads(self) -> frozenset[str]:
@@ -84,7 +85,7 @@ class Frequentist(Width, ABC):
 
     def __post_init__(self) -> None:
         check_delta(self.delta)
-        bound = torch.as_tensor(self.norm_bound, dtype=torch.float64)
+        bound = as_tensor("norm_bound", self.norm_bound, torch.float64)
         good = bool((torch.isfinite(bound) & (bound >= 0)).all())
         require(good, f"norm_bound must be finite and ≥ 0, got {self.norm_bound}.")
 

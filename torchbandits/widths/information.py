@@ -9,6 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from torchbandits.coercion import is_finite
 from torchbandits.errors import require
 from torchbandits.types import Progress
 from torchbandits.widths.base import Frequentist
@@ -81,7 +82,7 @@ def matern_regularization(nu: float, dim: int, horizon: int, noise_std: float = 
     Far larger than ξ², which explores less in practice. Source: Whitehouse et al. 2023, Thm 2, with the eigenvalue decay
     β = (2ν+d)/d of a Matérn kernel on d features.
     """
-    require(math.isfinite(nu) and nu > 0, f"nu must be finite and > 0, got {nu}.")
+    require(is_finite(nu) and nu > 0, f"nu must be finite and > 0, got {nu}.")
     require(dim >= 1 and horizon >= 1, f"dim and horizon must be at least 1, got {dim} and {horizon}.")
     return noise_std**2 * float(horizon) ** (dim / (2 * nu + 2 * dim))
 

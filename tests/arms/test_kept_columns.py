@@ -1,0 +1,66 @@
+"""Kernel columns kept within a budget: read back as they are, whatever was given away meanwhile."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from problems import BOUNDED, Problem, generator, kernel_pair
+
+import torchbandits as tb
+from torchbandits.arms.kept_columns import KeptColumns
+
+
+@pytest.mark.parametrize("batch", [(), (3,), (2, 2)], ids=str)
+@pytest.mark.parametrize("seed", range(4))
+def test_columns_come_back_whatever_was_evicted(batch: tuple[int, ...], seed: int):
+    g, A, u, most = generator(seed), 11, 40, 9
+    truth = torch.randn(*batch, u, A, generator=g, dtype=torch.float64)
+    rows_of = torch.Size(batch).numel()
+    kept = KeptColumns(torch.Size(batch), A, torch.float64, torch.device("cpu"), most * rows_of * A * 8)
+    assert kept.most == most
+    for _ in range(30):
+        chosen = [torch.randperm(u, generator=g)[: int(torch.randint(1, most + 1, (), generator=g))] for _ in range(rows_of)]
+        padded = torch.nn.utils.rnn.pad_sequence(chosen, batch_first=True)  # with row 0, as dictionaries are
+        rows = padded.reshape(*batch, -1)[..., : most - 1]
+        kept.know(torch.full(batch, u))
+        missing, slots = kept.missing(rows)
+        assert bool(((kept.slots(rows) < 0).any(dim=-1) == (missing >= 0).any(dim=-1)).all())
+        fresh = truth.gather(-2, missing.clamp_min(0).unsqueeze(-1).expand(*missing.shape, A))
+        kept.put(missing, slots, fresh)
+        held = kept.slots(rows)
+        assert bool((held >= 0).all())
+        assert kept.block.shape[-2] <= most
+        expected = truth.gather(-2, rows.unsqueeze(-1).expand(*rows.shape, A))
+        assert torch.equal(kept.at(held, slice(2, 9)), expected[..., 2:9])
+        index = torch.randint(A, (*batch, 5), generator=g)
+        assert torch.equal(kept.between(held, index), expected.gather(-1, index.unsqueeze(-2).expand(*rows.shape, 5)))
+
+
+def test_a_row_that_did_not_exist_is_not_remembered():
+    kept = KeptColumns(torch.Size([2]), 4, torch.float64, torch.device("cpu"), 1 << 10)
+    rows = torch.zeros(2, 1, dtype=torch.int64)
+    kept.know(torch.tensor([1, 0]))
+    missing, slots = kept.missing(rows)
+    kept.put(missing, slots, torch.ones(2, 1, 4, dtype=torch.float64))
+    assert bool((kept.slots(rows) >= 0).all())
+    kept.know(torch.tensor([1, 1]))
+    assert (kept.slots(rows) >= 0).flatten().tolist() == [True, False]
+
+
+@pytest.mark.parametrize("kernel", ["matern32", "rbf"])
+def test_a_budget_of_a_few_columns_changes_no_pick(kernel: str):
+    """Few enough that columns are given away, more than the dictionary; and fewer than that."""
+    problem = Problem(seed=6, a=150)
+    picks = []
+    for budget in (2 << 30, 18 * 150 * 8, 12 * 150 * 8, 0):
+        policy = tb.batch_bkb(kernel_pair(kernel)[0], memory_budget=budget, max_batch_size=3, **BOUNDED)
+        bandit, mine = tb.Bandit(policy, problem.tensor, generator=generator(1)), []
+        for step in range(40):
+            selection = bandit.ask()
+            mine += selection.index.tolist()
+            bandit.tell(selection, problem.rewards(3 * step, selection.index))
+        picks.append(mine)
+    assert picks[1] == picks[0]
+    assert picks[2] == picks[0]
+    assert picks[3] == picks[0]
+    assert len(set(picks[0])) > 18

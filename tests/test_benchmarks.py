@@ -1,0 +1,137 @@
+"""`torchbandits bench`: from a file to numbers, table and pictures, with limits that are results."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+import yaml
+from typer.testing import CliRunner
+
+from torchbandits.benchmarks import Point, load_benchmark, running
+from torchbandits.benchmarks.machine import Rates, sweep_floor
+from torchbandits.benchmarks.methods import CONTENDERS, Problem
+from torchbandits.benchmarks.report import draw_axis, markdown
+from torchbandits.cli import app
+from torchbandits.errors import ConfigError, DataError
+
+SMALL = {
+    "dim": 2,
+    "base": {"arms": 300, "dictionary": 16, "pulls": 40},
+    "arms": [300],
+    "dictionary": [16],
+    "pulls": [40],
+    "methods": ["torchbandits"],
+    "repetitions": 1,
+}
+
+
+def write(folder: Path, **changes: object) -> Path:
+    path = folder / "small.yaml"
+    path.write_text(yaml.safe_dump(SMALL | {"output": str(folder / "results")} | changes))
+    return path
+
+
+def test_the_command_measures_in_fresh_processes_and_writes_everything(tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["bench", str(write(tmp_path)), "--quiet"])
+    assert result.exit_code == 0, result.output
+    table = pd.read_parquet(tmp_path / "results" / "results.parquet")
+    line = table.iloc[0]
+    assert (line["outcome"], line["method"], line["update_ratio"]) == ("done", "torchbandits", 1.0)
+    assert line["update"] > line["floor"] > 0
+    assert line["picks"] >= 1
+    assert line["step"] > 0
+    assert "× floor" in (tmp_path / "results" / "table.md").read_text()
+
+
+def test_limits_are_results_and_points_that_ask_for_more_are_not_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = load_benchmark(write(tmp_path, arms=[300, 2000], pulls=[40, 80], methods=["torchbandits", "botorch", "sgpr"]))
+    asked = []
+
+    def answer(config: object, method: str, point: Point) -> tuple[str, dict[str, object]]:
+        asked.append((method, point.arms, point.pulls))
+        if method == "rates":
+            return "done", {"operations": 1e10, "exponentials": 1e9, "bytes": 1e10}
+        if method == "botorch" and point.pulls == 40:
+            return "over the time limit", {}
+        slower = 3 if method == "sgpr" else 1
+        seconds = {"update": slower * point.arms * 1e-4, "step": slower * point.arms * 1e-5}
+        return "done", seconds | {"picks": 10, "kept": True, "memory": 1 << 20}
+
+    monkeypatch.setattr(running, "ask", answer)
+    done = running.run_benchmark(config)
+    assert [a for a in asked if a[0] == "botorch"] == [("botorch", 300, 40)]
+    table = done.table
+    assert set(table[table["method"] == "botorch"]["outcome"]) == {"over the time limit"}
+    assert table[table["method"] == "sgpr"]["update_ratio"].tolist() == pytest.approx([3.0] * 3)
+    assert {path.name for path in done.files} == {"results.parquet", "table.md", "arms.png", "pulls.png"}
+    assert all(path.stat().st_size > 100 for path in done.files)
+    text = markdown(config, table)
+    assert "over the time limit" in text
+    assert "3, 3" in text
+    figure = draw_axis(config, table, "arms")
+    assert [axes.get_xscale() for axes in figure.axes] == ["log"] * 3
+
+
+@pytest.mark.slow  # a process each, with the imports of every package
+@pytest.mark.parametrize(
+    ("changes", "outcome"),
+    [({"time_limit": 0.05, "clock": "processor"}, "over the time limit"), ({"memory_limit": 0.2}, "out of memory")],
+)
+def test_a_process_over_a_limit_ends_alone(tmp_path: Path, changes: dict[str, object], outcome: str) -> None:
+    """An exact posterior of 20,000 pulls takes 3.2 GB, and more than a second."""
+    config = load_benchmark(write(tmp_path, **changes))
+    point = Point(arms=2000, dictionary=10, pulls=20_000)
+    assert running.ask(config, "sklearn", point)[0] == outcome
+
+
+def test_other_failures_are_errors(tmp_path: Path) -> None:
+    config = load_benchmark(write(tmp_path))
+    with pytest.raises(DataError, match=r"nonsense.*KeyError"):
+        running.ask(config, "nonsense", config.base)
+
+
+def test_every_method_says_the_same(tmp_path: Path) -> None:
+    """With every pulled arm in the dictionary all methods have the exact posterior: their best bounds agree."""
+    config = load_benchmark(write(tmp_path))
+    point = Point(arms=300, dictionary=30, pulls=30)
+    problem = Problem.draw(config, point)
+    assert problem.pulled.unique().numel() == 30
+    contenders = {name: make(problem, point, config) for name, make in CONTENDERS.items()}
+    for contender in contenders.values():
+        contender.update()
+        assert contender.pick() >= 1
+    table = contenders["torchbandits"]._table
+    K = torch.exp(-0.5 * torch.cdist(problem.arms, problem.arms[problem.pulled]) ** 2)
+    own = K[problem.pulled] + 0.01 * torch.eye(30, dtype=torch.float64)
+    torch.testing.assert_close(table.mean(), K @ torch.linalg.solve(own, problem.rewards), rtol=1e-6, atol=1e-7)
+
+
+def test_the_floor() -> None:
+    """Operations over their rate where those are slow, bytes over theirs where memory is."""
+    point = Point(arms=1000, dictionary=100, pulls=100)
+    slow, fast = Rates(1e6, 1e12, 1e12), Rates(1e15, 1e15, 1e6)
+    assert sweep_floor(point, 8, True, slow) == pytest.approx(1000 * 100 * 100 / 1e6)
+    assert sweep_floor(point, 8, False, slow) == pytest.approx(1000 * (100 * 100 + 2 * 100 * 10) / 1e6, rel=1e-3)
+    assert sweep_floor(point, 8, True, fast) == pytest.approx(1000 * (800 + 16) / 1e6)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"dictionary": [41]}, "dictionary of 41 needs as many"),
+        ({"clock": "processor", "threads": 2}, "clock: wall"),
+        ({"armz": [1]}, "unknown key"),
+    ],
+)
+def test_bad_configurations_are_named(tmp_path: Path, changes: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load_benchmark(write(tmp_path, **changes))
+
+
+@pytest.mark.parametrize("name", ["cpu", "gpu"])
+def test_shipped_configurations_are_read(name: str) -> None:
+    config = load_benchmark(Path(__file__).parents[1] / "configs" / "bench" / f"{name}.yaml")
+    assert config.threads >= 1

@@ -1,0 +1,129 @@
+"""Numbers at the edge of float64 against 120 digits: within the stated tolerance, or an error that says so."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gpytorch
+import mpmath
+import pytest
+import torch
+from problems import generator
+
+import torchbandits as tb
+from torchbandits import errors
+
+ARMS = torch.rand(8, 2, dtype=torch.float64, generator=generator(0))
+NEAR = torch.cat([ARMS[:4], ARMS[:4] + 1e-9 * torch.randn(4, 2, dtype=torch.float64, generator=generator(1))])
+POLICIES: dict[str, Callable[[Any, float], Any]] = {
+    "gp_ucb": lambda kernel, noise: tb.gp_ucb(kernel, noise_std=noise),
+    "batch_bkb": lambda kernel, noise: tb.batch_bkb(kernel, noise_std=noise),
+}
+
+
+def exactly(bandit: tb.Bandit, lengthscale: float, points: torch.Tensor) -> list[tuple[float, float]]:
+    """Mean and variance of the posterior, from the sums told, by dense solves with 120 digits."""
+    statistics = bandit._state.statistics
+
+    def numbers(rows: torch.Tensor) -> list[list[Any]]:
+        return [[mpmath.mpf(v) for v in row] for row in rows.double().tolist()]
+
+    def k(a: list[Any], b: list[Any]) -> Any:
+        return mpmath.exp(-sum((p - q) ** 2 for p, q in zip(a, b, strict=True)) / (2 * mpmath.mpf(lengthscale) ** 2))
+
+    with mpmath.workdps(120):
+        X, n = numbers(statistics.points), statistics.weights.tolist()
+        y = mpmath.matrix([mpmath.mpf(s) / mpmath.mpf(w) for s, w in zip(statistics.sums.tolist(), n, strict=True)])
+        K = mpmath.matrix(len(X), len(X))
+        for i in range(len(X)):
+            for j in range(len(X)):
+                K[i, j] = k(X[i], X[j]) + (mpmath.mpf(bandit.posterior.regularization) / mpmath.mpf(n[i]) if i == j else 0)
+        alpha, found = mpmath.lu_solve(K, y), []
+        for q in numbers(points):
+            kq = mpmath.matrix([k(x, q) for x in X])
+            v = mpmath.lu_solve(K, kq)
+            found.append((float(mpmath.fdot(kq, alpha)), float(1 - mpmath.fdot(kq, v))))
+    return found
+
+
+def told(policy: str, arms: torch.Tensor, lengthscale: float, noise: float, scale: float, repeats: int) -> tb.Bandit:
+    kernel = gpytorch.kernels.RBFKernel().double()
+    kernel.lengthscale = torch.tensor(lengthscale, dtype=torch.float64)
+    bandit, index, g = tb.Bandit(POLICIES[policy](kernel, noise), arms), torch.arange(6), generator(2)
+    y = scale * torch.sin(7 * ARMS[:, 0] + ARMS[:, 1])
+    for _ in range(3):
+        bandit.tell(index, y[:6] + 0.01 * scale * torch.randn(6, dtype=torch.float64, generator=g))
+    if repeats:
+        wobble = 0.01 * scale * torch.randn(repeats, dtype=torch.float64, generator=g)
+        bandit.tell(torch.zeros(repeats, dtype=torch.int64), y[0] + wobble)
+    return bandit
+
+
+# arms, lengthscale, noise_std, size of the rewards, further pulls of arm 0; tolerance of mean / size and of variance / k(x, x)
+EXTREMES: dict[str, tuple[torch.Tensor, float, float, float, int, float, float]] = {
+    "plain": (ARMS, 0.3, 0.1, 1.0, 0, 1e-13, 1e-13),
+    "near-duplicates": (NEAR, 0.3, 0.1, 1.0, 0, 1e-13, 1e-13),
+    "near-duplicates and little noise": (NEAR, 0.3, 1e-6, 1.0, 0, 1e-5, 1e-13),
+    "a lengthscale of 1e8": (ARMS, 1e8, 0.1, 1.0, 0, 1e-13, 1e-13),
+    "a lengthscale of 1e-8": (ARMS, 1e-8, 0.1, 1.0, 0, 1e-13, 1e-13),
+    "a lengthscale of 1e8 and little noise": (ARMS, 1e8, 1e-6, 1.0, 0, 1e-3, 1e-13),
+    "rewards of 1e12": (ARMS, 0.3, 0.1, 1e12, 0, 1e-13, 1e-13),
+    "rewards of 1e-12": (ARMS, 0.3, 0.1, 1e-12, 0, 1e-13, 1e-13),
+    "100,000 pulls of an arm": (ARMS, 0.3, 0.1, 1.0, 100_000, 1e-12, 1e-13),
+    "float32": (ARMS.float(), 0.3, 0.1, 1.0, 0, 1e-6, 1e-6),
+    "float32 near-duplicates": (NEAR.float(), 0.3, 0.1, 1.0, 0, 1e-6, 1e-6),
+}
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("name", EXTREMES)
+def test_posteriors_agree_with_120_digits(policy: str, name: str):
+    arms, lengthscale, noise, scale, repeats, mean_tolerance, variance_tolerance = EXTREMES[name]
+    bandit = told(policy, arms, lengthscale, noise, scale, repeats)
+    with torch.no_grad():
+        found = bandit.posterior(arms)
+    length = float(bandit.posterior.kernel.lengthscale.detach())
+    for (mean, variance), m, v in zip(exactly(bandit, length, arms), found.mean.tolist(), found.variance.tolist(), strict=True):
+        assert abs(mean - m) <= mean_tolerance * scale
+        assert abs(variance - v) <= variance_tolerance
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("arms", [ARMS, NEAR], ids=["apart", "near"])
+@pytest.mark.parametrize("repeats", [0, 100_000])
+def test_noise_of_a_picounit_is_an_error(policy: str, arms: torch.Tensor, repeats: int):
+    """λ = 1e-24 beside k(x, x) = 1: float64 can't tell the pulls of one arm apart, and says so."""
+    with pytest.raises(errors.NumericalError):
+        told(policy, arms, 0.3, 1e-12, 1.0, repeats)
+
+
+def test_rewards_whose_squares_are_too_large(annotations_not_enforced):
+    bandit = told("gp_ucb", ARMS, 0.3, 0.1, 1.0, 0)
+    for huge in (1e155, -1e300):
+        with pytest.raises(errors.NumericalError, match="square"):
+            bandit.tell(torch.tensor([1]), torch.tensor([huge], dtype=torch.float64))
+        with pytest.raises(errors.NumericalError, match="square"):
+            bandit.observe(torch.tensor([1]), torch.ones(1), torch.tensor([huge], dtype=torch.float64))
+    assert float(bandit.pulls) == 18
+
+
+def soak() -> Any:
+    spec = importlib.util.spec_from_file_location("soak", Path(__file__).parents[1] / "scripts" / "soak.py")
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_a_short_soak():
+    """The factors of 600 steps; memory is for the long form."""
+    for name in ("gp_ucb", "batch_bkb"):
+        assert list(soak().soak(name, 600).values())[3] < 1e-6
+
+
+@pytest.mark.slow
+def test_the_long_soak():
+    assert soak().main([]) == 0

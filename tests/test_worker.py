@@ -1,0 +1,272 @@
+"""Workers on one SQLite file: none lost, none told twice, and what a dead worker held is handed out again."""
+
+from __future__ import annotations
+
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from contract import CASES, PROBLEM, Case, everything
+from problems import COMMON, generator, rbf
+from test_laws import differences
+
+import torchbandits as tb
+from torchbandits import errors
+
+pytestmark = pytest.mark.usefixtures("annotations_not_enforced")
+
+
+def worker(path: Path, case: Case | None = None, **options: Any) -> tb.Worker:
+    return tb.Worker((case or Case("gp_ucb", "")).policy(), PROBLEM.tensor, store=path, generator=generator(5), **options)
+
+
+def reward(lease: tb.Lease) -> float:
+    return PROBLEM.reward(lease.number, int(lease.index))
+
+
+KINDS = [
+    "gp_ucb",
+    "batch_bkb",
+    "ada_bkb",
+    "pi_gp_ucb",
+    "bpe",
+    "thompson_sampling",
+    "soful",
+    "regularized_evolution",
+]  # one of each
+
+
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(case, marks=() if case.name in KINDS else pytest.mark.slow) for case in CASES if not case.mode],
+    ids=lambda case: case.name,
+)
+def test_workers_in_turn_pick_what_one_bandit_would(case: Case, tmp_path: Path):
+    """Two workers that ask and tell out of order, and one bandit that is asked and told in that order."""
+    alone, open_picks, mine = case.bandit(), [], []
+    workers = [worker(tmp_path / "run.db", case, every=4) for _ in range(2)]
+    for number in range(14):
+        lease = workers[number % 2].ask()
+        first = alone._open
+        expected = alone.ask(more=1).index[-1] if first is not None else alone.ask(more=1).index[0]
+        assert int(lease.index) == int(expected), number
+        assert torch.equal(lease.points[0], PROBLEM.tensor[lease.index[0]])
+        mine.append(lease)
+        open_picks.append(lease)
+        if number % 3 == 2:  # the last first
+            for _ in range(2):
+                done = open_picks.pop()
+                workers[(number + done.number) % 2].tell(done, reward(done))
+                alone.tell(done.index, torch.tensor([reward(done)]).double())
+        if number == 6:
+            failed = open_picks.pop(0)
+            workers[1].tell(failed, torch.nan, failures="forget")
+            alone.forget(failed.index)
+    late = worker(tmp_path / "run.db", case)
+    for other in (*workers, late):
+        assert torch.equal(other.bandit.counts, alone.counts)
+        assert differences(other.bandit.state_dict()["open"], alone.state_dict()["open"]) == []
+    assert late.told == int(alone.pulls)
+
+
+def test_a_box_and_draws(tmp_path: Path):
+    box = torch.tensor([[0.0, 0.0], [1.0, 1.0]]).double()
+    policy = tb.gp_bucb(rbf(), **COMMON)
+    one, other = (tb.Worker(policy, bounds=box, store=tmp_path / "run.db") for _ in range(2))
+    leases = [one.ask(), other.ask(), one.ask()]
+    other.forget(leases[1])
+    one.tell(leases[2], 0.3)
+    leases.append(other.ask())
+    other.tell(leases[0], 0.1)
+    assert torch.equal(one.bandit.posterior(box).mean, other.bandit.posterior(box).mean)
+    assert torch.equal(one.bandit.ask().points, other.bandit.ask().points)
+    assert len({tuple(lease.points[0].tolist()) for lease in leases}) >= 3
+
+
+def test_leases_expire_and_the_first_reward_counts(tmp_path: Path):
+    slow, fast = worker(tmp_path / "run.db", lease=0.05), worker(tmp_path / "run.db", lease=60.0)
+    mine = slow.ask()
+    time.sleep(0.06)
+    again = fast.ask()
+    assert (again.number, again.attempts, int(again.index)) == (mine.number, 2, int(mine.index))
+    with pytest.raises(errors.StateError, match="not held"):
+        slow.renew(mine)
+    assert fast.renew(again).expires > again.expires
+    slow.tell(mine, 0.5)  # late, but first
+    before = everything(fast.bandit)
+    for call in (lambda: fast.tell(again, 0.4), lambda: fast.forget(again)):
+        with pytest.raises(errors.StateError, match="told already"):
+            call()
+    assert differences(before, everything(fast.bandit)) == []
+    assert fast.told == 1
+    assert float(fast.bandit.counts.sum()) == 1
+
+
+def test_a_transaction_that_fails_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The reward was learned here already, and must be unlearned: nobody else will ever see it."""
+    one = worker(tmp_path / "run.db")
+    one.tell(one.ask(), 0.3)
+    lease, before = one.ask(), everything(one.bandit)
+    settle, broken = one._store.settle, sqlite3.OperationalError("disk I/O error")
+    catch_up = one._catch_up
+
+    def failing() -> None:
+        catch_up()
+        raise broken
+
+    with monkeypatch.context() as patch:
+        patch.setattr(one._store, "settle", lambda *args: (settle(*args), patch.setattr(one, "_catch_up", failing)))
+        with pytest.raises(errors.DataError, match="disk I/O error"):
+            one.tell(lease, 0.9)
+    assert differences(before, everything(one.bandit)) == []
+    assert one.told == 1
+    one.tell(lease, 0.2)
+    assert one.told == 2
+
+
+def test_a_limit_counts_what_is_out(tmp_path: Path):
+    one = worker(tmp_path / "run.db")
+    leases = [one.ask(limit=3) for _ in range(4)]
+    assert leases[3] is None
+    one.forget(leases[0])
+    last = one.ask(limit=3)
+    assert last is not None
+    for lease in (*leases[1:3], last):
+        one.tell(lease, reward(lease))
+    assert one.ask(limit=3) is None
+    assert one.told == 3
+
+
+def test_bad_calls_cost_nothing(tmp_path: Path):
+    one, twin = worker(tmp_path / "run.db"), worker(tmp_path / "run.db")
+    one.tell(one.ask(), 0.3)
+    lease = one.ask()
+    before = everything(one.bandit)
+    calls = [
+        (errors.NonFiniteError, lambda: one.tell(lease, torch.nan)),
+        (errors.NonFiniteError, lambda: one.tell(lease, torch.inf)),
+        (errors.ShapeError, lambda: one.tell(lease, torch.zeros(2))), (errors.NumericalError, lambda: one.tell(lease, 1.7e308)),
+        (errors.ArgumentError, lambda: one.tell(lease, 0.1, failures="ignore")),
+        (errors.ArgumentError, lambda: one.ask(limit=-1)),
+        (errors.StateError, lambda: one.tell(tb.Lease(99, lease.points, lease.index, 0.0, 1), 0.1)),
+        (errors.StateError, lambda: worker(tmp_path / "run.db", Case("igp_ucb", ""))),
+        (errors.UnsupportedError, lambda: tb.Worker(Case("gp_ucb", "").policy(), PROBLEM.tensor[None].expand(2, -1, -1).clone(),
+                                                    store=tmp_path / "two.db", generator=[generator(0)] * 2)),
+        (errors.ArgumentError, lambda: worker(tmp_path / "other.db", lease=0.0)),
+    ]  # fmt: skip
+    for error, call in calls:
+        with pytest.raises(error):
+            call()
+        assert differences(before, everything(one.bandit)) == []
+        assert twin.told == 1
+    assert sorted(path.name for path in tmp_path.iterdir() if path.suffix == ".db") == ["run.db"]
+    one.tell(lease, 0.2)
+    assert torch.equal(one.bandit.counts, twin.bandit.counts)
+
+
+@pytest.mark.parametrize("content", [b"hello, this is no database, but a text of some length\n" * 30, b"\x00" * 4096, "other"])
+def test_other_files_are_refused(tmp_path: Path, content: bytes | str):
+    path = tmp_path / "precious"
+    if isinstance(content, str):
+        db = sqlite3.connect(path)
+        db.execute("CREATE TABLE mine (x)")
+        db.commit()
+        db.close()
+    else:
+        path.write_bytes(content)
+    before = path.read_bytes()
+    with pytest.raises(errors.DataError):
+        worker(path)
+    assert path.read_bytes() == before
+    with pytest.raises(errors.DataError):
+        worker(tmp_path / "none" / "run.db")
+
+
+def test_a_saved_state_that_can_not_be_read_is_left_aside(tmp_path: Path):
+    one = worker(tmp_path / "run.db", every=2)
+    for _ in range(4):
+        lease = one.ask()
+        one.tell(lease, reward(lease))
+    db = sqlite3.connect(tmp_path / "run.db")
+    assert db.execute("SELECT event FROM checkpoint").fetchone()[0] >= 2
+    db.execute("UPDATE checkpoint SET content = ?", (b"garbage",))
+    db.commit()
+    db.close()
+    with pytest.warns(errors.JournalWarning, match="left aside"):
+        twin = worker(tmp_path / "run.db")
+    assert differences(everything(one.bandit), everything(twin.bandit)) == []
+
+
+WORK = """
+import sys, time, torch, torchbandits as tb
+sys.path[:0] = [{tests!r}]
+from problems import COMMON, Problem, generator, rbf
+problem = Problem(seed=3, a=40)
+policy, options = tb.gp_ucb(rbf(), **COMMON), dict(generator=generator(5), lease={lease}, name={name!r})
+worker = tb.Worker(policy, problem.tensor, store={path!r}, **options)
+while worker.told < {total}:
+    lease = worker.ask(limit={total})
+    if lease is None:
+        time.sleep(0.02)
+        continue
+    print("asked", lease.number, lease.attempts, flush=True)
+    if {stuck} and lease.number > 5:
+        time.sleep(1000)
+    try:
+        worker.tell(lease, problem.reward(lease.number, int(lease.index)))
+    except tb.errors.StateError:  # handed out again, and told by another
+        print("late", lease.number, flush=True)
+        continue
+    print("told", lease.number, flush=True)
+"""
+
+
+def evaluate_together(folder: Path, total: int, lease: float) -> tuple[list[str], list[str], int]:
+    """Two workers and a third that is killed while it evaluates: what each printed, and what the third held."""
+
+    def start(name: str, stuck: bool) -> subprocess.Popen[str]:
+        values = {"tests": str(Path(__file__).parent), "path": str(folder / "run.db"), "lease": lease, "total": total}
+        code = WORK.format(name=name, stuck=stuck, **values)
+        return subprocess.Popen([sys.executable, "-W", "ignore", "-c", code], stdout=subprocess.PIPE, text=True)
+
+    third = start("third", True)
+    held = 0
+    for line in third.stdout:  # first alone, so that it surely holds a pick when it dies
+        word, number, *_ = line.split()
+        if word == "asked" and int(number) > 5:
+            held = int(number)
+            third.send_signal(signal.SIGKILL)
+    third.stdout.close()
+    third.wait()
+    both = [start(name, False) for name in ("one", "two")]
+    printed = [process.communicate(timeout=550)[0].splitlines() for process in both]
+    assert [process.returncode for process in both] == [0, 0]
+    return printed[0], printed[1], held
+
+
+def check_together(folder: Path, total: int, printed: tuple[list[str], list[str], int]) -> None:
+    one, two, held = printed
+    db = sqlite3.connect(folder / "run.db")
+    told = [row[0] for row in db.execute("SELECT pick FROM events WHERE kind = 'tell'")]
+    attempts = dict(db.execute("SELECT number, attempts FROM picks"))
+    db.close()
+    assert sorted(told) == list(range(1, total + 1))  # none lost, none told twice
+    claims = [int(line.split()[1]) for line in one + two if line.startswith("told")]
+    assert sorted([*claims, 1, 2, 3, 4, 5]) == sorted(told)  # the third told five before it died
+    assert attempts[held] >= 2
+    assert float(worker(folder / "run.db").bandit.counts.sum()) == total
+
+
+@pytest.mark.slow
+def test_two_workers_and_a_killed_third_finish_500(tmp_path: Path):
+    check_together(tmp_path, 500, evaluate_together(tmp_path, 500, 3.0))
+
+
+def test_two_workers_and_a_killed_third(tmp_path: Path):
+    check_together(tmp_path, 30, evaluate_together(tmp_path, 30, 2.0))

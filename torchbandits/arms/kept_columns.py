@@ -1,0 +1,117 @@
+"""Storage of kernel columns within a memory budget: a slot each, given to other columns when it runs out."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from torchbandits.types import Picks
+
+_LARGE_BYTES = (
+    64 << 20
+)  # storage beyond this is asked for at once: growing would hold it twice, and untouched pages cost nothing
+
+
+class KeptColumns:
+    """Columns `k(x_j, ·)` of some rows of the statistics, `A` numbers each; every batch row has slots of its own.
+
+    Args:
+        batch_shape: Leading dimensions.
+        num_arms: A.
+        dtype: Of the columns.
+        device: Where they are.
+        memory_budget: Bytes that they may take.
+    """
+
+    def __init__(
+        self, batch_shape: torch.Size, num_arms: int, dtype: torch.dtype, device: torch.device, memory_budget: int
+    ) -> None:
+        self.batch_shape, self.num_arms = batch_shape, num_arms
+        self.bytes_a_slot = batch_shape.numel() * num_arms * dtype.itemsize
+        self.most = memory_budget // self.bytes_a_slot
+        self.block = torch.empty(*batch_shape, 0, num_arms, dtype=dtype, device=device)
+        self._slot_of_row = torch.empty(batch_shape.numel(), 0, dtype=torch.int64, device=device)  # −1 where not kept
+        self._num_rows = torch.zeros(batch_shape.numel(), dtype=torch.int64, device=device)
+
+    def know(self, num_rows: Tensor) -> None:
+        """Forget the columns of rows that did not exist when they were kept (a padded place is row 0), given how many exist
+        now, `batch_shape`."""
+        flat = num_rows.reshape(-1)
+        row = torch.arange(self._slot_of_row.shape[-1], device=flat.device)
+        existed = row < torch.minimum(flat, self._num_rows).unsqueeze(-1)
+        self._slot_of_row, self._num_rows = self._slot_of_row.masked_fill(~existed, -1), flat
+
+    def slots(self, rows: Picks) -> Tensor:
+        """Slots of rows (`batch_shape x m`), −1 where a column is not kept."""
+        if not self._slot_of_row.shape[-1]:
+            return torch.full_like(rows, -1)
+        flat, known = rows.reshape(-1, rows.shape[-1]), self._slot_of_row.shape[-1]
+        slot = self._slot_of_row.gather(-1, flat.clamp_max(known - 1)).masked_fill(flat >= known, -1)
+        return slot.reshape(rows.shape)
+
+    def missing(self, rows: Picks) -> tuple[Tensor, Tensor]:
+        """Different rows without a column, and the slots that are to be theirs, `batch_shape x p`, −1 where padded.
+
+        Slots are made as long as the budget lasts; then columns of rows that are not asked for are forgotten, and give theirs
+        away. `put` fills them. Cost O(u), and a copy of the columns where storage grows.
+        """
+        size = max(int(rows.max()) + 1, self._slot_of_row.shape[-1])
+        slot_of_row = torch.nn.functional.pad(self._slot_of_row, (0, size - self._slot_of_row.shape[-1]), value=-1)
+        new, taken, most = [], [], 0
+        for slots, wanted in zip(slot_of_row, rows.reshape(-1, rows.shape[-1]), strict=True):
+            distinct = wanted.unique()
+            lacking = distinct[slots[distinct] < 0]
+            if int((slots >= 0).sum()) + len(lacking) > self.most:
+                kept = slots[distinct]
+                slots.fill_(-1)
+                slots[distinct] = kept
+            new.append(lacking)
+            taken.append(slots[slots >= 0])
+            most = max(most, len(lacking) + len(taken[-1]))
+        self._slot_of_row = slot_of_row
+        self._grow_(most)
+        free = []
+        for lacking, used in zip(new, taken, strict=True):
+            spare = torch.ones(self.block.shape[-2], dtype=torch.bool, device=rows.device)
+            spare[used] = False
+            free.append(spare.nonzero().squeeze(-1)[: len(lacking)])
+        pad = torch.nn.utils.rnn.pad_sequence
+        shaped = (pad(each, batch_first=True, padding_value=-1) for each in (new, free))
+        missing, slots = (each.reshape(*self.batch_shape, -1) for each in shaped)
+        return missing, slots
+
+    def put(self, rows: Picks, slots: Picks, columns: Tensor) -> None:
+        """Keep columns (`batch_shape x p x A`) of rows in slots that `missing` gave them, −1 where padded."""
+        p, lines, A = rows.shape[-1], self.batch_shape.numel(), self.num_arms
+        flat = (self.block.reshape(lines, -1, A), columns.expand(*rows.shape, A).reshape(lines, p, A))
+        places = (rows.reshape(lines, p), slots.reshape(lines, p), self._slot_of_row)
+        for block, fresh, row, slot, slot_of_row in zip(*flat, *places, strict=True):
+            real = row >= 0
+            if bool(real.all()):
+                block[slot], slot_of_row[row] = fresh, slot
+            else:
+                block[slot[real]], slot_of_row[row[real]] = fresh[real], slot[real]
+
+    def at(self, slots: Tensor, part: slice) -> Tensor:
+        """Columns in slots (`batch_shape x m`) at some arms, `batch_shape x m x chunk`."""
+        batch = torch.arange(slots.shape[:-1].numel(), device=slots.device) * self.block.shape[-2]
+        flat = (slots.reshape(-1, slots.shape[-1]) + batch.unsqueeze(-1)).reshape(-1)
+        block = self.block.reshape(-1, self.num_arms)[:, part].index_select(0, flat)
+        return block.reshape(*slots.shape, block.shape[-1])
+
+    def between(self, slots: Tensor, index: Picks) -> Tensor:
+        """Columns in slots (`batch_shape x m`) at arms (`batch_shape x p`), `batch_shape x m x p`."""
+        batch = torch.arange(slots.shape[:-1].numel(), device=slots.device).reshape(*slots.shape[:-1], 1)
+        start = (slots + batch * self.block.shape[-2]) * self.num_arms
+        return self.block.reshape(-1)[start.unsqueeze(-1) + index.clamp_min(0).unsqueeze(-2)]
+
+    def _grow_(self, size: int) -> None:
+        old = self.block.shape[-2]
+        if size <= old:
+            return
+        capacity = min(self.most, max(size + 32, min(2 * old, size + 256)))
+        if capacity * self.bytes_a_slot > _LARGE_BYTES:
+            capacity = self.most
+        grown = self.block.new_empty(*self.batch_shape, capacity, self.num_arms)
+        grown[..., :old, :] = self.block
+        self.block = grown

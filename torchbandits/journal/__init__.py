@@ -1,0 +1,33 @@
+"""Durability: every ask and tell on the disk before it takes effect (`Journal`), and the way back to the exact state."""
+
+from torchbandits.journal.checkpoints import from_bytes, state_as_text, to_bytes
+from torchbandits.journal.fingerprint import describe, difference, digest
+from torchbandits.journal.journal import Journal
+from torchbandits.journal.packing import Drawn, held, pack, unpack
+from torchbandits.journal.replay import asked, begun, describe_run, moved_to, observed, report_in, reported, resume, told
+from torchbandits.journal.shared import Pick, SharedStore
+
+__all__ = [
+    "Drawn",
+    "Journal",
+    "Pick",
+    "SharedStore",
+    "asked",
+    "begun",
+    "describe",
+    "describe_run",
+    "difference",
+    "digest",
+    "from_bytes",
+    "held",
+    "moved_to",
+    "observed",
+    "pack",
+    "report_in",
+    "reported",
+    "resume",
+    "state_as_text",
+    "to_bytes",
+    "told",
+    "unpack",
+]

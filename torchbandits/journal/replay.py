@@ -1,0 +1,201 @@
+"""What each call of a bandit leaves in its journal, and how it is repeated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import fields
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from torchbandits.arms import Shard
+from torchbandits.arms.scanning import scan
+from torchbandits.errors import DataError, UnsupportedError, require
+from torchbandits.journal.checkpoints import state_of_text
+from torchbandits.journal.fingerprint import describe, digest
+from torchbandits.journal.journal import Journal
+from torchbandits.journal.lines import Mark
+from torchbandits.journal.packing import held, pack, unpack
+from torchbandits.sources import ArmSet, ArmSource
+from torchbandits.types import FitReport, Pulls, Report, Selection
+
+Maximizer = Callable[[Callable[[Tensor], Tensor]], Tensor]
+
+
+@runtime_checkable
+class Resumable(Protocol):
+    """What a journal asks of a bandit to repeat its calls."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where its tensors live."""
+
+    def tell(self, selection: Selection | Tensor, rewards: Tensor, *, failures: str = "error") -> Report:
+        """Learn rewards."""
+
+    def observe(self, points_or_index: Tensor, counts: Tensor, sums: Tensor, squares: Tensor | None = None) -> Report:
+        """Learn from sums."""
+
+    def forget(self, selection: Selection | Tensor) -> None:
+        """Give up on picks."""
+
+    def fit_kernel_(self, *, noise: bool = False, **options: Any) -> FitReport:
+        """Fit the kernel."""
+
+    def set_arms_(self, arms: Tensor, *, costs: Tensor | None = None) -> Any:
+        """Change the arms."""
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> Any:
+        """Take over a state."""
+
+    def _extend(self, limit: Tensor | None, offered: Tensor | None, exactly: int | None) -> Selection:
+        """Open further picks."""
+
+    def _maximize(self, maximizer: Maximizer, count: int) -> Selection:
+        """Open picks that a maximiser finds."""
+
+    def _draw_seeds(self) -> list[int]:
+        """Draw a seed a batch row."""
+
+
+def asked(limit: Tensor | None, offered: Tensor | None, exactly: int | None, selection: Selection, box: bool) -> dict[str, Any]:
+    """The record of an ask: what was asked for, and the picks; with their points in a box."""
+    where = {"points": pack(selection.points)} if box else {}
+    return {
+        "kind": "ask",
+        "limit": pack(limit),
+        "more": exactly,
+        "offered": pack(offered),
+        "index": pack(selection.index),
+    } | where
+
+
+def told(index: Tensor, mask: Tensor, rewards: Tensor) -> dict[str, Any]:
+    """The record of a tell: arms and rewards; −1 where masked, NaN where the evaluation failed."""
+    return {"kind": "tell", "index": pack(torch.where(mask, index, -1)), "rewards": pack(rewards)}
+
+
+def observed(pulls: Pulls) -> dict[str, Any]:
+    """The record of history from elsewhere."""
+    where = {"index": pack(pulls.index)} if pulls.points is None else {"points": pack(pulls.points)}
+    return {"kind": "observe", **where, "counts": pack(pulls.counts), "sums": pack(pulls.sums), "squares": pack(pulls.squares)}
+
+
+def reported(report: Report, best: Tensor) -> dict[str, Any]:
+    """What a tell ended with: its report, and the arm that is recommended then."""
+    return {"report": {f.name: pack(getattr(report, f.name)) for f in fields(report)}, "best": pack(best)}
+
+
+def report_in(record: dict[str, Any]) -> tuple[Report, Tensor]:
+    """What `reported` recorded."""
+    values = record["report"]
+    return Report(**{f.name: held(values[f.name]) for f in fields(Report)}), held(record["best"])
+
+
+def describe_run(policy: Any, domain: ArmSet, costs: Any) -> dict[str, str]:
+    """A policy, its arms (or box) and their costs: whoever resumes must bring the same. Cost: a pass over the arms.
+
+    Raises:
+        UnsupportedError: For arms that are shared out among ranks.
+    """
+    require(
+        not isinstance(domain, Shard),
+        "journals and stores are one process's, and these arms are shared out among ranks: save bandit.state_dict() instead.",
+        UnsupportedError,
+    )
+    own = f"{domain!r} {scan(domain).fingerprint:x}" if isinstance(domain, ArmSource) else digest(domain)
+    priced = {} if costs is None else {"costs": digest(torch.as_tensor(costs, dtype=torch.float64))}
+    return describe(policy) | {"arms": own} | priced
+
+
+@contextmanager
+def begun(
+    journal: Journal | None, policy: Any, domain: ArmSet, costs: Any, generators: Sequence[torch.Generator]
+) -> Iterator[None]:
+    """A journal opened for a run of this policy on these arms (or this box), if any; what fails inside closes it."""
+    if journal is None:
+        yield
+        return
+    journal.begin(describe_run(policy, domain, costs) | {"generators": str(len(generators))}, generators)
+    ready = False
+    try:
+        yield
+        if not journal.resumed:
+            journal.start()
+        ready = True
+    finally:
+        if not ready:
+            journal.discard()
+
+
+def moved_to(arms: Any, costs: Any) -> dict[str, Any]:
+    """The record of a change of arms, which holds them all.
+
+    Raises:
+        UnsupportedError: For arms of a source.
+    """
+    require(
+        isinstance(arms, Tensor),
+        "a journal keeps the arms that a run moves to, and those of a source are not kept: pass a tensor, or begin a new "
+        "journal with the source and observe() what was learned.",
+        UnsupportedError,
+    )
+    return {"kind": "set_arms", "arms": pack(arms), "costs": pack(costs)}
+
+
+def resume(bandit: Resumable, journal: Journal | None) -> None:
+    """Bring a fresh bandit to where its journal ends: the state of the last checkpoint, and every call after it again.
+
+    Raises:
+        DataError: If a record can't be repeated.
+
+    Cost: loading a checkpoint, and the asks and tells after it; all of them where there is none.
+    """
+    if journal is None or not journal.resumed:
+        return
+    start, saved = Mark(), journal.saved()
+    with journal.repeating():
+        if saved is not None:
+            start = Mark(*saved["mark"])
+            if saved["arms"] is not None:
+                bandit.set_arms_(saved["arms"].to(bandit.device), costs=saved["costs"])
+            bandit.load_state_dict(saved["state"])
+            journal.resume_from(start)
+        journal.replay(start, lambda record: repeat(bandit, record))
+
+
+def repeat(bandit: Resumable, record: dict[str, Any]) -> None:
+    """Repeat one call."""
+
+    def get(name: str) -> Tensor:
+        return held(record[name]).to(bandit.device)
+
+    def maybe(name: str) -> Tensor | None:
+        value = unpack(record.get(name))
+        return None if value is None else value.to(bandit.device)
+
+    kind = record["kind"]
+    if kind == "ask":
+        bandit._extend(maybe("limit"), maybe("offered"), record["more"])
+    elif kind == "tell":
+        bandit.tell(get("index"), get("rewards"), failures="forget")
+    elif kind == "observe":
+        where = get("index" if "index" in record else "points")
+        bandit.observe(where, get("counts"), get("sums"), get("squares"))
+    elif kind == "forget":
+        bandit.forget(get("index"))
+    elif kind == "set_arms":
+        bandit.set_arms_(get("arms"), costs=maybe("costs"))
+    elif kind == "maximize":
+        found = iter(get("points"))
+        bandit._maximize(lambda _: next(found), len(get("points")))
+    elif kind == "fit":
+        bandit.fit_kernel_(**record["options"])
+    elif kind == "seeds":
+        bandit._draw_seeds()
+    elif kind == "load":
+        bandit.load_state_dict(state_of_text(record["state"]))
+    else:
+        raise DataError(f"unknown kind of record, {kind!r}: it was written by a later version.")

@@ -1,0 +1,242 @@
+"""A worker: one of several processes that evaluate the picks of one run, each when it comes free."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchbandits.bandit import Bandit
+from torchbandits.coercion import as_tensor
+from torchbandits.errors import (
+    DataError,
+    JournalWarning,
+    ShapeError,
+    StateError,
+    TorchBanditsError,
+    UnsupportedError,
+    require,
+)
+from torchbandits.journal import SharedStore, describe_run, held, pack, unpack
+from torchbandits.policies import Policy
+from torchbandits.sources import ArmSource
+from torchbandits.types import Selection
+from torchbandits.validation import check_rewards
+
+
+@dataclass(frozen=True)
+class Lease:
+    """A pick to evaluate: `points` `1 x d` and `index` `1`, held until `expires` (seconds since 1970); `attempts` counts how
+    often it was handed out."""
+
+    number: int
+    points: Tensor
+    index: Tensor
+    expires: float
+    attempts: int
+
+
+class Worker:
+    """Asks for one pick at a time and tells its reward when it is known, beside other workers on the same file.
+
+    Each process makes its own `Worker` on the same path, with the same policy, arms and costs. All picks and rewards are in the
+    file, in one order; whoever asks first learns what was told since, then picks, treating all that is out as pending. A pick
+    is held for `lease` seconds: where no reward came until then, because its worker died, it is handed out again. The first
+    reward of a pick counts, a later one is refused. Ends of processes, at any moment, lose nothing that `tell` returned for.
+
+    Args:
+        policy: What chooses, of a single batch row.
+        arms: `A x d`, as for `Bandit`.
+        store: Path of the SQLite file, created where it does not exist; on a local disk.
+        lease: Seconds that an evaluation may take, unless it is renewed.
+        name: Who holds a pick, for messages; host, process and a random part by default.
+        generator: As for `Bandit`; only that of the worker that creates the file counts.
+        bounds: A box instead of arms, as for `Bandit`.
+        costs: As for `Bandit`.
+        every: Events after which the state is saved in the file, so that a new worker need not learn it all.
+
+    Raises:
+        StateError: If the file is of another run.
+        DataError: If the file is something else, or can't be read or written.
+        UnsupportedError: For several batch rows.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        arms: Tensor | ArmSource | None = None,
+        *,
+        store: str | os.PathLike[str],
+        lease: float = 3600.0,
+        name: str | None = None,
+        generator: torch.Generator | None = None,
+        bounds: Tensor | None = None,
+        costs: Tensor | None = None,
+        every: int = 200,
+    ) -> None:
+        require(lease > 0, f"lease must be a number of seconds > 0, got {lease}.")
+        require(isinstance(every, int) and every >= 1, f"every must be a whole number of events ≥ 1, got {every!r}.")
+        single = generator is None or isinstance(generator, torch.Generator)
+        require(single, "workers share a run of one batch row: pass one generator.", UnsupportedError)
+        generator = generator or torch.Generator().manual_seed(0)
+        start = generator.get_state()
+        fresh = partial(Bandit, policy, arms, bounds=bounds, costs=costs)
+        bandit = fresh(generator=generator)  # refuses what a Bandit refuses, before there is a file
+        require(bandit.batch_shape == (), "workers share a run of one batch row: make a Bandit for several.", UnsupportedError)
+        domain = torch.as_tensor(bounds) if bounds is not None else bandit.arms
+        described = describe_run(policy, domain, costs)
+        self.lease, self._every = lease, every
+        self.name = name or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(2)}"
+        self._store = SharedStore(store)
+        self._start = held(self._store.begin(described, [pack(start)])[0])
+        self._fresh, self._bandit, self._stale = fresh, bandit, True
+        self._seen = self._saved = 0
+        self._catch_up()
+
+    # ------------------------------------------------------------------ ask and tell
+
+    def ask(self, limit: int | None = None) -> Lease | None:
+        """A pick to evaluate: one whose lease expired, or a new one.
+
+        Args:
+            limit: Picks of the whole run, told and out together; no new one is made beyond.
+
+        Returns:
+            The pick; None where `limit` is reached and all that is out is held: ask again later, until `told` is `limit`.
+        """
+        require(limit is None or (isinstance(limit, int) and limit >= 0), f"limit must be a whole number ≥ 0, got {limit!r}.")
+        self._catch_up()  # most of it before others have to wait
+        with self._store.transaction():
+            self._catch_up()
+            pick = self._store.hand_out_expired(self.name, self.lease)
+            counts = self._store.counts()
+            if pick is None and (limit is None or counts["told"] + counts["out"] < limit):
+                pick = self._store.add(self._chosen(), self.name, self.lease)
+        if pick is None:
+            return None
+        self._catch_up()
+        self._save()
+        index = held(pick.content["index"]).to(self._bandit.device)
+        return Lease(pick.number, self._points(pick.content, index), index, pick.expires, pick.attempts)
+
+    def tell(self, lease: Lease, reward: Tensor | float, *, failures: str = "error") -> None:
+        """Record and learn the reward of a pick, durably.
+
+        Args:
+            lease: What `ask` returned.
+            reward: A number, reward units.
+            failures: What a NaN means, as for `Bandit.tell`.
+
+        Raises:
+            NonFiniteError, ShapeError: If it is not one finite number.
+            NumericalError: If the posterior would break down.
+            StateError: If the pick was told or forgotten before. Nothing has changed in any of these cases.
+        """
+        given = as_tensor("reward", reward, torch.float64).detach().cpu()
+        require(given.numel() == 1, f"reward must be one number, got shape {tuple(given.shape)}.", ShapeError)
+        one = torch.ones(1, dtype=torch.bool)
+        y = check_rewards(given.reshape(1), one.long(), one, one.device, failures)
+        if bool(y.isnan()):
+            self.forget(lease)
+            return
+        self._catch_up()
+        with self._whole_or_stale(), self._store.transaction():
+            self._store.settle(lease.number, "told", {"rewards": pack(y)})
+            self._catch_up()  # a reward that can't be learned is refused: nobody else could learn it either
+
+    def forget(self, lease: Lease) -> None:
+        """Give up on a pick; its hallucination is undone. Raises `StateError` if it was told or forgotten before."""
+        with self._store.transaction():
+            self._store.settle(lease.number, "forgotten", {})
+
+    def renew(self, lease: Lease) -> Lease:
+        """Hold a pick for another `lease` seconds from now. Raises `StateError` if it is not held any more."""
+        with self._store.transaction():
+            expires = self._store.renew(lease.number, self.name, self.lease)
+        return Lease(lease.number, lease.points, lease.index, expires, lease.attempts)
+
+    @property
+    def told(self) -> int:
+        """Rewards told by all workers."""
+        return self._store.counts()["told"]
+
+    @property
+    def bandit(self) -> Bandit:
+        """All that was told until now, learned: for `best()`, `posterior`, `counts`. What is asked or told here stays here."""
+        self._catch_up()
+        return self._bandit
+
+    def close(self) -> None:
+        """Give the file back; picks that are held stay held until their leases expire."""
+        self._store.close()
+
+    # ------------------------------------------------------------------ inside
+
+    def _chosen(self) -> dict[str, Any]:
+        """The next pick as an event; it is opened when the event is read back."""
+        bandit = self._bandit
+        bandit._sync_pending()
+        selection, evidence = bandit.policy.select(bandit._state, exactly=1)
+        require(bool(selection.mask.any()), "the policy has nothing more to pick: it is at its limit of pulls.", StateError)
+        box = {"points": pack(selection.points)} if bandit._state.box is not None else {}
+        return {"index": pack(selection.index), "drawn": [pack(s) for s in evidence.generator_states], **box}
+
+    def _points(self, content: dict[str, Any], index: Tensor) -> Tensor:
+        known, bandit = unpack(content.get("points")), self._bandit
+        return bandit._state.rows.points(index) if known is None else known.to(bandit.device, bandit.arms.dtype)
+
+    def _catch_up(self) -> None:
+        """Learn the events since the last, in their order."""
+        if self._stale:
+            self._begin_anew()
+        for number, kind, _, content, picked in self._store.events(self._seen):
+            try:
+                index = held(picked["index"]).to(self._bandit.device)
+                if kind == "ask":
+                    states = tuple(held(state) for state in picked["drawn"])
+                    self._bandit._admit(Selection(self._points(picked, index), index, index >= 0), states)
+                elif kind == "tell":
+                    self._bandit.tell(index, held(content["rewards"]).to(self._bandit.device))
+                else:
+                    self._bandit.forget(index)
+            except (KeyError, TypeError, ValueError) as error:
+                raise DataError(f"{self._store.path}, event {number}: {kind!r} can't be repeated: {error}") from error
+            self._seen = number
+
+    def _begin_anew(self) -> None:
+        """A bandit as at the start, or at the last state that was saved."""
+        generator = torch.Generator()
+        generator.set_state(self._start)
+        self._bandit, self._seen = self._fresh(generator=generator), 0
+        try:
+            saved = self._store.saved()
+            if saved is not None:
+                self._bandit.load_state_dict(saved[1]["state"])
+                self._seen = self._saved = saved[0]
+        except (TorchBanditsError, KeyError) as error:
+            warnings.warn(f"the saved state is left aside, all events are repeated: {error}", JournalWarning, stacklevel=2)
+        self._stale = False
+
+    def _save(self) -> None:
+        if self._seen - self._saved >= self._every:
+            self._store.save(self._seen, {"state": self._bandit.state_dict()})
+            self._saved = self._seen
+
+    @contextmanager
+    def _whole_or_stale(self) -> Iterator[None]:
+        """What was learned of a transaction that is undone is dropped."""
+        seen, done = self._seen, False
+        try:
+            yield
+            done = True
+        finally:
+            self._stale |= not done and self._seen != seen

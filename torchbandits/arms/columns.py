@@ -18,7 +18,6 @@ from torchbandits.sources import InMemory
 from torchbandits.sources.base import parts
 from torchbandits.types import Picks, Points
 
-_LEFT_OUT = 32  # so many rows of zero weights cost less than the copy of a selection
 _CHUNK_BYTES = 8 << 20  # a block of columns that stays in cache while it is multiplied and squared
 _DEVICE_BYTES = 256 << 20  # the same on a GPU, whose launches want work
 _READ = 1 << 16  # most arms read together for one column
@@ -158,9 +157,8 @@ class KernelColumns:
     def products(self, weights: Tensor, rows: Tensor, dense: int | None = None) -> Iterator[tuple[slice, Tensor]]:
         """`weights` (`batch_shape x r x m`) times the columns of rows (`batch_shape x m`), chunk by chunk of the arms.
 
-        The chunks of columns stay in cache. Zero weights for the rows left out save the copy of a selection where those are
-        few. Where only the first `dense` rows of the weights are full and the others upper triangular, the zeros are left
-        out.
+        The chunks of columns stay in cache. Where only the first `dense` rows of the weights are full and the others upper
+        triangular, the zeros are left out.
 
         Yields:
             Which arms, and their products, which the next chunk overwrites.
@@ -169,13 +167,6 @@ class KernelColumns:
         starts = None if dense is None or m <= LEAF or rows.dim() > 2 else list(range(m))
         slots = rows if kept is None else kept.slots(rows)
         together = None if kept is None else _together(slots)  # consecutive slots need no copy
-        if together is not None:
-            place, size = slots - together.start, together.stop - together.start
-            spread = weights.new_zeros(*weights.shape[:-1], size)
-            weights = spread.scatter_add(-1, place.unsqueeze(-2).expand_as(weights), weights)
-            if starts is not None:  # before the least place of this row and of those below
-                least = place.reshape(-1, m).amin(dim=0)
-                starts = least.flip(-1).cummin(dim=-1).values.flip(-1).tolist()
         wanted = _CHUNK_BYTES if weights.device.type == "cpu" else _DEVICE_BYTES
         A, step = self._rows.num_arms, max(256, wanted // (8 * max(1, m) * max(1, batch.numel())))
         products = weights.new_empty(*weights.shape[:-1], min(step, A))
@@ -201,12 +192,11 @@ class KernelColumns:
 
 
 def _together(slots: Tensor) -> slice | None:
-    """The range of slots, where few within it are others' and they are nearly in order; None where a selection is cheaper."""
+    """The range of slots, where they are consecutive and in order; None where not. Leaving others' columns out by zero weights
+    would save the copy of a selection, and make the last bits depend on what was kept before: a loaded state would differ."""
     m, first = slots.shape[-1], int(slots.min())
-    end = int(slots.max()) + 1
-    order = slots.reshape(-1, m).flip(-1).cummin(dim=-1).values.flip(-1).amin(dim=0) - first
-    near = end - first - m <= _LEFT_OUT and 20 * int(order.sum()) >= 9 * m * (m - 1)
-    return slice(first, end) if near else None
+    consecutive = bool((slots - first == torch.arange(m, device=slots.device)).all())
+    return slice(first, first + m) if consecutive else None
 
 
 def _kept_blocks(kept: KeptColumns, slots: Tensor, together: slice | None, step: int) -> Iterator[tuple[slice, Tensor]]:

@@ -239,8 +239,7 @@ class Bandit(Learned):
         """Open further picks, with all that is open as pending; they alone."""
         self._sync_pending()
         selection, evidence = self.policy.select(self._state, limit=limit, available=offered, exactly=exactly)
-        if self._journal is not None:
-            selection = self._journal.agreed(selection, self._state.rows.points)
+        selection = selection if self._journal is None else self._journal.agreed(selection, self._state.rows.points)
         draws, box = bool(evidence.generator_states), self._state.box is not None
         note = partial(asked, limit, offered, exactly, selection, box)
         with nullcontext() if self._journal is None else self._whole_or_not(draws=draws, note=note):
@@ -249,12 +248,13 @@ class Bandit(Learned):
 
     def _admit(self, selection: Selection, drawn: Sequence[Tensor]) -> None:
         """Open picks, after draws that left the generators in these states."""
+        opened = joined(self._open, selection) if bool(selection.mask.any()) else None  # may fail: first
         if self._state.box is not None:
             self._state.box.find_(selection.points, selection.index, self._state.statistics)
         for generator, state in zip(self._state.generators, drawn, strict=False):
             generator.set_state(state)
-        if bool(selection.mask.any()):
-            self._set_open(joined(self._open, selection))
+        if opened is not None:
+            self._set_open(opened)
 
     def _maximize(self, maximizer: Maximizer, count: int) -> Selection:
         """Open picks that a user's maximiser finds, each a further arm unless it is one already."""

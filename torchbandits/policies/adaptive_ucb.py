@@ -13,15 +13,17 @@ from torch import Tensor
 
 from torchbandits.arms import ArmDivision, ArmRows, BoxDivision, CellTree, FullSweep, GrowingTable, matches
 from torchbandits.arms.cells import Division, padded_indices
-from torchbandits.coercion import is_finite
+from torchbandits.coercion import is_whole
 from torchbandits.embeddings import Spectrum, kernel_diagonal
 from torchbandits.errors import ArgumentError, NonFiniteError, ShapeError, UnsupportedError, require
 from torchbandits.memory import Memory
+from torchbandits.policies.argument_checks import check_memory_budget, check_model, check_whole
 from torchbandits.policies.base import Policy, State
 from torchbandits.policies.learning import learn
 from torchbandits.posteriors import GaussianProcess, aggregate
 from torchbandits.types import Arms, Evidence, Pulls, Selection
 from torchbandits.widths import Width
+from torchbandits.widths.base import check_norm_bound
 
 
 @dataclass(frozen=True)
@@ -53,23 +55,13 @@ class AdaptiveUCB(Policy):
     memory_budget: int
 
     def __post_init__(self) -> None:
-        kernel, lam, N, T = self.kernel, self.regularization, self.num_children, self.horizon
-        good = isinstance(kernel, gpytorch.kernels.Kernel)
-        require(good, f"kernel must be a gpytorch.kernels.Kernel, got {type(kernel).__name__}.")
-        good = isinstance(self.confidence, Width)
-        require(good, f"width must be a torchbandits.widths.Width, got {type(self.confidence).__name__}.")
-        good = is_finite(lam) and lam > 0
-        require(good, f"regularization (λ, by default noise_std²) must be finite and > 0, got {lam}.")
-        bound = torch.as_tensor(self.norm_bound, dtype=torch.float64)
-        good = bool((torch.isfinite(bound) & (bound >= 0)).all())
-        require(good, f"norm_bound must be finite and ≥ 0, got {self.norm_bound}.")
-        good = isinstance(N, int) and not isinstance(N, bool) and N >= 3 and N % 2 == 1
+        N = self.num_children
+        check_model(self.kernel, self.confidence, self.regularization, self.prior_mean)
+        check_norm_bound(self.norm_bound)
+        good = is_whole(N, 3) and N % 2 == 1
         require(good, f"num_children must be an odd whole number ≥ 3, got {N!r}: the middle child keeps the representative.")
-        good = T is None or (isinstance(T, int) and not isinstance(T, bool) and T >= 1)
-        require(good, f"horizon must be a whole number ≥ 1, or None for no limit of the depth, got {T!r}.")
-        numeric = isinstance(self.prior_mean, (int, float)) and is_finite(self.prior_mean)
-        good = numeric or self.prior_mean == "estimate"
-        require(good, f"prior_mean must be a finite number or 'estimate', got {self.prior_mean!r}.")
+        check_whole("horizon", self.horizon, otherwise="for no limit of the depth")
+        check_memory_budget(self.memory_budget)
 
     # ------------------------------------------------------------------ the contract
 

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from torchbandits.arms import Lookahead, best_arm
 from torchbandits.batching import Meter
-from torchbandits.coercion import non_negative
-from torchbandits.errors import require
+from torchbandits.coercion import is_whole, non_negative
+from torchbandits.policies.argument_checks import check_whole
 from torchbandits.policies.base import State
 from torchbandits.policies.composed import Composed
 from torchbandits.policies.phased import Phased, inner_of, offers, preference, restart_
@@ -84,8 +84,7 @@ class BatchedPureExploration(Phased):
 
     def __post_init__(self) -> None:
         Phased.__post_init__(self)
-        most = self.max_batch_size
-        require(most is None or most >= 1, f"max_batch_size must be at least 1 or None, got {most}.")
+        check_whole("max_batch_size", self.max_batch_size, otherwise="for the whole batch")
 
     @property
     def most_picks(self) -> int | None:
@@ -234,7 +233,7 @@ def bpe(
     Source: Li & Scarlett 2022, "Gaussian process bandit optimization with few batches", Alg. 1, Thm 1.
     """
     lam = non_negative("noise_std", noise_std) ** 2 if regularization is None else regularization
-    batches = len(batch_lengths(horizon)) if isinstance(horizon, int) and horizon >= 1 else 1  # else refused below
-    confidence = width or FixedDesign(noise_std, norm_bound, delta, lam, statements=batches)
+    batches = len(batch_lengths(horizon)) if is_whole(horizon) else 1  # else refused below
+    confidence = FixedDesign(noise_std, norm_bound, delta, lam, statements=batches) if width is None else width
     engine = Composed(kernel, noise_std, confidence, lam, prior_mean=prior_mean, memory_budget=memory_budget)
     return BatchedPureExploration(engine, horizon, max_batch_size)

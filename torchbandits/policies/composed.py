@@ -11,11 +11,12 @@ from torch import Tensor
 
 from torchbandits.arms import ArmRows, ArmTable, Box, PosteriorDraws, Shard
 from torchbandits.batching import BatchRule, FixedSize
-from torchbandits.coercion import is_finite
+from torchbandits.coercion import non_negative
 from torchbandits.embeddings import FeatureMap, Spectrum
 from torchbandits.errors import UnsupportedError, require
 from torchbandits.fitting import fit_kernel_
 from torchbandits.memory import KeepAll, Memory
+from torchbandits.policies.argument_checks import check_initial, check_memory_budget, check_model, check_whole
 from torchbandits.policies.base import FROM_BOX, Policy, State
 from torchbandits.policies.box_picking import check_for_box, pick_in_box
 from torchbandits.policies.kernel_checks import check_kernel, check_resolution
@@ -62,33 +63,11 @@ class Composed(Policy):
     refit_every: int | None = None
 
     def __post_init__(self) -> None:
-        kernel = self.kernel
-        require(
-            isinstance(kernel, gpytorch.kernels.Kernel),
-            f"kernel must be a gpytorch.kernels.Kernel, got {type(kernel).__name__}.",
-        )
-        require(
-            isinstance(self.confidence, Width),
-            f"width must be a torchbandits.widths.Width, such as widths.Constant(2.0), got {type(self.confidence).__name__}.",
-        )
-        require(
-            is_finite(self.noise_std) and self.noise_std >= 0,
-            f"noise_std must be a finite number ≥ 0, got {self.noise_std}.",
-        )
-        require(
-            is_finite(self.regularization) and self.regularization > 0,
-            f"regularization (λ, by default noise_std²) must be finite and > 0, got {self.regularization}.",
-        )
-        numeric = isinstance(self.prior_mean, (int, float)) and is_finite(self.prior_mean)
-        require(
-            numeric or self.prior_mean == "estimate",
-            f"prior_mean must be a finite number or 'estimate', got {self.prior_mean!r}.",
-        )
-        every = self.refit_every
-        require(
-            every is None or (isinstance(every, int) and not isinstance(every, bool) and every >= 1),
-            f"refit_every must be a whole number ≥ 1, or None to keep the kernel as it is, got {every!r}.",
-        )
+        check_model(self.kernel, self.confidence, self.regularization, self.prior_mean)
+        non_negative("noise_std", self.noise_std)
+        check_initial(self.initial)
+        check_memory_budget(self.memory_budget)
+        check_whole("refit_every", self.refit_every, otherwise="to keep the kernel as it is")
 
     # ------------------------------------------------------------------ the contract
 

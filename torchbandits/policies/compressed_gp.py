@@ -9,6 +9,7 @@ import gpytorch
 from torchbandits.coercion import is_finite, non_negative
 from torchbandits.errors import require
 from torchbandits.memory import EntropyThreshold
+from torchbandits.policies.argument_checks import check_regularization
 from torchbandits.policies.composed import Composed
 from torchbandits.scores import named_score
 from torchbandits.starts import Start, Uniform
@@ -62,12 +63,12 @@ def compressed_gp(
     Cost: O(A u) a pull that is kept, O(A) one that is dropped. Source: Bedi et al. 2020, Alg. 1, Thm 1–2.
     """
     lam = non_negative("noise_std", noise_std) ** 2 if regularization is None else regularization
-    require(is_finite(lam) and lam > 0, f"regularization (λ, by default noise_std²) must be finite and > 0, got {lam}.")
+    check_regularization(lam)
     least = 0.5 * math.log(2 * math.pi * math.e * lam)
     threshold = least + 0.5 * math.log1p(_LEAST_LEVERAGE) if entropy_threshold is None else entropy_threshold
     require(
         is_finite(threshold) and threshold > least,
-        f"entropy_threshold={threshold:g} keeps every pull: with λ = {lam:g} it must be above ½ log(2πeλ) = {least:.6g}.",
+        f"entropy_threshold={threshold} keeps every pull: with λ = {lam:g} it must be above ½ log(2πeλ) = {least:.6g}.",
     )
     return Composed(
         kernel,

@@ -9,7 +9,9 @@ from numbers import Real
 import torch
 from torch import Tensor
 
-from torchbandits.errors import ArgumentError, require
+from torchbandits.coercion import non_negative
+from torchbandits.errors import ArgumentError
+from torchbandits.policies.argument_checks import check_whole
 from torchbandits.policies.base import State
 from torchbandits.policies.heuristic import Heuristic, add_up, fresh_state
 from torchbandits.sources import ArmSet
@@ -24,7 +26,7 @@ class PowerDecay:
     power: float = 1 / 3
 
     def __post_init__(self) -> None:
-        require(self.power >= 0, f"power must be a number ≥ 0, got {self.power}.")
+        non_negative("power", self.power)
 
     def __call__(self, t: float) -> float:
         """The probability at pick t, from 1."""
@@ -42,7 +44,7 @@ class EpsilonGreedy(Heuristic):
     batch_size: int = 1
 
     def __post_init__(self) -> None:
-        require(self.batch_size >= 1, f"batch_size must be at least 1, got {self.batch_size}.")
+        check_whole("batch_size", self.batch_size)
         if not callable(self.epsilon):
             _check_probability(self.epsilon, "epsilon must be a probability in [0, 1] or a callable of t")
 

@@ -12,15 +12,23 @@ import torch
 from torch import Tensor
 
 from torchbandits.arms import TIE, ArmRows, matches
-from torchbandits.coercion import is_finite
+from torchbandits.coercion import is_finite, non_negative
 from torchbandits.embeddings import kernel_diagonal
 from torchbandits.errors import NonFiniteError, NumericalError, ShapeError, UnsupportedError, require
+from torchbandits.policies.argument_checks import (
+    check_initial,
+    check_is_kernel,
+    check_memory_budget,
+    check_regularization,
+    check_whole,
+)
 from torchbandits.policies.base import Policy, State
 from torchbandits.policies.picking import first_picks, on_offer, room_for, with_first
 from torchbandits.posteriors import Domain, PartitionedProcess
 from torchbandits.posteriors.cells import ARM, CELL, DEVIATION, MEAN, RUN, Cells
 from torchbandits.starts import Start
 from torchbandits.types import Arms, Evidence, Pulls, Selection
+from torchbandits.widths.base import check_delta, check_norm_bound
 
 Corners = tuple[tuple[float, ...], tuple[float, ...]]
 
@@ -54,25 +62,15 @@ class PartitionedUCB(Policy):
     memory_budget: int
 
     def __post_init__(self) -> None:
-        require(
-            isinstance(self.kernel, gpytorch.kernels.Kernel),
-            f"kernel must be a gpytorch.kernels.Kernel, got {type(self.kernel).__name__}.",
-        )
+        check_is_kernel(self.kernel)
         require(is_finite(self.nu) and self.nu > 0, f"nu must be finite and > 0, got {self.nu}.")
-        whole = isinstance(self.horizon, int) and not isinstance(self.horizon, bool)
-        require(whole and self.horizon >= 1, f"horizon must be a whole number ≥ 1, got {self.horizon!r}.")
-        noise = self.noise_std
-        require(is_finite(noise) and noise >= 0, f"noise_std must be a finite number ≥ 0, got {noise}.")
-        bound = torch.as_tensor(self.norm_bound, dtype=torch.float64)
-        good = bool((torch.isfinite(bound) & (bound >= 0)).all())
-        require(good, f"norm_bound must be finite and ≥ 0, got {self.norm_bound}.")
-        require(is_finite(self.delta) and 0 < self.delta < 1, f"delta is a failure probability in (0, 1), got {self.delta}.")
-        lam = self.regularization
-        require(is_finite(lam) and lam > 0, f"regularization (λ, by default 1) must be finite and > 0, got {lam}.")
-        require(
-            isinstance(self.memory_budget, int) and self.memory_budget > 0,
-            f"memory_budget must be a positive number of bytes, got {self.memory_budget!r}.",
-        )
+        check_whole("horizon", self.horizon)
+        non_negative("noise_std", self.noise_std)
+        check_norm_bound(self.norm_bound)
+        check_delta(self.delta)
+        check_regularization(self.regularization, default="1")
+        check_initial(self.initial)
+        check_memory_budget(self.memory_budget)
 
     # ------------------------------------------------------------------ the contract
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from torchbandits.arms import ArmRows
 from torchbandits.errors import NumericalError, require
+from torchbandits.policies.argument_checks import check_whole
 from torchbandits.policies.base import Policy, State
 from torchbandits.policies.composed import Composed
 from torchbandits.policies.picking import on_offer
@@ -36,8 +37,7 @@ class Phased(Policy, ABC):
     horizon: int
 
     def __post_init__(self) -> None:
-        whole = isinstance(self.horizon, int) and not isinstance(self.horizon, bool)
-        require(whole and self.horizon >= 1, f"horizon must be a whole number ≥ 1, got {self.horizon!r}.")
+        check_whole("horizon", self.horizon)
 
     @property
     def kernel(self) -> gpytorch.kernels.Kernel:

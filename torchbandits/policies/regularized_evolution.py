@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from torchbandits.arms import ArmRows, matches
 from torchbandits.errors import ArgumentError, ArmIndexError, ShapeError, UnsupportedError, nearest, require
+from torchbandits.policies.argument_checks import check_whole
 from torchbandits.policies.base import State
 from torchbandits.policies.heuristic import Heuristic, add_up, fresh_state
 from torchbandits.posteriors import aggregate
@@ -70,11 +71,7 @@ class RegularizedEvolution(Heuristic):
 
     def __post_init__(self) -> None:
         for name in ("population", "tournament", "num_neighbors", "batch_size"):
-            value = getattr(self, name)
-            require(
-                isinstance(value, int) and not isinstance(value, bool) and value >= 1,
-                f"{name} must be a whole number of at least 1, got {value!r}.",
-            )
+            check_whole(name, getattr(self, name))
         given = self.neighbors
         if isinstance(given, str):
             require(

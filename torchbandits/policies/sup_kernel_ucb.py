@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from torchbandits.arms import FullSweep, best_arm
-from torchbandits.coercion import non_negative
+from torchbandits.coercion import is_whole, non_negative
 from torchbandits.policies.base import State
 from torchbandits.policies.composed import Composed
 from torchbandits.policies.phased import Phased, inner_of, offers, preference
@@ -200,9 +200,8 @@ def sup_kernel_ucb(
     bandits", Alg. 2, Thm 1.
     """
     lam = non_negative("noise_std", noise_std) ** 2 if regularization is None else regularization
-    whole = isinstance(horizon, int) and horizon >= 1  # else refused below
-    statements = 2 * horizon * num_levels(horizon) if whole else 1
-    confidence = width or FixedDesign(noise_std, norm_bound, delta, lam, statements=statements)
+    statements = 2 * horizon * num_levels(horizon) if is_whole(horizon) else 1  # else refused below
+    confidence = FixedDesign(noise_std, norm_bound, delta, lam, statements=statements) if width is None else width
     return SupKernelUCB(
         Composed(kernel, noise_std, confidence, lam, prior_mean=prior_mean, memory_budget=memory_budget), horizon
     )

@@ -9,7 +9,7 @@ from torchbandits.batching import FixedSize
 from torchbandits.coercion import non_negative
 from torchbandits.embeddings import FeatureMap, QuadratureFourier, RandomFourier
 from torchbandits.errors import nearest, require
-from torchbandits.memory import KeepAll, LeverageSampling, Memory
+from torchbandits.memory import KeepAll, LeverageSampling
 from torchbandits.policies.composed import Composed
 from torchbandits.scores import PosteriorDraw
 from torchbandits.starts import Start
@@ -77,13 +77,13 @@ def thompson_sampling(
         finite["rff"] = RandomFourier(1024 if num_features is None else num_features)
     elif embedding == "qff":
         finite["qff"] = QuadratureFourier(4096 if num_features is None else num_features)
-    memory: Memory = LeverageSampling(oversampling) if embedding == "nystrom" else KeepAll()
+    sampled = LeverageSampling(oversampling)  # checked whatever the embedding
     return Composed(
         kernel,
         noise_std,
         IGP(noise_std, norm_bound, delta / 2, lam) if width is None else width,
         lam,
-        memory=memory,
+        memory=sampled if embedding == "nystrom" else KeepAll(),
         features=finite.get(embedding),
         score=PosteriorDraw() if finite or num_features is None else PosteriorDraw(num_features),
         batch_rule=FixedSize(size=batch_size),

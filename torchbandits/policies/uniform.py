@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from torchbandits.arms import Box
-from torchbandits.errors import require
+from torchbandits.policies.argument_checks import check_whole
 from torchbandits.policies.base import State
 from torchbandits.policies.heuristic import Heuristic, add_up, fresh_state
 from torchbandits.posteriors import Statistics
@@ -25,7 +25,7 @@ class Uniform(Heuristic):
     batch_size: int = 1
 
     def __post_init__(self) -> None:
-        require(self.batch_size >= 1, f"batch_size must be at least 1, got {self.batch_size}.")
+        check_whole("batch_size", self.batch_size)
 
     @property
     def streams(self) -> bool:

@@ -37,6 +37,13 @@ def check_delta(delta: float) -> None:
     require(is_finite(delta) and 0 < delta < 1, f"delta is a failure probability in (0, 1), got {delta}.")
 
 
+def check_norm_bound(norm_bound: float | Tensor) -> None:
+    """Refuse what is no number ≥ 0, nor several."""
+    bound = as_tensor("norm_bound", norm_bound, torch.float64)
+    good = bool((torch.isfinite(bound) & (bound >= 0)).all())
+    require(good, f"norm_bound must be finite and ≥ 0, got {norm_bound}.")
+
+
 @dataclass(frozen=True)
 class Constant(Width):
     """The same width at every step."""
@@ -85,9 +92,7 @@ class Frequentist(Width, ABC):
 
     def __post_init__(self) -> None:
         check_delta(self.delta)
-        bound = as_tensor("norm_bound", self.norm_bound, torch.float64)
-        good = bool((torch.isfinite(bound) & (bound >= 0)).all())
-        require(good, f"norm_bound must be finite and ≥ 0, got {self.norm_bound}.")
+        check_norm_bound(self.norm_bound)
 
     def _bound(self, progress: Progress) -> float | Tensor:
         """The norm bound, where the posterior lives."""

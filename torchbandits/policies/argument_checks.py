@@ -1,0 +1,70 @@
+"""The arguments that policies share, checked when a policy is made: each error names what was expected and what came."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gpytorch
+
+from torchbandits.coercion import is_finite, is_whole
+from torchbandits.errors import require
+from torchbandits.starts import Start
+from torchbandits.widths import Width
+
+
+def check_model(kernel: Any, width: Any, regularization: Any, prior_mean: Any) -> None:
+    """Kernel, width, λ and prior mean.
+
+    Raises:
+        ArgumentError: If one is not what it must be.
+    """
+    check_is_kernel(kernel)
+    require(
+        isinstance(width, Width),
+        f"width must be a torchbandits.widths.Width, such as widths.Constant(2.0), got {type(width).__name__}.",
+    )
+    check_regularization(regularization)
+    numeric = isinstance(prior_mean, (int, float)) and is_finite(prior_mean)
+    require(
+        numeric or (isinstance(prior_mean, str) and prior_mean == "estimate"),
+        f"prior_mean must be a finite number or 'estimate', got {prior_mean!r}.",
+    )
+
+
+def check_is_kernel(kernel: Any) -> None:
+    """Raises ArgumentError unless it is a GPyTorch kernel."""
+    require(
+        isinstance(kernel, gpytorch.kernels.Kernel), f"kernel must be a gpytorch.kernels.Kernel, got {type(kernel).__name__}."
+    )
+
+
+def check_regularization(regularization: Any, default: str = "noise_std²") -> None:
+    """Raises ArgumentError unless λ is one finite number > 0."""
+    require(
+        is_finite(regularization) and regularization > 0,
+        f"regularization (λ, by default {default}) must be finite and > 0, got {regularization}.",
+    )
+
+
+def check_memory_budget(memory_budget: Any) -> None:
+    """Raises ArgumentError unless it is a number of bytes; 0 keeps nothing."""
+    require(
+        is_whole(memory_budget, 0),
+        f"memory_budget must be a whole number of bytes ≥ 0, such as 2 << 30 for 2 GiB, got {memory_budget!r}.",
+    )
+
+
+def check_initial(initial: Any) -> None:
+    """Raises ArgumentError unless it is a start, or None."""
+    require(
+        initial is None or isinstance(initial, Start),
+        f"initial must be a torchbandits.starts.Start, such as starts.uniform(1), or None, got {initial!r}.",
+    )
+
+
+def check_whole(name: str, value: Any, least: int = 1, otherwise: str = "") -> None:
+    """Raises ArgumentError unless it is a whole number of at least so much; `otherwise` says what else None would do."""
+    require(
+        is_whole(value, least) or (bool(otherwise) and value is None),
+        f"{name} must be a whole number ≥ {least}{f', or None {otherwise}' if otherwise else ''}, got {value!r}.",
+    )

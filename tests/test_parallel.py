@@ -25,6 +25,7 @@ from torch import Tensor
 import torchbandits as tb
 from torchbandits import errors
 from torchbandits.environments import BlackBox, Environment, Table
+from torchbandits.journal import held
 
 ARMS = torch.rand(60, 2, dtype=torch.float64, generator=generator(5))
 
@@ -503,6 +504,87 @@ def test_a_closed_executor_is_an_error_that_says_so():
     pool.shutdown()
     with pytest.raises(errors.EvaluationError, match="shutdown"):
         tb.run(tb.uniform(), BlackBox(smooth, ARMS), 3, executor=pool)
+
+
+class Killed(Exception):
+    """Stands for the end of the process."""
+
+
+def killed_at(pulls: list[int]) -> Callable[..., None]:
+    def kill(bandit: tb.Bandit, *_: Any) -> None:
+        if pulls and float(bandit.pulls) >= pulls[0]:
+            pulls.pop(0)
+            assert bandit.journal is not None
+            bandit.journal.close()
+            raise Killed
+
+    return kill
+
+
+@pytest.mark.parametrize("failures", ["forget", "exclude"])
+@pytest.mark.parametrize("parallel", [False, True])
+def test_a_journal_goes_on_where_evaluations_fail(failures: str, parallel: bool, tmp_path: Path):
+    """As if nobody had killed it: picks, rewards, failures and arms that are off."""
+    bad = torch.arange(0, 60, 3)
+
+    def play(path: Path | None, pulls: tuple[int, ...] = ()) -> tb.History:
+        return tb.run(
+            tb.thompson_sampling(rbf(), noise_std=0.1, batch_size=4),
+            BlackBox(Fails(bad), ARMS, seeded=True),
+            40,
+            generator=generator(1),
+            failures=failures,
+            journal=None if path is None else tb.Journal(path, every=5, durable=False),
+            callbacks=[killed_at(left)] if (left := list(pulls)) else [],
+            executor=Shuffled(2) if parallel else None,
+            workers=3 if parallel else None,
+        )
+
+    expected = play(None)
+    for pulls in (3, 11):
+        with pytest.raises(Killed):
+            play(tmp_path / "run.journal", (pulls,))
+    found = play(tmp_path / "run.journal")
+    same(expected, found)
+    assert expected.batches["failed"].tolist() == found.batches["failed"].tolist()
+    assert found.batches["failed"].sum() > 0
+
+
+def test_a_journal_of_an_asynchronous_run_keeps_what_was_told_and_evaluates_again_what_was_out(tmp_path: Path):
+    bad, path = torch.arange(0, 60, 3), tmp_path / "run.journal"
+
+    def play(environment: BlackBox, pulls: tuple[int, ...] = ()) -> tb.History:
+        return tb.run(
+            tb.gp_ucb(rbf(), noise_std=0.1),
+            environment,
+            30,
+            generator=generator(1),
+            budget=100.0,
+            failures="exclude",
+            journal=tb.Journal(path, every=4, durable=False),
+            callbacks=[killed_at(left)] if (left := list(pulls)) else [],
+            executor=Shuffled(3),
+            workers=3,
+            asynchronous=True,
+        )
+
+    environment = BlackBox(Fails(bad), ARMS, seeded=True, costs=torch.ones(60, dtype=torch.float64))
+    told: list[tuple[int, float]] = []
+    for pulls in (5, 14):
+        with pytest.raises(Killed):
+            play(environment, (pulls,))
+        records = [record for record in tb.Journal(path).records() if record["kind"] == "tell"]
+        pairs = [pair for record in records for pair in zip(held(record["index"]), held(record["rewards"]), strict=True)]
+        now = [(int(arm), float(reward)) for arm, reward in pairs if bool(reward.isfinite())]
+        assert now[: len(told)] == told
+        told = now
+    asked = [record for record in tb.Journal(path).records() if record["kind"] == "ask"]
+    assert sum(len(record["index"]) for record in asked) > len(pairs), "some were out"
+    history = play(environment)
+    assert list(zip(history.pulls["arm"], history.pulls["reward"], strict=True))[: len(told)] == told
+    assert len(history) + history.summary()["failed"] == 30
+    assert not np.isin(history.pulls["arm"], bad.numpy()).any()
+    assert play(environment) == play(environment), "a run that is over is over"
 
 
 @pytest.mark.usefixtures("annotations_not_enforced")

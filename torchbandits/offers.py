@@ -49,16 +49,23 @@ class Offers:
         selection = selection if self._purse is None else self._purse.pay(selection)
         return selection if workers is None or bool(selection.mask.any()) else None
 
-    def lose(self, failed: Selection, exclude: bool) -> None:
-        """Count evaluations that failed as rounds, and take their arms off."""
-        self._rounds = self._rounds - failed.mask.sum(dim=-1)
+    def again(self) -> Selection | None:
+        """What is open already, to be evaluated again; None where nothing is."""
+        out = self._bandit._open
+        return out if out is None or self._purse is None else self._purse.pay(out)
+
+    def lose(self, failed: Tensor, exclude: bool) -> None:
+        """Count evaluations that failed, of arms `batch_shape x q` (−1 where none did), as rounds; `exclude` takes them off."""
+        self._rounds = self._rounds - (failed >= 0).sum(dim=-1)
+        self._least = 0  # counted anew when asked
         if exclude:
             bandit = self._bandit
             if self._excluded is None:
                 shape = (*bandit.batch_shape, bandit.arms.shape[-2])
                 self._excluded = torch.zeros(shape, dtype=torch.bool, device=bandit.device)
-            gone = failed.mask.to(torch.int64)
-            hits = torch.zeros_like(self._excluded, dtype=torch.int64).scatter_add(-1, failed.index.clamp_min(0), gone)
+            hits = torch.zeros_like(self._excluded, dtype=torch.int64).scatter_add(
+                -1, failed.clamp_min(0), (failed >= 0).long()
+            )
             self._excluded = self._excluded | (hits > 0)
 
     def _available(self) -> tuple[Tensor | None, Tensor | None]:

@@ -59,7 +59,8 @@ def run(
         observed: History that the bandit is given before its first ask: what `Bandit.observe` takes. It counts neither as
             rounds nor in the record.
         journal: As for `Bandit`. The same call again goes on with a run that was cut short, the noise included, and returns the
-            history of all of it; the seconds of what came before are NaN, and callbacks hear of the rest only.
+            history of all of it; the seconds of what came before are NaN, and callbacks hear of the rest only. Picks that were
+            out are evaluated again; arms that were excluded stay so.
         clock: What times ask and tell; `time.process_time` for the seconds of processors, whoever else uses them.
         callbacks: Called after each tell with the bandit, the selection, the rewards and the report; a True ends the run.
         executor: Evaluates the picks of a batch side by side: any `concurrent.futures.Executor`, of threads, processes, Dask
@@ -85,8 +86,6 @@ def run(
     require(isinstance(num_rounds, int) and num_rounds >= 1, f"num_rounds must be an integer ≥ 1, got {num_rounds}.")
     check_parallel(executor, workers, retries, timeout, failures, asynchronous)
     callbacks = tuple(callbacks)
-    settled = journal is None or (failures == "raise" and not asynchronous)
-    require(settled, "journal= keeps batches that are told whole: leave asynchronous= and failures= out.", UnsupportedError)
     bandit = Bandit(policy, environment.arms, generator=generator, costs=environment.costs, journal=journal)
     single = not asynchronous or bandit.batch_shape.numel() == 1
     require(single, "asynchronous=True is for one batch row: rows do not come free together.", UnsupportedError)
@@ -99,11 +98,10 @@ def run(
     purse = None if budget is None else Purse(budget, environment, bandit)
     seeds = drawn[0]["seeds"] if drawn else bandit._draw_seeds()
     noise = [torch.Generator().manual_seed(seed) for seed in seeds]
-    recorder = _Recorder(environment, bandit.batch_shape)
+    recorder, offers = _Recorder(environment, bandit.batch_shape), Offers(bandit, num_rounds + before, purse)
     if bandit.journal is not None:
         bandit.journal.ride(noise)
-        _catch_up(bandit.journal, recorder, purse)
-    offers = Offers(bandit, num_rounds + before, purse)
+        _catch_up(bandit.journal, recorder, purse, offers, exclude=failures == "exclude")
     evaluator: Evaluator = Here(environment, noise)
     if executor is not None or retries or failures != "raise" or environment.one_by_one:
         patient = failures != "raise"
@@ -111,6 +109,8 @@ def run(
         evaluations = Evaluations(hands, workers=most, retries=retries, timeout=timeout, patient=patient)
         evaluator = Elsewhere(environment, noise, evaluations, whole=not asynchronous)
     try:
+        if asynchronous and (out := offers.again()) is not None:
+            evaluator.submit(out)
         while True:
             began = clock()
             selection = offers.ask(evaluator.waiting, workers if asynchronous else None)
@@ -121,13 +121,13 @@ def run(
                 return recorder.history()
             answers = evaluator.settle()
             began = clock()
-            if answers.failed is not None and answers.error is None:
-                bandit.forget(answers.failed)
-                offers.lose(answers.failed, exclude=failures == "exclude")
             answers, report = _tell(bandit, answers)
+            lost = None if answers.failed is None else answers.failed.index
+            if lost is not None and answers.error is None:
+                offers.lose(lost, exclude=failures == "exclude")
             seconds = asked + clock() - began
             selection, rewards = answers.selection, answers.rewards
-            recorder.add(selection.index, rewards, bandit.best_arm(), report, seconds, answers.failed)
+            recorder.add(selection.index, rewards, bandit.best_arm(), report, seconds, lost)
             if answers.error is not None:
                 raise EvaluationError(_what_is_kept(answers, bandit), recorder.history(), bandit) from answers.error
             stops = [callback(bandit, selection, rewards, report) for callback in callbacks]
@@ -138,11 +138,15 @@ def run(
 
 
 def _tell(bandit: Bandit, answers: Answers) -> tuple[Answers, Report]:
-    """Tell what came. Rewards that turn out not to be numbers are failures."""
+    """Tell what came and, unless they end the run, which evaluations failed. Rewards that are no numbers are failures."""
+    selection, rewards, failed = answers.selection, answers.rewards, answers.failed
+    if failed is not None and answers.error is None:
+        index = torch.where(failed.mask, failed.index, selection.index)
+        settled = Selection(selection.points, index, selection.mask | failed.mask)
+        return answers, bandit.tell(settled, rewards.masked_fill(failed.mask, torch.nan), failures="forget")
     try:
-        return answers, bandit.tell(answers.selection, answers.rewards)
+        return answers, bandit.tell(selection, rewards)
     except NonFiniteError as error:
-        selection, rewards = answers.selection, answers.rewards
         came = rewards.isfinite()
         answers = Answers(marked(selection, came), rewards, marked(selection, ~came), error)
         return answers, bandit.tell(answers.selection, rewards)
@@ -159,13 +163,17 @@ def _what_is_kept(answers: Answers, bandit: Bandit) -> str:
     )
 
 
-def _catch_up(journal: Journal, recorder: _Recorder, purse: Purse | None) -> None:
-    """Record, and pay, what was told before a run was cut short."""
+def _catch_up(journal: Journal, recorder: _Recorder, purse: Purse | None, offers: Offers, *, exclude: bool) -> None:
+    """Record, pay and count what was told before a run was cut short; a NaN is an evaluation that failed."""
     for record in journal.records():
         if record["kind"] == "tell":
             report, best = report_in(record)
-            index = held(record["index"]).to(best.device)
-            recorder.add(index, held(record["rewards"]), best, report, float("nan"), None)
+            index, rewards = held(record["index"]).to(best.device), held(record["rewards"]).to(best.device)
+            failed = (index >= 0) & rewards.isnan()
+            lost = torch.where(failed, index, -1) if bool(failed.any()) else None
+            recorder.add(torch.where(failed, -1, index), rewards, best, report, float("nan"), lost)
+            if lost is not None:
+                offers.lose(lost, exclude=exclude)
             if purse is not None:
                 purse.spend(index)
 
@@ -179,12 +187,10 @@ class _Recorder:
         self._none = torch.zeros(batch_shape, dtype=torch.int64)
         self._steps: list[tuple[Tensor, Tensor, Tensor, Report, float, Tensor]] = []
 
-    def add(
-        self, index: Tensor, rewards: Tensor, best: Tensor, report: Report, seconds: float, failed: Selection | None
-    ) -> None:
-        """Keep one ask and tell."""
-        lost = self._none if failed is None else failed.mask.sum(dim=-1).cpu()
-        self._steps.append((index, rewards, best, report, seconds, lost))
+    def add(self, index: Tensor, rewards: Tensor, best: Tensor, report: Report, seconds: float, lost: Tensor | None) -> None:
+        """Keep one ask and tell; `lost` has the arms of evaluations that failed, −1 elsewhere."""
+        failed = self._none if lost is None else (lost >= 0).sum(dim=-1).cpu()
+        self._steps.append((index, rewards, best, report, seconds, failed))
         if len(self._steps) >= _STEPS:
             self._flush()
 

@@ -144,7 +144,7 @@ def test_a_worker_that_dies_is_an_error_that_says_what_to_do(tmp_path: Path, mon
 
     monkeypatch.setattr("concurrent.futures.Future.result", dies)
     with pytest.raises(StateError, match="fewer --workers"):
-        run_experiment(parse_config(EXPERIMENT, "test"), tmp_path, workers=2)
+        run_experiment(parse_config(EXPERIMENT | {"policies": EXPERIMENT["policies"][:1]}, "test"), tmp_path, workers=2)
 
 
 def test_history_is_the_same_for_all_policies_and_not_in_the_records(tmp_path: Path) -> None:

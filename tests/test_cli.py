@@ -126,8 +126,10 @@ def test_data_sets_are_listed_and_described() -> None:
     listed = RUNNER.invoke(app, ["data", "list"])
     assert listed.exit_code == 0
     assert "abalone" in listed.output
-    described = RUNNER.invoke(app, ["data", "describe", "cadata"])
-    assert "20640" in described.output
+    for name, said in (("cadata", "20640"), ("mnist", "logistic_regression"), ("nas_bench_101", "12416")):
+        assert name in listed.output
+        described = RUNNER.invoke(app, ["data", "describe", name])
+        assert said in described.output
     assert "abalone" in refused("data", "describe", "abalon")
 
 

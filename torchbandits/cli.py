@@ -17,9 +17,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from torchbandits.benchmarks import load_benchmark, run_benchmark
-from torchbandits.environments import ARCHIVES, Archive, datasets
-from torchbandits.environments.archives import find_archive, read_archive
-from torchbandits.environments.datasets import DATASETS
+from torchbandits.environments import holdings
 from torchbandits.errors import ConfigError, TorchBanditsError, nearest, require
 from torchbandits.experiments.config import ExperimentConfig, load_config, parse_config
 from torchbandits.experiments.page import write_page
@@ -186,13 +184,9 @@ def list_data() -> None:
     table = RichTable()
     for header in ("name", "arms", "features", "here", "what"):
         table.add_column(header)
-    for data in DATASETS.values():
-        with one_line_errors():
-            here = "yes" if datasets.find(data) else "no"
-        table.add_row(data.name, str(data.rows), str(len(data.features)), here, data.summary)
-    for archive in ARCHIVES.values():
-        here = "yes" if find_archive(archive) else "no"
-        table.add_row(archive.name, str(archive.rows), str(archive.features), here, archive.summary)
+    with one_line_errors():
+        for line in holdings.holdings():
+            table.add_row(*line)
     Console().print(table)
 
 
@@ -200,57 +194,15 @@ def list_data() -> None:
 def fetch(name: Annotated[str, typer.Argument(help="Of a data set, as `data list` gives it.")]) -> None:
     """Make sure that a data set is here: fetch, verify and cache it where it is not. Archives are only verified."""
     with one_line_errors():
-        if name in ARCHIVES:
-            read_archive(ARCHIVES[name])
-            typer.echo(str(find_archive(ARCHIVES[name])))
-            return
-        data = datasets.dataset(name)
-        path = datasets.locate(data)
-        datasets.parse_csv(path, data)
-        typer.echo(str(path))
+        typer.echo(str(holdings.fetch(name)))
 
 
 @data_app.command()
 def describe(name: Annotated[str, typer.Argument(help="Of a data set, as `data list` gives it.")]) -> None:
     """Say what a data set holds, where it comes from and under which licence."""
     with one_line_errors():
-        if name in ARCHIVES:
-            _echo_facts(_archive_facts(ARCHIVES[name]))
-            return
-        data = datasets.dataset(name)
-        path = datasets.find(data)
-        facts = {
-            "name": data.name,
-            "what": data.summary,
-            "arms": f"{data.rows} x {len(data.features)}",
-            "features": ", ".join(data.features),
-            "reward": f"{data.reward}, scaled to [0, 1]; mean before scaling {data.reward_mean:g}",
-            "source": data.source,
-            "licence": data.licence,
-            "fetched by": data.fetch,
-            "sha256": data.sha256,
-            "file": str(path) if path else f"not here: set {datasets.DATA_VARIABLE}, or torchbandits data fetch {name}",
-        }
-        _echo_facts(facts)
-
-
-def _archive_facts(archive: Archive) -> dict[str, str]:
-    path = find_archive(archive)
-    return {
-        "name": archive.name,
-        "what": archive.summary,
-        "arms": f"{archive.rows} x {archive.features}",
-        "differs from the papers": archive.differs,
-        "source": archive.source,
-        "licence": archive.licence,
-        "sha256": archive.sha256,
-        "file": str(path) if path else f"not here: put {archive.filename} into a folder and set {datasets.DATA_VARIABLE}",
-    }
-
-
-def _echo_facts(facts: dict[str, str]) -> None:
-    for key, value in facts.items():
-        typer.echo(f"{key}: {value}")
+        for key, value in holdings.facts(name).items():
+            typer.echo(f"{key}: {value}")
 
 
 def _print_table(columns: dict[str, int], lines: Iterable[tuple[str, ...]]) -> None:

@@ -177,7 +177,7 @@ def test_mnist_is_read_fetched_and_verified(tmp_path, monkeypatch):
     contents = {"t10k-images-idx3-ubyte": pixels, "t10k-labels-idx1-ubyte": bytes(8) + bytes([3, 9])}
     for name, content in contents.items():
         (mirror / f"{name}.gz").write_bytes(gzip.compress(content))
-        monkeypatch.setitem(images._SHA256, name, hashlib.sha256(content).hexdigest())
+        monkeypatch.setitem(images.SHA256, name, hashlib.sha256(content).hexdigest())
     monkeypatch.setattr(images, "MIRROR", (tmp_path / "nowhere").as_uri() + "/")
     with pytest.raises(DataError, match="could not be fetched"):
         images.mnist("t10k")

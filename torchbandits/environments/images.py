@@ -18,10 +18,12 @@ from torchbandits.errors import DataError
 
 Images = tuple[NDArray[np.float32], NDArray[np.int64]]
 
+PARTS = ("train", "t10k")
+SUMMARY = "60,000 images of hand-written digits to train on, 10,000 to validate; for logistic_regression('mnist')."
 MIRROR = "https://ossci-datasets.s3.amazonaws.com/mnist/"
 _TIMEOUT = 60  # seconds without an answer
 # Of the files once uncompressed: copies differ in how they are compressed.
-_SHA256 = {
+SHA256 = {
     "train-images-idx3-ubyte": "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
     "train-labels-idx1-ubyte": "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
     "t10k-images-idx3-ubyte": "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
@@ -52,15 +54,24 @@ def mnist(part: str) -> Images:
     return (flat / np.float32(255)).astype(np.float32), np.frombuffer(labels, np.uint8, offset=8).astype(np.int64)
 
 
-def _read(name: str) -> bytes:
+def find_mnist() -> Path | None:
+    """The folder that holds all four files; None where none does. They are not read."""
+    here = [folder for folder in _folders() if all((folder / f"{name}.gz").is_file() for name in SHA256)]
+    return here[0] if here else None
+
+
+def _folders() -> list[Path]:
     given = os.environ.get(DATA_VARIABLE)
-    folders = [*([Path(given)] if given else []), cache_folder()]
-    path = next((p for folder in folders if (p := folder / "mnist" / f"{name}.gz").is_file()), None) or _fetch(name)
+    return [folder / "mnist" for folder in (*([Path(given)] if given else []), cache_folder())]
+
+
+def _read(name: str) -> bytes:
+    path = next((p for folder in _folders() if (p := folder / f"{name}.gz").is_file()), None) or _fetch(name)
     try:
         content = gzip.decompress(path.read_bytes())
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{path} can't be read: {error}. Put the original there, or remove it.") from error
-    if hashlib.sha256(content).hexdigest() != _SHA256[name]:
+    if hashlib.sha256(content).hexdigest() != SHA256[name]:
         raise DataError(f"{path} is not MNIST's {name}. Put the original there, or remove it.")
     return content
 

@@ -1,4 +1,4 @@
-"""The command line: `torchbandits run CONFIG`, `reproduce FIGURE`, `plot`, `report`, `bench CONFIG`, `policies`, `data ...`.
+"""The command line: `torchbandits run`, `reproduce`, `plot`, `report`, `watch`, `bench`, `policies`, `data ...`.
 
 Every expected error is one line on standard error and exit code 2.
 """
@@ -28,6 +28,7 @@ from torchbandits.experiments.reproduction import ReproductionConfig, catalogue,
 from torchbandits.experiments.runner import Result, run_experiment, write_results
 from torchbandits.experiments.tables import to_rich
 from torchbandits.experiments.verdicts import published_table, verdicts
+from torchbandits.experiments.watching import watch as watch_journal
 from torchbandits.policies import CATALOGUE, markdown_table
 
 # Plain tracebacks for bugs: expected errors never get that far.
@@ -139,12 +140,24 @@ def bench(
 
 @app.command()
 def report(
-    source: Annotated[Path, typer.Argument(help="An experiment's output folder, or what History.to_parquet wrote.")],
-    output: Annotated[Path | None, typer.Option(help="The file; report.html in that folder by default.")] = None,
+    source: Annotated[Path, typer.Argument(help="An experiment's output folder, what History.to_parquet wrote, or a journal.")],
+    output: Annotated[Path | None, typer.Option(help="The file; report.html there, or JOURNAL.html, by default.")] = None,
 ) -> None:
     """Make one HTML page of a run or an experiment: figures, best arms, sizes, seconds. It loads nothing from elsewhere."""
     with one_line_errors():
         typer.echo(f"Report: {write_page(source, output)}")
+
+
+@app.command()
+def watch(
+    journal: Annotated[Path, typer.Argument(help="What journal= names, or the store of workers.")],
+    every: Annotated[float | None, typer.Option(min=0.05, help="Seconds; 1 in a terminal, 10 elsewhere by default.")] = None,
+    once: Annotated[bool, typer.Option("--once", help="Show the run as it stands, and end.")] = False,
+    row: Annotated[int, typer.Option(min=0, help="Batch row to show.")] = 0,
+) -> None:
+    """Watch a run through its journal while it goes on; Ctrl-C ends the watching, not the run."""
+    with one_line_errors():
+        watch_journal(journal, _console(), every=every, once=once, row=row)
 
 
 @app.command()

@@ -173,9 +173,9 @@ class Learned(ABC):
             self._open = Selection(o.points.to(device), o.index.to(device), o.mask.to(device))
         return self
 
-    def _draw_seeds(self) -> list[int]:
-        """A seed a batch row, drawn from its generator."""
-        with self._whole_or_not(note=lambda: {"kind": "seeds", "seeds": seeds, "told": pack(self.pulls)}):
+    def _draw_seeds(self, **beside: Any) -> list[int]:
+        """A seed a batch row, drawn from its generator; `beside` is what else the record of it says."""
+        with self._whole_or_not(note=lambda: {"kind": "seeds", "seeds": seeds, "told": pack(self.pulls), **beside}):
             seeds = [int(torch.randint(2**62, (), generator=g)) for g in self.generators]
         return seeds
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from dataclasses import fields
 from itertools import takewhile
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,7 +19,7 @@ from torchbandits.environments.base import Environment
 from torchbandits.errors import EvaluationError, NonFiniteError, UnsupportedError, require
 from torchbandits.evaluators import Answers, Elsewhere, Evaluator, Here
 from torchbandits.history import History
-from torchbandits.journal import Journal, held, report_in
+from torchbandits.journal import Journal, held, pack, report_in
 from torchbandits.offers import Offers, Purse
 from torchbandits.parallel import Evaluations, Inline, check_parallel
 from torchbandits.policies import Policy
@@ -96,11 +97,11 @@ def run(
     drawn = [record for record in opening if record["kind"] == "seeds"]
     before = held(drawn[0]["told"]).to(bandit.device).long() if drawn else bandit.pulls.long()
     purse = None if budget is None else Purse(budget, environment, bandit)
-    seeds = drawn[0]["seeds"] if drawn else bandit._draw_seeds()
+    seeds = drawn[0]["seeds"] if drawn else bandit._draw_seeds(rounds=num_rounds, environment=environment.name)
     noise = [torch.Generator().manual_seed(seed) for seed in seeds]
     recorder, offers = _Recorder(environment, bandit.batch_shape), Offers(bandit, num_rounds + before, purse)
     if bandit.journal is not None:
-        bandit.journal.ride(noise)
+        bandit.journal.ride(noise, _regrets(environment))
         _catch_up(bandit.journal, recorder, purse, offers, exclude=failures == "exclude")
     evaluator: Evaluator = Here(environment, noise)
     if executor is not None or retries or failures != "raise" or environment.one_by_one:
@@ -176,6 +177,22 @@ def _catch_up(journal: Journal, recorder: _Recorder, purse: Purse | None, offers
                 offers.lose(lost, exclude=exclude)
             if purse is not None:
                 purse.spend(index)
+
+
+def _regrets(environment: Environment) -> Callable[[dict[str, Any]], dict[str, Any]] | None:
+    """What the record of a tell says of regret, for who reads the journal; None where nobody knows any."""
+    optimum = environment.optimum.unsqueeze(-1)
+    if bool(optimum.isnan().all()):
+        return None
+
+    def beside(record: dict[str, Any]) -> dict[str, Any]:
+        if record["kind"] != "tell":
+            return {}
+        index = torch.cat([held(record["index"]), held(record["best"]).unsqueeze(-1)], dim=-1).to(optimum.device)
+        regret = optimum - environment.expected(index)
+        return {"regret": pack(regret[..., :-1]), "best_regret": pack(regret[..., -1])}
+
+    return beside
 
 
 class _Recorder:

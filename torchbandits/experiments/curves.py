@@ -89,8 +89,9 @@ def batches(record: Record, t: Times) -> Values:
 
 
 def dictionary_size(record: Record, t: Times) -> Values:
-    """Dictionary points after the batch that holds pull t."""
-    return _per_batch("dictionary_size", record, t)
+    """Dictionary points after the batch that holds pull t; NaN where the record does not know (−1)."""
+    sizes = _per_batch("dictionary_size", record, t)
+    return np.where(sizes < 0, np.nan, sizes)
 
 
 def training_hours(trainers: int, record: Record, t: Times) -> Values:

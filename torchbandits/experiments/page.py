@@ -5,7 +5,8 @@ from __future__ import annotations
 import base64
 import io
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from html import escape
 from pathlib import Path
 
@@ -13,12 +14,14 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from torchbandits.errors import DataError, require
+from torchbandits.experiments.best_arms import best_arms
 from torchbandits.experiments.curves import Measure, Times, Values, measures
 from torchbandits.experiments.files import write_text
 from torchbandits.experiments.plots import draw_labels
 from torchbandits.experiments.records import CONFIG, RECORDS, Record, load_records
 from torchbandits.experiments.tables import HEADERS, aggregate, baseline_regret, caption, cells
 from torchbandits.history import History
+from torchbandits.journal import Reading, in_words
 
 BEST = 5
 """Arms shown of each policy."""
@@ -57,6 +60,8 @@ class Page:
         lines: Of that table.
         baseline: Cumulative regret of uniform by seed, reward units; empty where there is none.
         config: The resolved configuration as text; empty where there is none.
+        clock: What the seconds are of.
+        moved: Pulls of the first repetition after which the arms changed; 0 where they did not.
     """
 
     title: str
@@ -67,25 +72,33 @@ class Page:
     lines: tuple[tuple[str, ...], ...]
     baseline: dict[int, Values]
     config: str = ""
+    clock: str = "policy time"
+    moved: int = 0
 
 
 def write_page(source: Path, output: Path | None = None) -> Path:
-    """Make the page of an experiment's output folder, or of a folder that `History.to_parquet` wrote.
+    """Make the page of an experiment's output folder, of a folder that `History.to_parquet` wrote, or of a journal.
 
     Args:
-        source: The folder.
-        output: The file; `report.html` in the folder by default.
+        source: The folder; or a journal, or a store of workers, which may be in use.
+        output: The file; `report.html` in the folder, or `SOURCE.html` beside the journal, by default.
 
     Returns:
         The file written.
 
     Raises:
-        DataError: If the folder holds neither, or the file can't be written.
+        DataError: If the source holds none of these, or no reward yet, or the file can't be written.
         ConfigError: If the experiment's configuration can't be read.
     """
     require(
-        source.is_dir(), f"{source} is no folder: give an experiment's output, or what History.to_parquet wrote.", DataError
+        source.exists(),
+        f"{source} is not there: give an experiment's output, what History.to_parquet wrote, or a journal.",
+        DataError,
     )
+    if not source.is_dir():
+        path = source.with_name(f"{source.name}.html") if output is None else output
+        write_text(path, html(page_of_journal(Reading(source))))
+        return path
     config = any((folder / CONFIG).is_file() for folder in (source, source.parent if source.name == RECORDS else source))
     page = page_of_experiment(source) if config else page_of_history(History.from_parquet(source), source.resolve().name)
     path = output if output is not None else source / "report.html"
@@ -103,16 +116,39 @@ def page_of_experiment(folder: Path) -> Page:
     return Page(config.name, facts, labels, tuple(records), HEADERS, lines, baseline, config.dump())
 
 
-def page_of_history(history: History, name: str) -> Page:
-    """The page of one run; its batch rows count as repetitions."""
+def page_of_journal(reading: Reading) -> Page:
+    """The page of a run that has a journal, as far as it has come."""
+    history = reading.history
+    require(len(history) > 0, f"{reading.path} holds no reward yet: there is nothing to show.", DataError)
+    page = page_of_history(history, reading.path.name, share=1.0)
+    tells, lost = len(np.unique(history.batches["batch"])), int(reading.forgotten.sum())
+    facts = [in_words(reading.about), *([f"environment {reading.environment}"] if reading.environment else [])]
+    facts += [f"as far as {moment(reading.last)}"] if np.isfinite(reading.last) else []
+    facts += [f"{len(reading.asked):,} asks and {tells:,} tells: a batch below is what was told at once"]
+    facts += [f"{lost:,} picks forgotten"] if lost else []
+    facts += [f"{int(reading.observed.sum()):,} pulls of history beside"] if reading.observed.any() else []
+    return replace(page, facts=", ".join(facts), labels=(reading.path.name,), clock="time passed", moved=int(reading.moved[0]))
+
+
+def moment(seconds: float) -> str:
+    """A time since 1970 as date and time of day, UTC."""
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def page_of_history(history: History, name: str, share: float | None = None) -> Page:
+    """The page of one run; its batch rows count as repetitions, each with its share of the seconds: an even one by default."""
     rows = range(history.batch_size)
     label = str(history.metadata.get("label", history.metadata.get("policy", "run")))
-    records = tuple(Record(0, label, row, history.row(row, seconds_share=1 / history.batch_size)) for row in rows)
+    share = 1 / history.batch_size if share is None else share
+    records = tuple(Record(0, label, row, history.row(row, seconds_share=share)) for row in rows)
     headers = ("row", "pulls", "batches", "distinct arms", "dictionary size", "regret", "simple regret", "seconds")
     lines = []
     for record in records:
         summary = record.history.summary()
-        whole = [f"{summary[key]:,.0f}" for key in ("pulls", "batches", "distinct_arms", "dictionary_size")]
+        whole = [
+            f"{summary[key]:,.0f}" if summary[key] >= 0 else "–"
+            for key in ("pulls", "batches", "distinct_arms", "dictionary_size")
+        ]
         real = [number(summary[key]) for key in ("regret", "simple_regret", "seconds")]
         lines.append((str(record.seed), *whole, *real))
     facts = ", ".join(f"{key}: {value}" for key, value in history.metadata.items() if key != "fingerprint") or "one run"
@@ -123,14 +159,15 @@ def html(page: Page) -> str:
     """The page as text."""
     figures = "".join(f'<img alt="{escape(alt)}" src="{inline(figure)}">' for alt, figure in drawn(page))
     config = f"<h2>Configuration</h2><details><summary>resolved</summary><pre>{escape(page.config)}</pre></details>"
-    best = "".join(f"<div><h3>{escape(label)}</h3>{best_arms(page, place)}</div>" for place, label in enumerate(page.labels))
+    best = "".join(f"<div><h3>{escape(label)}</h3>{best_table(page, place)}</div>" for place, label in enumerate(page.labels))
+    since = f" since the arms changed after pull {page.moved:,}" if page.moved else ""
     parts = [
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(page.title)}</title>',
         f'<meta name="viewport" content="width=device-width"><style>{STYLE}</style></head><body>',
         f'<h1>{escape(page.title)}</h1><p class="facts">{escape(page.facts)}</p>',
         f'<div class="wide">{table(page.headers, page.lines)}</div>',
         f'<h2>Over time</h2><div class="figures">{figures}</div>',
-        f"<h2>Best arms</h2><p>Of the first repetition, the {BEST} arms with the highest mean reward less its standard error "
+        f"<h2>Best arms</h2><p>Of the first repetition{since}, the {BEST} arms with the highest mean reward less its standard error "
         f'σ/√n; σ is the standard deviation of all rewards about the means of their arms.</p><div class="tables">{best}</div>',
         config if page.config else "",
         "</body></html>\n",
@@ -142,6 +179,7 @@ def drawn(page: Page) -> Iterable[tuple[str, Figure]]:
     """The figures that the records have numbers for, each with what it shows."""
     label = "mean reward of the first t pulls (reward units)"
     known = measures(page.baseline) | {"mean_reward": Measure(label, mean_reward, bottom=None)}
+    known["seconds"] = replace(known["seconds"], label=f"{page.clock} until t (seconds)")
     told = [record for record in page.records if len(record.history)]
     end = np.array([min((len(record.history) for record in told), default=0)])
     names = [name for name in FIGURES if any(np.isfinite(known[name].curve(record, end)).all() for record in told)]
@@ -155,20 +193,15 @@ def mean_reward(record: Record, t: Times) -> Values:
     return np.cumsum(record.history.pulls["reward"])[t - 1] / t
 
 
-def best_arms(page: Page, place: int) -> str:
+def best_table(page: Page, place: int) -> str:
     """A table of the arms with the highest lower bound on their mean reward, of one policy."""
     mine = [record for record in page.records if record.place == place and len(record.history)]
     if not mine:
         return "<p>no pulls</p>"
     pulls = min(mine, key=lambda record: record.seed).history.pulls  # another repetition may be of another function
-    arms, rewards = pulls["arm"], pulls["reward"]
-    index, where, counts = np.unique(arms, return_inverse=True, return_counts=True)
-    mean = np.bincount(where, rewards) / counts
-    degrees = len(rewards) - len(index)
-    std = float(np.sqrt(np.square(rewards - mean[where]).sum() / degrees)) if degrees else float("nan")
-    error = std / np.sqrt(counts)
-    order = np.argsort(-(mean - error if degrees else mean), kind="stable")[:BEST]
-    lines = [(f"{index[i]}", f"{counts[i]:,}", f"{number(mean[i])} ± {number(error[i])}") for i in order]
+    now = pulls["t"] > page.moved
+    best = best_arms(pulls["arm"][now], pulls["reward"][now], BEST)
+    lines = [(f"{arm}", f"{count:,}", f"{number(mean)} ± {number(error)}") for arm, count, mean, error in best]
     return table(("arm", "pulls", "mean reward ± standard error"), lines)
 
 

@@ -4,6 +4,7 @@ from torchbandits.journal.checkpoints import from_bytes, state_as_text, to_bytes
 from torchbandits.journal.fingerprint import describe, difference, digest
 from torchbandits.journal.journal import Journal
 from torchbandits.journal.packing import Drawn, held, pack, unpack
+from torchbandits.journal.reading import Reading, in_words
 from torchbandits.journal.replay import asked, begun, describe_run, moved_to, observed, report_in, reported, resume, told
 from torchbandits.journal.shared import Pick, SharedStore
 
@@ -11,6 +12,7 @@ __all__ = [
     "Drawn",
     "Journal",
     "Pick",
+    "Reading",
     "SharedStore",
     "asked",
     "begun",
@@ -20,6 +22,7 @@ __all__ = [
     "digest",
     "from_bytes",
     "held",
+    "in_words",
     "moved_to",
     "observed",
     "pack",

@@ -17,16 +17,17 @@ from torch import Tensor
 from torchbandits.errors import DataError, JournalWarning, StateError, TorchBanditsError, require
 from torchbandits.journal.checkpoints import read_checkpoint, write_checkpoint
 from torchbandits.journal.fingerprint import difference
-from torchbandits.journal.lines import Lines, Mark, begun_header, parsed, read_lines, sync_folder
+from torchbandits.journal.lines import Lines, Mark, begun_header, now, parsed, read_lines, sync_folder
 from torchbandits.journal.packing import Drawn, held, pack, unpack
 from torchbandits.types import Selection
 
+Beside = Callable[[dict[str, Any]], dict[str, Any]]  # from a record to what else it says
 FORMAT = 1
 _PATIENCE = 20  # checkpoints take at most one part in so many of the time
 
 
 class Journal:
-    """Where a `Bandit` writes what is asked and told, one line of JSON each, and from which it resumes.
+    """Where a `Bandit` writes what is asked and told, and when, one line of JSON each, and from which it resumes.
 
     Every ask, tell, observe, forget, fit and change of arms is appended, checked and (by `fsync`) on the disk before the call
     that makes it returns; what can't be written does not happen. `PATH.checkpoint` holds the state of some line, so that
@@ -58,6 +59,7 @@ class Journal:
         self._repeating = False
         self._written, self._began, self._lasted = Mark(), time.monotonic(), 0.0  # of the last checkpoint
         self._riders: Drawn | None = None
+        self._beside: Beside | None = None
 
     # ------------------------------------------------------------------ reading
 
@@ -128,7 +130,7 @@ class Journal:
     def _new_header(self, described: dict[str, str], generators: Sequence[torch.Generator]) -> dict[str, Any]:
         states = [pack(g.get_state()) for g in generators]
         header = {"kind": "header", "format": FORMAT, "id": secrets.token_hex(8), "torch": torch.__version__}
-        return header | {"of": described, "generators": states}
+        return header | {"at": now(), "of": described, "generators": states}
 
     def _check_unused(self, text: bytes) -> None:
         require(not text or begun_header(text), f"{self.path} exists and is no journal: choose another path.", DataError)
@@ -238,17 +240,18 @@ class Journal:
         self.moved |= record["kind"] in ("set_arms", "maximize")
         if not self._repeating:
             drawn = None if self._riders is None else self._riders.since()
-            self._open().append(record | ({} if drawn is None else {"drawn": drawn}))
+            beside = {} if self._beside is None else self._beside(record)
+            self._open().append(record | beside | {"at": now()} | ({} if drawn is None else {"drawn": drawn}))
 
     def rewind_(self, mark: Mark) -> None:
         """Take back what was written since a mark, for a call that failed after all."""
         if not self._repeating:
             self._open().rewind_(mark)
 
-    def ride(self, generators: Sequence[torch.Generator]) -> None:
+    def ride(self, generators: Sequence[torch.Generator], beside: Beside | None = None) -> None:
         """Keep further generators, such as an environment's noise, in the journal: they stand where they stood at its last
-        record, and each further record says where they stand."""
-        self._riders = Drawn(generators)
+        record, and each further record says where they stand. `beside` gives what else a record says, for readers only."""
+        self._riders, self._beside = Drawn(generators), beside
         for record in self.records():
             if "drawn" in record:
                 self._riders.follow(record["drawn"])

@@ -7,16 +7,23 @@ import os
 import secrets
 import sqlite3
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
 from torchbandits.errors import DataError, StateError, require
 from torchbandits.journal.checkpoints import from_bytes, to_bytes
 from torchbandits.journal.fingerprint import difference
+from torchbandits.journal.lines import now
 
 FORMAT = 1
+MAGIC = b"SQLite format 3\0"
+_EVENTS = (
+    "SELECT events.number, kind, pick, events.content, picks.content FROM events JOIN picks ON pick = picks.number "
+    "WHERE events.number > ? ORDER BY events.number"
+)
 _TABLES = """
 CREATE TABLE run (format INTEGER NOT NULL, id TEXT NOT NULL, described TEXT NOT NULL, began TEXT NOT NULL);
 CREATE TABLE events (number INTEGER PRIMARY KEY, kind TEXT NOT NULL, pick INTEGER NOT NULL, content TEXT NOT NULL);
@@ -25,6 +32,9 @@ CREATE TABLE picks (number INTEGER PRIMARY KEY, state TEXT NOT NULL CHECK (state
 CREATE INDEX waiting ON picks (state, expires);
 CREATE TABLE checkpoint (one INTEGER PRIMARY KEY CHECK (one = 1), event INTEGER NOT NULL, content BLOB NOT NULL);
 """
+
+
+Event = tuple[int, str, int, dict[str, Any], dict[str, Any]]
 
 
 class Pick(NamedTuple):
@@ -182,21 +192,14 @@ class SharedStore:
     # ------------------------------------------------------------------ events and checkpoints
 
     def note(self, kind: str, pick: int, content: dict[str, Any]) -> None:
-        """Append an event."""
-        text = json.dumps(content, allow_nan=False)
+        """Append an event, with the time."""
+        text = json.dumps(content | {"at": now()}, allow_nan=False)
         self._db.execute("INSERT INTO events (kind, pick, content) VALUES (?, ?, ?)", (kind, pick, text))
 
-    def events(self, after: int) -> list[tuple[int, str, int, dict[str, Any], dict[str, Any]]]:
+    def events(self, after: int) -> list[Event]:
         """Events after a number, oldest first: number, kind, number of the pick, what came of it, what was picked."""
         with self._readable():
-            rows = self._db.execute(
-                "SELECT events.number, kind, pick, events.content, picks.content FROM events JOIN picks ON pick = picks.number "
-                "WHERE events.number > ? ORDER BY events.number",
-                (after,),
-            ).fetchall()
-            return [
-                (number, kind, pick, json.loads(content), json.loads(picked)) for number, kind, pick, content, picked in rows
-            ]
+            return _parsed(self._db.execute(_EVENTS, (after,)))
 
     def save(self, event: int, content: dict[str, Any]) -> None:
         """Keep the state after an event, unless a later one is kept."""
@@ -216,3 +219,25 @@ class SharedStore:
         with self._readable():
             row = self._db.execute("SELECT event, content FROM checkpoint").fetchone()
         return None if row is None else (row[0], from_bytes(row[1], f"the checkpoint in {self.path}"))
+
+
+def read_store(path: Path, after: int) -> tuple[str, dict[str, str], list[Event]]:
+    """The id of the run, what it is of, and the events after a number, read beside the workers: nothing is written or held.
+
+    Raises:
+        DataError: If the file is not a store, of a later format, or can't be read.
+    """
+    try:
+        with closing(sqlite3.connect(f"file:{quote(str(path.absolute()))}?mode=ro", uri=True, timeout=600.0)) as db:
+            db.execute("BEGIN")  # one moment of it
+            known = db.execute("SELECT count(*) FROM sqlite_master WHERE name = 'run'").fetchone()[0]
+            require(known, f"{path} is a database, but no store of workers.", DataError)
+            form, name, described = db.execute("SELECT format, id, described FROM run").fetchone()
+            require(form == FORMAT, f"{path} has format {form}, this version reads {FORMAT}.", DataError)
+            return name, json.loads(described), _parsed(db.execute(_EVENTS, (after,)))
+    except (sqlite3.Error, json.JSONDecodeError) as error:
+        raise DataError(f"the store {path} can't be read: {error}.") from error
+
+
+def _parsed(rows: Iterable[tuple[int, str, int, str, str]]) -> list[Event]:
+    return [(number, kind, pick, json.loads(content), json.loads(picked)) for number, kind, pick, content, picked in rows]

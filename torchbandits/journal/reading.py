@@ -1,0 +1,232 @@
+"""What a journal or a store of workers says, for people: read while it is written, without its lock, its policy or its arms."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from torchbandits.errors import DataError, require
+from torchbandits.history import History
+from torchbandits.journal.journal import FORMAT
+from torchbandits.journal.lines import Mark, begun_header, parsed, read_lines
+from torchbandits.journal.packing import held
+from torchbandits.journal.shared import MAGIC, read_store
+from torchbandits.types import Report
+
+_STEPS = 256  # recorded at once
+_UNKNOWN = {"dictionary_size": -1.0, "unasked": 0.0}  # where there is no report; the others are NaN
+_FIELDS = tuple(f.name for f in fields(Report))
+_HEAD = 1 << 16
+
+
+class Reading:
+    """A run as its journal tells it, up to the last call of `update`. A line that is being written is left for the next.
+
+    Args:
+        path: A journal, or the SQLite file of `Worker`s.
+
+    Attributes:
+        path: As given.
+        history: What was told, as `run` records it: a batch is what one call told, `seconds` go by the clock on the wall from
+            the tell before it (NaN where the journal is of a version that did not write the time), regret is NaN unless `run`
+            wrote the journal, and costs are not in it. Of a store, dictionary sizes are −1, and widths NaN.
+        about: What the header says the run is of, see `describe_run`; empty before there is one.
+        environment: Its name, where `run` wrote the journal; else empty.
+        rounds: Pulls of each row when the run is done, where `run` wrote the journal; else None.
+        began, last: Seconds since 1970 of the first and the last record; NaN where unknown.
+        asked: Picks of each ask, `rows` numbers an ask.
+        out: Picks that are neither told nor forgotten, `rows`; NaN after a state was loaded.
+        forgotten, observed: Picks given up, and pulls of history from elsewhere, `rows`.
+        moved: Pulls of each row at the last change of arms, `rows`: an index meant another arm before.
+        points: Of a box, the point of each arm of the first row.
+
+    Raises:
+        DataError: If the file is missing, something else, or damaged.
+
+    Cost: a pass over the file, later ones over what came since.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self._mark, self._store, self._event = Mark(), "", 0
+        self._begin({}, 1)
+        self.update()
+
+    def _begin(self, about: dict[str, str], rows: int) -> None:
+        self.history, self.about, self.environment = History(rows), about, ""
+        self.rounds: int | None = None
+        self.began = self.last = self._told_at = float("nan")
+        self.asked: list[NDArray[np.int64]] = []
+        self.out, self.forgotten, self.observed = np.zeros(rows), np.zeros(rows), np.zeros(rows)
+        self.moved = np.zeros(rows, np.int64)
+        self.points: dict[int, list[float]] = {}
+        self._told = np.zeros(rows, np.int64)
+        self._seen: set[int] = set()  # arms told, where no report counts them
+        self._steps: list[dict[str, NDArray[Any]]] = []
+
+    # ------------------------------------------------------------------ reading
+
+    def update(self) -> int:
+        """Read what came since. A file that has become another, or had a record taken back, is read anew.
+
+        Returns:
+            How many records came.
+        """
+        kind, before = self._kind(), self._mark
+        try:
+            if kind == "store":
+                return self._take(self._store_records())
+            if kind and os.path.getsize(self.path) >= before.length:
+                return self._take(self._journal_records())
+        except DataError:
+            if not before.length:
+                raise
+        self._mark = Mark()
+        self._begin({}, 1)
+        return self._take(self._journal_records()) if kind else 0
+
+    def _kind(self) -> str:
+        """`journal` or `store`; nothing for a file that is empty, or ends within its header."""
+        try:
+            with open(self.path, "rb") as file:
+                start = file.readline(_HEAD)
+        except OSError as error:
+            raise DataError(f"{self.path} can't be read: {error}.") from error
+        if start.startswith(MAGIC):
+            return "store"
+        message = f"{self.path} is no journal: give what Bandit(journal=), run(journal=) or Worker(store=) writes."
+        require(begun_header(start), message, DataError)
+        return "journal" if start.endswith(b"\n") or len(start) == _HEAD else ""
+
+    def _journal_records(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        for before, after, text in read_lines(self.path, self._mark):
+            self._mark = after
+            yield f"line {before.records + 1} (byte {before.length})", parsed(text, self.path, before)
+
+    def _store_records(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        name, about, events = read_store(self.path, self._event)
+        if name != self._store:
+            self._store, self._event = name, 0
+            yield "the run", {"kind": "header", "format": FORMAT, "of": about, "generators": [None]}
+            _, _, events = read_store(self.path, 0)
+        for number, kind, _, content, picked in events:
+            self._event = number
+            yield f"event {number}", picked | content | {"kind": kind}
+
+    def _take(self, records: Iterable[tuple[str, dict[str, Any]]]) -> int:
+        count = 0
+        for where, record in records:
+            try:
+                self._learn(record)
+            except (KeyError, TypeError, ValueError, AttributeError) as error:
+                raise DataError(f"{self.path}, {where}: {record['kind']!r} can't be read: {error!r}.") from error
+            count += 1
+            if len(self._steps) >= _STEPS:
+                self._flush()
+        self._flush()
+        return count
+
+    # ------------------------------------------------------------------ what a record says
+
+    def _learn(self, record: dict[str, Any]) -> None:
+        kind = record["kind"]
+        if kind == "header":
+            form = record["format"]
+            require(form == FORMAT, f"{self.path} has format {form}, this version reads {FORMAT}.", DataError)
+            self._begin(dict(record["of"]), len(record["generators"]))
+        self.last = record.get("at", self.last)
+        self.began = self.last if np.isnan(self.began) else self.began
+        if kind == "ask":
+            index = self._rows(record["index"])
+            self._opened((index >= 0).sum(axis=1))
+            if "points" in record:
+                of_first = held(record["points"]).reshape(*index.shape, -1)[0]
+                self.points |= dict(zip(index[0].tolist(), of_first.tolist(), strict=True))
+        elif kind == "maximize":
+            self._opened(np.full(len(self.out), len(held(record["points"]))))
+        elif kind == "tell":
+            self._tell(record, self._rows(record["index"]), self._rows(record["rewards"]))
+        elif kind == "forget":
+            gone = (self._rows(record["index"]) >= 0).sum(axis=1)
+            self.forgotten, self.out = self.forgotten + gone, np.maximum(self.out - gone, 0.0)
+        elif kind == "observe":
+            self.observed = self.observed + self._rows(record["counts"]).sum(axis=1)
+        elif kind == "set_arms":
+            self.moved = self._told.copy()
+        elif kind == "load":
+            self.out = np.full(len(self.out), np.nan)
+        elif kind == "seeds" and "rounds" in record:
+            before = self._rows(record["told"])[:, 0] - self.observed
+            self.environment, self.rounds = record["environment"], record["rounds"] + int(before.max())
+
+    def _opened(self, counts: NDArray[np.int64]) -> None:
+        self.asked.append(counts)
+        self.out = self.out + counts
+
+    def _tell(self, record: dict[str, Any], index: NDArray[Any], rewards: NDArray[Any]) -> None:
+        lost = np.isnan(rewards) & (index >= 0)
+        kept = (index >= 0) & ~lost
+        failed, told = lost.sum(axis=1), kept.sum(axis=1)
+        step = {"index": np.where(kept, index, -1), "rewards": rewards, "failed": failed}
+        if "report" in record:
+            step |= {name: self._rows(record["report"][name])[:, 0] for name in _FIELDS}
+            step["best"] = self._rows(record["best"])[:, 0]
+        else:
+            self._seen |= set(index[kept].tolist())
+            step |= {name: np.array([_UNKNOWN.get(name, np.nan)]) for name in _FIELDS}
+            step |= {"distinct_arms": np.array([len(self._seen)]), "best": np.array([-1])}
+        if "regret" in record:
+            step |= {name: self._rows(record[name]) for name in ("regret", "best_regret")}
+        passed = self.last - (self.began if np.isnan(self._told_at) else self._told_at)
+        step["seconds"] = np.array(max(passed, 0.0) if "at" in record else np.nan)
+        self._told_at = self.last
+        self._told = self._told + told
+        self.out = np.maximum(self.out + step["unasked"] - told - failed, 0.0)
+        self._steps.append(step)
+
+    def _rows(self, value: Any) -> NDArray[Any]:
+        """What a record holds for each row, `rows x n`."""
+        array = held(value).numpy() if isinstance(value, dict) else np.asarray(value)
+        return array.reshape(len(self.out), -1)
+
+    def _flush(self) -> None:
+        """Hand the tells since the last time to the history, which takes many at once faster."""
+        if not self._steps:
+            return
+        steps, self._steps = self._steps, []
+        shape = (len(steps), len(self.out), max(step["index"].shape[1] for step in steps))
+        index, rewards, regret = np.full(shape, -1), np.full(shape, np.nan), np.full(shape, np.nan)
+        best_regret = np.full(shape[:2], np.nan)
+        for k, step in enumerate(steps):
+            places = step["index"].shape[1]
+            index[k, :, :places], rewards[k, :, :places] = step["index"], step["rewards"]
+            if "regret" in step:
+                regret[k, :, :places], best_regret[k] = step["regret"], step["best_regret"][:, 0]
+        stacked = {name: torch.from_numpy(np.stack([step[name] for step in steps])) for name in (*_FIELDS, "best", "failed")}
+        self.history.record(
+            index=torch.from_numpy(index),
+            rewards=torch.from_numpy(rewards),
+            regret=torch.from_numpy(regret),
+            report=Report(**{name: stacked[name] for name in _FIELDS}),
+            recommended=stacked["best"],
+            simple_regret=torch.from_numpy(best_regret),
+            seconds=[float(step["seconds"]) for step in steps],
+            failed=stacked["failed"],
+        )
+
+
+def in_words(about: dict[str, str]) -> str:
+    """The policy that a header describes: its ingredients and its kernel, by the names of their classes."""
+    parts = [about.get(name, "None") for name in ("policy", *(f"policy.{part}" for part in _PARTS))]
+    names = [part.rsplit(".", 1)[-1] for part in parts]
+    return ", ".join(name for name in names if name not in ("None", "Composed")) or "a policy"
+
+
+_PARTS = ("score", "memory", "features", "confidence", "batch_rule", "kernel")

@@ -167,8 +167,9 @@ def html(page: Page) -> str:
         f'<h1>{escape(page.title)}</h1><p class="facts">{escape(page.facts)}</p>',
         f'<div class="wide">{table(page.headers, page.lines)}</div>',
         f'<h2>Over time</h2><div class="figures">{figures}</div>',
-        f"<h2>Best arms</h2><p>Of the first repetition{since}, the {BEST} arms with the highest mean reward less its standard error "
-        f'σ/√n; σ is the standard deviation of all rewards about the means of their arms.</p><div class="tables">{best}</div>',
+        f"<h2>Best arms</h2><p>Of the first repetition{since}, the {BEST} arms with the highest mean reward less its standard "
+        "error σ/√n; σ is the standard deviation of all rewards about the means of their arms.</p>",
+        f'<div class="tables">{best}</div>',
         config if page.config else "",
         "</body></html>\n",
     ]

@@ -69,7 +69,7 @@ class Reading:
         self.points: dict[int, list[float]] = {}
         self._told = np.zeros(rows, np.int64)
         self._seen: set[int] = set()  # arms told, where no report counts them
-        self._steps: list[dict[str, NDArray[Any]]] = []
+        self._steps: list[dict[str, Any]] = []
 
     # ------------------------------------------------------------------ reading
 
@@ -174,27 +174,24 @@ class Reading:
         lost = np.isnan(rewards) & (index >= 0)
         kept = (index >= 0) & ~lost
         failed, told = lost.sum(axis=1), kept.sum(axis=1)
-        step = {"index": np.where(kept, index, -1), "rewards": rewards, "failed": failed}
+        step: dict[str, Any] = {"index": np.where(kept, index, -1), "rewards": rewards, "failed": failed}
         if "report" in record:
-            step |= {name: self._rows(record["report"][name])[:, 0] for name in _FIELDS}
-            step["best"] = self._rows(record["best"])[:, 0]
+            step |= {name: _plain(value) for name, value in record["report"].items()} | {"best": _plain(record["best"])}
         else:
             self._seen |= set(index[kept].tolist())
-            step |= {name: np.array([_UNKNOWN.get(name, np.nan)]) for name in _FIELDS}
-            step |= {"distinct_arms": np.array([len(self._seen)]), "best": np.array([-1])}
+            step |= {name: _UNKNOWN.get(name, np.nan) for name in _FIELDS} | {"distinct_arms": len(self._seen), "best": -1}
         if "regret" in record:
             step |= {name: self._rows(record[name]) for name in ("regret", "best_regret")}
         passed = self.last - (self.began if np.isnan(self._told_at) else self._told_at)
-        step["seconds"] = np.array(max(passed, 0.0) if "at" in record else np.nan)
+        step["seconds"] = max(passed, 0.0) if "at" in record else np.nan
         self._told_at = self.last
         self._told = self._told + told
-        self.out = np.maximum(self.out + step["unasked"] - told - failed, 0.0)
+        self.out = np.maximum(self.out + self._rows(step["unasked"])[:, 0] - told - failed, 0.0)
         self._steps.append(step)
 
     def _rows(self, value: Any) -> NDArray[Any]:
         """What a record holds for each row, `rows x n`."""
-        array = held(value).numpy() if isinstance(value, dict) else np.asarray(value)
-        return array.reshape(len(self.out), -1)
+        return np.asarray(_plain(value)).reshape(len(self.out), -1)
 
     def _flush(self) -> None:
         """Hand the tells since the last time to the history, which takes many at once faster."""
@@ -209,7 +206,8 @@ class Reading:
             index[k, :, :places], rewards[k, :, :places] = step["index"], step["rewards"]
             if "regret" in step:
                 regret[k, :, :places], best_regret[k] = step["regret"], step["best_regret"][:, 0]
-        stacked = {name: torch.from_numpy(np.stack([step[name] for step in steps])) for name in (*_FIELDS, "best", "failed")}
+        columns = {name: np.array([step[name] for step in steps]) for name in (*_FIELDS, "best", "failed")}
+        stacked = {name: torch.from_numpy(values.reshape(shape[:2])) for name, values in columns.items()}
         self.history.record(
             index=torch.from_numpy(index),
             rewards=torch.from_numpy(rewards),
@@ -217,9 +215,14 @@ class Reading:
             report=Report(**{name: stacked[name] for name in _FIELDS}),
             recommended=stacked["best"],
             simple_regret=torch.from_numpy(best_regret),
-            seconds=[float(step["seconds"]) for step in steps],
+            seconds=[step["seconds"] for step in steps],
             failed=stacked["failed"],
         )
+
+
+def _plain(value: Any) -> Any:
+    """Numbers as they were packed: those of JSON as they are, bytes as an array."""
+    return held(value).numpy() if isinstance(value, dict) else value
 
 
 def in_words(about: dict[str, str]) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 from rich.box import SIMPLE_HEAD
+from rich.columns import Columns
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
@@ -20,7 +21,7 @@ from torchbandits.errors import DataError, require
 from torchbandits.experiments.progress import Progress, progress_of
 from torchbandits.journal import Reading, in_words
 
-PARTS = 48
+PARTS = 44
 BARS = "▁▂▃▄▅▆▇█"
 
 
@@ -85,8 +86,7 @@ def frame(reading: Reading, row: int, now: float) -> RenderableType:
     title.append(f"  row {row} of {rows}" if rows > 1 else "", style="not bold")
     what = [in_words(reading.about)] if reading.about else ["nothing is written yet"]
     what += [f"environment {reading.environment}"] if reading.environment else []
-    sides = Table.grid(padding=(0, 4))
-    sides.add_row(facts(reading, p, row), best_table(reading, p, row))
+    sides = Columns([facts(reading, p, row), best_table(reading, p, row)], padding=(0, 3))  # below each other if need be
     parts: list[RenderableType] = [title, Text(", ".join(what), style="dim"), Text("")]
     if p.rounds is not None:
         done = ProgressBar(total=p.rounds, completed=min(p.done, p.rounds), width=46)
@@ -104,10 +104,10 @@ def facts(reading: Reading, p: Progress, row: int) -> RenderableType:
     known |= {name: f"{int(count):,}" for name, count in beside.items() if count}
     known["picks out"] = f"{reading.out[row]:,.0f}" if np.isfinite(reading.out[row]) else "–"
     sizes = [int(counts[row]) for counts in reading.asked]
-    known["batches asked"] = f"{len(sizes):,}, of {' '.join(map(str, sizes[-8:]))} picks lately" if sizes else "0"
-    known["reward of late"] = f"{spread(p.recent, p.recent_error)} (last {p.window:,}), {number(p.mean)} in all"
+    known["picks an ask"] = " ".join(f"{size:,}" for size in sizes[-7:]) or "–"
+    known[f"reward, last {p.window}"] = f"{spread(p.recent, p.recent_error)}, {number(p.mean)} in all"
     if np.isfinite(p.regret):
-        known["regret a pull"] = f"{number(p.recent_regret)} (last {p.window:,}), {number(p.regret)} in all"
+        known[f"regret, last {p.window}"] = f"{number(p.recent_regret)}, {number(p.regret)} in all"
     regret = f", regret {number(p.simple_regret)}" if np.isfinite(p.simple_regret) else ""
     known["recommended arm"] = f"{p.recommended}{regret}" if p.recommended >= 0 else "–"
     known["distinct arms"] = f"{p.distinct:,}"
@@ -115,7 +115,8 @@ def facts(reading: Reading, p: Progress, row: int) -> RenderableType:
     known["certificate"] = f"{number(p.certificate)} reward units"
     known["width"] = f"{number(p.width)} σ"
     known["speed of late"] = f"{number(p.rate)} pulls a second"
-    known["time passed"] = f"{clock(p.passed)}, last record {clock(p.silent)} ago"
+    known["time passed"] = clock(p.passed)
+    known["last record"] = f"{clock(p.silent)} ago"
     grid = Table.grid(padding=(0, 2))
     for name, value in known.items():
         grid.add_row(Text(name, style="dim"), Text(value))
@@ -123,10 +124,10 @@ def facts(reading: Reading, p: Progress, row: int) -> RenderableType:
 
 
 def best_table(reading: Reading, p: Progress, row: int) -> RenderableType:
-    """The best arms by their rewards; with their points in a box."""
+    """The best arms by the means of their rewards; with their points in a box."""
     table = Table(box=SIMPLE_HEAD, padding=(0, 1), pad_edge=False, show_edge=False)
     points = reading.points if row == 0 else {}
-    headers = ["best arm", "pulls", "mean reward ± s.e."] + (["point"] if points else [])
+    headers = ["best arm", "pulls", "reward ± s.e."] + (["point"] if points else [])
     for header in headers:
         table.add_column(header, justify="left" if header == "point" else "right", no_wrap=True)
     for b in p.best:

@@ -231,7 +231,7 @@ def read_store(path: Path, after: int) -> tuple[str, dict[str, str], list[Event]
         with closing(sqlite3.connect(f"file:{quote(str(path.absolute()))}?mode=ro", uri=True, timeout=600.0)) as db:
             db.execute("BEGIN")  # one moment of it
             known = db.execute("SELECT count(*) FROM sqlite_master WHERE name = 'run'").fetchone()[0]
-            require(known, f"{path} is a database, but no store of workers.", DataError)
+            require(bool(known), f"{path} is a database, but no store of workers.", DataError)
             form, name, described = db.execute("SELECT format, id, described FROM run").fetchone()
             require(form == FORMAT, f"{path} has format {form}, this version reads {FORMAT}.", DataError)
             return name, json.loads(described), _parsed(db.execute(_EVENTS, (after,)))

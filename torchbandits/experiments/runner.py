@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +31,9 @@ from torchbandits.experiments.tables import aggregate, to_markdown
 from torchbandits.experiments.workers import play_apart, play_here, threads_of_torch
 from torchbandits.types import Report
 
+SAY_EVERY = 30.0
+"""Seconds between lines about a run, where no terminal shows a bar."""
+
 
 @dataclass(frozen=True)
 class Result:
@@ -57,7 +61,7 @@ def run_experiment(
     Args:
         config: The experiment.
         output: Folder of the results, by default the configuration's.
-        console: Shows progress where it is a terminal, and one line per run where it is not; None for silence.
+        console: Shows progress where it is a terminal, and a line per run and every half minute elsewhere; None for silence.
         resume: Keep the records that were made with this configuration; run what is missing.
         workers: Processes that run at once, with `cores / workers` threads each unless the configuration says how many.
 
@@ -137,20 +141,25 @@ def _kept(config: ExperimentConfig, folder: Path, run: Run, console: Console) ->
 
 
 class _Advance:
-    """A callback of `run` that moves the progress bar by the pulls told."""
+    """A callback of `run` that moves the progress bar by the pulls told; where there is none, a line says so now and then."""
 
     def __init__(self, progress: Progress, task: TaskID, config: ExperimentConfig, runs: Sequence[Run]) -> None:
         self._progress, self._task = progress, task
         self._before, self._total = config.history * len(runs), config.horizon * len(runs)
-        self._done = 0
+        self._done, self._said = 0, time.monotonic()
         labels = list(dict.fromkeys(config.policies[run.place].label for run in runs))
-        progress.update(task, description=labels[0] + (" …" if len(labels) > 1 else ""))
+        self._label = labels[0] + (" …" if len(labels) > 1 else "")
+        progress.update(task, description=self._label)
 
     def __call__(self, *arguments: object) -> None:
         report = next(argument for argument in arguments if isinstance(argument, Report))
         pulls = int(report.pulls.sum()) - self._before
         self._progress.advance(self._task, pulls - self._done)
         self._done = pulls
+        if self._progress.disable and time.monotonic() - self._said >= SAY_EVERY:
+            line = f"{self._label}: {pulls:,} of {self._total:,} pulls"
+            self._progress.console.print(line, markup=False, highlight=False, soft_wrap=True)
+            self._said = time.monotonic()
 
     def finish(self) -> None:
         """Move the bar to the end of the job."""

@@ -245,6 +245,22 @@ def test_a_black_box_leaves_no_regret_in_its_journal(tmp_path: Path):
     assert not any("regret" in record for record in records_of(path))
 
 
+def test_evaluations_that_failed_are_counted_as_the_run_counts_them(tmp_path: Path):
+    def sometimes(point: torch.Tensor) -> float:
+        return float(point.sum()) if point[0] < 0.6 else float("nan")
+
+    path, box = tmp_path / "run.journal", tb.environments.BlackBox(sometimes, ARMS)
+    policy = tb.gp_bucb(rbf(), **COMMON, max_batch_size=4)
+    history = tb.run(policy, box, 25, journal=path, failures="exclude")
+    reading = Reading(path)
+    same(history, reading.history)
+    failed = int(history.batches["failed"].sum())
+    assert failed > 0
+    assert facts(text_of(reading, now=reading.last))["failed"] == str(failed)
+    assert reading.out.tolist() == [0]
+    assert "done" in line(reading, 0, reading.last)
+
+
 def test_a_store_of_workers_is_read_beside_them(tmp_path: Path):
     path = tmp_path / "run.db"
     worker = tb.Worker(tb.gp_ucb(rbf(), **COMMON), ARMS, store=path)

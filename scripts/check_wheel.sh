@@ -23,7 +23,7 @@ if grep -E '^[^/]*/(\.venv|build|results|\.git)/' "$work/listed"; then
 fi
 
 "$("$python" -c 'import sys; print(sys.executable if sys.prefix == sys.base_prefix else sys._base_executable)')" -m venv "$work/venv"
-"$work/venv/bin/python" -m pip install --quiet --disable-pip-version-check -c "$root/constraints.txt" "$wheel[experiments]"
+"$work/venv/bin/python" -m pip install --quiet --disable-pip-version-check -c "$root/constraints.txt" "$wheel[experiments,ax]"
 
 cd "$work"  # nothing of the checkout is importable here
 unset PYTHONPATH

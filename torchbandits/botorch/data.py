@@ -16,7 +16,7 @@ from torchbandits.arms import matches
 from torchbandits.arms.duplicates import first_occurrence
 from torchbandits.coercion import is_finite
 from torchbandits.embeddings import kernel_row
-from torchbandits.errors import require
+from torchbandits.errors import ShapeError, require
 from torchbandits.memory import LeverageSampling
 from torchbandits.posteriors import GaussianProcess, Statistics, aggregate
 from torchbandits.posteriors.bless import bless
@@ -86,9 +86,12 @@ def _kind(block: Block) -> tuple[Any, ...]:
 
 def check_data(X: Tensor, Y: Tensor, Yvar: Tensor | None, dictionary: str | Tensor, prior_mean: float | str) -> None:
     """Refuse NaNs, several outcomes and a dictionary of another space, with BoTorch's own errors, and unknown options."""
+    for name, value in (("train_X", X), ("train_Y", Y), ("train_Yvar", Yvar)):
+        if value is not None or name != "train_Yvar":
+            check_tensor(name, value)
     number = not isinstance(prior_mean, str) and is_finite(prior_mean)
     require(number or prior_mean == "estimate", f'prior_mean must be a finite number or "estimate", got {prior_mean!r}.')
-    known = isinstance(dictionary, Tensor) or dictionary in _DICTIONARIES
+    known = isinstance(dictionary, Tensor) or (isinstance(dictionary, str) and dictionary in _DICTIONARIES)
     require(known, f"dictionary must be one of {', '.join(_DICTIONARIES)}, or points m x d, got {dictionary!r}.")
     if Y.dim() == X.dim() and Y.shape[-1] != 1:
         raise UnsupportedError(
@@ -109,9 +112,18 @@ def check_data(X: Tensor, Y: Tensor, Yvar: Tensor | None, dictionary: str | Tens
     check_values(dictionary=dictionary)
 
 
+def check_tensor(name: str, value: object) -> None:
+    """Refuse what is no tensor of real numbers."""
+    if not isinstance(value, Tensor) or value.is_complex():
+        got = str(value.dtype) if isinstance(value, Tensor) else type(value).__name__
+        raise ShapeError(f"{name} must be a tensor of real numbers, got {got}.")
+
+
 def check_values(**given: Tensor | None) -> None:
     """Refuse NaNs, and noise variances that are not positive, with BoTorch's own errors."""
     for name, value in given.items():
+        if value is not None:
+            check_tensor(name, value)
         if value is not None and not bool(torch.isfinite(value).all()):
             raise InputDataError(f"{name} has a NaN or infinite entry: drop those observations.")
         if value is not None and name in _VARIANCES and not bool((value > 0).all()):
@@ -131,6 +143,8 @@ def generator_states(generator: torch.Generator | Sequence[torch.Generator] | No
     if generator is None:
         generator = torch.Generator().manual_seed(0)
     given = [generator] if isinstance(generator, torch.Generator) else generator
+    good = isinstance(given, Sequence) and len(given) > 0 and all(isinstance(one, torch.Generator) for one in given)
+    require(good, f"generator must be a torch.Generator, or a list of one a batch row, got {generator!r:.60}.")
     return tuple(one.get_state() for one in given)
 
 

@@ -17,10 +17,11 @@ from linear_operator import to_linear_operator
 from torch import Tensor, nn
 
 from torchbandits.botorch.covariance import LazyCovariance
-from torchbandits.botorch.data import Block, check_pairs, check_values
+from torchbandits.botorch.data import Block, check_pairs, check_tensor, check_values
 from torchbandits.botorch.fit import fit_
 from torchbandits.botorch.observed import Observed
 from torchbandits.botorch.table import Tabulated
+from torchbandits.coercion import check_whole
 from torchbandits.errors import require
 from torchbandits.types import Marginals
 
@@ -170,6 +171,8 @@ class BanditModel(Observed):
         Cost: O(p m²), cold or warm, repeated points or new ones; now and then, when an eighth of m columns have been appended,
         a factorisation. Differentiable in X and Y.
         """
+        check_tensor("X", X)
+        check_tensor("Y", Y)
         check_values(X=X, Y=Y, noise=noise)
         check_pairs(X, Y)
         X = self._promoted(X)
@@ -216,6 +219,8 @@ class BanditModel(Observed):
 
         Cost: O(A m²) time and O(A m) memory, when first read.
         """
+        check_tensor("arms", arms)
+        check_whole("memory_budget", memory_budget, 0)
         if arms.dim() != 2 or self.batch_shape:
             raise UnsupportedError(
                 f"arms are tabulated as A x d, for a model without batch dimensions; got {tuple(arms.shape)} for a model of "
@@ -233,8 +238,8 @@ class BanditModel(Observed):
 
     def subset_output(self, idcs: Sequence[Any]) -> BanditModel:
         """This model for `[0]`: it has one outcome."""
-        if list(idcs) not in ([0], [-1]):
-            raise UnsupportedError(f"BanditModel has one outcome, index 0; got {idcs}.")
+        if not isinstance(idcs, Sequence) or list(idcs) not in ([0], [-1]):
+            raise UnsupportedError(f"BanditModel has one outcome: idcs must be [0], got {idcs}.")
         return self._with(self._conditional())
 
     def custom_fit(self, mll: Any, **kwargs: Any) -> Any:
@@ -286,6 +291,7 @@ class BanditModel(Observed):
     def _promoted(self, X: Tensor) -> Tensor:
         """Points in the wider dtype of theirs and the model's."""
         d = self._blocks[0].X.shape[-1]
+        check_tensor("X", X)
         if X.dim() < 2 or X.shape[-1] != d:
             raise BotorchTensorDimensionError(f"X must be ... x q x {d}, as train_X has {d} features; got {tuple(X.shape)}.")
         return X.to(torch.promote_types(X.dtype, self._dtype))

@@ -28,6 +28,12 @@ def kernel_of(
     return copy.deepcopy(given).to(device=points.device, dtype=torch.float64)
 
 
+def check_transform(name: str, transform: object, kind: type) -> None:
+    """Refuse what is no transform of BoTorch's."""
+    good = transform is None or isinstance(transform, kind)
+    require(good, f"{name} must be a BoTorch {kind.__name__} or None, got {type(transform).__name__}.")
+
+
 def mean_of(prior_mean: float | str) -> gpytorch.means.Mean:
     """A constant, which is not fitted; 0 where it is estimated elsewhere."""
     constant = torch.tensor(0.0 if prior_mean == "estimate" else float(prior_mean), dtype=torch.float64)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchbandits.coercion import as_tensor
+from torchbandits.coercion import as_tensor, check_text
 from torchbandits.environments.base import Environment, Task, known
 from torchbandits.environments.noise import check_noise, noisy_rewards
 from torchbandits.errors import ArgumentError, ArmIndexError, NonFiniteError, ShapeError, UnsupportedError, require
@@ -54,6 +54,8 @@ class Table(Environment):
             rewards = _as_tensor(rewards)
         check_arms(arms)
         check_rewards(rewards, arms)
+        check_text("name", name)
+        check_norm_bound(norm_bound)
         self.arms = arms
         self.noise_std = float(noise_std)
         self.name = name
@@ -81,6 +83,10 @@ class Table(Environment):
         message = "arms that are read from a source stay where it puts them: give another source."
         require(isinstance(self.arms, Tensor), message, UnsupportedError)
         assert isinstance(self.arms, Tensor)
+        try:
+            self.arms[:0].to(*args, **kwargs)
+        except (TypeError, RuntimeError) as error:
+            raise ArgumentError(f"to() takes a device or a dtype, such as 'cpu' or torch.float64, got {args!r}.") from error
         arms, rewards = self.arms.to(*args, **kwargs), self._rewards.to(*args, **kwargs)
         costs = None if self.costs is None else self.costs.to(*args, **kwargs)
         neighbors = None if self.neighbors is None else self.neighbors.to(arms.device)
@@ -114,6 +120,13 @@ def check_rewards(rewards: Tensor, arms: Tensor | ArmSource) -> None:
     if rewards.dtype not in known or rewards.device != arms.device:
         raise ShapeError(f"rewards must be {arms.dtype} on {arms.device} like arms, got {rewards.dtype} on {rewards.device}.")
     _check_finite("rewards", rewards)
+
+
+def check_norm_bound(norm_bound: object) -> None:
+    """Refuse what is neither None nor finite numbers ≥ 0."""
+    if norm_bound is not None:
+        bound = as_tensor("norm_bound", norm_bound, torch.float64)
+        require(bool((bound.isfinite() & (bound >= 0)).all()), f"norm_bound must be finite and ≥ 0, got {norm_bound}.")
 
 
 def check_costs(costs: Tensor, arms: Tensor | ArmSource) -> Tensor:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from torchbandits.arms import Lookahead
-from torchbandits.coercion import at_least, check_whole, is_whole
+from torchbandits.coercion import at_least, check_whole
 from torchbandits.errors import UnsupportedError, nearest, require
 from torchbandits.posteriors import Conditioning
 
@@ -150,7 +150,7 @@ class FixedSize(BatchRule):
     size: int = 1
 
     def __post_init__(self) -> None:
-        require(is_whole(self.size), f"batch_size must be a whole number ≥ 1, got {self.size}.")
+        check_whole("batch_size", self.size)
         object.__setattr__(self, "max_batch_size", min(self.size, self.max_batch_size or self.size))
         BatchRule.__post_init__(self)
 

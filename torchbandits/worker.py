@@ -20,6 +20,7 @@ from torchbandits.coercion import as_path, as_tensor, check_text, check_whole, p
 from torchbandits.errors import (
     DataError,
     JournalWarning,
+    NonFiniteError,
     ShapeError,
     StateError,
     TorchBanditsError,
@@ -147,6 +148,9 @@ class Worker:
         _check_lease(lease)
         given = as_tensor("reward", reward, torch.float64).detach().cpu()
         require(given.numel() == 1, f"reward must be one number, got shape {tuple(given.shape)}.", ShapeError)
+        failed = failures == "error" and not bool(given.isfinite())
+        message = f"reward must be finite, got {given.item()}: forget(lease) an evaluation that failed, or failures='forget'."
+        require(not failed, message, NonFiniteError)
         one = torch.ones(1, dtype=torch.bool)
         y = check_rewards(given.reshape(1), one.long(), one, one.device, failures)
         if bool(y.isnan()):

@@ -13,6 +13,7 @@ from botorch.utils.transforms import t_batch_mode_transform
 from torch import Tensor
 
 from torchbandits.botorch.agreement import check_policy, check_transforms
+from torchbandits.botorch.data import check_tensor
 from torchbandits.botorch.model import BanditModel
 from torchbandits.coercion import as_tensor, check_whole
 from torchbandits.errors import ArgumentError, NonFiniteError, ShapeError, require
@@ -98,6 +99,7 @@ class PolicyAcquisition(AcquisitionFunction):
 
         Of a model with a batch shape, `... x batch_shape x 1 x d` to `... x batch_shape`. Cost O(b m (m + d)).
         """
+        check_tensor("X", X)
         X = X.double() if self.model.arms is None else X  # arms that are tabulated are known by their place in memory
         points, back = _rows_first(X.squeeze(-2), self.model.batch_shape)
         if isinstance(self.policy.score, Score):

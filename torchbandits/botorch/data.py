@@ -9,7 +9,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from botorch.acquisition.objective import PosteriorTransform
 from botorch.exceptions import BotorchTensorDimensionError, InputDataError, UnsupportedError
+from botorch.utils.datasets import SupervisedDataset
 from torch import Tensor
 
 from torchbandits.arms import matches
@@ -112,11 +114,39 @@ def check_data(X: Tensor, Y: Tensor, Yvar: Tensor | None, dictionary: str | Tens
     check_values(dictionary=dictionary)
 
 
+def check_inputs(training_data: object, categorical_features: object, kernel: object) -> None:
+    """Refuse what is no container of data, and categories that nobody compares."""
+    known = isinstance(training_data, SupervisedDataset)
+    require(known, f"training_data must be a botorch.utils.datasets.SupervisedDataset, got {type(training_data).__name__}.")
+    message = (
+        f"categorical_features are {categorical_features}, and the default kernel takes their codes for numbers: give a kernel "
+        "that compares them, kernel=…, or in Ax model_options={'kernel': …}."
+    )
+    require(not categorical_features or kernel is not None, message)
+
+
 def check_tensor(name: str, value: object) -> None:
     """Refuse what is no tensor of real numbers."""
     if not isinstance(value, Tensor) or value.is_complex():
         got = str(value.dtype) if isinstance(value, Tensor) else type(value).__name__
         raise ShapeError(f"{name} must be a tensor of real numbers, got {got}.")
+
+
+def check_points(name: str, X: Any, d: int) -> None:
+    """Refuse what is no points of so many features, with BoTorch's own error."""
+    check_tensor(name, X)
+    if X.dim() < 2 or X.shape[-1] != d:
+        raise BotorchTensorDimensionError(f"{name} must be ... x q x {d}, as train_X has {d} features; got {tuple(X.shape)}.")
+
+
+def check_asked(observation_noise: object, posterior_transform: object) -> None:
+    """Refuse what no posterior can be asked for."""
+    known = posterior_transform is None or isinstance(posterior_transform, PosteriorTransform)
+    kind = type(posterior_transform).__name__
+    require(known, f"posterior_transform must be a BoTorch PosteriorTransform or None, got {kind}.")
+    known = isinstance(observation_noise, bool | Tensor)
+    kind = type(observation_noise).__name__
+    require(known, f"observation_noise must be True, False or variances ... x q x 1, got {kind}.")
 
 
 def check_values(**given: Tensor | None) -> None:

@@ -72,6 +72,7 @@ class BlackBox(Environment):
 
     def sample(self, index: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
         """Call the function once a pick, here and in order: `batch_shape x q` rewards for such an index, NaN where −1."""
+        check_index(self, index)
         rewards = torch.full(index.shape, torch.nan, dtype=torch.float64, device=index.device)
         values = [float(task()) for task in self.tasks(index, generators)]
         rewards[index >= 0] = torch.tensor(values, dtype=torch.float64, device=index.device)

@@ -133,6 +133,7 @@ class KernelExpansion:
 
     def __call__(self, points: Tensor) -> Tensor:
         """Values at `... x n x d` points, `... x n`, reward units."""
+        require(isinstance(points, Tensor), f"points must be a tensor ... x n x d, got {type(points).__name__}.", ShapeError)
         with torch.no_grad():
             return self.kernel(points, self.centers).to_dense() @ self.coefficients
 

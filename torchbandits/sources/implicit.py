@@ -29,7 +29,7 @@ class Grid(ArmSource):
     distinct = True
 
     def __init__(self, axes: Sequence[Tensor]) -> None:
-        listed = isinstance(axes, Iterable) and not (isinstance(axes, Tensor) and axes.dim() == 0)
+        listed = isinstance(axes, Iterable) and not isinstance(axes, str) and not (isinstance(axes, Tensor) and axes.dim() == 0)
         require(listed, f"axes must be a list of tensors, one a feature, got {type(axes).__name__}.", ShapeError)
         axes = tuple(axes)
         require(len(axes) > 0, "a grid needs at least one axis: grid([torch.linspace(0, 1, 100)] * 3).", ShapeError)

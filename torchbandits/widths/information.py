@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from torchbandits.coercion import at_least, check_whole, non_negative, positive
+from torchbandits.coercion import check_whole, non_negative, positive
 from torchbandits.types import Progress
 from torchbandits.widths.base import Frequentist
 
@@ -121,7 +121,7 @@ class FixedDesign(Frequentist):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least("statements", self.statements)
+        check_whole("statements", self.statements)
 
     def __call__(self, progress: Progress) -> Tensor:
         """The same at every step: nothing was adapted, so no information gain comes in."""

@@ -17,6 +17,7 @@ from torchbandits.errors import ArgumentError, ShapeError, nearest, require
 
 DTYPES = (torch.float32, torch.float64)
 ENDLESS = 2**62  # more than anybody waits for
+LARGEST = 1e150  # what its square, and the sum of many of those, leaves room for
 
 
 def as_tensor(name: str, value: Any, dtype: torch.dtype | None = None, device: torch.device | None = None) -> Tensor:
@@ -61,14 +62,16 @@ def is_whole(value: Any, least: int = 1) -> bool:
 
 
 def non_negative(name: str, value: Any) -> Any:
-    """The value, if it is one finite number ≥ 0."""
-    require(is_finite(value) and value >= 0, f"{name} must be a finite number ≥ 0, got {value}.")
+    """The value, if it is one number from 0 to 1e150."""
+    good = is_finite(value) and 0 <= value <= LARGEST
+    require(good, f"{name} must be a finite number ≥ 0, and at most {LARGEST:g}, got {value}.")
     return value
 
 
 def positive(name: str, value: Any) -> Any:
-    """The value, if it is one finite number > 0."""
-    require(is_finite(value) and value > 0, f"{name} must be a finite number > 0, got {value}.")
+    """The value, if it is one number above 0, up to 1e150."""
+    good = is_finite(value) and 0 < value <= LARGEST
+    require(good, f"{name} must be a finite number > 0, and at most {LARGEST:g}, got {value}.")
     return value
 
 
@@ -133,7 +136,7 @@ def as_device(name: str, value: Any) -> torch.device:
     """A device, from one or its name."""
     try:
         device = torch.device(value)
-    except (TypeError, RuntimeError) as error:
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
         raise ArgumentError(f"{name} must be a device such as 'cpu' or 'cuda:0', got {value!r}.") from error
     here = device.type != "cuda" or torch.cuda.is_available()
     require(here, f"{name} must be one that is here, and torch finds no CUDA device, got {value!r}: use 'cpu'.")

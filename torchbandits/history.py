@@ -166,7 +166,7 @@ class History:
             seconds_share: Multiplies the seconds, which the rows have in common: 1 over their number shares them out.
         """
         self._check_row(row)
-        non_negative("seconds_share", seconds_share)
+        seconds_share = float(non_negative("seconds_share", seconds_share))
         single = History(1, self.metadata)
         for name in ("_pulls", "_batches"):
             views = getattr(self, name).views()

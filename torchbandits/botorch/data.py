@@ -16,7 +16,7 @@ from torch import Tensor
 
 from torchbandits.arms import matches
 from torchbandits.arms.duplicates import first_occurrence
-from torchbandits.coercion import is_finite
+from torchbandits.coercion import as_tensor, is_finite
 from torchbandits.embeddings import kernel_row
 from torchbandits.errors import ShapeError, require
 from torchbandits.memory import LeverageSampling
@@ -154,6 +154,7 @@ def check_values(**given: Tensor | None) -> None:
     for name, value in given.items():
         if value is not None:
             check_tensor(name, value)
+            as_tensor(name, value)  # refuses sparse ones, and those that hold no numbers
         if value is not None and not bool(torch.isfinite(value).all()):
             raise InputDataError(f"{name} has a NaN or infinite entry: drop those observations.")
         if value is not None and name in _VARIANCES and not bool((value > 0).all()):

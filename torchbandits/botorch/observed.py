@@ -78,8 +78,8 @@ class Observed(GPyTorchModel, gpytorch.models.GP, FantasizeMixin, ABC):  # type:
         self.fits_noise = noise_std is None and Yvar is None
         if noise_std is None:
             noise_std = _NOISE_STD if Yvar is None or not Yvar.numel() else math.sqrt(float(Yvar.double().mean()))
-        lam = positive("noise_std", noise_std) ** 2 if regularization is None else regularization
-        positive("regularization (λ)", lam)
+        positive("noise_std", noise_std)
+        lam = positive("regularization (λ)", noise_std**2 if regularization is None else regularization)
         self.covar_module = kernel_of(kernel, covar_module, train_X)
         self.mean_module = mean_of(prior_mean)
         self.likelihood = likelihood_of(noise_std, Yvar, self.fits_noise)

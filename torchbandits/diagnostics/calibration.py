@@ -142,6 +142,7 @@ def _checked(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Points `batch_shape x n x d`, rewards `batch_shape x n` and their mask."""
     d = process.statistics.points.shape[-1]
+    x = as_tensor("index_or_points", x)
     good = isinstance(x, Tensor) and x.is_floating_point() and x.dim() >= 2 and x.shape[-1] == d
     if not good:
         raise ShapeError(

@@ -73,6 +73,7 @@ def rosenbrock(
     check_whole("points_per_dim", points_per_dim, 2)
     check_flag("scaled", scaled)
     require(is_finite(a) and is_finite(b) and b >= 0, f"a must be finite, b finite and ≥ 0, got {a} and {b}.")
+    a, b = float(a), float(b)
     arms = ROSENBROCK_SIDE * (2 * grid(2, points_per_dim) - 1)
 
     def raw(points: Tensor) -> Tensor:

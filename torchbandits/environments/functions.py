@@ -199,6 +199,7 @@ def rkhs(
     arms = grid(dim, points_per_dim)
     num_centers = 30 * dim if num_centers is None else num_centers
     check_whole("num_centers", num_centers)
+    require(num_centers <= GRID_LIMIT, f"num_centers must be at most {GRID_LIMIT}, got {num_centers}.")
     coefficients = 2 * torch.rand(num_centers, generator=generator, dtype=torch.float64) - 1
     centers = torch.rand(num_centers, dim, generator=generator, dtype=torch.float64)
     expansion = KernelExpansion(kernel, centers, coefficients)

@@ -122,6 +122,8 @@ def _problem(name: str, dim: int | None) -> BaseTestProblem:
         problem = FIXED_DIM[name]()
     else:
         check_whole("dim", dim, otherwise="for the function's own")
+        most = SobolEngine.MAXDIM
+        require(dim is None or dim <= most, f"dim must be at most {most}, got {dim}.")
         try:
             problem = ANY_DIM[name]() if dim is None else ANY_DIM[name](dim=dim)
         except ValueError as error:

@@ -132,7 +132,8 @@ def check_norm_bound(norm_bound: object) -> None:
 def check_costs(costs: Tensor, arms: Tensor | ArmSource) -> Tensor:
     """Refuse costs that are not one finite number > 0 per arm; as float64."""
     shape = arms.shape[:-1]
-    if not isinstance(costs, Tensor) or costs.shape not in (shape, shape[-1:]):
+    as_tensor("costs", costs)
+    if not isinstance(costs, Tensor) or costs.is_complex() or costs.shape not in (shape, shape[-1:]):
         raise ShapeError(f"costs must be a tensor of shape {tuple(shape)} or {tuple(shape[-1:])}, got {_kind(costs)}.")
     _check_finite("costs", costs)
     if not bool((costs > 0).all()):
@@ -142,6 +143,7 @@ def check_costs(costs: Tensor, arms: Tensor | ArmSource) -> Tensor:
 
 def check_neighbors(neighbors: Tensor, arms: Tensor | ArmSource) -> Tensor:
     """Refuse neighbours that are not integers `A x k`, each an arm or −1."""
+    as_tensor("neighbors", neighbors)
     whole = isinstance(neighbors, Tensor) and neighbors.dtype in (torch.int64, torch.int32) and neighbors.ndim == 2
     if not whole or len(neighbors) != arms.shape[-2]:
         raise ShapeError(f"neighbors must be integers {arms.shape[-2]} x k, got {_kind(neighbors)}.")

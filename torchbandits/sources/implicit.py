@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-from torchbandits.coercion import as_device, check_dtype, check_flag, check_whole, is_whole
+from torchbandits.coercion import as_device, as_tensor, check_dtype, check_flag, check_whole, is_whole
 from torchbandits.errors import DataError, NonFiniteError, ShapeError, require
 from torchbandits.sources.base import ArmSource, check_index, check_part, recut
 from torchbandits.types import Picks
@@ -37,6 +37,7 @@ class Grid(ArmSource):
             shaped = isinstance(axis, Tensor) and axis.dim() == 1 and axis.numel() > 0
             got = tuple(axis.shape) if isinstance(axis, Tensor) else type(axis).__name__
             require(shaped, f"axis {j} must be a tensor of at least one value, got {got}.", ShapeError)
+            as_tensor(f"axis {j}", axis)  # refuses sparse ones, and those that hold no numbers
             check_dtype(f"axis {j}", axis.dtype)
             same = axis.dtype == axes[0].dtype and axis.device == axes[0].device
             require(same, f"axis {j} is {axis.dtype} on {axis.device}, axis 0 {axes[0].dtype} on {axes[0].device}.", ShapeError)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from torchbandits.coercion import as_device, check_dtype, check_flag
+from torchbandits.coercion import as_device, as_tensor, check_dtype, check_flag
 from torchbandits.errors import ShapeError, require
 from torchbandits.sources.base import ArmSource, check_index, check_part, parts
 from torchbandits.types import Arms, Picks
@@ -155,4 +155,5 @@ def _check(arms: Tensor) -> None:
     shaped = isinstance(arms, Tensor) and arms.dim() == 2 and arms.numel() > 0
     got = tuple(arms.shape) if isinstance(arms, Tensor) else type(arms).__name__
     require(shaped, f"arms must be a tensor A x d with at least one arm and one feature, got {got}.", ShapeError)
+    as_tensor("arms", arms)  # refuses sparse ones, and those that hold no numbers
     check_dtype("arms", arms.dtype)

@@ -10,7 +10,7 @@ from gpytorch.priors import Prior
 from torch import Tensor
 
 from torchbandits.arms import ArmRows
-from torchbandits.coercion import ENDLESS, as_tensor, check_flag, is_whole
+from torchbandits.coercion import ENDLESS, LARGEST, as_tensor, check_flag, is_whole
 from torchbandits.errors import (
     ArgumentError,
     ArmIndexError,
@@ -25,7 +25,6 @@ from torchbandits.sources import ArmSet
 from torchbandits.types import Pulls, Selection
 
 MOST_MORE = 1_000_000  # picks that one call may add
-LARGEST_REWARD = 1e150  # what its square, and the sum of many of those, leaves room for
 
 
 def check_device(name: str, tensor: Tensor, device: torch.device) -> None:
@@ -90,7 +89,7 @@ def check_rewards(rewards: Any, index: Tensor, mask: Tensor, device: torch.devic
     )
     check_device("rewards", y, device)
     y = y.double()
-    bad = mask & (~(y.abs() <= LARGEST_REWARD) if failures == "error" else y.abs() > LARGEST_REWARD)
+    bad = mask & (~(y.abs() <= LARGEST) if failures == "error" else y.abs() > LARGEST)
     if bool(bad.any()):
         largest = y[bad].abs().max()
         require(

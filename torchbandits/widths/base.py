@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from numbers import Real
 from typing import ClassVar
 
 import torch
@@ -101,7 +102,8 @@ class Frequentist(Width, ABC):
 
     def _bound(self, progress: Progress) -> float | Tensor:
         """The norm bound, where the posterior lives."""
-        return self.norm_bound.to(progress.pulls) if isinstance(self.norm_bound, Tensor) else self.norm_bound
+        bound = self.norm_bound
+        return float(bound) if isinstance(bound, Real) else torch.as_tensor(bound).to(progress.pulls)
 
     @property
     def _log_inverse_delta(self) -> float:

@@ -26,12 +26,15 @@ from typing import Any
 
 import gpytorch
 import torch
+from botorch.exceptions import BotorchError
 
 import torchbandits as tb
+import torchbandits.botorch
 from torchbandits.errors import JournalWarning, TorchBanditsError
 
 PATIENCE = 20  # seconds that one fuzzed call may take
 MEMORY = 12 << 30  # bytes that all of them may map
+REFUSALS = (TorchBanditsError, BotorchError)  # of points and outcomes BoTorch's models have BoTorch's own
 STEPS = 120  # of a run that is killed
 ARMS = torch.rand(60, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
 
@@ -231,6 +234,13 @@ def calls(bandit: tb.Bandit, rng: random.Random) -> tuple[str, Callable[[tb.Band
         "policies": (lambda x: policy(rng, a), lambda x: policy(rng, b)),
         "run": (lambda x: tb.run(x.policy, a, 3), lambda x: tb.run(x.policy, TABLE, 3 if isinstance(a, int) and a > 5 else a),
                 lambda x: tb.run(x.policy, TABLE, 3, generator=a), lambda x: tb.run(x.policy, TABLE, 3, budget=a)),
+        "contextual": (lambda x: tb.ContextualBandit(x.policy, a, b), lambda x: tb.ContextualBandit(x.policy, ARMS, a),
+                       lambda x: tb.ContextualBandit(x.policy, ARMS, ARMS[:2], max_contexts=a, generator=b)),
+        "made": (lambda x: made(rng, a), lambda x: made(rng, b)),
+        "diagnostics": (lambda x: tb.diagnostics.noise(x, noise_std=a), lambda x: tb.diagnostics.widths(x, delta=a),
+                        lambda x: tb.diagnostics.widths(x, norm_bound=a), lambda x: tb.diagnostics.calibration(x, a, b),
+                        lambda x: tb.diagnostics.leave_one_out(x, levels=a), lambda x: tb.diagnostics.diagnose(a),
+                        lambda x: tb.diagnostics.dictionary_quality(x, size=a, generator=b if callable(b) else None)),
         "Table": (lambda x: tb.environments.Table(a, b, 0.1), lambda x: tb.environments.Table(ARMS, a, noise_std=b)),
     }  # fmt: skip
     name = rng.choice(list(options))
@@ -244,6 +254,41 @@ def policy(rng: random.Random, value: Any) -> Any:
     parameters = [name for name in names if name in inspect.signature(make).parameters]
     options: dict[str, Any] = {"noise_std": 0.1} | ({} if make is tb.lin_ucb else {"kernel": kernel()})
     return make(**options | {rng.choice(parameters): value})
+
+
+def made(rng: random.Random, value: Any) -> Any:
+    """A width, a start, a source, an environment, a journal or a model, with one argument that may be wrong."""
+    grid, table = [torch.linspace(0, 1, 3)], ARMS.sum(dim=-1)
+    model = {"train_X": ARMS[:6], "train_Y": table[:6, None], "kernel": kernel(), "noise_std": 0.1}
+    bounded = {"noise_std": 0.1, "norm_bound": 1.0, "delta": 0.1, "regularization": 0.1}
+    makes: list[tuple[Callable[..., Any], dict[str, Any]]] = [
+        *((getattr(tb.widths, name), bounded) for name in ("BKB", "BBKB", "IGP", "FixedDesign", "MartingaleMixture")),
+        (tb.widths.Scaled, {"base": tb.widths.Constant(1.0), "scale": 1.0}),
+        (tb.widths.SrinivasCompact, {"delta": 0.1, "a": 1.0, "b": 1.0, "r": 1.0}),
+        (tb.widths.matern_regularization, {"nu": 1.5, "dim": 2, "horizon": 10, "noise_std": 1.0}),
+        (tb.starts.uncertainty, {"min_batch_size": 3.0, "max_pulls": 10}),
+        (tb.starts.uniform, {"size": 3}),
+        (tb.sources.tensor, {"arms": ARMS, "distinct": False}),
+        (tb.sources.grid, {"axes": grid}),
+        (tb.sources.npy, {"path": "nowhere.npy", "dtype": None, "device": "cpu", "distinct": False}),
+        (tb.sources.chunks, {"stream": lambda: iter([ARMS]), "num_arms": 60, "dim": 2, "at": None, "dtype": torch.float64}),
+        (tb.environments.sin_cos, {"num_arms": 30, "noise_std": 0.1, "noise": "uniform"}),
+        (tb.environments.rosenbrock, {"points_per_dim": 4, "a": 1.0, "b": 1.0, "scaled": True}),
+        (tb.environments.synthetic, {"name": "ackley", "dim": 2, "num_arms": 30, "design": "grid", "scaled": True, "seed": 0}),
+        (tb.environments.rkhs, {"dim": 1, "points_per_dim": 5, "num_centers": 3, "lengthscale": 0.3, "generator": seeded(0)}),
+        (tb.environments.BlackBox, {"function": float, "arms": ARMS, "noise_std": 0.1, "name": "a", "seeded": False}),
+        (tb.environments.Recorded, {"arms": ARMS, "records": table[:, None], "name": "a", "costs": None, "neighbors": None}),
+        (tb.History().row, {"row": 0, "seconds_share": 1.0}),
+        (tb.Journal, {"path": "nowhere", "every": 10, "durable": True}),
+        (tb.callbacks.LogScalars, {"log": print, "prefix": "a", "every": 1}),
+        (tb.botorch.BanditModel, model | {"regularization": 0.1, "dictionary": "all", "oversampling": 2.0, "prior_mean": 0.0}),
+        (
+            tb.botorch.PolicyAcquisition,
+            {"model": tb.botorch.BanditModel(**model), "policy": POLICIES["batch_bkb"](), "num_arms": 60},
+        ),
+    ]
+    make, right = rng.choice(makes)
+    return make(**right | {rng.choice(list(right)): value})
 
 
 def mangled(state: dict[str, Any], rng: random.Random, value: Any) -> dict[str, Any]:
@@ -321,7 +366,7 @@ def fuzz(number: int, rng: random.Random) -> Fuzz:
                 call(bandit)
             found.accepted += 1
             bandit = None if name in ("load_state_dict", "fit_kernel_", "set_arms_") else bandit
-        except TorchBanditsError:
+        except REFUSALS:
             found.refused += 1
             found.changed += image(bandit) != before
         except Exception as error:

@@ -227,7 +227,7 @@ def test_wrong_shapes_are_refused_and_nothing_is_recorded(field, value, message)
 
 
 def test_rows_outside_are_refused():
-    with pytest.raises(ArgumentError, match="at least 1"):
+    with pytest.raises(ArgumentError, match="whole number"):
         History(0)
     with pytest.raises(ArgumentError, match="from 0 to 1"):
         History(2).summary(2)

@@ -211,7 +211,7 @@ def test_unknown_names_suggest_the_nearest(make: Callable[..., Any], options: di
         (tb.bkb, BOUNDED | {"acquisition": "ucb", "margin": 0.1}, ["margin", "ucb"]),
         (tb.bkb, BOUNDED | {"acquisition": "pi", "margin": 0.0}, ["margin", "0.0"]),
         (tb.bkb, BOUNDED | {"acquisition": "ei", "margin": -1.0}, ["margin", "-1.0"]),
-        (tb.thompson_sampling, BOUNDED | {"batch_size": 0}, ["batch size", "0"]),
+        (tb.thompson_sampling, BOUNDED | {"batch_size": 0}, ["batch_size", "0"]),
         (tb.thompson_sampling, BOUNDED | {"embedding": "rff", "num_features": 33}, ["num_features", "33", "even"]),
         (tb.rff_ucb, BOUNDED | {"num_features": 0}, ["num_features", "0"]),
         (tb.pi_gp_ucb, BOUNDED | {"nu": 0.0, "horizon": 10}, ["nu", "0.0"]),

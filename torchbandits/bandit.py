@@ -13,7 +13,7 @@ from torch import Tensor
 
 from torchbandits.arms import matches
 from torchbandits.errors import StateError, UnsupportedError, require
-from torchbandits.journal import Journal, asked, begun, moved_to, observed, pack, reported, resume, told
+from torchbandits.journal import Journal, as_journal, asked, begun, moved_to, observed, pack, reported, resume, told
 from torchbandits.learned import Learned, Note
 from torchbandits.policies import Policy
 from torchbandits.reporting import certificate, report_of
@@ -78,7 +78,7 @@ class Bandit(Learned):
         self.policy = policy
         self._open: Selection | None = None
         self._synced = True  # whether the state knows what is open
-        self._journal = journal if journal is None or isinstance(journal, Journal) else Journal(journal)
+        self._journal = as_journal(journal)
         with begun(self._journal, policy, domain, costs, generators):
             self._state = (policy.init if bounds is None else policy.init_box)(cast(Tensor, domain), generators, batch_shape)
             self._state.rows.costs = check_costs(costs, policy, self._state.rows)
@@ -111,15 +111,16 @@ class Bandit(Learned):
             ArgumentError: If a limit is negative, or no arm is on offer; nothing has changed then.
         """
         most, more = check_limit(limit, self.batch_shape, self.device), check_more(more)
+        offered = check_available(available, self.batch_shape, self.arms.shape[-2], self.device)
+        require(maximizer is None or callable(maximizer), f"maximizer must be a function, got {type(maximizer).__name__}.")
         if self._open is not None and more is None:
             return self._open
         if maximizer is not None:
-            require(callable(maximizer), f"maximizer must be a function, got {type(maximizer).__name__}.")
             message = "a maximizer finds one point, of no known cost: leave out limit=, available= and costs=."
             require(limit is None and available is None and self._state.rows.costs is None, message, UnsupportedError)
             return self._maximize(maximizer, more or 1)
-        selection = self._extend(most, check_available(available, self.batch_shape, self.arms.shape[-2], self.device), more)
-        return selection if self._open is None else self._open
+        added = self._extend(most, offered, more)
+        return added if self._open is None else self._open
 
     def tell(self, selection: Selection | Tensor, rewards: Tensor, *, failures: str = "error") -> Report:
         """Learn the rewards of picks, in any order, of a whole batch or a part of it.
@@ -173,11 +174,8 @@ class Bandit(Learned):
         """
         index, mask = self._picks(selection)
         remaining, unasked = self._settled(self._open, index, mask)
-        require(
-            not bool((unasked > 0).any()),
-            "some of these picks are not pending: forget only what ask() returned and neither tell nor forget has settled.",
-            StateError,
-        )
+        message = "some of these picks are not pending: forget what ask() returned and neither tell nor forget has settled."
+        require(not bool((unasked > 0).any()), message, StateError)
         with self._whole_or_not(draws=False, note=lambda: {"kind": "forget", "index": pack(torch.where(mask, index, -1))}):
             self._set_open(remaining)
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from torchbandits.arms import Lookahead
-from torchbandits.coercion import is_finite, is_whole
+from torchbandits.coercion import at_least, check_whole
 from torchbandits.errors import UnsupportedError, nearest, require
 from torchbandits.posteriors import Conditioning
 
@@ -111,8 +111,7 @@ class BatchRule(ABC):
 
     def __post_init__(self) -> None:
         for name in ("max_batch_size", "max_pulls"):
-            value = getattr(self, name)
-            require(value is None or is_whole(value), f"{name} must be at least 1 or None, got {value}.")
+            check_whole(name, getattr(self, name), otherwise="for no limit")
 
     @abstractmethod
     def meter(self, lookahead: Lookahead) -> Meter | RatioMeter:
@@ -151,7 +150,7 @@ class FixedSize(BatchRule):
     size: int = 1
 
     def __post_init__(self) -> None:
-        require(is_whole(self.size), f"batch size must be at least 1, got {self.size}.")
+        check_whole("batch_size", self.size)
         object.__setattr__(self, "max_batch_size", min(self.size, self.max_batch_size or self.size))
         BatchRule.__post_init__(self)
 
@@ -170,10 +169,7 @@ class _Threshold(BatchRule):
     ratio_threshold: float = 2.0
 
     def __post_init__(self) -> None:
-        require(
-            is_finite(self.ratio_threshold) and self.ratio_threshold >= 1,
-            f"ratio_threshold (C̃) must be a finite number of at least 1, got {self.ratio_threshold}.",
-        )
+        at_least("ratio_threshold (C̃)", self.ratio_threshold)
         BatchRule.__post_init__(self)
 
     @abstractmethod

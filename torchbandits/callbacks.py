@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from torchbandits.bandit import Bandit
+from torchbandits.coercion import check_function, check_text, check_whole
 from torchbandits.errors import require
 from torchbandits.types import Report, Selection
 
@@ -43,13 +44,17 @@ class LogScalars:
     """
 
     def __init__(self, log: Callable[[str, float, int], object], *, prefix: str = "bandit", every: int = 1) -> None:
-        whole = isinstance(every, int) and not isinstance(every, bool) and every >= 1
-        require(whole, f"every must be a whole number of tells ≥ 1, got {every!r}.")
+        check_function("log", log)
+        check_text("prefix", prefix)
+        check_whole("every", every)
         self._log, self._prefix, self._every = log, prefix, every
         self._tells = 0
 
     def __call__(self, bandit: Bandit, selection: Selection, rewards: Tensor, report: Report) -> None:
         """Log the state after a tell; the arguments are those that `run` hands to its callbacks."""
+        kinds = {"bandit": (bandit, Bandit), "selection": (selection, Selection), "rewards": (rewards, Tensor)}
+        for name, (value, kind) in (kinds | {"report": (report, Report)}).items():
+            require(isinstance(value, kind), f"{name} must be a {kind.__name__}, got {type(value).__name__}.")
         self._tells += 1
         if self._tells % self._every:
             return

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchbandits.coercion import as_tensor
+from torchbandits.coercion import as_tensor, check_whole
 from torchbandits.errors import NonFiniteError, ShapeError, require
 from torchbandits.types import Arms, PickMask, Picks, Points
 
@@ -27,7 +27,7 @@ class Contexts:
 
     def __init__(self, arms: Arms, known: Tensor, most: int, batch_shape: torch.Size) -> None:
         known = check_contexts(known, arms, batch_shape)
-        require(most >= 1, f"max_contexts must be at least 1, got {most}.")
+        check_whole("max_contexts", most)
         self.arms, self.most, self._batch_shape = arms, max(most, known.shape[-2]), batch_shape
         self.seen = known  # batch_shape x C x c
         self.current = torch.zeros(batch_shape, dtype=torch.int64, device=arms.device)  # the block of each row

@@ -136,7 +136,7 @@ class ContextualBandit:
 
     def forget(self, selection: Selection) -> None:
         """Give up on picks that were asked for and will never be told; see `Bandit.forget`."""
-        require(isinstance(selection, Selection), "forget() takes a selection that ask() returned: it knows its context.")
+        require(isinstance(selection, Selection), "selection must be one that ask() returned, which knows its context.")
         self._bandit.forget(self._inward(selection, None))
 
     def fit_kernel_(self, **options: Any) -> FitReport:
@@ -270,7 +270,7 @@ class ContextualBandit:
 
     def _joint_like(self, where: Any) -> Tensor | ArmSource:
         """The arms that history is checked against: joint points, or arm indices."""
-        return self._bandit.arms if as_tensor("points or indices", where).is_floating_point() else self.arms
+        return self._bandit.arms if as_tensor("points_or_index", where).is_floating_point() else self.arms
 
     def _joint(self, index: Picks, mask: Tensor) -> Selection:
         return Selection(self._bandit._state.rows.points(index), index, mask)

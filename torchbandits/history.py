@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from torchbandits.coercion import as_path, as_tensor, check_whole, is_whole, non_negative
 from torchbandits.columns import Columns
 from torchbandits.errors import ArgumentError, DataError, ShapeError, require
 from torchbandits.types import Report
@@ -67,7 +69,8 @@ class History:
     """
 
     def __init__(self, batch_size: int = 1, metadata: dict[str, Any] | None = None) -> None:
-        require(batch_size >= 1, f"batch_size must be at least 1, got {batch_size}.")
+        check_whole("batch_size", batch_size)
+        require(metadata is None or isinstance(metadata, Mapping), f"metadata must be a dictionary, got {metadata!r}.")
         self.batch_size = batch_size
         self.metadata: dict[str, Any] = dict(metadata or {})
         self._pulls = Columns(PULL_COLUMNS)
@@ -104,18 +107,22 @@ class History:
         Raises:
             ShapeError: If a shape is not as above; nothing is recorded then.
         """
-        given = _array(index, np.int64)
+        given = _array("index", index, np.int64)
+        require(isinstance(report, Report), f"report must be a Report, as tell() returns, got {type(report).__name__}.")
         arms = given if given.ndim == 3 else given[None]
         if arms.ndim != 3 or arms.shape[1] != self.batch_size:
             raise ShapeError(f"index must be rows x q with {self.batch_size} rows, got {tuple(given.shape)}.")
-        values = {"reward": _array(rewards, np.float64), "regret": _array(regret, np.float64)}
-        values["cost"] = np.full(given.shape, np.nan) if costs is None else _array(costs, np.float64)
-        for name, array in values.items():
-            if array.shape != given.shape:
-                raise ShapeError(f"{name} must be shaped like index, {given.shape}, got {array.shape}.")
+        values = {"reward": _array("rewards", rewards, np.float64), "regret": _array("regret", regret, np.float64)}
+        values["cost"] = np.full(given.shape, np.nan) if costs is None else _array("costs", costs, np.float64)
+        for name, array in zip(("rewards", "regret", "costs"), values.values(), strict=True):
+            require(
+                array.shape == given.shape, f"{name} must be shaped like index, {given.shape}, got {array.shape}.", ShapeError
+            )
         per_row = {name: getattr(report, name) for name in _REPORTED}
         per_row |= {"recommended": recommended, "simple_regret": simple_regret}
         columns = {name: self._per_row(name, value, arms.shape[0]) for name, value in per_row.items()}
+        lasted = _array("seconds", seconds, np.float64)
+        require(lasted.shape in ((), (1,), arms.shape[:1]), f"seconds must be one number, or {len(arms)}.", ShapeError)
         mask = arms >= 0
         sizes = mask.sum(axis=2)
         lost = np.zeros(sizes.shape, np.int64) if failed is None else self._per_row("failed", failed, arms.shape[0])
@@ -123,26 +130,21 @@ class History:
         told, batch = self._t + sizes.cumsum(axis=0), self._batch + active.cumsum(axis=0)
         steps, rows, places = np.nonzero(mask)
         before = (told - sizes)[steps, rows]
-        pulls = {
-            "row": rows,
-            "t": before + mask.cumsum(axis=2)[steps, rows, places],
-            "batch": batch[steps, rows],
-            "arm": arms[mask],
-        }
+        number = before + mask.cumsum(axis=2)[steps, rows, places]
+        pulls = {"row": rows, "t": number, "batch": batch[steps, rows], "arm": arms[mask]}
         self._pulls.append(len(rows), pulls | {name: array.reshape(arms.shape)[mask] for name, array in values.items()})
         steps, rows = np.nonzero(active)
         batches = {name: array[active] for name, array in columns.items()}
         batches |= {"row": rows, "batch": batch[active], "t": told[active], "size": sizes[active]}
         spent = np.where(mask, values["cost"].reshape(arms.shape), 0.0).sum(axis=2)
         batches |= {"cost": spent[active], "failed": lost[active]}
-        lasted = np.broadcast_to(np.asarray(seconds, np.float64), arms.shape[:1])
-        self._batches.append(len(rows), batches | {"seconds": lasted[steps]})
+        self._batches.append(len(rows), batches | {"seconds": np.broadcast_to(lasted, arms.shape[:1])[steps]})
         self._t, self._batch = told[-1].copy(), batch[-1].copy()
 
     def _per_row(self, name: str, values: Tensor, steps: int) -> NDArray[Any]:
-        array = _array(values, BATCH_COLUMNS[name])
+        array = _array(name, values, BATCH_COLUMNS[name])
         if array.size != steps * self.batch_size or (steps > 1 and array.shape[0] != steps):
-            raise ShapeError(f"{name} must hold one number per row, {self.batch_size}, got {tuple(values.shape)}.")
+            raise ShapeError(f"{name} must hold one number per row, {self.batch_size}, got {array.shape}.")
         return array.reshape(steps, self.batch_size)
 
     @property
@@ -164,6 +166,7 @@ class History:
             seconds_share: Multiplies the seconds, which the rows have in common: 1 over their number shares them out.
         """
         self._check_row(row)
+        seconds_share = float(non_negative("seconds_share", seconds_share))
         single = History(1, self.metadata)
         for name in ("_pulls", "_batches"):
             views = getattr(self, name).views()
@@ -203,7 +206,7 @@ class History:
         return summary if np.isnan(cost) or not len(mine) else summary | {"cost": cost}
 
     def _check_row(self, row: int) -> None:
-        require(0 <= row < self.batch_size, f"row must be from 0 to {self.batch_size - 1}, got {row}.")
+        require(is_whole(row, 0) and row < self.batch_size, f"row must be from 0 to {self.batch_size - 1}, got {row}.")
 
     def __len__(self) -> int:
         """Pulls recorded in all rows together."""
@@ -231,20 +234,19 @@ class History:
             DataError: If pyarrow is missing or the folder can't be written.
             ArgumentError: If the metadata is not JSON.
         """
+        target = as_path("folder", folder)
         _need_pyarrow()
         try:
             header = json.dumps({"batch_size": self.batch_size, "metadata": self.metadata})
         except (TypeError, ValueError) as error:
             raise ArgumentError(f"History metadata must be JSON to be written, but {error}.") from error
-        target = Path(folder)
         temporary: list[Path] = []
         try:
             target.mkdir(parents=True, exist_ok=True)
             for name, columns in zip(_FILES, (self.pulls, self.batches), strict=True):
-                path = target / f".{name}.{os.getpid()}.tmp"
-                temporary.append(path)
+                temporary.append(target / f".{name}.{os.getpid()}.tmp")
                 table = pyarrow.table(dict(columns)).replace_schema_metadata({_METADATA_KEY: header})
-                pyarrow.parquet.write_table(table, path, compression="zstd")
+                pyarrow.parquet.write_table(table, temporary[-1], compression="zstd")
             for path, name in zip(temporary, _FILES, strict=True):
                 os.replace(path, target / name)
         except OSError as error:
@@ -260,18 +262,17 @@ class History:
         Raises:
             DataError: If pyarrow is missing, or the two files are missing, unreadable or not of one run.
         """
+        source = as_path("folder", folder)
         _need_pyarrow()
-        source = Path(folder)
         try:
             tables = [pyarrow.parquet.read_table(source / name) for name in _FILES]
             headers = [json.loads(table.schema.metadata[_METADATA_KEY]) for table in tables]
-            columns = [
+            pulls, batches = [
                 {name: _column(table, name) for name in names}
                 for table, names in zip(tables, (PULL_COLUMNS, BATCH_COLUMNS), strict=True)
             ]
         except (OSError, KeyError, TypeError, ValueError, pyarrow.ArrowException) as error:
             raise DataError(f"{source} does not hold a history ({' and '.join(_FILES)}): {error}.") from error
-        pulls, batches = columns
         whole = headers[0] == headers[1] and len(pulls["row"]) == int(batches["size"].sum())
         require(whole, f"{source}: {_FILES[0]} and {_FILES[1]} are not of the same run. Write them again.", DataError)
         history = cls(headers[0]["batch_size"], headers[0]["metadata"])
@@ -282,8 +283,9 @@ class History:
         return history
 
 
-def _array(values: Tensor, dtype: type) -> NDArray[Any]:
-    return values.detach().cpu().numpy().astype(dtype, copy=False)
+def _array(name: str, values: Any, dtype: type) -> NDArray[Any]:
+    exact = torch.float64 if dtype is np.float64 else None  # lists of numbers would be rounded
+    return as_tensor(name, values, exact).detach().cpu().numpy().astype(dtype, copy=False)
 
 
 def _column(table: Any, name: str) -> NDArray[Any]:

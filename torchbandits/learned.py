@@ -13,6 +13,7 @@ from torch import Tensor
 
 from torchbandits.botorch.model import BanditModel
 from torchbandits.botorch.of_run import model_of_run
+from torchbandits.coercion import as_device
 from torchbandits.errors import StateError, TorchBanditsError, UnsupportedError, require
 from torchbandits.journal import Journal, pack, state_as_text
 from torchbandits.policies import Policy, State
@@ -160,8 +161,9 @@ class Learned(ABC):
         Raises:
             UnsupportedError: For arms that are read from a source, which names the device at its start.
         """
+        device = as_device("device", device)
         require(
-            not self._state.rows.streamed or torch.device(device) == self.device,
+            not self._state.rows.streamed or device == self.device,
             f"arms are swept on {self.device}, where their source puts them: give a source of device={str(device)!r} to a new "
             "Bandit, and load_state_dict() what was learned.",
             UnsupportedError,

@@ -15,7 +15,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from torchbandits.coercion import is_finite
+from torchbandits.coercion import at_least, is_whole
 from torchbandits.embeddings import FiniteEmbedding
 from torchbandits.errors import UnsupportedError, require
 from torchbandits.posteriors import Sketch
@@ -95,10 +95,7 @@ class LeverageSampling(Memory):
     sparse: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        require(
-            is_finite(self.oversampling) and self.oversampling >= 1,
-            f"oversampling (q̄) must be a finite number of at least 1, got {self.oversampling}.",
-        )
+        at_least("oversampling (q̄)", self.oversampling)
 
     def choose(self, leverage: Tensor, weights: Tensor, mask: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
         """One uniform a distinct point, on the CPU, in order of first pull."""
@@ -124,8 +121,7 @@ class FrequentDirections(Memory):
     size: int
 
     def __post_init__(self) -> None:
-        good = isinstance(self.size, int) and not isinstance(self.size, bool) and self.size >= 1
-        require(good, f"sketch_size must be a whole number of at least 1, got {self.size!r}.")
+        require(is_whole(self.size), f"sketch_size must be a whole number of at least 1, got {self.size!r}.")
 
     def sketch(self, embedding: FiniteEmbedding | None, batch_shape: torch.Size, device: torch.device) -> Sketch:
         """An empty one for the features; `UnsupportedError` where there are none."""

@@ -13,7 +13,7 @@ from botorch.generation.gen import gen_candidates_scipy
 from torch import Tensor
 from torch.quasirandom import SobolEngine
 
-from torchbandits.coercion import as_tensor
+from torchbandits.coercion import as_tensor, check_whole
 from torchbandits.errors import ArgumentError, NonFiniteError, NumericalError, ShapeError, require
 from torchbandits.types import Points
 
@@ -86,8 +86,7 @@ def optimize_continuous(
     shape, d = box.shape[:-2], box.shape[-1]
     counts = {"num_restarts": num_restarts, "num_raw": num_raw, "max_iterations": max_iterations}
     for name, count in counts.items():
-        whole = isinstance(count, int) and not isinstance(count, bool) and count >= 1
-        require(whole, f"{name} must be a whole number ≥ 1, got {count!r}.")
+        check_whole(name, count)
     require(d <= SobolEngine.MAXDIM, f"a box may have up to {SobolEngine.MAXDIM} features, got {d}.")
     generators = _generators(generator, shape.numel())
     unit = torch.stack([_sobol(num_raw, d, g) for g in generators]).reshape(*shape, num_raw, d).to(box.device)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Any
 
+from torchbandits.coercion import check_choice, check_flag, check_whole, positive
 from torchbandits.environments.base import Task
 from torchbandits.errors import NonFiniteError, require
 
@@ -214,14 +215,12 @@ def check_parallel(
     require(
         good, f"executor must be a concurrent.futures.Executor (Dask: client.get_executor()), got {type(executor).__name__}."
     )
-    good = workers is None or (isinstance(workers, int) and not isinstance(workers, bool) and workers >= 1)
-    require(good, f"workers must be a whole number ≥ 1, got {workers!r}.")
-    good = isinstance(retries, int) and not isinstance(retries, bool) and retries >= 0
-    require(good, f"retries must be a whole number ≥ 0, got {retries!r}.")
-    good = timeout is None or (isinstance(timeout, int | float) and not isinstance(timeout, bool) and 0 < timeout < math.inf)
-    require(good, f"timeout must be a number of seconds > 0, or None, got {timeout!r}.")
-    require(failures in FAILURES, f"failures must be one of {', '.join(FAILURES)}, got {failures!r}.")
+    check_whole("workers", workers, otherwise="for all of a batch")
+    check_whole("retries", retries, 0)
+    if timeout is not None:
+        positive("timeout (seconds)", timeout)
+    check_choice("failures", failures, FAILURES)
+    check_flag("asynchronous", asynchronous)
     here = executor is None and (workers is not None or timeout is not None or asynchronous)
     require(not here, "workers=, timeout= and asynchronous= need an executor=, such as ThreadPoolExecutor(4).")
-    require(isinstance(asynchronous, bool), f"asynchronous must be True or False, got {asynchronous!r}.")
     require(not asynchronous or workers is not None, "asynchronous=True needs workers=, the number of picks that are pending.")

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from torchbandits.bandit import Bandit
+from torchbandits.coercion import check_function, check_whole
 from torchbandits.environments.base import Environment
 from torchbandits.errors import EvaluationError, NonFiniteError, UnsupportedError, require
 from torchbandits.evaluators import Answers, Elsewhere, Evaluator, Here
@@ -84,9 +85,14 @@ def run(
     """
     known = isinstance(environment, Environment)
     require(known, f"environment must be one of torchbandits.environments, got {type(environment).__name__}.")
-    require(isinstance(num_rounds, int) and num_rounds >= 1, f"num_rounds must be an integer ≥ 1, got {num_rounds}.")
+    check_whole("num_rounds", num_rounds)
+    check_function("clock", clock)
     check_parallel(executor, workers, retries, timeout, failures, asynchronous)
-    callbacks = tuple(callbacks)
+    listed = isinstance(callbacks, Iterable)
+    callbacks = tuple(callbacks) if listed else ()
+    require(listed and all(map(callable, callbacks)), f"callbacks must be a list of functions, got {callbacks!r}.")
+    good = observed is None or (isinstance(observed, Sequence) and len(observed) in (3, 4))
+    require(good, f"observed must be (points_or_index, counts, sums), as for Bandit.observe, got {type(observed).__name__}.")
     bandit = Bandit(policy, environment.arms, generator=generator, costs=environment.costs, journal=journal)
     single = not asynchronous or bandit.batch_shape.numel() == 1
     require(single, "asynchronous=True is for one batch row: rows do not come free together.", UnsupportedError)

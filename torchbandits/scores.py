@@ -15,7 +15,7 @@ from botorch.acquisition.analytic import _log_ei_helper  # the only form accurat
 from botorch.utils.probability.utils import log_ndtr
 from torch import Tensor
 
-from torchbandits.coercion import is_finite
+from torchbandits.coercion import is_finite, is_whole
 from torchbandits.errors import nearest, require
 from torchbandits.types import Marginals, PerPoint, Points
 
@@ -117,7 +117,7 @@ class PosteriorDraw:
     num_features: int = 512
 
     def __post_init__(self) -> None:
-        even = isinstance(self.num_features, int) and self.num_features >= 2 and self.num_features % 2 == 0
+        even = is_whole(self.num_features, 2) and self.num_features % 2 == 0
         require(even, f"num_features must be an even number of at least 2, got {self.num_features}.")
 
 

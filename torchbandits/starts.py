@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from torchbandits.arms import ArmRows, ArmTable, best_arm
+from torchbandits.coercion import check_whole, positive
 from torchbandits.errors import ArgumentError, UnsupportedError, require
 from torchbandits.posteriors import GaussianProcess, Statistics
 
@@ -82,7 +83,7 @@ class Uniform(Start):
     size: int | None = None
 
     def __post_init__(self) -> None:
-        require(self.size is None or self.size >= 1, f"a start needs at least 1 pick, got {self.size}.")
+        check_whole("size", self.size, otherwise="for 2^d picks")
 
     def picks(self, opening: Opening) -> tuple[Tensor, Tensor]:
         """Uniform over the arms on offer."""
@@ -117,8 +118,8 @@ class Uncertainty(Start):
     max_pulls: int = 10_000
 
     def __post_init__(self) -> None:
-        require(self.min_batch_size > 0, f"min_batch_size (P) must be > 0, got {self.min_batch_size}.")
-        require(self.max_pulls >= 1, f"max_pulls must be at least 1, got {self.max_pulls}.")
+        positive("min_batch_size (P)", self.min_batch_size)
+        check_whole("max_pulls", self.max_pulls)
 
     def picks(self, opening: Opening) -> tuple[Tensor, Tensor]:
         """All that are missing, at once. Cost O(A u) a pick.

@@ -16,10 +16,11 @@ import torch
 from torch import Tensor
 
 from torchbandits.bandit import Bandit
-from torchbandits.coercion import as_tensor
+from torchbandits.coercion import as_path, as_tensor, check_text, check_whole, positive
 from torchbandits.errors import (
     DataError,
     JournalWarning,
+    NonFiniteError,
     ShapeError,
     StateError,
     TorchBanditsError,
@@ -83,10 +84,13 @@ class Worker:
         costs: Tensor | None = None,
         every: int = 200,
     ) -> None:
-        require(lease > 0, f"lease must be a number of seconds > 0, got {lease}.")
-        require(isinstance(every, int) and every >= 1, f"every must be a whole number of events ≥ 1, got {every!r}.")
+        positive("lease (seconds)", lease)
+        check_whole("every", every)
+        if name is not None:
+            check_text("name", name)
+        path = as_path("store", store)
         single = generator is None or isinstance(generator, torch.Generator)
-        require(single, "workers share a run of one batch row: pass one generator.", UnsupportedError)
+        require(single, "workers share a run of one batch row: pass one torch.Generator, generator=.", UnsupportedError)
         generator = generator or torch.Generator().manual_seed(0)
         start = generator.get_state()
         fresh = partial(Bandit, policy, arms, bounds=bounds, costs=costs)
@@ -96,7 +100,7 @@ class Worker:
         described = describe_run(policy, domain, costs)
         self.lease, self._every = lease, every
         self.name = name or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(2)}"
-        self._store = SharedStore(store)
+        self._store = SharedStore(path)
         self._start = held(self._store.begin(described, [pack(start)])[0])
         self._fresh, self._bandit, self._stale = fresh, bandit, True
         self._seen = self._saved = 0
@@ -113,7 +117,7 @@ class Worker:
         Returns:
             The pick; None where `limit` is reached and all that is out is held: ask again later, until `told` is `limit`.
         """
-        require(limit is None or (isinstance(limit, int) and limit >= 0), f"limit must be a whole number ≥ 0, got {limit!r}.")
+        check_whole("limit", limit, 0, otherwise="for no limit")
         self._catch_up()  # most of it before others have to wait
         with self._store.transaction():
             self._catch_up()
@@ -141,8 +145,12 @@ class Worker:
             NumericalError: If the posterior would break down.
             StateError: If the pick was told or forgotten before. Nothing has changed in any of these cases.
         """
+        _check_lease(lease)
         given = as_tensor("reward", reward, torch.float64).detach().cpu()
         require(given.numel() == 1, f"reward must be one number, got shape {tuple(given.shape)}.", ShapeError)
+        failed = failures == "error" and not bool(given.isfinite())
+        message = f"reward must be finite, got {given.item()}: forget(lease) an evaluation that failed, or failures='forget'."
+        require(not failed, message, NonFiniteError)
         one = torch.ones(1, dtype=torch.bool)
         y = check_rewards(given.reshape(1), one.long(), one, one.device, failures)
         if bool(y.isnan()):
@@ -155,11 +163,13 @@ class Worker:
 
     def forget(self, lease: Lease) -> None:
         """Give up on a pick; its hallucination is undone. Raises `StateError` if it was told or forgotten before."""
+        _check_lease(lease)
         with self._store.transaction():
             self._store.settle(lease.number, "forgotten", {})
 
     def renew(self, lease: Lease) -> Lease:
         """Hold a pick for another `lease` seconds from now. Raises `StateError` if it is not held any more."""
+        _check_lease(lease)
         with self._store.transaction():
             expires = self._store.renew(lease.number, self.name, self.lease)
         return Lease(lease.number, lease.points, lease.index, expires, lease.attempts)
@@ -240,3 +250,7 @@ class Worker:
             done = True
         finally:
             self._stale |= not done and self._seen != seen
+
+
+def _check_lease(lease: Any) -> None:
+    require(isinstance(lease, Lease), f"lease must be what ask() returned, got {type(lease).__name__}.")

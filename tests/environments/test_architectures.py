@@ -216,7 +216,7 @@ def test_an_archive_that_is_missing_or_another_is_refused(data, tmp_path, monkey
         (nas_bench_201, {"dataset": "cifar11"}, "Did you mean 'cifar10'"),
         (fcnet, {"task": "naval"}, "task must be one of"),
         (logistic_regression, {"images": "mnst"}, "Did you mean 'mnist'"),
-        (logistic_regression, {"records": 0}, "records must be at least 1"),
+        (logistic_regression, {"records": 0}, "records must be a whole number ≥ 1"),
         (global_optimization, {"name": "cosine8"}, "has 8 features, not 2"),
         (global_optimization, {"name": "brannin"}, "Did you mean 'branin'"),
     ],

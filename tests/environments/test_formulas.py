@@ -58,7 +58,7 @@ def test_rosenbrock_is_scaled_over_its_arms():
         (sin_cos, {"num_arms": 100_001}, "num_arms"),
         (sin_cos, {"noise_std": -1.0}, "noise_std"),
         (sin_cos, {"noise": "gausian"}, "Did you mean 'gaussian'"),
-        (rosenbrock, {"points_per_dim": 1}, "points_per_dim must be at least 2"),
+        (rosenbrock, {"points_per_dim": 1}, "points_per_dim must be a whole number ≥ 2"),
         (rosenbrock, {"points_per_dim": 400}, "more than 100000"),
         (rosenbrock, {"b": -1.0}, "b finite and ≥ 0"),
         (rosenbrock, {"a": math.nan}, "a must be finite"),

@@ -215,10 +215,10 @@ def test_rkhs_defaults_and_own_kernel():
     ("options", "message"),
     [
         ({"nu": 2.0}, "nu must be 0.5, 1.5 or 2.5"),
-        ({"lengthscale": 0.0}, "lengthscale must be positive"),
-        ({"dim": 0, "num_centers": 1}, "dim must be at least 1"),
+        ({"lengthscale": 0.0}, "lengthscale must be a finite number > 0"),
+        ({"dim": 0, "num_centers": 1}, "dim must be a whole number ≥ 1"),
         ({"dim": 9}, "more than 100000"),
-        ({"num_centers": 0}, "num_centers must be at least 1"),
+        ({"num_centers": 0}, "num_centers must be a whole number ≥ 1"),
         ({"noise_std": -1.0}, "noise_std"),
     ],
 )
@@ -251,7 +251,7 @@ def test_test_functions_are_turned_to_be_maximised():
         ("brannin", {}, "Did you mean 'branin'"),
         ("branin", {"dim": 3}, "leave out dim"),
         ("hartmann", {"dim": 5}, "does not come with dim=5"),
-        ("ackley", {"dim": 0}, "dim must be at least 1"),
+        ("ackley", {"dim": 0}, "dim must be a whole number ≥ 1"),
         ("branin", {"num_arms": 0}, "num_arms"),
         ("branin", {"design": "random"}, "auto, grid, sobol"),
     ],

@@ -15,6 +15,7 @@ from torchbandits.arms.reductions import Reductions
 from torchbandits.arms.scanning import Scan, find, scan
 from torchbandits.errors import NonFiniteError, RankError, ShapeError, require
 from torchbandits.sources import ArmSource, InMemory
+from torchbandits.sources.base import check_index
 from torchbandits.types import Picks
 
 _STEP = 1 << 16  # arms hashed together
@@ -37,6 +38,12 @@ class Shard(ArmSource):
     """
 
     def __init__(self, arms: Tensor | ArmSource, group: Any = None) -> None:
+        known = isinstance(arms, Tensor | ArmSource)
+        require(known, f"arms must be a tensor A x d or a source of them, got {type(arms).__name__}.", ShapeError)
+        known = group is None or (dist.is_available() and isinstance(group, dist.ProcessGroup))
+        require(
+            known, f"group must be a torch.distributed process group that this rank is in, or None, got {type(group).__name__}."
+        )
         source = InMemory(arms) if isinstance(arms, Tensor) else arms
         good = len(source.shape) == 2 and source.num_arms > 0 and source.dtype in (torch.float32, torch.float64)
         require(
@@ -77,6 +84,7 @@ class Shard(ArmSource):
 
     def points(self, index: Picks) -> Tensor:
         """Arms by index among those of all ranks, `... x p x d`: whoever has one sends it."""
+        check_index(index)
         place = self.across.places(index)
         own = torch.where((place >= 0).unsqueeze(-1), self.held.points(place.clamp_min(0)), 0.0)
         return self.across.sum(own)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -13,7 +13,9 @@ from botorch.utils.transforms import t_batch_mode_transform
 from torch import Tensor
 
 from torchbandits.botorch.agreement import check_policy, check_transforms
+from torchbandits.botorch.data import check_tensor
 from torchbandits.botorch.model import BanditModel
+from torchbandits.coercion import as_tensor, check_whole
 from torchbandits.errors import ArgumentError, NonFiniteError, ShapeError, require
 from torchbandits.policies import Policy
 from torchbandits.posteriors import SamplePaths
@@ -97,6 +99,7 @@ class PolicyAcquisition(AcquisitionFunction):
 
         Of a model with a batch shape, `... x batch_shape x 1 x d` to `... x batch_shape`. Cost O(b m (m + d)).
         """
+        check_tensor("X", X)
         X = X.double() if self.model.arms is None else X  # arms that are tabulated are known by their place in memory
         points, back = _rows_first(X.squeeze(-2), self.model.batch_shape)
         if isinstance(self.policy.score, Score):
@@ -112,6 +115,7 @@ class PolicyAcquisition(AcquisitionFunction):
         What extends the points before costs O(m²) a new point, and going back to them costs nothing and is exact.
         """
         stack = self._stack[:1]
+        X_pending = None if X_pending is None else as_tensor("X_pending", X_pending)
         if X_pending is not None and X_pending.shape[-2:].numel():
             d, shape = self.model.train_inputs[0].shape[-1], tuple(X_pending.shape)
             require(len(shape) >= 2 and shape[-1] == d, f"X_pending must be ... x p x {d}, got {shape}.", ShapeError)
@@ -230,7 +234,7 @@ def _begins_with(points: Tensor, known: Tensor | None) -> bool:
 def _number_of_arms(num_arms: int | None, model: BanditModel, reads: frozenset[str]) -> int:
     """Given, or tabulated; 1 where nobody counts them."""
     if num_arms is not None:
-        require(num_arms >= 1, f"num_arms must be at least 1, got {num_arms}.")
+        check_whole("num_arms", num_arms)
         return num_arms
     if model.arms is not None:
         return model.arms.shape[-2]
@@ -248,6 +252,7 @@ def _generators(generator: torch.Generator | Generators | None, model: BanditMod
     if generator is None:
         seed = model.train_targets.shape[-1] * rows
         return tuple(torch.Generator().manual_seed(seed + row) for row in range(rows))
-    given = (generator,) if isinstance(generator, torch.Generator) else tuple(generator)
-    require(len(given) == rows, f"expected one generator a batch row, {rows}, got {len(given)}.")
+    given = (generator,) if isinstance(generator, torch.Generator) else generator
+    good = isinstance(given, Sequence) and len(given) == rows and all(isinstance(g, torch.Generator) for g in given)
+    require(good, f"generator must be one torch.Generator a batch row, {rows} in all, got {generator!r:.60}.")
     return given

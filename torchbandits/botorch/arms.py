@@ -13,6 +13,7 @@ from torch import Tensor
 
 from torchbandits.arms import TIE, best_arm
 from torchbandits.botorch.acquisition import PolicyAcquisition
+from torchbandits.coercion import check_flag, check_whole
 from torchbandits.errors import NonFiniteError, ShapeError, UnsupportedError, require
 from torchbandits.validation import check_arms, check_available
 
@@ -58,13 +59,16 @@ def optimize_arms(
     Cost: one evaluation an arm; for each further pick one more, or a few dozen in all for a `PolicyAcquisition`.
     """
     check_arms(arms)
+    known = isinstance(acq_function, AcquisitionFunction)
+    require(known, f"acq_function must be a BoTorch AcquisitionFunction, got {type(acq_function).__name__}.")
     require(
         not isinstance(acq_function, OneShotAcquisitionFunction),
         f"{type(acq_function).__name__} optimises its fantasies with the point: use botorch.optim.optimize_acqf.",
         UnsupportedError,
     )
-    require(isinstance(q, int) and q >= 1, f"q must be a whole number ≥ 1, got {q!r}.")
-    require(max_batch_size >= 1, f"max_batch_size must be at least 1, got {max_batch_size}.")
+    check_whole("q", q)
+    check_flag("unique", unique)
+    check_whole("max_batch_size", max_batch_size)
     shape = _batch_shape(acq_function)
     arms = _expanded(arms, shape)
     open_ = check_available(available, shape, arms.shape[-2], arms.device)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from torchbandits.botorch.acquisition import PolicyAcquisition
 from torchbandits.botorch.inputs import check_policy
 from torchbandits.botorch.model import BanditModel
+from torchbandits.coercion import check_flag, check_whole, is_whole
 from torchbandits.errors import UnsupportedError, require
 from torchbandits.policies import Policy
 
@@ -67,6 +68,12 @@ def ax_generator_spec(
         UnsupportedError: If Ax is not installed.
         ArgumentError: If the policy or one of its options is unknown, or options are given beside a policy.
     """
+    options = {"policy_options": policy_options, "model_options": model_options, "model_config_options": model_config_options}
+    for name, given in options.items():
+        good = given is None or isinstance(given, Mapping)
+        require(good, f"{name} must be a dictionary of options, got {type(given).__name__}.")
+    check_flag("every_arm", every_arm)
+    check_whole("max_arms", max_arms)
     check_policy(policy, policy_options, beta)  # now, not when the first trials are over
     register_with_ax()
     acquisition = {"policy": policy, "policy_options": policy_options and dict(policy_options), "beta": beta}
@@ -102,7 +109,9 @@ def ax_generation_strategy(
         UnsupportedError: If Ax is not installed.
         ArgumentError: If `num_initial` is below 1, which leaves Ax no data to fit.
     """
-    require(num_initial >= 1, f"num_initial must be at least 1: Ax fits its model to data, got {num_initial}.")
+    good = is_whole(num_initial)
+    require(good, f"num_initial must be a whole number of at least 1: Ax fits its model to data, got {num_initial}.")
+    check_whole("seed", seed, 0, otherwise="for any")
     spec = ax_generator_spec(policy, **options)
     strategies, nodes = _ax("ax.generation_strategy.generation_strategy"), _ax("ax.generation_strategy.generation_node")
     criteria = _ax("ax.generation_strategy.transition_criterion")

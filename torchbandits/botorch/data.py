@@ -9,14 +9,16 @@ from typing import Any
 
 import numpy as np
 import torch
+from botorch.acquisition.objective import PosteriorTransform
 from botorch.exceptions import BotorchTensorDimensionError, InputDataError, UnsupportedError
+from botorch.utils.datasets import SupervisedDataset
 from torch import Tensor
 
 from torchbandits.arms import matches
 from torchbandits.arms.duplicates import first_occurrence
-from torchbandits.coercion import is_finite
+from torchbandits.coercion import as_tensor, is_finite
 from torchbandits.embeddings import kernel_row
-from torchbandits.errors import require
+from torchbandits.errors import ShapeError, require
 from torchbandits.memory import LeverageSampling
 from torchbandits.posteriors import GaussianProcess, Statistics, aggregate
 from torchbandits.posteriors.bless import bless
@@ -86,9 +88,12 @@ def _kind(block: Block) -> tuple[Any, ...]:
 
 def check_data(X: Tensor, Y: Tensor, Yvar: Tensor | None, dictionary: str | Tensor, prior_mean: float | str) -> None:
     """Refuse NaNs, several outcomes and a dictionary of another space, with BoTorch's own errors, and unknown options."""
+    for name, value in (("train_X", X), ("train_Y", Y), ("train_Yvar", Yvar)):
+        if value is not None or name != "train_Yvar":
+            check_tensor(name, value)
     number = not isinstance(prior_mean, str) and is_finite(prior_mean)
     require(number or prior_mean == "estimate", f'prior_mean must be a finite number or "estimate", got {prior_mean!r}.')
-    known = isinstance(dictionary, Tensor) or dictionary in _DICTIONARIES
+    known = isinstance(dictionary, Tensor) or (isinstance(dictionary, str) and dictionary in _DICTIONARIES)
     require(known, f"dictionary must be one of {', '.join(_DICTIONARIES)}, or points m x d, got {dictionary!r}.")
     if Y.dim() == X.dim() and Y.shape[-1] != 1:
         raise UnsupportedError(
@@ -109,9 +114,47 @@ def check_data(X: Tensor, Y: Tensor, Yvar: Tensor | None, dictionary: str | Tens
     check_values(dictionary=dictionary)
 
 
+def check_inputs(training_data: object, categorical_features: object, kernel: object) -> None:
+    """Refuse what is no container of data, and categories that nobody compares."""
+    known = isinstance(training_data, SupervisedDataset)
+    require(known, f"training_data must be a botorch.utils.datasets.SupervisedDataset, got {type(training_data).__name__}.")
+    message = (
+        f"categorical_features are {categorical_features}, and the default kernel takes their codes for numbers: give a kernel "
+        "that compares them, kernel=…, or in Ax model_options={'kernel': …}."
+    )
+    require(not categorical_features or kernel is not None, message)
+
+
+def check_tensor(name: str, value: object) -> None:
+    """Refuse what is no tensor of real numbers."""
+    if not isinstance(value, Tensor) or value.is_complex():
+        got = str(value.dtype) if isinstance(value, Tensor) else type(value).__name__
+        raise ShapeError(f"{name} must be a tensor of real numbers, got {got}.")
+
+
+def check_points(name: str, X: Any, d: int) -> None:
+    """Refuse what is no points of so many features, with BoTorch's own error."""
+    check_tensor(name, X)
+    if X.dim() < 2 or X.shape[-1] != d:
+        raise BotorchTensorDimensionError(f"{name} must be ... x q x {d}, as train_X has {d} features; got {tuple(X.shape)}.")
+
+
+def check_asked(observation_noise: object, posterior_transform: object) -> None:
+    """Refuse what no posterior can be asked for."""
+    known = posterior_transform is None or isinstance(posterior_transform, PosteriorTransform)
+    kind = type(posterior_transform).__name__
+    require(known, f"posterior_transform must be a BoTorch PosteriorTransform or None, got {kind}.")
+    known = isinstance(observation_noise, bool | Tensor)
+    kind = type(observation_noise).__name__
+    require(known, f"observation_noise must be True, False or variances ... x q x 1, got {kind}.")
+
+
 def check_values(**given: Tensor | None) -> None:
     """Refuse NaNs, and noise variances that are not positive, with BoTorch's own errors."""
     for name, value in given.items():
+        if value is not None:
+            check_tensor(name, value)
+            as_tensor(name, value)  # refuses sparse ones, and those that hold no numbers
         if value is not None and not bool(torch.isfinite(value).all()):
             raise InputDataError(f"{name} has a NaN or infinite entry: drop those observations.")
         if value is not None and name in _VARIANCES and not bool((value > 0).all()):
@@ -131,6 +174,8 @@ def generator_states(generator: torch.Generator | Sequence[torch.Generator] | No
     if generator is None:
         generator = torch.Generator().manual_seed(0)
     given = [generator] if isinstance(generator, torch.Generator) else generator
+    good = isinstance(given, Sequence) and len(given) > 0 and all(isinstance(one, torch.Generator) for one in given)
+    require(good, f"generator must be a torch.Generator, or a list of one a batch row, got {generator!r:.60}.")
     return tuple(one.get_state() for one in given)
 
 

@@ -106,7 +106,9 @@ def _made(
     if policy is None and policy_options is None and beta is None:
         beta = _BETA
     name, options = policy or "gp_ucb", dict(policy_options or {})
-    require(name in registry, f"unknown policy {name!r}; known: {', '.join(sorted(registry))}.{nearest(name, registry)}")
+    named = isinstance(name, str) and name in registry
+    names = f"known: {', '.join(sorted(registry))}.{nearest(str(name), registry)}"
+    require(named, f"policy must be a policy or the name of one, unknown policy {name!r}; {names}")
     takes = inspect.signature(registry[name]).parameters
     for option in options:
         known = f"known: {', '.join(takes)}.{nearest(option, takes)}"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from botorch.exceptions import BotorchTensorDimensionError, UnsupportedError
+from botorch.models.transforms.input import InputTransform
 from botorch.models.utils.assorted import fantasize as fantasizing
 from botorch.posteriors import GPyTorchPosterior
 from botorch.utils.datasets import SupervisedDataset
@@ -17,11 +17,13 @@ from linear_operator import to_linear_operator
 from torch import Tensor, nn
 
 from torchbandits.botorch.covariance import LazyCovariance
-from torchbandits.botorch.data import Block, check_pairs, check_values
+from torchbandits.botorch.data import Block, check_asked, check_inputs, check_pairs, check_points, check_tensor, check_values
 from torchbandits.botorch.fit import fit_
 from torchbandits.botorch.observed import Observed
+from torchbandits.botorch.parts import check_transform
 from torchbandits.botorch.table import Tabulated
-from torchbandits.errors import require
+from torchbandits.coercion import check_whole
+from torchbandits.errors import UnsupportedError
 from torchbandits.types import Marginals
 
 _JOINT_POINTS = 256  # up to so many points a joint covariance is computed at once, beyond when somebody looks at it
@@ -66,11 +68,7 @@ class BanditModel(Observed):
         cls, training_data: SupervisedDataset, categorical_features: Sequence[int] | None = None, **options: Any
     ) -> dict[str, Any]:
         """Arguments of the constructor from BoTorch's container of data, and options of one's own, as Ax asks for them."""
-        require(
-            not categorical_features or options.get("kernel") is not None,
-            "features are categorical, and the default kernel takes their codes for numbers: give a kernel that compares them, "
-            "kernel=…, or in Ax model_options={'kernel': …}.",
-        )
+        check_inputs(training_data, categorical_features, options.get("kernel"))
         return super().construct_inputs(training_data) | options
 
     def posterior(  # type: ignore[override]
@@ -97,6 +95,7 @@ class BanditModel(Observed):
 
         Cost: O(m²) a point, and O(q² m) for a joint covariance.
         """
+        check_asked(observation_noise, posterior_transform)
         self.eval()
         X = self._promoted(X)
         known = self._looked_up(X)
@@ -121,6 +120,8 @@ class BanditModel(Observed):
     def transform_inputs(self, X: Tensor, input_transform: nn.Module | None = None) -> Tensor:
         """Points in the space of the kernel. Parameters of a transform, which are not fitted, have a gradient in training mode
         alone: it would tie every model to the one that it was conditioned from."""
+        check_tensor("X", X)
+        check_transform("input_transform", input_transform, InputTransform)
         x = super().transform_inputs(X, input_transform)
         return x if X.requires_grad or self.training else x.detach()
 
@@ -134,6 +135,7 @@ class BanditModel(Observed):
         exact = not isinstance(self._dictionary, Tensor) and self._dictionary == "all" and self._share == 1
         if not self.training and (not exact or self._estimates or hasattr(self, "input_transform")):
             raise UnsupportedError("only the exact posterior without an input transform is that of this prior at train_inputs.")
+        check_tensor("X", X)
         x = (self.transform_inputs(X) if self.training else X).double()
         return MultivariateNormal(self.mean_module(x), self.covar_module(x))
 
@@ -152,7 +154,7 @@ class BanditModel(Observed):
 
     def joint(self, X: Tensor, other: Tensor) -> Tensor:
         """Posterior covariance between points (not transformed), `... x n x n'`, alike. Cost O((n + n') m² + n n' m)."""
-        x, y = (self.transform_inputs(self._promoted(points)) for points in (X, other))
+        x, y = (self.transform_inputs(self._promoted(points, name)) for points, name in ((X, "X"), (other, "other")))
         return self._conditional().covariance(x.double(), y.double()).to(x.dtype)
 
     # ------------------------------------------------------------------ models made from this one
@@ -170,6 +172,8 @@ class BanditModel(Observed):
         Cost: O(p m²), cold or warm, repeated points or new ones; now and then, when an eighth of m columns have been appended,
         a factorisation. Differentiable in X and Y.
         """
+        check_tensor("X", X)
+        check_tensor("Y", Y)
         check_values(X=X, Y=Y, noise=noise)
         check_pairs(X, Y)
         X = self._promoted(X)
@@ -216,6 +220,8 @@ class BanditModel(Observed):
 
         Cost: O(A m²) time and O(A m) memory, when first read.
         """
+        check_tensor("arms", arms)
+        check_whole("memory_budget", memory_budget, 0)
         if arms.dim() != 2 or self.batch_shape:
             raise UnsupportedError(
                 f"arms are tabulated as A x d, for a model without batch dimensions; got {tuple(arms.shape)} for a model of "
@@ -233,8 +239,8 @@ class BanditModel(Observed):
 
     def subset_output(self, idcs: Sequence[Any]) -> BanditModel:
         """This model for `[0]`: it has one outcome."""
-        if list(idcs) not in ([0], [-1]):
-            raise UnsupportedError(f"BanditModel has one outcome, index 0; got {idcs}.")
+        if not isinstance(idcs, Sequence) or list(idcs) not in ([0], [-1]):
+            raise UnsupportedError(f"BanditModel has one outcome: idcs must be [0], got {idcs}.")
         return self._with(self._conditional())
 
     def custom_fit(self, mll: Any, **kwargs: Any) -> Any:
@@ -283,9 +289,7 @@ class BanditModel(Observed):
         """Of each batch row, `... x 1`."""
         return self.likelihood.noise.detach().mean(dim=-1, keepdim=True)
 
-    def _promoted(self, X: Tensor) -> Tensor:
+    def _promoted(self, X: Tensor, name: str = "X") -> Tensor:
         """Points in the wider dtype of theirs and the model's."""
-        d = self._blocks[0].X.shape[-1]
-        if X.dim() < 2 or X.shape[-1] != d:
-            raise BotorchTensorDimensionError(f"X must be ... x q x {d}, as train_X has {d} features; got {tuple(X.shape)}.")
+        check_points(name, X, self._blocks[0].X.shape[-1])
         return X.to(torch.promote_types(X.dtype, self._dtype))

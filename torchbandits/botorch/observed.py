@@ -19,12 +19,11 @@ from torch import Tensor, nn
 
 from torchbandits.botorch.data import Block, check_data, draw_dictionary_, folded, generator_states, joined, merged, twins
 from torchbandits.botorch.fit import weighed_anew
-from torchbandits.botorch.parts import kernel_of, likelihood_of, mean_of
+from torchbandits.botorch.parts import check_transform, kernel_of, likelihood_of, mean_of
 from torchbandits.botorch.progress import Path, progress_of
 from torchbandits.botorch.table import Tabulated
-from torchbandits.coercion import is_finite
+from torchbandits.coercion import at_least, positive
 from torchbandits.embeddings import FiniteEmbedding, shaped_like
-from torchbandits.errors import require
 from torchbandits.posteriors import GaussianProcess
 from torchbandits.posteriors.conditional import Conditional
 from torchbandits.types import Progress
@@ -63,6 +62,9 @@ class Observed(GPyTorchModel, gpytorch.models.GP, FantasizeMixin, ABC):  # type:
     ) -> None:
         super().__init__()
         check_data(train_X, train_Y, train_Yvar, dictionary, prior_mean)
+        at_least("oversampling (q̄)", oversampling)
+        check_transform("input_transform", input_transform, InputTransform)
+        check_transform("outcome_transform", outcome_transform, OutcomeTransform)
         self._validate_tensor_args(train_X, train_Y, train_Yvar)
         self._dtype = train_X.dtype
         if input_transform is not None:
@@ -76,9 +78,8 @@ class Observed(GPyTorchModel, gpytorch.models.GP, FantasizeMixin, ABC):  # type:
         self.fits_noise = noise_std is None and Yvar is None
         if noise_std is None:
             noise_std = _NOISE_STD if Yvar is None or not Yvar.numel() else math.sqrt(float(Yvar.double().mean()))
-        require(is_finite(noise_std) and noise_std > 0, f"noise_std must be finite and > 0, got {noise_std}.")
-        lam = noise_std**2 if regularization is None else regularization
-        require(is_finite(lam) and lam > 0, f"regularization (λ) must be finite and > 0, got {lam}.")
+        positive("noise_std", noise_std)
+        lam = positive("regularization (λ)", noise_std**2 if regularization is None else regularization)
         self.covar_module = kernel_of(kernel, covar_module, train_X)
         self.mean_module = mean_of(prior_mean)
         self.likelihood = likelihood_of(noise_std, Yvar, self.fits_noise)

@@ -19,13 +19,19 @@ def kernel_of(
 ) -> gpytorch.kernels.Kernel:
     """A copy of the kernel, which may go by either name; BoTorch's default for these points where there is none."""
     require(kernel is None or covar_module is None, "kernel and covar_module are two names of one thing: give one of them.")
-    given = covar_module if kernel is None else kernel
+    given, name = (covar_module, "covar_module") if kernel is None else (kernel, "kernel")
     given = get_covar_module_with_dim_scaled_prior(ard_num_dims=points.shape[-1]) if given is None else given
     require(
         isinstance(given, gpytorch.kernels.Kernel),
-        f"kernel must be a gpytorch.kernels.Kernel, such as gpytorch.kernels.RBFKernel(), got {type(given).__name__}.",
+        f"{name} must be a gpytorch.kernels.Kernel, such as gpytorch.kernels.RBFKernel(), got {type(given).__name__}.",
     )
     return copy.deepcopy(given).to(device=points.device, dtype=torch.float64)
+
+
+def check_transform(name: str, transform: object, kind: type) -> None:
+    """Refuse what is no transform of BoTorch's."""
+    good = transform is None or isinstance(transform, kind)
+    require(good, f"{name} must be a BoTorch {kind.__name__} or None, got {type(transform).__name__}.")
 
 
 def mean_of(prior_mean: float | str) -> gpytorch.means.Mean:

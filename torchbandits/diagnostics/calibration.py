@@ -9,10 +9,12 @@ import torch
 from torch import Tensor
 
 from torchbandits.bandit import Bandit
+from torchbandits.coercion import as_tensor
 from torchbandits.diagnostics import chance
 from torchbandits.diagnostics.coverage import LEVELS, Calibration, judge
 from torchbandits.diagnostics.evidence import (
     averages,
+    check_levels,
     factors_of,
     gaussian,
     issue,
@@ -59,21 +61,20 @@ def calibration(
     Warns (`DiagnosticWarning`): If a fraction leaves the band, of which there is a chance of one in a thousand a batch row
     when the model is right. Cost: O(n² m), m dictionary points.
     """
-    own = tuple(levels)
-    require(bool(own) and all(0 < p < 1 for p in own), f"levels must be numbers in (0, 1), got {own}.")
+    own = check_levels(levels)
     if isinstance(source, Bandit):
         state = with_posterior(told_state(source), "calibration")
         process, notes, noise = state.process, remarks(state), noise_of(source.policy, noise_std)
         if isinstance(index_or_points, Tensor) and index_or_points.is_floating_point():
             x, mask = index_or_points, None
         else:
-            index = torch.as_tensor(index_or_points)
+            index = as_tensor("index_or_points", index_or_points)
             given = index.expand(*source.batch_shape, -1) if index.dim() == 1 else index
             picks, mask = check_picks(given, source.batch_shape, source.arms.shape[-2], source.device)
             x = state.rows.points(picks)
     else:
         known = isinstance(source, GaussianProcess | PartitionedProcess)
-        require(known, f"expected a bandit or a posterior, got {type(source).__name__}.")
+        require(known, f"source must be a Bandit or a posterior, got {type(source).__name__}.")
         process, notes, x, mask = source, [], index_or_points, None
         noise = noise_of(None, math.sqrt(process.regularization) if noise_std is None else noise_std)
     x, y, mask = _checked(process, x, rewards, mask)
@@ -118,8 +119,7 @@ def leave_one_out(bandit: Bandit, *, noise_std: float | None = None, levels: Seq
     outweigh all else: means are good to eps · n k/λ of the average. Cost: O(u m² + u² m). Source: Rasmussen & Williams 2006,
     section 5.4.2, for one observation a point.
     """
-    own = tuple(levels)
-    require(bool(own) and all(0 < p < 1 for p in own), f"levels must be numbers in (0, 1), got {own}.")
+    own = check_levels(levels)
     state = told_state(bandit)
     process = gaussian(state, "leave_one_out", "hold pulls out and use calibration()")
     noise, mask, y = noise_of(bandit.policy, noise_std), pulled(state), averages(state)
@@ -142,18 +142,22 @@ def _checked(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Points `batch_shape x n x d`, rewards `batch_shape x n` and their mask."""
     d = process.statistics.points.shape[-1]
+    x = as_tensor("index_or_points", x)
     good = isinstance(x, Tensor) and x.is_floating_point() and x.dim() >= 2 and x.shape[-1] == d
     if not good:
-        raise ShapeError(f"points must be floating point, n x {d} or batch_shape x n x {d}; arms are indices of a bandit.")
-    require(bool(torch.isfinite(x).all()), "points have a NaN or infinite feature.", NonFiniteError)
-    y = torch.as_tensor(rewards)
+        raise ShapeError(
+            f"index_or_points must be floating point, n x {d} or batch_shape x n x {d}; arms are indices of a bandit."
+        )
+    require(bool(torch.isfinite(x).all()), "index_or_points have a NaN or infinite feature.", NonFiniteError)
+    y = as_tensor("rewards", rewards)
     shape = torch.Size([*process.batch_shape, x.shape[-2]])
     if x.shape[-2] == 0:
         raise ArgumentError("there are no held-out rewards: give at least one.")
     try:
         x, y = x.expand(*shape, d), y.expand(shape) if y.dim() == 1 else y
     except RuntimeError as error:
-        raise ShapeError(f"points must be n x {d} or {(*process.batch_shape, 'n', d)}, got {tuple(x.shape)}.") from error
+        whole = (*process.batch_shape, "n", d)
+        raise ShapeError(f"index_or_points must be n x {d} or {whole}, got {tuple(x.shape)}.") from error
     mask = torch.ones(shape, dtype=torch.bool, device=x.device) if mask is None else mask
     y = check_rewards(y, mask, mask, x.device)
     return x.double(), torch.where(mask, y, 0.0), mask

@@ -26,6 +26,7 @@ from torchbandits.diagnostics.evidence import (
 )
 from torchbandits.policies import State
 from torchbandits.widths import BBKB, BKB, IGP, KernelUCB, PracticalBBKB, PracticalBKB, Scaled, Srinivas, Width
+from torchbandits.widths.base import check_delta, check_norm_bound
 
 IN_USE = "in use"
 _FREQUENTIST = (IGP, KernelUCB, BKB, PracticalBKB, BBKB, PracticalBBKB)
@@ -102,6 +103,10 @@ def widths(
     arms were told.
     """
     state = told_state(bandit)
+    if norm_bound is not None:
+        check_norm_bound(norm_bound)
+    if delta is not None:
+        check_delta(delta)
     process = gaussian(state, "widths", "read bandit.width, the width of the cell of the largest bound")
     policy, noise, lam = composed(bandit.policy, "widths"), noise_of(bandit.policy, noise_std), process.regularization
     leverage, mask, n = row_leverage(state), pulled(state), state.statistics.weights

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import importlib
 import math
+import operator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from torchbandits.coercion import is_whole
 from torchbandits.diagnostics import chance
 from torchbandits.diagnostics.evidence import paragraph, spoken, worst_row
 from torchbandits.errors import UnsupportedError, require
@@ -81,7 +83,8 @@ class Calibration:
             UnsupportedError: If Matplotlib is not installed.
         """
         shape = self.count.shape
-        inside = len(row) == len(shape) and all(0 <= i < size for i, size in zip(row, shape, strict=True))
+        inside = isinstance(row, tuple) and all(is_whole(i, 0) for i in row)
+        inside = inside and len(row) == len(shape) and all(map(operator.lt, row, shape))
         require(inside, f"row must be one of the batch rows {tuple(shape)}, got {row}.")
         try:  # an extra that takes a second to load: not before somebody wants to see
             figures = importlib.import_module("torchbandits.diagnostics.figure")

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from torchbandits.bandit import Bandit
+from torchbandits.coercion import check_generator, check_whole
 from torchbandits.diagnostics.evidence import gaussian, issue, paragraph, pulled, remarks, spoken, told_state, worst_row
-from torchbandits.errors import ArgumentError, require
+from torchbandits.errors import ArgumentError
 from torchbandits.posteriors import GaussianProcess
 
 LARGEST = 4096
@@ -74,7 +75,9 @@ def dictionary_quality(bandit: Bandit, *, size: int = 256, generator: torch.Gene
     Warns (`DiagnosticWarning`): If a ratio lies outside [1/3, 3]. Cost: O(u³ + s u²), u distinct points: on request only.
     Source: Calandriello et al. 2019, Thm 1 (α = 3 at ε = ½).
     """
-    require(isinstance(size, int) and size >= 1, f"size must be a whole number ≥ 1, got {size}.")
+    check_whole("size", size)
+    if generator is not None:
+        check_generator("generator", generator)
     state = told_state(bandit)
     process = gaussian(
         state, "dictionary_quality", "its cells are exact on their own pulls: see their numbers in the posterior"

@@ -6,11 +6,13 @@ import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from torchbandits.bandit import Bandit
+from torchbandits.coercion import is_finite
 from torchbandits.errors import ArgumentError, DiagnosticWarning, StateError, UnsupportedError, require
 from torchbandits.policies import Composed, State
 from torchbandits.posteriors import GaussianProcess, PartitionedProcess
@@ -22,7 +24,7 @@ WITH_POSTERIOR = "gp_ucb, bkb, batch_bkb and the other policies on one Gaussian 
 
 def told_state(bandit: Bandit) -> State:
     """The state of a bandit that was told rewards in every batch row. Raises `StateError` before."""
-    require(isinstance(bandit, Bandit), f"expected a torchbandits.Bandit, got {type(bandit).__name__}.")
+    require(isinstance(bandit, Bandit), f"bandit must be a torchbandits.Bandit, got {type(bandit).__name__}.")
     state = bandit._state  # the diagnostics are its only readers beside the bandit
     require(
         bool((state.statistics.pulls > 0).all()),
@@ -96,11 +98,18 @@ def row_leverage(state: State) -> Tensor:
 
 def noise_of(policy: object, given: float | None) -> float:
     """The standard deviation of the noise: the given one, or what the policy believes. Raises `ArgumentError` for neither."""
-    value = getattr(policy, "noise_std", None) if given is None else given
-    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < float("inf"):
+    value: Any = getattr(policy, "noise_std", None) if given is None else given
+    if not is_finite(value) or not value >= 0:
         hint = ": this policy has none, give it" if value is None else ""
         raise ArgumentError(f"noise_std must be a finite number ≥ 0, got {value}{hint}.")
     return float(value)
+
+
+def check_levels(levels: Any) -> tuple[float, ...]:
+    """Nominal levels, each in (0, 1). Raises `ArgumentError` for anything else."""
+    good = isinstance(levels, Sequence) and len(levels) > 0 and all(is_finite(p) and 0 < p < 1 for p in levels)
+    require(good, f"levels must be numbers in (0, 1), got {levels!r}.")
+    return tuple(levels)
 
 
 def remarks(state: State) -> list[str]:

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from torchbandits.bandit import Bandit
+from torchbandits.coercion import non_negative
 from torchbandits.diagnostics import chance
 from torchbandits.diagnostics.evidence import issue, noise_of, paragraph, remarks, spoken, told_state, worst_row
-from torchbandits.errors import require
 
 _ROUNDING = 64 * torch.finfo(torch.float64).eps  # part of the sum of squares that its difference to sum²/n can't resolve
 
@@ -69,7 +69,8 @@ def noise(bandit: Bandit, *, noise_std: float | None = None) -> Noise:
     noise of that standard deviation. Cost: O(u).
     """
     state = told_state(bandit)
-    require(noise_std is None or noise_std >= 0, f"noise_std must be a finite number ≥ 0, got {noise_std}.")
+    if noise_std is not None:
+        non_negative("noise_std", noise_std)
     policy_has = isinstance(getattr(bandit.policy, "noise_std", None), (int, float))
     believed = noise_of(bandit.policy, noise_std) if policy_has or noise_std is not None else None
     n, s, q = state.statistics.weights, state.statistics.sums, state.statistics.squares

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -17,7 +17,7 @@ from torchbandits.diagnostics.dictionary import DictionaryQuality, dictionary_qu
 from torchbandits.diagnostics.dimension import EffectiveDimension, effective_dimension
 from torchbandits.diagnostics.evidence import told_state
 from torchbandits.diagnostics.noise import Noise, noise
-from torchbandits.errors import UnsupportedError
+from torchbandits.errors import UnsupportedError, require
 
 CHEAP = 512
 """Most distinct points for which `diagnose` compares the dictionary with the exact posterior without being asked."""
@@ -70,6 +70,8 @@ def diagnose(bandit: Bandit, *, held_out: tuple[Tensor, Tensor] | None = None) -
     Warns (`DiagnosticWarning`): What each diagnostic warns of; `warnings` of the report lists it. Cost: O(u² m).
     """
     state = told_state(bandit)
+    good = held_out is None or (isinstance(held_out, Sequence) and len(held_out) == 2)
+    require(good, f"held_out must be a pair (index_or_points, rewards), got {type(held_out).__name__}.")
     applicable: dict[str, Callable[[], Part]] = {
         "Noise": partial(noise, bandit),
         "Effective dimension": partial(effective_dimension, bandit),

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from torchbandits.coercion import is_whole
 from torchbandits.embeddings.base import FeatureMap, FiniteEmbedding
 from torchbandits.errors import ArgumentError, UnsupportedError, require
 from torchbandits.types import Arms, Points
@@ -150,7 +151,7 @@ class RandomFourier(FeatureMap):
     num_features: int = 1024
 
     def __post_init__(self) -> None:
-        even = isinstance(self.num_features, int) and self.num_features >= 2 and self.num_features % 2 == 0
+        even = is_whole(self.num_features, 2) and self.num_features % 2 == 0
         require(even, f"num_features must be an even number of at least 2, got {self.num_features}.")
 
     def build(

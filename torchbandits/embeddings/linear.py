@@ -10,6 +10,7 @@ import gpytorch
 import torch
 from torch import Tensor
 
+from torchbandits.coercion import is_whole
 from torchbandits.embeddings.base import FeatureMap, FiniteEmbedding
 from torchbandits.errors import require
 from torchbandits.types import Arms, Points
@@ -67,8 +68,7 @@ class GaussianProjection(FeatureMap):
     size: int
 
     def __post_init__(self) -> None:
-        good = isinstance(self.size, int) and not isinstance(self.size, bool) and self.size >= 1
-        require(good, f"num_features must be a whole number of at least 1, got {self.size!r}.")
+        require(is_whole(self.size), f"num_features must be a whole number of at least 1, got {self.size!r}.")
 
     def build(
         self, kernel: gpytorch.kernels.Kernel, arms: Arms, generators: Sequence[torch.Generator], batch_shape: torch.Size

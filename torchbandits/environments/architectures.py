@@ -8,11 +8,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from torchbandits.coercion import check_choice, check_dtype, check_flag
 from torchbandits.environments.archives import NAS_BENCH_101, NAS_BENCH_101_FULL, NAS_BENCH_201, read_archive
 from torchbandits.environments.mutations import mixed_radix, one_digit_changes, table_of_neighbors
+from torchbandits.environments.noise import check_noise
 from torchbandits.environments.recorded import Recorded
 from torchbandits.environments.tables import Table
-from torchbandits.errors import nearest, require
 
 SUBSETS = ("6v-conv-pool", "full")
 NAS_201_DATASETS = ("cifar10", "cifar100", "imagenet16")
@@ -42,7 +43,10 @@ def nas_bench_101(
     Source: Ying et al. 2019; encoding of Calandriello et al. 2020, section 5.2. The reward is the mean of three runs, whose
     single accuracies are not recorded: the noise is simulated.
     """
-    require(subset in SUBSETS, f"subset must be one of {', '.join(SUBSETS)}, got {subset!r}.{nearest(subset, SUBSETS)}")
+    check_choice("subset", subset, SUBSETS)
+    check_noise(noise_std, "gaussian")
+    check_dtype("dtype", dtype)
+    check_flag("neighbors", neighbors)
     if subset == "full":
         edges, ops, accuracy = _full_cells()
         one_hot = (ops[..., None] == np.arange(3)).reshape(len(ops), -1)
@@ -77,9 +81,8 @@ def nas_bench_201(dataset: str = "cifar10", *, dtype: torch.dtype = torch.float6
 
     Source: Dong & Yang 2020.
     """
-    known = ", ".join(NAS_201_DATASETS)
-    hint = nearest(dataset, NAS_201_DATASETS)
-    require(dataset in NAS_201_DATASETS, f"dataset must be one of {known}, got {dataset!r}.{hint}")
+    check_choice("dataset", dataset, NAS_201_DATASETS)
+    check_dtype("dtype", dtype)
     arrays = read_archive(NAS_BENCH_201)
     ops = arrays["ops"].astype(np.int64)
     levels = (_OPERATIONS,) * ops.shape[1]

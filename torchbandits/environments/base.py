@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from torchbandits.sources import ArmSource
+from torchbandits.sources.base import check_index
 
 Task = Callable[[], Any]  # one evaluation, picklable, which may run anywhere and returns the reward, a number
 
@@ -79,6 +80,7 @@ class Environment(ABC):
 
     def expected(self, index: Tensor) -> Tensor:
         """Expected reward of the indexed arms, shaped like `index`; NaN where the index is −1."""
+        check_index(index)
         means = self.means.expand(*index.shape[:-1], -1)
         values = means.gather(-1, index.clamp_min(0))
         return torch.where(index >= 0, values, torch.nan)

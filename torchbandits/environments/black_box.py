@@ -12,8 +12,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from torchbandits.coercion import check_flag, check_function, check_text, is_finite
 from torchbandits.environments.base import Environment, Task
-from torchbandits.environments.noise import check_index
+from torchbandits.environments.noise import check_generators, check_index
 from torchbandits.environments.tables import check_arms, check_costs
 from torchbandits.errors import require
 from torchbandits.sources import ArmSource, InMemory
@@ -50,8 +51,12 @@ class BlackBox(Environment):
         seeded: bool = False,
         costs: Tensor | None = None,
     ) -> None:
-        require(callable(function), f"function must be callable, got {type(function).__name__}.")
-        require(not noise_std < 0 and noise_std != math.inf, f"noise_std must be finite and ≥ 0, or NaN, got {noise_std}.")
+        check_function("function", function)
+        unknown = isinstance(noise_std, float) and math.isnan(noise_std)
+        good = unknown or (is_finite(noise_std) and noise_std >= 0)
+        require(good, f"noise_std must be finite and ≥ 0, or NaN, got {noise_std}.")
+        check_text("name", name)
+        check_flag("seeded", seeded)
         check_arms(arms)
         self.function = function
         self.arms = arms
@@ -67,6 +72,7 @@ class BlackBox(Environment):
 
     def sample(self, index: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
         """Call the function once a pick, here and in order: `batch_shape x q` rewards for such an index, NaN where −1."""
+        check_index(self, index)
         rewards = torch.full(index.shape, torch.nan, dtype=torch.float64, device=index.device)
         values = [float(task()) for task in self.tasks(index, generators)]
         rewards[index >= 0] = torch.tensor(values, dtype=torch.float64, device=index.device)
@@ -75,6 +81,7 @@ class BlackBox(Environment):
     def tasks(self, index: Tensor, generators: Sequence[torch.Generator]) -> list[Task]:
         """One call of the function a pull, row-major; each carries the function and one point."""
         check_index(self, index)
+        check_generators(generators)
         mask = index >= 0
         counts = mask.reshape(-1, index.shape[-1]).sum(dim=-1).tolist()
         pairs = zip(counts, generators, strict=True)

@@ -17,7 +17,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from torchbandits.coercion import check_choice, check_dtype
 from torchbandits.environments import openml
+from torchbandits.environments.noise import check_noise
 from torchbandits.environments.tables import Table
 from torchbandits.errors import DataError, nearest, require
 
@@ -138,8 +140,9 @@ def load(name: str, *, scaling: str, noise_std: float, dtype: torch.dtype) -> Ta
         ArgumentError: If an option is out of its range.
     """
     data = dataset(name)
-    known = ", ".join(SCALINGS)
-    require(scaling in SCALINGS, f"scaling must be one of {known}, got {scaling!r}.{nearest(scaling, SCALINGS)}")
+    check_choice("scaling", scaling, SCALINGS)
+    check_noise(noise_std, "gaussian")
+    check_dtype("dtype", dtype)
     columns = parse_csv(locate(data), data)
     arms = np.stack([columns[feature] for feature in data.features], axis=-1)
     if scaling != "none":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from torchbandits.coercion import is_finite
+from torchbandits.coercion import check_flag, check_whole, is_finite, is_whole
 from torchbandits.environments.functions import GRID_LIMIT, Function, grid
 from torchbandits.errors import require
 
@@ -34,7 +34,7 @@ def sin_cos(*, num_arms: int = 2000, noise_std: float = 1.0, noise: str = "gauss
 
     Source: Bedi et al. 2020, figure 1, with N(0, 1) noise; the interval is a choice of this package.
     """
-    require(2 <= num_arms <= GRID_LIMIT, f"num_arms must be from 2 to {GRID_LIMIT}, got {num_arms}.")
+    require(is_whole(num_arms, 2) and num_arms <= GRID_LIMIT, f"num_arms must be from 2 to {GRID_LIMIT}, got {num_arms}.")
     low, high = SIN_COS_INTERVAL
 
     def function(x: Tensor) -> Tensor:
@@ -70,8 +70,10 @@ def rosenbrock(
     Source: Rosenbrock 1960; with a = 1, b = 10 in Bedi et al. 2020, figure 1, whose square, scale and noise are not known
     to us: those here are a choice of this package.
     """
-    require(points_per_dim >= 2, f"points_per_dim must be at least 2, got {points_per_dim}.")
+    check_whole("points_per_dim", points_per_dim, 2)
+    check_flag("scaled", scaled)
     require(is_finite(a) and is_finite(b) and b >= 0, f"a must be finite, b finite and ≥ 0, got {a} and {b}.")
+    a, b = float(a), float(b)
     arms = ROSENBROCK_SIDE * (2 * grid(2, points_per_dim) - 1)
 
     def raw(points: Tensor) -> Tensor:

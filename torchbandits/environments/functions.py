@@ -10,10 +10,18 @@ import torch
 from gpytorch.kernels import Kernel, MaternKernel
 from torch import Tensor
 
-from torchbandits.coercion import is_finite
+from torchbandits.coercion import (
+    as_tensor,
+    check_function,
+    check_generator,
+    check_kernel,
+    check_text,
+    check_whole,
+    positive,
+)
 from torchbandits.environments.base import Environment, Task, known
 from torchbandits.environments.noise import check_noise, noisy_rewards
-from torchbandits.environments.tables import check_arms, check_rewards
+from torchbandits.environments.tables import check_arms, check_norm_bound, check_rewards
 from torchbandits.errors import ShapeError, require
 from torchbandits.sources import ArmSource
 
@@ -50,9 +58,11 @@ class Function(Environment):
         noise: str = "gaussian",
         norm_bound: float | None = None,
     ) -> None:
-        require(callable(function), f"function must be callable, got {type(function).__name__}.")
+        check_function("function", function)
         check_noise(noise_std, noise)
         check_arms(arms)
+        check_text("name", name)
+        check_norm_bound(norm_bound)
         self.function = function
         self.arms = arms
         self.noise_std = float(noise_std)
@@ -72,12 +82,15 @@ class Function(Environment):
 
     def _evaluated(self, arms: Tensor | ArmSource) -> Tensor:
         if isinstance(arms, Tensor):
-            return self.function(arms)
+            value = self.function(arms)
+            known = isinstance(value, Tensor)
+            require(known, f"the function must return a tensor, one value an arm, got {type(value).__name__}.", ShapeError)
+            return value
         values = torch.empty(arms.num_arms, dtype=arms.dtype, device=arms.device)
         for part, piece in arms.chunks(_READ):
             value = self.function(piece)
-            if value.shape != values[part].shape:
-                raise ShapeError(f"the function must return one value an arm, {len(piece)}, got {tuple(value.shape)}.")
+            if not isinstance(value, Tensor) or value.shape != values[part].shape:
+                raise ShapeError(f"the function must return one value an arm, {len(piece)}, got {value!r:.60}.")
             values[part] = value
         return values
 
@@ -111,8 +124,16 @@ class KernelExpansion:
     centers: Tensor
     coefficients: Tensor
 
+    def __post_init__(self) -> None:
+        check_kernel("kernel", self.kernel)
+        centers, coefficients = (as_tensor(name, getattr(self, name)) for name in ("centers", "coefficients"))
+        require(centers.dim() == 2, f"centers must be m x d, got {tuple(centers.shape)}.", ShapeError)
+        m = len(centers)
+        require(coefficients.shape == (m,), f"coefficients must be {m} numbers, got {tuple(coefficients.shape)}.", ShapeError)
+
     def __call__(self, points: Tensor) -> Tensor:
         """Values at `... x n x d` points, `... x n`, reward units."""
+        require(isinstance(points, Tensor), f"points must be a tensor ... x n x d, got {type(points).__name__}.", ShapeError)
         with torch.no_grad():
             return self.kernel(points, self.centers).to_dense() @ self.coefficients
 
@@ -126,8 +147,9 @@ class KernelExpansion:
 
 def grid(dim: int, points_per_dim: int, dtype: torch.dtype = torch.float64) -> Tensor:
     """The regular grid on [0, 1]^dim, ends included, `points_per_dim ** dim x dim`; the last feature varies fastest."""
-    for what, value in (("dim", dim), ("points_per_dim", points_per_dim)):
-        require(value >= 1, f"{what} must be at least 1, got {value}.")
+    check_whole("dim", dim)
+    check_whole("points_per_dim", points_per_dim)
+    require(dim <= 64, f"dim must be at most 64, got {dim}: a grid has points_per_dim ** dim points.")
     size = points_per_dim**dim
     require(size <= GRID_LIMIT, f"{points_per_dim}^{dim} = {size} grid points are more than {GRID_LIMIT}: take fewer.")
     axis = torch.linspace(0, 1, points_per_dim, dtype=dtype)
@@ -168,12 +190,16 @@ def rkhs(
     """
     if kernel is None:
         require(nu in (0.5, 1.5, 2.5), f"nu must be 0.5, 1.5 or 2.5, got {nu}.")
-        require(is_finite(lengthscale) and lengthscale > 0, f"lengthscale must be positive, got {lengthscale}.")
+        positive("lengthscale", lengthscale)
         kernel = MaternKernel(nu=nu).to(torch.float64)
         kernel.lengthscale = lengthscale
-    num_centers = 30 * dim if num_centers is None else num_centers
-    require(num_centers >= 1, f"num_centers must be at least 1, got {num_centers}.")
+    check_kernel("kernel", kernel)
+    check_noise(noise_std, noise)
+    check_generator("generator", generator)
     arms = grid(dim, points_per_dim)
+    num_centers = 30 * dim if num_centers is None else num_centers
+    check_whole("num_centers", num_centers)
+    require(num_centers <= GRID_LIMIT, f"num_centers must be at most {GRID_LIMIT}, got {num_centers}.")
     coefficients = 2 * torch.rand(num_centers, generator=generator, dtype=torch.float64) - 1
     centers = torch.rand(num_centers, dim, generator=generator, dtype=torch.float64)
     expansion = KernelExpansion(kernel, centers, coefficients)

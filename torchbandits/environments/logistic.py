@@ -7,9 +7,9 @@ import math
 import torch
 from torch import Tensor
 
+from torchbandits.coercion import check_choice, check_dtype, check_whole
 from torchbandits.environments.images import digits, mnist
 from torchbandits.environments.recorded import Recorded
-from torchbandits.errors import nearest, require
 
 IMAGES = ("digits", "mnist")
 CLASSES = 10
@@ -51,9 +51,11 @@ def logistic_regression(
     Source: Bedi et al. 2020, figures 1 and 2, on MNIST; the ranges, the grid and the number of images are choices of
     this package.
     """
-    require(images in IMAGES, f"images must be one of {', '.join(IMAGES)}, got {images!r}.{nearest(images, IMAGES)}")
+    check_choice("images", images, IMAGES)
     for name, value in (("num_train", num_train), ("epochs", epochs), ("records", records)):
-        require(value >= 1, f"{name} must be at least 1, got {value}.")
+        check_whole(name, value)
+    check_whole("seed", seed, 0)
+    check_dtype("dtype", dtype)
     train, held_out = _images(images, num_train)
     generator = torch.Generator().manual_seed(seed)
     accuracy = torch.stack([_accuracies(train, held_out, epochs, generator) for _ in range(records)], dim=-1)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from torchbandits.coercion import check_choice, check_dtype
 from torchbandits.environments.archives import FCNET, read_archive
 from torchbandits.environments.mutations import mixed_radix, one_digit_changes, table_of_neighbors
 from torchbandits.environments.recorded import Recorded
-from torchbandits.errors import nearest, require
 
 TASKS = ("naval_propulsion", "parkinsons_telemonitoring", "protein_structure", "slice_localization")
 _WORDS = ("activation_fn_1", "activation_fn_2", "lr_schedule")  # hyper-parameters whose levels have no order
@@ -30,7 +30,8 @@ def fcnet(task: str = "protein_structure", *, dtype: torch.dtype = torch.float64
 
     Source: Klein & Hutter 2019.
     """
-    require(task in TASKS, f"task must be one of {', '.join(TASKS)}, got {task!r}.{nearest(task, TASKS)}")
+    check_choice("task", task, TASKS)
+    check_dtype("dtype", dtype)
     arrays = read_archive(FCNET)
     index = arrays["index"].astype(np.int64)
     levels = tuple(int(level) + 1 for level in index.max(axis=0))

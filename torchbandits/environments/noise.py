@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from torchbandits.coercion import is_finite
+from torchbandits.coercion import check_choice, is_finite
 from torchbandits.environments.base import Environment
-from torchbandits.errors import ArgumentError, ArmIndexError, ShapeError, nearest, require
+from torchbandits.errors import ArgumentError, ArmIndexError, ShapeError, require
 
 NOISES = ("gaussian", "uniform")
 
@@ -20,7 +20,7 @@ def check_noise(noise_std: float, noise: str) -> None:
         is_finite(noise_std) and noise_std >= 0,
         f"noise_std must be a finite number that is not negative, got {noise_std}.",
     )
-    require(noise in NOISES, f"noise must be one of {', '.join(NOISES)}, got {noise!r}.{nearest(noise, NOISES)}")
+    check_choice("noise", noise, NOISES)
 
 
 def noisy_rewards(environment: Environment, index: Tensor, generators: Sequence[torch.Generator], noise: str) -> Tensor:
@@ -51,6 +51,7 @@ def row_draws(environment: Environment, index: Tensor, generators: Sequence[torc
     check_index(environment, index)
     # The grouping of draws into rows is the batch shape, so a 1-d index is one row.
     mask = (index >= 0).reshape(-1, index.shape[-1]).cpu()
+    check_generators(generators)
     if len(generators) != mask.shape[0]:
         raise ShapeError(
             f"Sampling {tuple(index.shape)} picks needs one generator per row, {mask.shape[0]}, got {len(generators)}."
@@ -62,6 +63,12 @@ def row_draws(environment: Environment, index: Tensor, generators: Sequence[torc
         values = torch.zeros(mask.shape, dtype=torch.float64)
         values[mask] = draws
     return values.reshape(index.shape)
+
+
+def check_generators(generators: object) -> None:
+    """Refuse what is no list of generators."""
+    good = isinstance(generators, Sequence) and all(isinstance(g, torch.Generator) for g in generators)
+    require(good, f"generators must be a list of torch.Generator, one a batch row, got {generators!r:.60}.")
 
 
 def check_index(environment: Environment, index: Tensor) -> None:

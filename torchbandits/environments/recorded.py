@@ -7,10 +7,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from torchbandits.coercion import check_text
 from torchbandits.environments.base import Environment, Task, known
 from torchbandits.environments.noise import row_draws
 from torchbandits.environments.tables import check_arms, check_costs, check_neighbors
-from torchbandits.errors import NonFiniteError, ShapeError, require
+from torchbandits.errors import NonFiniteError, ShapeError, UnsupportedError, require
 
 
 class Recorded(Environment):
@@ -41,13 +42,16 @@ class Recorded(Environment):
         neighbors: Tensor | None = None,
     ) -> None:
         check_arms(arms)
+        require(isinstance(arms, Tensor), "arms of recorded rewards must be a tensor, not a source.", UnsupportedError)
         good = isinstance(records, Tensor) and records.ndim == 2 and arms.ndim == 2 and len(records) == len(arms)
-        require(good, f"records must be A x r for the {tuple(arms.shape)} arms, got {tuple(records.shape)}.", ShapeError)
+        got = tuple(records.shape) if isinstance(records, Tensor) else type(records).__name__
+        require(good, f"records must be A x r for the {tuple(arms.shape)} arms, got {got}.", ShapeError)
         alike = records.dtype == arms.dtype and records.device == arms.device
         require(alike, f"records must be {arms.dtype} on {arms.device}, got {records.dtype} on {records.device}.", ShapeError)
         present = ~records.isnan()
         whole = bool(present.any(dim=-1).all()) and not bool(records.isinf().any())
         require(whole, "every arm needs a record, and none may be infinite.", NonFiniteError)
+        check_text("name", name)
         self.arms = arms
         self.name = name
         self.costs = None if costs is None else check_costs(costs, arms)

@@ -10,8 +10,10 @@ from botorch.test_functions.base import BaseTestProblem
 from torch import Tensor
 from torch.quasirandom import SobolEngine
 
+from torchbandits.coercion import check_choice, check_flag, check_whole, is_whole
 from torchbandits.environments.functions import GRID_LIMIT, Function, grid
-from torchbandits.errors import ArgumentError, nearest, require
+from torchbandits.environments.noise import check_noise
+from torchbandits.errors import ArgumentError, require
 
 DESIGNS = ("auto", "grid", "sobol")
 
@@ -65,8 +67,11 @@ def synthetic(
     Source: the functions of `botorch.test_functions`; scaling and noise as Janz et al. 2020, figure 2.
     """
     problem = _problem(name, dim)
-    require(design in DESIGNS, f"design must be one of {', '.join(DESIGNS)}, got {design!r}.{nearest(design, DESIGNS)}")
-    require(1 <= num_arms <= GRID_LIMIT, f"num_arms must be from 1 to {GRID_LIMIT}, got {num_arms}.")
+    check_noise(noise_std, noise)
+    check_choice("design", design, DESIGNS)
+    check_flag("scaled", scaled)
+    check_whole("seed", seed, 0)
+    require(is_whole(num_arms) and num_arms <= GRID_LIMIT, f"num_arms must be from 1 to {GRID_LIMIT}, got {num_arms}.")
     lower, upper = torch.as_tensor(problem.bounds).to(torch.float64).unbind()
     features = len(lower)
     if design == "grid" or (design == "auto" and features <= 2):
@@ -102,6 +107,7 @@ def global_optimization(name: str = "branin", *, num_arms: int = 900, noise_std:
 
     Source: Janz et al. 2020, figure 2, which takes 1 for the norm; it is not the norm of these functions.
     """
+    check_choice("name", name, [*FIXED_DIM, *ANY_DIM])
     dim = 2 if name in ANY_DIM else None
     function = synthetic(name, dim=dim, num_arms=num_arms, design="grid", noise_std=noise_std)
     require(function.arms.shape[-1] == 2, f"{name} has {function.arms.shape[-1]} features, not 2: see synthetic.")
@@ -110,16 +116,16 @@ def global_optimization(name: str = "branin", *, num_arms: int = 900, noise_std:
 
 
 def _problem(name: str, dim: int | None) -> BaseTestProblem:
-    known = [*FIXED_DIM, *ANY_DIM]
+    check_choice("name", name, [*FIXED_DIM, *ANY_DIM])
     if name in FIXED_DIM:
         require(dim is None, f"{name} has a number of features of its own: leave out dim, got {dim}.")
         problem = FIXED_DIM[name]()
-    elif name in ANY_DIM:
-        require(dim is None or dim >= 1, f"dim must be at least 1, got {dim}.")
+    else:
+        check_whole("dim", dim, otherwise="for the function's own")
+        most = SobolEngine.MAXDIM
+        require(dim is None or dim <= most, f"dim must be at most {most}, got {dim}.")
         try:
             problem = ANY_DIM[name]() if dim is None else ANY_DIM[name](dim=dim)
         except ValueError as error:
             raise ArgumentError(f"{name} does not come with dim={dim}: {error}.") from error
-    else:
-        raise ArgumentError(f"Unknown test function {name!r}; known: {', '.join(known)}.{nearest(name, known)}")
     return problem.to(torch.float64)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchbandits.coercion import as_tensor
+from torchbandits.coercion import as_tensor, check_text
 from torchbandits.environments.base import Environment, Task, known
 from torchbandits.environments.noise import check_noise, noisy_rewards
 from torchbandits.errors import ArgumentError, ArmIndexError, NonFiniteError, ShapeError, UnsupportedError, require
@@ -54,6 +54,8 @@ class Table(Environment):
             rewards = _as_tensor(rewards)
         check_arms(arms)
         check_rewards(rewards, arms)
+        check_text("name", name)
+        check_norm_bound(norm_bound)
         self.arms = arms
         self.noise_std = float(noise_std)
         self.name = name
@@ -81,6 +83,10 @@ class Table(Environment):
         message = "arms that are read from a source stay where it puts them: give another source."
         require(isinstance(self.arms, Tensor), message, UnsupportedError)
         assert isinstance(self.arms, Tensor)
+        try:
+            self.arms[:0].to(*args, **kwargs)
+        except (TypeError, RuntimeError) as error:
+            raise ArgumentError(f"to() takes a device or a dtype, such as 'cpu' or torch.float64, got {args!r}.") from error
         arms, rewards = self.arms.to(*args, **kwargs), self._rewards.to(*args, **kwargs)
         costs = None if self.costs is None else self.costs.to(*args, **kwargs)
         neighbors = None if self.neighbors is None else self.neighbors.to(arms.device)
@@ -116,10 +122,18 @@ def check_rewards(rewards: Tensor, arms: Tensor | ArmSource) -> None:
     _check_finite("rewards", rewards)
 
 
+def check_norm_bound(norm_bound: object) -> None:
+    """Refuse what is neither None nor finite numbers ≥ 0."""
+    if norm_bound is not None:
+        bound = as_tensor("norm_bound", norm_bound, torch.float64)
+        require(bool((bound.isfinite() & (bound >= 0)).all()), f"norm_bound must be finite and ≥ 0, got {norm_bound}.")
+
+
 def check_costs(costs: Tensor, arms: Tensor | ArmSource) -> Tensor:
     """Refuse costs that are not one finite number > 0 per arm; as float64."""
     shape = arms.shape[:-1]
-    if not isinstance(costs, Tensor) or costs.shape not in (shape, shape[-1:]):
+    as_tensor("costs", costs)
+    if not isinstance(costs, Tensor) or costs.is_complex() or costs.shape not in (shape, shape[-1:]):
         raise ShapeError(f"costs must be a tensor of shape {tuple(shape)} or {tuple(shape[-1:])}, got {_kind(costs)}.")
     _check_finite("costs", costs)
     if not bool((costs > 0).all()):
@@ -129,6 +143,7 @@ def check_costs(costs: Tensor, arms: Tensor | ArmSource) -> Tensor:
 
 def check_neighbors(neighbors: Tensor, arms: Tensor | ArmSource) -> Tensor:
     """Refuse neighbours that are not integers `A x k`, each an arm or −1."""
+    as_tensor("neighbors", neighbors)
     whole = isinstance(neighbors, Tensor) and neighbors.dtype in (torch.int64, torch.int32) and neighbors.ndim == 2
     if not whole or len(neighbors) != arms.shape[-2]:
         raise ShapeError(f"neighbors must be integers {arms.shape[-2]} x k, got {_kind(neighbors)}.")

@@ -25,6 +25,7 @@ from pydantic import (
     model_validator,
 )
 
+from torchbandits.coercion import as_path
 from torchbandits.errors import ConfigError, nearest, require
 
 
@@ -211,7 +212,7 @@ def load_config(path: str | os.PathLike[str]) -> ExperimentConfig:
     Raises:
         ConfigError: If it can't be read, is not YAML, or does not say what it must; every fault is named.
     """
-    source = Path(path)
+    source = as_path("path", path)
     return parse_config({"name": source.stem, **read_yaml(source)}, str(source))
 
 

@@ -12,10 +12,11 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from torchbandits.coercion import as_path
 from torchbandits.experiments.config import ExperimentConfig
 from torchbandits.experiments.curves import Measure, Values, measures
 from torchbandits.experiments.files import write_atomically
-from torchbandits.experiments.records import Record
+from torchbandits.experiments.records import Record, check_config, check_records
 from torchbandits.experiments.tables import baseline_regret, mean_interval
 
 # Okabe and Ito's colours, told apart with any colour vision; the line styles help where lines meet and in print.
@@ -42,6 +43,9 @@ def draw_figures(config: ExperimentConfig, records: Sequence[Record], folder: Pa
     Raises:
         DataError: If a file can't be written.
     """
+    check_config(config)
+    check_records(records)
+    folder = as_path("folder", folder)
     baseline = baseline_regret(config, records)
 
     known = measures(baseline)

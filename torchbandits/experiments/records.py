@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from torchbandits.coercion import as_path
 from torchbandits.errors import DataError, require
 from torchbandits.experiments.config import ExperimentConfig, load_config
 from torchbandits.history import History
@@ -21,6 +23,18 @@ class Record:
     label: str
     seed: int
     history: History
+
+
+def check_config(config: object) -> None:
+    """Refuse what is no configuration."""
+    good = isinstance(config, ExperimentConfig)
+    require(good, f"config must be an ExperimentConfig, as load_config() returns, got {type(config).__name__}.")
+
+
+def check_records(records: object) -> None:
+    """Refuse what is no list of records, at least one."""
+    good = isinstance(records, Sequence) and len(records) > 0 and all(isinstance(record, Record) for record in records)
+    require(good, f"records must be a list of Record, as load_records() returns, got {type(records).__name__}.")
 
 
 def record_folder(output: Path, slug: str, seed: int) -> Path:
@@ -72,6 +86,7 @@ def load_records(folder: Path) -> tuple[ExperimentConfig, list[Record]]:
         DataError: If there is no record of the configuration, or one is damaged.
         ConfigError: If the configuration can't be read.
     """
+    folder = as_path("folder", folder)
     output = folder.parent if folder.name == RECORDS and not (folder / CONFIG).is_file() else folder
     require((output / CONFIG).is_file(), f"{output} is not an experiment's output: it holds no {CONFIG}.", DataError)
     config = load_config(output / CONFIG)

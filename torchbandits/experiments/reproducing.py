@@ -14,13 +14,15 @@ import pandas as pd
 import torch
 from rich.console import Console
 
+from torchbandits.coercion import as_path, check_flag, check_whole
+from torchbandits.errors import require
 from torchbandits.experiments.config import ExperimentConfig
 from torchbandits.experiments.files import prepare_folder, write_atomically, write_text
 from torchbandits.experiments.panels import draw_reproduction
 from torchbandits.experiments.records import load_records
 from torchbandits.experiments.reproduction import ReproductionConfig
 from torchbandits.experiments.results_page import section
-from torchbandits.experiments.runner import run_experiment
+from torchbandits.experiments.runner import check_console, run_experiment
 from torchbandits.experiments.starvation import study
 from torchbandits.experiments.summaries import Summary, read_summary, summarise, write_summary
 
@@ -68,7 +70,14 @@ def reproduce(
         ConfigError: If a name or an option is unknown or out of its range, or there is no reduced form.
         DataError: If data can't be found, or the folder can't be written.
     """
-    folder = output if output is not None else RESULTS / form_name(reproduction.name, quick)
+    known = isinstance(reproduction, ReproductionConfig)
+    kind = type(reproduction).__name__
+    require(known, f"reproduction must be a ReproductionConfig, as find_reproduction() returns, got {kind}.")
+    check_flag("quick", quick)
+    check_flag("again", again)
+    check_console(console)
+    check_whole("workers", workers)
+    folder = RESULTS / form_name(reproduction.name, quick) if output is None else as_path("output", output)
     configs = {name: c.quickened() if quick else c for name, c in reproduction.experiments.items()}
     prepare_folder(folder)
     clock = _Clock(folder, again)

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
+from torchbandits.coercion import check_text
 from torchbandits.errors import ConfigError, nearest, require
 from torchbandits.experiments.config import ExperimentConfig, Section, parse_section, read_yaml
 from torchbandits.experiments.curves import MEASURES
@@ -193,6 +194,7 @@ def find_reproduction(name: str) -> ReproductionConfig:
     Raises:
         ConfigError: If there is none, or it does not say what it must.
     """
+    check_text("name", name)
     known = catalogue()
     path = Path(name) if name.endswith(".yaml") else known.get(name)
     require(path is not None, f"unknown figure {name!r}; known: {', '.join(known)}.{nearest(name, known)}", ConfigError)

@@ -20,13 +20,14 @@ from rich.progress import (
 )
 
 from torchbandits.arms import warm_up
+from torchbandits.coercion import as_path, check_flag, is_whole
 from torchbandits.errors import ConfigError, DataError, require
 from torchbandits.experiments.config import ExperimentConfig
 from torchbandits.experiments.factories import build_policy
 from torchbandits.experiments.files import prepare_folder, write_atomically, write_text
 from torchbandits.experiments.jobs import Environments, Run, jobs
 from torchbandits.experiments.plots import draw_figures
-from torchbandits.experiments.records import CONFIG, Record, find_record
+from torchbandits.experiments.records import CONFIG, Record, check_config, find_record
 from torchbandits.experiments.tables import aggregate, to_markdown
 from torchbandits.experiments.workers import play_apart, play_here, threads_of_torch
 from torchbandits.types import Report
@@ -70,8 +71,11 @@ def run_experiment(
         StateError: If a worker process dies.
         DataError: If data can't be found, or the folder can't be written.
     """
-    require(workers >= 1, f"workers must be at least 1, got {workers}.", ConfigError)
-    folder = output if output is not None else config.folder
+    check_config(config)
+    check_console(console)
+    check_flag("resume", resume)
+    require(is_whole(workers), f"workers must be a whole number of at least 1, got {workers}.", ConfigError)
+    folder = config.folder if output is None else as_path("output", output)
     environments = Environments(config)
     for place in range(len(config.policies)):
         build_policy(config, [place], environments[0])
@@ -81,6 +85,12 @@ def run_experiment(
     with threads_of_torch(config.threads):
         records = _runs(config, environments, folder, console or Console(quiet=True), resume, workers)
     return write_results(config, records, folder)
+
+
+def check_console(console: object) -> None:
+    """Refuse what is neither a Rich console nor None."""
+    good = console is None or isinstance(console, Console)
+    require(good, f"console must be a rich.console.Console or None, got {type(console).__name__}.")
 
 
 def write_results(config: ExperimentConfig, records: list[Record], folder: Path) -> Result:

@@ -13,7 +13,7 @@ from rich.table import Table as RichTable
 from scipy.special import stdtrit  # type: ignore[import-untyped]
 
 from torchbandits.experiments.config import ExperimentConfig
-from torchbandits.experiments.records import Record
+from torchbandits.experiments.records import Record, check_config, check_records
 
 BASELINE = "uniform"
 """The policy whose regret is the unit of the regret ratio, by its name in the registry."""
@@ -58,6 +58,8 @@ def aggregate(config: ExperimentConfig, records: Sequence[Record]) -> pd.DataFra
     Columns: policy, repetitions, regret_ratio, regret_ratio_low, regret_ratio_high, regret and simple_regret (reward
     units), batches, distinct_arms, dictionary_size, seconds (of the policy, the environment left out).
     """
+    check_config(config)
+    check_records(records)
     baseline = baseline_regret(config, records)
     lines = []
     for place, policy in enumerate(config.policies):

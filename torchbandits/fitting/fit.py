@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchbandits.coercion import is_finite
+from torchbandits.coercion import check_whole, is_finite, positive
 from torchbandits.embeddings import kernel_diagonal, kernel_row, stack_kernels
 from torchbandits.errors import ArgumentError, UnsupportedError, require
 from torchbandits.fitting.climb import Climb
@@ -129,7 +129,8 @@ def _check(
         raise ArgumentError(
             f"the kernel ({type(posterior.kernel).__name__}) has no parameter that requires a gradient: nothing to fit."
         )
-    require(is_finite(noise_share) and noise_share > 0, f"noise_share must be finite and > 0, got {noise_share}.")
+    positive("noise_share", noise_share)
     for name, value in (("max_exact", max_exact), ("max_iterations", max_iterations), ("dictionary_size", dictionary_size)):
-        require(isinstance(value, int) and value >= 1, f"{name} must be a whole number ≥ 1, got {value}.")
-    require(all(is_finite(f) and f > 0 for f in restarts), f"restarts must be factors > 0, got {tuple(restarts)}.")
+        check_whole(name, value)
+    good = isinstance(restarts, Sequence) and all(is_finite(f) and f > 0 for f in restarts)
+    require(good, f"restarts must be a list of factors > 0, got {restarts!r}.")

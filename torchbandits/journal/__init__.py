@@ -2,7 +2,7 @@
 
 from torchbandits.journal.checkpoints import from_bytes, state_as_text, to_bytes
 from torchbandits.journal.fingerprint import describe, difference, digest
-from torchbandits.journal.journal import Journal
+from torchbandits.journal.journal import Journal, as_journal
 from torchbandits.journal.packing import Drawn, held, pack, unpack
 from torchbandits.journal.reading import Reading, in_words
 from torchbandits.journal.replay import asked, begun, describe_run, moved_to, observed, report_in, reported, resume, told
@@ -14,6 +14,7 @@ __all__ = [
     "Pick",
     "Reading",
     "SharedStore",
+    "as_journal",
     "asked",
     "begun",
     "describe",

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torchbandits.coercion import as_path, check_flag, check_whole
 from torchbandits.errors import DataError, JournalWarning, StateError, TorchBanditsError, require
 from torchbandits.journal.checkpoints import read_checkpoint, write_checkpoint
 from torchbandits.journal.fingerprint import difference
@@ -42,15 +43,15 @@ class Journal:
         durable: Whether to wait for the disk; see `Lines`.
 
     Raises:
-        ArgumentError: If `every` is not a whole number ≥ 1.
+        ArgumentError: If an argument is not as above.
 
     Cost: a record is some hundred bytes, or the size of what was handed in (arms on offer, new arms, history).
     """
 
     def __init__(self, path: str | os.PathLike[str], *, every: int = 1_000, durable: bool = True) -> None:
-        whole = isinstance(every, int) and not isinstance(every, bool) and every >= 1
-        require(whole, f"every must be a whole number of records ≥ 1, got {every!r}.")
-        self.path, self.every, self.durable = Path(path), every, durable
+        check_whole("every", every)
+        check_flag("durable", durable)
+        self.path, self.every, self.durable = as_path("path", path), every, durable
         self.resumed = False  # whether there was something to go on from
         self.moved = False  # whether the arms are others than at the start
         self._lines: Lines | None = None
@@ -65,7 +66,12 @@ class Journal:
 
     def records(self, start: Mark | None = None) -> Iterator[dict[str, Any]]:
         """What was written, oldest first: dictionaries with a `kind`, the header left out. Cost: a pass over the file."""
-        for before, _, text in read_lines(self.path, start or Mark()):
+        good = start is None or isinstance(start, Mark)
+        require(good, f"start must be what mark() returned, or None, got {type(start).__name__}.")
+        return self._records(start or Mark())
+
+    def _records(self, start: Mark) -> Iterator[dict[str, Any]]:
+        for before, _, text in read_lines(self.path, start):
             if before.records:
                 yield parsed(text, self.path, before)
 
@@ -282,3 +288,8 @@ class Journal:
 
     def _warn(self, message: str) -> None:
         warnings.warn(message, JournalWarning, stacklevel=3)
+
+
+def as_journal(journal: Journal | str | os.PathLike[str] | None) -> Journal | None:
+    """A journal, from one or its path."""
+    return journal if journal is None or isinstance(journal, Journal) else Journal(as_path("journal", journal))

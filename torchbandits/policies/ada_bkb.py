@@ -5,8 +5,7 @@ from __future__ import annotations
 import gpytorch
 from torch import Tensor
 
-from torchbandits.coercion import is_finite, non_negative
-from torchbandits.errors import require
+from torchbandits.coercion import non_negative
 from torchbandits.memory import LeverageSampling
 from torchbandits.policies.adaptive_ucb import AdaptiveUCB
 from torchbandits.widths import PracticalBKB, Width
@@ -62,7 +61,6 @@ def ada_bkb(
     pending ones were told, on a tree that stays as it is until rewards come: they may repeat a representative.
     Source: Rando, Carratino, Villa & Rosasco 2022, "Ada-BKB", Alg. 1 (arXiv 2106.08598).
     """
-    require(is_finite(noise_std) and noise_std >= 0, f"noise_std must be a finite number ≥ 0, got {noise_std}.")
     lam = non_negative("noise_std", noise_std) ** 2 if regularization is None else regularization
     confidence = width or PracticalBKB(noise_std, norm_bound, delta, lam)
     memory = LeverageSampling(oversampling)

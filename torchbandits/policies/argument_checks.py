@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import gpytorch
-
-from torchbandits.coercion import is_finite, is_whole
+from torchbandits.coercion import check_kernel, is_finite, is_whole
 from torchbandits.errors import require
 from torchbandits.starts import Start
 from torchbandits.widths import Width
@@ -18,7 +16,7 @@ def check_model(kernel: Any, width: Any, regularization: Any, prior_mean: Any) -
     Raises:
         ArgumentError: If one is not what it must be.
     """
-    check_is_kernel(kernel)
+    check_kernel("kernel", kernel)
     require(
         isinstance(width, Width),
         f"width must be a torchbandits.widths.Width, such as widths.Constant(2.0), got {type(width).__name__}.",
@@ -28,13 +26,6 @@ def check_model(kernel: Any, width: Any, regularization: Any, prior_mean: Any) -
     require(
         numeric or (isinstance(prior_mean, str) and prior_mean == "estimate"),
         f"prior_mean must be a finite number or 'estimate', got {prior_mean!r}.",
-    )
-
-
-def check_is_kernel(kernel: Any) -> None:
-    """Raises ArgumentError unless it is a GPyTorch kernel."""
-    require(
-        isinstance(kernel, gpytorch.kernels.Kernel), f"kernel must be a gpytorch.kernels.Kernel, got {type(kernel).__name__}."
     )
 
 
@@ -59,12 +50,4 @@ def check_initial(initial: Any) -> None:
     require(
         initial is None or isinstance(initial, Start),
         f"initial must be a torchbandits.starts.Start, such as starts.uniform(1), or None, got {initial!r}.",
-    )
-
-
-def check_whole(name: str, value: Any, least: int = 1, otherwise: str = "") -> None:
-    """Raises ArgumentError unless it is a whole number of at least so much; `otherwise` says what else None would do."""
-    require(
-        is_whole(value, least) or (bool(otherwise) and value is None),
-        f"{name} must be a whole number ≥ {least}{f', or None {otherwise}' if otherwise else ''}, got {value!r}.",
     )

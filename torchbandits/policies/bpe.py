@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 from torchbandits.arms import Lookahead, best_arm
 from torchbandits.batching import Meter
-from torchbandits.coercion import is_whole, non_negative
-from torchbandits.policies.argument_checks import check_whole
+from torchbandits.coercion import check_whole, is_whole, non_negative
 from torchbandits.policies.base import State
 from torchbandits.policies.composed import Composed
 from torchbandits.policies.phased import Phased, inner_of, offers, preference, restart_

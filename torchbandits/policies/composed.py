@@ -11,12 +11,12 @@ from torch import Tensor
 
 from torchbandits.arms import ArmRows, ArmTable, Box, PosteriorDraws, Shard
 from torchbandits.batching import BatchRule, FixedSize
-from torchbandits.coercion import non_negative
+from torchbandits.coercion import check_whole, non_negative
 from torchbandits.embeddings import FeatureMap, Spectrum
 from torchbandits.errors import UnsupportedError, require
 from torchbandits.fitting import fit_kernel_
 from torchbandits.memory import KeepAll, Memory
-from torchbandits.policies.argument_checks import check_initial, check_memory_budget, check_model, check_whole
+from torchbandits.policies.argument_checks import check_initial, check_memory_budget, check_model
 from torchbandits.policies.base import FROM_BOX, Policy, State
 from torchbandits.policies.box_picking import check_for_box, pick_in_box
 from torchbandits.policies.kernel_checks import check_kernel, check_resolution

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from numbers import Real
 
 import torch
 from torch import Tensor
 
-from torchbandits.coercion import non_negative
+from torchbandits.coercion import check_whole, is_finite, non_negative
 from torchbandits.errors import ArgumentError
-from torchbandits.policies.argument_checks import check_whole
 from torchbandits.policies.base import State
 from torchbandits.policies.heuristic import Heuristic, add_up, fresh_state
 from torchbandits.sources import ArmSet
@@ -105,8 +103,7 @@ def best_average(state: State, offered: Tensor | None) -> Tensor:
 
 
 def _check_probability(value: object, expected: str) -> None:
-    number = isinstance(value, Real | Tensor) and not isinstance(value, bool)
-    if not number or not 0 <= float(value) <= 1:  # type: ignore[arg-type]
+    if not is_finite(value) or not 0 <= float(value) <= 1:  # type: ignore[arg-type]
         raise ArgumentError(f"{expected}, got {value!r}.")
 
 

@@ -12,15 +12,13 @@ import torch
 from torch import Tensor
 
 from torchbandits.arms import TIE, ArmRows, matches
-from torchbandits.coercion import is_finite, non_negative
+from torchbandits.coercion import check_kernel, check_whole, non_negative, positive
 from torchbandits.embeddings import kernel_diagonal
 from torchbandits.errors import NonFiniteError, NumericalError, ShapeError, UnsupportedError, require
 from torchbandits.policies.argument_checks import (
     check_initial,
-    check_is_kernel,
     check_memory_budget,
     check_regularization,
-    check_whole,
 )
 from torchbandits.policies.base import Policy, State
 from torchbandits.policies.picking import first_picks, on_offer, room_for, with_first
@@ -62,8 +60,8 @@ class PartitionedUCB(Policy):
     memory_budget: int
 
     def __post_init__(self) -> None:
-        check_is_kernel(self.kernel)
-        require(is_finite(self.nu) and self.nu > 0, f"nu must be finite and > 0, got {self.nu}.")
+        check_kernel("kernel", self.kernel)
+        positive("nu", self.nu)
         check_whole("horizon", self.horizon)
         non_negative("noise_std", self.noise_std)
         check_norm_bound(self.norm_bound)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from torchbandits.errors import UnsupportedError
+from torchbandits.errors import UnsupportedError, require
 from torchbandits.policies.base import Policy
 from torchbandits.policies.composed import Composed
 from torchbandits.scores import PerCost
@@ -27,6 +27,7 @@ def per_cost(policy: Policy, *, exponent: float = 1.0, baseline: float = 0.0) ->
     Raises:
         UnsupportedError: For a policy that scores nothing.
     """
+    require(isinstance(policy, Policy), f"policy must be a torchbandits policy, got {type(policy).__name__}.")
     if not isinstance(policy, Composed):
         raise UnsupportedError(
             f"{type(policy).__name__} has no score to divide by a cost: use gp_ucb, bkb, batch_bkb, compressed_gp, "

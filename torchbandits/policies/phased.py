@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from torchbandits.arms import ArmRows
+from torchbandits.coercion import check_whole
 from torchbandits.errors import NumericalError, require
-from torchbandits.policies.argument_checks import check_whole
 from torchbandits.policies.base import Policy, State
 from torchbandits.policies.composed import Composed
 from torchbandits.policies.picking import on_offer

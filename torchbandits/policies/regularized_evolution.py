@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from torchbandits.arms import ArmRows, matches
+from torchbandits.coercion import check_whole
 from torchbandits.errors import ArgumentError, ArmIndexError, ShapeError, UnsupportedError, nearest, require
-from torchbandits.policies.argument_checks import check_whole
 from torchbandits.policies.base import State
 from torchbandits.policies.heuristic import Heuristic, add_up, fresh_state
 from torchbandits.posteriors import aggregate

@@ -6,9 +6,8 @@ import gpytorch
 from torch import Tensor
 
 from torchbandits.batching import FixedSize
-from torchbandits.coercion import non_negative
+from torchbandits.coercion import check_choice, non_negative
 from torchbandits.embeddings import FeatureMap, QuadratureFourier, RandomFourier
-from torchbandits.errors import nearest, require
 from torchbandits.memory import KeepAll, LeverageSampling
 from torchbandits.policies.composed import Composed
 from torchbandits.scores import PosteriorDraw
@@ -68,8 +67,7 @@ def thompson_sampling(
     O(√T) up to logarithms for `"qff"` (Mutný & Krause 2018, Thm 4); none is known for `"rff"` and batches of fixed size.
     Cost: O(A m) a draw, m features or dictionary points. Source: Kandasamy et al. 2018 for asynchronous TS.
     """
-    known = ", ".join(EMBEDDINGS)
-    require(embedding in EMBEDDINGS, f"unknown embedding {embedding!r}; known: {known}.{nearest(embedding, EMBEDDINGS)}")
+    check_choice("embedding", embedding, EMBEDDINGS)
     lam = non_negative("noise_std", noise_std) ** 2 if regularization is None else regularization
     check_delta(delta)
     finite: dict[str, FeatureMap] = {}

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from torchbandits.arms import Box
-from torchbandits.policies.argument_checks import check_whole
+from torchbandits.coercion import check_whole
 from torchbandits.policies.base import State
 from torchbandits.policies.heuristic import Heuristic, add_up, fresh_state
 from torchbandits.posteriors import Statistics

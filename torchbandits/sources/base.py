@@ -9,10 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchbandits.errors import DataError, ShapeError, require
+from torchbandits.coercion import check_whole
+from torchbandits.errors import ArgumentError, DataError, ShapeError
 from torchbandits.types import Arms, Picks
-
-DTYPES = (torch.float32, torch.float64)
 
 
 class ArmSource(ABC):
@@ -78,6 +77,7 @@ ArmSet = Arms | ArmSource
 
 def parts(start: int, stop: int, step: int) -> Iterator[slice]:
     """Slices of `step` arms, the last one shorter."""
+    check_span(start, stop, step)
     for first in range(start, stop, step):
         yield slice(first, min(first + step, stop))
 
@@ -105,8 +105,20 @@ def recut(pieces: Iterable[Tensor], start: int, stop: int, step: int) -> Iterato
         raise DataError(f"the arms end after {part.start + count}, {stop} were announced: give their true number.")
 
 
-def check_dtype(dtype: Any, what: str) -> torch.dtype:
-    """float32 or float64."""
-    require(dtype in DTYPES, f"{what} must be float64 (accurate) or float32 (fast), got {dtype}.", ShapeError)
-    checked: torch.dtype = dtype
-    return checked
+def check_span(start: Any, stop: Any, step: Any) -> None:
+    """Raises ArgumentError unless they are whole numbers ≥ 0, and the step ≥ 1."""
+    for name, value, least in (("step", step, 1), ("start", start, 0), ("stop", stop, 0)):
+        check_whole(name, value, least)
+
+
+def check_part(part: Any) -> None:
+    """Raises ArgumentError unless it is a slice with a start, a stop and no step."""
+    if not (isinstance(part, slice) and part.step is None and isinstance(part.start, int) and isinstance(part.stop, int)):
+        raise ArgumentError(f"part must be a slice such as slice(0, 100), got {part!r}.")
+
+
+def check_index(index: Any) -> None:
+    """Raises ShapeError unless it is a tensor of integers; whether they are arms is not looked at."""
+    if not isinstance(index, Tensor) or index.is_floating_point() or index.is_complex() or index.dtype == torch.bool:
+        got = str(index.dtype) if isinstance(index, Tensor) else type(index).__name__
+        raise ShapeError(f"index must be a tensor of integers, got {got}.")

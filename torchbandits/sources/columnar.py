@@ -14,8 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from torchbandits.coercion import as_device, as_path, check_dtype, check_flag
 from torchbandits.errors import ArgumentError, DataError, ShapeError, nearest, require
-from torchbandits.sources.base import ArmSource, check_dtype, recut
+from torchbandits.sources.base import ArmSource, check_index, check_part, check_span, recut
 from torchbandits.sources.files import NpyFile, Stamp, save_npy
 from torchbandits.types import Picks
 
@@ -80,8 +81,19 @@ class ColumnFile(ArmSource):
     """
 
     def __init__(
-        self, path: Path, columns: Sequence[str] | None, dtype: torch.dtype, device: torch.device, distinct: bool
+        self,
+        path: str | Path,
+        columns: Sequence[str] | None,
+        dtype: torch.dtype,
+        device: torch.device | str,
+        distinct: bool,
     ) -> None:
+        path = as_path("path", path)
+        check_dtype("dtype", dtype)
+        device = as_device("device", device)
+        check_flag("distinct", distinct)
+        named = columns is None or (isinstance(columns, Sequence) and not isinstance(columns, str))
+        require(named, f"columns must be a list of names, or None for all, got {columns!r}.")
         require(pyarrow is not None, 'these files need pyarrow: pip install "torchbandits[experiments]".', DataError)
         self._stamp, self._dtype, self._device, self.distinct = Stamp(path), dtype, device, distinct
         self._reader = _opened(path)
@@ -125,11 +137,13 @@ class ColumnFile(ArmSource):
 
     def chunk(self, part: slice) -> Tensor:
         """A copy, out of the row groups that hold it."""
+        check_part(part)
         return next(self.chunks(part.stop - part.start, part.start, part.stop))[1]
 
     def chunks(self, step: int, start: int = 0, stop: int | None = None) -> Iterator[tuple[slice, Tensor]]:
         """In order, each row group decoded once."""
         stop = self.num_arms if stop is None else stop
+        check_span(start, stop, step)
         first = bisect.bisect_right(self._ends, start)
 
         def groups() -> Iterator[Tensor]:
@@ -142,6 +156,7 @@ class ColumnFile(ArmSource):
 
     def points(self, index: Picks) -> Tensor:
         """A copy. Cost: decoding each row group that is not among the last ones read."""
+        check_index(index)
         flat = index.reshape(-1).cpu()
         out = torch.empty(len(flat), self._dim, dtype=self._dtype)
         group = torch.bucketize(flat, torch.tensor(self._ends), right=True)
@@ -211,12 +226,13 @@ def parquet(
         ArgumentError: If a column does not exist, or the cache holds other sizes.
         ShapeError: If a column holds no numbers, or there are no arms.
     """
-    source = ColumnFile(Path(path), columns, check_dtype(dtype, "dtype"), torch.device(device), distinct)
-    if cache is None:
+    kept = None if cache is None else as_path("cache", cache)
+    source = ColumnFile(path, columns, dtype, device, distinct)
+    if kept is None:
         return source
-    if not Path(cache).exists():
-        return save_npy(source, cache)
-    held = NpyFile(Path(cache), dtype, source.device, distinct)
+    if not kept.exists():
+        return save_npy(source, kept)
+    held = NpyFile(kept, dtype, source.device, distinct)
     if held.shape != source.shape:
         raise ArgumentError(
             f"{cache} holds arms {tuple(held.shape)}, {path} {tuple(source.shape)}: it is the cache of another file; delete "

@@ -10,8 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from torchbandits.coercion import as_device, as_path, check_dtype, check_flag
 from torchbandits.errors import DataError, ShapeError, require
-from torchbandits.sources.base import ArmSource, check_dtype
+from torchbandits.sources.base import ArmSource, check_index, check_part
 from torchbandits.types import Picks
 
 _COPY_ARMS = 1 << 16  # arms converted at once
@@ -55,8 +56,11 @@ class NpyFile(ArmSource):
         distinct: A promise that no two arms are equal, see `ArmSource`.
     """
 
-    def __init__(self, path: Path, dtype: torch.dtype | None, device: torch.device, distinct: bool) -> None:
-        self._stamp, self._device, self.distinct = Stamp(path), device, distinct
+    def __init__(self, path: str | Path, dtype: torch.dtype | None, device: torch.device | str, distinct: bool) -> None:
+        check_flag("distinct", distinct)
+        path, dtype = as_path("path", path), None if dtype is None else check_dtype("dtype", dtype)
+        self._device, self.distinct = as_device("device", device), distinct
+        self._stamp = Stamp(path)
         self._map = _mapped(path)
         own = torch.float64 if self._map.dtype.itemsize == 8 else torch.float32
         self._dtype = own if dtype is None else dtype
@@ -79,11 +83,13 @@ class NpyFile(ArmSource):
 
     def chunk(self, part: slice) -> Tensor:
         """A copy. Raises `DataError` where the file changed."""
+        check_part(part)
         self._stamp.check()
         return torch.from_numpy(np.array(self._map[part], dtype=self._numpy, order="C")).to(self._device)
 
     def points(self, index: Picks) -> Tensor:
         """A copy, gathered from the file. Raises `DataError` where the file changed."""
+        check_index(index)
         self._stamp.check()
         return torch.from_numpy(np.array(self._map[index.cpu().numpy()], dtype=self._numpy, order="C")).to(self._device)
 
@@ -113,12 +119,16 @@ def npy(
         DataError: If the file is missing or no `.npy` file; during a run, if it changed.
         ShapeError: If it holds no arms, or numbers of another type.
     """
-    return NpyFile(Path(path), None if dtype is None else check_dtype(dtype, "dtype"), torch.device(device), distinct)
+    return NpyFile(path, dtype, device, distinct)
 
 
 def save_npy(source: ArmSource, path: str | Path) -> NpyFile:
     """Write arms to a `.npy` file, a chunk at a time, and open it. An interrupted copy leaves no file of that name."""
-    path = Path(path)
+    require(
+        isinstance(source, ArmSource),
+        f"source must be an ArmSource, such as sources.tensor(arms), got {type(source).__name__}.",
+    )
+    path = as_path("path", path)
     temporary = path.with_name(path.name + ".part")
     kind = np.float64 if source.dtype == torch.float64 else np.float32
     try:

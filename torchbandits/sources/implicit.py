@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import torch
 from torch import Tensor
 
+from torchbandits.coercion import as_device, as_tensor, check_dtype, check_flag, check_whole, is_whole
 from torchbandits.errors import DataError, NonFiniteError, ShapeError, require
-from torchbandits.sources.base import ArmSource, check_dtype, recut
+from torchbandits.sources.base import ArmSource, check_index, check_part, recut
 from torchbandits.types import Picks
 
 _POINTS_KEPT = 1 << 16  # points that were looked up, of a stream without random access
@@ -28,7 +29,23 @@ class Grid(ArmSource):
     distinct = True
 
     def __init__(self, axes: Sequence[Tensor]) -> None:
-        self._axes = tuple(axes)
+        listed = isinstance(axes, Iterable) and not isinstance(axes, str) and not (isinstance(axes, Tensor) and axes.dim() == 0)
+        require(listed, f"axes must be a list of tensors, one a feature, got {type(axes).__name__}.", ShapeError)
+        axes = tuple(axes)
+        require(len(axes) > 0, "a grid needs at least one axis: grid([torch.linspace(0, 1, 100)] * 3).", ShapeError)
+        for j, axis in enumerate(axes):
+            shaped = isinstance(axis, Tensor) and axis.dim() == 1 and axis.numel() > 0
+            got = tuple(axis.shape) if isinstance(axis, Tensor) else type(axis).__name__
+            require(shaped, f"axis {j} must be a tensor of at least one value, got {got}.", ShapeError)
+            as_tensor(f"axis {j}", axis)  # refuses sparse ones, and those that hold no numbers
+            check_dtype(f"axis {j}", axis.dtype)
+            same = axis.dtype == axes[0].dtype and axis.device == axes[0].device
+            require(same, f"axis {j} is {axis.dtype} on {axis.device}, axis 0 {axes[0].dtype} on {axes[0].device}.", ShapeError)
+            require(bool(torch.isfinite(axis).all()), f"axis {j} has a NaN or infinite value.", NonFiniteError)
+            require(len((axis + 0.0).unique()) == len(axis), f"axis {j} repeats a value: drop it, its arms would be equal.")
+        size = math.prod(len(axis) for axis in axes)
+        require(size < 2**63, f"{size} arms are more than can be counted in 64 bits: take coarser axes.")
+        self._axes = axes
         sizes = [len(axis) for axis in axes]
         self._strides = [math.prod(sizes[j + 1 :]) for j in range(len(sizes))]
 
@@ -49,10 +66,12 @@ class Grid(ArmSource):
 
     def chunk(self, part: slice) -> Tensor:
         """Computed. Cost O(n d)."""
+        check_part(part)
         return self.points(torch.arange(part.start, part.stop, device=self.device))
 
     def points(self, index: Picks) -> Tensor:
         """By the digits of the index in mixed radix. Cost O(d) an arm."""
+        check_index(index)
         digits = [
             axis[index.div(stride, rounding_mode="floor") % len(axis)]
             for axis, stride in zip(self._axes, self._strides, strict=True)
@@ -77,12 +96,18 @@ class Chunks(ArmSource):
         stream: Callable[[], Iterable[Tensor]],
         shape: torch.Size,
         dtype: torch.dtype,
-        device: torch.device,
+        device: torch.device | str,
         at: Callable[[Tensor], Tensor] | None,
         distinct: bool,
     ) -> None:
+        good = callable(stream)
+        require(good, f"stream must be a function that returns an iterable of tensors, got {type(stream).__name__}.")
+        good = isinstance(shape, Sequence) and len(shape) == 2 and all(map(is_whole, shape))
+        require(good, f"shape must be A x d, such as torch.Size([1000, 2]), got {shape!r}.", ShapeError)
+        require(at is None or callable(at), f"at must be a function of indices, got {type(at).__name__}.")
+        check_flag("distinct", distinct)
         self._stream, self._at, self.distinct = stream, at, distinct
-        self._shape, self._dtype, self._device = shape, dtype, device
+        self._shape, self._dtype, self._device = torch.Size(shape), check_dtype("dtype", dtype), as_device("device", device)
         self._kept: OrderedDict[int, Tensor] = OrderedDict()
 
     @property
@@ -102,6 +127,7 @@ class Chunks(ArmSource):
 
     def chunk(self, part: slice) -> Tensor:
         """Read off the stream, from its beginning."""
+        check_part(part)
         return next(self.chunks(part.stop - part.start, part.start, part.stop))[1]
 
     def chunks(self, step: int, start: int = 0, stop: int | None = None) -> Iterator[tuple[slice, Tensor]]:
@@ -126,6 +152,7 @@ class Chunks(ArmSource):
 
     def points(self, index: Picks) -> Tensor:
         """By `at`; without it one pass over the stream, up to the last of those that were not looked up of late."""
+        check_index(index)
         flat = index.reshape(-1)
         if self._at is not None:
             arms = self._checked(self._at(flat), "at()")
@@ -167,19 +194,6 @@ def grid(axes: Sequence[Tensor]) -> Grid:
         ArgumentError: If an axis repeats a value, or there are 2⁶³ arms or more.
         NonFiniteError: If a value is NaN or infinite.
     """
-    axes = tuple(axes)
-    require(len(axes) > 0, "a grid needs at least one axis: grid([torch.linspace(0, 1, 100)] * 3).", ShapeError)
-    for j, axis in enumerate(axes):
-        shaped = isinstance(axis, Tensor) and axis.dim() == 1 and axis.numel() > 0
-        got = tuple(axis.shape) if isinstance(axis, Tensor) else type(axis).__name__
-        require(shaped, f"axis {j} must be a tensor of at least one value, got {got}.", ShapeError)
-        check_dtype(axis.dtype, f"axis {j}")
-        same = axis.dtype == axes[0].dtype and axis.device == axes[0].device
-        require(same, f"axis {j} is {axis.dtype} on {axis.device}, axis 0 {axes[0].dtype} on {axes[0].device}.", ShapeError)
-        require(bool(torch.isfinite(axis).all()), f"axis {j} has a NaN or infinite value.", NonFiniteError)
-        require(len((axis + 0.0).unique()) == len(axis), f"axis {j} repeats a value: drop it, its arms would be equal.")
-    size = math.prod(len(axis) for axis in axes)
-    require(size < 2**63, f"{size} arms are more than can be counted in 64 bits: take coarser axes.")
     return Grid(axes)
 
 
@@ -209,9 +223,6 @@ def chunks(
         ArgumentError: If a size is not positive or a function not callable.
         ShapeError, DataError: During a sweep, if a chunk has another shape or dtype, or they are not `num_arms` in all.
     """
-    require(callable(stream), f"stream must be a function that returns an iterable of tensors, got {type(stream).__name__}.")
-    require(at is None or callable(at), f"at must be a function of indices, got {type(at).__name__}.")
     for name, value in (("num_arms", num_arms), ("dim", dim)):
-        good = isinstance(value, int) and not isinstance(value, bool) and value >= 1
-        require(good, f"{name} must be a whole number ≥ 1, got {value!r}.")
-    return Chunks(stream, torch.Size([num_arms, dim]), check_dtype(dtype, "dtype"), torch.device(device), at, distinct)
+        check_whole(name, value)
+    return Chunks(stream, torch.Size([num_arms, dim]), dtype, device, at, distinct)

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from torchbandits.coercion import as_device, as_tensor, check_dtype, check_flag
 from torchbandits.errors import ShapeError, require
-from torchbandits.sources.base import ArmSource, check_dtype, parts
+from torchbandits.sources.base import ArmSource, check_index, check_part, parts
 from torchbandits.types import Arms, Picks
 
 
@@ -21,6 +22,10 @@ class InMemory(ArmSource):
     """
 
     def __init__(self, arms: Arms, distinct: bool = False) -> None:
+        if not isinstance(arms, Tensor) or arms.dim() < 2:
+            got = tuple(arms.shape) if isinstance(arms, Tensor) else type(arms).__name__
+            raise ShapeError(f"arms must be a tensor A x d or batch_shape x A x d, got {got}.")
+        check_flag("distinct", distinct)
         self.arms, self.distinct = arms, distinct
 
     @property
@@ -40,10 +45,12 @@ class InMemory(ArmSource):
 
     def chunk(self, part: slice) -> Tensor:
         """A view, `batch_shape x n x d`."""
+        check_part(part)
         return self.arms[..., part, :]
 
     def points(self, index: Picks) -> Tensor:
         """Arms by index: row by row where the tensor has batch dimensions."""
+        check_index(index)
         if self.arms.dim() == 2:
             return self.arms[index]
         arms = self.arms.expand(*index.shape[:-1], -1, -1)
@@ -59,7 +66,11 @@ class Pinned(ArmSource):
         distinct: A promise that no two arms are equal, see `ArmSource`.
     """
 
-    def __init__(self, arms: Arms, device: torch.device, distinct: bool = False) -> None:
+    def __init__(self, arms: Arms, device: torch.device | str, distinct: bool = False) -> None:
+        _check(arms)
+        require(arms.device.type == "cpu", f"arms to pin are in host memory, got them on {arms.device}: pass them as they are.")
+        device = as_device("device", device)
+        check_flag("distinct", distinct)
         self._device, self.distinct = device, distinct
         self._arms = arms.contiguous().pin_memory() if device.type == "cuda" else arms
 
@@ -80,10 +91,12 @@ class Pinned(ArmSource):
 
     def chunk(self, part: slice) -> Tensor:
         """A copy on the device."""
+        check_part(part)
         return self._arms[part].to(self._device)
 
     def points(self, index: Picks) -> Tensor:
         """A copy on the device; gathered on the host."""
+        check_index(index)
         return self._arms[index.to(self._arms.device)].to(self._device)
 
     def chunks(self, step: int, start: int = 0, stop: int | None = None) -> Iterator[tuple[slice, Tensor]]:
@@ -135,13 +148,12 @@ def pinned(arms: Tensor, device: torch.device | str, *, distinct: bool = False) 
     Raises:
         ShapeError: If the arms are not as above.
     """
-    _check(arms)
-    require(arms.device.type == "cpu", f"arms to pin are in host memory, got them on {arms.device}: pass them as they are.")
-    return Pinned(arms, torch.device(device), distinct)
+    return Pinned(arms, device, distinct)
 
 
 def _check(arms: Tensor) -> None:
     shaped = isinstance(arms, Tensor) and arms.dim() == 2 and arms.numel() > 0
     got = tuple(arms.shape) if isinstance(arms, Tensor) else type(arms).__name__
     require(shaped, f"arms must be a tensor A x d with at least one arm and one feature, got {got}.", ShapeError)
-    check_dtype(arms.dtype, "arms")
+    as_tensor("arms", arms)  # refuses sparse ones, and those that hold no numbers
+    check_dtype("arms", arms.dtype)

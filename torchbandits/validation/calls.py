@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from gpytorch.priors import Prior
 from torch import Tensor
 
 from torchbandits.arms import ArmRows
-from torchbandits.coercion import ENDLESS, as_tensor
+from torchbandits.coercion import ENDLESS, LARGEST, as_tensor, check_flag, is_whole
 from torchbandits.errors import (
     ArgumentError,
     ArmIndexError,
@@ -24,7 +25,6 @@ from torchbandits.sources import ArmSet
 from torchbandits.types import Pulls, Selection
 
 MOST_MORE = 1_000_000  # picks that one call may add
-LARGEST_REWARD = 1e150  # what its square, and the sum of many of those, leaves room for
 
 
 def check_device(name: str, tensor: Tensor, device: torch.device) -> None:
@@ -35,7 +35,8 @@ def check_device(name: str, tensor: Tensor, device: torch.device) -> None:
 def check_picks(selection: Any, batch_shape: torch.Size, num_arms: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """Arm indices `batch_shape x q` and their mask, from a selection or plain indices."""
     if not isinstance(selection, Selection | Tensor | Sequence) or isinstance(selection, str):
-        raise ArgumentError(f"expected a selection or arm indices, got {type(selection).__name__} {selection!r}.")
+        kind = type(selection).__name__
+        raise ArgumentError(f"selection must be what ask() returned, or arm indices, got {kind} {selection!r:.60}.")
     index = as_tensor("arm indices", selection.index if isinstance(selection, Selection) else selection)
     require(
         not index.is_floating_point() and not index.is_complex() and index.dtype != torch.bool,
@@ -88,7 +89,7 @@ def check_rewards(rewards: Any, index: Tensor, mask: Tensor, device: torch.devic
     )
     check_device("rewards", y, device)
     y = y.double()
-    bad = mask & (~(y.abs() <= LARGEST_REWARD) if failures == "error" else y.abs() > LARGEST_REWARD)
+    bad = mask & (~(y.abs() <= LARGEST) if failures == "error" else y.abs() > LARGEST)
     if bool(bad.any()):
         largest = y[bad].abs().max()
         require(
@@ -125,7 +126,7 @@ def check_history(
     points_or_index: Any, counts: Any, sums: Any, squares: Any, batch_shape: torch.Size, arms: ArmSet, total: int | None = None
 ) -> Pulls:
     """Summed history at arm indices `batch_shape x h` or points `batch_shape x h x d`, expanded over the batch."""
-    where, dim, device = as_tensor("points or indices", points_or_index), arms.shape[-1], arms.device
+    where, dim, device = as_tensor("points_or_index", points_or_index), arms.shape[-1], arms.device
     given = where.shape[:-1] if where.is_floating_point() else where.shape
     require(
         len(given) >= 1,
@@ -175,7 +176,7 @@ def check_limit(limit: Any, batch_shape: torch.Size, device: torch.device) -> Te
 def check_more(more: Any) -> int | None:
     """Further picks, a positive whole number."""
     require(
-        more is None or (isinstance(more, int) and not isinstance(more, bool) and 1 <= more <= MOST_MORE),
+        more is None or (is_whole(more) and more <= MOST_MORE),
         f"more must be a whole number from 1 to {MOST_MORE:,}, got {more}.",
     )
     return more
@@ -183,8 +184,7 @@ def check_more(more: Any) -> int | None:
 
 def check_count(k: Any) -> int:
     """How many arms to recommend."""
-    whole = isinstance(k, int) and not isinstance(k, bool) and 1 <= k <= MOST_MORE
-    require(whole, f"k must be at least 1, a whole number up to {MOST_MORE:,}, got {k!r}.")
+    require(is_whole(k) and k <= MOST_MORE, f"k must be at least 1, a whole number up to {MOST_MORE:,}, got {k!r}.")
     return int(k)
 
 
@@ -194,7 +194,10 @@ def check_fit(noise: Any, options: dict[str, Any]) -> None:
     wrong = next((name for name in options if name not in known), None)
     require(wrong is None, f"{wrong!r} is no option of a fit: {', '.join(known)}.{nearest(str(wrong), known)}")
     for name, value in (("noise", noise), ("misfit", options.get("misfit", True))):
-        require(isinstance(value, bool), f"{name} must be True or False, got {value!r}.")
+        check_flag(name, value)
+    prior = options.get("noise_prior")
+    kind = type(prior).__name__
+    require(prior is None or isinstance(prior, Prior), f"noise_prior must be a gpytorch.priors.Prior or None, got {kind}.")
 
 
 def check_available(available: Any, batch_shape: torch.Size, num_arms: int, device: torch.device) -> Tensor | None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from numbers import Real
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from torchbandits.coercion import as_tensor, is_finite
+from torchbandits.coercion import as_tensor, is_finite, non_negative
 from torchbandits.errors import require
 from torchbandits.types import Progress
 
@@ -53,7 +54,7 @@ class Constant(Width):
     value: float
 
     def __post_init__(self) -> None:
-        require(is_finite(self.value) and self.value >= 0, f"a width must be finite and ≥ 0, got {self.value}.")
+        non_negative("value, the width,", self.value)
 
     def __call__(self, progress: Progress) -> Tensor:
         """`value`."""
@@ -68,7 +69,9 @@ class Scaled(Width):
     scale: float
 
     def __post_init__(self) -> None:
-        require(is_finite(self.scale) and self.scale >= 0, f"scale must be finite and ≥ 0, got {self.scale}.")
+        good = isinstance(self.base, Width)
+        require(good, f"base must be a torchbandits.widths.Width, such as Constant(2.0), got {type(self.base).__name__}.")
+        non_negative("scale", self.scale)
 
     @property
     def reads(self) -> frozenset[str]:
@@ -91,12 +94,16 @@ class Frequentist(Width, ABC):
     regularization: float
 
     def __post_init__(self) -> None:
+        non_negative("noise_std", self.noise_std)
         check_delta(self.delta)
         check_norm_bound(self.norm_bound)
+        good = is_finite(self.regularization) and self.regularization > 0
+        require(good, f"regularization (λ, by default noise_std²) must be finite and > 0, got {self.regularization}.")
 
     def _bound(self, progress: Progress) -> float | Tensor:
         """The norm bound, where the posterior lives."""
-        return self.norm_bound.to(progress.pulls) if isinstance(self.norm_bound, Tensor) else self.norm_bound
+        bound = self.norm_bound
+        return float(bound) if isinstance(bound, Real) else torch.as_tensor(bound).to(progress.pulls)
 
     @property
     def _log_inverse_delta(self) -> float:

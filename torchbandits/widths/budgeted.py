@@ -9,6 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from torchbandits.coercion import at_least, is_finite
 from torchbandits.errors import require
 from torchbandits.types import Progress
 from torchbandits.widths.base import Frequentist
@@ -28,7 +29,7 @@ class BKB(Frequentist):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(0 < self.epsilon < 1, f"epsilon must lie in (0, 1), got {self.epsilon}.")
+        require(is_finite(self.epsilon) and 0 < self.epsilon < 1, f"epsilon must lie in (0, 1), got {self.epsilon}.")
 
     def __call__(self, progress: Progress) -> Tensor:
         """Grows with the effective dimension."""
@@ -60,6 +61,10 @@ class BBKB(Frequentist):
 
     ratio_threshold: float = 2.0
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least("ratio_threshold (C̃)", self.ratio_threshold)
+
     def __call__(self, progress: Progress) -> Tensor:
         """Grows with the batched information gain."""
         inside = progress.batched_log_det_3 + self._log_inverse_delta
@@ -74,6 +79,10 @@ class PracticalBBKB(Frequentist):
     _reads: ClassVar[frozenset[str]] = frozenset({"batches"})
 
     ratio_threshold: float = 2.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least("ratio_threshold (C̃)", self.ratio_threshold)
 
     def __call__(self, progress: Progress) -> Tensor:
         """Grows with the batched information gain."""

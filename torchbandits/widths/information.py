@@ -9,8 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from torchbandits.coercion import is_finite
-from torchbandits.errors import require
+from torchbandits.coercion import check_whole, non_negative, positive
 from torchbandits.types import Progress
 from torchbandits.widths.base import Frequentist
 
@@ -82,9 +81,10 @@ def matern_regularization(nu: float, dim: int, horizon: int, noise_std: float = 
     Far larger than ξ², which explores less in practice. Source: Whitehouse et al. 2023, Thm 2, with the eigenvalue decay
     β = (2ν+d)/d of a Matérn kernel on d features.
     """
-    require(is_finite(nu) and nu > 0, f"nu must be finite and > 0, got {nu}.")
-    require(dim >= 1 and horizon >= 1, f"dim and horizon must be at least 1, got {dim} and {horizon}.")
-    return noise_std**2 * float(horizon) ** (dim / (2 * nu + 2 * dim))
+    positive("nu", nu)
+    check_whole("dim", dim)
+    check_whole("horizon", horizon)
+    return non_negative("noise_std", noise_std) ** 2 * float(horizon) ** (dim / (2 * nu + 2 * dim))
 
 
 @dataclass(frozen=True)
@@ -118,6 +118,10 @@ class FixedDesign(Frequentist):
     _reads: ClassVar[frozenset[str]] = frozenset({"num_arms"})
 
     statements: int = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_whole("statements", self.statements)
 
     def __call__(self, progress: Progress) -> Tensor:
         """The same at every step: nothing was adapted, so no information gain comes in."""

@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from torchbandits.errors import require
+from torchbandits.coercion import positive
 from torchbandits.types import Progress
 from torchbandits.widths.base import Width, check_delta
 
@@ -46,7 +46,8 @@ class SrinivasCompact(Width):
 
     def __post_init__(self) -> None:
         check_delta(self.delta)
-        require(min(self.a, self.b, self.r) > 0, f"a, b and r must be positive, got {self.a}, {self.b}, {self.r}.")
+        for name in ("a", "b", "r"):
+            positive(name, getattr(self, name))
 
     def __call__(self, progress: Progress) -> Tensor:
         """t is the number of the pick being chosen, from 1."""

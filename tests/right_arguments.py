@@ -1,0 +1,274 @@
+"""Right arguments for everything public, by the argument's name, and by the function's where a name means different things."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import gpytorch
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+import torch
+from botorch.utils.datasets import SupervisedDataset
+
+import torchbandits as tb
+from torchbandits import experiments
+from torchbandits.botorch import BanditModel, PolicyAcquisition
+
+Make = Callable[[Path], Any]  # of an empty folder
+
+ARMS = torch.rand(30, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+REWARDS = ARMS.sum(dim=-1)
+BOX = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
+THREE = torch.arange(3)
+ONES = torch.ones(3, dtype=torch.float64)
+
+
+def seeded() -> torch.Generator:
+    return torch.Generator().manual_seed(0)
+
+
+def kernel() -> gpytorch.kernels.Kernel:
+    return gpytorch.kernels.RBFKernel().double()
+
+
+def gp_ucb() -> Any:
+    return tb.gp_ucb(kernel(), noise_std=0.1)
+
+
+def known_width() -> Any:
+    return tb.gp_ucb(kernel(), noise_std=0.1, width=tb.widths.Constant(2.0))
+
+
+def bandit() -> tb.Bandit:
+    """Some pulls told, three picks open."""
+    learned = tb.Bandit(gp_ucb(), ARMS)
+    index = torch.arange(12)
+    learned.observe(index, torch.full((12,), 2.0), 2 * REWARDS[index], 2 * REWARDS[index] ** 2 + 0.01)
+    learned.ask(more=3)
+    return learned
+
+
+def contextual() -> tb.ContextualBandit:
+    learned = tb.ContextualBandit(tb.gp_ucb(kernel(), noise_std=0.1), ARMS, ARMS[:2])
+    learned.ask(context=ARMS[0])
+    return learned
+
+
+def history() -> tb.History:
+    return tb.run(tb.uniform(), table(), 3)
+
+
+def table() -> tb.environments.Table:
+    return tb.environments.Table(ARMS, REWARDS, 0.1, costs=1 + REWARDS)
+
+
+def model() -> BanditModel:
+    return BanditModel(ARMS[:6], REWARDS[:6, None], kernel=kernel(), noise_std=0.1)
+
+
+@cache
+def worker(folder: Path) -> tb.Worker:
+    return tb.Worker(gp_ucb(), ARMS, store=folder / "store.sqlite")
+
+
+def journal(folder: Path) -> tb.Journal:
+    held = tb.Journal(folder / "journal", durable=False)
+    tb.Bandit(gp_ucb(), ARMS, journal=held).ask()
+    return held
+
+
+def npy(folder: Path) -> Path:
+    np.save(folder / "arms.npy", ARMS.numpy())
+    return folder / "arms.npy"
+
+
+def parquet(folder: Path) -> Path:
+    pyarrow.parquet.write_table(pyarrow.table({"a": ARMS[:, 0].numpy(), "b": ARMS[:, 1].numpy()}), folder / "arms.parquet")
+    return folder / "arms.parquet"
+
+
+def stream() -> Iterator[torch.Tensor]:
+    return iter([ARMS])
+
+
+def evaluate(x: torch.Tensor) -> torch.Tensor:
+    return x.sum(dim=-1)
+
+
+def config(folder: Path) -> Any:
+    """A small experiment in a file."""
+    path = folder / "small.yaml"
+    path.write_text(
+        "{environment: {name: rosenbrock, options: {points_per_dim: 4}}, kernel: {lengthscale: 1.0}, horizon: 3, "
+        f"output: '{folder / 'results'}', policies: [{{name: uniform}}]}}"
+    )
+    return experiments.load_config(path)
+
+
+def records(folder: Path) -> list[experiments.Record]:
+    return [experiments.Record(0, "uniform", 0, history())]
+
+
+def written(folder: Path) -> Path:
+    """A folder that an experiment wrote its records into."""
+    experiments.run_experiment(config(folder))
+    return folder / "results"
+
+
+def a_file(folder: Path) -> Path:
+    config(folder)
+    return folder / "small.yaml"
+
+
+def reproduction(folder: Path) -> experiments.ReproductionConfig:
+    path = folder / "figure.yaml"
+    a_file(folder)
+    path.write_text(
+        "{title: A, source: Nobody, experiments: {small: small.yaml}, panels: [[{experiment: small, measure: mean_regret}]]}"
+    )
+    return experiments.find_reproduction(str(path))
+
+
+def no_executor(_: Path) -> Executor:
+    return ThreadPoolExecutor(1)
+
+
+def given(value: Any) -> Make:
+    return lambda _: value
+
+
+BY_NAME: dict[str, Make] = {
+    "acq_function": lambda _: PolicyAcquisition(model(), known_width()),
+    "arms": given(ARMS),
+    "axes": given([torch.linspace(0, 1, 3), torch.linspace(0, 1, 4)]),
+    "bandit": lambda _: bandit(),
+    "base": given(tb.widths.Constant(1.0)),
+    "centers": given(ARMS[:4]),
+    "coefficients": given(torch.ones(4, dtype=torch.float64)),
+    "config": config,
+    "context": given(ARMS[0]),
+    "contexts": given(ARMS[:3]),
+    "counts": given(ONES),
+    "delta": given(0.1),
+    "device": given("cpu"),
+    "dim": given(2),
+    "distinct": given(True),
+    "dtype": given(torch.float64),
+    "environment": lambda _: table(),
+    "folder": given(Path("somewhere")),
+    "function": given(evaluate),
+    "generator": lambda _: seeded(),
+    "generators": lambda _: [seeded()],
+    "horizon": given(50),
+    "idcs": given([0]),
+    "index": given(THREE),
+    "index_or_points": given(THREE),
+    "kernel": lambda _: kernel(),
+    "lease": lambda folder: worker(folder).ask(),
+    "log": given(lambda name, value, step: None),
+    "min_batch_size": given(3.0),
+    "model": lambda _: model(),
+    "name": given("branin"),
+    "noise_std": given(0.1),
+    "norm_bound": given(1.0),
+    "nu": given(1.5),
+    "num_arms": given(30),
+    "num_features": given(4),
+    "num_rounds": given(3),
+    "other": given(ARMS[:3]),
+    "part": given(slice(0, 3)),
+    "points_or_index": given(THREE),
+    "points": given(ARMS),
+    "policy": lambda _: known_width(),
+    "records": records,
+    "regularization": given(0.01),
+    "reproduction": reproduction,
+    "reward": given(1.0),
+    "rewards": given(REWARDS),
+    "scale": given(0.5),
+    "selection": given(THREE),
+    "shape": given(torch.Size([30, 2])),
+    "sketch_size": given(4),
+    "source": lambda _: tb.sources.tensor(ARMS),
+    "step": given(7),
+    "store": lambda folder: folder / "store.sqlite",
+    "stream": given(stream),
+    "sums": given(ONES),
+    "train_X": given(ARMS),
+    "train_Y": given(REWARDS[:, None]),
+    "training_data": given(SupervisedDataset(ARMS, REWARDS[:, None], feature_names=["a", "b"], outcome_names=["y"])),
+    "value": given(2.0),
+    "X": given(ARMS[:3]),
+    "Y": given(REWARDS[:3, None]),
+}
+
+_REPORT = tb.Report(*(torch.ones(1, dtype=torch.float64) for _ in range(8)))
+BY_FUNCTION: dict[str, dict[str, Make]] = {  # optional arguments, too, without which the others mean nothing
+    "Bandit": {"arms": given(ARMS)},
+    "Bandit.forget": {"selection": lambda _: bandit().ask().index},
+    "Bandit.load_state_dict": {"state_dict": lambda _: bandit().state_dict()},
+    "Bandit.tell": {"rewards": given(ONES)},
+    "ContextualBandit.forget": {"selection": lambda _: contextual().ask(context=ARMS[0])},
+    "ContextualBandit.load_state_dict": {"state_dict": lambda _: contextual().state_dict()},
+    "ContextualBandit.observe": {"context": given(ARMS[0])},
+    "ContextualBandit.tell": {"rewards": given(ONES), "context": given(ARMS[0])},
+    "History.from_parquet": {"folder": lambda folder: (history().to_parquet(folder), folder)[1]},
+    "History.to_parquet": {"folder": lambda folder: folder},
+    "History.record": {
+        **dict.fromkeys(("index", "rewards", "regret"), given(torch.zeros(1, 2, dtype=torch.int64))),
+        **dict.fromkeys(("recommended", "simple_regret"), given(torch.zeros(1))),
+        "report": given(_REPORT),
+        "seconds": given(1.0),
+    },
+    "Journal": {"path": lambda folder: folder / "journal"},
+    "Worker": {"arms": given(ARMS)},
+    "sources.NpyFile": {"path": npy},
+    "sources.npy": {"path": npy},
+    "sources.ColumnFile": {"path": parquet, "columns": given(["a", "b"])},
+    "sources.parquet": {"path": parquet},
+    "sources.save_npy": {"path": lambda folder: folder / "copy.npy"},
+    "sources.Chunks": {"at": given(None)},
+    "environments.BlackBox": {"arms": given(ARMS)},
+    "environments.Recorded": {"records": given(REWARDS[:, None])},
+    "diagnostics.calibration": {"source": lambda _: bandit(), "rewards": given(REWARDS[:3])},
+    "diagnostics.Calibration.figure": {},
+    "callbacks.LogScalars.__call__": {
+        "selection": lambda _: bandit().ask(),
+        "rewards": given(ONES),
+        "report": given(_REPORT),
+    },
+    "botorch.PolicyAcquisition.forward": {"X": given(ARMS[:3, None])},
+    "experiments.draw_figures": {"folder": lambda folder: folder},
+    "experiments.find_reproduction": {"name": given("pi-fig2")},
+    "experiments.load_config": {"path": a_file},
+    "experiments.load_records": {"folder": written},
+}
+
+OBJECTS: dict[str, Make] = {  # whose methods are called
+    "Bandit": lambda _: bandit(),
+    "ContextualBandit": lambda _: contextual(),
+    "History": lambda _: history(),
+    "Journal": journal,
+    "Shard": lambda _: tb.Shard(ARMS),
+    "Worker": worker,
+    "sources.Chunks": lambda _: tb.sources.chunks(stream, 30, 2),
+    "sources.ColumnFile": lambda folder: tb.sources.parquet(parquet(folder)),
+    "sources.Grid": lambda _: tb.sources.grid([torch.linspace(0, 1, 5)] * 2),
+    "sources.InMemory": lambda _: tb.sources.tensor(ARMS),
+    "sources.NpyFile": lambda folder: tb.sources.npy(npy(folder)),
+    "sources.Pinned": lambda _: tb.sources.pinned(ARMS, "cpu"),
+    "environments.BlackBox": lambda _: tb.environments.BlackBox(evaluate, ARMS),
+    "environments.KernelExpansion": lambda _: tb.environments.KernelExpansion(kernel(), ARMS[:4], ONES.new_ones(4)),
+    "environments.Function": lambda _: tb.environments.Function(evaluate, ARMS, 0.1),
+    "environments.Recorded": lambda _: tb.environments.Recorded(ARMS, REWARDS[:, None]),
+    "environments.Table": lambda _: table(),
+    "diagnostics.Calibration": lambda _: tb.diagnostics.leave_one_out(bandit()),
+    "callbacks.LogScalars": lambda _: tb.callbacks.LogScalars(lambda name, value, step: None),
+    "botorch.BanditModel": lambda _: model(),
+    "botorch.PolicyAcquisition": lambda _: PolicyAcquisition(model(), known_width()),
+}

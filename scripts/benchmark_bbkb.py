@@ -1,18 +1,15 @@
-"""BBKB on real data, on a million arms, and the cost of a step as pulls pile up.
+"""BBKB on real data, and the cost of a step as pulls pile up. For large tables see benchmark_arms.py.
 
-    python scripts/benchmark_bbkb.py abalone cadata million growth [--figure growth.png]
+    python scripts/benchmark_bbkb.py abalone cadata growth [--figure growth.png]
 
 `abalone` (σ = 17.5, T = 10,000) and `cadata` (σ = 12.5, T = 2,000) print seconds of ask and tell after a warm-up run, per
-seed and rule. `million` runs 1,000,000 x 8 random arms for T = 2,000 and prints the peak memory. `growth` runs on until
-T = 100,000 and prints the seconds of a pull against t, once no new arm appears.
+seed and rule. `growth` runs on until T = 100,000 and prints the seconds of a pull against t, once no new arm appears.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
-import resource
-import time
 from pathlib import Path
 
 import gpytorch
@@ -51,22 +48,6 @@ def real(name: str, bandwidth: float, horizon: int, seeds: int) -> None:
                 f"| {rule} | {seed} | {b['seconds'].sum():.3f} | {len(b['size'])} | {b['size'].max()} "
                 f"| {b['distinct_arms'][-1]} | {b['dictionary_size'][-1]} | {ratio:.3f} |"
             )
-
-
-def million(horizon: int = 2000, num_arms: int = 1_000_000) -> None:
-    generator = torch.Generator().manual_seed(0)
-    arms = torch.randn(num_arms, 8, generator=generator, dtype=torch.float64)
-    rewards = (torch.sin(arms[:, 0]) + torch.cos(arms[:, 1]) + 2) / 4
-    environment = tb.environments.Table(arms, rewards, noise_std=0.01)
-    policy = tb.batch_bkb(rbf(25.0), noise_std=0.01, norm_bound=1.0, delta=1 / horizon)
-    began = time.perf_counter()
-    history = tb.run(policy, environment, horizon, generator=generator)
-    b = history.batches
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    print(
-        f"\n{num_arms:,} arms x 8, T = {horizon}: {time.perf_counter() - began:.1f} s, peak memory {peak:.2f} GiB, "
-        f"{len(b['size'])} batches, {b['distinct_arms'][-1]} distinct arms, dictionary {b['dictionary_size'][-1]}"
-    )
 
 
 def growth(figure: Path | None, horizon: int = 100_000) -> None:
@@ -112,7 +93,7 @@ def compiled() -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", nargs="+", choices=["abalone", "cadata", "million", "growth"])
+    parser.add_argument("what", nargs="+", choices=["abalone", "cadata", "growth"])
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--figure", type=Path)
     arguments = parser.parse_args()
@@ -120,8 +101,6 @@ def main() -> None:
         real("abalone", 17.5, 10_000, arguments.seeds)
     if "cadata" in arguments.what:
         real("cadata", 12.5, 2_000, arguments.seeds)
-    if "million" in arguments.what:
-        million()
     if "growth" in arguments.what:
         growth(arguments.figure)
 

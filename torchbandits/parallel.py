@@ -218,7 +218,7 @@ def check_parallel(
     check_whole("workers", workers, otherwise="for all of a batch")
     check_whole("retries", retries, 0)
     if timeout is not None:
-        positive("timeout (seconds)", timeout)
+        positive("timeout", timeout)
     check_choice("failures", failures, FAILURES)
     check_flag("asynchronous", asynchronous)
     here = executor is None and (workers is not None or timeout is not None or asynchronous)

@@ -84,7 +84,7 @@ class Worker:
         costs: Tensor | None = None,
         every: int = 200,
     ) -> None:
-        positive("lease (seconds)", lease)
+        positive("lease", lease)
         check_whole("every", every)
         if name is not None:
             check_text("name", name)

@@ -254,5 +254,5 @@ def _generators(generator: torch.Generator | Generators | None, model: BanditMod
         return tuple(torch.Generator().manual_seed(seed + row) for row in range(rows))
     given = (generator,) if isinstance(generator, torch.Generator) else generator
     good = isinstance(given, Sequence) and len(given) == rows and all(isinstance(g, torch.Generator) for g in given)
-    require(good, f"generator must be one torch.Generator a batch row, {rows} in all, got {generator!r:.60}.")
+    require(good, f"generator must be one generator a batch row, {rows} in all, got {generator!r:.60}.")
     return given

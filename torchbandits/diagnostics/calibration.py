@@ -74,7 +74,7 @@ def calibration(
             x = state.rows.points(picks)
     else:
         known = isinstance(source, GaussianProcess | PartitionedProcess)
-        require(known, f"source must be a Bandit or a posterior, got {type(source).__name__}.")
+        require(known, f"source must be a bandit or a posterior, got {type(source).__name__}.")
         process, notes, x, mask = source, [], index_or_points, None
         noise = noise_of(None, math.sqrt(process.regularization) if noise_std is None else noise_std)
     x, y, mask = _checked(process, x, rewards, mask)

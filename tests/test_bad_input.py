@@ -272,3 +272,11 @@ def test_bad_runs():
     for bad in (0, -5, 2.5):
         with pytest.raises(errors.ArgumentError, match="num_rounds"):
             tb.run(policy, environment, num_rounds=bad, generator=generator(0))
+
+
+def test_a_saved_state_with_a_number_for_its_rows_is_refused():
+    bandit = tb.Bandit(tb.uniform(), torch.rand(5, 2, dtype=torch.float64))
+    state = bandit.state_dict()
+    state["state"]["rows.row_of_arm"] = torch.tensor(3)
+    with pytest.raises(errors.ShapeError, match="without a row"):
+        bandit.load_state_dict(state)

@@ -160,8 +160,6 @@ def check_state(state_dict: Any, own: dict[str, Any]) -> None:
         same = boxes[0].shape == boxes[1].shape and torch.equal(boxes[0].cpu(), boxes[1].cpu())
         require(same, f"the saved state is of the box {boxes[0].tolist()}, this bandit's is {boxes[1].tolist()}.", StateError)
         return
-    require(
-        shape == mine,
-        f"the saved state is of {shape[-1]} arms in batch rows {shape[:-1]}, this bandit of {mine[-1]} in {mine[:-1]}.",
-        ShapeError,
-    )
+    of = f"{shape[-1]} arms in batch rows {shape[:-1]}" if shape else "one arm without a row"
+    message = f"the saved state is of {of}, this bandit of {mine[-1]} in {mine[:-1]}."
+    require(shape == mine, message, ShapeError)

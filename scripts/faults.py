@@ -7,6 +7,7 @@ python scripts/faults.py --kills 20 --calls 500 --output faults.md
 from __future__ import annotations
 
 import argparse
+import contextlib
 import hashlib
 import inspect
 import os
@@ -346,11 +347,23 @@ def too_long(*_: Any) -> None:
     raise TimeoutError(f"more than {PATIENCE} s")
 
 
+@contextlib.contextmanager
+def limited() -> Iterator[None]:
+    """A limit on what may be mapped, and an end to calls that last; both as they were before afterwards."""
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    patient = signal.signal(signal.SIGALRM, too_long)
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+        signal.signal(signal.SIGALRM, patient)
+
+
+@limited()
 def fuzz(number: int, rng: random.Random) -> Fuzz:
     """Call what is public with anything: an error is one of this package, and changes nothing."""
     found, bandit = Fuzz(), None
-    signal.signal(signal.SIGALRM, too_long)
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, resource.getrlimit(resource.RLIMIT_AS)[1]))
     torch.manual_seed(rng.randrange(10**6))  # of the values that are handed in
     while found.calls < number:
         if bandit is None or found.calls % 20 == 0:

@@ -199,7 +199,9 @@ TestAnyOrderOfCalls.settings = settings(max_examples=8, stateful_step_count=12, 
 def test_some_kills_and_some_wrong_calls(faults: Any, tmp_path: Path):
     kills = faults.kill_often(3, tmp_path, random.Random(5), steps=60, policies=["batch_bkb"])
     assert (kills.kills, kills.lost, kills.identical) == (3, 0, 3)
+    limits = resource.getrlimit(resource.RLIMIT_AS)
     found = faults.fuzz(250, random.Random(1))
+    assert resource.getrlimit(resource.RLIMIT_AS) == limits  # other tests start programs that map more
     assert found.wrong == []
     assert found.changed == 0
     assert found.accepted >= 10

@@ -575,7 +575,7 @@ BAD = {
     "norm": ({"norm_bound": math.nan}, "norm_bound must be"),
     "delta": ({"delta": 1.0}, "delta is"),
     "lambda": ({"regularization": 0.0}, "regularization"),
-    "budget": ({"memory_budget": -1}, "memory_budget must be"),
+    "budget": ({"memory_budget": 0}, "memory_budget must be"),
     "bounds shape": ({"bounds": torch.zeros(3, 2)}, "2 x d"),
     "bounds ragged": ({"bounds": [[0, 1], [1]]}, "2 x d numbers"),
     "bounds order": ({"bounds": torch.tensor([[0.0, 2.0], [1.0, 1.0]])}, "at most the upper"),

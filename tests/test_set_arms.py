@@ -14,7 +14,7 @@ from test_laws import differences
 import torchbandits as tb
 from torchbandits import errors
 
-POOL = Problem(seed=11, a=200)
+POOL = Problem(seed=11, a=400)
 BOUND = {"ada_bkb", "bpe", "sup_kernel_ucb"}  # a tree of cells, arms discarded for good: set_arms_ raises UnsupportedError
 MAKERS = {
     "gp_ucb": lambda kernel: tb.gp_ucb(kernel, **COMMON),

@@ -111,9 +111,8 @@ def run(
         _catch_up(bandit.journal, recorder, purse, offers, exclude=failures == "exclude")
     evaluator: Evaluator = Here(environment, noise)
     if executor is not None or retries or failures != "raise" or environment.one_by_one:
-        patient = failures != "raise"
         hands, most = (Inline(), 1) if executor is None else (executor, workers)
-        evaluations = Evaluations(hands, workers=most, retries=retries, timeout=timeout, patient=patient)
+        evaluations = Evaluations(hands, workers=most, retries=retries, timeout=timeout, patient=failures != "raise")
         evaluator = Elsewhere(environment, noise, evaluations, whole=not asynchronous)
     try:
         if asynchronous and (out := offers.again()) is not None:

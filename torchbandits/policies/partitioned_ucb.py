@@ -17,7 +17,6 @@ from torchbandits.embeddings import kernel_diagonal
 from torchbandits.errors import NonFiniteError, NumericalError, ShapeError, UnsupportedError, require
 from torchbandits.policies.argument_checks import (
     check_initial,
-    check_memory_budget,
     check_regularization,
 )
 from torchbandits.policies.base import Policy, State
@@ -68,7 +67,7 @@ class PartitionedUCB(Policy):
         check_delta(self.delta)
         check_regularization(self.regularization, default="1")
         check_initial(self.initial)
-        check_memory_budget(self.memory_budget)
+        check_whole("memory_budget", self.memory_budget)  # bytes: cells need some
 
     # ------------------------------------------------------------------ the contract
 

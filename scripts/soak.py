@@ -7,6 +7,8 @@ python scripts/soak.py --steps 2000 --policies gp_ucb
 from __future__ import annotations
 
 import argparse
+import ctypes
+import ctypes.util
 import gc
 import sys
 import time
@@ -33,6 +35,15 @@ POLICIES = {
 }
 
 
+def resident(process: psutil.Process) -> int:
+    """Bytes of memory in use. What is free, and glibc keeps for later, comes and goes by megabytes: it is given back first."""
+    gc.collect()
+    trim = getattr(ctypes.CDLL(ctypes.util.find_library("c")), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+    return int(process.memory_info().rss)
+
+
 def soak(name: str, steps: int) -> dict[str, float]:
     """Ask and tell so many pulls; growth of the resident memory after the first tenth, and distance from a refit."""
     arms = torch.rand(400, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
@@ -48,8 +59,7 @@ def soak(name: str, steps: int) -> dict[str, float]:
         bandit.tell(selection, rewards)
         told += len(selection)
         if told >= max(mark, SETTLED * steps):
-            gc.collect()
-            rss = process.memory_info().rss
+            rss = resident(process)
             least, most, mark = least or rss, max(most, rss), max(mark, SETTLED * steps) + steps / 8
     seconds = time.process_time() - began
     statistics = bandit._state.statistics

@@ -42,6 +42,17 @@ def test_singular_matrices_take_the_pseudo_inverse(small: float) -> None:
     torch.testing.assert_close(root.embed(inside).mT @ root.embed(inside), expected)
 
 
+@pytest.mark.parametrize("small", [1e-12, 1e-13, 0.0])
+def test_own_features_are_exact_where_embedded_ones_are_not(small: float) -> None:
+    """Rᵀ K through pivots of 1e-6 is off in the sixth digit of the smallest; taken from R it is not."""
+    stacked = torch.stack([spectrum([small, small, 0.5, 1.0, 2.0], 3), spectrum([0.3, 0.4, 0.5, 1.0, 2.0], 4)])
+    root = inverse_root(stacked)
+    own = root.own()
+    torch.testing.assert_close(own.mT @ own, stacked, rtol=0, atol=4e-15)
+    torch.testing.assert_close(own, root.embed(stacked), rtol=0, atol=1e-8)
+    torch.testing.assert_close(own[1], inverse_root(stacked[1]).own(), rtol=0, atol=1e-14)
+
+
 def test_rows_choose_their_root_and_nan_stays_in_its_row() -> None:
     good, singular = spectrum([0.5, 1.0, 2.0], 0), spectrum([0.0, 1.0, 2.0], 1)
     broken = torch.full((3, 3), torch.nan, dtype=F64)

@@ -60,6 +60,15 @@ class InverseRoot:
             return features
         return torch.where(self.fallback[..., None, None], self.pseudo.mT @ columns, features)
 
+    def own(self) -> Tensor:
+        """Rᵀ K, the features of the points that K is of, `batch_shape x m x m`: to rounding where `embed` of K, through the
+        smallest pivots, is not. Cost O(m²)."""
+        if self.pseudo is None:
+            return self.factor.mT
+        length = self.pseudo.square().sum(dim=-2)  # of U Λ^{−1/2}: its columns over these are U Λ^{1/2}
+        features = (self.pseudo / torch.where(length > 0, length, 1.0).unsqueeze(-2)).mT
+        return torch.where(self.fallback[..., None, None], features, self.factor.mT)
+
     def lift(self, features: Rect) -> Tensor:
         """R `features`, the adjoint of `embed`, `batch_shape x m x n`. Cost O(m² n)."""
         lifted = torch.linalg.solve_triangular(self.factor.mT, features, upper=True)
@@ -68,16 +77,15 @@ class InverseRoot:
         return torch.where(self.fallback[..., None, None], self.pseudo @ features, lifted)
 
 
-def inverse_root(matrix: Square, floor: float | Tensor = 0.0) -> InverseRoot:
+def inverse_root(matrix: Square) -> InverseRoot:
     r"""Square root of the pseudo-inverse of each row of a batch, never with jitter.
 
-    A Cholesky factor is kept when each squared pivot exceeds `max(floor, 64, m) · eps · max diag`; below that a
+    A Cholesky factor is kept when each squared pivot exceeds `max(64, m) · eps · max diag`; below that a
     pivot is rounding, and the row takes the eigenvectors with larger eigenvalues instead (Calandriello et al. 2019,
     eq. 5 with the pseudo-inverse).
 
     Args:
         matrix: `batch_shape x m x m` symmetric positive semi-definite. Padded places hold an identity row and column.
-        floor: Squared pivots at or below this absolute value count as zero (units of the matrix).
 
     Returns:
         The root. Rows with NaN give NaN features and touch no other row. Cost O(m³).
@@ -85,7 +93,7 @@ def inverse_root(matrix: Square, floor: float | Tensor = 0.0) -> InverseRoot:
     m = matrix.shape[-1]
     factor, good = cholesky(matrix)
     scale = matrix.diagonal(dim1=-2, dim2=-1).amax(dim=-1) if m else matrix.new_zeros(matrix.shape[:-2])
-    threshold = torch.maximum(max(64, m) * torch.finfo(matrix.dtype).eps * scale, torch.as_tensor(floor).to(scale))
+    threshold = max(64, m) * torch.finfo(matrix.dtype).eps * scale
     if m:
         pivots = factor.diagonal(dim1=-2, dim2=-1).square().amin(dim=-1)
         good = good & (pivots > threshold)
@@ -117,19 +125,18 @@ def covariance_root(matrix: Square) -> Tensor:
     return torch.where(good[..., None, None], factor, symmetric)
 
 
-def append_row(factor: Square, column: Tensor, diagonal: Tensor, floor: float | Tensor = 0.0) -> tuple[Tensor, Tensor]:
+def append_row(factor: Square, column: Tensor, diagonal: Tensor) -> tuple[Tensor, Tensor]:
     r"""Cholesky factor of a kernel matrix with one more point.
 
     .. math:: l = L^{-1} k, \quad r = k(x,x) - \|l\|^2, \quad L' = [[L, 0], [l^T, \sqrt r]]
 
-    Where the residual r is at most `max(floor, 64 eps k(x,x))` the point adds nothing: its row and column become
+    Where the residual r is at most `64 eps k(x,x)` the point adds nothing: its row and column become
     those of the identity, and its feature is to be read as zero.
 
     Args:
         factor: `batch_shape x m x m` lower triangular.
         column: `batch_shape x m`, kernel values between the new point and the old ones.
         diagonal: `batch_shape`, k(x, x) of the new point.
-        floor: Absolute residual below which the point is skipped.
 
     Returns:
         `batch_shape x (m+1) x (m+1)` factor and `batch_shape` booleans, True where the point was appended. O(m²).
@@ -137,8 +144,7 @@ def append_row(factor: Square, column: Tensor, diagonal: Tensor, floor: float | 
     m = factor.shape[-1]
     row = solve_lower(factor, column.unsqueeze(-1)).squeeze(-1)
     residual = diagonal - row.square().sum(dim=-1)
-    threshold = (64 * torch.finfo(factor.dtype).eps * diagonal).clamp_min(torch.as_tensor(floor).to(diagonal))
-    kept = residual > threshold
+    kept = residual > 64 * torch.finfo(factor.dtype).eps * diagonal
     grown = factor.new_zeros(*factor.shape[:-2], m + 1, m + 1)
     grown[..., :m, :m] = factor
     grown[..., m, :m] = torch.where(kept[..., None], row, 0.0)

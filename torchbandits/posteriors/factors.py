@@ -16,9 +16,6 @@ from torchbandits.posteriors.sketch import Sketch
 from torchbandits.posteriors.statistics import Statistics
 from torchbandits.types import PickMask, Points, Rect
 
-# A dictionary point whose residual k(x,x) − |z|² is below this part of λ changes no variance that can be told apart.
-_RESIDUAL_TOLERANCE = 1e-10
-
 
 @dataclass(frozen=True)
 class Factors:
@@ -53,8 +50,8 @@ class Factors:
         K_mu = kernel_matrix(kernel, points, statistics.points) if gram is None else gram(rows)
         K_mu = torch.where(mask.unsqueeze(-1) & statistics.mask.unsqueeze(-2), K_mu.double(), 0.0)
         K_mm = K_mu.gather(-1, rows.unsqueeze(-2).expand(*K_mu.shape[:-1], rows.shape[-1]))
-        embedding = Nystrom(kernel, points, mask, floor=_RESIDUAL_TOLERANCE * regularization, gram=K_mm)
-        Z_mu = embedding.root.embed(K_mu)
+        embedding = Nystrom(kernel, points, mask, gram=K_mm)
+        Z_mu = _features(embedding, K_mu, mask, statistics.mask)
         return Factors(rows, mask, embedding, Z_mu, Regression(Z_mu.mT, statistics.weights, targets, regularization))
 
     @property
@@ -99,10 +96,20 @@ class Factors:
         embedding, kept = self.nystrom.append(x.squeeze(-2))
         if embedding.mask is None:
             return None
-        column = torch.cat([z, embedding(x).detach()[..., -1:, :]], dim=-2)
+        own = torch.where(kept[..., None, None], embedding.root.factor[..., -1:, -1:], 0.0)
+        column = torch.cat([z, own], dim=-2)
         features = _placed(torch.nn.functional.pad(self.features, (0, 0, 0, 1)), column, rows)
         grown_rows, mask = torch.cat([self.rows, rows], dim=-1), torch.cat([self.mask, kept.unsqueeze(-1)], dim=-1)
         return Factors(grown_rows, mask, embedding, features, self.regression.detached().grow_())
+
+
+def _features(embedding: Nystrom, K_mu: Rect, mask: Tensor, told: Tensor) -> Tensor:
+    """z of the distinct points, `batch_shape x m x u`, given which places hold one, `batch_shape x m` and `batch_shape x u`."""
+    whole = (mask == told).all(dim=-1) if mask.shape == told.shape else told.new_zeros(told.shape[:-1])
+    if not bool(whole.any()):
+        return embedding.root.embed(K_mu)
+    own = torch.where(told.unsqueeze(-2), embedding.root.own(), 0.0)  # the dictionary is all of them, in order
+    return own if bool(whole.all()) else torch.where(whole[..., None, None], own, embedding.root.embed(K_mu))
 
 
 def _placed(features: Rect, columns: Rect, rows: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from torchbandits.arms.table import ArmTable
 from torchbandits.posteriors import Conditioning, aggregate
 from torchbandits.types import Picks
 
-_LEADERS, _MOST_LEADERS = 32, 64  # to begin with, and once a batch was seen to spread
+_LEADERS = 64  # a batch of hundreds of picks spreads over more than half as many
 _PICKS_A_ROUND = 1 << 14
 
 
@@ -71,7 +71,7 @@ class Lookahead:
         self.offered = None if offered is None else offered.expand(*self.batch_shape, A).reshape(-1, A)
         self.index = pending[0].reshape(self.num_rows, -1)
         self.counts = pending[1].reshape(self.num_rows, -1)
-        self.max_pulls, self._most_leaders = max_pulls, leaders
+        self.max_pulls, self._leaders = max_pulls, leaders
         self.score = self._scores(self.mean, self.leverage, self.scale)
         if self.offered is not None:
             self.score = self.score.masked_fill(~self.offered, -torch.inf)
@@ -116,7 +116,6 @@ class Lookahead:
             remaining = torch.where(ended, 0, remaining - n)
             if not meter.additive or bool(((remaining > 0) & (why != BROKEN)).any()):
                 self._fold(arms, leaders, leverage)  # somebody looks at the batch again
-                self._most_leaders = max(self._most_leaders, min(2 * self._most_leaders, _MOST_LEADERS))
             remaining = torch.where(meter.broke(self, why == BROKEN), 0, remaining)
         return _pack(torch.cat(chosen, dim=-1) if chosen else self.index.new_empty(self.num_rows, 0)).reshape(
             *self.batch_shape, -1
@@ -157,7 +156,7 @@ class Lookahead:
 
     def _refresh(self, active: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Leaders in order of index (`rows x k`) with current leverage and covariance, and the place of the next pick."""
-        k, across = self._most_leaders, self.across
+        k, across = self._leaders, self.across
         conditioned = self.conditioning()
         if conditioned is None:
             first = across.best(self.score)
@@ -216,6 +215,8 @@ class Lookahead:
     def _with_first(self, leaders: Tensor, first: Tensor) -> Tensor:
         """Leaders in order of index, the last (worst) replaced by `first` where it is missing."""
         missing = ~(leaders == first.unsqueeze(-1)).any(dim=-1)
+        if not bool(missing.any()):
+            return leaders.sort(dim=-1).values
         leaders = leaders.clone()
         worst = self.across.at(leaders, self.score)[0].argmin(dim=-1, keepdim=True)
         leaders.scatter_(-1, worst, torch.where(missing.unsqueeze(-1), first.unsqueeze(-1), leaders.gather(-1, worst)))
@@ -251,6 +252,8 @@ class Lookahead:
 
 def _pack(index: Tensor) -> Tensor:
     """Move the masked places (−1) of each row to its end, keeping the order."""
+    if bool((index >= 0).all()):
+        return index
     order = (index < 0).byte().argsort(dim=-1, stable=True)
     packed = index.gather(-1, order)
     used = int((packed >= 0).sum(dim=-1).max()) if packed.numel() else 0

@@ -69,6 +69,7 @@ class Nystrom(Embedding):
         kernel: Any GPyTorch kernel; held, not copied.
         dictionary: `batch_shape x m x d`.
         mask: `batch_shape x m`, False in padded places (rows of a batch may have dictionaries of different sizes).
+        floor: Residuals k(x,x) − |z|² of a dictionary point below this count as zero (units of the kernel).
         gram: `batch_shape x m x m` kernel matrix of the dictionary where it is already known.
     """
 
@@ -78,11 +79,12 @@ class Nystrom(Embedding):
         dictionary: Points,
         mask: Tensor | None = None,
         *,
+        floor: float = 0.0,
         gram: Rect | None = None,
     ) -> None:
-        self.kernel, self.dictionary, self.mask = kernel, dictionary, mask
+        self.kernel, self.dictionary, self.mask, self.floor = kernel, dictionary, mask, floor
         K_mm = kernel_matrix(kernel, dictionary, dictionary).detach() if gram is None else gram
-        self.root: InverseRoot = inverse_root(self._identity_where_padded(K_mm).double())
+        self.root: InverseRoot = inverse_root(self._identity_where_padded(K_mm).double(), floor)
 
     def _identity_where_padded(self, K_mm: Rect) -> Tensor:
         if self.mask is None:
@@ -119,7 +121,7 @@ class Nystrom(Embedding):
     def append(self, point: Tensor) -> tuple[Nystrom, Tensor]:
         """The embedding with one more dictionary point a row, in O(m²), and where it was kept.
 
-        A point whose residual is at most 64 eps k(x,x) is skipped: it gets a coordinate that is always
+        A point whose residual is at most max(floor, 64 eps k(x,x)) is skipped: it gets a coordinate that is always
         zero. Rows that fell back to the pseudo-inverse refactorise.
 
         Args:
@@ -131,11 +133,11 @@ class Nystrom(Embedding):
         dictionary = torch.cat([self.dictionary, x], dim=-2)
         if self.root.pseudo is not None:
             kept = torch.ones_like(old[..., :1])
-            return Nystrom(self.kernel, dictionary, torch.cat([old, kept], -1)), kept.squeeze(-1)
+            return Nystrom(self.kernel, dictionary, torch.cat([old, kept], -1), floor=self.floor), kept.squeeze(-1)
         column = self.columns(x).squeeze(-1).detach()
-        factor, kept = append_row(self.root.factor, column, self.diagonal(x).squeeze(-1).detach())
+        factor, kept = append_row(self.root.factor, column, self.diagonal(x).squeeze(-1).detach(), self.floor)
         grown = Nystrom.__new__(Nystrom)
-        grown.kernel, grown.dictionary = self.kernel, dictionary
+        grown.kernel, grown.dictionary, grown.floor = self.kernel, dictionary, self.floor
         grown.mask = torch.cat([old.expand(*kept.shape, -1), kept.unsqueeze(-1)], dim=-1)
         grown.root = InverseRoot(factor, None, torch.zeros_like(kept))
         return grown, kept

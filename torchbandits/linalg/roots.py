@@ -77,15 +77,16 @@ class InverseRoot:
         return torch.where(self.fallback[..., None, None], self.pseudo @ features, lifted)
 
 
-def inverse_root(matrix: Square) -> InverseRoot:
+def inverse_root(matrix: Square, floor: float | Tensor = 0.0) -> InverseRoot:
     r"""Square root of the pseudo-inverse of each row of a batch, never with jitter.
 
-    A Cholesky factor is kept when each squared pivot exceeds `max(64, m) · eps · max diag`; below that a
+    A Cholesky factor is kept when each squared pivot exceeds `max(floor, 64, m) · eps · max diag`; below that a
     pivot is rounding, and the row takes the eigenvectors with larger eigenvalues instead (Calandriello et al. 2019,
     eq. 5 with the pseudo-inverse).
 
     Args:
         matrix: `batch_shape x m x m` symmetric positive semi-definite. Padded places hold an identity row and column.
+        floor: Squared pivots at or below this absolute value count as zero (units of the matrix).
 
     Returns:
         The root. Rows with NaN give NaN features and touch no other row. Cost O(m³).
@@ -93,7 +94,7 @@ def inverse_root(matrix: Square) -> InverseRoot:
     m = matrix.shape[-1]
     factor, good = cholesky(matrix)
     scale = matrix.diagonal(dim1=-2, dim2=-1).amax(dim=-1) if m else matrix.new_zeros(matrix.shape[:-2])
-    threshold = max(64, m) * torch.finfo(matrix.dtype).eps * scale
+    threshold = torch.maximum(max(64, m) * torch.finfo(matrix.dtype).eps * scale, torch.as_tensor(floor).to(scale))
     if m:
         pivots = factor.diagonal(dim1=-2, dim2=-1).square().amin(dim=-1)
         good = good & (pivots > threshold)
@@ -125,18 +126,19 @@ def covariance_root(matrix: Square) -> Tensor:
     return torch.where(good[..., None, None], factor, symmetric)
 
 
-def append_row(factor: Square, column: Tensor, diagonal: Tensor) -> tuple[Tensor, Tensor]:
+def append_row(factor: Square, column: Tensor, diagonal: Tensor, floor: float | Tensor = 0.0) -> tuple[Tensor, Tensor]:
     r"""Cholesky factor of a kernel matrix with one more point.
 
     .. math:: l = L^{-1} k, \quad r = k(x,x) - \|l\|^2, \quad L' = [[L, 0], [l^T, \sqrt r]]
 
-    Where the residual r is at most `64 eps k(x,x)` the point adds nothing: its row and column become
+    Where the residual r is at most `max(floor, 64 eps k(x,x))` the point adds nothing: its row and column become
     those of the identity, and its feature is to be read as zero.
 
     Args:
         factor: `batch_shape x m x m` lower triangular.
         column: `batch_shape x m`, kernel values between the new point and the old ones.
         diagonal: `batch_shape`, k(x, x) of the new point.
+        floor: Absolute residual below which the point is skipped.
 
     Returns:
         `batch_shape x (m+1) x (m+1)` factor and `batch_shape` booleans, True where the point was appended. O(m²).
@@ -144,7 +146,8 @@ def append_row(factor: Square, column: Tensor, diagonal: Tensor) -> tuple[Tensor
     m = factor.shape[-1]
     row = solve_lower(factor, column.unsqueeze(-1)).squeeze(-1)
     residual = diagonal - row.square().sum(dim=-1)
-    kept = residual > 64 * torch.finfo(factor.dtype).eps * diagonal
+    threshold = (64 * torch.finfo(factor.dtype).eps * diagonal).clamp_min(torch.as_tensor(floor).to(diagonal))
+    kept = residual > threshold
     grown = factor.new_zeros(*factor.shape[:-2], m + 1, m + 1)
     grown[..., :m, :m] = factor
     grown[..., m, :m] = torch.where(kept[..., None], row, 0.0)

@@ -16,6 +16,10 @@ from torchbandits.posteriors.sketch import Sketch
 from torchbandits.posteriors.statistics import Statistics
 from torchbandits.types import PickMask, Points, Rect
 
+# Under a sparse posterior, a dictionary point whose residual k(x,x) − |z|² is below this part of λ is left out: the features of
+# points outside the dictionary, through smaller pivots, would be noise. An exact posterior has no points outside.
+_RESIDUAL_TOLERANCE = 1e-10
+
 
 @dataclass(frozen=True)
 class Factors:
@@ -43,6 +47,7 @@ class Factors:
         targets: Rect,
         dictionary: tuple[Tensor, Tensor],
         gram: Callable[[Tensor], Tensor] | None,
+        sparse: bool,
     ) -> Factors:
         """Factorise. `dictionary` is rows and mask; `gram` returns kernel values between rows and all rows. O(u m² + m³)."""
         rows, mask = dictionary
@@ -50,7 +55,7 @@ class Factors:
         K_mu = kernel_matrix(kernel, points, statistics.points) if gram is None else gram(rows)
         K_mu = torch.where(mask.unsqueeze(-1) & statistics.mask.unsqueeze(-2), K_mu.double(), 0.0)
         K_mm = K_mu.gather(-1, rows.unsqueeze(-2).expand(*K_mu.shape[:-1], rows.shape[-1]))
-        embedding = Nystrom(kernel, points, mask, gram=K_mm)
+        embedding = Nystrom(kernel, points, mask, floor=sparse * _RESIDUAL_TOLERANCE * regularization, gram=K_mm)
         Z_mu = _features(embedding, K_mu, mask, statistics.mask)
         return Factors(rows, mask, embedding, Z_mu, Regression(Z_mu.mT, statistics.weights, targets, regularization))
 

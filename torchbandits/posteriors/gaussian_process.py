@@ -221,7 +221,7 @@ class GaussianProcess(nn.Module):
         if self._fit is None:
             own = (self.regularization, self.statistics, self.targets())
             if self.finite is None:
-                self._fit = Factors.of(self.kernel, *own, self.dictionary_rows(), gram)
+                self._fit = Factors.of(self.kernel, *own, self.dictionary_rows(), gram, self.sparse)
             else:
                 self._fit = Factors.of_features(self.finite, *own, self.sketch)
         return self._fit

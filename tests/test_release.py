@@ -41,6 +41,16 @@ def test_every_requirement_has_a_lower_bound_that_the_pinned_version_meets():
             assert numbers(version) >= numbers(found[2]), bound
 
 
+def test_the_oldest_versions_are_the_lower_bounds():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = [lines for name, lines in project["optional-dependencies"].items() if name != "dev"]  # tools of ours
+    bounds = [line for lines in (project["dependencies"], *extras) for line in lines if not line.startswith("torchbandits[")]
+    pins = (ROOT / "constraints-oldest.txt").read_text().splitlines()
+    for bound in bounds:
+        name, _, version = re.sub(r"\[\w+\]|,.*", "", bound).partition(">=")
+        assert f"{name}=={version}" in pins
+
+
 def numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", version.partition("+")[0]))
 

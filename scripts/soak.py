@@ -38,9 +38,9 @@ POLICIES = {
 def resident(process: psutil.Process) -> int:
     """Bytes of memory in use. What is free, and glibc keeps for later, comes and goes by megabytes: it is given back first."""
     gc.collect()
-    trim = getattr(ctypes.CDLL(ctypes.util.find_library("c")), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
+    library = ctypes.util.find_library("c")
+    if library is not None and hasattr(libc := ctypes.CDLL(library), "malloc_trim"):
+        libc.malloc_trim(0)
     return int(process.memory_info().rss)
 
 

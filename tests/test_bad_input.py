@@ -200,6 +200,9 @@ def test_told_rewards_that_were_never_asked_for_are_history(bandit):
 def test_bad_asks(bandit):
     for option, value in (("limit", -1), ("more", 0), ("more", -2), ("limit", 2.5), ("more", "many")):
         refuses(bandit, errors.ArgumentError, [option, str(value)], "ask", **{option: value})
+    whole = torch.ones(1, dtype=torch.int64)
+    for hollow in (whole.to("meta"), whole.to_sparse()):
+        refuses(bandit, errors.ShapeError, ["limit"], "ask", limit=hollow)
     q = len(bandit.ask())
     bandit.forget(bandit.ask())
     for bad, error in (

@@ -17,7 +17,7 @@ from torchbandits.types import PerPoint, Picks, Points
 _EXACT = 300  # up to so many points the dictionary is all of them: nothing is drawn
 _CHUNK = 1 << 20  # numbers of a block of features, 8 MB
 _KEPT = 1 << 25  # features of so many numbers, 256 MB, are kept from the first pass over them to the second
-_RESIDUAL_TOLERANCE = 1e-10  # as in a posterior: residuals below this part of λ count as zero
+_RESIDUAL_TOLERANCE = 1e-10  # as in a sparse posterior: residuals below this part of λ count as zero
 
 
 @torch.no_grad()

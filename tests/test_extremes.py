@@ -99,7 +99,8 @@ def test_a_smooth_kernel_that_float64_takes_for_nearly_singular(pulls: float):
     points = torch.rand(420, 2, dtype=torch.float64, generator=generator(4))
     kernel = gpytorch.kernels.RBFKernel().double()
     kernel.lengthscale = 0.3
-    bandit, index, n = tb.Bandit(tb.gp_ucb(kernel, noise_std=0.1), points), torch.arange(120), torch.full((120,), pulls)
+    bandit, index = tb.Bandit(tb.gp_ucb(kernel, noise_std=0.1), points), torch.arange(120)
+    n = torch.full((120,), pulls, dtype=torch.float64)
     wobble = torch.randn(120, dtype=torch.float64, generator=generator(5)) / pulls**0.5
     y = torch.sin(5 * points[:120, 0]) + 0.1 * wobble
     bandit.observe(index, n, n * y, n * (y.square() + 0.01))

@@ -1,7 +1,7 @@
-"""Kills and wrong calls: what a run loses by them. Writes the table as Markdown.
+"""Kills, wrong calls, failing disks, damaged files and interrupts: what a run loses by them. Writes the table as Markdown.
 
-python scripts/faults.py                            # 200 kills, 10,000 calls; minutes
-python scripts/faults.py --kills 20 --calls 500 --output faults.md
+python scripts/faults.py                            # 200 kills, 10,000 calls, the faults of faults_storage.py; minutes
+python scripts/faults.py --kills 20 --calls 500 --storage 0.1 --output faults.md
 """
 
 from __future__ import annotations
@@ -28,6 +28,10 @@ from typing import Any
 import gpytorch
 import torch
 from botorch.exceptions import BotorchError
+
+sys.path.insert(0, str(Path(__file__).parent))  # also where this file is imported by its path
+
+from faults_storage import Storage, all_faults
 
 import torchbandits as tb
 import torchbandits.botorch
@@ -396,8 +400,8 @@ def fuzz(number: int, rng: random.Random) -> Fuzz:
 # ------------------------------------------------------------------------- the table
 
 
-def table(kills: Kills, fuzzed: Fuzz) -> str:
-    """Both results as Markdown."""
+def table(kills: Kills, fuzzed: Fuzz, storage: Storage | None = None) -> str:
+    """The results as Markdown."""
     rows = [
         ("kills (SIGKILL at a random moment of a run or of its resumption)", kills.kills),
         ("runs killed, of " + ", ".join(POLICIES), kills.runs),
@@ -410,15 +414,17 @@ def table(kills: Kills, fuzzed: Fuzz) -> str:
         ("refused by an error of this package", fuzzed.refused),
         ("tracebacks of another kind", len(fuzzed.wrong)),
         ("states changed by a refused call", fuzzed.changed),
+        *(storage.rows() if storage is not None else []),
     ]
     return "\n".join(["| what | number |", "| --- | --- |", *(f"| {what} | {number:,} |" for what, number in rows), ""])
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run both, print and write the table; 0 where nothing was lost."""
+    """Run all, print and write the table; 0 where nothing was lost."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--calls", type=int, default=10_000)
+    parser.add_argument("--storage", type=float, default=1.0, help="scales the numbers of the faults of faults_storage.py")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--output", type=Path)
     options = parser.parse_args(arguments)
@@ -426,14 +432,16 @@ def main(arguments: list[str] | None = None) -> int:
     rng = random.Random(options.seed)
     with tempfile.TemporaryDirectory() as folder:
         kills = kill_often(options.kills, Path(folder), rng)
+    with tempfile.TemporaryDirectory() as folder:
+        storage = all_faults(options.storage, Path(folder), rng)
     fuzzed = fuzz(options.calls, rng)
-    text = table(kills, fuzzed)
+    text = table(kills, fuzzed, storage)
     print(text)
     for line, count in Counter(fuzzed.wrong).most_common(40):
         print(f"{count} times: {line}", file=sys.stderr)
     if options.output is not None:
         options.output.write_text(text)
-    good = not (kills.lost or fuzzed.wrong or fuzzed.changed) and kills.identical == kills.kills
+    good = not (kills.lost or fuzzed.wrong or fuzzed.changed) and kills.identical == kills.kills and storage.good
     return 0 if good else 1
 
 

@@ -1,27 +1,31 @@
 """The command line: `torchbandits run`, `reproduce`, `plot`, `report`, `watch`, `bench`, `policies`, `data ...`.
 
-Every expected error is one line on standard error and exit code 2.
+Every expected error is one line on standard error and exit code 2; Ctrl-C is one line and exit code 130. No control character
+of a file, a name or an argument reaches the terminal.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+import os
+import sys
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
+import torch
 import typer
 from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table as RichTable
-from rich.text import Text
+from typer.core import TyperGroup
 
 from torchbandits.benchmarks import load_benchmark, run_benchmark
 from torchbandits.environments import holdings
 from torchbandits.errors import ConfigError, TorchBanditsError, nearest, require
 from torchbandits.experiments.config import ExperimentConfig, load_config, parse_config
 from torchbandits.experiments.page import write_page
-from torchbandits.experiments.records import load_records
+from torchbandits.experiments.printable import one_line, plain, printable
+from torchbandits.experiments.records import load_records, output_folder
 from torchbandits.experiments.reproducing import Reproduced
 from torchbandits.experiments.reproducing import reproduce as run_reproduction
 from torchbandits.experiments.reproduction import ReproductionConfig, catalogue, find_config, find_reproduction
@@ -31,8 +35,64 @@ from torchbandits.experiments.verdicts import published_table, verdicts
 from torchbandits.experiments.watching import watch as watch_journal
 from torchbandits.policies import CATALOGUE, markdown_table
 
+# Click's errors by a name that Typer exports: newer versions of Typer carry a Click of their own.
+ClickException = typer.BadParameter.__mro__[2]
+OUT_OF_MEMORY = ("not enough memory", "can't allocate memory", "out of memory")
+
+
+class OneLineErrors(TyperGroup):
+    """The commands, whose errors are one line each. Faults of the package itself keep their traceback."""
+
+    def main(self, *args: Any, standalone_mode: bool = True, **kwargs: Any) -> Any:
+        """Run a command and end the process with its exit code."""
+        try:
+            code = super().main(*args, standalone_mode=False, **kwargs)
+        except ClickException as error:
+            if type(error).__name__ != "NoArgsIsHelpError":  # that one has shown the help
+                complain(error.format_message())
+            code = 2
+        except typer.Abort:
+            code = 1
+        if standalone_mode:
+            sys.exit(code if isinstance(code, int) else 0)
+        return code
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command, and say what went wrong."""
+        try:
+            return super().invoke(ctx)
+        except TorchBanditsError as error:
+            complain(error)
+        except MemoryError as error:
+            complain(f"not enough memory: {error}")
+        except RuntimeError as error:  # PyTorch on the host says it in words
+            if not isinstance(error, torch.OutOfMemoryError) and not any(words in str(error) for words in OUT_OF_MEMORY):
+                raise
+            complain(f"not enough memory: {error}")
+        except KeyboardInterrupt as error:
+            complain(f"interrupted: {error if error.args else 'every file that was written is whole.'}")
+            raise typer.Exit(130) from error
+        except BrokenPipeError:  # whoever read the output has read enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(1) from None
+        except OSError as error:
+            complain(error)
+        raise typer.Exit(2)
+
+
+def say(text: object) -> None:
+    """Print a line on standard output."""
+    typer.echo(printable(text))
+
+
+def complain(error: object) -> None:
+    """Print an error in one line on standard error."""
+    typer.echo(f"torchbandits: {one_line(error)}", err=True)
+
+
 # Plain tracebacks for bugs: expected errors never get that far.
 app = typer.Typer(
+    cls=OneLineErrors,
     help="Gaussian-process bandits over very large candidate sets.",
     no_args_is_help=True,
     add_completion=False,
@@ -42,16 +102,6 @@ data_app = typer.Typer(help="The real data sets: where they are, what they hold.
 app.add_typer(data_app, name="data")
 
 
-@contextmanager
-def one_line_errors() -> Iterator[None]:
-    """Turn an expected error into one line on standard error and exit code 2."""
-    try:
-        yield
-    except TorchBanditsError as error:
-        typer.echo(f"torchbandits: {' '.join(str(error).split())}", err=True)
-        raise typer.Exit(2) from error
-
-
 @app.command()
 def run(
     config: Annotated[str, typer.Argument(help="A YAML file, or the name of one that comes along, such as quickstart.")],
@@ -59,17 +109,17 @@ def run(
     repetitions: Annotated[int | None, typer.Option(help="Repetitions of every policy.")] = None,
     horizon: Annotated[int | None, typer.Option(help="Pulls of every run.")] = None,
     workers: Annotated[int, typer.Option(min=1, help="Runs made at once, each in a process of its own.")] = 1,
+    resume: Annotated[bool, typer.Option("--resume", help="Keep the runs that an earlier start has made.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress and no table.")] = False,
 ) -> None:
     """Run an experiment; print its table; write records, resolved configuration, table and figures."""
-    with one_line_errors():
-        experiment = load_config(find_config(config))
-        given = {"repetitions": repetitions, "horizon": horizon, "output": None if output is None else str(output)}
-        changes = {name: value for name, value in given.items() if value is not None}
-        experiment = parse_config(experiment.model_dump(exclude_none=True) | changes, f"{config} with the options given")
-        result = run_experiment(experiment, console=Console(stderr=True, quiet=quiet), workers=workers)
-        if not quiet:
-            _show(experiment, result)
+    experiment = load_config(find_config(config))
+    given = {"repetitions": repetitions, "horizon": horizon, "output": None if output is None else str(output)}
+    changes = {name: value for name, value in given.items() if value is not None}
+    experiment = parse_config(experiment.model_dump(exclude_none=True) | changes, f"{config} with the options given")
+    result = run_experiment(experiment, console=Console(stderr=True, quiet=quiet), resume=resume, workers=workers)
+    if not quiet:
+        _show(experiment, result)
 
 
 @app.command()
@@ -84,21 +134,20 @@ def reproduce(
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
 ) -> None:
     """Reproduce figures or tables of a paper; started again after an interruption, it runs what is missing."""
-    with one_line_errors():
-        if listed or not (names or everything):
-            found = [find_reproduction(known) for known in catalogue()]
-            _print_table({"name": 0, "what": 5, "source": 5}, [(f.name, f.title, f.source) for f in found])
-            return
-        require(not (names and everything), "give the names of figures, or --all.", ConfigError)
-        chosen = [find_reproduction(name) for name in names or catalogue()]  # a name that is none stops it before it begins
-        require(output is None or len(chosen) == 1, "--output is the folder of one figure: give one name.", ConfigError)
-        console = Console(stderr=True, quiet=quiet)
-        for figure in chosen:
-            console.print(figure.name, style="bold", highlight=False) if len(chosen) > 1 else None
-            done = run_reproduction(figure, quick=quick, output=output, console=console, again=again, workers=workers)
-            if not quiet:
-                _show_reproduction(figure, done)
-            typer.echo(f"Summary, figure, numbers: {', '.join(map(str, done.files))}")
+    if listed or not (names or everything):
+        found = [find_reproduction(known) for known in catalogue()]
+        _print_table({"name": 0, "what": 5, "source": 5}, [(f.name, f.title, f.source) for f in found])
+        return
+    require(not (names and everything), "give the names of figures, or --all.", ConfigError)
+    chosen = [find_reproduction(name) for name in names or catalogue()]  # a name that is none stops it before it begins
+    require(output is None or len(chosen) == 1, "--output is the folder of one figure: give one name.", ConfigError)
+    console = Console(stderr=True, quiet=quiet)
+    for figure in chosen:
+        console.print(plain(figure.name, style="bold")) if len(chosen) > 1 else None
+        done = run_reproduction(figure, quick=quick, output=output, console=console, again=again, workers=workers)
+        if not quiet:
+            _show_reproduction(figure, done)
+        say(f"Summary, figure, numbers: {', '.join(map(str, done.files))}")
 
 
 def _show_reproduction(figure: ReproductionConfig, done: Reproduced) -> None:
@@ -114,11 +163,9 @@ def plot(
     records: Annotated[Path, typer.Argument(help="An experiment's output folder, or the records in it.")],
 ) -> None:
     """Draw the figures and the table of an experiment again, from its records."""
-    with one_line_errors():
-        experiment, found = load_records(records)
-        folder = records.parent if records.name == "records" else records
-        result = write_results(experiment, found, folder)
-        _show(experiment, result)
+    experiment, found = load_records(records)
+    result = write_results(experiment, found, output_folder(records))
+    _show(experiment, result)
 
 
 @app.command()
@@ -128,14 +175,13 @@ def bench(
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress and no table.")] = False,
 ) -> None:
     """Measure time and memory against arms, dictionary and pulls, beside other packages and the machine's rates."""
-    with one_line_errors():
-        chosen = load_benchmark(config)
-        if output is not None:
-            chosen = chosen.model_copy(update={"output": str(output)})
-        done = run_benchmark(chosen, console=Console(stderr=True, quiet=quiet))
-        if not quiet:
-            typer.echo((chosen.folder / "table.md").read_text(encoding="utf-8"), nl=False)
-        typer.echo(f"Numbers, table, figures: {', '.join(map(str, done.files))}")
+    chosen = load_benchmark(config)
+    if output is not None:
+        chosen = chosen.model_copy(update={"output": str(output)})
+    done = run_benchmark(chosen, console=Console(stderr=True, quiet=quiet))
+    if not quiet:
+        typer.echo((chosen.folder / "table.md").read_text(encoding="utf-8"), nl=False)
+    say(f"Numbers, table, figures: {', '.join(map(str, done.files))}")
 
 
 @app.command()
@@ -144,20 +190,18 @@ def report(
     output: Annotated[Path | None, typer.Option(help="The file; report.html there, or JOURNAL.html, by default.")] = None,
 ) -> None:
     """Make one HTML page of a run or an experiment: figures, best arms, sizes, seconds. It loads nothing from elsewhere."""
-    with one_line_errors():
-        typer.echo(f"Report: {write_page(source, output)}")
+    say(f"Report: {write_page(source, output)}")
 
 
 @app.command()
 def watch(
     journal: Annotated[Path, typer.Argument(help="What journal= names, or the store of workers.")],
-    every: Annotated[float | None, typer.Option(min=0.05, help="Seconds; 1 in a terminal, 10 elsewhere by default.")] = None,
+    every: Annotated[float | None, typer.Option(help="Seconds; 1 in a terminal, 10 elsewhere by default.")] = None,
     once: Annotated[bool, typer.Option("--once", help="Show the run as it stands, and end.")] = False,
     row: Annotated[int, typer.Option(min=0, help="Batch row to show.")] = 0,
 ) -> None:
     """Watch a run through its journal while it goes on; Ctrl-C ends the watching, not the run."""
-    with one_line_errors():
-        watch_journal(journal, _console(), every=every, once=once, row=row)
+    watch_journal(journal, _console(), every=every, once=once, row=row)
 
 
 @app.command()
@@ -166,17 +210,16 @@ def policies(
     markdown: Annotated[bool, typer.Option("--markdown", help="The table as README has it.")] = False,
 ) -> None:
     """List the policies: what each promises, costs and takes; or show the options of one."""
-    with one_line_errors():
-        if markdown:
-            typer.echo(markdown_table(), nl=False)
-        elif name is None:
-            lines = [(e.name, e.paper, e.guarantee, e.cost, e.batch, e.kernels, e.choose) for e in CATALOGUE]
-            _print_table({"policy": 0, "paper": 8, "guarantee": 11, "cost of a step": 8, "batch": 4, "kernels": 5,
-                          "choose it when": 11}, lines)  # fmt: skip
-            typer.echo("A arms, u distinct arms pulled, m dictionary points or features; T pulls, γ_T information gained.")
-            typer.echo("torchbandits policies NAME shows the options of one.")
-        else:
-            _describe_policy(name)
+    if markdown:
+        typer.echo(markdown_table(), nl=False)
+    elif name is None:
+        lines = [(e.name, e.paper, e.guarantee, e.cost, e.batch, e.kernels, e.choose) for e in CATALOGUE]
+        _print_table({"policy": 0, "paper": 8, "guarantee": 11, "cost of a step": 8, "batch": 4, "kernels": 5,
+                      "choose it when": 11}, lines)  # fmt: skip
+        say("A arms, u distinct arms pulled, m dictionary points or features; T pulls, γ_T information gained.")
+        say("torchbandits policies NAME shows the options of one.")
+    else:
+        _describe_policy(name)
 
 
 def _describe_policy(name: str) -> None:
@@ -186,8 +229,8 @@ def _describe_policy(name: str) -> None:
     facts = {"paper": e.paper, "guarantee": e.guarantee, "cost of a step": e.cost, "batch": e.batch, "kernels": e.kernels}
     grid = RichTable.grid(padding=(0, 2))
     for key, value in (facts | {"memory": e.memory, "choose it when": e.choose}).items():
-        grid.add_row(Text(key), Text(value))
-    _console().print(Text(e.summary), grid, sep="\n")
+        grid.add_row(plain(key), plain(value))
+    _console().print(plain(e.summary), grid, sep="\n")
     _print_table({"option": 0, "default": 0, "meaning": 1}, [(o.name, o.default, o.meaning) for o in e.options])
 
 
@@ -197,25 +240,22 @@ def list_data() -> None:
     table = RichTable()
     for header in ("name", "arms", "features", "here", "what"):
         table.add_column(header)
-    with one_line_errors():
-        for line in holdings.holdings():
-            table.add_row(*line)
+    for line in holdings.holdings():
+        table.add_row(*map(plain, line))
     Console().print(table)
 
 
 @data_app.command()
 def fetch(name: Annotated[str, typer.Argument(help="Of a data set, as `data list` gives it.")]) -> None:
     """Make sure that a data set is here: fetch, verify and cache it where it is not. Archives are only verified."""
-    with one_line_errors():
-        typer.echo(str(holdings.fetch(name)))
+    say(str(holdings.fetch(name)))
 
 
 @data_app.command()
 def describe(name: Annotated[str, typer.Argument(help="Of a data set, as `data list` gives it.")]) -> None:
     """Say what a data set holds, where it comes from and under which licence."""
-    with one_line_errors():
-        for key, value in holdings.facts(name).items():
-            typer.echo(f"{key}: {value}")
+    for key, value in holdings.facts(name).items():
+        say(f"{key}: {value}")
 
 
 def _print_table(columns: dict[str, int], lines: Iterable[tuple[str, ...]]) -> None:
@@ -224,7 +264,7 @@ def _print_table(columns: dict[str, int], lines: Iterable[tuple[str, ...]]) -> N
     for header, ratio in columns.items():
         table.add_column(header, ratio=ratio or None, no_wrap=not ratio)
     for line in lines:
-        table.add_row(*map(Text, line))
+        table.add_row(*map(plain, line))
     _console().print(table)
 
 
@@ -235,6 +275,6 @@ def _console() -> Console:
 
 def _show(experiment: ExperimentConfig, result: Result) -> None:
     _console().print(to_rich(experiment, result.table))
-    typer.echo(f"Table: {', '.join(map(str, result.tables))}")
-    typer.echo(f"Figures: {', '.join(map(str, result.figures))}")
-    typer.echo(f"Records: {result.records}  Configuration: {result.config}")
+    say(f"Table: {', '.join(map(str, result.tables))}")
+    say(f"Figures: {', '.join(map(str, result.figures))}")
+    say(f"Records: {result.records}  Configuration: {result.config}")

@@ -82,6 +82,7 @@ def run(
     Raises:
         EvaluationError: If an evaluation failed and failures end the run, or the executor broke. What had come is told; the
             error has the history and the bandit.
+        KeyboardInterrupt: At Ctrl-C; where there is a journal, the message says what it keeps.
     """
     known = isinstance(environment, Environment)
     require(known, f"environment must be one of torchbandits.environments, got {type(environment).__name__}.")
@@ -139,6 +140,13 @@ def run(
             stops = [callback(bandit, selection, rewards, report) for callback in callbacks]
             if any(stops):
                 return recorder.history()
+    except KeyboardInterrupt:
+        if bandit.journal is None:
+            raise
+        raise KeyboardInterrupt(
+            f"stopped after {int(bandit.pulls.sum()):,} pulls. Every reward that was told is kept in {bandit.journal.path}: "
+            "the same call goes on from there."
+        ) from None
     finally:
         evaluator.cancel()
 

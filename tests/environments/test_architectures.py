@@ -188,11 +188,23 @@ def test_mnist_is_read_fetched_and_verified(tmp_path, monkeypatch):
     assert float(x[0, 195]) == pytest.approx(195 / 255)
     path = tmp_path / "cache" / "mnist" / "t10k-labels-idx1-ubyte.gz"
     path.write_bytes(gzip.compress(b"other"))
-    with pytest.raises(DataError, match="is not MNIST's"):
+    digest = hashlib.sha256(b"other").hexdigest()
+    with pytest.raises(DataError, match=f"has sha256 {digest}, expected {images.SHA256['t10k-labels-idx1-ubyte']}"):
         images.mnist("t10k")
+    monkeypatch.setattr(images, "LARGEST", 1 << 11)
+    path.write_bytes(gzip.compress(bytes(1 << 18)))  # which would grow a thousandfold
+    with pytest.raises(DataError, match=f"has sha256 {hashlib.sha256(bytes(1 << 11)).hexdigest()}"):
+        images.mnist("t10k")
+    monkeypatch.setattr(images, "LARGEST", 1 << 26)
     path.write_bytes(b"no gzip")
     with pytest.raises(DataError, match="can't be read"):
         images.mnist("t10k")
+    path.unlink()
+    (mirror / path.name).write_bytes(gzip.compress(b"other"))
+    monkeypatch.setattr(images, "MIRROR", mirror.as_uri() + "/")
+    with pytest.raises(DataError, match="has sha256"):
+        images.mnist("t10k")
+    assert not path.exists(), "what is not MNIST's was kept"
 
 
 @pytest.mark.parametrize("data", ARCHIVES.values(), ids=lambda data: data.name)

@@ -112,7 +112,7 @@ def test_a_file_that_is_not_the_original_is_refused(fake):
 def test_damaged_files_are_refused(fake, change, message):
     fake.path.write_text(change(fake.path.read_text()))
     with pytest.raises(DataError, match=message):
-        datasets.parse_csv(fake.path, fake.data)
+        datasets.parse_csv(fake.path.read_bytes(), fake.data, str(fake.path))
 
 
 def test_an_unknown_word_and_another_mean_are_refused(tmp_path):
@@ -120,10 +120,10 @@ def test_an_unknown_word_and_another_mean_are_refused(tmp_path):
     data = dataclasses.replace(ABALONE, rows=12)
     path = write_csv(tmp_path, data, columns)
     with pytest.raises(DataError, match="the mean of Rings is"):
-        datasets.parse_csv(path, data)
+        datasets.parse_csv(path.read_bytes(), data, str(path))
     path.write_text(path.read_text().replace("M,", "X,"))
     with pytest.raises(DataError, match="column Sex: expected M, F, I"):
-        datasets.parse_csv(path, data)
+        datasets.parse_csv(path.read_bytes(), data, str(path))
 
 
 def test_neither_way_names_both(fake, monkeypatch):
@@ -180,7 +180,30 @@ def test_fetched_data_is_cached_and_equals_the_file(fake, monkeypatch):
     for table in (fetched, cached):
         torch.testing.assert_close(table.arms, from_file.arms, rtol=1e-12, atol=1e-12)
         assert torch.equal(table.means, from_file.means)
-    assert [path.name for path in fake.cache.iterdir()] == [fake.data.filename]
+    assert sorted(path.name for path in fake.cache.iterdir()) == [fake.data.filename, f"{fake.data.filename}.sha256"]
+
+
+def test_a_cached_copy_is_verified_at_every_use(fake, monkeypatch):
+    """A change that keeps the statistics is found by the digest noted at the fetch; so is a copy without a digest."""
+    monkeypatch.delenv(datasets.DATA_VARIABLE)
+    monkeypatch.setattr(openml, "sklearn_datasets", sklearn_with(fake.columns))
+    LOADERS[fake.data.name]()
+    path = fake.cache / fake.data.filename
+    whole = path.read_bytes()
+    header, *lines = whole.splitlines(keepends=True)
+    changed = b"".join([header, *reversed(lines)])
+    path.write_bytes(changed)
+    noted, found = hashlib.sha256(whole).hexdigest(), hashlib.sha256(changed).hexdigest()
+    for use in (LOADERS[fake.data.name], lambda: datasets.find(fake.data)):
+        with pytest.raises(DataError, match=f"{path.name} has sha256 {found}, expected {noted}. Remove it, and fetch it again"):
+            use()
+    path.write_bytes(whole)
+    LOADERS[fake.data.name]()
+    (fake.cache / f"{path.name}.sha256").unlink()
+    with pytest.raises(DataError, match=f"has sha256 {noted}, expected {fake.data.sha256}"):
+        LOADERS[fake.data.name]()
+    path.write_bytes(fake.path.read_bytes())  # the original may be put into the cache by hand
+    LOADERS[fake.data.name]()
 
 
 def test_fetched_data_of_another_size_is_refused_and_not_kept(fake, monkeypatch):

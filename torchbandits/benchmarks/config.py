@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, model_validator
 
-from torchbandits.experiments.config import Section, parse_section, read_yaml
+from torchbandits.experiments.config import Count, FolderName, Repetitions, Section, Seed, Threads, parse_section, read_yaml
 
 AXES = ("arms", "dictionary", "pulls")
 Method = Literal["torchbandits", "botorch", "sgpr", "sklearn"]
@@ -19,15 +19,17 @@ LABELS = {
     "sgpr": "GPyTorch SGPR",
     "sklearn": "scikit-learn GP",
 }
-Axis = Annotated[list[PositiveInt], Field(min_length=1)]
+Axis = Annotated[list[Count], Field(min_length=1, max_length=100)]
+Limit = Annotated[float, Field(gt=0, le=10**6)]
+"""Seconds or GiB: the system takes no larger limits."""
 
 
 class Point(Section):
     """Numbers of arms A, dictionary points m and pulls t; a dictionary is made of arms that were pulled, so m ≤ t, m ≤ A."""
 
-    arms: PositiveInt
-    dictionary: PositiveInt
-    pulls: PositiveInt
+    arms: Count
+    dictionary: Count
+    pulls: Count
 
     @model_validator(mode="after")
     def _check_dictionary(self) -> Point:
@@ -51,23 +53,23 @@ class BenchmarkConfig(Section):
     a shared machine leaves alone and which count every thread, or those on the wall.
     """
 
-    name: str = "bench"
+    name: FolderName = "bench"
     base: Point
     arms: Axis
     dictionary: Axis
     pulls: Axis
-    dim: PositiveInt = 8
-    lengthscale: PositiveFloat = 1.0
-    noise_std: PositiveFloat = 0.1
+    dim: Repetitions = 8
+    lengthscale: Limit = 1.0
+    noise_std: Limit = 0.1
     methods: Annotated[tuple[Method, ...], Field(min_length=1)] = ("torchbandits", "botorch", "sgpr", "sklearn")
     device: Literal["cpu", "cuda"] = "cpu"
-    threads: PositiveInt = 1
+    threads: Threads = 1
     clock: Literal["processor", "wall"] = "wall"
-    repetitions: PositiveInt = 3
-    time_limit: PositiveFloat = 60.0
-    memory_limit: PositiveFloat = 4.0
-    memory_budget: PositiveFloat = 1.0
-    seed: Annotated[int, Field(ge=0)] = 0
+    repetitions: Repetitions = 3
+    time_limit: Limit = 60.0
+    memory_limit: Limit = 4.0
+    memory_budget: Limit = 1.0
+    seed: Seed = 0
     output: str = ""
 
     @model_validator(mode="after")
@@ -93,7 +95,7 @@ def load_benchmark(path: str | os.PathLike[str]) -> BenchmarkConfig:
     """Read a configuration file.
 
     Raises:
-        ConfigError: If it can't be read, is not YAML, or does not say what it must; every fault is named.
+        ConfigError: If it can't be read, is not YAML, or does not say what it must; the first faults are named.
     """
     source = Path(path)
     return parse_section(BenchmarkConfig, {"name": source.stem, **read_yaml(source)}, str(source))

@@ -7,7 +7,7 @@ not fetched.
 
 from __future__ import annotations
 
-import hashlib
+import io
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from torchbandits.environments.datasets import DATA_VARIABLE, cache_folder
+from torchbandits.environments.datasets import DATA_VARIABLE, LARGEST, cache_folder, check_digest
 from torchbandits.errors import DataError, nearest, require
+from torchbandits.user_files import read_bytes
 
 
 @dataclass(frozen=True)
@@ -118,7 +119,7 @@ def find_archive(data: Archive) -> Path | None:
     """The local file of an archive, or None where there is none."""
     given = os.environ.get(DATA_VARIABLE)
     folders = [*([Path(given)] if given else []), cache_folder()]
-    return next((folder / data.filename for folder in folders if (folder / data.filename).is_file()), None)
+    return next((folder / data.filename for folder in folders if os.path.isfile(folder / data.filename)), None)
 
 
 def read_archive(data: Archive) -> dict[str, NDArray[Any]]:
@@ -133,13 +134,10 @@ def read_archive(data: Archive) -> dict[str, NDArray[Any]]:
             f"The data set {data.name!r} is not here and can't be fetched. Put {data.filename} into a folder and set "
             f"{DATA_VARIABLE} to it, or put it into {cache_folder()}. It is condensed from: {data.source}."
         )
+    content = read_bytes(path, LARGEST)
+    check_digest(path, content, data.sha256, "Put the original there.")
     try:
-        digest = hashlib.sha256(path.read_bytes()).hexdigest()
-        if digest != data.sha256:
-            raise DataError(f"{path} has sha256 {digest}, expected {data.sha256}. Put the original there.")
-        with np.load(path, allow_pickle=False) as file:
+        with np.load(io.BytesIO(content), allow_pickle=False) as file:
             return {name: file[name] for name in data.arrays}
     except (OSError, KeyError, ValueError) as error:
-        if isinstance(error, DataError):
-            raise
         raise DataError(f"{path} can't be read: {error}.") from error

@@ -2,7 +2,8 @@
 
 A file is looked for in the folder that the environment variable `TORCHBANDITS_DATA` names, then in the cache
 (`TORCHBANDITS_CACHE`, else `$XDG_CACHE_HOME/torchbandits`, else `~/.cache/torchbandits`), and is fetched through
-scikit-learn at last.
+scikit-learn at last. Whatever is used is verified by its SHA-256 at every use: the original by the digest that stands here, and
+what was fetched by the one that was noted beside it then.
 """
 
 from __future__ import annotations
@@ -22,11 +23,14 @@ from torchbandits.environments import openml
 from torchbandits.environments.noise import check_noise
 from torchbandits.environments.tables import Table
 from torchbandits.errors import DataError, nearest, require
+from torchbandits.user_files import read_bytes
 
 SCALINGS = ("standardize", "standardize/sqrt_d", "none")
 
 DATA_VARIABLE = "TORCHBANDITS_DATA"
 CACHE_VARIABLE = "TORCHBANDITS_CACHE"
+LARGEST = 1 << 28
+"""Bytes of a file of data that are read."""
 
 
 @dataclass(frozen=True)
@@ -143,7 +147,7 @@ def load(name: str, *, scaling: str, noise_std: float, dtype: torch.dtype) -> Ta
     check_choice("scaling", scaling, SCALINGS)
     check_noise(noise_std, "gaussian")
     check_dtype("dtype", dtype)
-    columns = parse_csv(locate(data), data)
+    columns = read(data)
     arms = np.stack([columns[feature] for feature in data.features], axis=-1)
     if scaling != "none":
         arms = (arms - arms.mean(axis=0)) / arms.std(axis=0)
@@ -175,25 +179,62 @@ def find(data: DataSet) -> Path | None:
     Raises:
         DataError: If a file is there but is not the one that is meant.
     """
-    folder = os.environ.get(DATA_VARIABLE)
-    if folder and (path := Path(folder) / data.filename).is_file():
-        digest = hashlib.sha256(_read(path)).hexdigest()
-        if digest != data.sha256:
-            raise DataError(
-                f"{path} has sha256 {digest}, expected {data.sha256}. Put the original there, or unset {DATA_VARIABLE}."
-            )
-        return path
-    path = cache_folder() / data.filename
-    return path if path.is_file() else None
+    found = _read_verified(data)
+    return None if found is None else found[0]
 
 
-def locate(data: DataSet) -> Path:
-    """The local file of a data set; fetched, verified and cached first where there is none.
+def read(data: DataSet) -> dict[str, NDArray[np.float64]]:
+    """The columns of a data set; fetched and cached first where it is not here, and verified always.
 
     Raises:
-        DataError: If there is none and it can't be fetched; the message names both ways to get it.
+        DataError: If it is damaged, or is not here and can't be fetched; the message names both ways to get it.
     """
-    return find(data) or fetch(data)
+    if (found := _read_verified(data)) is None:
+        fetch(data)
+        found = _read_verified(data)
+    assert found is not None
+    path, content = found
+    return parse_csv(content, data, str(path))
+
+
+def _read_verified(data: DataSet) -> tuple[Path, bytes] | None:
+    """The file of a data set and its content, which was verified; None where there is none.
+
+    What scikit-learn fetches is written anew by `fetch`, so its digest is not that of the original.
+    """
+    folder = os.environ.get(DATA_VARIABLE)
+    if folder and os.path.isfile(path := Path(folder) / data.filename):
+        content = read_bytes(path, LARGEST)
+        check_digest(path, content, data.sha256, f"Put the original there, or unset {DATA_VARIABLE}.")
+        return path, content
+    path = cache_folder() / data.filename
+    if not os.path.isfile(path):
+        return None
+    content, noted = read_bytes(path, LARGEST), _digest_file(path)
+    expected = read_bytes(noted, LARGEST).decode("ascii", "replace").partition(" ")[0] if os.path.isfile(noted) else data.sha256
+    check_digest(path, content, expected, f"Remove it, and fetch it again: torchbandits data fetch {data.name}.")
+    return path, content
+
+
+def check_digest(path: Path, content: bytes, expected: str, remedy: str) -> None:
+    """Refuse content that has another SHA-256 than is expected.
+
+    Args:
+        path: Of the file, for the message.
+        content: What it holds.
+        expected: Its digest in hexadecimal.
+        remedy: A sentence that says what to do.
+
+    Raises:
+        DataError: If the digests differ.
+    """
+    digest = hashlib.sha256(content).hexdigest()
+    require(digest == expected, f"{path} has sha256 {digest}, expected {expected}. {remedy}", DataError)
+
+
+def _digest_file(path: Path) -> Path:
+    """Where the digest of a file in the cache is noted."""
+    return path.with_name(f"{path.name}.sha256")
 
 
 def fetch(data: DataSet) -> Path:
@@ -211,30 +252,43 @@ def fetch(data: DataSet) -> Path:
         ) from error
     verify(columns, data, "What was fetched")
     path = cache_folder() / data.filename
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     words = {column: {str(number): word for word, number in pairs} for column, pairs in data.codes}
     lines = [",".join(data.columns)]
     for values in zip(*(columns[name] for name in data.columns), strict=True):
         cells = (f"{value:.15g}" for value in values)
         lines.append(",".join(words.get(n, {}).get(cell, cell) for n, cell in zip(data.columns, cells, strict=True)))
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
-        os.replace(temporary, path)
-    except OSError as error:
-        if temporary.exists():
-            temporary.unlink()
-        raise DataError(f"{path} can't be written: {error}. Set {CACHE_VARIABLE} to a folder that can.") from error
+    content = "\n".join([*lines, ""]).encode()
+    # The digest first: a fetch that is cut short leaves no data without one.
+    write_cached(_digest_file(path), f"{hashlib.sha256(content).hexdigest()}  {path.name}\n".encode())
+    write_cached(path, content)
     return path
 
 
-def parse_csv(path: Path, data: DataSet) -> dict[str, NDArray[np.float64]]:
-    """Read and verify a file of a data set; words become their codes.
+def write_cached(path: Path, content: bytes) -> None:
+    """Write a file of the cache whole or not at all.
+
+    Raises:
+        DataError: If it can't be written.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_bytes(content)
+        os.replace(temporary, path)
+    except OSError as error:
+        raise DataError(f"{path} can't be written: {error}. Set {CACHE_VARIABLE} to a folder that can.") from error
+    finally:
+        if os.path.isfile(temporary):
+            temporary.unlink()
+
+
+def parse_csv(content: bytes, data: DataSet, path: str) -> dict[str, NDArray[np.float64]]:
+    """The columns of a data set in the content of a file; words become their codes.
 
     Raises:
         DataError: If the header, a cell, the number of rows or the statistics are not as expected.
     """
-    header, *lines = _read(path).decode("utf-8", errors="replace").splitlines() or [""]
+    header, *lines = content.decode("utf-8", errors="replace").splitlines() or [""]
     if tuple(header.split(",")) != data.columns:
         raise DataError(f"{path} has columns {header!r}, expected {','.join(data.columns)!r}.")
     codes = {column: {word: float(number) for word, number in pairs} for column, pairs in data.codes}
@@ -250,7 +304,7 @@ def parse_csv(path: Path, data: DataSet) -> dict[str, NDArray[np.float64]]:
         except (ValueError, KeyError) as error:
             expected = ", ".join(words) if words else "numbers"
             raise DataError(f"{path}, column {name}: expected {expected}: {error}.") from error
-    verify(columns, data, str(path))
+    verify(columns, data, path)
     return columns
 
 
@@ -263,10 +317,3 @@ def verify(columns: dict[str, NDArray[np.float64]], data: DataSet, what: str) ->
     mean = float(columns[data.reward].mean())
     close = math.isclose(mean, data.reward_mean, rel_tol=1e-6)
     require(close, f"{what}: the mean of {data.reward} is {mean:.6f}, expected {data.reward_mean:.6f}.", DataError)
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise DataError(f"{path} can't be read: {error}.") from error

@@ -43,8 +43,9 @@ def fetch(name: str) -> Path:
         assert folder is not None
         return folder
     data = datasets.dataset(name)
-    path = datasets.locate(data)
-    datasets.parse_csv(path, data)
+    datasets.read(data)
+    path = datasets.find(data)
+    assert path is not None
     return path
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gzip
-import hashlib
+import io
 import os
 import urllib.request
 import zlib
@@ -12,15 +12,18 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from torchbandits.environments.datasets import DATA_VARIABLE, cache_folder
+from torchbandits.environments.datasets import DATA_VARIABLE, cache_folder, check_digest, write_cached
 from torchbandits.environments.openml import sklearn_datasets
 from torchbandits.errors import DataError
+from torchbandits.user_files import read_bytes
 
 Images = tuple[NDArray[np.float32], NDArray[np.int64]]
 
 PARTS = ("train", "t10k")
 SUMMARY = "60,000 images of hand-written digits to train on, 10,000 to validate; for logistic_regression('mnist')."
 MIRROR = "https://ossci-datasets.s3.amazonaws.com/mnist/"
+LARGEST = 1 << 26
+"""Bytes of a file that are read, also once uncompressed: the largest has 47,040,016."""
 _TIMEOUT = 60  # seconds without an answer
 # Of the files once uncompressed: copies differ in how they are compressed.
 SHA256 = {
@@ -56,7 +59,7 @@ def mnist(part: str) -> Images:
 
 def find_mnist() -> Path | None:
     """The folder that holds all four files; None where none does. They are not read."""
-    here = [folder for folder in _folders() if all((folder / f"{name}.gz").is_file() for name in SHA256)]
+    here = [folder for folder in _folders() if all(os.path.isfile(folder / f"{name}.gz") for name in SHA256)]
     return here[0] if here else None
 
 
@@ -66,29 +69,31 @@ def _folders() -> list[Path]:
 
 
 def _read(name: str) -> bytes:
-    path = next((p for folder in _folders() if (p := folder / f"{name}.gz").is_file()), None) or _fetch(name)
+    path = next((p for folder in _folders() if os.path.isfile(p := folder / f"{name}.gz")), None) or _fetch(name)
+    return _verified(name, read_bytes(path, LARGEST), path)
+
+
+def _verified(name: str, packed: bytes, path: Path) -> bytes:
+    """What a compressed file holds, if it is what is meant; `path` is for the message."""
+    remedy = "Put the original there, or remove it."
     try:
-        content = gzip.decompress(path.read_bytes())
+        content = gzip.GzipFile(fileobj=io.BytesIO(packed)).read(LARGEST)
     except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"{path} can't be read: {error}. Put the original there, or remove it.") from error
-    if hashlib.sha256(content).hexdigest() != SHA256[name]:
-        raise DataError(f"{path} is not MNIST's {name}. Put the original there, or remove it.")
+        raise DataError(f"{path} can't be read: {error}. {remedy}") from error
+    check_digest(path, content, SHA256[name], f"Both are of what the file holds uncompressed. {remedy}")
     return content
 
 
 def _fetch(name: str) -> Path:
     path = cache_folder() / "mnist" / f"{name}.gz"
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with urllib.request.urlopen(f"{MIRROR}{name}.gz", timeout=_TIMEOUT) as answer:
-            content = answer.read()
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_bytes(content)
-        os.replace(temporary, path)
+            packed = answer.read(LARGEST)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
         raise DataError(
             f"MNIST is not here and {name}.gz could not be fetched from {MIRROR} ({error}). Either put its four files into the "
             f"folder mnist of a folder and set {DATA_VARIABLE} to that, or go online."
         ) from error
+    _verified(name, packed, path)  # what is not MNIST's is not kept
+    write_cached(path, packed)
     return path

@@ -8,8 +8,9 @@ import os
 import re
 import typing
 from abc import ABC
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Hashable, Iterator
+from itertools import islice
+from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Annotated, Any, Literal, TypeVar
 
 import yaml
@@ -18,15 +19,22 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
-    NonNegativeInt,
     PositiveFloat,
-    PositiveInt,
     ValidationError,
     model_validator,
 )
 
 from torchbandits.coercion import as_path
 from torchbandits.errors import ConfigError, nearest, require
+from torchbandits.experiments.printable import shortened
+from torchbandits.user_files import read_bytes
+
+LARGEST_FILE = 1 << 18
+"""Bytes that a configuration file may have, also with its aliases written out."""
+DEEPEST = 50
+"""Levels of nesting that a configuration file may have."""
+_FAULTS = 5  # named in one message
+_LONGEST_NAME = 200  # bytes: file systems take 255, and suffixes are added
 
 
 def _check_smoothness(nu: float) -> float:
@@ -35,11 +43,39 @@ def _check_smoothness(nu: float) -> float:
     return nu
 
 
+def _check_folder_name(name: str) -> str:
+    """A name becomes a folder, which must stay inside the folder of the results on every system."""
+    alone = PurePosixPath(name).name == name == PureWindowsPath(name).name and name not in ("", ".", "..")
+    if not alone or not name.isprintable() or len(name.encode()) > _LONGEST_NAME:
+        raise ValueError(
+            f"a name is one folder name of at most {_LONGEST_NAME} bytes, without separators and control characters, got "
+            f"{shortened(repr(name))}"
+        )
+    return name
+
+
+Count = Annotated[int, Field(gt=0, le=10**9)]
+"""Numbers of pulls, repetitions and sizes: what is larger is a mistake, and would fill the memory first."""
+Repetitions = Annotated[int, Field(gt=0, le=10**6)]
+Observed = Annotated[int, Field(ge=0, le=10**7)]
+Seed = Annotated[int, Field(ge=0, le=2**62)]
+Threads = Annotated[int, Field(gt=0, le=1024)]
+FolderName = Annotated[str, AfterValidator(_check_folder_name)]
 Smoothness = Annotated[float, AfterValidator(_check_smoothness)]
 Lengthscale = PositiveFloat | Annotated[list[PositiveFloat], Field(min_length=1)]
 
 
-class Section(BaseModel, ABC):
+class _NamedFaults(type(BaseModel)):  # type: ignore[misc]
+    """Sections made in Python, by `ExperimentConfig(...)`, raise the package's error, as those read from files do."""
+
+    def __call__(cls, *args: Any, **values: Any) -> Any:
+        try:
+            return super().__call__(*args, **values)
+        except ValidationError as error:
+            raise ConfigError(f"{cls.__name__}: {_all_faults(cls, error)}.") from error
+
+
+class Section(BaseModel, ABC, metaclass=_NamedFaults):
     """A part of a configuration: unknown keys and infinities are errors."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
@@ -92,7 +128,7 @@ class PolicyConfig(Section):
     """
 
     name: str
-    label: Annotated[str, Field(min_length=1)] = ""
+    label: Annotated[str, Field(min_length=1, max_length=_LONGEST_NAME)] = ""
     kernel: KernelOverride = KernelOverride()
     options: dict[str, Any] = {}
 
@@ -115,11 +151,11 @@ class QuickConfig(Section):
     `policies` are the labels that are kept, all by default; `environment` changes options of the environment.
     """
 
-    horizon: PositiveInt | None = None
-    repetitions: PositiveInt | None = None
+    horizon: Count | None = None
+    repetitions: Repetitions | None = None
     policies: Annotated[list[str], Field(min_length=1)] | None = None
     environment: dict[str, Any] = {}
-    history: NonNegativeInt | None = None
+    history: Observed | None = None
 
 
 class ExperimentConfig(Section):
@@ -132,16 +168,16 @@ class ExperimentConfig(Section):
     those of the wall's `clock`, or of the `processor`, which on a shared machine says more.
     """
 
-    name: str = "experiment"
+    name: FolderName = "experiment"
     environment: EnvironmentConfig
     kernel: KernelConfig = KernelConfig()
     policies: Annotated[list[PolicyConfig], Field(min_length=1)]
-    horizon: PositiveInt
-    repetitions: PositiveInt = 1
-    seed: Annotated[int, Field(ge=0)] = 0
-    history: NonNegativeInt = 0
+    horizon: Count
+    repetitions: Repetitions = 1
+    seed: Seed = 0
+    history: Observed = 0
     together: bool = False
-    threads: PositiveInt | None = None
+    threads: Threads | None = None
     clock: Literal["wall", "processor"] = "wall"
     output: str = ""
     quick: QuickConfig | None = None
@@ -191,13 +227,49 @@ class ExperimentConfig(Section):
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML 1.1 as PyYAML reads it, but `1e-4` is a number (as in YAML 1.2) and a key given twice is an error."""
+    """YAML 1.1 as PyYAML reads it, but `1e-4` is a number (as in YAML 1.2), a key given twice is an error, and so is a file
+    that nests too deeply or grows too large when its aliases are written out ("billion laughs")."""
+
+    def __init__(self, stream: str) -> None:
+        super().__init__(stream)
+        self._depth = 0
+        self._sizes: dict[int, int] = {}  # bytes of each node by its id, with all its aliases written out
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        """Compose a node, and know its size: an alias has that of its anchor, which is complete unless it holds the alias."""
+        self._depth += 1
+        if self._depth > DEEPEST:
+            raise yaml.composer.ComposerError(
+                None, None, f"nested more than {DEEPEST} levels deep", self.peek_event().start_mark
+            )
+        alias = self.check_event(yaml.AliasEvent)
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        if not alias:
+            self._sizes[id(node)] = self._size(node)
+        elif id(node) not in self._sizes:
+            raise yaml.composer.ComposerError(None, None, "an alias within its own anchor", node.start_mark)
+        return node
+
+    def _size(self, node: Any) -> int:
+        if isinstance(node, yaml.ScalarNode):
+            return 1 + len(node.value.encode())  # refuses escapes such as "\ud800", which no file can be written with
+        children = node.value if isinstance(node, yaml.SequenceNode) else [part for pair in node.value for part in pair]
+        size = 1 + sum(self._sizes[id(child)] for child in children)
+        if size > LARGEST_FILE:
+            message = f"more than {LARGEST_FILE:,} bytes with its aliases written out"
+            raise yaml.composer.ComposerError(None, None, message, node.start_mark)
+        return size
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value if key.tag != "tag:yaml.org,2002:merge"]
-        for key in keys:
-            if keys.count(key) > 1:
-                raise yaml.constructor.ConstructorError(None, None, f"key {key!r} is given twice", node.start_mark)
+        """Construct a mapping whose keys differ."""
+        seen = set()
+        for key_node, _ in node.value if isinstance(node, yaml.MappingNode) else ():
+            if key_node.tag != "tag:yaml.org,2002:merge":
+                key = self.construct_object(key_node, deep=True)
+                if isinstance(key, Hashable) and key in seen:
+                    raise yaml.constructor.ConstructorError(None, None, f"key {key!r} is given twice", node.start_mark)
+                seen |= {key} if isinstance(key, Hashable) else set()
         return super().construct_mapping(node, deep=deep)
 
 
@@ -210,7 +282,7 @@ def load_config(path: str | os.PathLike[str]) -> ExperimentConfig:
     """Read a configuration file.
 
     Raises:
-        ConfigError: If it can't be read, is not YAML, or does not say what it must; every fault is named.
+        ConfigError: If it can't be read, is not YAML, or does not say what it must; the first faults are named.
     """
     source = as_path("path", path)
     return parse_config({"name": source.stem, **read_yaml(source)}, str(source))
@@ -222,12 +294,16 @@ def read_yaml(source: Path) -> dict[str, Any]:
     Raises:
         ConfigError: If it can't be read, is not YAML, or holds something else.
     """
+    content = read_bytes(source, LARGEST_FILE, ConfigError)
     try:
-        values = yaml.load(source.read_text(encoding="utf-8"), Loader=_Loader)
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{source}: can't be read: {error}") from error
+        values = yaml.load(content.decode("utf-8"), Loader=_Loader)
+    except UnicodeError as error:
+        raise ConfigError(f"{source}: not UTF-8: {error}.") from error
     except yaml.YAMLError as error:
         raise ConfigError(f"{source}: not YAML: {' '.join(str(error).split())}") from error
+    except (ValueError, KeyError, IndexError, AttributeError, TypeError) as error:
+        # PyYAML lets these through where a value does not fit its tag: a date of month 13, a number of 5,000 digits.
+        raise ConfigError(f"{source}: not YAML: a value that can't be read: {error}.") from error
     if not isinstance(values, dict):
         raise ConfigError(f"{source}: expected a mapping of keys to values, got {type(values).__name__}.")
     return values
@@ -237,7 +313,7 @@ def parse_config(values: dict[str, Any], source: str) -> ExperimentConfig:
     """Check the values of a configuration; `source` names it in errors.
 
     Raises:
-        ConfigError: If they do not say what they must; every fault is named.
+        ConfigError: If they do not say what they must; the first faults are named.
     """
     return parse_section(ExperimentConfig, values, source)
 
@@ -247,7 +323,13 @@ def parse_section(section: type[Part], values: dict[str, Any], source: str) -> P
     try:
         return section.model_validate(values)
     except ValidationError as error:
-        raise ConfigError(f"{source}: {'; '.join(_faults(section, error))}.") from error
+        raise ConfigError(f"{source}: {_all_faults(section, error)}.") from error
+
+
+def _all_faults(section: type[BaseModel], error: ValidationError) -> str:
+    """The first faults in words, and how many more there are."""
+    more = error.error_count() - _FAULTS
+    return "; ".join([*islice(_faults(section, error), _FAULTS), *([f"and {more} more"] if more > 0 else [])])
 
 
 def _faults(section: type[BaseModel], error: ValidationError) -> Iterator[str]:
@@ -264,7 +346,7 @@ def _faults(section: type[BaseModel], error: ValidationError) -> Iterator[str]:
             yield f"{path or 'the whole'}: {fault['ctx']['error']}"
         else:
             hint = nearest(given, ("rbf", "matern")) if kind == "literal_error" and isinstance(given, str) else ""
-            yield f"{path}: {fault['msg']}, got {given!r}.{hint}".rstrip(".")
+            yield f"{path}: {fault['msg']}, got {shortened(repr(given))}.{hint}".rstrip(".")
 
 
 def _known_keys(section: type[BaseModel], place: tuple[int | str, ...]) -> list[str]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import base64
 import io
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from html import escape
+from html import escape as escaped_html
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,8 @@ from torchbandits.experiments.best_arms import best_arms
 from torchbandits.experiments.curves import Measure, Times, Values, measures
 from torchbandits.experiments.files import write_text
 from torchbandits.experiments.plots import draw_labels
-from torchbandits.experiments.records import CONFIG, RECORDS, Record, load_records
+from torchbandits.experiments.printable import printable
+from torchbandits.experiments.records import CONFIG, Record, load_records, output_folder
 from torchbandits.experiments.tables import HEADERS, aggregate, baseline_regret, caption, cells
 from torchbandits.history import History
 from torchbandits.journal import Reading, in_words
@@ -91,15 +93,15 @@ def write_page(source: Path, output: Path | None = None) -> Path:
         ConfigError: If the experiment's configuration can't be read.
     """
     require(
-        source.exists(),
+        os.path.exists(source),
         f"{source} is not there: give an experiment's output, what History.to_parquet wrote, or a journal.",
         DataError,
     )
-    if not source.is_dir():
+    if not os.path.isdir(source):
         path = source.with_name(f"{source.name}.html") if output is None else output
         write_text(path, html(page_of_journal(Reading(source))))
         return path
-    config = any((folder / CONFIG).is_file() for folder in (source, source.parent if source.name == RECORDS else source))
+    config = os.path.isfile(output_folder(source) / CONFIG)
     page = page_of_experiment(source) if config else page_of_history(History.from_parquet(source), source.resolve().name)
     path = output if output is not None else source / "report.html"
     write_text(path, html(page))
@@ -158,7 +160,8 @@ def page_of_history(history: History, name: str, share: float | None = None) -> 
 def html(page: Page) -> str:
     """The page as text."""
     figures = "".join(f'<img alt="{escape(alt)}" src="{inline(figure)}">' for alt, figure in drawn(page))
-    config = f"<h2>Configuration</h2><details><summary>resolved</summary><pre>{escape(page.config)}</pre></details>"
+    configuration = "\n".join(map(escape, page.config.split("\n")))
+    config = f"<h2>Configuration</h2><details><summary>resolved</summary><pre>{configuration}</pre></details>"
     best = "".join(f"<div><h3>{escape(label)}</h3>{best_table(page, place)}</div>" for place, label in enumerate(page.labels))
     since = f" since the arms changed after pull {page.moved:,}" if page.moved else ""
     parts = [
@@ -174,6 +177,11 @@ def html(page: Page) -> str:
         "</body></html>\n",
     ]
     return "".join(parts)
+
+
+def escape(text: str) -> str:
+    """Text for HTML: markup and control characters are shown, and mean nothing."""
+    return escaped_html(printable(text))
 
 
 def drawn(page: Page) -> Iterable[tuple[str, Figure]]:

@@ -11,6 +11,7 @@ from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
 from torchbandits.experiments.curves import measures
 from torchbandits.experiments.plots import draw_band, tidy
+from torchbandits.experiments.printable import literal
 from torchbandits.experiments.reproduction import PanelConfig, ReproductionConfig
 from torchbandits.experiments.summaries import Summary
 
@@ -43,14 +44,14 @@ def draw_reproduction(reproduction: ReproductionConfig, summary: Summary) -> Fig
 
 def heading(reproduction: ReproductionConfig, summary: Summary) -> str:
     """The title, the form and the repetitions."""
-    form = "reduced form, " if summary.facts["quick"] else ""
+    form, title = "reduced form, " if summary.facts["quick"] else "", literal(reproduction.title, 120)
     if reproduction.study is not None:
-        return f"{reproduction.title}\n{form}mean and three standard deviations of one repetition"
+        return f"{title}\n{form}mean and three standard deviations of one repetition"
     counts = sorted(set(summary.table["repetitions"]))
     if counts == [1]:
-        return f"{reproduction.title}\n{form}one repetition"
+        return f"{title}\n{form}one repetition"
     counted = " and ".join(map(str, counts))
-    return f"{reproduction.title}\n{form}mean of {counted} repetitions, 95 % interval shaded"
+    return f"{title}\n{form}mean of {counted} repetitions, 95 % interval shaded"
 
 
 def _places(reproduction: ReproductionConfig, summary: Summary) -> dict[str, int]:
@@ -68,7 +69,7 @@ def _places(reproduction: ReproductionConfig, summary: Summary) -> dict[str, int
 
 def _shown(panel: PanelConfig, label: str) -> str:
     """A label as the legend has it: less its suffix, and of a swept policy what comes before the length-scale."""
-    return label.partition(",")[0] if panel.over == "lengthscale" else label.removesuffix(panel.suffix)
+    return literal(label.partition(",")[0] if panel.over == "lengthscale" else label.removesuffix(panel.suffix))
 
 
 def _draw_panel(
@@ -85,7 +86,7 @@ def _draw_panel(
         else:
             low, mean, high = (curve[name].to_numpy() for name in ("low", "mean", "high"))
             draw_band(axes, curve["x"].to_numpy(), (low, mean, high), places[label], label)
-    axes.set_title(panel.title or panel.experiment, fontsize="medium")
+    axes.set_title(literal(panel.title or panel.experiment), fontsize="medium")
     if panel.over == "x":
         axes.set_xlabel("x")
         axes.set_ylabel("reward (prior std = 1)")

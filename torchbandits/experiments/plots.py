@@ -16,6 +16,7 @@ from torchbandits.coercion import as_path
 from torchbandits.experiments.config import ExperimentConfig
 from torchbandits.experiments.curves import Measure, Values, measures
 from torchbandits.experiments.files import write_atomically
+from torchbandits.experiments.printable import literal
 from torchbandits.experiments.records import Record, check_config, check_records
 from torchbandits.experiments.tables import baseline_regret, mean_interval
 
@@ -77,7 +78,7 @@ def draw_labels(name: str, labels: Sequence[str], records: Sequence[Record], mea
             low, mean, high = band(curves)
             # A t-interval of positive numbers may reach below 0; a logarithmic axis ends at the smallest observation.
             low = np.maximum(low, curves.min(axis=0)) if measure.yscale == "log" else low
-            draw_band(axes, t, (low, mean, high), place, label)
+            draw_band(axes, t, (low, mean, high), place, literal(label))
     axes.set_xscale("log")
     axes.set_yscale(measure.yscale)
     axes.set_xlim(1, max(horizon, 2))
@@ -87,7 +88,7 @@ def draw_labels(name: str, labels: Sequence[str], records: Sequence[Record], mea
     axes.set_ylabel(measure.label)
     repetitions = len({record.seed for record in records})
     spread = "one repetition" if repetitions == 1 else f"mean of {repetitions} repetitions, 95 % interval shaded"
-    axes.set_title(f"{name}: {spread}", fontsize="medium")
+    axes.set_title(f"{literal(name)}: {spread}", fontsize="medium")
     tidy(axes)
     # Below the axes: it can't cover a curve there.
     figure.legend(loc="outside lower center", ncols=3, frameon=False, fontsize="small", handlelength=3.0)

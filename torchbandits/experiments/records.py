@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,11 +66,16 @@ def find_record(config: ExperimentConfig, output: Path, place: int, seed: int) -
     """
     section = config.policies[place]
     source = record_folder(output, section.slug, seed)
-    if not source.is_dir():
+    if not os.path.isdir(source):
         return None
     history = History.from_parquet(source)
     made_with = history.metadata.get("fingerprint")
     return Record(place, section.label, seed, history) if made_with == config.fingerprint else None
+
+
+def output_folder(folder: Path) -> Path:
+    """The output folder of an experiment, of that folder or of `records` inside it."""
+    return folder.parent if folder.name == RECORDS and not os.path.isfile(folder / CONFIG) else folder
 
 
 def load_records(folder: Path) -> tuple[ExperimentConfig, list[Record]]:
@@ -86,9 +92,8 @@ def load_records(folder: Path) -> tuple[ExperimentConfig, list[Record]]:
         DataError: If there is no record of the configuration, or one is damaged.
         ConfigError: If the configuration can't be read.
     """
-    folder = as_path("folder", folder)
-    output = folder.parent if folder.name == RECORDS and not (folder / CONFIG).is_file() else folder
-    require((output / CONFIG).is_file(), f"{output} is not an experiment's output: it holds no {CONFIG}.", DataError)
+    output = output_folder(as_path("folder", folder))
+    require(os.path.isfile(output / CONFIG), f"{output} is not an experiment's output: it holds no {CONFIG}.", DataError)
     config = load_config(output / CONFIG)
     records = [
         record

@@ -6,11 +6,20 @@ import os
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, PositiveFloat, model_validator
 
 from torchbandits.coercion import check_text
 from torchbandits.errors import ConfigError, nearest, require
-from torchbandits.experiments.config import ExperimentConfig, Section, parse_section, read_yaml
+from torchbandits.experiments.config import (
+    Count,
+    ExperimentConfig,
+    FolderName,
+    Repetitions,
+    Section,
+    Seed,
+    parse_section,
+    read_yaml,
+)
 from torchbandits.experiments.curves import MEASURES
 
 FOLDER = "figures"
@@ -32,7 +41,11 @@ class PanelConfig(Section):
     over: Literal["t", "lengthscale", "x"] = "t"
     xscale: Literal["log", "linear"] = "log"
     yscale: Literal["log", "linear"] | None = None
-    top: float | None = None
+    top: PositiveFloat | None = None
+
+
+# A picture of more panels than 20 x 20 is larger than Matplotlib can draw.
+PanelRow = Annotated[list[PanelConfig], Field(min_length=1, max_length=20)]
 
 
 class PublishedConfig(Section):
@@ -42,7 +55,7 @@ class PublishedConfig(Section):
     experiment: str
     policy: str
     measure: str
-    at: PositiveInt | None = None
+    at: Count | None = None
     value: float
     why: str
 
@@ -60,7 +73,7 @@ class ClaimConfig(Section):
     experiment: str
     policy: str
     measure: str
-    at: PositiveInt | None = None
+    at: Count | None = None
     below: list[str] | None = None
     factor: PositiveFloat = 1.0
     than: str | None = None
@@ -83,12 +96,12 @@ class StarvationConfig(Section):
 
     lengthscale: PositiveFloat = 0.02
     noise_std: PositiveFloat = 0.1
-    evaluations: Annotated[tuple[PositiveInt, ...], Field(min_length=1)] = (6, 63, 215)
-    features: PositiveInt = 64
+    evaluations: Annotated[tuple[Repetitions, ...], Field(min_length=1)] = (6, 63, 215)
+    features: Repetitions = 64
     oversampling: float = 2.0
-    repetitions: PositiveInt = 10
-    quick_repetitions: PositiveInt = 3
-    seed: int = 0
+    repetitions: Repetitions = 10
+    quick_repetitions: Repetitions = 3
+    seed: Seed = 0
 
 
 class ReproductionConfig(Section):
@@ -98,14 +111,14 @@ class ReproductionConfig(Section):
     the measure `training_hours`; `extra` marks what the papers do not have.
     """
 
-    name: str = ""
+    name: FolderName = ""
     title: str
     source: str
     extra: bool = False
-    experiments: dict[str, ExperimentConfig] = Field(default_factory=dict)
+    experiments: dict[FolderName, ExperimentConfig] = Field(default_factory=dict)
     study: StarvationConfig | None = None
-    trainers: PositiveInt = 1
-    panels: Annotated[list[list[PanelConfig]], Field(min_length=1)]
+    trainers: Repetitions = 1
+    panels: Annotated[list[PanelRow], Field(min_length=1, max_length=20)]
     published: tuple[PublishedConfig, ...] = ()
     claims: tuple[ClaimConfig, ...] = ()
     differs: tuple[str, ...] = ()
@@ -175,7 +188,7 @@ def find_config(name: str | os.PathLike[str]) -> Path:
         ConfigError: If there is neither.
     """
     path = Path(name)
-    if path.suffix or path.is_file():
+    if path.suffix or os.path.isfile(path):  # Path.is_file raises where a name is too long
         return path  # reading it says what is wrong
     known = {file.stem: file for file in sorted(configs_folder().glob("*.yaml"))}
     message = f"{name} is no file, and no configuration of the package; known: {', '.join(known)}.{nearest(str(name), known)}"
@@ -206,7 +219,7 @@ def load_reproduction(path: Path) -> ReproductionConfig:
     """Read the file of a reproduction. An experiment is a mapping, or the name of a file relative to this one.
 
     Raises:
-        ConfigError: If a file can't be read, is not YAML, or does not say what it must; every fault is named.
+        ConfigError: If a file can't be read, is not YAML, or does not say what it must; the first faults are named.
     """
     values = read_yaml(path)
     found = values.get("experiments", {})

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from torchbandits.experiments.printable import printable
 from torchbandits.experiments.reproduction import ReproductionConfig
 from torchbandits.experiments.summaries import Summary
 from torchbandits.experiments.verdicts import published_table, verdicts
@@ -87,5 +88,5 @@ def _not_run(entries: list[Entry]) -> str:
 
 
 def _table(headers: list[str], lines: list[list[str]]) -> str:
-    rows = [headers, ["---"] * len(headers), *([cell.replace("|", "\\|") for cell in line] for line in lines)]
+    rows = [headers, ["---"] * len(headers), *([printable(cell).replace("|", "\\|") for cell in line] for line in lines)]
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)

@@ -27,7 +27,8 @@ from torchbandits.experiments.factories import build_policy
 from torchbandits.experiments.files import prepare_folder, write_atomically, write_text
 from torchbandits.experiments.jobs import Environments, Run, jobs
 from torchbandits.experiments.plots import draw_figures
-from torchbandits.experiments.records import CONFIG, Record, check_config, find_record
+from torchbandits.experiments.printable import plain, printable
+from torchbandits.experiments.records import CONFIG, RECORDS, Record, check_config, find_record
 from torchbandits.experiments.tables import aggregate, to_markdown
 from torchbandits.experiments.workers import play_apart, play_here, threads_of_torch
 from torchbandits.types import Report
@@ -69,6 +70,7 @@ def run_experiment(
     Raises:
         ConfigError: If a name or an option is unknown or out of its range.
         StateError: If a worker process dies.
+        KeyboardInterrupt: At Ctrl-C, with a message that says what is kept.
         DataError: If data can't be found, or the folder can't be written.
     """
     check_config(config)
@@ -82,8 +84,14 @@ def run_experiment(
     prepare_folder(folder)
     write_text(folder / CONFIG, config.dump())
     warm_up()
-    with threads_of_torch(config.threads):
-        records = _runs(config, environments, folder, console or Console(quiet=True), resume, workers)
+    try:
+        with threads_of_torch(config.threads):
+            records = _runs(config, environments, folder, console or Console(quiet=True), resume, workers)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(
+            f"the records of the runs that had ended are kept in {folder / RECORDS}. To run only those that are missing, start "
+            "again with resume=True (torchbandits run: --resume; torchbandits reproduce does so by itself)."
+        ) from None
     return write_results(config, records, folder)
 
 
@@ -100,7 +108,7 @@ def write_results(config: ExperimentConfig, records: list[Record], folder: Path)
     write_atomically(csv, lambda temporary: table.to_csv(temporary, index=False))
     write_text(markdown, to_markdown(config, table))
     figures = draw_figures(config, records, folder)
-    return Result(table, folder / CONFIG, (csv, markdown), tuple(figures), folder / "records")
+    return Result(table, folder / CONFIG, (csv, markdown), tuple(figures), folder / RECORDS)
 
 
 def _runs(
@@ -137,7 +145,7 @@ def _said(console: Console, runs: Sequence[Run], made: Sequence[Record | None]) 
     for record in records.values():
         summary = record.history.summary()
         line = f"{record.label}, seed {record.seed}: regret {summary['regret']:.4g}, {summary['seconds']:.2f} s"
-        console.print(line, markup=False, highlight=False)
+        console.print(plain(line))
     return records
 
 
@@ -146,7 +154,7 @@ def _kept(config: ExperimentConfig, folder: Path, run: Run, console: Console) ->
     try:
         return find_record(config, folder, run.place, config.seed + run.repetition)
     except DataError as error:
-        console.print(f"run again: {error}", markup=False, highlight=False)
+        console.print(plain(f"run again: {error}"))
         return None
 
 
@@ -158,7 +166,7 @@ class _Advance:
         self._before, self._total = config.history * len(runs), config.horizon * len(runs)
         self._done, self._said = 0, time.monotonic()
         labels = list(dict.fromkeys(config.policies[run.place].label for run in runs))
-        self._label = labels[0] + (" …" if len(labels) > 1 else "")
+        self._label = printable(labels[0]) + (" …" if len(labels) > 1 else "")
         progress.update(task, description=self._label)
 
     def __call__(self, *arguments: object) -> None:
@@ -168,7 +176,7 @@ class _Advance:
         self._done = pulls
         if self._progress.disable and time.monotonic() - self._said >= SAY_EVERY:
             line = f"{self._label}: {pulls:,} of {self._total:,} pulls"
-            self._progress.console.print(line, markup=False, highlight=False, soft_wrap=True)
+            self._progress.console.print(plain(line), soft_wrap=True)
             self._said = time.monotonic()
 
     def finish(self) -> None:
@@ -178,7 +186,7 @@ class _Advance:
 
 def _progress(console: Console) -> Progress:
     return Progress(
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),

@@ -13,6 +13,7 @@ from rich.table import Table as RichTable
 from scipy.special import stdtrit  # type: ignore[import-untyped]
 
 from torchbandits.experiments.config import ExperimentConfig
+from torchbandits.experiments.printable import plain, printable
 from torchbandits.experiments.records import Record, check_config, check_records
 
 BASELINE = "uniform"
@@ -114,17 +115,17 @@ def cells(table: pd.DataFrame) -> list[list[str]]:
 def to_markdown(config: ExperimentConfig, table: pd.DataFrame) -> str:
     """The table in Markdown under a line that says what was run."""
     rule = "|".join([" --- ", *[" ---: "] * (len(HEADERS) - 1)])
-    lines = [" | ".join(row) for row in cells(table)]
-    return f"{caption(config)}\n\n| {' | '.join(HEADERS)} |\n|{rule}|\n" + "".join(f"| {line} |\n" for line in lines)
+    lines = [" | ".join(printable(cell).replace("|", "\\|") for cell in row) for row in cells(table)]
+    return f"{printable(caption(config))}\n\n| {' | '.join(HEADERS)} |\n|{rule}|\n" + "".join(f"| {line} |\n" for line in lines)
 
 
 def to_rich(config: ExperimentConfig, table: pd.DataFrame) -> RichTable:
     """The table for a terminal."""
-    result = RichTable(title=caption(config), box=SIMPLE, padding=(0, 1), collapse_padding=True)
+    result = RichTable(title=plain(caption(config)), box=SIMPLE, padding=(0, 1), collapse_padding=True)
     for header in HEADERS:
         result.add_column(header, justify="left" if header == "policy" else "right", no_wrap=header == "95 % interval")
     for row in cells(table):
-        result.add_row(*row)
+        result.add_row(*map(plain, row))
     return result
 
 

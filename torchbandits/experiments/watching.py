@@ -18,10 +18,12 @@ from rich.table import Table
 from rich.text import Text
 
 from torchbandits.errors import DataError, require
+from torchbandits.experiments.printable import plain
 from torchbandits.experiments.progress import Progress, progress_of
 from torchbandits.journal import Reading, in_words
 
 PARTS = 44
+SHORTEST, LONGEST = 0.05, 86_400.0  # seconds between two looks
 BARS = "▁▂▃▄▅▆▇█"
 
 
@@ -36,10 +38,13 @@ def watch(path: Path, console: Console, *, every: float | None = None, once: boo
         row: Batch row to show.
 
     Raises:
+        ArgumentError: If `every` is less than 0.05 seconds, or more than a day.
         DataError: If the file is missing, no journal, damaged, or has no such row.
 
     Cost: a look reads what came since the last one, and takes O(n log n) of the n pulls.
     """
+    good = every is None or SHORTEST <= every <= LONGEST
+    require(good, f"every must be from {SHORTEST} to {LONGEST:,.0f} seconds, got {every}.")
     reading = Reading(path)
     if once:
         console.print(frame(reading, row, time.time()))
@@ -47,7 +52,7 @@ def watch(path: Path, console: Console, *, every: float | None = None, once: boo
     with contextlib.suppress(KeyboardInterrupt):
         if not console.is_terminal:
             for _ in looks(reading, row, every or 10.0):
-                console.print(line(reading, row, time.time()), markup=False, highlight=False, soft_wrap=True)
+                console.print(plain(line(reading, row, time.time())), soft_wrap=True)
             return
         with Live(frame(reading, row, time.time()), console=console, auto_refresh=False) as live:
             for _ in looks(reading, row, every or 1.0, always=True):
@@ -82,12 +87,12 @@ def frame(reading: Reading, row: int, now: float) -> RenderableType:
     """The run as it stands, for a terminal of 80 columns or more."""
     p = checked(reading, row, now)
     rows = reading.history.batch_size
-    title = Text(reading.path.name, style="bold")
+    title = plain(reading.path.name, style="bold")
     title.append(f"  row {row} of {rows}" if rows > 1 else "", style="not bold")
     what = [in_words(reading.about)] if reading.about else ["nothing is written yet"]
     what += [f"environment {reading.environment}"] if reading.environment else []
     sides = Columns([facts(reading, p, row), best_table(reading, p, row)], padding=(0, 3))  # below each other if need be
-    parts: list[RenderableType] = [title, Text(", ".join(what), style="dim"), Text("")]
+    parts: list[RenderableType] = [title, plain(", ".join(what), style="dim"), Text("")]
     if p.rounds is not None:
         done = ProgressBar(total=p.rounds, completed=min(p.done, p.rounds), width=46)
         bar = Table.grid(padding=(0, 2))

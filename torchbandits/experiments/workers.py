@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -50,8 +51,8 @@ def play_apart(config: ExperimentConfig, jobs: Sequence[Sequence[Run]], folder: 
                 yield waiting[done]
         except BrokenProcessPool as error:
             raise StateError(
-                "a worker process has died, perhaps for lack of memory: use fewer --workers. The runs that had ended are kept; "
-                "the same command makes those that are missing."
+                "a worker process has died, perhaps for lack of memory: use fewer --workers. The runs that had ended are kept: "
+                "with resume=True (torchbandits run: --resume) only those that are missing are run."
             ) from error
         finally:
             pool.shutdown(cancel_futures=True)
@@ -71,6 +72,8 @@ def threads_of_torch(count: int | None) -> Iterator[None]:
 
 def _begin(threads: int) -> None:
     torch.set_num_threads(threads)
+    # Ctrl-C reaches all processes of a terminal: the parent says what is kept, and a worker just ends.
+    signal.signal(signal.SIGINT, lambda *_: os._exit(130))
     parent = multiprocessing.parent_process()
     assert parent is not None
     threading.Thread(target=_end_with, args=(parent.join,), daemon=True).start()

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from torchbandits.coercion import is_whole
 from torchbandits.errors import DataError, require
 from torchbandits.history import History
 from torchbandits.journal.journal import FORMAT
@@ -19,11 +20,13 @@ from torchbandits.journal.lines import Mark, begun_header, parsed, read_lines
 from torchbandits.journal.packing import held
 from torchbandits.journal.shared import MAGIC, read_store
 from torchbandits.types import Report
+from torchbandits.user_files import check_regular
 
 _STEPS = 256  # recorded at once
 _UNKNOWN = {"dictionary_size": -1.0, "unasked": 0.0}  # where there is no report; the others are NaN
 _FIELDS = tuple(f.name for f in fields(Report))
 _HEAD = 1 << 16
+_LAST_SECOND = 2.5e11  # in the year 9892
 
 
 class Reading:
@@ -94,6 +97,7 @@ class Reading:
 
     def _kind(self) -> str:
         """`journal` or `store`; nothing for a file that is empty, or ends within its header."""
+        check_regular(self.path)
         try:
             with open(self.path, "rb") as file:
                 start = file.readline(_HEAD)
@@ -121,16 +125,19 @@ class Reading:
             yield f"event {number}", picked | content | {"kind": kind}
 
     def _take(self, records: Iterable[tuple[str, dict[str, Any]]]) -> int:
-        count = 0
-        for where, record in records:
-            try:
+        count, place = 0, "the beginning"
+        try:
+            for where, record in records:
+                place = f"{where}, {record['kind']!r}"
                 self._learn(record)
-            except (KeyError, TypeError, ValueError, AttributeError) as error:
-                raise DataError(f"{self.path}, {where}: {record['kind']!r} can't be read: {error!r}.") from error
-            count += 1
-            if len(self._steps) >= _STEPS:
-                self._flush()
-        self._flush()
+                count += 1
+                if len(self._steps) >= _STEPS:
+                    self._flush()
+            self._flush()
+        except DataError:
+            raise
+        except (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError) as error:
+            raise DataError(f"{self.path}, {place}, can't be read: {error!r}.") from error
         return count
 
     # ------------------------------------------------------------------ what a record says
@@ -140,8 +147,8 @@ class Reading:
         if kind == "header":
             form = record["format"]
             require(form == FORMAT, f"{self.path} has format {form}, this version reads {FORMAT}.", DataError)
-            self._begin(dict(record["of"]), len(record["generators"]))
-        self.last = record.get("at", self.last)
+            self._begin({str(name): str(value) for name, value in dict(record["of"]).items()}, len(record["generators"]))
+        self.last = _time(record.get("at", self.last))
         self.began = self.last if np.isnan(self.began) else self.began
         if kind == "ask":
             index = self._rows(record["index"])
@@ -164,24 +171,30 @@ class Reading:
             self.out = np.full(len(self.out), np.nan)
         elif kind == "seeds" and "rounds" in record:
             before = self._rows(record["told"])[:, 0] - self.observed
-            self.environment, self.rounds = record["environment"], record["rounds"] + int(before.max())
+            rounds = record["rounds"] + int(before.max())
+            require(is_whole(rounds), f"{self.path}: a run of {rounds} pulls can't be shown.", DataError)
+            self.environment, self.rounds = str(record["environment"]), rounds
 
     def _opened(self, counts: NDArray[np.int64]) -> None:
         self.asked.append(counts)
         self.out = self.out + counts
 
     def _tell(self, record: dict[str, Any], index: NDArray[Any], rewards: NDArray[Any]) -> None:
+        one_each = index.dtype == np.int64 and rewards.shape == index.shape
+        require(one_each, f"{self.path}: a tell of {index.shape} arms has {rewards.shape} rewards.", DataError)
         lost = np.isnan(rewards) & (index >= 0)
         kept = (index >= 0) & ~lost
         failed, told = lost.sum(axis=1), kept.sum(axis=1)
         step: dict[str, Any] = {"index": np.where(kept, index, -1), "rewards": rewards, "failed": failed}
         if "report" in record:
-            step |= {name: _plain(value) for name, value in record["report"].items()} | {"best": _plain(record["best"])}
+            said = record["report"] | {"best": record["best"]}
+            step |= {name: self._rows(said[name])[:, :1] for name in (*_FIELDS, "best")}
         else:
             self._seen |= set(index[kept].tolist())
             step |= {name: _UNKNOWN.get(name, np.nan) for name in _FIELDS} | {"distinct_arms": len(self._seen), "best": -1}
         if "regret" in record:
-            step |= {name: self._rows(record[name]) for name in ("regret", "best_regret")}
+            step |= {"regret": self._rows(record["regret"]), "best_regret": self._rows(record["best_regret"])[:, :1]}
+            require(step["regret"].shape == index.shape, f"{self.path}: regret of {step['regret'].shape} arms.", DataError)
         passed = self.last - (self.began if np.isnan(self._told_at) else self._told_at)
         step["seconds"] = max(passed, 0.0) if "at" in record else np.nan
         self._told_at = self.last
@@ -218,6 +231,14 @@ class Reading:
             seconds=[step["seconds"] for step in steps],
             failed=stacked["failed"],
         )
+
+
+def _time(value: Any) -> float:
+    """Seconds since 1970, of a year that a calendar has, or NaN where unknown."""
+    seconds = float(value)
+    if not (np.isnan(seconds) or 0 <= seconds <= _LAST_SECOND):
+        raise ValueError(f"{value} is no time")
+    return seconds
 
 
 def _plain(value: Any) -> Any:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from torchbandits.arms import ArmRows, ArmTable, Box, CellTree, GrowingTable, PosteriorDraws
-from torchbandits.errors import UnsupportedError, require
+from torchbandits.errors import StateError, UnsupportedError, require
 from torchbandits.posteriors import GaussianProcess, PartitionedProcess, Statistics, aggregate
 from torchbandits.types import Progress, Recommendation
 
@@ -279,11 +279,33 @@ class State(nn.Module):
         return {"generators": torch.stack([g.get_state() for g in self.generators])}
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
-        """Restore what `get_extra_state` returned."""
+        """Restore what `get_extra_state` returned.
+
+        Raises:
+            StateError: If it does not hold the state of each generator; those of this state are as they were then.
+        """
+        states = self._checked_generators(state)
         self.forget_derived_()
         self.opening = True
-        for generator, value in zip(self.generators, state["generators"], strict=True):
-            generator.set_state(value.cpu().clone())  # a copy: torch reads a view with an offset as garbage
+        for generator, value in zip(self.generators, states, strict=True):
+            generator.set_state(value)
+
+    def _checked_generators(self, state: Any) -> list[Tensor]:
+        """The generator states of a saved state, each tried on a generator that is thrown away."""
+        try:
+            # Copies, because torch reads a view with an offset as garbage.
+            states = [value.cpu().clone() for value in state["generators"]]
+            for value in states:
+                torch.Generator().set_state(value)
+        except (KeyError, TypeError, AttributeError, RuntimeError) as error:
+            raise StateError(
+                f"the saved state holds no generator state that torch can read: {error}. Load another copy."
+            ) from error
+        message = (
+            f"the saved state has {len(states)} generators, and this one has {len(self.generators)}: load it into its like."
+        )
+        require(len(states) == len(self.generators), message, StateError)
+        return states
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         for name in ("pending_index", "pending_counts"):

@@ -1,0 +1,39 @@
+"""Text from files and users, made safe for terminals and for pictures."""
+
+from __future__ import annotations
+
+from rich.text import Text
+
+
+def printable(text: object) -> str:
+    r"""Write text in one line with every control character escaped, as `repr` escapes it.
+
+    A terminal obeys control characters (C0, C1, DEL), and bidirectional overrides change the order in which text is read;
+    they are shown as `\x1b` or `\u202e` instead. Surrogates, which no encoding can write, are escaped as well.
+    """
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in str(text))
+
+
+def plain(text: object, style: str = "") -> Text:
+    """Text for a Rich console: control characters escaped, and markup such as `[red]` shown as it is."""
+    return Text(printable(text), style=style)
+
+
+def shortened(text: str, most: int = 80) -> str:
+    """Text of at most `most` characters: of a longer one the middle is left out."""
+    tail = most // 3
+    return text if len(text) <= most else f"{text[: most - tail - 1]}…{text[len(text) - tail :]}"
+
+
+def one_line(error: object) -> str:
+    """The message of an error in one line that is safe to print, of at most 450 characters."""
+    return shortened(printable(" ".join(str(error).split())), 450)
+
+
+def literal(text: str, most: int = 60) -> str:
+    r"""Text for a picture: control characters escaped, shortened, and shown literally where Matplotlib would see mathematics.
+
+    Matplotlib reads text between two `$` as mathematics, and leaves labels that begin with `_` out of legends.
+    """
+    shown = shortened(printable(text), most).replace("$", r"\$")
+    return f" {shown}" if shown.startswith("_") else shown

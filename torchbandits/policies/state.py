@@ -285,6 +285,13 @@ class State(nn.Module):
         for generator, value in zip(self.generators, state["generators"], strict=True):
             generator.set_state(value.cpu().clone())  # a copy: torch reads a view with an offset as garbage
 
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> State:
+        super()._apply(fn, recurse)
+        self.forget_derived_()
+        if self.draws is not None:
+            self.draws.forget()
+        return self
+
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         for name in ("pending_index", "pending_counts"):
             if prefix + name in state_dict:  # their size follows the open batch

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from torchbandits.botorch.model import BanditModel
 from torchbandits.botorch.of_run import model_of_run
-from torchbandits.coercion import as_device
+from torchbandits.coercion import as_device, same_device
 from torchbandits.errors import StateError, TorchBanditsError, UnsupportedError, require
 from torchbandits.journal import Journal, pack, state_as_text
 from torchbandits.policies import Policy, State
@@ -163,13 +163,12 @@ class Learned(ABC):
         """
         device = as_device("device", device)
         require(
-            not self._state.rows.streamed or device == self.device,
+            not self._state.rows.streamed or same_device(device, self.device),
             f"arms are swept on {self.device}, where their source puts them: give a source of device={str(device)!r} to a new "
             "Bandit, and load_state_dict() what was learned.",
             UnsupportedError,
         )
         self._state.to(device)
-        self._state.forget_derived_()
         if self._open is not None:
             o = self._open
             self._open = Selection(o.points.to(device), o.index.to(device), o.mask.to(device))

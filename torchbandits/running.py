@@ -109,7 +109,7 @@ def run(
     recorder, offers = _Recorder(environment, bandit.batch_shape), Offers(bandit, num_rounds + before, purse)
     if bandit.journal is not None:
         bandit.journal.ride(noise, _regrets(environment))
-        _catch_up(bandit.journal, recorder, purse, offers, exclude=failures == "exclude")
+        _catch_up(bandit.journal, recorder, purse, offers, bandit.device, exclude=failures == "exclude")
     evaluator: Evaluator = Here(environment, noise)
     if executor is not None or retries or failures != "raise" or environment.one_by_one:
         hands, most = (Inline(), 1) if executor is None else (executor, workers)
@@ -177,12 +177,14 @@ def _what_is_kept(answers: Answers, bandit: Bandit) -> str:
     )
 
 
-def _catch_up(journal: Journal, recorder: _Recorder, purse: Purse | None, offers: Offers, *, exclude: bool) -> None:
+def _catch_up(
+    journal: Journal, recorder: _Recorder, purse: Purse | None, offers: Offers, device: torch.device, *, exclude: bool
+) -> None:
     """Record, pay and count what was told before a run was cut short; a NaN is an evaluation that failed."""
     for record in journal.records():
         if record["kind"] == "tell":
-            report, best = report_in(record)
-            index, rewards = held(record["index"]).to(best.device), held(record["rewards"]).to(best.device)
+            report, best = report_in(record, device)
+            index, rewards = held(record["index"]).to(device), held(record["rewards"]).to(device)
             failed = (index >= 0) & rewards.isnan()
             lost = torch.where(failed, index, -1) if bool(failed.any()) else None
             recorder.add(torch.where(failed, -1, index), rewards, best, report, float("nan"), lost)

@@ -67,6 +67,10 @@ class PosteriorDraws:
         shape = (*posterior.batch_shape, max(sizes), table.rows.num_arms)
         return table.mean().unsqueeze(-2) + width[..., None, None] * deviation.reshape(shape)
 
+    def forget(self) -> None:
+        """Drop the factors that are kept from draw to draw: the posterior has moved to another device."""
+        self._root = self._residual = None
+
     # ------------------------------------------------------------------ prior draws; each returns f₀ − μ₀ on the arms
 
     def _features(self, sizes: Sequence[int], generators: Generators) -> Tensor:

@@ -86,7 +86,7 @@ class Observed(GPyTorchModel, gpytorch.models.GP, FantasizeMixin, ABC):  # type:
         self._reference, self._share, self._estimates = noise_std**2, lam / noise_std**2, prior_mean == "estimate"
         self._dictionary, self._oversampling, self._generators = dictionary, oversampling, generator_states(generator)
         self._drawn: Tensor | None = None  # points of the dictionary in use, transformed
-        self._finite: tuple[FiniteEmbedding | None] = (None,)  # in a tuple: not a part of the model, but what a bandit lent it
+        self._finite: tuple[FiniteEmbedding | None] = (None,)  # in a tuple: of a bandit, and no part of what is fitted or saved
         variance = None if train_Yvar is None else train_Yvar.detach().squeeze(-1)
         self._blocks: tuple[Block, ...] = (Block(train_X.detach(), train_Y.detach().squeeze(-1), variance),)
         self._pending: tuple[tuple[Tensor, Tensor], ...] = ()
@@ -264,7 +264,14 @@ class Observed(GPyTorchModel, gpytorch.models.GP, FantasizeMixin, ABC):  # type:
         self._blocks = tuple(block.to(device) for block in self._blocks)
         self._pending = tuple((X.to(device), counts.to(device)) for X, counts in self._pending)
         if device != old:
-            self._posterior = self._table = None
+            self._posterior = None
+            for name in ("_dictionary", "_drawn", "_arms", "_path", "_table"):
+                held = getattr(self, name)
+                setattr(self, name, held if held is None or isinstance(held, str) else held.to(device))
+            # Copies of this model share the features, and stay where they are.
+            self._finite = (copy.deepcopy(self._finite[0]),)
+            if self._finite[0] is not None:
+                self._finite[0].to(device)
         return self
 
     def load_state_dict(  # type: ignore[override]

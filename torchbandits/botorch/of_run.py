@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 
 import torch
@@ -59,7 +60,7 @@ def model_of_run(policy: Policy, state: State) -> BanditModel:
     for name, parameter in model.covar_module.named_parameters():
         parameter.requires_grad_(name in process.fitted)
     model._blocks = (Block(X, Y, weights=weights),)
-    model._finite = (process.finite,)
+    model._finite = (copy.deepcopy(process.finite),)
     if process.sparse:
         rows, mask = process.dictionary_rows()
         model._dictionary = model._drawn = statistics.at(torch.where(mask, rows, rows[..., :1]))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
@@ -26,6 +26,10 @@ class Path:
     batched_log_det: Tensor
     batched_log_det_3: Tensor
     origin: Tensor
+
+    def to(self, device: torch.device) -> Path:
+        """The same on another device."""
+        return Path(*(getattr(self, f.name).to(device) for f in fields(self)))
 
 
 @torch.no_grad()

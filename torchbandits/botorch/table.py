@@ -37,6 +37,11 @@ class Tabulated:
     channels: Tensor | None = None
     variance: Tensor | None = None
 
+    def to(self, device: torch.device) -> Tabulated:
+        """The same arms on another device, to be swept there."""
+        arms = self.arms.to(device)
+        return Tabulated(arms, arms._version, self.memory_budget)
+
     def marginals(self) -> tuple[Tensor, Tensor]:
         """Mean and variance of each arm, `A`, reward units."""
         assert self.posterior is not None

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchbandits.coercion import as_tensor, check_text
+from torchbandits.coercion import as_tensor, check_text, same_device
 from torchbandits.environments.base import Environment, Task, known
 from torchbandits.environments.noise import check_noise, noisy_rewards
 from torchbandits.errors import ArgumentError, ArmIndexError, NonFiniteError, ShapeError, UnsupportedError, require
@@ -117,7 +117,7 @@ def check_rewards(rewards: Tensor, arms: Tensor | ArmSource) -> None:
     if not isinstance(rewards, Tensor) or rewards.shape != arms.shape[:-1]:
         raise ShapeError(f"rewards must be a tensor of shape {tuple(arms.shape[:-1])}, got {_kind(rewards)}.")
     known = (torch.float32, torch.float64) if isinstance(arms, ArmSource) else (arms.dtype,)
-    if rewards.dtype not in known or rewards.device != arms.device:
+    if rewards.dtype not in known or not same_device(rewards.device, arms.device):
         raise ShapeError(f"rewards must be {arms.dtype} on {arms.device} like arms, got {rewards.dtype} on {rewards.device}.")
     _check_finite("rewards", rewards)
 

@@ -88,10 +88,10 @@ def reported(report: Report, best: Tensor) -> dict[str, Any]:
     return {"report": {f.name: pack(getattr(report, f.name)) for f in fields(report)}, "best": pack(best)}
 
 
-def report_in(record: dict[str, Any]) -> tuple[Report, Tensor]:
-    """What `reported` recorded."""
+def report_in(record: dict[str, Any], device: torch.device) -> tuple[Report, Tensor]:
+    """The report and the recommended arm that `reported` recorded, on the device of the run."""
     values = record["report"]
-    return Report(**{f.name: held(values[f.name]) for f in fields(Report)}), held(record["best"])
+    return Report(**{f.name: held(values[f.name]).to(device) for f in fields(Report)}), held(record["best"]).to(device)
 
 
 def describe_run(policy: Any, domain: ArmSet, costs: Any) -> dict[str, str]:

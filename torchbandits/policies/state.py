@@ -307,6 +307,13 @@ class State(nn.Module):
         require(len(states) == len(self.generators), message, StateError)
         return states
 
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> State:
+        super()._apply(fn, recurse)
+        self.forget_derived_()
+        if self.draws is not None:
+            self.draws.forget()
+        return self
+
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         for name in ("pending_index", "pending_counts"):
             if prefix + name in state_dict:  # their size follows the open batch

@@ -10,7 +10,7 @@ from gpytorch.priors import Prior
 from torch import Tensor
 
 from torchbandits.arms import ArmRows
-from torchbandits.coercion import ENDLESS, LARGEST, as_tensor, check_flag, is_whole
+from torchbandits.coercion import ENDLESS, LARGEST, as_tensor, check_flag, is_whole, same_device
 from torchbandits.errors import (
     ArgumentError,
     ArmIndexError,
@@ -29,7 +29,11 @@ MOST_MORE = 1_000_000  # picks that one call may add
 
 def check_device(name: str, tensor: Tensor, device: torch.device) -> None:
     """Everything lives where the arms live."""
-    require(tensor.device == device, f"{name} are on {tensor.device}, the arms on {device}: move one of them.", ShapeError)
+    require(
+        same_device(tensor.device, device),
+        f"{name} are on {tensor.device}, the arms on {device}: move one of them.",
+        ShapeError,
+    )
 
 
 def check_picks(selection: Any, batch_shape: torch.Size, num_arms: int, device: torch.device) -> tuple[Tensor, Tensor]:

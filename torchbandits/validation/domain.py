@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from torchbandits.arms import ArmRows, Shard
-from torchbandits.coercion import as_tensor
+from torchbandits.coercion import as_tensor, same_device
 from torchbandits.errors import (
     ArgumentError,
     NonFiniteError,
@@ -70,7 +70,9 @@ def check_new_arms(arms: Any, old: ArmSet, batch_shape: torch.Size) -> None:
     shapes = " or ".join(str(s) for s in dict.fromkeys([("A", d), (*batch_shape, "A", d)]))
     require(fits, f"the new arms must be {shapes}, got {tuple(arms.shape)}.", ShapeError)
     require(arms.dtype == old.dtype, f"the new arms must be {old.dtype} like those before, got {arms.dtype}.", ShapeError)
-    require(arms.device == old.device, f"the new arms are on {arms.device}, those before on {old.device}.", ShapeError)
+    require(
+        same_device(arms.device, old.device), f"the new arms are on {arms.device}, those before on {old.device}.", ShapeError
+    )
 
 
 def check_costs(costs: Any, policy: Policy, rows: ArmRows) -> Tensor | None:

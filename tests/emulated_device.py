@@ -1,0 +1,281 @@
+"""A CUDA device for tests on a machine without one: tensors say that they are on `cuda:0` and keep their numbers on the CPU.
+
+    with emulated_device():
+        x = torch.rand(3).to("cuda")  # x.device is cuda:0
+        x + torch.ones(3)             # raises DeviceError, as CUDA does
+
+A `DeviceTensor` wraps a CPU tensor. To PyTorch's C++ code it is on the device `meta`, which every build has; to Python it
+is on `cuda:0`. `_Names` (a function mode) translates the names of devices on their way to C++ and stands in for what never
+reaches the dispatcher, such as `numpy()`. `_Kernels` (a dispatch mode) takes every operation before a kernel runs, refuses what
+CUDA refuses, runs the operation on the CPU tensors and wraps the result. No kernel of `meta` runs.
+
+Refused: tensors of both devices in one operation (CPU tensors without dimensions beside CUDA tensors and CPU indices of CUDA
+tensors are allowed, as in PyTorch), results and values on the wrong device, `numpy()` of a CUDA tensor, and a CPU generator for
+numbers drawn on CUDA. Not seen: rounding, races between streams, memory, and whatever only a real device does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+DEVICE = torch.device("cuda:0")
+_CARRIER = torch.device("meta")
+_INDEXING = {"index", "_unsafe_index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index_put"}
+# Beside those tagged as pointwise: operations that take a CPU tensor without dimensions for a number.
+_NUMBERS = {"fill", "fill_", "masked_fill", "masked_fill_", "index_fill", "index_fill_"}
+_MAKE = (torch.tensor, torch.as_tensor, torch.asarray)
+_running: list[_Kernels] = []
+
+
+class DeviceError(RuntimeError):
+    """What CUDA refuses."""
+
+
+class DeviceTensor(Tensor):
+    """A tensor on the emulated device; `host` has its numbers."""
+
+    host: Tensor
+    __slots__ = ["host"]
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    @staticmethod
+    def __new__(cls, host: Tensor) -> DeviceTensor:
+        return Tensor._make_wrapper_subclass(
+            cls, host.shape, strides=host.stride(), storage_offset=host.storage_offset(), dtype=host.dtype, device=_CARRIER
+        )
+
+    def __init__(self, host: Tensor) -> None:
+        self.host = host
+
+    device = property(lambda self: DEVICE)
+    is_cuda = property(lambda self: True)
+    is_cpu = property(lambda self: False)
+    is_meta = property(lambda self: False)
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if not _running:
+            raise RuntimeError("a tensor of the emulated device is used after the emulation ended.")
+        return _running[-1].run(func, args, kwargs or {})
+
+    def __repr__(self, **_: Any) -> str:
+        return f"{self.host!r:.200} on {DEVICE}"
+
+    def __format__(self, spec: str) -> str:
+        return format(self.item(), spec) if self.dim() == 0 else super().__format__(spec)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return torch._utils._rebuild_device_tensor_from_cpu_tensor, (self.host.detach(), self.dtype, str(DEVICE), False)
+
+
+def on_host(value: Any) -> Any:
+    """The same with every tensor of the device replaced by its numbers, as the emulation keeps them."""
+    return _mapped(lambda x: x.host if isinstance(x, DeviceTensor) else x, value)
+
+
+def _carrier(device: Any) -> Any:
+    """The device that C++ is told: `meta` for any name of the emulated one."""
+    named = isinstance(device, str | torch.device) and torch.device(device).type == "cuda"
+    return _CARRIER if named or type(device) is int else device
+
+
+def _mapped(change: Callable[[Tensor], Any], value: Any) -> Any:
+    """Tensors in lists, tuples and dictionaries changed, all else as it is."""
+    if isinstance(value, Tensor):
+        return change(value)
+    if isinstance(value, list | tuple):
+        changed = [_mapped(change, x) for x in value]
+        return type(value)(*changed) if hasattr(value, "_fields") else type(value)(changed)
+    return {k: _mapped(change, x) for k, x in value.items()} if isinstance(value, dict) else value
+
+
+def _tensors(*values: Any) -> tuple[list[DeviceTensor], list[Tensor]]:
+    """Tensors on the device, and on the CPU."""
+    there: list[DeviceTensor] = []
+    here: list[Tensor] = []
+    _mapped(lambda x: (there if isinstance(x, DeviceTensor) else here).append(x), values)
+    return there, here
+
+
+class _Names(TorchFunctionMode):
+    """Translates names of devices, and stands in for functions that read a tensor's memory without an operation."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        wanted = _carrier(kwargs.pop("device", None))
+        if func is Tensor.cuda:
+            return args[0].to(_CARRIER)
+        if func is Tensor.to:
+            args = tuple(map(_carrier, args))
+        if func in _MAKE and not isinstance(args[0], DeviceTensor):
+            made = func(_numbers(args[0]), *args[1:], **kwargs)  # on the host first, then copied, as PyTorch does
+            return made if wanted is None else made.to(wanted)
+        if wanted is not None:
+            kwargs["device"] = wanted
+        if func is Tensor.pin_memory:
+            if isinstance(args[0], DeviceTensor):
+                raise DeviceError("only dense CPU tensors can be pinned")
+            return args[0].clone()
+        stand_in = _STAND_INS.get(func)
+        return func(*args, **kwargs) if stand_in is None or not _tensors(args)[0] else stand_in(*args, **kwargs)
+
+
+def _numbers(data: Any) -> Any:
+    """Lists of numbers, where some of them are tensors without dimensions on the device."""
+    if isinstance(data, DeviceTensor) and data.dim() == 0:
+        return data.item()
+    return type(data)(map(_numbers, data)) if type(data) in (list, tuple) else data
+
+
+def _no_numpy(x: Tensor, *args: Any, **kwargs: Any) -> Any:
+    raise TypeError(
+        f"can't convert {DEVICE} device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host memory first."
+    )
+
+
+def _deepcopy(x: Tensor, memo: dict[int, Any]) -> Tensor:
+    if id(x) not in memo:
+        copied = x.detach().clone().requires_grad_(x.requires_grad)
+        if isinstance(x, torch.nn.Parameter):
+            copied._is_param = True
+        memo[id(x)] = copied
+    return memo[id(x)]
+
+
+def _set_data(x: Tensor, value: Tensor) -> None:
+    if not (isinstance(x, DeviceTensor) and isinstance(value, DeviceTensor)):
+        raise RuntimeError("incompatible tensor type")
+    Tensor.data.__set__(x, value)
+    x.host = value.host.detach()
+
+
+def _new_tensor(x: Tensor, data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+    made = torch.tensor(data, dtype=x.dtype if dtype is None else dtype).to(_CARRIER if device is None else device)
+    return made.requires_grad_(requires_grad)
+
+
+def _key(key: Any) -> Any:
+    """An index, with lists and arrays in it as tensors of the device, as PyTorch makes them."""
+    if isinstance(key, tuple):
+        return tuple(map(_key, key))
+    return torch.as_tensor(np.asarray(key)).to(_CARRIER) if isinstance(key, list | np.ndarray) else key
+
+
+def _getitem(x: Tensor, key: Any) -> Tensor:
+    return Tensor.__getitem__(x, _key(key) if isinstance(x, DeviceTensor) else key)
+
+
+def _setitem(x: Tensor, key: Any, value: Any) -> None:
+    number = isinstance(x, DeviceTensor) and not isinstance(value, Tensor)
+    Tensor.__setitem__(
+        x, _key(key) if isinstance(x, DeviceTensor) else key, torch.tensor(value, dtype=x.dtype) if number else value
+    )
+
+
+_STAND_INS: dict[Any, Callable[..., Any]] = {
+    Tensor.numpy: _no_numpy,
+    Tensor.__array__: _no_numpy,
+    Tensor.tolist: lambda x: x.cpu().tolist(),
+    Tensor.data_ptr: lambda x: x.host.data_ptr(),
+    Tensor.untyped_storage: lambda x: x.host.untyped_storage(),
+    Tensor.record_stream: lambda x, stream: None,
+    Tensor.__deepcopy__: _deepcopy,
+    Tensor.data.__set__: _set_data,
+    Tensor.new_tensor: _new_tensor,
+    Tensor.__getitem__: _getitem,
+    Tensor.__setitem__: _setitem,
+}
+
+
+class _Kernels(TorchDispatchMode):
+    """Runs every operation on the CPU tensors, after it was checked."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return self.run(func, args, kwargs or {})
+
+    def run(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """One operation of the dispatcher."""
+        name = func._schema.name.split("::")[-1]
+        there, here = _tensors(args, kwargs)
+        device = kwargs.get("device")
+        away = bool(there) if device is None else device.type in ("cuda", "meta")
+        if name == "copy_":
+            away = isinstance(args[0], DeviceTensor)
+        if not away:
+            return func(*on_host(args), **on_host(kwargs)) if there else func(*args, **kwargs)  # to the host, or on it
+        if any(isinstance(x, torch.Generator) for x in (*args, *kwargs.values())):
+            raise DeviceError("Expected a 'cuda' device type for generator but found 'cpu'")
+        own_args, own_kwargs = on_host(args), on_host(kwargs)
+        if device is not None:
+            own_kwargs["device"] = torch.device("cpu")
+        if name == "_to_copy":
+            return DeviceTensor(func(*own_args, **own_kwargs))
+        if there and here and name != "copy_":
+            _check_mixed(func, name, args, here)
+        out = func(*own_args, **own_kwargs)
+        given = {id(x.host): x for x in there}  # what is written in place is returned itself
+        return _mapped(lambda x: given[id(x)] if id(x) in given else DeviceTensor(x), out)
+
+
+def _check_mixed(func: Any, name: str, args: Any, here: list[Tensor]) -> None:
+    """Raise DeviceError unless the CPU tensors are numbers of a pointwise operation, or an index."""
+    written = [i for i, a in enumerate(func._schema.arguments) if a.alias_info is not None and a.alias_info.is_write]
+    on_cpu = any(i < len(args) and isinstance(args[i], Tensor) and not isinstance(args[i], DeviceTensor) for i in written)
+    if name in _INDEXING:
+        values = args[2] if len(args) > 2 else None
+        fine = isinstance(args[0], DeviceTensor) and (values is None or isinstance(values, DeviceTensor) or values.dim() == 0)
+    else:
+        pointwise = torch.Tag.pointwise in func.tags or name in _NUMBERS
+        fine = name == "lift_fresh" or (pointwise and all(x.dim() == 0 for x in here) and not on_cpu)
+    if not fine:
+        raise DeviceError(
+            f"Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu! ({func})"
+        )
+
+
+class _Stream:
+    """A stream, or an event, that does everything at once."""
+
+    def __init__(self, *_: Any, **__: Any) -> None: ...
+    def wait_stream(self, stream: Any) -> None: ...
+    def wait_event(self, event: Any) -> None: ...
+    def wait(self, stream: Any = None) -> None: ...
+    def record(self, stream: Any = None) -> None: ...
+    def synchronize(self) -> None: ...
+
+
+@contextmanager
+def emulated_device() -> Iterator[None]:
+    """`cuda:0` for the program inside; see the module."""
+    here = {
+        "_lazy_init": lambda: None,
+        "is_available": lambda: True,
+        "is_initialized": lambda: True,
+        "device_count": lambda: 1,
+        "current_device": lambda: 0,
+        "synchronize": lambda device=None: None,
+        "current_stream": lambda device=None: _Stream(),
+        "stream": lambda stream: nullcontext(),
+        "Stream": _Stream,
+        "Event": _Stream,
+    }
+    with ExitStack() as stack:
+        for name, value in here.items():
+            stack.enter_context(mock.patch.object(torch.cuda, name, value))
+        lifted = torch._C._only_lift_cpu_tensors()
+        torch._C._set_only_lift_cpu_tensors(True)  # PyTorch's own torch.tensor(…, device=…): made on the host, then copied
+        stack.callback(torch._C._set_only_lift_cpu_tensors, lifted)
+        kernels = stack.enter_context(_Kernels())
+        stack.enter_context(_Names())
+        _running.append(kernels)
+        stack.callback(_running.pop)
+        yield

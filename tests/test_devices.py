@@ -1,0 +1,362 @@
+"""Arms on a CUDA device, emulated: bandits, sources, runs and models there do what they do on the CPU."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from contract import PROBLEM, Case, every_policy
+from emulated_device import DEVICE, DeviceError, emulated_device, on_host
+from problems import generator, rbf
+from torch import Tensor
+
+import torchbandits as tb
+from torchbandits import environments, policies, sources
+from torchbandits.botorch import PolicyAcquisition
+from torchbandits.coercion import as_device, same_device
+from torchbandits.errors import ArgumentError
+
+NAMES = ("cuda", "cuda:0", torch.device("cuda"), DEVICE)
+HOST = torch.arange(12.0, dtype=torch.float64).reshape(3, 4)
+
+# Programs that CUDA refuses. `x` is on the device, `HOST` is not.
+WRONG = {
+    "sum": lambda x: x + HOST,
+    "product": lambda x: x @ HOST.mT,
+    "concatenation": lambda x: torch.cat([x, HOST]),
+    "mask": lambda x: torch.where(HOST > 1, x, 0.0),
+    "gather": lambda x: x.gather(0, torch.zeros(1, 4, dtype=torch.int64)),
+    "index of the device into a CPU tensor": lambda x: HOST[(x[0] * 0).long()],
+    "values written by an index": lambda x: x.__setitem__(torch.tensor([0, 1]), HOST[:2]),
+    "result": lambda x: torch.add(x, x, out=torch.empty(3, 4, dtype=x.dtype)),
+    "number written in place": lambda x: HOST.sum().add_(x.sum()),
+    "equal": lambda x: torch.equal(x, HOST),
+    "numpy": lambda x: x.numpy(),
+    "array": lambda x: np.asarray(x),
+    "generator": lambda x: torch.rand(3, device=x.device, generator=torch.Generator()),
+    "parameter": lambda x: torch.nn.Linear(4, 1, dtype=torch.float64)(x),
+}
+RIGHT = {
+    "number": lambda x: x * HOST.sum(),
+    "index of the CPU": lambda x: x[torch.tensor([2, 0])],
+    "list as an index": lambda x: x[:, [1, 3]],
+    "written in place": lambda x: x.clone().mul_(2).masked_fill_(x > 3, HOST.max()),
+    "view written to": lambda x: _doubled(x.clone()),
+    "to the host and back": lambda x: (x.cpu() + HOST).to(x.device),
+    "factorisation": lambda x: torch.linalg.cholesky(x @ x.mT + torch.eye(3, dtype=x.dtype, device=x.device)),
+    "gradient": lambda x: torch.autograd.functional.jacobian(lambda y: y.square().sum(-1), x),
+    "deep copy": lambda x: copy.deepcopy([x])[0],
+    "numbers of the device in a list": lambda x: torch.tensor([x.sum(), 2.0], dtype=x.dtype),
+}
+
+
+def _doubled(x: Tensor) -> Tensor:
+    x.T[1] *= 2
+    return x
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_the_emulation_refuses_a_wrong_program(name):
+    with emulated_device(), pytest.raises((DeviceError, TypeError)):
+        WRONG[name](HOST.to("cuda"))
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_the_emulation_has_the_numbers_of_the_cpu(name):
+    with emulated_device():
+        got = on_host(RIGHT[name](HOST.to("cuda")))
+    assert torch.equal(got, RIGHT[name](HOST))
+
+
+def test_the_emulation_leaves_nothing_behind():
+    with emulated_device():
+        x = HOST.cuda()
+        assert x.is_cuda
+        assert x.device == DEVICE
+        assert torch.cuda.is_available()
+    assert not torch.ones(1).is_cuda
+    with pytest.raises(RuntimeError, match="after the emulation ended"):
+        x + 1
+
+
+# ---------------------------------------------------------------------- one name for one device
+
+
+@pytest.mark.parametrize("name", NAMES, ids=repr)
+def test_cuda_is_the_current_cuda_device(name):
+    with emulated_device():
+        assert as_device("device", name) == DEVICE
+        assert same_device(torch.device(name), torch.ones(1, device="cuda").device)
+        assert not same_device(torch.device(name), torch.device("cpu"))
+
+
+def test_a_device_that_is_not_here_is_refused():
+    for name in ("cuda", "cuda:3", "mps", "vulkan"):
+        with pytest.raises(ArgumentError, match=r"device must be .* here"):
+            as_device("device", name)
+
+
+def _source(kind: str, arms: Tensor, device: Any, folder: Path) -> sources.ArmSource:
+    if kind == "npy":
+        np.save(folder / "arms.npy", arms.numpy())
+        return sources.npy(folder / "arms.npy", device=device)
+    if kind == "parquet":
+        pandas = pytest.importorskip("pandas")
+        pytest.importorskip("pyarrow")
+        pandas.DataFrame(arms.numpy(), columns=list("ab")[: arms.shape[-1]]).to_parquet(folder / "arms.parquet")
+        return sources.parquet(folder / "arms.parquet", device=device)
+    if kind == "chunks":
+        return sources.chunks(
+            lambda start=0, stop=None: iter([arms]), len(arms), arms.shape[-1], dtype=arms.dtype, device=device
+        )
+    return sources.pinned(arms, device)
+
+
+@pytest.mark.parametrize("kind", ["npy", "parquet", "chunks", "pinned"])
+def test_a_source_on_cuda_is_where_its_tensors_are(kind, tmp_path):
+    arms = torch.rand(60, 2, generator=generator(1), dtype=torch.float64)
+    expected = _picks(tb.Bandit(policies.bkb(rbf()), arms, generator=generator(0)))
+    with emulated_device():
+        source = _source(kind, arms, "cuda", tmp_path)
+        assert source.device == DEVICE
+        bandit = tb.Bandit(policies.bkb(rbf()), source, generator=generator(0))
+        assert _picks(bandit) == expected
+        assert bandit.to("cuda") is bandit
+        assert bandit.set_arms_(source).device == DEVICE
+
+
+class _Named(sources.ArmSource):
+    """A user's source that names its device without a number."""
+
+    shape, dtype, device = torch.Size([60, 2]), torch.float64, torch.device("cuda")
+
+    def __init__(self, arms: Tensor) -> None:
+        self.arms = arms.to(self.device)
+
+    def chunk(self, part: slice) -> Tensor:
+        return self.arms[part]
+
+    def points(self, index: Tensor) -> Tensor:
+        return self.arms[index]
+
+
+def test_a_users_source_may_name_its_device_without_a_number():
+    arms = torch.rand(60, 2, generator=generator(1), dtype=torch.float64)
+    expected = _picks(tb.Bandit(policies.bkb(rbf()), arms, generator=generator(0)))
+    with emulated_device():
+        source = _Named(arms)
+        bandit = tb.Bandit(policies.bkb(rbf()), source, generator=generator(0))
+        assert _picks(bandit) == expected
+        bandit.to("cuda:0").set_arms_(_Named(arms))
+        table = environments.Table(source, arms.sum(dim=-1).cuda(), 0.1)
+        assert tb.run(policies.bkb(rbf()), table, 3).num_pulls.tolist() == [3]
+
+
+def _picks(bandit: tb.Bandit, steps: int = 4) -> list[int]:
+    picks: list[int] = []
+    for _ in range(steps):
+        selection = bandit.ask(limit=3)
+        bandit.tell(selection, selection.points.double().sin().sum(dim=-1))
+        picks += selection.index.tolist()
+    return picks
+
+
+# ---------------------------------------------------------------------- moved, saved and loaded
+
+
+def _proceed(bandit: tb.Bandit, steps: int, most: int = 4) -> list[int]:
+    """Ask and tell on whatever device the bandit is, with the rewards of `PROBLEM`; the picks."""
+    picks: list[int] = []
+    for _ in range(steps):
+        told, selection = int(bandit.pulls), bandit.ask(limit=most)
+        assert selection.index.device == selection.points.device == bandit.device
+        index = selection.index.cpu()
+        bandit.tell(selection, PROBLEM.rewards(told, index).to(bandit.device))
+        picks += index.tolist()
+    return picks
+
+
+@every_policy
+def test_a_bandit_moves_between_devices_and_picks_what_it_picked(case: Case):
+    expected = _proceed(case.bandit(), 5)
+    with emulated_device():
+        bandit = case.bandit()
+        picks = _proceed(bandit, 1)
+        bandit.ask(limit=4)  # it moves in the midst of a batch
+        picks += _proceed(bandit.to("cuda"), 2)
+        bandit.ask(limit=4)
+        for value in (bandit.best().index, bandit.best_arm(), bandit.counts, bandit.pulls):
+            assert value.device == bandit.device == DEVICE
+        loaded = case.bandit(seed=9).load_state_dict(bandit.state_dict())
+        rest = _proceed(bandit.to("cpu"), 2)
+        assert _proceed(loaded, 2) == rest  # a state that was saved on the device goes on anywhere
+    assert picks + rest == expected
+
+
+# ---------------------------------------------------------------------- whatever else has tensors
+
+
+def _arms(device: str, seed: int = 3) -> Tensor:
+    return torch.rand(40, 2, generator=generator(seed), dtype=torch.float64).to(device)
+
+
+def _value(x: Tensor) -> Tensor:
+    return x.double().sin().sum(dim=-1)
+
+
+def _learned(device: str, policy: policies.Policy | None = None, **options: Any) -> tb.Bandit:
+    """A bandit that was told some batches, with one open."""
+    bandit = tb.Bandit(policy or policies.batch_bkb(rbf()), _arms(device), generator=generator(0), **options)
+    for _ in range(3):
+        selection = bandit.ask(limit=4)
+        bandit.tell(selection, _value(selection.points))
+    bandit.ask(limit=3)
+    return bandit
+
+
+def _boxed(policy: policies.Policy, device: str) -> list[Tensor]:
+    box = torch.tensor([[0.0, 0.0], [1.0, 2.0]], dtype=torch.float64).to(device)
+    bandit = tb.Bandit(policy, bounds=box, generator=generator(0))
+    for _ in range(3):
+        selection = bandit.ask(limit=2)
+        bandit.tell(selection, _value(selection.points))
+    bandit.ask(limit=2)
+    found = [bandit.best(2).points, bandit.counts, bandit.arms]
+    bandit.load_state_dict(bandit.state_dict())
+    return [*found, bandit.to("cpu").ask().points]
+
+
+def _contextual(device: str) -> list[Tensor]:
+    contexts = _arms(device, seed=4)[:3]
+    bandit = tb.ContextualBandit(
+        policies.bkb(rbf()), _arms(device), contexts[:2], max_contexts=2, generator=generator(0), costs=1 + _arms(device)[:, 0]
+    )
+    for context in contexts[[0, 2, 1, 2]]:
+        selection = bandit.ask(context=context)
+        bandit.tell(selection, _value(selection.points), context=context)
+    bandit.observe(
+        torch.tensor([1, 2], device=bandit.device),
+        context=contexts[0],
+        counts=torch.ones(2, device=bandit.device),
+        sums=torch.ones(2, device=bandit.device),
+    )
+    bandit.load_state_dict(bandit.state_dict())
+    return [bandit.best(2, context=contexts[1]).index, bandit.counts, bandit.width]
+
+
+def _work(device: str, folder: Path) -> list[Tensor]:
+    arms, store = _arms(device), folder / f"{device}.sqlite"
+    first, second = (tb.Worker(policies.batch_bkb(rbf()), arms, store=store, generator=generator(0), every=2) for _ in range(2))
+    for _ in range(3):
+        leases = [first.ask(), second.ask()]
+        for worker, lease in zip((second, first), reversed(leases), strict=True):
+            worker.tell(lease, float(_value(lease.points)))
+    late = tb.Worker(policies.batch_bkb(rbf()), arms, store=store)
+    return [lease.index, late.ask().index, late.bandit.best().index]
+
+
+def _moved_arms(device: str) -> list[Tensor]:
+    bandit = _learned(device)
+    bandit.tell(bandit.ask(), _value(bandit.ask().points))
+    more = torch.cat([_arms(device), _arms(device, seed=5)])
+    bandit.set_arms_(more)
+    first = bandit.ask(limit=4, available=torch.arange(80) < 60)
+    bandit.forget(first)
+    bandit.observe(more[3:5], torch.ones(2, device=bandit.device), torch.ones(2, device=bandit.device))
+    return [first.index, bandit.ask(limit=torch.tensor(2)).index, bandit.counts]
+
+
+def _fitted(device: str) -> list[Tensor]:
+    bandit = _learned(device, policies.gp_ucb(rbf()))
+    bandit.fit_kernel_(noise=True)
+    return [bandit.ask().index, bandit.posterior(_arms(device)).mean]
+
+
+def _priced(device: str) -> list[Tensor]:
+    policy = tb.per_cost(policies.batch_bkb(rbf()))
+    return [_learned(device, policy, costs=1 + _arms(device)[:, 0]).ask().index]
+
+
+def _diagnosed(device: str) -> list[Tensor]:
+    bandit, index = _learned(device), torch.arange(5, 15).to(device)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", tb.errors.DiagnosticWarning)
+        report = tb.diagnostics.diagnose(bandit, held_out=(index, _value(bandit.arms[index])))
+        print(report)
+        left = tb.diagnostics.leave_one_out(bandit)
+        quality = tb.diagnostics.dictionary_quality(bandit)
+    return [left.coverage, quality.largest if hasattr(quality, "largest") else left.coverage]
+
+
+def _modelled(device: str) -> list[Tensor]:
+    found = []
+    for policy in (policies.batch_bkb(rbf()), policies.rff_ucb(rbf(), num_features=20)):
+        bandit = _learned(device, policy)
+        model, points = bandit.model(), _arms(device).unsqueeze(-2)
+        moved = copy.deepcopy(model).to("cpu")
+        found += [PolicyAcquisition(model, policy)(points), PolicyAcquisition(moved, policy)(points.cpu())]
+        bandit.to("cpu")  # shares nothing with its models
+        assert model.arms.device == points.device
+        assert model.posterior(points[:5]).rsample(torch.Size([2])).device == points.device
+        found += [model.posterior(points).variance, bandit.model().to(device).posterior(points).mean]
+    return found
+
+
+def _played(device: str, folder: Path, **options: Any) -> list[Tensor]:
+    """A run that is cut short and resumed, twice: on its device, then on the CPU."""
+
+    def play(where: str, stop: int | None) -> tb.History:
+        table = environments.Table(_arms(where), _value(_arms(where)), 0.1, costs=1 + _arms(where)[:, 0])
+        calls = iter(range(1000))
+        return tb.run(
+            policies.batch_bkb(rbf()),
+            table,
+            20,
+            generator=generator(1),
+            journal=folder / device,
+            callbacks=[lambda *_: next(calls) == stop],
+            **options,
+        )
+
+    play(device, 1), play(device, 1)
+    history = play("cpu", None)
+    return [torch.tensor(history.pulls["arm"]), torch.tensor(history.pulls["regret"])]
+
+
+def _rows(device: str) -> list[Tensor]:
+    bandit = tb.Bandit(policies.batch_bkb(rbf()), _arms(device), generator=[generator(0), generator(1)])
+    for _ in range(3):
+        selection = bandit.ask(limit=torch.tensor([3, 2]))
+        bandit.tell(selection, torch.where(selection.mask, _value(selection.points), torch.nan))
+    return [bandit.ask().index, bandit.best(2).mean, bandit.dictionary, bandit.width]
+
+
+PROGRAMS = {
+    "box": lambda device, folder: _boxed(policies.bkb(rbf()), device),
+    "box by cells": lambda device, folder: _boxed(policies.ada_bkb(rbf(), horizon=20), device),
+    "box by draws": lambda device, folder: _boxed(policies.thompson_sampling(rbf(), num_features=64), device),
+    "contexts": lambda device, folder: _contextual(device),
+    "workers": _work,
+    "arms that change": lambda device, folder: _moved_arms(device),
+    "fit": lambda device, folder: _fitted(device),
+    "costs": lambda device, folder: _priced(device),
+    "diagnostics": lambda device, folder: _diagnosed(device),
+    "model": lambda device, folder: _modelled(device),
+    "batch rows": lambda device, folder: _rows(device),
+    "resumed": _played,
+    "resumed with a budget": lambda device, folder: _played(device, folder, budget=25.0),
+    "resumed after failures": lambda device, folder: _played(device, folder, failures="exclude", retries=1),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_program_does_on_the_device_what_it_does_on_the_cpu(name, tmp_path):
+    expected = PROGRAMS[name]("cpu", tmp_path)
+    with emulated_device():
+        got = [value.cpu() for value in PROGRAMS[name]("cuda", tmp_path)]
+    torch.testing.assert_close(got, expected, rtol=1e-9, atol=1e-9, equal_nan=True)

@@ -108,22 +108,22 @@ def test_leases_expire_and_the_first_reward_counts(tmp_path: Path):
     assert float(fast.bandit.counts.sum()) == 1
 
 
-def test_a_transaction_that_fails_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """The reward was learned here already, and must be unlearned: nobody else will ever see it."""
+@pytest.mark.parametrize("part", ["settle", "add"])
+def test_a_transaction_that_fails_leaves_nothing_behind(part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The disk fails after a reward was written, or after a pick was made: neither is in the file, or known here."""
     one = worker(tmp_path / "run.db")
     one.tell(one.ask(), 0.3)
     lease, before = one.ask(), everything(one.bandit)
-    settle, broken = one._store.settle, sqlite3.OperationalError("disk I/O error")
-    catch_up = one._catch_up
+    written, broken = getattr(one._store, part), sqlite3.OperationalError("disk I/O error")
 
-    def failing() -> None:
-        catch_up()
+    def failing(*args: Any) -> None:
+        written(*args)
         raise broken
 
     with monkeypatch.context() as patch:
-        patch.setattr(one._store, "settle", lambda *args: (settle(*args), patch.setattr(one, "_catch_up", failing)))
+        patch.setattr(one._store, part, failing)
         with pytest.raises(errors.DataError, match="disk I/O error"):
-            one.tell(lease, 0.9)
+            one.tell(lease, 0.9) if part == "settle" else one.ask()
     assert differences(before, everything(one.bandit)) == []
     assert one.told == 1
     one.tell(lease, 0.2)
@@ -200,7 +200,8 @@ def test_a_saved_state_that_can_not_be_read_is_left_aside(tmp_path: Path):
     db.close()
     with pytest.warns(errors.JournalWarning, match="left aside"):
         twin = worker(tmp_path / "run.db")
-    assert differences(everything(one.bandit), everything(twin.bandit)) == []
+    found = differences(everything(one.bandit), everything(twin.bandit))  # it learned them together, by one update
+    assert all(float(line.rsplit("by ")[-1]) < 1e-12 for line in found), found
 
 
 WORK = """

@@ -134,6 +134,13 @@ class Pulls:
     points: Tensor | None = None
     history: bool = False
 
+    def split(self, sizes: Sequence[int]) -> list[Pulls]:
+        """Pulls at arms by the tells that they came with: so many places each."""
+        assert self.index is not None
+        assert self.mask is not None
+        whole = (self.counts, self.sums, self.squares, self.index, self.mask)
+        return [Pulls(*part) for part in zip(*(x.split(list(sizes), dim=-1) for x in whole), strict=True)]
+
 
 @dataclass(frozen=True)
 class Progress:

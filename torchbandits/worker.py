@@ -6,9 +6,7 @@ import os
 import secrets
 import socket
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -21,43 +19,52 @@ from torchbandits.errors import (
     DataError,
     JournalWarning,
     NonFiniteError,
+    NumericalError,
     ShapeError,
     StateError,
     TorchBanditsError,
     UnsupportedError,
     require,
 )
-from torchbandits.journal import SharedStore, describe_run, held, pack, unpack
+from torchbandits.journal import Event, Pick, SharedStore, describe_run, held, pack, unpack
 from torchbandits.policies import Policy
 from torchbandits.sources import ArmSource
+from torchbandits.together import Together
 from torchbandits.types import Selection
-from torchbandits.validation import check_rewards
+from torchbandits.validation import check_picks, check_rewards
 
 
 @dataclass(frozen=True)
 class Lease:
     """A pick to evaluate: `points` `1 x d` and `index` `1`, held until `expires` (seconds since 1970); `attempts` counts how
-    often it was handed out."""
+    often it was handed out, and `run` is the store that it is of: a worker on another store refuses it."""
 
     number: int
     points: Tensor
     index: Tensor
     expires: float
     attempts: int
+    run: str = ""
 
 
 class Worker:
     """Asks for one pick at a time and tells its reward when it is known, beside other workers on the same file.
 
     Each process makes its own `Worker` on the same path, with the same policy, arms and costs. All picks and rewards are in the
-    file, in one order; whoever asks first learns what was told since, then picks, treating all that is out as pending. A pick
-    is held for `lease` seconds: where no reward came until then, because its worker died, it is handed out again. The first
-    reward of a pick counts, a later one is refused. Ends of processes, at any moment, lose nothing that `tell` returned for.
+    file, in one order. `tell` writes a reward and learns nothing: `ask` learns all that was told since, then picks, treating
+    all that is out as pending. A pick is held for `lease` seconds: where no reward came until then, because its worker died, it
+    is handed out again. The first reward of a pick counts, a later one is refused. Ends of processes, at any moment, lose
+    nothing that `tell` returned for; nor does an interrupt (Ctrl-C), after which the worker may be used further.
+
+    What a worker knows follows from the file alone: arms, rewards, what is open and the generators exactly, and the numbers of
+    the posterior up to rounding where the order of tells does not matter (exact Gaussian processes and finite features learn
+    several tells by one update), else exactly, since all repeat every event in order. Picks are made once, and are on record.
 
     Args:
         policy: What chooses, of a single batch row.
         arms: `A x d`, as for `Bandit`.
-        store: Path of the SQLite file, created where it does not exist; on a local disk.
+        store: Path of the SQLite file, created where it does not exist; on a local disk. Where it is deleted or replaced while
+            it is in use, every call is a `DataError`.
         lease: Seconds that an evaluation may take, unless it is renewed.
         name: Who holds a pick, for messages; host, process and a random part by default.
         generator: As for `Bandit`; only that of the worker that creates the file counts.
@@ -101,8 +108,8 @@ class Worker:
         self.lease, self._every = lease, every
         self.name = name or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(2)}"
         self._store = SharedStore(path)
-        self._start = held(self._store.begin(described, [pack(start)])[0])
         self._fresh, self._bandit, self._stale = fresh, bandit, True
+        self._start = self._begun(self._store.begin(described, [pack(start)]))
         self._seen = self._saved = 0
         self._catch_up()
 
@@ -118,22 +125,19 @@ class Worker:
             The pick; None where `limit` is reached and all that is out is held: ask again later, until `told` is `limit`.
         """
         check_whole("limit", limit, 0, otherwise="for no limit")
-        self._catch_up()  # most of it before others have to wait
-        with self._store.transaction():
-            self._catch_up()
-            pick = self._store.hand_out_expired(self.name, self.lease)
-            counts = self._store.counts()
-            if pick is None and (limit is None or counts["told"] + counts["out"] < limit):
-                pick = self._store.add(self._chosen(), self.name, self.lease)
+        if self._room(limit):
+            self._catch_up()  # most of it before others have to wait
+        pick = self._store.transaction(partial(self._picked, limit))
         if pick is None:
             return None
         self._catch_up()
         self._save()
         index = held(pick.content["index"]).to(self._bandit.device)
-        return Lease(pick.number, self._points(pick.content, index), index, pick.expires, pick.attempts)
+        points = self._points(pick.content, index)
+        return Lease(pick.number, points, index, pick.expires, pick.attempts, self._store.id)
 
     def tell(self, lease: Lease, reward: Tensor | float, *, failures: str = "error") -> None:
-        """Record and learn the reward of a pick, durably.
+        """Record the reward of a pick, durably; it is learned by each worker at its next `ask`.
 
         Args:
             lease: What `ask` returned.
@@ -142,10 +146,11 @@ class Worker:
 
         Raises:
             NonFiniteError, ShapeError: If it is not one finite number.
-            NumericalError: If the posterior would break down.
-            StateError: If the pick was told or forgotten before. Nothing has changed in any of these cases.
+            NumericalError: If its square is beyond float64.
+            StateError: If the pick was told or forgotten before, or is of another store. Nothing has changed in any of these
+                cases.
         """
-        _check_lease(lease)
+        self._check_lease(lease)
         given = as_tensor("reward", reward, torch.float64).detach().cpu()
         require(given.numel() == 1, f"reward must be one number, got shape {tuple(given.shape)}.", ShapeError)
         failed = failures == "error" and not bool(given.isfinite())
@@ -156,23 +161,19 @@ class Worker:
         if bool(y.isnan()):
             self.forget(lease)
             return
-        self._catch_up()
-        with self._whole_or_stale(), self._store.transaction():
-            self._store.settle(lease.number, "told", {"rewards": pack(y)})
-            self._catch_up()  # a reward that can't be learned is refused: nobody else could learn it either
+        content = {"rewards": pack(y)}
+        self._store.transaction(lambda: self._store.settle(lease.number, "told", content))
 
     def forget(self, lease: Lease) -> None:
         """Give up on a pick; its hallucination is undone. Raises `StateError` if it was told or forgotten before."""
-        _check_lease(lease)
-        with self._store.transaction():
-            self._store.settle(lease.number, "forgotten", {})
+        self._check_lease(lease)
+        self._store.transaction(lambda: self._store.settle(lease.number, "forgotten", {}))
 
     def renew(self, lease: Lease) -> Lease:
         """Hold a pick for another `lease` seconds from now. Raises `StateError` if it is not held any more."""
-        _check_lease(lease)
-        with self._store.transaction():
-            expires = self._store.renew(lease.number, self.name, self.lease)
-        return Lease(lease.number, lease.points, lease.index, expires, lease.attempts)
+        self._check_lease(lease)
+        expires = self._store.transaction(lambda: self._store.renew(lease.number, self.name, self.lease))
+        return replace(lease, expires=expires)
 
     @property
     def told(self) -> int:
@@ -191,6 +192,27 @@ class Worker:
 
     # ------------------------------------------------------------------ inside
 
+    def _begun(self, states: list[Any]) -> Tensor:
+        """The state that the run's generator began with."""
+        try:
+            start = held(states[0])
+            torch.Generator().set_state(start)
+        except (DataError, TypeError, RuntimeError) as error:
+            raise DataError(f"{self._store.path}: the state of the generator can't be read: {error}") from error
+        return start
+
+    def _room(self, limit: int | None) -> bool:
+        counts = self._store.counts()
+        return limit is None or counts["told"] + counts["out"] < limit
+
+    def _picked(self, limit: int | None) -> Pick | None:
+        """A pick whose lease expired, or a new one; within a transaction."""
+        pick = self._store.hand_out_expired(self.name, self.lease)
+        if pick is not None or not self._room(limit):
+            return pick
+        self._catch_up()
+        return self._store.add(self._chosen(), self.name, self.lease)
+
     def _chosen(self) -> dict[str, Any]:
         """The next pick as an event; it is opened when the event is read back."""
         bandit = self._bandit
@@ -205,22 +227,65 @@ class Worker:
         return bandit._state.rows.points(index) if known is None else known.to(bandit.device, bandit.arms.dtype)
 
     def _catch_up(self) -> None:
-        """Learn the events since the last, in their order."""
+        """Learn the events since the last.
+
+        Whatever ends it early, an interrupt included, leaves a bandit that may know an event that is not counted as seen: it is
+        marked stale beforehand, and made anew before it is used next.
+        """
         if self._stale:
             self._begin_anew()
-        for number, kind, _, content, picked in self._store.events(self._seen):
-            try:
-                index = held(picked["index"]).to(self._bandit.device)
+        events = self._store.events(self._seen)
+        if not events:
+            return
+        self._stale = True
+        if not self._learned_together(events):
+            for event in events:
+                self._repeat(event)
+        self._seen = events[-1][0]
+        self._stale = False
+
+    def _learned_together(self, events: list[Event]) -> bool:
+        """Learn events by one update, if the policy may; False where one of them can't be learned."""
+        if not self._bandit.policy.learns_together(self._bandit._state):
+            return False
+        together, device = Together(self._bandit), self._bandit.device
+        try:
+            for _, kind, _, content, picked in events:
+                index = held(picked["index"]).to(device)
                 if kind == "ask":
-                    states = tuple(held(state) for state in picked["drawn"])
-                    self._bandit._admit(Selection(self._points(picked, index), index, index >= 0), states)
+                    together.ask(index, [held(state) for state in picked["drawn"]])
                 elif kind == "tell":
-                    self._bandit.tell(index, held(content["rewards"]).to(self._bandit.device))
+                    together.tell(index, held(content["rewards"]).to(device))
                 else:
-                    self._bandit.forget(index)
-            except (KeyError, TypeError, ValueError) as error:
-                raise DataError(f"{self._store.path}, event {number}: {kind!r} can't be repeated: {error}") from error
-            self._seen = number
+                    together.forget(index)
+            together.learn()
+        except (TorchBanditsError, KeyError, TypeError, ValueError, RuntimeError):
+            return False  # one after the other says which
+        return True
+
+    def _repeat(self, event: Event) -> None:
+        """Learn one event.
+
+        Raises:
+            DataError: If it is none that a worker wrote.
+            NumericalError: If the posterior broke down.
+        """
+        number, kind, pick, content, picked = event
+        bandit, where = self._bandit, f"{self._store.path}, event {number}"
+        try:
+            index = held(picked["index"]).to(bandit.device)
+            check_picks(index, bandit.batch_shape, bandit._state.rows.total + (bandit._state.box is not None), bandit.device)
+            if kind == "ask":
+                states = tuple(held(state) for state in picked["drawn"])
+                bandit._admit(Selection(self._points(picked, index), index, index >= 0), states)
+            elif kind == "tell":
+                bandit.tell(index, held(content["rewards"]).to(bandit.device))
+            else:
+                bandit.forget(index)
+        except NumericalError as error:
+            raise NumericalError(f"{where}: the reward of pick {pick} can't be learned: {error}") from error
+        except (TorchBanditsError, KeyError, TypeError, ValueError, RuntimeError) as error:
+            raise DataError(f"{where}: {kind!r} can't be repeated: {error}") from error
 
     def _begin_anew(self) -> None:
         """A bandit as at the start, or at the last state that was saved."""
@@ -241,16 +306,8 @@ class Worker:
             self._store.save(self._seen, {"state": self._bandit.state_dict()})
             self._saved = self._seen
 
-    @contextmanager
-    def _whole_or_stale(self) -> Iterator[None]:
-        """What was learned of a transaction that is undone is dropped."""
-        seen, done = self._seen, False
-        try:
-            yield
-            done = True
-        finally:
-            self._stale |= not done and self._seen != seen
-
-
-def _check_lease(lease: Any) -> None:
-    require(isinstance(lease, Lease), f"lease must be what ask() returned, got {type(lease).__name__}.")
+    def _check_lease(self, lease: Any) -> None:
+        require(isinstance(lease, Lease), f"lease must be what ask() returned, got {type(lease).__name__}.")
+        own = lease.run == self._store.id
+        message = f"this lease is of another store than {self._store.path}: tell it to a worker on the store that it is of."
+        require(own, message, StateError)

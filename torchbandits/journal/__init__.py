@@ -6,10 +6,11 @@ from torchbandits.journal.journal import Journal, as_journal
 from torchbandits.journal.packing import Drawn, held, pack, unpack
 from torchbandits.journal.reading import Reading, in_words
 from torchbandits.journal.replay import asked, begun, describe_run, moved_to, observed, report_in, reported, resume, told
-from torchbandits.journal.shared import Pick, SharedStore
+from torchbandits.journal.shared import Event, Pick, SharedStore
 
 __all__ = [
     "Drawn",
+    "Event",
     "Journal",
     "Pick",
     "Reading",

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import secrets
 import sqlite3
+import threading
 import time
-from collections.abc import Iterable, Iterator
+import weakref
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote
 
 from torchbandits.errors import DataError, StateError, require
@@ -34,6 +38,8 @@ CREATE TABLE checkpoint (one INTEGER PRIMARY KEY CHECK (one = 1), event INTEGER 
 """
 
 
+T = TypeVar("T")
+_BESIDE = ("-wal", "-shm")
 Event = tuple[int, str, int, dict[str, Any], dict[str, Any]]
 
 
@@ -47,35 +53,43 @@ class Pick(NamedTuple):
 
 
 class SharedStore:
-    """The file. Every change is one transaction, durable before it returns (`synchronous=FULL`); nobody needs a server.
+    """The file. Every change is one transaction, durable before it returns (`synchronous=FULL`); no server is needed.
 
     SQLite locks by `fcntl`: keep the file on a local disk of one machine, since few network file systems lock reliably.
+    The connection is closed before a fork, and parent and child open one each when they next need it: SQLite's locks do not
+    survive a fork. The file is the one that was at `path` first: where another one is found there, every call is refused.
 
     Args:
-        path: Created where it does not exist.
+        path: Created where it does not exist. A relative one keeps its meaning when the working directory changes.
         patience: Seconds to wait for other workers' transactions.
+
+    Attributes:
+        id: Of the run, random, written when the file is made; empty before `begin`.
 
     Raises:
         DataError: If the file is not one of these, damaged, of a later format, or can't be written.
     """
 
     def __init__(self, path: str | os.PathLike[str], patience: float = 600.0) -> None:
-        self.path = Path(path)
-        self._process = os.getpid()
+        self.path, self.id = Path(os.path.abspath(path)), ""
+        self._patience, self._closed, self._left_behind = patience, False, False
+        self._lock = threading.RLock()
+        self._db: sqlite3.Connection | None = None
+        self._file: tuple[int, int] | None = None  # device and inode
+        self._beside: tuple[tuple[int, int] | None, ...] = ()  # those of the files that SQLite keeps beside it
         with self._readable():
-            self._db = sqlite3.connect(self.path, timeout=patience, isolation_level=None, check_same_thread=False)
-            self._db.execute("PRAGMA synchronous=FULL")
-            if not self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
-                self._db.execute("PRAGMA journal_mode=WAL").fetchone()
+            self._connect()
+            _OPEN.add(self)
 
     def close(self) -> None:
         """Give the file back."""
-        self._db.close()
+        self._closed = True
+        self._disconnect()
 
     def __del__(self) -> None:
-        """A store that nobody holds any more is closed."""
-        if hasattr(self, "_db") and self._process == os.getpid():
-            self._db.close()
+        """A store without owner is closed."""
+        if hasattr(self, "_left_behind"):
+            self._disconnect()
 
     def begin(self, described: dict[str, str], generators: list[Any]) -> list[Any]:
         """Register the run, or join it: the states that its generators began with.
@@ -83,41 +97,53 @@ class SharedStore:
         Raises:
             StateError: If the file is of another run.
         """
-        with self.transaction():
-            if not self._db.execute("SELECT count(*) FROM sqlite_master WHERE name = 'run'").fetchone()[0]:
-                some = self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-                require(not some, f"{self.path} is a database of something else: choose another path.", DataError)
-                for statement in _TABLES.split(";\n"):
-                    self._db.execute(statement)
-                row = (FORMAT, secrets.token_hex(8), json.dumps(described), json.dumps(generators))
-                self._db.execute("INSERT INTO run VALUES (?, ?, ?, ?)", row)
-                return generators
-            form, _, known, began = self._db.execute("SELECT * FROM run").fetchone()
-            require(form == FORMAT, f"{self.path} has format {form}, this version reads {FORMAT}.", DataError)
-            if other := difference(json.loads(known), described):
-                raise StateError(
-                    f"{self.path} is of another run: {other}. Join with the policy, arms and costs that it began with."
-                )
-            return json.loads(began)
+        return self.transaction(lambda: self._begin(described, generators))
+
+    def _begin(self, described: dict[str, str], generators: list[Any]) -> list[Any]:
+        if not self._one("SELECT count(*) FROM sqlite_master WHERE name = 'run'")[0]:
+            some = self._one("SELECT count(*) FROM sqlite_master")[0]
+            require(not some, f"{self.path} is a database of something else: choose another path.", DataError)
+            for statement in _TABLES.split(";\n"):
+                self._run(statement)
+            self.id = secrets.token_hex(8)
+            row = (FORMAT, self.id, json.dumps(described), json.dumps(generators))
+            self._run("INSERT INTO run VALUES (?, ?, ?, ?)", row)
+            return generators
+        self.id, known, began = _run_row(self._one("SELECT * FROM run"), self.path)
+        if other := difference(known, described):
+            raise StateError(
+                f"{self.path} is of another run: {other}. Join with the policy, arms and costs that it began with."
+            )
+        return began
+
+    def transaction(self, work: Callable[[], T]) -> T:
+        """Do some work whole or not at all, with no other writer meanwhile; what it returns.
+
+        A function instead of a context, because an interrupt between the two halves of a context would leave it open.
+
+        Raises:
+            DataError: If the file can't be written, or is not the one that was opened any more. Nothing was changed then.
+        """
+        with self._lock, self._readable():
+            db = self._connected()
+            if db.in_transaction:  # a second interrupt came while the first was being dealt with
+                db.execute("ROLLBACK")
+            try:
+                self._run("BEGIN IMMEDIATE")
+                result = work()
+                self._check_file()
+                self._run("COMMIT")
+            finally:
+                if db.in_transaction:
+                    db.execute("ROLLBACK")
+            self._check_file("What this call changed may be in no file.")
+        return result
 
     @contextmanager
-    def transaction(self) -> Iterator[None]:
-        """What is done inside is done whole, with nobody else writing meanwhile."""
-        require(
-            self._process == os.getpid(),
-            f"{self.path} was opened before a fork: each process needs its own Worker.",
-            StateError,
-        )
-        done = False
-        with self._readable():
-            self._db.execute("BEGIN IMMEDIATE")
-            try:
-                yield
-                self._db.execute("COMMIT")
-                done = True
-            finally:
-                if not done and self._db.in_transaction:
-                    self._db.execute("ROLLBACK")
+    def _reading(self) -> Iterator[None]:
+        with self._lock, self._readable():
+            self._connected()
+            yield
 
     @contextmanager
     def _readable(self) -> Iterator[None]:
@@ -126,24 +152,113 @@ class SharedStore:
         except (sqlite3.Error, json.JSONDecodeError) as error:
             raise DataError(f"the store {self.path} can't be used: {error}. Nothing was changed by this call.") from error
 
+    # ------------------------------------------------------------------ the connection
+
+    def _connect(self) -> None:
+        """Open the file: the first time it may be a new one, later it must be the same."""
+        # SQLite itself waits for a moment only: a wait inside it can't be interrupted from the keyboard.
+        options: dict[str, Any] = {"timeout": 0.05, "isolation_level": None, "check_same_thread": False}
+        if self._file is None:
+            db = sqlite3.connect(self.path, **options)
+        else:
+            self._check_file()
+            db = sqlite3.connect(f"file:{quote(str(self.path))}?mode=rw", uri=True, **options)
+        self._run("PRAGMA synchronous=FULL", db=db)
+        if not self._run("SELECT count(*) FROM sqlite_master", db=db).fetchone()[0]:
+            self._run("PRAGMA journal_mode=WAL", db=db).fetchone()
+            self._run("SELECT count(*) FROM sqlite_master", db=db).fetchone()
+        self._file = self._file or _identity(str(self.path))
+        # SQLite removes the files beside it with the last connection only, and this one is open.
+        self._beside = tuple(_identity(f"{self.path}{suffix}") for suffix in _BESIDE)
+        self._db = db
+
+    def _disconnect(self) -> None:
+        db, self._db = self._db, None
+        if db is None:
+            return
+        if self._left_behind or _identity(str(self.path)) != self._file:
+            _never_close(db)
+        else:
+            db.close()
+
+    def _connected(self) -> sqlite3.Connection:
+        """The connection of this process.
+
+        Raises:
+            StateError: If it was closed, or can't be used in this process.
+            DataError: If the file was deleted or replaced.
+        """
+        require(not self._closed, f"the store {self.path} was closed: make a new Worker on it to go on.", StateError)
+        message = (
+            f"this process was forked in the middle of a transaction of the store {self.path}: use the store in the process "
+            "that opened it."
+        )
+        require(not self._left_behind, message, StateError)
+        if self._db is None:
+            self._connect()
+        else:
+            self._check_file()
+        assert self._db is not None
+        return self._db
+
+    def _check_file(self, otherwise: str = "Nothing was changed by this call.") -> None:
+        same = _identity(str(self.path)) == self._file
+        if same and self._db is not None:
+            same = self._beside == tuple(_identity(f"{self.path}{suffix}") for suffix in _BESIDE)
+        message = (
+            f"the store {self.path}, or a file that SQLite keeps beside it, was deleted, moved or replaced while it was in "
+            f"use. {otherwise} Put the files back, or make a new Worker."
+        )
+        require(same, message, DataError)
+
+    def _run(self, statement: str, values: tuple[Any, ...] = (), *, db: sqlite3.Connection | None = None) -> sqlite3.Cursor:
+        """Execute a statement, and wait for other workers' transactions."""
+        db = db or self._db
+        assert db is not None
+        end = time.monotonic() + self._patience
+        while True:
+            try:
+                return db.execute(statement, values)
+            except sqlite3.OperationalError as error:
+                busy = error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
+                if not busy or time.monotonic() > end:
+                    raise
+            time.sleep(0.001)
+
+    def _one(self, statement: str) -> Any:
+        return self._run(statement).fetchone()
+
+    def before_fork(self) -> None:
+        """Close the connection, once no other thread uses it."""
+        self._lock.acquire()
+        if self._db is not None and not self._db.in_transaction:
+            self._disconnect()
+
+    def after_fork(self, *, child: bool) -> None:
+        """Let the threads go on. What a child inherits in the middle of a transaction, it must not even close."""
+        if child and self._db is not None:
+            self._left_behind = True
+            self._disconnect()
+        self._lock.release()
+
     # ------------------------------------------------------------------ picks
 
     def counts(self) -> dict[str, int]:
         """How many picks are out, told and forgotten."""
-        with self._readable():
-            found = dict(self._db.execute("SELECT state, count(*) FROM picks GROUP BY state"))
+        with self._reading():
+            found = dict(self._run("SELECT state, count(*) FROM picks GROUP BY state").fetchall())
         return {"out": 0, "told": 0, "forgotten": 0} | found
 
     def hand_out_expired(self, worker: str, lease: float) -> Pick | None:
         """The pick whose lease expired longest ago, to another worker; None where all that is out is held."""
         now = time.time()
-        row = self._db.execute(
+        row = self._run(
             "SELECT number, content, attempts FROM picks WHERE state = 'out' AND expires < ? ORDER BY expires LIMIT 1", (now,)
         ).fetchone()
         if row is None:
             return None
         number, content, attempts = row
-        self._db.execute(
+        self._run(
             "UPDATE picks SET worker = ?, expires = ?, attempts = attempts + 1 WHERE number = ?", (worker, now + lease, number)
         )
         return Pick(number, json.loads(content), now + lease, attempts + 1)
@@ -152,7 +267,7 @@ class SharedStore:
         """A new pick, held by a worker."""
         expires = time.time() + lease
         text = json.dumps(content, allow_nan=False)
-        number = self._db.execute(
+        number = self._run(
             "INSERT INTO picks (state, worker, expires, attempts, content) VALUES ('out', ?, ?, 1, ?)", (worker, expires, text)
         ).lastrowid
         assert number is not None
@@ -165,7 +280,7 @@ class SharedStore:
         Raises:
             StateError: If it was told or forgotten before.
         """
-        row = self._db.execute("SELECT state, worker FROM picks WHERE number = ?", (number,)).fetchone()
+        row = self._run("SELECT state, worker FROM picks WHERE number = ?", (number,)).fetchone()
         require(row is not None, f"pick {number} is not in {self.path}.", StateError)
         require(
             row[0] == "out",
@@ -173,7 +288,7 @@ class SharedStore:
             "longer lease, or renew() it while the evaluation lasts.",
             StateError,
         )
-        self._db.execute("UPDATE picks SET state = ? WHERE number = ?", (state, number))
+        self._run("UPDATE picks SET state = ? WHERE number = ?", (state, number))
         self.note({"told": "tell", "forgotten": "forget"}[state], number, content)
 
     def renew(self, number: int, worker: str, lease: float) -> float:
@@ -183,7 +298,7 @@ class SharedStore:
             StateError: If the worker does not hold it any more.
         """
         expires = time.time() + lease
-        held = self._db.execute(
+        held = self._run(
             "UPDATE picks SET expires = ? WHERE number = ? AND worker = ? AND state = 'out'", (expires, number, worker)
         ).rowcount
         require(held == 1, f"pick {number} is not held by worker {worker!r} any more: its lease expired.", StateError)
@@ -194,21 +309,23 @@ class SharedStore:
     def note(self, kind: str, pick: int, content: dict[str, Any]) -> None:
         """Append an event, with the time."""
         text = json.dumps(content | {"at": now()}, allow_nan=False)
-        self._db.execute("INSERT INTO events (kind, pick, content) VALUES (?, ?, ?)", (kind, pick, text))
+        self._run("INSERT INTO events (kind, pick, content) VALUES (?, ?, ?)", (kind, pick, text))
 
     def events(self, after: int) -> list[Event]:
         """Events after a number, oldest first: number, kind, number of the pick, what came of it, what was picked."""
-        with self._readable():
-            return _parsed(self._db.execute(_EVENTS, (after,)))
+        with self._reading():
+            return _parsed(self._run(_EVENTS, (after,)))
 
     def save(self, event: int, content: dict[str, Any]) -> None:
         """Keep the state after an event, unless a later one is kept."""
-        with self.transaction():
-            self._db.execute(
+        values = (event, to_bytes(content))
+        self.transaction(
+            lambda: self._run(
                 "INSERT INTO checkpoint VALUES (1, ?, ?) ON CONFLICT (one) DO UPDATE SET event = excluded.event, "
                 "content = excluded.content WHERE excluded.event > event",
-                (event, to_bytes(content)),
+                values,
             )
+        )
 
     def saved(self) -> tuple[int, dict[str, Any]] | None:
         """The latest state that is kept, and the event it is after.
@@ -216,8 +333,8 @@ class SharedStore:
         Raises:
             DataError: If it can't be read; see `from_bytes`.
         """
-        with self._readable():
-            row = self._db.execute("SELECT event, content FROM checkpoint").fetchone()
+        with self._reading():
+            row = self._one("SELECT event, content FROM checkpoint")
         return None if row is None else (row[0], from_bytes(row[1], f"the checkpoint in {self.path}"))
 
 
@@ -232,12 +349,74 @@ def read_store(path: Path, after: int) -> tuple[str, dict[str, str], list[Event]
             db.execute("BEGIN")  # one moment of it
             known = db.execute("SELECT count(*) FROM sqlite_master WHERE name = 'run'").fetchone()[0]
             require(bool(known), f"{path} is a database, but no store of workers.", DataError)
-            form, name, described = db.execute("SELECT format, id, described FROM run").fetchone()
-            require(form == FORMAT, f"{path} has format {form}, this version reads {FORMAT}.", DataError)
-            return name, json.loads(described), _parsed(db.execute(_EVENTS, (after,)))
+            name, described, _ = _run_row(db.execute("SELECT * FROM run").fetchone(), path)
+            return name, described, _parsed(db.execute(_EVENTS, (after,)))
     except (sqlite3.Error, json.JSONDecodeError) as error:
         raise DataError(f"the store {path} can't be read: {error}.") from error
 
 
 def _parsed(rows: Iterable[tuple[int, str, int, str, str]]) -> list[Event]:
     return [(number, kind, pick, json.loads(content), json.loads(picked)) for number, kind, pick, content, picked in rows]
+
+
+def _run_row(row: tuple[Any, ...] | None, path: Path) -> tuple[str, dict[str, str], list[Any]]:
+    """The id of the run, what it is of, and the states that its generators began with.
+
+    Raises:
+        DataError: If the row is missing, not as it was written, or of a later format.
+    """
+    torn = f"the store {path} does not say which run it is of: its table `run` is not as it was written. Restore the file."
+    if row is None or len(row) != 4:
+        raise DataError(torn)
+    form, name, described, began = row
+    require(form == FORMAT, f"{path} has format {form}, this version reads {FORMAT}.", DataError)
+    try:
+        known, states = json.loads(described), json.loads(began)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise DataError(torn) from error
+    require(
+        isinstance(name, str) and isinstance(known, dict) and isinstance(states, list) and len(states) == 1, torn, DataError
+    )
+    return name, known, states
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    """Device and inode of a file; None where there is none."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+# ---------------------------------------------------------------------- forks
+
+_OPEN: weakref.WeakSet[SharedStore] = weakref.WeakSet()
+_FORKING: list[SharedStore] = []
+
+
+def _never_close(db: sqlite3.Connection) -> None:
+    """Keep a connection until the process ends, and through its end.
+
+    SQLite removes the `-wal` file by its name when a last connection is closed: in a child that of its parent's store, and
+    for a file that was replaced that of the new one, with what was committed to it.
+    """
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(db))
+
+
+def _before_fork() -> None:
+    stores = list(_OPEN)
+    for store in stores:
+        store.before_fork()
+    _FORKING.extend(stores)
+
+
+def _after_fork(child: bool) -> None:
+    while _FORKING:
+        _FORKING.pop().after_fork(child=child)
+
+
+if hasattr(os, "register_at_fork"):  # Windows has no forks
+    os.register_at_fork(
+        before=_before_fork, after_in_parent=partial(_after_fork, False), after_in_child=partial(_after_fork, True)
+    )

@@ -71,6 +71,28 @@ class Policy(ABC):
     def update(self, state: State, pulls: Pulls) -> State:
         """Learn from pulls; returns the state, whose buffers were replaced."""
 
+    def draws_on_select(self, state: State) -> bool:
+        """Whether `select` may leave the generators elsewhere than they are."""
+        return True
+
+    def learns_together(self, state: State) -> bool:
+        """Whether several tells may be learned by one `update_together`, up to rounding: not where what is learned depends on
+        the order of tells, or on draws between them."""
+        return False
+
+    def update_together(self, state: State, pulls: Pulls, sizes: Sequence[int]) -> State:
+        """Learn several tells, one after the other, and count them as told; returns the state.
+
+        Args:
+            state: Of this policy.
+            pulls: All of them at arms, `batch_shape x q`, in the order in which they were told.
+            sizes: How many of the q places belong to each tell.
+        """
+        for part in pulls.split(sizes):
+            state = self.update(state, part)
+            state.add_told_(part.counts)
+        return state
+
     def set_arms(self, state: State, arms: Arms) -> State:
         """What was learned, on other arms; the state given stays as it is. Picks that were pending are not in it.
 

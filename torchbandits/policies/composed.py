@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -20,7 +21,7 @@ from torchbandits.policies.argument_checks import check_initial, check_memory_bu
 from torchbandits.policies.base import FROM_BOX, Policy, State
 from torchbandits.policies.box_picking import check_for_box, pick_in_box
 from torchbandits.policies.kernel_checks import check_kernel, check_resolution
-from torchbandits.policies.learning import learn, learn_kernel
+from torchbandits.policies.learning import learn, learn_kernel, learn_together
 from torchbandits.policies.picking import Picker, first_picks, marginals, on_offer, room_for, scorer, upper_bounds, with_first
 from torchbandits.posteriors import GaussianProcess
 from torchbandits.scores import UCB, PerCost, PosteriorDraw, Score
@@ -214,6 +215,25 @@ class Composed(Policy):
             told, now = state.told // self.refit_every, (state.told + pulls.counts.sum(dim=-1)) // self.refit_every
             if bool((now > told).any()):
                 self.refit(state, rows=now > told)
+        return state
+
+    def draws_on_select(self, state: State) -> bool:
+        """For draws of the posterior, and for first picks that are not over."""
+        return state.draws is not None or (self.initial is not None and state.opening)
+
+    def learns_together(self, state: State) -> bool:
+        """For an exact posterior, or finite features, under one kernel, on given arms: what was told is all that counts."""
+        whole = not self.memory.sparse and not self.memory.selective and self.refit_every is None
+        return whole and state.box is None and state.posterior.sketch is None
+
+    @torch.no_grad()
+    def update_together(self, state: State, pulls: Pulls, sizes: Sequence[int]) -> State:
+        """See `learn_together`."""
+        if not self.learns_together(state):
+            return super().update_together(state, pulls, sizes)
+        state.forget_derived_()
+        learn_together(state, pulls, sizes)
+        state.add_told_(pulls.counts)
         return state
 
     def scores_at(self, state: State, points: Points) -> Tensor:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from torch import Tensor
 
-from torchbandits.arms import GrowingTable
+from torchbandits.arms import ArmTable, GrowingTable
 from torchbandits.arms.directions import Leaders
 from torchbandits.embeddings import kernel_row
 from torchbandits.memory import Memory
 from torchbandits.policies.base import State
+from torchbandits.posteriors import Conditioning
 from torchbandits.posteriors.bless import bless
 from torchbandits.types import Pulls
 
@@ -58,6 +61,61 @@ def _learn_exact(state: State, summed: tuple[Tensor, Tensor, Tensor, Tensor], le
         state.log_det = torch.where(shrunk, posterior.log_det, state.log_det)
     if table.needs_sweep():
         state.log_det = _swept(state, posterior.factorised)
+
+
+def learn_together(state: State, pulls: Pulls, sizes: Sequence[int]) -> None:
+    r"""Add the pulls of several tells to an exact posterior, or to one of finite features, by one update.
+
+    Statistics, means, leverages and log det(V/λ) do not depend on how pulls are grouped (law 2). The batched log-determinants
+    do: each tell adds :math:`\sum_s \log(1 + \mathrm{lev}(x_s))` with the leverages before it, which follow from the covariance
+    of the p distinct arms alone.
+
+    Args:
+        state: Its buffers are replaced.
+        pulls: At arms, in the order in which they were told.
+        sizes: How many of their places belong to each tell.
+
+    Cost: that of a sweep, or O(A (u p + p²)) for few distinct arms p; O(p² q) in all for the batched log-determinants.
+    """
+    table, posterior = state.table, state.posterior
+    assert table is not None
+    assert pulls.index is not None
+    assert pulls.mask is not None
+    summed = state.rows.distinct(pulls.index, pulls.mask, pulls.counts, pulls.sums, pulls.squares)
+    distinct, counts, sums, _ = summed
+    if not distinct.shape[-1]:
+        return
+    if state.counts_batches:
+        _add_gains_in_turn(state, table, distinct, pulls, sizes)
+    if distinct.shape[-1] <= _AT_ONCE:
+        cross = table.cross(distinct)
+        state.rows.tell_(posterior, *summed)
+        state._buffers["log_det"] = state.log_det + table.update_(distinct, counts, posterior.targets_of(counts, sums), cross)
+        if table.needs_sweep():
+            state.log_det = _swept(state, posterior.factorised)
+        return
+    warm = posterior.factorised
+    posterior.invalidate_()
+    state.rows.tell_(posterior, *summed)
+    state.log_det = _swept(state, warm)
+
+
+def _add_gains_in_turn(state: State, table: ArmTable, distinct: Tensor, pulls: Pulls, sizes: Sequence[int]) -> None:
+    """Add to the batched log-determinants, one tell after the other."""
+    features = table.features(distinct)
+    C_pp = table.covariance(features, features)
+    for told in pulls.split(sizes):
+        assert told.index is not None
+        assert told.mask is not None
+        arm, counts, _, _ = state.rows.distinct(told.index, told.mask, told.counts, told.sums, told.squares)
+        if not arm.shape[-1]:
+            continue
+        place = (arm.unsqueeze(-1) == distinct.unsqueeze(-2)).byte().argmax(dim=-1)  # any place for a weight of 0
+        C_bp = C_pp.gather(-2, place.unsqueeze(-1).expand(*place.shape, C_pp.shape[-1]))
+        C_bb = C_bp.gather(-1, place.unsqueeze(-2).expand(*place.shape, place.shape[-1]))
+        state.add_gains_(C_bb.diagonal(dim1=-2, dim2=-1).clamp_min(0), counts)
+        G = Conditioning.on(C_bb, counts).directions(C_bp)
+        C_pp = C_pp - G.mT @ G
 
 
 def _learn_sparse(state: State, memory: Memory, summed: tuple[Tensor, Tensor, Tensor, Tensor]) -> None:

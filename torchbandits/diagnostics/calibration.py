@@ -17,7 +17,6 @@ from torchbandits.diagnostics.evidence import (
     check_levels,
     factors_of,
     gaussian,
-    issue,
     noise_of,
     oversized,
     pulled,
@@ -26,7 +25,7 @@ from torchbandits.diagnostics.evidence import (
     with_posterior,
 )
 from torchbandits.diagnostics.left_out import left_out
-from torchbandits.errors import ArgumentError, NonFiniteError, ShapeError, require
+from torchbandits.errors import ArgumentError, NonFiniteError, ShapeError, issue, require
 from torchbandits.posteriors import GaussianProcess, PartitionedProcess
 from torchbandits.validation import check_picks, check_rewards
 

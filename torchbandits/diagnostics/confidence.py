@@ -13,7 +13,6 @@ from torchbandits.diagnostics.evidence import (
     averages,
     composed,
     gaussian,
-    issue,
     noise_of,
     paragraph,
     pulled,
@@ -24,6 +23,7 @@ from torchbandits.diagnostics.evidence import (
     told_state,
     worst_row,
 )
+from torchbandits.errors import issue
 from torchbandits.policies import State
 from torchbandits.widths import BBKB, BKB, IGP, KernelUCB, PracticalBBKB, PracticalBKB, Scaled, Srinivas, Width
 from torchbandits.widths.base import check_delta, check_norm_bound

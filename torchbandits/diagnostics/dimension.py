@@ -11,7 +11,6 @@ from torchbandits.bandit import Bandit
 from torchbandits.diagnostics import chance
 from torchbandits.diagnostics.evidence import (
     averages,
-    issue,
     noise_of,
     paragraph,
     pulled,
@@ -25,6 +24,7 @@ from torchbandits.diagnostics.evidence import (
 )
 from torchbandits.diagnostics.left_out import left_out
 from torchbandits.embeddings import kernel_diagonal
+from torchbandits.errors import issue
 from torchbandits.posteriors import GaussianProcess
 
 _NARROW_SHARE, _NARROW_ARMS, _FROM_OTHERS = 0.9, 10, 0.5

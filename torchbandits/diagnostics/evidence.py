@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -13,12 +11,11 @@ from torch import Tensor
 
 from torchbandits.bandit import Bandit
 from torchbandits.coercion import is_finite
-from torchbandits.errors import ArgumentError, DiagnosticWarning, StateError, UnsupportedError, require
+from torchbandits.errors import ArgumentError, StateError, UnsupportedError, require
 from torchbandits.policies import Composed, State
 from torchbandits.posteriors import GaussianProcess, PartitionedProcess
 from torchbandits.posteriors.factors import Factors
 
-_INSIDE = {"torchbandits", "torch", "jaxtyping", "beartype"}  # the last two check shapes in tests
 WITH_POSTERIOR = "gp_ucb, bkb, batch_bkb and the other policies on one Gaussian process"
 
 
@@ -154,12 +151,3 @@ def worst_row(bad: Tensor, badness: Tensor) -> tuple[tuple[int, ...], str]:
 def paragraph(text: str, found: Sequence[str], notes: Sequence[str]) -> str:
     """One paragraph: what was measured, what to keep in mind, what is wrong."""
     return " ".join([text, *(f"Note: {note}." for note in notes), *(f"WARNING: {warning}" for warning in found)])
-
-
-def issue(found: Sequence[str]) -> None:
-    """Send what was found through `warnings`, as seen from the first caller outside of this package and torch's decorators."""
-    frame, level = sys._getframe(), 1
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _INSIDE:
-        frame, level = frame.f_back, level + 1
-    for text in found:
-        warnings.warn(text, DiagnosticWarning, stacklevel=level)

@@ -10,7 +10,8 @@ from torch import Tensor
 from torchbandits.bandit import Bandit
 from torchbandits.coercion import non_negative
 from torchbandits.diagnostics import chance
-from torchbandits.diagnostics.evidence import issue, noise_of, paragraph, remarks, spoken, told_state, worst_row
+from torchbandits.diagnostics.evidence import noise_of, paragraph, remarks, spoken, told_state, worst_row
+from torchbandits.errors import issue
 
 _ROUNDING = 64 * torch.finfo(torch.float64).eps  # part of the sum of squares that its difference to sum²/n can't resolve
 

@@ -90,7 +90,7 @@ def widths(
         bandit: Must have been told rewards.
         norm_bound: Bound on the RKHS norm; of the policy's width by default. Without either only `Srinivas` is shown.
         delta: Failure probability; likewise.
-        noise_std: Sub-Gaussian constant; the policy's by default. λ is the posterior's.
+        noise_std: Sub-Gaussian constant; by default the policy's, or the fitted one. λ is the posterior's.
 
     Returns:
         The widths that are known. Those of BBKB need log-determinants that only policies with such a width keep up.
@@ -108,7 +108,7 @@ def widths(
     if delta is not None:
         check_delta(delta)
     process = gaussian(state, "widths", "read bandit.width, the width of the cell of the largest bound")
-    policy, noise, lam = composed(bandit.policy, "widths"), noise_of(bandit.policy, noise_std), process.regularization
+    policy, noise, lam = composed(bandit.policy, "widths"), noise_of(bandit, noise_std), process.regularization
     leverage, mask, n = row_leverage(state), pulled(state), state.statistics.weights
     progress = replace(state.progress(policy.confidence.reads), effective_dimension=(n * leverage).sum(dim=-1))
     base, in_use = _innermost(policy.confidence), policy.width(state)

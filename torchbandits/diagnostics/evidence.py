@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -13,6 +14,7 @@ from torchbandits.bandit import Bandit
 from torchbandits.coercion import is_finite
 from torchbandits.errors import ArgumentError, StateError, UnsupportedError, require
 from torchbandits.policies import Composed, State
+from torchbandits.policies.composed import noise_share
 from torchbandits.posteriors import GaussianProcess, PartitionedProcess
 from torchbandits.posteriors.factors import Factors
 
@@ -93,13 +95,26 @@ def row_leverage(state: State) -> Tensor:
     return state.row_leverage()
 
 
-def noise_of(policy: object, given: float | None) -> float:
-    """The standard deviation of the noise: the given one, or what the policy believes. Raises `ArgumentError` for neither."""
-    value: Any = getattr(policy, "noise_std", None) if given is None else given
+def noise_of(bandit: Bandit, given: float | None) -> float:
+    """The standard deviation of the noise: the given one, or what the bandit believes now, as it was fitted or as its policy
+    was told. Raises `ArgumentError` for neither."""
+    value = believed_noise(bandit) if given is None else given
     if not is_finite(value) or not value >= 0:
         hint = ": this policy has none, give it" if value is None else ""
         raise ArgumentError(f"noise_std must be a finite number ≥ 0, got {value}{hint}.")
     return float(value)
+
+
+def believed_noise(bandit: Bandit) -> Any:
+    """`noise_std` of the policy, or the fitted one where `fit_kernel_(noise=True)` has moved λ; None where there is none."""
+    policy, process = bandit.policy, bandit._state.process if bandit._state.tabulated else None
+    if (
+        isinstance(policy, Composed)
+        and isinstance(process, GaussianProcess)
+        and process.regularization != policy.regularization
+    ):
+        return math.sqrt(process.regularization * noise_share(policy.noise_std, policy.regularization))
+    return getattr(policy, "noise_std", None)
 
 
 def check_levels(levels: Any) -> tuple[float, ...]:

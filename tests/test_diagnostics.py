@@ -461,6 +461,23 @@ def test_noise_is_the_pooled_variance():
     assert_close(found.upper, math.sqrt(total / stats.chi2.ppf(5e-4, degrees)), Tolerance(1e-9, 0.0))
 
 
+@pytest.mark.parametrize("make", [tb.gp_ucb, tb.batch_bkb])
+def test_after_the_noise_was_fitted_repeats_are_compared_with_the_fitted_noise(make):
+    problem = Problem(2)
+    options = {} if make is tb.gp_ucb else {"norm_bound": 1.0, "delta": 0.1}
+    bandit = tb.Bandit(make(rbf(), noise_std=0.5, **options), problem.tensor, generator=generator(0))
+    index = torch.arange(30).repeat(4)
+    bandit.tell(index, problem.rewards(0, index))
+    with pytest.warns(DiagnosticWarning, match="noise_std is 0.5: too large"):
+        assert diagnostics.noise(bandit).believed == 0.5
+    report = bandit.fit_kernel_(noise=True)
+    found = diagnostics.noise(bandit)  # silent
+    assert found.believed == pytest.approx(math.sqrt(report.noise_variance))
+    assert found.believed == pytest.approx(NOISE_STD, rel=0.3)
+    with pytest.warns(DiagnosticWarning, match="too large"):
+        diagnostics.noise(bandit, noise_std=0.5)
+
+
 def test_history_without_squares_says_nothing_of_the_noise():
     bandit = tb.Bandit(tb.gp_ucb(rbf(), **COMMON), Problem(1).tensor)
     bandit.observe(torch.arange(20), torch.full((20,), 10.0), torch.linspace(0.1, 3, 20))

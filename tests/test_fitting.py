@@ -17,8 +17,9 @@ from test_laws import differences
 
 import torchbandits as tb
 from torchbandits import errors
-from torchbandits.fitting import fit_kernel_
+from torchbandits.fitting import degeneracy, fit_kernel_
 from torchbandits.posteriors import GaussianProcess
+from torchbandits.posteriors.averages import Averages
 
 pytestmark = pytest.mark.usefixtures("annotations_not_enforced")
 
@@ -165,7 +166,9 @@ def test_priors_constraints_and_parameters_that_are_held():
 def test_few_points_and_kernels_without_parameters():
     x, y = drawn(3, 0.3, u=4)
     posterior = posterior_of(rbf(0.25), x, y)
-    assert not bool(fit_kernel_(posterior).accepted), "four points say nothing of a kernel"
+    report = fit_kernel_(posterior)
+    assert not bool(report.accepted), "four points say nothing of a kernel"
+    assert report.reasons == ("4 distinct points are too few, a fit takes 5",)
     with pytest.raises(errors.ArgumentError, match="requires a gradient"):
         fit_kernel_(posterior_of(rbf(0.25).requires_grad_(False), x, y))
     for wrong in (
@@ -177,6 +180,129 @@ def test_few_points_and_kernels_without_parameters():
     ):
         with pytest.raises(errors.ArgumentError, match=next(iter(wrong))):
             fit_kernel_(posterior, **wrong)
+
+
+# ------------------------------------------------------------------------- degenerate fits
+
+
+def few(seed: int, told: int, d: int, noise_part: float, signal: bool) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """80 arms, their mean rewards with a spread of 4, and the noise of `told` pulls and of later ones."""
+    g = generator(seed)
+    arms = torch.rand(80, d, generator=g, dtype=torch.float64)
+    K = torch.exp(-0.5 * (torch.cdist(arms, arms) / (0.4 * math.sqrt(d))) ** 2) + 1e-8 * torch.eye(80, dtype=torch.float64)
+    f = torch.linalg.cholesky(K) @ torch.randn(80, generator=g, dtype=torch.float64)
+    noise = noise_part * 4.0 * torch.randn(told + 32, generator=g, dtype=torch.float64)
+    return arms, 4.0 * (f - f.mean()) / f.std() * signal, noise
+
+
+def distinct_picks(bandit: tb.Bandit, f: torch.Tensor, noise: torch.Tensor) -> int:
+    """Distinct arms among 32 picks, eight a day."""
+    picks = []
+    for day in noise.reshape(4, 8):
+        selection = bandit.ask(more=8)
+        picks += selection.index.tolist()
+        bandit.tell(selection, f[selection.index] + day)
+    return len(set(picks))
+
+
+@pytest.mark.filterwarnings("ignore::torchbandits.errors.DiagnosticWarning")
+@pytest.mark.parametrize(
+    ("told", "d", "noise_part", "signal", "fits_noise", "believed"),
+    [
+        (8, 1, 1.0, False, True, 0.5),
+        (8, 1, 1.0, True, True, 0.5),
+        (8, 1, 1.0, False, False, 0.5),
+        (8, 2, 1.0, False, True, 0.5),
+        (8, 8, 0.1, True, False, 8.0),
+        (8, 8, 1.0, False, True, 0.5),
+        (20, 2, 1.0, False, False, 8.0),
+        (40, 4, 1.0, False, False, 8.0),
+    ],
+)
+def test_after_a_fit_to_few_rewards_the_bandit_explores(
+    told: int, d: int, noise_part: float, signal: bool, fits_noise: bool, believed: float
+):
+    """Fits by the evidence alone left one to three arms of 80 in such runs."""
+    for seed in range(3):
+        arms, f, noise = few(seed, told, d, noise_part, signal)
+        policy = tb.gp_ucb(
+            ard([0.5 * math.sqrt(d)] * d), noise_std=believed, width=tb.widths.Constant(2.0), prior_mean="estimate"
+        )
+        bandit = tb.Bandit(policy, arms)
+        index = torch.randperm(80, generator=generator(seed))[:told]
+        bandit.tell(index, f[index] + noise[:told])
+        report = bandit.fit_kernel_(noise=fits_noise)
+        assert bool(report.regularized) <= bool(report.accepted)
+        assert float(report.after) >= float(report.before)
+        assert credibility_of(bandit, report) >= (1 if believed < 4 else 0.5)
+        assert distinct_picks(bandit, f, noise[told:]) >= 5
+
+
+def credibility_of(bandit: tb.Bandit, report: tb.FitReport) -> float:
+    statistics = bandit.posterior.statistics
+    averages, _ = Averages.told(statistics, (), "estimate", 1e9)
+    return degeneracy.credibility(bandit.posterior.kernel, averages, report.noise_variance)
+
+
+def test_a_degenerate_fit_is_warned_of_once_with_its_reason():
+    x, y = np.random.default_rng(5).uniform(size=(8, 2)), np.random.default_rng(6).normal(size=(8, 1))
+    posterior = posterior_of(ard([0.5, 0.5]), x, y, regularization=25.0)
+    with pytest.warns(
+        errors.DiagnosticWarning, match=r"degenerate: noise alone explains .* smaller noise_std.* noise=True"
+    ) as caught:
+        report = fit_kernel_(posterior)
+    assert len(caught) == 1
+    assert caught[0].filename == __file__
+    assert report.reasons[0].startswith("noise alone explains the 8 average rewards")
+    assert bool(report.accepted) == bool(report.regularized)
+
+
+def test_rewards_that_are_all_equal_leave_the_kernel():
+    x = np.random.default_rng(5).uniform(size=(8, 2))
+    posterior = posterior_of(ard([0.5, 0.5]), x, np.full((8, 1), 3.0), prior_mean="estimate")
+    kernel = posterior.kernel
+    with pytest.warns(errors.DiagnosticWarning, match="stays as it was"):
+        report = fit_kernel_(posterior, noise=True)
+    assert not bool(report.accepted)
+    assert posterior.kernel is kernel
+    assert report.noise_variance == NOISE
+
+
+@pytest.mark.filterwarnings("ignore::torchbandits.errors.DiagnosticWarning")
+def test_much_pure_noise_does_not_collapse_the_kernel():
+    """The evidence is right that nothing is there, and a bandit must not stop for that."""
+    regularized = []
+    for seed in range(4):
+        x, y = np.random.default_rng(seed).uniform(size=(100, 2)), np.random.default_rng(9 + seed).normal(size=(100, 1))
+        posterior = posterior_of(ard([0.5, 0.5]), x, y)
+        report = fit_kernel_(posterior, noise=True)
+        averages, _ = Averages.told(posterior.statistics, (), 0.0, 1e9)
+        assert degeneracy.credibility(posterior.kernel, averages, report.noise_variance) >= 1
+        assert report.noise_variance == pytest.approx(1.0, rel=0.5)
+        regularized.append(bool(report.regularized))
+    assert any(regularized)
+
+
+def test_what_makes_a_kernel_degenerate():
+    x, y = np.random.default_rng(5).uniform(size=(30, 2)), np.random.default_rng(6).normal(size=(30, 1))
+    averages, _ = Averages.told(posterior_of(rbf(), x, y).statistics, (), 0.0, 1.0)
+
+    def reason(kernel: gpytorch.kernels.Kernel, noise_variance: float = 0.01) -> str:
+        return degeneracy.degeneracy(kernel, dict(kernel.named_parameters()), averages, noise_variance)
+
+    assert reason(ard([0.3, 0.3])) == ""
+    assert reason(ard([0.3, 1e4])) == "", "a feature that does not matter is no defect"
+    assert "noise alone" in reason(ard([0.3, 0.3], 1e-5))
+    assert "noise alone" in reason(ard([1e4, 1e4])), "constant over the points"
+    assert "10 times the extent" in reason(ard([50.0, 50.0], 1e4))
+    assert "too short" in reason(ard([0.01, 0.01]))
+    assert reason(gpytorch.kernels.ScaleKernel(gpytorch.kernels.LinearKernel()).double()) == ""
+    held = ard([0.01, 0.01])
+    held.base_kernel.raw_lengthscale.requires_grad_(False)
+    assert degeneracy.degeneracy(held, {"raw_outputscale"}, averages, 0.01) == "", "lengthscales that are held are the user's"
+    variance = degeneracy.signal_variance(ard([0.3, 0.3]), averages.points).item()
+    K = oracles.rbf(0.3)(x, x)
+    assert variance == pytest.approx(np.trace(K - K.mean(axis=0)) / 29)
 
 
 # ------------------------------------------------------------------------- outliers

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import difflib
+import sys
+import warnings
 from collections.abc import Iterable
 from typing import Any
 
 from botorch.exceptions import UnsupportedError as BotorchUnsupportedError
+
+_INSIDE = {"torchbandits", "torch", "jaxtyping", "beartype"}  # the last two check shapes in tests
 
 
 class TorchBanditsError(Exception):
@@ -80,6 +84,15 @@ def nearest(name: str, known: Iterable[str]) -> str:
     folded = {candidate.casefold(): candidate for candidate in known}
     close = difflib.get_close_matches(str(name).casefold(), list(folded), n=1, cutoff=0.5)
     return f" Did you mean {folded[close[0]]!r}?" if close else ""
+
+
+def issue(found: Iterable[str]) -> None:
+    """Send texts as `DiagnosticWarning`, as seen from the first caller outside of this package and torch's decorators."""
+    frame, level = sys._getframe(), 1
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _INSIDE:
+        frame, level = frame.f_back, level + 1
+    for text in found:
+        warnings.warn(text, DiagnosticWarning, stacklevel=level)
 
 
 def require(condition: bool, message: str, error: type[TorchBanditsError] = ArgumentError) -> None:

@@ -99,14 +99,16 @@ class Report:
 
 @dataclass(frozen=True)
 class FitReport:
-    """What a fit of the kernel did, one entry per batch row but for the last two.
+    """What a fit of the kernel did, one entry per batch row but for the variances.
 
     `before` and `after` are the log evidence of the rewards, log priors of the kernel's parameters included: exact up to a
     number of distinct points, a lower bound beyond; NaN where nothing was tried, −∞ where the factorisation failed.
-    `accepted` rows have a new kernel, all others keep theirs. `misfit` is the variance τ² that rewards show beside kernel and
-    noise, reward units squared (0 where none was fitted). `iterations` of the optimiser; `left_out` points whose rewards
-    were too wild to fit; `jitter` that the bound needed, as a part of the largest k(x, x). `regularization` (λ) and
-    `noise_variance` are those of now, reward units squared.
+    `accepted` rows have a new kernel, all others keep theirs. `regularized` rows were fitted under weak priors too, which
+    `before` and `after` include, since the evidence alone was highest at a degenerate kernel. `reasons` say in words why a row
+    was not accepted or was regularised, in row-major order; they are empty elsewhere. `misfit` is the variance τ² that rewards
+    show beside kernel and noise, reward units squared (0 where none was fitted). `iterations` of the optimiser; `left_out`
+    points whose rewards were too wild to fit; `jitter` that the bound needed, as a part of the largest k(x, x).
+    `regularization` (λ) and `noise_variance` are those of now, reward units squared.
     """
 
     before: Tensor
@@ -116,6 +118,8 @@ class FitReport:
     left_out: Tensor
     jitter: Tensor
     misfit: Tensor
+    regularized: Tensor
+    reasons: tuple[str, ...]
     regularization: float
     noise_variance: float
 

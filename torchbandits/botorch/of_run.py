@@ -13,6 +13,7 @@ from torchbandits.botorch.progress import Path
 from torchbandits.errors import UnsupportedError, require
 from torchbandits.policies import AdaptiveUCB, Composed, State
 from torchbandits.policies.base import Policy
+from torchbandits.policies.composed import noise_share
 from torchbandits.policies.phased import Phased
 from torchbandits.posteriors import GaussianProcess
 
@@ -76,7 +77,6 @@ def model_of_run(policy: Policy, state: State) -> BanditModel:
 
 
 def _noise_share(policy: Policy) -> float:
-    """noise_std² / λ, which fits keep; a noise_std of 0 says nothing of the noise: it is taken to be λ."""
     own = policy.engine if isinstance(policy, Phased) else policy
     assert isinstance(own, Composed | AdaptiveUCB)
-    return own.noise_std**2 / own.regularization or 1.0
+    return noise_share(own.noise_std, own.regularization)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from torchbandits.bandit import Bandit
-from torchbandits.coercion import as_tensor
+from torchbandits.coercion import as_tensor, non_negative
 from torchbandits.diagnostics import chance
 from torchbandits.diagnostics.coverage import LEVELS, Calibration, judge
 from torchbandits.diagnostics.evidence import (
@@ -17,7 +17,6 @@ from torchbandits.diagnostics.evidence import (
     check_levels,
     factors_of,
     gaussian,
-    issue,
     noise_of,
     oversized,
     pulled,
@@ -26,7 +25,7 @@ from torchbandits.diagnostics.evidence import (
     with_posterior,
 )
 from torchbandits.diagnostics.left_out import left_out
-from torchbandits.errors import ArgumentError, NonFiniteError, ShapeError, require
+from torchbandits.errors import ArgumentError, NonFiniteError, ShapeError, issue, require
 from torchbandits.posteriors import GaussianProcess, PartitionedProcess
 from torchbandits.validation import check_picks, check_rewards
 
@@ -47,7 +46,7 @@ def calibration(
         index_or_points: Arms (integers, −1 where masked) `n` or `batch_shape x n`, bandits only; or points
             `n x d` or `batch_shape x n x d`.
         rewards: Shaped like the index; reward units. Single rewards, not averages.
-        noise_std: Standard deviation of the noise; the policy's by default, √λ for a posterior.
+        noise_std: Standard deviation of the noise; by default the policy's, or the fitted one, √λ for a posterior.
         levels: Nominal levels in (0, 1).
 
     Returns:
@@ -64,7 +63,7 @@ def calibration(
     own = check_levels(levels)
     if isinstance(source, Bandit):
         state = with_posterior(told_state(source), "calibration")
-        process, notes, noise = state.process, remarks(state), noise_of(source.policy, noise_std)
+        process, notes, noise = state.process, remarks(state), noise_of(source, noise_std)
         if isinstance(index_or_points, Tensor) and index_or_points.is_floating_point():
             x, mask = index_or_points, None
         else:
@@ -76,7 +75,7 @@ def calibration(
         known = isinstance(source, GaussianProcess | PartitionedProcess)
         require(known, f"source must be a bandit or a posterior, got {type(source).__name__}.")
         process, notes, x, mask = source, [], index_or_points, None
-        noise = noise_of(None, math.sqrt(process.regularization) if noise_std is None else noise_std)
+        noise = math.sqrt(process.regularization) if noise_std is None else non_negative("noise_std", noise_std)
     x, y, mask = _checked(process, x, rewards, mask)
     mean, variance, covariance = _predictions(process, x)
     std = (variance + noise**2).sqrt()
@@ -105,7 +104,7 @@ def leave_one_out(bandit: Bandit, *, noise_std: float | None = None, levels: Seq
 
     Args:
         bandit: Must have been told rewards. Pending picks do not count.
-        noise_std: Standard deviation of the noise; the policy's by default. The posterior keeps its own λ.
+        noise_std: Standard deviation of the noise; by default the policy's, or the fitted one. The posterior keeps its own λ.
         levels: Nominal levels in (0, 1).
 
     Returns:
@@ -122,7 +121,7 @@ def leave_one_out(bandit: Bandit, *, noise_std: float | None = None, levels: Seq
     own = check_levels(levels)
     state = told_state(bandit)
     process = gaussian(state, "leave_one_out", "hold pulls out and use calibration()")
-    noise, mask, y = noise_of(bandit.policy, noise_std), pulled(state), averages(state)
+    noise, mask, y = noise_of(bandit, noise_std), pulled(state), averages(state)
     left = left_out(process, mask, y)
     std = (left.variance + noise**2 / torch.where(mask, process.statistics.weights, 1.0)).sqrt()
     notes = remarks(state)

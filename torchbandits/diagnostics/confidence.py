@@ -13,7 +13,6 @@ from torchbandits.diagnostics.evidence import (
     averages,
     composed,
     gaussian,
-    issue,
     noise_of,
     paragraph,
     pulled,
@@ -24,6 +23,7 @@ from torchbandits.diagnostics.evidence import (
     told_state,
     worst_row,
 )
+from torchbandits.errors import issue
 from torchbandits.policies import State
 from torchbandits.widths import BBKB, BKB, IGP, KernelUCB, PracticalBBKB, PracticalBKB, Scaled, Srinivas, Width
 from torchbandits.widths.base import check_delta, check_norm_bound
@@ -90,7 +90,7 @@ def widths(
         bandit: Must have been told rewards.
         norm_bound: Bound on the RKHS norm; of the policy's width by default. Without either only `Srinivas` is shown.
         delta: Failure probability; likewise.
-        noise_std: Sub-Gaussian constant; the policy's by default. λ is the posterior's.
+        noise_std: Sub-Gaussian constant; by default the policy's, or the fitted one. λ is the posterior's.
 
     Returns:
         The widths that are known. Those of BBKB need log-determinants that only policies with such a width keep up.
@@ -108,7 +108,7 @@ def widths(
     if delta is not None:
         check_delta(delta)
     process = gaussian(state, "widths", "read bandit.width, the width of the cell of the largest bound")
-    policy, noise, lam = composed(bandit.policy, "widths"), noise_of(bandit.policy, noise_std), process.regularization
+    policy, noise, lam = composed(bandit.policy, "widths"), noise_of(bandit, noise_std), process.regularization
     leverage, mask, n = row_leverage(state), pulled(state), state.statistics.weights
     progress = replace(state.progress(policy.confidence.reads), effective_dimension=(n * leverage).sum(dim=-1))
     base, in_use = _innermost(policy.confidence), policy.width(state)

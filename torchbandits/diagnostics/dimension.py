@@ -11,7 +11,6 @@ from torchbandits.bandit import Bandit
 from torchbandits.diagnostics import chance
 from torchbandits.diagnostics.evidence import (
     averages,
-    issue,
     noise_of,
     paragraph,
     pulled,
@@ -25,6 +24,7 @@ from torchbandits.diagnostics.evidence import (
 )
 from torchbandits.diagnostics.left_out import left_out
 from torchbandits.embeddings import kernel_diagonal
+from torchbandits.errors import issue
 from torchbandits.posteriors import GaussianProcess
 
 _NARROW_SHARE, _NARROW_ARMS, _FROM_OTHERS = 0.9, 10, 0.5
@@ -75,7 +75,7 @@ def effective_dimension(bandit: Bandit, *, noise_std: float | None = None) -> Ef
 
     Args:
         bandit: Must have been told rewards. For pi_gp_ucb each arm counts in its cell of the smallest variance.
-        noise_std: Standard deviation of the noise; the policy's by default.
+        noise_std: Standard deviation of the noise; by default the policy's, or the fitted one.
 
     Raises:
         UnsupportedError: For policies without a posterior.
@@ -90,7 +90,7 @@ def effective_dimension(bandit: Bandit, *, noise_std: float | None = None) -> Ef
     lam = process.regularization
     leverage = torch.where(mask, row_leverage(state), 0.0)
     dimension, u = (n * leverage).sum(dim=-1), mask.sum(dim=-1).double()
-    noise, y = noise_of(bandit.policy, noise_std), averages(state)
+    noise, y = noise_of(bandit, noise_std), averages(state)
     if isinstance(process, GaussianProcess) and process.sparse:
         left = left_out(process, mask, y)
         alone, prior, own, fitted = left.variance / lam, left.prior / lam, left.own, left.fitted

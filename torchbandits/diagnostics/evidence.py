@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-import warnings
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -13,12 +12,12 @@ from torch import Tensor
 
 from torchbandits.bandit import Bandit
 from torchbandits.coercion import is_finite
-from torchbandits.errors import ArgumentError, DiagnosticWarning, StateError, UnsupportedError, require
+from torchbandits.errors import ArgumentError, StateError, UnsupportedError, require
 from torchbandits.policies import Composed, State
+from torchbandits.policies.composed import noise_share
 from torchbandits.posteriors import GaussianProcess, PartitionedProcess
 from torchbandits.posteriors.factors import Factors
 
-_INSIDE = {"torchbandits", "torch", "jaxtyping", "beartype"}  # the last two check shapes in tests
 WITH_POSTERIOR = "gp_ucb, bkb, batch_bkb and the other policies on one Gaussian process"
 
 
@@ -96,13 +95,26 @@ def row_leverage(state: State) -> Tensor:
     return state.row_leverage()
 
 
-def noise_of(policy: object, given: float | None) -> float:
-    """The standard deviation of the noise: the given one, or what the policy believes. Raises `ArgumentError` for neither."""
-    value: Any = getattr(policy, "noise_std", None) if given is None else given
+def noise_of(bandit: Bandit, given: float | None) -> float:
+    """The standard deviation of the noise: the given one, or what the bandit believes now, as it was fitted or as its policy
+    was told. Raises `ArgumentError` for neither."""
+    value = believed_noise(bandit) if given is None else given
     if not is_finite(value) or not value >= 0:
         hint = ": this policy has none, give it" if value is None else ""
         raise ArgumentError(f"noise_std must be a finite number ≥ 0, got {value}{hint}.")
     return float(value)
+
+
+def believed_noise(bandit: Bandit) -> Any:
+    """`noise_std` of the policy, or the fitted one where `fit_kernel_(noise=True)` has moved λ; None where there is none."""
+    policy, process = bandit.policy, bandit._state.process if bandit._state.tabulated else None
+    if (
+        isinstance(policy, Composed)
+        and isinstance(process, GaussianProcess)
+        and process.regularization != policy.regularization
+    ):
+        return math.sqrt(process.regularization * noise_share(policy.noise_std, policy.regularization))
+    return getattr(policy, "noise_std", None)
 
 
 def check_levels(levels: Any) -> tuple[float, ...]:
@@ -154,12 +166,3 @@ def worst_row(bad: Tensor, badness: Tensor) -> tuple[tuple[int, ...], str]:
 def paragraph(text: str, found: Sequence[str], notes: Sequence[str]) -> str:
     """One paragraph: what was measured, what to keep in mind, what is wrong."""
     return " ".join([text, *(f"Note: {note}." for note in notes), *(f"WARNING: {warning}" for warning in found)])
-
-
-def issue(found: Sequence[str]) -> None:
-    """Send what was found through `warnings`, as seen from the first caller outside of this package and torch's decorators."""
-    frame, level = sys._getframe(), 1
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _INSIDE:
-        frame, level = frame.f_back, level + 1
-    for text in found:
-        warnings.warn(text, DiagnosticWarning, stacklevel=level)

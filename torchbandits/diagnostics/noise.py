@@ -10,7 +10,8 @@ from torch import Tensor
 from torchbandits.bandit import Bandit
 from torchbandits.coercion import non_negative
 from torchbandits.diagnostics import chance
-from torchbandits.diagnostics.evidence import issue, noise_of, paragraph, remarks, spoken, told_state, worst_row
+from torchbandits.diagnostics.evidence import believed_noise, noise_of, paragraph, remarks, spoken, told_state, worst_row
+from torchbandits.errors import issue
 
 _ROUNDING = 64 * torch.finfo(torch.float64).eps  # part of the sum of squares that its difference to sum²/n can't resolve
 
@@ -24,7 +25,7 @@ class Noise:
         lower, upper: It lies between them with probability 0.999, for Gaussian noise.
         degrees: Degrees of freedom, Σ (n_i − 1) over the arms with some spread.
         without_spread: Pulls of arms pulled more than once whose rewards show no spread at all.
-        believed: `noise_std`, reward units; None where the policy has none and none was given.
+        believed: `noise_std` as given or fitted, reward units; None where the policy has none and none was given.
         warnings, notes: In plain words.
     """
 
@@ -59,7 +60,7 @@ def noise(bandit: Bandit, *, noise_std: float | None = None) -> Noise:
 
     Args:
         bandit: Must have been told rewards; any policy.
-        noise_std: To compare with; the policy's by default.
+        noise_std: To compare with; by default the policy's, or the one that `fit_kernel_(noise=True)` has fitted since.
 
     History that was observed without `squares` has none of its spread left. Arms without any spread are therefore left out of
     the estimate and of the upper end of the interval, and kept in the lower end: rewards that repeat by nature (0 and 1, say)
@@ -71,8 +72,8 @@ def noise(bandit: Bandit, *, noise_std: float | None = None) -> Noise:
     state = told_state(bandit)
     if noise_std is not None:
         non_negative("noise_std", noise_std)
-    policy_has = isinstance(getattr(bandit.policy, "noise_std", None), (int, float))
-    believed = noise_of(bandit.policy, noise_std) if policy_has or noise_std is not None else None
+    known = believed_noise(bandit) is not None or noise_std is not None
+    believed = noise_of(bandit, noise_std) if known else None
     n, s, q = state.statistics.weights, state.statistics.sums, state.statistics.squares
     repeated = n > 1
     within = torch.where(repeated, q - s.square() / n.clamp_min(1), 0.0)

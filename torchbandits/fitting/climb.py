@@ -1,9 +1,9 @@
-"""The climb of one batch row: starts are compared, the best are climbed, nothing worse is kept."""
+"""The climb of one batch row: starts are compared, the best are climbed, nothing worse and nothing degenerate is kept."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import gpytorch
 import torch
@@ -11,6 +11,7 @@ from botorch.optim.core import scipy_minimize
 from torch import Tensor
 
 from torchbandits.embeddings import kernel_diagonal
+from torchbandits.fitting.degeneracy import LEAST_CREDIBLE, WeakPriors, credibility, degeneracy, lengthscales
 from torchbandits.posteriors.averages import Averages, nearest_distance, pooled_noise
 from torchbandits.posteriors.evidence import collapsed_evidence, greedy_dictionary, log_evidence
 from torchbandits.types import Picks
@@ -49,6 +50,8 @@ class Climb:
         self.kernel, self.averages, self.noise_variance = kernel, averages, noise_variance
         self.before = self.after = math.nan
         self.accepted, self.iterations, self.jitter, self.misfit = False, 0, 0.0, 0.0
+        self.reason, self.degenerate = "", False
+        self._weak: WeakPriors | None = None
         self._log_noise = torch.tensor(math.log(noise_variance), dtype=torch.float64, device=averages.weights.device)
         self._log_misfit = torch.full_like(self._log_noise, -torch.inf)
         self._parameters = {name: p for name, p in kernel.named_parameters() if name in fitted}
@@ -61,11 +64,44 @@ class Climb:
             self._parameters[_MISFIT] = self._log_misfit
 
     def run(self, max_exact: int, dictionary_size: int, restarts: Sequence[float], max_iterations: int) -> None:
-        """Compare the starts, climb from the best, keep the highest."""
-        exact = len(self.averages.weights) <= max_exact
-        size = None if exact else dictionary_size
-        origin, starts, own = self._values(), [], self._dictionary(size)
-        levels = self._misfits()
+        """Compare the starts, climb from the best, keep the highest: once more under weak priors where that is degenerate."""
+        size = None if len(self.averages.weights) <= max_exact else dictionary_size
+        origin = self._values()
+        top = self._search(origin, size, restarts, max_iterations)
+        self._restore(top)
+        self.reason = degeneracy(self.kernel, self._parameters, self.averages, self._noise_now)
+        if self.reason:
+            self.degenerate, self._weak = True, WeakPriors(self.averages, self._parameters)
+            self.accepted = False
+            self._restore(origin)
+            least = min(LEAST_CREDIBLE, self._credibility)
+            if self._weak.possible:
+                top = self._search(origin, size, restarts, max_iterations)
+                self._restore(top)
+                # Data that speak against any signal overcome weak priors: the kernel before them is then kept.
+                self.accepted = self.accepted and self._credibility >= least
+            self.after = self.after if self.accepted else self.before
+        elif not self.accepted:
+            self.reason = "the evidence did not rise"
+        if self.accepted and self._noise:
+            self.noise_variance = self._noise_now
+        elif not self.accepted:
+            self._restore(origin)
+
+    @property
+    def _noise_now(self) -> float:
+        return math.exp(self._log_noise.item()) if self._noise else self.noise_variance
+
+    @property
+    def _credibility(self) -> float:
+        return credibility(self.kernel, self.averages, self._noise_now)
+
+    def _search(
+        self, origin: dict[str, Tensor], size: int | None, restarts: Sequence[float], max_iterations: int
+    ) -> dict[str, Tensor]:
+        """The best parameters that are found, the origin included; sets `before`, `after`, `accepted` and `misfit`."""
+        self._restore(origin)
+        starts, own, levels = [], self._dictionary(size), self._misfits()
         self.before = max(self._value_of(origin | {"misfit": level}, own) for level in levels)
         self._restore(origin)
         if self._pooled is not None:
@@ -85,22 +121,18 @@ class Climb:
             reached = self._climb(starts[j][1], max_iterations)
             if reached > best:
                 best, top = reached, self._values()
-        if not exact:  # once more, with the dictionary of the kernel that was found
+        if size is not None:  # once more, with the dictionary of the kernel that was found
             self._restore(top)
             reached = self._climb(self._dictionary(size), max_iterations)
             if reached > best:
                 best, top = reached, self._values()
         self.before = max(self.before, self._value_of(origin | {"misfit": top["misfit"]}, own))
-        self._restore(top)
         for parameter in self._parameters.values():
             parameter.requires_grad_(False)
         self.after = max(best, self.before)
         self.accepted = best > self.before + _RISE * (1 + abs(best))
-        self.misfit = math.exp(self._log_misfit.item())
-        if not self.accepted:
-            self._restore(origin)
-        elif self._noise:
-            self.noise_variance = math.exp(self._log_noise.item())
+        self.misfit = math.exp(top["misfit"].item())
+        return top if self.accepted else origin
 
     def _misfits(self) -> list[Tensor]:
         """log τ² to start from: next to none, and a quarter of the averages' variance."""
@@ -123,6 +155,9 @@ class Climb:
         value = value - 0.5 * torch.log1p(misfit / noise)
         if self._noise_prior is not None:
             value = value + self._noise_prior.log_prob(noise)
+        if self._weak is not None:
+            free = _NOISE in self._parameters and self._noise_prior is None
+            value = value + self._weak.log_density(self.kernel, noise if free else None)
         for _, module, prior, closure, _ in self.kernel.named_priors():
             at = closure(module)
             if not bool(prior.support.check(at).all()):  # a long step may round a positive parameter to 0
@@ -200,7 +235,7 @@ class Climb:
     def _scale_lengthscales(self, factor: float) -> bool:
         """Multiply every lengthscale that is fitted; False where there is none, or a constraint forbids it."""
         scaled = False
-        for part, raw in _lengthscales(self.kernel):
+        for part, raw in lengthscales(self.kernel):
             if raw in self._parameters:
                 value = part.lengthscale.detach() * factor
                 if not bool(part.raw_lengthscale_constraint.check(value)):
@@ -208,10 +243,3 @@ class Climb:
                 part.lengthscale = value
                 scaled = True
         return scaled
-
-
-def _lengthscales(kernel: gpytorch.kernels.Kernel) -> Iterator[tuple[gpytorch.kernels.Kernel, str]]:
-    """Parts of the kernel with a lengthscale, and the names of its parameter."""
-    for name, part in kernel.named_modules():
-        if isinstance(part, gpytorch.kernels.Kernel) and part.has_lengthscale:
-            yield part, f"{name}.raw_lengthscale".lstrip(".")

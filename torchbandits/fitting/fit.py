@@ -12,7 +12,7 @@ from torch import Tensor
 
 from torchbandits.coercion import check_whole, is_finite, positive
 from torchbandits.embeddings import kernel_diagonal, kernel_row, stack_kernels
-from torchbandits.errors import ArgumentError, UnsupportedError, require
+from torchbandits.errors import ArgumentError, UnsupportedError, issue, require
 from torchbandits.fitting.climb import Climb
 from torchbandits.posteriors import GaussianProcess
 from torchbandits.posteriors.averages import FEWEST, Averages
@@ -42,6 +42,12 @@ def fit_kernel_(
     averages than 1.5 times their span, and than three prior standard deviations, are left out of the fit (and of the fit
     alone); a point's scatter counts up to 36 times the median.
 
+    A few rewards must not spoil it either. Where the evidence is highest at a degenerate kernel, one that explains all rewards
+    by noise, whose lengthscales are far beyond the extent of the points, or that relates no two of them (`fitting.degeneracy`
+    has the three conditions), the row is fitted again under weak priors: signal and noise variance around half the variance of
+    the average rewards, lengthscales as BoTorch's by default, but for what has a registered prior. A kernel that explains all
+    rewards by noise even then is refused, and the row keeps the one it had.
+
     Args:
         posterior: Of any batch shape, without finite features. Where a row is accepted its kernel is replaced by another
             object and its factors are dropped; tables made from it are the caller's to renew.
@@ -60,30 +66,38 @@ def fit_kernel_(
         max_iterations: Of each climb.
 
     Returns:
-        The report. A row whose evidence did not rise, whose factorisations failed, or which knows fewer than five points,
-        keeps its kernel, and is not `accepted`.
+        The report. A row whose evidence did not rise, whose factorisations failed, which knows fewer than five points, or
+        whose best kernel is degenerate keeps its kernel, and is not `accepted`; `reasons` say which.
 
     Raises:
         UnsupportedError: For finite features, and for the noise of several batch rows, which share one λ.
         ArgumentError: If the kernel has no parameter to fit, or an option is out of its range.
         NumericalError: If repeated pulls show no noise at all.
 
+    Warns (`DiagnosticWarning`): Once, if rows were regularised or refused, naming the fix.
+
     Cost: O(u³) an iteration, O(u m²) beyond `max_exact`, a row.
     """
     shape, own = posterior.batch_shape, posterior.regularization * noise_share
     _check(posterior, noise, noise_share, max_exact, dictionary_size, restarts, max_iterations)
     chosen = torch.ones(shape, dtype=torch.bool) if rows is None else rows.cpu().expand(shape)
-    kernels, fits = [], []
+    kernels, fits, reasons, found = [], [], [], []
     for place in np.ndindex(*shape):
         kernel = kernel_row(posterior.kernel, shape, place)
         averages, left_out = _told(posterior, kernel, place, own)
         fit = Climb(kernel, posterior.fitted, averages, own, noise, misfit, noise_prior)
         if bool(chosen[place]) and len(averages.weights) >= FEWEST:
             fit.run(max_exact, dictionary_size, restarts, max_iterations)
+        elif bool(chosen[place]):
+            fit.reason = f"{len(averages.weights)} distinct points are too few, a fit takes {FEWEST}"
+        if fit.degenerate:
+            found.append(_advice(fit, place, own, noise))
         kernels.append(fit.kernel)
-        fits.append((fit.before, fit.after, fit.accepted, fit.iterations, left_out, fit.jitter, fit.misfit))
+        regularized = fit.degenerate and fit.accepted
+        fits.append((fit.before, fit.after, fit.accepted, fit.iterations, left_out, fit.jitter, fit.misfit, regularized))
+        reasons.append(fit.reason)
         own = fit.noise_variance
-    names = ("before", "after", "accepted", "iterations", "left_out", "jitter", "misfit")
+    names = ("before", "after", "accepted", "iterations", "left_out", "jitter", "misfit", "regularized")
     device = posterior.pending.device
     columns = {
         name: torch.as_tensor(np.array(column).reshape(shape)).to(device)
@@ -93,7 +107,29 @@ def fit_kernel_(
         lam = own / noise_share if noise else posterior.regularization
         posterior.set_kernel_(stack_kernels(kernels, shape) if shape else kernels[0], lam)
     lam = posterior.regularization
-    return FitReport(**columns, regularization=lam, noise_variance=noise_share * lam)
+    report = FitReport(**columns, reasons=tuple(reasons), regularization=lam, noise_variance=noise_share * lam)
+    if found:
+        others = f" ({len(found)} of {shape.numel()} batch rows alike)" if shape else ""
+        issue([f"{found[0]}{others}"])
+    return report
+
+
+def _advice(fit: Climb, place: tuple[int, ...], noise_variance: float, noise: bool) -> str:
+    """What was done about a degenerate fit of a batch row, and what to do."""
+    row = f"batch row {place[0] if len(place) == 1 else place}: " if place else ""
+    done = (
+        "weak priors on signal, noise and lengthscales were added, and the kernel fitted with them is taken"
+        if fit.accepted
+        else "the fit is refused, and the kernel stays as it was"
+    )
+    spread = math.sqrt(float(fit.averages.residuals.var()))
+    fix = "fit again when more rewards are told (refit_every=), or register priors with the kernel"
+    if not noise and noise_variance > spread**2:
+        fix = (
+            f"the noise was given a standard deviation of {math.sqrt(noise_variance):.3g}, and the average rewards have one of "
+            f"{spread:.3g}: give a smaller noise_std, or fit it with noise=True"
+        )
+    return f"{row}the fit is degenerate: {fit.reason}. To keep the bandit exploring, {done}. What to do: {fix}."
 
 
 def _told(

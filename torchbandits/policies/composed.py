@@ -252,8 +252,7 @@ class Composed(Policy):
 
     @torch.no_grad()
     def refit(self, state: State, *, noise: bool = False, rows: Tensor | None = None, **options: Any) -> FitReport:
-        """Fit the kernel, and λ in its ratio to the noise variance; see `fit_kernel_` and `learn_kernel`. A noise_std of 0 says
-        nothing of the noise: it is taken to be λ."""
+        """Fit the kernel, and λ in its ratio to the noise variance; see `fit_kernel_` and `learn_kernel`."""
         require(
             not (noise and self.memory.selective),
             "the entropy threshold belongs to its λ: pass the noise_std that you know to compressed_gp, and noise=False.",
@@ -261,7 +260,7 @@ class Composed(Policy):
         )
         message = "a kernel is fitted by one rank: start every rank with the fitted kernel, and observe() what was learned."
         require(not state.rows.sharded, message, UnsupportedError)
-        share = self.noise_std**2 / self.regularization or 1.0
+        share = noise_share(self.noise_std, self.regularization)
         report = fit_kernel_(state.posterior, noise=noise, noise_share=share, rows=rows, **options)
         learn_kernel(state, report.accepted)
         return report
@@ -283,3 +282,8 @@ class Composed(Policy):
         upper = upper_bounds(state, self.width(state))
         across = state.rows.across
         return across.amax(upper), -across.amin(torch.sub(upper, marginals(state)[0], alpha=2))
+
+
+def noise_share(noise_std: float, regularization: float) -> float:
+    """noise_std² / λ, which fits keep; a noise_std of 0 says nothing of the noise: it is taken to be λ."""
+    return noise_std**2 / regularization or 1.0

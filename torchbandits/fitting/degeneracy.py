@@ -1,0 +1,164 @@
+r"""Degenerate fits: hyper-parameters under which the rewards say nothing of the arms, and the weak priors that prevent them.
+
+From a few rewards the evidence is often highest in a corner: no signal and all noise, a function that is constant over the
+data, or one whose values at any two points are independent. Such a kernel is of no use to a bandit, which would pull one arm
+for ever, or every arm once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator
+
+import gpytorch
+import torch
+from torch import Tensor
+
+from torchbandits.embeddings import kernel_diagonal, kernel_matrix
+from torchbandits.posteriors.averages import Averages
+from torchbandits.types import Points
+
+_SAMPLE = 500  # points from which the mean variogram is estimated, evenly spaced in the order of their first pulls
+LEAST_CREDIBLE = 1.0  # averages' worth of signal that all averages together must carry
+_BEYOND = 10.0  # extents of the data beyond which a lengthscale is that of a constant (or a plane)
+_ALONE = 0.95  # of the mean variogram: that of nearest points from which on they tell nothing of each other
+_SIGNAL, _NOISE = (
+    (0.5, 1.0),
+    (0.5, 1.0),
+)  # prior medians, in parts of the averages' variance, and deviations of their logarithms
+_LENGTHSCALE = (math.sqrt(2.0), math.sqrt(3.0))  # of log ℓ/(extent √d)
+
+
+def lengthscales(kernel: gpytorch.kernels.Kernel) -> Iterator[tuple[gpytorch.kernels.Kernel, str]]:
+    """Parts of the kernel with a lengthscale, and the names of its parameter."""
+    for name, part in kernel.named_modules():
+        if isinstance(part, gpytorch.kernels.Kernel) and part.has_lengthscale:
+            yield part, f"{name}.raw_lengthscale".lstrip(".")
+
+
+def signal_variance(kernel: gpytorch.kernels.Kernel, points: Points) -> Tensor:
+    r"""Expected sample variance of f ~ GP(0, k) over the points, reward units squared: the mean of their variogram.
+
+    .. math:: v = \tfrac1{u(u-1)} \sum_{i \ne j} \gamma_{ij}, \qquad
+              \gamma_{ij} = \tfrac12 \mathrm{Var}(f_i - f_j) = \tfrac12 (k_{ii} + k_{jj}) - k_{ij}
+
+    A constant part of the kernel adds nothing, nor does one that hardly changes over the points. Differentiable in the
+    kernel's parameters. Cost: O(u² d), of at most 500 of the points.
+    """
+    gamma = _variogram(kernel, _sample(points))
+    return gamma.sum() / (len(gamma) * (len(gamma) - 1))
+
+
+@torch.no_grad()
+def credibility(kernel: gpytorch.kernels.Kernel, averages: Averages, noise_variance: float) -> float:
+    r"""Sum of the credibilities of the averages: how many of them, without noise, would carry as much signal.
+
+    .. math:: \sum_i \frac{n_i v}{n_i v + \sigma^2}
+
+    with v of `signal_variance`. Source: Bühlmann & Gisler 2005, section 3.2.
+    """
+    told = averages.weights * signal_variance(kernel, averages.points)
+    return float((told / (told + noise_variance)).sum())
+
+
+@torch.no_grad()
+def degeneracy(kernel: gpytorch.kernels.Kernel, fitted: Collection[str], averages: Averages, noise_variance: float) -> str:
+    r"""What makes hyper-parameters useless for choosing among arms, in words; empty where nothing does.
+
+    1. The averages carry less signal than one of them would without noise: their `credibility` is below 1.
+    2. Every lengthscale that was fitted is more than ten times the extent of the data in its feature.
+    3. The variogram of nearest points is as high as that of any two points: no reward tells anything of another arm.
+
+    Args:
+        kernel: Of one batch row.
+        fitted: Names of the parameters that are fitted. Lengthscales that are held are the user's.
+        averages: What the row was told, of at least two points.
+        noise_variance: σ², reward units squared.
+    """
+    points = averages.points
+    mean = float(signal_variance(kernel, points))
+    if not credibility(kernel, averages, noise_variance) >= LEAST_CREDIBLE:
+        return (
+            f"noise alone explains the {len(points)} average rewards (signal variance {mean:.2g} over these points, noise "
+            f"variance {noise_variance:.2g})"
+        )
+    parts = [part for part, name in lengthscales(kernel) if name in fitted]
+    if not parts:
+        return ""
+    scales = [(part.lengthscale / _extents(part, points)).amin() for part in parts]
+    if min(map(float, scales)) > _BEYOND:
+        return f"every lengthscale is more than {_BEYOND:g} times the extent of the points"
+    gamma = _variogram(kernel, _sample(points))
+    nearest = (gamma + torch.diag(torch.full_like(gamma.diagonal(), torch.inf))).amin(dim=-1).median()
+    if bool(nearest > _ALONE * mean):
+        return "the lengthscales are too short for a reward to say anything of another arm"
+    return ""
+
+
+class WeakPriors:
+    """Weakly informative priors on what no registered prior bounds, relative to the data.
+
+    Signal variance v and noise variance (where the evidence fits it) are log-normal around half the variance V of the
+    averages, within a factor of e (one standard deviation). A lengthscale ℓ without a registered prior is log-normal,
+    log ℓ/(extent √d) ~ N(√2, 3), as BoTorch's are.
+
+    Args:
+        averages: What the row was told.
+        fitted: Names of the parameters that are fitted.
+
+    Source: Hvarfner et al. 2024, eq. 7, for the lengthscales.
+    """
+
+    def __init__(self, averages: Averages, fitted: Collection[str]) -> None:
+        self.averages, self.fitted = averages, fitted
+        self.spread = averages.residuals.var()
+
+    @property
+    def possible(self) -> bool:
+        """Whether the rewards differ at all, so that they have a scale."""
+        return bool(self.spread > 0)
+
+    def log_density(self, kernel: gpytorch.kernels.Kernel, noise_variance: Tensor | None) -> Tensor:
+        """Log density of the kernel's parameters and, if given, of the noise variance, up to a constant. Differentiable."""
+        points = self.averages.points
+        value = _log_normal(signal_variance(kernel, points) / self.spread, math.log(_SIGNAL[0]), _SIGNAL[1])
+        if noise_variance is not None:
+            value = value + _log_normal(noise_variance / self.spread, math.log(_NOISE[0]), _NOISE[1])
+        for part, name in lengthscales(kernel):
+            if name in self.fitted and next(iter(part.named_priors()), None) is None:
+                center, width = _LENGTHSCALE
+                extents = _extents(part, points)
+                log = (part.lengthscale / (extents * math.sqrt(_num_features(part, points)))).log()
+                value = value - (log + (log - center).square() / (2 * width**2)).sum()
+        return value
+
+
+def _log_normal(value: Tensor, center: float, width: float) -> Tensor:
+    """Log density of log(value) under N(center, width²), up to a constant."""
+    return -(value.log() - center).square() / (2 * width**2)
+
+
+def _sample(points: Points) -> Points:
+    step = -(-len(points) // _SAMPLE)
+    return points[::step]
+
+
+def _variogram(kernel: gpytorch.kernels.Kernel, points: Points) -> Tensor:
+    """γ, `u x u`, with rounding below 0 cut off."""
+    diagonal = kernel_diagonal(kernel, points)
+    gamma = 0.5 * (diagonal.unsqueeze(-1) + diagonal) - kernel_matrix(kernel, points, points)
+    return gamma.clamp_min(0) * (1 - torch.eye(len(points), dtype=points.dtype, device=points.device))
+
+
+def _extents(part: gpytorch.kernels.Kernel, points: Points) -> Tensor:
+    """Range of the points in each feature of a part that has lengthscales of its own, or the root mean square of the ranges;
+    infinitely small ones count as 1, since a lengthscale is free there."""
+    own = points if part.active_dims is None else points[:, part.active_dims]
+    extents = own.amax(dim=0) - own.amin(dim=0)
+    if not part.ard_num_dims or part.ard_num_dims == 1:
+        extents = extents.square().mean().sqrt()
+    return torch.where(extents > 0, extents, 1.0)
+
+
+def _num_features(part: gpytorch.kernels.Kernel, points: Points) -> int:
+    return points.shape[-1] if part.active_dims is None else len(part.active_dims)

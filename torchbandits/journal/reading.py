@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterable, Iterator
 from dataclasses import fields
 from pathlib import Path
@@ -95,15 +96,23 @@ class Reading:
     def _kind(self) -> str:
         """`journal` or `store`; nothing for a file that is empty, or ends within its header."""
         try:
+            # A device or a pipe may never end, or never begin.
+            require(stat.S_ISREG(os.stat(self.path).st_mode), f"{self.path} is no regular file.", DataError)
             with open(self.path, "rb") as file:
                 start = file.readline(_HEAD)
-        except OSError as error:
+        except DataError:
+            raise
+        except (OSError, ValueError) as error:
             raise DataError(f"{self.path} can't be read: {error}.") from error
         if start.startswith(MAGIC):
             return "store"
         message = f"{self.path} is no journal: give what Bandit(journal=), run(journal=) or Worker(store=) writes."
         require(begun_header(start), message, DataError)
-        return "journal" if start.endswith(b"\n") or len(start) == _HEAD else ""
+        if start.endswith(b"\n") or len(start) == _HEAD:
+            return "journal"
+        for _ in read_lines(self.path, Mark()):  # refuses what no write of a header leaves
+            return "journal"
+        return ""
 
     def _journal_records(self) -> Iterator[tuple[str, dict[str, Any]]]:
         for before, after, text in read_lines(self.path, self._mark):
@@ -125,7 +134,7 @@ class Reading:
         for where, record in records:
             try:
                 self._learn(record)
-            except (KeyError, TypeError, ValueError, AttributeError) as error:
+            except (KeyError, TypeError, ValueError, AttributeError, IndexError, DataError) as error:
                 raise DataError(f"{self.path}, {where}: {record['kind']!r} can't be read: {error!r}.") from error
             count += 1
             if len(self._steps) >= _STEPS:
@@ -139,7 +148,7 @@ class Reading:
         kind = record["kind"]
         if kind == "header":
             form = record["format"]
-            require(form == FORMAT, f"{self.path} has format {form}, this version reads {FORMAT}.", DataError)
+            require(form == FORMAT, f"{self.path} has format {form!r}, this version reads {FORMAT}.", DataError)
             self._begin(dict(record["of"]), len(record["generators"]))
         self.last = record.get("at", self.last)
         self.began = self.last if np.isnan(self.began) else self.began
@@ -171,27 +180,36 @@ class Reading:
         self.out = self.out + counts
 
     def _tell(self, record: dict[str, Any], index: NDArray[Any], rewards: NDArray[Any]) -> None:
+        require(rewards.shape == index.shape, f"{index.shape} picks and {rewards.shape} rewards", DataError)
         lost = np.isnan(rewards) & (index >= 0)
         kept = (index >= 0) & ~lost
         failed, told = lost.sum(axis=1), kept.sum(axis=1)
         step: dict[str, Any] = {"index": np.where(kept, index, -1), "rewards": rewards, "failed": failed}
         if "report" in record:
-            step |= {name: _plain(value) for name, value in record["report"].items()} | {"best": _plain(record["best"])}
+            report = record["report"] | {"best": record["best"]}
+            step |= {name: self._row(report[name]) for name in (*_FIELDS, "best")}
         else:
             self._seen |= set(index[kept].tolist())
             step |= {name: _UNKNOWN.get(name, np.nan) for name in _FIELDS} | {"distinct_arms": len(self._seen), "best": -1}
         if "regret" in record:
-            step |= {name: self._rows(record[name]) for name in ("regret", "best_regret")}
+            step |= {"regret": self._rows(record["regret"]), "best_regret": self._row(record["best_regret"])}
+            require(step["regret"].shape == index.shape, f"{index.shape} picks and {step['regret'].shape} regrets", DataError)
         passed = self.last - (self.began if np.isnan(self._told_at) else self._told_at)
         step["seconds"] = max(passed, 0.0) if "at" in record else np.nan
         self._told_at = self.last
         self._told = self._told + told
-        self.out = np.maximum(self.out + self._rows(step["unasked"])[:, 0] - told - failed, 0.0)
+        self.out = np.maximum(self.out + step["unasked"] - told - failed, 0.0)
         self._steps.append(step)
 
     def _rows(self, value: Any) -> NDArray[Any]:
-        """What a record holds for each row, `rows x n`."""
-        return np.asarray(_plain(value)).reshape(len(self.out), -1)
+        """What a record holds for each row, `rows x n`; numbers only."""
+        numbers = np.asarray(_plain(value))
+        require(numbers.dtype.kind in "biuf", f"numbers of type {numbers.dtype}", DataError)
+        return numbers.reshape(len(self.out), -1)
+
+    def _row(self, value: Any) -> NDArray[Any]:
+        """A number for each row, `rows`."""
+        return self._rows(value).reshape(len(self.out))
 
     def _flush(self) -> None:
         """Hand the tells since the last time to the history, which takes many at once faster."""
@@ -205,7 +223,7 @@ class Reading:
             places = step["index"].shape[1]
             index[k, :, :places], rewards[k, :, :places] = step["index"], step["rewards"]
             if "regret" in step:
-                regret[k, :, :places], best_regret[k] = step["regret"], step["best_regret"][:, 0]
+                regret[k, :, :places], best_regret[k] = step["regret"], step["best_regret"]
         columns = {name: np.array([step[name] for step in steps]) for name in (*_FIELDS, "best", "failed")}
         stacked = {name: torch.from_numpy(values.reshape(shape[:2])) for name, values in columns.items()}
         self.history.record(

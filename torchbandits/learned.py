@@ -35,6 +35,8 @@ class Learned(ABC):
     _open: Selection | None
     _synced: bool
     _journal: Journal | None
+    # Undoes a call that an interrupt ended between its block and its record; the next call begins with it.
+    _undo: Callable[[], None] | None = None
 
     def _sync_pending(self) -> None:
         """Hallucinate what is open in the state, when someone looks at it."""
@@ -133,10 +135,15 @@ class Learned(ABC):
 
     def load_state_dict(self: Own, state_dict: dict[str, Any]) -> Own:
         """Resume from a `state_dict` of a bandit with the same policy and arms; another one changes nothing. Returns self."""
-        before, loaded = copy.deepcopy(self._state.state_dict()), False
+        before = copy.deepcopy(self._state.state_dict())
         check_state(state_dict, before)
+
+        def undo() -> None:
+            # torch writes in place to what fits, before it says what does not.
+            self._state.load_state_dict(before)
+
         try:
-            with self._whole_or_not(note=lambda: {"kind": "load", "state": state_as_text(state_dict)}):
+            with self._whole_or_not(note=lambda: {"kind": "load", "state": state_as_text(state_dict)}, undo=undo):
                 self._state.load_state_dict(copy.deepcopy(state_dict["state"]))
                 self._open = None
                 if (opened := state_dict["open"]) is not None:
@@ -145,14 +152,10 @@ class Learned(ABC):
                 if self._state.rows.sharded and self._state.table is not None:
                     self._state.table.sweep_()
                 self._synced = not self._state.rows.sharded
-            loaded = True
         except (RuntimeError, IndexError, KeyError, TypeError, ValueError, AttributeError) as error:
             if isinstance(error, TorchBanditsError):
                 raise
             raise StateError(f"the saved state is of another kind of policy, kernel or arms: {error}") from error
-        finally:
-            if not loaded:  # torch writes in place to what fits, before it says what does not
-                self._state.load_state_dict(before)
         return self
 
     def to(self: Own, device: torch.device | str) -> Own:
@@ -181,29 +184,46 @@ class Learned(ABC):
         return seeds
 
     @contextmanager
-    def _whole_or_not(self, *, draws: bool = True, note: Note | None = None) -> Iterator[None]:
+    def _whole_or_not(
+        self, *, draws: bool = True, note: Note | None = None, undo: Callable[[], None] | None = None
+    ) -> Iterator[None]:
         """What is done inside is done whole, and is in the journal: a failure leaves bandit and journal as they were.
+
+        An interrupt (Ctrl-C) may come at any instruction, those of `with` itself included: what says that the call is done is
+        one assignment, `self._undo = None`, and what finds another value there undoes the call.
 
         Args:
             draws: Whether it may draw.
             note: Gives its record, once it is done.
+            undo: Undoes what was written in place, after everything else was undone.
         """
-        state, opened, done = self._state, self._open, False
+        if self._undo is not None:
+            self._undo()
+        state, opened = self._state, self._open
         journal = None if note is None else self._journal
         mark = None if journal is None else journal.mark()
         restore = state.snapshot(draws=draws)
+
+        def undone() -> None:
+            restore()
+            self._state, self._open, self._synced = state, opened, False
+            if undo is not None:
+                undo()
+            if journal is not None and mark is not None:
+                journal.rewind_(mark)
+            self._undo = None
+
+        self._undo = undone
         try:
             yield
             if journal is not None and note is not None:
                 record = note()
                 journal.append(record)
-            done = True
+            self._undo = None
         finally:
-            if not done:
-                restore()
-                self._state, self._open, self._synced = state, opened, False
-                if journal is not None and mark is not None:
-                    journal.rewind_(mark)
+            # Where the block was left behind by an interrupt, a later call may have undone it already.
+            if self._undo is undone:
+                undone()
         if journal is not None:
             journal.checkpoint(self._checkpointed, urgent=record["kind"] in _COSTLY)
 

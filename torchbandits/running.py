@@ -62,7 +62,7 @@ def run(
             rounds nor in the record.
         journal: As for `Bandit`. The same call again goes on with a run that was cut short, the noise included, and returns the
             history of all of it; the seconds of what came before are NaN, and callbacks hear of the rest only. Picks that were
-            out are evaluated again; arms that were excluded stay so.
+            out are evaluated again; arms that were excluded stay so. Ctrl-C, and any error but an `EvaluationError`, closes it.
         clock: What times ask and tell; `time.process_time` for the seconds of processors, whoever else uses them.
         callbacks: Called after each tell with the bandit, the selection, the rewards and the report; a True ends the run.
         executor: Evaluates the picks of a batch side by side: any `concurrent.futures.Executor`, of threads, processes, Dask
@@ -95,6 +95,52 @@ def run(
     good = observed is None or (isinstance(observed, Sequence) and len(observed) in (3, 4))
     require(good, f"observed must be (points_or_index, counts, sums), as for Bandit.observe, got {type(observed).__name__}.")
     bandit = Bandit(policy, environment.arms, generator=generator, costs=environment.costs, journal=journal)
+    ended = False
+    try:
+        history = _play(
+            bandit,
+            environment,
+            num_rounds,
+            callbacks=callbacks,
+            budget=budget,
+            observed=observed,
+            clock=clock,
+            executor=executor,
+            workers=workers,
+            asynchronous=asynchronous,
+            retries=retries,
+            timeout=timeout,
+            failures=failures,
+        )
+        ended = True
+        return history
+    except EvaluationError:
+        # Its bandit goes on where the run ended.
+        ended = True
+        raise
+    finally:
+        # A traceback that is kept, as a notebook does, keeps the bandit: the same call must be able to go on with the run.
+        if not ended and bandit.journal is not None:
+            bandit.journal.close()
+
+
+def _play(
+    bandit: Bandit,
+    environment: Environment,
+    num_rounds: int,
+    *,
+    callbacks: Sequence[Callable[[Bandit, Selection, Tensor, Report], bool | None]],
+    budget: float | Tensor | None,
+    observed: tuple[Tensor, Tensor, Tensor] | None,
+    clock: Callable[[], float],
+    executor: Executor | None,
+    workers: int | None,
+    asynchronous: bool,
+    retries: int,
+    timeout: float | None,
+    failures: str,
+) -> History:
+    """Play a bandit to the end of its rounds, after what its journal has."""
     single = not asynchronous or bandit.batch_shape.numel() == 1
     require(single, "asynchronous=True is for one batch row: rows do not come free together.", UnsupportedError)
     past = [] if bandit.journal is None else bandit.journal.records()

@@ -16,9 +16,9 @@ from torch import Tensor
 
 from torchbandits.coercion import as_path, check_flag, check_whole
 from torchbandits.errors import DataError, JournalWarning, StateError, TorchBanditsError, require
-from torchbandits.journal.checkpoints import read_checkpoint, write_checkpoint
+from torchbandits.journal.checkpoints import Stamp, read_checkpoint, stamp, write_checkpoint
 from torchbandits.journal.fingerprint import difference
-from torchbandits.journal.lines import Lines, Mark, begun_header, now, parsed, read_lines, sync_folder
+from torchbandits.journal.lines import HEADER, Lines, Mark, begun_header, now, parsed, read_lines, sync_folder
 from torchbandits.journal.packing import Drawn, held, pack, unpack
 from torchbandits.types import Selection
 
@@ -34,11 +34,17 @@ class Journal:
     that makes it returns; what can't be written does not happen. `PATH.checkpoint` holds the state of some line, so that
     resuming repeats only what came after; without it everything is repeated, and the result is the same.
 
-    A line that was being written when the process or the machine died is dropped, with a `JournalWarning`; any other damage is
-    a `DataError` that names line and byte. Reading a journal or a checkpoint executes nothing of what is in it.
+    A last line that was being written when the process or the machine died is dropped, with a `JournalWarning`: it has no
+    newline and is the beginning of a record that is not complete. A complete one that lacks only its newline is kept. Anything
+    else that is not what was written is damage, zeros at the end included: a `DataError` names line and byte, and the file is
+    left as it is. So is a checkpoint that holds more than the journal. Reading either executes nothing of what is in it.
+
+    The file is the one that was opened: where it is deleted, replaced or changed by another program meanwhile, the next call is
+    a `DataError` before anything is learned. Processes that are forked from this one hold neither the file nor its lock.
 
     Args:
-        path: The file; created where it does not exist, resumed where it does.
+        path: The file; created where it does not exist, resumed where it does. A relative path is one of the present folder,
+            whatever becomes the present folder later.
         every: Records after which a checkpoint is written (later where it would take more than a twentieth of the time).
         durable: Whether to wait for the disk; see `Lines`.
 
@@ -51,7 +57,7 @@ class Journal:
     def __init__(self, path: str | os.PathLike[str], *, every: int = 1_000, durable: bool = True) -> None:
         check_whole("every", every)
         check_flag("durable", durable)
-        self.path, self.every, self.durable = as_path("path", path), every, durable
+        self.path, self.every, self.durable = as_path("path", path).absolute(), every, durable
         self.resumed = False  # whether there was something to go on from
         self.moved = False  # whether the arms are others than at the start
         self._lines: Lines | None = None
@@ -59,7 +65,11 @@ class Journal:
         self._replayed: dict[str, Any] | None = None
         self._repeating = False
         self._written, self._began, self._lasted = Mark(), time.monotonic(), 0.0  # of the last checkpoint
+        self._saved: dict[str, Any] | None = None
+        # The checkpoint that this journal wrote or resumed from: another file in its place is never overwritten.
+        self._stamp: Stamp | None = None
         self._riders: Drawn | None = None
+        self._before: tuple[Mark, Any] | None = None
         self._beside: Beside | None = None
 
     # ------------------------------------------------------------------ reading
@@ -106,13 +116,17 @@ class Journal:
         try:
             first = next(lines.read(), None)
             if first is None:
-                self._check_unused(lines.torn())
+                self._check_unused(lines)
                 self._header = self._new_header(described, generators)
             else:
-                self._check_header(parsed(first[1], self.path, first[0]), described, generators)
+                self._header = parsed(first[1], self.path, first[0])
+                states = self._check_header(described, len(generators))
+                # All of the file is checked before anything is done.
                 for _ in lines.read():
-                    pass  # all of it is checked before anything is done
-                self._drop(lines.torn())
+                    pass
+                self._saved = self._check_checkpoint(lines)
+                for generator, state in zip(generators, states, strict=True):
+                    generator.set_state(state)
                 self.resumed = True
             ready = True
         finally:
@@ -126,62 +140,106 @@ class Journal:
             self._lines.discard()
 
     def start(self) -> None:
-        """Write the header of a new journal, once the run it is of has proved possible."""
+        """Make the file ready for further records, once the run has proved possible: the header of a new one, and an existing
+        one without the line that was torn."""
         lines = self._open()
-        lines.rewind_(Mark())
+        if beyond := lines.beyond():
+            self._warn(self._what_was_torn(lines.end, beyond))
+            lines.settle()
+        if self.resumed:
+            return
         lines.append(self._header)
         if self.durable:
-            sync_folder(self.path.absolute().parent)
+            try:
+                sync_folder(self.path.parent)
+            except OSError as error:
+                raise DataError(f"the folder {self.path.parent} can't be synced: {error}.") from error
+
+    def _what_was_torn(self, end: Mark, beyond: int) -> str:
+        if not end.records:
+            return f"{self.path} ended in its first line, before anything was told: it begins anew."
+        if beyond < 0:
+            return (
+                f"{self.path}, line {end.records}, lacked nothing but its newline: it is kept. The call that was writing it "
+                "never returned."
+            )
+        return (
+            f"{self.path} ended in the middle of line {end.records + 1} (byte {end.length}): its {beyond} bytes are dropped. "
+            "The call that was writing them never returned."
+        )
 
     def _new_header(self, described: dict[str, str], generators: Sequence[torch.Generator]) -> dict[str, Any]:
         states = [pack(g.get_state()) for g in generators]
         header = {"kind": "header", "format": FORMAT, "id": secrets.token_hex(8), "torch": torch.__version__}
         return header | {"at": now(), "of": described, "generators": states}
 
-    def _check_unused(self, text: bytes) -> None:
-        require(not text or begun_header(text), f"{self.path} exists and is no journal: choose another path.", DataError)
-        if text:
-            self._warn(f"{self.path} ended in its first line, before anything was told: it begins anew.")
-            os.truncate(self.path, 0)
+    def _check_unused(self, lines: Lines) -> None:
+        with open(self.path, "rb") as file:
+            good = begun_header(file.read(2 * len(HEADER))) or not lines.beyond()
+        require(good, f"{self.path} exists and is no journal, by its line 1 (byte 0): choose another path.", DataError)
+        require(
+            not os.path.lexists(self.checkpoint_path),
+            f"there is no journal {self.path}, or nothing in it, while {self.checkpoint_path} holds the state of a run: "
+            "restore the journal from a copy; or move the checkpoint away to begin a new run.",
+            DataError,
+        )
 
-    def _check_header(self, header: dict[str, Any], described: dict[str, str], generators: Sequence[torch.Generator]) -> None:
+    def _check_header(self, described: dict[str, str], rows: int) -> list[Tensor]:
+        """Refuse a header of another run; the states that its generators began with."""
+        header = self._header
         known = header["kind"] == "header" and isinstance(header.get("of"), dict) and isinstance(header.get("id"), str)
-        require(known, f"{self.path} is no journal: its first line is not a header.", DataError)
+        require(known, f"{self.path} is no journal: its line 1 (byte 0) is not a header.", DataError)
         form = header.get("format")
-        require(form == FORMAT, f"{self.path} has format {form}, this version reads {FORMAT}: use a later version.", DataError)
+        require(
+            form == FORMAT, f"{self.path} has format {form!r}, this version reads {FORMAT}: use a later version.", DataError
+        )
         if other := difference(header["of"], described):
             raise StateError(
-                f"the journal {self.path} is of another run: {other}. Resume with the policy, arms and costs that it began "
-                "with (set_arms_ is repeated by itself), or choose another path."
+                f"the journal {self.path} is of another run: {printable(other)}. Resume with the policy, arms and costs that "
+                "it began with (set_arms_ is repeated by itself), or choose another path."
             )
-        states = [held(value) for value in header.get("generators", [])]
-        for generator, state in zip(generators, states, strict=True):
-            generator.set_state(state)
-        self._header = header
-
-    def _drop(self, torn: bytes) -> None:
-        if torn:
-            lines = self._open()
-            at, count = lines.end.length, lines.end.records
-            self._warn(
-                f"{self.path} ended in the middle of line {count + 1} (byte {at}): its {len(torn)} bytes are dropped. The call "
-                "that was writing them never returned."
-            )
-            os.truncate(self.path, at)
-
-    def saved(self) -> dict[str, Any] | None:
-        """The checkpoint of this journal, if there is one that can be read; else the reason is a `JournalWarning`."""
         try:
-            content = read_checkpoint(self.checkpoint_path)
+            states = [held(value) for value in header["generators"]]
+            require(len(states) == rows, f"{len(states)} states for {rows} generators.", DataError)
+            for state in states:
+                torch.Generator().set_state(state)
+        except (KeyError, TypeError, RuntimeError, DataError) as error:
+            raise DataError(f"{self.path}, line 1 (byte 0): its generators can't be set: {error}") from error
+        return states
+
+    def _check_checkpoint(self, lines: Lines) -> dict[str, Any] | None:
+        """The checkpoint of this journal, if there is one that can be read; else the reason is a `JournalWarning`.
+
+        Raises:
+            DataError: If it holds more than the journal.
+        """
+        path = self.checkpoint_path
+        try:
+            found = stamp(path)
+            content = read_checkpoint(path)
             if content is None:
                 return None
             mark = Mark(*content["mark"])
-            own = content["journal"] == self._header["id"] and self._holds(mark)
-            require(own, f"{self.checkpoint_path} is of another journal.", DataError)
+            require(content["journal"] == self._header["id"], f"{path} is of another journal.", DataError)
+            longer = mark.length > lines.end.length
+            require(longer or self._holds(mark), f"{path} is of another continuation of this journal.", DataError)
         except (DataError, KeyError, TypeError) as error:
             self._warn(f"the checkpoint is left aside, the whole journal is repeated instead: {error}")
             return None
+        if longer:
+            raise DataError(
+                f"the journal {self.path} ends after line {lines.end.records} (byte {lines.end.length}), and its checkpoint "
+                f"{path} holds the state after line {mark.records} (byte {mark.length}): lines are missing. Both were left as "
+                "they are. Restore the journal from a copy; or, to go on without what only the checkpoint holds, move the "
+                "checkpoint away."
+            )
+        self._stamp = found
         return content
+
+    def saved(self) -> dict[str, Any] | None:
+        """The checkpoint that an existing journal was opened with, once; None where there was none that could be read."""
+        saved, self._saved = self._saved, None
+        return saved
 
     def _holds(self, mark: Mark) -> bool:
         """Whether a mark is one of this file: then its checksum vouches for all before it."""
@@ -213,7 +271,7 @@ class Journal:
                 apply(record)
             except (TorchBanditsError, KeyError, TypeError, ValueError, AttributeError) as error:
                 line = f"{self.path}, line {before.records + 1} (byte {before.length})"
-                raise DataError(f"{line}: {record['kind']!r} can't be repeated: {error}") from error
+                raise DataError(f"{line}: {record['kind']!r} can't be repeated: {printable(str(error))}") from error
             finally:
                 self._replayed = None
 
@@ -231,7 +289,8 @@ class Journal:
             return selection
         self._warn(
             f"{self.path}: the policy picks {selection.index.tolist()} here, where the journal has {index.tolist()} (written "
-            f"with torch {self._header.get('torch')}, this is {torch.__version__}): the journal's picks are kept."
+            f"with torch {printable(str(self._header.get('torch')))}, this is {torch.__version__}): the journal's picks are "
+            "kept."
         )
         return Selection(points_of(index) if known is None else known.to(selection.points), index, index >= 0)
 
@@ -245,14 +304,22 @@ class Journal:
         """Write a record, a dictionary with a `kind`, durably; nothing while records are repeated."""
         self.moved |= record["kind"] in ("set_arms", "maximize")
         if not self._repeating:
-            drawn = None if self._riders is None else self._riders.since()
+            lines = self._open()
             beside = {} if self._beside is None else self._beside(record)
-            self._open().append(record | beside | {"at": now()} | ({} if drawn is None else {"drawn": drawn}))
+            drawn = None
+            if self._riders is not None:
+                self._before = (lines.end, self._riders.known)
+                drawn = self._riders.since()
+            lines.append(record | beside | {"at": now()} | ({} if drawn is None else {"drawn": drawn}))
 
     def rewind_(self, mark: Mark) -> None:
         """Take back what was written since a mark, for a call that failed after all."""
-        if not self._repeating:
-            self._open().rewind_(mark)
+        if self._repeating:
+            return
+        self._open().rewind_(mark)
+        if self._riders is not None and self._before is not None and self._before[0] == mark:
+            # What was drawn is told again, from where the record before left off.
+            self._riders.known = self._before[1]
 
     def ride(self, generators: Sequence[torch.Generator], beside: Beside | None = None) -> None:
         """Keep further generators, such as an environment's noise, in the journal: they stand where they stood at its last
@@ -271,8 +338,14 @@ class Journal:
         if not urgent and (spared < self.every or began - self._began < _PATIENCE * self._lasted):
             return
         try:
-            write_checkpoint(self.checkpoint_path, {"journal": self._header["id"], "mark": list(lines.end), **content()})
-        except DataError as error:
+            if not self.durable:
+                # After a loss of power a checkpoint must not hold more than its journal.
+                lines.sync()
+            whole = {"journal": self._header["id"], "mark": list(lines.end), **content()}
+            self._stamp, aside = write_checkpoint(self.checkpoint_path, whole, self._stamp)
+            if aside is not None:
+                self._warn(f"{self.checkpoint_path} was not written by this journal: it was moved to {aside}.")
+        except OSError as error:
             self._warn(f"{error} The journal itself is whole; resuming repeats more of it.")
         self._written, self._began = lines.end, time.monotonic()
         self._lasted = self._began - began
@@ -288,6 +361,11 @@ class Journal:
 
     def _warn(self, message: str) -> None:
         warnings.warn(message, JournalWarning, stacklevel=3)
+
+
+def printable(text: str) -> str:
+    """A text from a file for a message: what a terminal would obey is escaped."""
+    return text if text.isprintable() else repr(text)[1:-1]
 
 
 def as_journal(journal: Journal | str | os.PathLike[str] | None) -> Journal | None:

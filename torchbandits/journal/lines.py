@@ -1,14 +1,19 @@
-"""A file of lines that only grows: each is durable before the call returns, and each vouches for all before it."""
+"""The file of a journal: lines that are only appended, each durable before the call returns, each vouching for all before."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
+import stat
 import time
 import zlib
 from collections.abc import Iterator
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
+from weakref import WeakSet
 
 from torchbandits.errors import DataError, StateError, UnsupportedError, require
 
@@ -18,6 +23,8 @@ except ImportError:  # Windows has none: everything but journals works without i
     fcntl = None  # type: ignore[assignment]
 
 HEADER = '{"kind":"header",'
+# A string of JSON, or the beginning of one that was cut short.
+_STRING = re.compile(rb'"(?:[^"\\]|\\.)*(?:"|\\?$)')
 
 
 class Mark(NamedTuple):
@@ -29,156 +36,298 @@ class Mark(NamedTuple):
 
 
 class Lines:
-    r"""Lines `crc json\n`, one a record; `crc` is the CRC-32 of the JSON, started from that of the line before.
+    r"""Lines `crc json\n`, one per record; `crc` is the CRC-32 of the JSON, started from that of the line before.
 
-    The file is locked (`flock`) while it is open: a second opening is refused, in this process too. The lock goes with the
-    process, however that ends. On NFS it holds between machines where the server locks for its clients (Linux since 2.6.12,
-    not with `nolock`); where the file system can't lock, opening fails.
+    The file is locked (`flock`) while it is open: a second opening is refused, in this process too. The lock is released when
+    the process ends, however it ends: a process that was forked from it closes the file, so that workers which outlive it hold
+    no lock. On NFS the lock holds between machines where the server locks for its clients (Linux since 2.6.12, not with
+    `nolock`); where the file system can't lock, opening fails.
 
     Args:
-        path: Created where it does not exist.
+        path: Absolute; created where it does not exist.
         durable: Whether to wait for the disk (`fsync`) after each line. Without, a killed process still loses nothing, but a
             machine that loses power may lose the last lines.
 
     Raises:
         StateError: If another opening holds the lock.
-        DataError: If the file can't be opened for writing, or its file system can't lock.
+        DataError: If the file can't be opened for writing or is no regular file, or if its file system can't lock.
     """
 
     def __init__(self, path: Path, durable: bool) -> None:
         message = "journals lock their file with flock, which this system lacks: leave journal= out."
         require(fcntl is not None, message, UnsupportedError)
         self.path, self.durable, self.end = path, durable, Mark()
-        self._process, self._broken = os.getpid(), ""
-        self.created = not path.exists()
+        self._process = os.getpid()
+        # Whether the file may hold a part of a record, or a record that the caller did not learn, after `end`.
+        self._unsettled = False
+        # Why nothing more is written until the file is opened again.
+        self._lost = ""
+        self._fd = -1
+        _OPEN.add(self)
+        self._open()
+        # Between opening and locking, the process that created the file may have discarded it: the lock is then on a file
+        # without a name.
+        while not self._in_place():
+            self.close()
+            self._open()
+
+    def _open(self) -> None:
+        self.created = not os.path.exists(self.path)
         try:
-            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
-        except OSError as error:
-            raise DataError(f"the journal {path} can't be opened for writing: {error}.") from error
+            self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+        except (OSError, ValueError) as error:
+            raise DataError(f"the journal {self.path} can't be opened for writing: {error}.") from error
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             self.close()
             raise StateError(
-                f"the journal {path} is in use, by another process or another bandit of this one: two would overwrite each "
-                "other. End the other (bandit.journal.close()), choose another path, or share picks among workers by tb.Worker."
+                f"the journal {self.path} is in use, by another process or another bandit of this one: two would overwrite "
+                "each other. End the other (bandit.journal.close()), choose another path, or share picks among workers by "
+                "tb.Worker."
             ) from error
         except OSError as error:
             self.close()
-            raise DataError(f"the journal {path} can't be locked: {error}. Choose a local disk.") from error
+            raise DataError(f"the journal {self.path} can't be locked: {error}. Choose a local disk.") from error
+        if not stat.S_ISREG(os.fstat(self._fd).st_mode):
+            self.close()
+            raise DataError(f"{self.path} is no regular file, and a journal is one: choose another path.")
+
+    # ------------------------------------------------------------------ reading
 
     def read(self, start: Mark | None = None) -> Iterator[tuple[Mark, bytes]]:
-        """The lines after a mark, see `read_lines`; `end` follows, and what is left unread after it is torn."""
-        for before, after, text in read_lines(self.path, start or Mark()):
+        """The lines after a mark, see `read_lines`, a last one that lacks nothing but its newline included; `end` follows."""
+        for before, after, text in read_lines(self.path, start or Mark(), unended=True):
             self.end = after if after.length > self.end.length else self.end
             yield before, text
 
-    def torn(self) -> bytes:
-        """What stands after the last whole line that was read."""
-        with open(self.path, "rb") as file:
-            file.seek(self.end.length)
-            return file.read()
+    def beyond(self) -> int:
+        """Bytes after the last whole line that was read, all of them torn; −1 where that line lacks its newline."""
+        return os.fstat(self._fd).st_size - self.end.length
+
+    def settle(self) -> None:
+        """Make the file end with the last whole line that was read: cut what is torn, or write the newline that it lacks.
+
+        Raises:
+            DataError: If that fails.
+        """
+        try:
+            if (beyond := self.beyond()) > 0:
+                os.ftruncate(self._fd, self.end.length)
+            elif beyond < 0:
+                os.write(self._fd, b"\n")
+            if beyond and self.durable:
+                os.fsync(self._fd)
+        except OSError as error:
+            raise DataError(f"the journal {self.path} can't be written: {error}. Nothing was learned.") from error
+
+    # ------------------------------------------------------------------ writing
 
     def append(self, record: dict[str, Any]) -> None:
         """Write a record; it is on the disk when this returns.
 
         Raises:
-            DataError: If it can't be written; the file is as before then.
+            DataError: If it can't be written, or if the file was deleted, replaced or changed by another program. The file is
+                as before then, unless the message says that the record could not be taken back.
             StateError: If the file was closed or left behind, or this is a fork of the process that opened it.
         """
-        self.check_writable()
+        self._check_writable()
+        self._check_in_place()
         text = json.dumps(record, separators=(",", ":"), allow_nan=False).encode()
-        crc = zlib.crc32(text, self.end.crc)
-        line, before, written = b"%08x %s\n" % (crc, text), self.end, False
+        crc, before = zlib.crc32(text, self.end.crc), self.end
+        line, failure = b"%08x %s\n" % (crc, text), None
+        # An interrupt may come at any instruction: only the last line of each branch says that the file is in order.
+        self._unsettled = True
         try:
             left = memoryview(line)
             while left:
                 left = left[os.write(self._fd, left) :]
             if self.durable:
-                self._sync()
-            written = True
+                self.sync()
             self.end = Mark(before.length + len(line), before.records + 1, crc)
+            self._unsettled = False
         except OSError as error:
-            raise DataError(f"the journal {self.path} can't be written: {error}. Nothing was learned; make room.") from error
+            failure = error
         finally:
-            if not written:
+            if self._unsettled:
                 self._cut(before)
+        if failure is not None:
+            raise DataError(self._what_is_left(failure)) from failure
 
-    def _sync(self) -> None:
+    def _what_is_left(self, failure: OSError) -> str:
+        if not self._unsettled:
+            return f"the journal {self.path} can't be written: {failure}. Nothing was learned; make room."
+        self._lost = self._lost or "a record could not be taken back"
+        return (
+            f"the journal {self.path} can't be written: {failure}. The record could not be taken back either: this bandit has "
+            "not learned it, but it may be on the disk, and opening the journal again learns it if it is. Make a new Bandit on "
+            "the file, and compare its pulls before this call is repeated."
+        )
+
+    def sync(self) -> None:
+        """Wait until all that was written is on the disk. After a failure nothing more is written."""
         try:
             os.fsync(self._fd)
         except OSError:
-            self._broken = "the disk did not confirm a record"  # the kernel may have dropped it: only reading again tells
+            # The kernel may have dropped the pages and report success next time: only reading the file again tells.
+            self._lost = "the disk did not confirm a record"
             raise
 
     def rewind_(self, mark: Mark) -> None:
-        """Take back what was written since a mark."""
-        if self.end.length > mark.length:
+        """Take back what was written since a mark, and what an interrupted write left."""
+        if self.end.length > mark.length or self._unsettled:
             self._cut(mark)
 
     def _cut(self, mark: Mark) -> None:
+        self._unsettled = True
         try:
             os.ftruncate(self._fd, mark.length)
             if self.durable:
                 os.fsync(self._fd)
-            self.end = mark
         except OSError:
-            self._broken = self._broken or "a record could not be taken back"  # reported by the next call; one is being raised
+            # The error that is being raised says so, and every later call is refused.
+            return
+        self.end = mark
+        self._unsettled = False
 
-    def check_writable(self) -> None:
+    def _check_writable(self) -> None:
         """Raises `StateError` where a record could not be written."""
-        require(self._fd >= 0, f"the journal {self.path} was closed: make a new Bandit on it to go on.", StateError)
         require(
             self._process == os.getpid(),
-            f"the journal {self.path} belongs to process {self._process}, and this is a fork of it: ask and tell there.",
+            f"the journal {self.path} belongs to process {self._process}, and this is a fork of it, in which the file was "
+            "closed: ask and tell there, or make a new Bandit on another path.",
             StateError,
         )
-        require(not self._broken, f"the journal {self.path}: {self._broken}. Make a new Bandit on it to go on.", StateError)
+        require(self._fd >= 0, f"the journal {self.path} was closed: make a new Bandit on it to go on.", StateError)
+        reason = self._lost or ("a record was interrupted while it was written" if self._unsettled else "")
+        require(not reason, f"the journal {self.path}: {reason}. Make a new Bandit on it to go on.", StateError)
+
+    def _in_place(self) -> bool:
+        """Whether the path still leads to the file that is open."""
+        try:
+            return os.path.samestat(os.stat(self.path), os.fstat(self._fd))
+        except OSError:
+            return False
+
+    def _check_in_place(self) -> None:
+        require(
+            self._in_place(),
+            f"the journal {self.path} was deleted, moved or replaced while it was open: nothing was learned, because the "
+            "record would be in no file of this name. Move the file back and repeat the call; or save bandit.state_dict(), "
+            "which has all that was told, and load it into a new Bandit on another path.",
+            DataError,
+        )
+        beyond = self.beyond()
+        require(
+            beyond == 0,
+            f"the journal {self.path} has {abs(beyond)} bytes {'more' if beyond > 0 else 'less'} than were written: another "
+            "program changed it. Nothing was learned. Restore the file, and make a new Bandit on it.",
+            DataError,
+        )
+
+    # ------------------------------------------------------------------ closing
 
     def close(self) -> None:
-        """Give the file and its lock back."""
+        """Close the file and release its lock."""
         if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+            fd, self._fd = self._fd, -1
+            os.close(fd)
 
     def __del__(self) -> None:
-        """A bandit that nobody holds any more gives its journal back."""
+        """A bandit that is no longer referenced releases its journal."""
         if hasattr(self, "_fd"):
             self.close()
 
     def discard(self) -> None:
         """Close, and remove the file where it was created here and nothing was written."""
-        empty = self._fd >= 0 and self.created and not os.fstat(self._fd).st_size
-        self.close()
-        if empty:
+        # Removed while it is locked: once it is closed it may be another process's.
+        if self._fd >= 0 and self.created and not os.fstat(self._fd).st_size and self._in_place():
             self.path.unlink(missing_ok=True)
+        self.close()
 
 
-def read_lines(path: Path, start: Mark) -> Iterator[tuple[Mark, Mark, bytes]]:
-    """The JSON of each whole line after a mark, with the marks before and after it; a torn last one is left out.
+_OPEN: WeakSet[Lines] = WeakSet()
+
+
+def _close_in_fork() -> None:
+    """Close the journals of the parent in a process that was forked from it.
+
+    A lock taken by `flock` belongs to what both processes share: it is released when the last of them closes it. A worker of
+    a process pool that outlives a killed parent would hold the lock for as long as it waits for work. Closing here takes
+    nothing from the parent.
+    """
+    for lines in list(_OPEN):
+        lines.close()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_close_in_fork)
+
+
+def read_lines(path: Path, start: Mark, *, unended: bool = False) -> Iterator[tuple[Mark, Mark, bytes]]:
+    """The JSON of each whole line after a mark, with the marks before and after it; a torn last line is left out.
+
+    Args:
+        path: The file.
+        start: Where to begin.
+        unended: Whether to include a last line of which all but the newline is there, its checksum included.
 
     Raises:
-        DataError: At a line that is not what was written, or if the file can't be read.
+        DataError: At a line that is neither what was written nor torn (see `torn`), or if the file can't be read.
     """
     at = start
     try:
         with open(path, "rb") as file:
             file.seek(at.length)
             for line in file:
-                if not line.endswith(b"\n"):
-                    return  # torn: killed while it was written
-                crc = zlib.crc32(line[9:-1], at.crc)
-                if line[:9] != b"%08x " % crc:
-                    raise DataError(
-                        f"{path} is corrupt at line {at.records + 1} (byte {at.length}): its checksum does not fit. Restore "
-                        f"the file from a copy, or, to go on without what follows, cut it: truncate -s {at.length} '{path}'."
-                    )
-                before, at = at, Mark(at.length + len(line), at.records + 1, crc)
-                yield before, at, line[9:-1]
+                ended = line.endswith(b"\n")
+                text = line[9:-1] if ended else line[9:]
+                crc = zlib.crc32(text, at.crc)
+                whole = text != b"" and line[:9] == b"%08x " % crc
+                if not whole and (ended or not torn(line)):
+                    raise damage(path, at, _what_is_wrong(line, at))
+                if not whole or not (ended or unended):
+                    return
+                before, at = at, Mark(at.length + 10 + len(text), at.records + 1, crc)
+                yield before, at, text
     except DataError:
         raise
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise DataError(f"{path} can't be read: {error}.") from error
+
+
+def torn(line: bytes) -> bool:
+    """Whether these bytes at the end of a file can be what a write that was cut short has left.
+
+    That is a beginning of `crc {"kind":"…` in printable ASCII, without its newline, whose object is still open. Anything else
+    is damage: zeros, as some file systems leave after a loss of power; a closed object whose checksum does not fit; whatever
+    follows a closed object, such as the changed newline of a whole record.
+    """
+    digits, text, opening = line[:8], line[9:], b'{"kind":"'
+    begun = re.fullmatch(rb"[0-9a-f]*", digits) and line[8:9] in (b"", b" ") and text[: len(opening)] == opening[: len(text)]
+    if not begun or re.fullmatch(rb"[ -\x7f]*", text) is None:
+        return False
+    outside = _STRING.sub(b"", text)
+    return all(depth > 0 for depth in accumulate((byte in b"{[") - (byte in b"}]") for byte in outside))
+
+
+def _what_is_wrong(line: bytes, at: Mark) -> str:
+    if (kept := line.rstrip(b"\0")) != line:
+        return f"from byte {at.length + len(kept)} on it is filled with zeros, as by a file system after a loss of power"
+    return "its checksum does not fit"
+
+
+def damage(path: Path, at: Mark, what: str) -> DataError:
+    """The error of a line that is not what was written: where it is, and what can be done about it."""
+    if not at.records:
+        way_out = "restore it from a copy, or choose another path if it is no journal"
+    else:
+        bytes_given_up = os.path.getsize(path) - at.length
+        way_out = (
+            f"restore it from a copy; or, to give up this line and all that follows, {bytes_given_up:,} bytes, cut it there: "
+            f"truncate -s {at.length} {shlex.quote(str(path))}"
+        )
+    return DataError(f"{path} is damaged at line {at.records + 1} (byte {at.length}): {what}. It was left as it is: {way_out}.")
 
 
 def parsed(text: bytes, path: Path, at: Mark) -> dict[str, Any]:
@@ -197,7 +346,7 @@ def parsed(text: bytes, path: Path, at: Mark) -> dict[str, Any]:
 
 
 def begun_header(text: bytes) -> bool:
-    """Whether these bytes are the beginning of a header: of a file that was never more than begun."""
+    """Whether these bytes are the beginning of a header."""
     whole = b"00000000 " + HEADER.encode()
     digits = all(chr(b) in "0123456789abcdef" for b in text[:8])
     return digits and text[8:].startswith(whole[8 : max(8, min(len(whole), len(text)))])

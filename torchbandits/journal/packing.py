@@ -16,6 +16,8 @@ from torchbandits.errors import DataError, require
 
 _FEW = 256  # numbers that are written as such
 _PLAIN = (torch.int64, torch.float64)
+# Bytes that are always inflated, and those that are inflated for each compressed one: a small file can't fill the memory.
+_ALWAYS, _RATIO = 1 << 30, 64
 _DTYPES = {str(dtype)[6:]: dtype for dtype in (torch.float64, torch.float32, torch.int64, torch.int32, torch.bool, torch.uint8)}
 
 
@@ -48,9 +50,8 @@ def unpack(value: Any) -> Tensor | None:
         dtype, shape = _DTYPES[value["dtype"]], torch.Size(value["shape"])
         count = math.prod(shape)
         size = -(-count // 8) if dtype == torch.bool else count * dtype.itemsize
-        inflate = zlib.decompressobj()
-        raw = inflate.decompress(base64.b64decode(value["bytes"], validate=True), size + 1)
-        require(len(raw) == size and min(shape, default=0) >= 0, f"{len(raw)} bytes for shape {tuple(shape)}", DataError)
+        require(min(shape, default=0) >= 0, f"shape {tuple(shape)}", DataError)
+        raw = inflated(base64.b64decode(value["bytes"], validate=True), size)
         if dtype == torch.bool:
             bits = np.unpackbits(np.frombuffer(raw, np.uint8), count=count)
             return torch.from_numpy(bits.astype(bool)).reshape(shape)
@@ -67,20 +68,37 @@ def held(value: Any) -> Tensor:
     return tensor
 
 
+def inflated(data: bytes, size: int) -> bytes:
+    """Decompress `data`, of which it is known that it holds `size` bytes; no more are inflated.
+
+    Raises:
+        DataError: If it holds more or fewer, or `size` is beyond all proportion: more than 1 GiB and 64 times `data`.
+    """
+    most = max(_ALWAYS, _RATIO * len(data))
+    require(
+        0 <= size <= most,
+        f"{size:,} bytes are said to be in {len(data):,} compressed ones, at most {most:,} are read",
+        DataError,
+    )
+    raw = zlib.decompressobj().decompress(data, size + 1)
+    require(len(raw) == size, f"{'more' if len(raw) > size else len(raw)} bytes where {size} are said to be", DataError)
+    return raw
+
+
 class Drawn:
     """Where generators stand, told in a few bytes after each step: what has changed since the last telling."""
 
     def __init__(self, generators: Sequence[torch.Generator]) -> None:
         self._generators = tuple(generators)
-        self._known = [bytes(g.get_state().numpy()) for g in self._generators]
+        self.known = [bytes(g.get_state().numpy()) for g in self._generators]
 
     def since(self) -> list[str] | None:
         """What changed since the last call, for `follow`; None where nothing did."""
         now = [bytes(g.get_state().numpy()) for g in self._generators]
-        if now == self._known:
+        if now == self.known:
             return None
-        changes = [base64.b64encode(zlib.compress(_differ(a, b), 1)).decode() for a, b in zip(self._known, now, strict=True)]
-        self._known = now
+        changes = [base64.b64encode(zlib.compress(_differ(a, b), 1)).decode() for a, b in zip(self.known, now, strict=True)]
+        self.known = now
         return changes
 
     def follow(self, changes: Any) -> None:
@@ -90,12 +108,12 @@ class Drawn:
             DataError: If it is none of these generators'.
         """
         try:
-            now = [_differ(a, zlib.decompress(base64.b64decode(c))) for a, c in zip(self._known, changes, strict=True)]
+            now = [_differ(a, inflated(base64.b64decode(c), len(a))) for a, c in zip(self.known, changes, strict=True)]
             for generator, state in zip(self._generators, now, strict=True):
                 generator.set_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
         except (TypeError, ValueError, RuntimeError, zlib.error) as error:
-            raise DataError(f"expected the states of {len(self._known)} generators: {error}.") from error
-        self._known = now
+            raise DataError(f"expected the states of {len(self.known)} generators: {error}.") from error
+        self.known = now
 
 
 def _differ(one: bytes, other: bytes) -> bytes:

@@ -107,7 +107,11 @@ class Reading:
             return "store"
         message = f"{self.path} is no journal: give what Bandit(journal=), run(journal=) or Worker(store=) writes."
         require(begun_header(start), message, DataError)
-        return "journal" if start.endswith(b"\n") or len(start) == _HEAD else ""
+        if start.endswith(b"\n") or len(start) == _HEAD:
+            return "journal"
+        for _ in read_lines(self.path, Mark()):  # refuses what no write of a header leaves
+            return "journal"
+        return ""
 
     def _journal_records(self) -> Iterator[tuple[str, dict[str, Any]]]:
         for before, after, text in read_lines(self.path, self._mark):

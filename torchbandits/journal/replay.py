@@ -122,8 +122,7 @@ def begun(
     ready = False
     try:
         yield
-        if not journal.resumed:
-            journal.start()
+        journal.start()
         ready = True
     finally:
         if not ready:

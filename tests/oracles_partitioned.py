@@ -69,6 +69,7 @@ class Partitioned:
         M = first_side(self.horizon, self.d, self.nu)
         every = (Cell(M, corner) for corner in itertools.product(range(M), repeat=self.d))
         self.cells = [cell for cell in every if self.arms_of(cell).size]
+        self.made = len(self.cells)
 
     def unit(self, x: Array) -> Array:
         extent = self.upper - self.lower
@@ -92,16 +93,20 @@ class Partitioned:
         self.pulls.append((int(self.copies[arm]), reward))
         while any(self.due(cell) for cell in self.cells):
             split = [child for cell in self.cells if self.due(cell) for child in cell.children()]
-            self.cells = [c for c in self.cells if not self.due(c)] + [c for c in split if self.arms_of(c).size]
+            split = [child for child in split if self.arms_of(child).size]
+            self.cells = [c for c in self.cells if not self.due(c)] + split
+            self.made += len(split)
 
     def log_det(self, cell: Cell) -> float:
         rows = self.pulls_of(cell)[0]
         return float(np.linalg.slogdet(np.eye(len(rows)) + self.K_aa[np.ix_(rows, rows)] / self.lam)[1])
 
     def width(self, cell: Cell) -> float:
-        b, t = (self.d + 1) / (self.d + 2 * self.nu), len(self.pulls)
-        log_cells = math.log(4 * (t + 1) ** (b * self.d) / self.delta)
-        gain = 0.5 * self.log_det(cell) + 1 + log_cells
+        """Section 3 of the paper: steps are t = 1, 2, …, and step t is decided by the t − 1 pulls before it with δ/Ñ_t,
+        Ñ_t = 4(t+1)^{bd}; for the union bound to hold, Ñ_t is at least the number of cells ever made."""
+        b, t = (self.d + 1) / (self.d + 2 * self.nu), len(self.pulls) + 1
+        cells = max(4 * (t + 1) ** (b * self.d), self.made)
+        gain = 0.5 * self.log_det(cell) + 1 + math.log(cells / self.delta)
         return self.norm_bound + self.noise_std / math.sqrt(self.lam) * math.sqrt(2 * gain)
 
     def posterior(self, cell: Cell, K: Array, k: Array, pending: tuple[int, ...] = ()) -> tuple[Array, Array]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import math
+from fractions import Fraction
 from typing import Any
 
 import gpytorch
@@ -160,6 +161,117 @@ def test_picks_bounds_cells_and_posterior_are_the_oracle_s(case):
     assert float(report.pulls) == pulls
     assert int(report.dictionary_size) == int(report.distinct_arms) == len(pulled)
     assert sorted(duel.bandit.dictionary.tolist()) == pulled
+
+
+LONG = {"d = 1": (grid(1, 41), 200), "d = 2": (grid(2, 10), 300)}  # arms and T
+
+
+@pytest.mark.parametrize("case", LONG)
+def test_long_runs_pick_what_the_paper_s_widths_pick(case, monkeypatch):
+    """Ñ_t = 4(t+1)^{bd} counts the pull that is being decided, and is never below the number of cells made."""
+    arms, horizon = LONG[case]
+    monkeypatch.setitem(CASES, case, (arms, "matern32", 1.5, horizon, None))
+    duel = Duel(case)
+    d, cells_counted = arms.shape[1], 0
+    for t in range(1, 161):
+        picked, pick = duel.bandit.ask(), duel.oracle.choose()
+        assert int(picked.index[0]) == pick, f"step {t}"
+        assert duel.bandit.posterior.cells.made.tolist() == [duel.oracle.made]
+        y = duel.rewards(t - 1, picked.index)
+        duel.bandit.tell(picked, y)
+        duel.oracle.tell(pick, float(y[0]))
+        cells_counted += duel.oracle.made > 4 * (t + 1) ** (d * (d + 1) / (d + 3))
+    assert cells_counted >= 1
+    assert any(level for level, *_ in cells_of(duel.bandit)[0]), "no cell has split"
+
+
+def test_the_width_takes_the_larger_of_the_paper_s_bound_and_the_cells_made():
+    def log_cells(bandit: tb.Bandit) -> float:
+        """Of the cell in question, without data: width = B + R √(2(1 + log(N/δ)))."""
+        return (float(bandit.width) - NORM_BOUND) ** 2 / NOISE_STD**2 / 2 - 1 + math.log(DELTA)
+
+    kernel = kernel_pair("matern32", 0.3)[0]
+    few, many = (
+        tb.Bandit(tb.pi_gp_ucb(kernel, nu=1.5, horizon=horizon, **COMMON), torch.tensor(grid(1, 57))) for horizon in (2, 20_000)
+    )
+    assert math.isclose(log_cells(few), math.log(4 * 2**0.5), rel_tol=1e-12)  # t = 1, bd = 1/2
+    assert many.posterior.cover.cells_a_side == 28
+    assert math.isclose(log_cells(many), math.log(28), rel_tol=1e-12)
+
+
+def test_cells_made_are_counted_from_states_saved_before_they_were():
+    duel = Duel("one cell at first, arms on its middle")
+    duel.both(25)
+    made = duel.bandit.posterior.cells.made
+    assert made.tolist() == [duel.oracle.made]
+    assert duel.oracle.made > len(duel.oracle.cells)
+    saved = duel.bandit.state_dict()
+    assert not any("made" in name for name in saved["state"])
+    resumed = duel.fresh().load_state_dict(saved)
+    assert torch.equal(resumed.posterior.cells.made, made)
+    assert torch.equal(resumed.width, duel.bandit.width)
+
+
+# ------------------------------------------------------------------------------------------- edges, in exact numbers
+
+
+def exact_cells(k: int, n: int, side: int) -> list[int]:
+    """The closed intervals [g, g + 1]/side that hold k/(n − 1), in fractions."""
+    y = Fraction(k * side, n - 1)
+    return [g for g in range(side) if g <= y <= g + 1]
+
+
+BOXES = {"unit": (0.0, 1.0), "odd": (-20.3, 19.7), "far": (1e6, 1e6 + 3), "tiny": (-1e-9, 2e-9)}
+
+
+@pytest.mark.parametrize("default", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("box", BOXES)
+def test_arms_on_edges_belong_to_every_cell_that_touches_them(box, default):
+    """Grids of n arms on T^{1/3} cells, among them 14 arms on 13 cells, one rounding away from their edges."""
+    low, high = BOXES[box]
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(default)
+    try:
+        for n, side, level in itertools.product((14, 40, 101), (13, 10), (0, 1, 3)):
+            ways = [
+                np.linspace(low, high, n),
+                low + (high - low) * np.arange(n) / (n - 1),
+                low + np.arange(n) * ((high - low) / (n - 1)),
+            ]
+            for arms in ways:
+                corners = torch.tensor([[low], [high]], dtype=torch.float64)
+                cover = Cover(corners[:1], corners[1:], 1.5, side**3)
+                assert cover.cells_a_side == side
+                scaled = cover.scaled(torch.tensor(arms).clamp(low, high).unsqueeze(-1), torch.zeros(n, dtype=torch.int64))
+                first = torch.zeros(n, 1, dtype=torch.int64)
+                point, coords = cover.touching(scaled, first[:, 0] + level, first, first + side * 2**level - 1)
+                found = [sorted(coords[point == k, 0].tolist()) for k in range(n)]
+                assert found == [exact_cells(k, n, side * 2**level) for k in range(n)]
+    finally:
+        torch.set_default_dtype(before)
+
+
+def test_arms_on_edges_in_single_precision_belong_to_every_cell_that_touches_them():
+    arms, kernel = torch.linspace(0, 1, 14, dtype=torch.float32).unsqueeze(-1), kernel_pair("matern32", 0.3)[0]
+    for given in (arms, torch.linspace(0, 1, 14, dtype=torch.float64).unsqueeze(-1)):
+        bandit = tb.Bandit(tb.pi_gp_ucb(kernel, nu=1.5, horizon=13**3, **COMMON), given)
+        held = (bandit.posterior.cells.places[0] >= 0).sum(dim=-1)
+        assert held.tolist() == [1, *[2] * 12, 1]
+
+
+def test_each_point_of_a_cell_that_splits_belongs_to_a_child():
+    """Points within, at and just beyond the tolerance of an edge, level by level."""
+    low = torch.zeros(1, 1, dtype=torch.float64)
+    cover = Cover(low, low + 1, 1.5, 27)
+    offsets = torch.tensor([0.0, 1e-16, 1e-12, 3e-10, 4.6e-10, 4.7e-10, 1e-9, 2e-9, 1e-6], dtype=torch.float64)
+    x = torch.cat([1 / 3 + offsets, 1 / 3 - offsets, 5 / 12 + offsets]).unsqueeze(-1)
+    scaled = cover.scaled(x, torch.zeros(len(x), dtype=torch.int64))
+    point, coords = cover.first(scaled)
+    for level in range(1, cover.depth + 1):
+        children, finer = cover.touching(scaled[point], torch.full_like(point, level), 2 * coords, 2 * coords + 1)
+        assert sorted(set(children.tolist())) == list(range(len(point)))
+        assert int(torch.bincount(point[children]).max()) <= 2
+        point, coords = point[children], finer
 
 
 def test_many_pulls_of_one_arm_split_its_cell_again_and_again():

@@ -21,7 +21,7 @@ LARGEST = 1e150  # what its square, and the sum of many of those, leaves room fo
 
 
 def as_tensor(name: str, value: Any, dtype: torch.dtype | None = None, device: torch.device | None = None) -> Tensor:
-    """A dense tensor of real or complex numbers, integers or booleans.
+    """A dense tensor of real or complex numbers, integers or booleans; Python's numbers have 64 bits, as they do in Python.
 
     Args:
         name: For the message.
@@ -34,6 +34,9 @@ def as_tensor(name: str, value: Any, dtype: torch.dtype | None = None, device: t
     """
     try:
         tensor = torch.as_tensor(value, dtype=dtype, device=device)
+        if dtype is None and tensor.is_floating_point() and not hasattr(value, "dtype"):
+            # torch would round them to its default dtype, so that numbers would depend on a global setting.
+            tensor = torch.as_tensor(value, dtype=torch.float64, device=device)
     except (TypeError, ValueError, RuntimeError, OverflowError, NotImplementedError, IndexError, AttributeError) as error:
         said = str(value) if isinstance(value, (str, int, float)) else type(value).__name__
         raise ShapeError(f"{name} must be a tensor or numbers, got {said[:60]!r}: {str(error).splitlines()[0]}") from error

@@ -15,6 +15,7 @@ from torch.quasirandom import SobolEngine
 
 from torchbandits.coercion import as_tensor, check_whole
 from torchbandits.errors import ArgumentError, NonFiniteError, NumericalError, ShapeError, require
+from torchbandits.linalg import sobol_points
 from torchbandits.types import Points
 
 _CHUNK = 1024  # points of a sweep that are scored at once
@@ -125,7 +126,7 @@ def _generators(generator: torch.Generator | Sequence[torch.Generator] | None, r
 def _sobol(size: int, dim: int, generator: torch.Generator) -> Tensor:
     """Scrambled Sobol points of the unit cube, `size x dim`; those next to a face are on it, where variances are largest."""
     seed = int(torch.randint(2**31, (), generator=generator))
-    unit = SobolEngine(dim, scramble=True, seed=seed).draw(size, dtype=torch.float64)
+    unit = sobol_points(size, dim, seed)
     return torch.lerp(torch.tensor(-_RIM, dtype=torch.float64), torch.tensor(1 + _RIM, dtype=torch.float64), unit).clamp_(0, 1)
 
 

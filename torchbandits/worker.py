@@ -103,7 +103,7 @@ class Worker:
         fresh = partial(Bandit, policy, arms, bounds=bounds, costs=costs)
         bandit = fresh(generator=generator)  # refuses what a Bandit refuses, before there is a file
         require(bandit.batch_shape == (), "workers share a run of one batch row: make a Bandit for several.", UnsupportedError)
-        domain = torch.as_tensor(bounds) if bounds is not None else bandit.arms
+        domain = as_tensor("bounds", bounds) if bounds is not None else bandit.arms
         described = describe_run(policy, domain, costs)
         self.lease, self._every = lease, every
         self.name = name or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(2)}"

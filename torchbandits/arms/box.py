@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.quasirandom import SobolEngine
 
 from torchbandits.arms.directions import Leaders
 from torchbandits.arms.duplicates import first_occurrence
 from torchbandits.arms.rows import ArmRows
 from torchbandits.embeddings import Spectrum, kernel_diagonal
 from torchbandits.errors import ArgumentError, NumericalError, require
+from torchbandits.linalg import sobol_points
 from torchbandits.posteriors import Conditioning, GaussianProcess, Statistics
 from torchbandits.types import PickMask, Picks, Points
 
@@ -188,7 +188,7 @@ class Box(nn.Module):
         d, shape = corners.shape[-1], self.rows.batch_shape
         points = corners[..., :1, :]
         if posterior.finite is not None or Spectrum.of(posterior.kernel) is None:
-            unit = SobolEngine(d, scramble=True, seed=0).draw(_LOOKED_AT, dtype=torch.float64)
+            unit = sobol_points(_LOOKED_AT, d, seed=0)
             if d <= _CORNERS:
                 ends = torch.cartesian_prod(*[torch.tensor([0.0, 1.0], dtype=torch.float64)] * d).reshape(-1, d)
                 unit = torch.cat([ends, unit])

@@ -54,7 +54,7 @@ class Problem:
     def kernel(self) -> gpytorch.kernels.RBFKernel:
         """Fixed, float64, on the arms' device."""
         kernel = gpytorch.kernels.RBFKernel().to(self.arms)
-        kernel.lengthscale = self.lengthscale
+        kernel.lengthscale = self.arms.new_tensor(self.lengthscale)  # a number would be rounded to float32
         return kernel.requires_grad_(False)
 
 
@@ -146,7 +146,7 @@ class SGPR(Contender):
         """A new model, and the best of all arms by their upper bounds."""
         p = self._problem
         likelihood = gpytorch.likelihoods.GaussianLikelihood().to(p.arms)
-        likelihood.noise = p.noise_std**2
+        likelihood.noise = p.arms.new_tensor(p.noise_std**2)
         model = _Inducing(p, self._inducing, likelihood).to(p.arms).eval()
         best = []
         for chunk in p.arms.split(_CHUNK):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import copy
+import math
 
 import gpytorch
 import torch
-from botorch.models.utils.gpytorch_modules import get_covar_module_with_dim_scaled_prior
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood
 from torch import Tensor
 
@@ -20,12 +20,30 @@ def kernel_of(
     """A copy of the kernel, which may go by either name; BoTorch's default for these points where there is none."""
     require(kernel is None or covar_module is None, "kernel and covar_module are two names of one thing: give one of them.")
     given, name = (covar_module, "covar_module") if kernel is None else (kernel, "kernel")
-    given = get_covar_module_with_dim_scaled_prior(ard_num_dims=points.shape[-1]) if given is None else given
+    given = default_kernel(points.shape[-1]) if given is None else given
     require(
         isinstance(given, gpytorch.kernels.Kernel),
         f"{name} must be a gpytorch.kernels.Kernel, such as gpytorch.kernels.RBFKernel(), got {type(given).__name__}.",
     )
     return copy.deepcopy(given).to(device=points.device, dtype=torch.float64)
+
+
+def default_kernel(num_features: int) -> gpytorch.kernels.RBFKernel:
+    """BoTorch's default: an RBF kernel under a prior scaled to the number of features, at the prior's mode.
+
+    BoTorch's own `get_covar_module_with_dim_scaled_prior` rounds its constants to torch's default dtype; these are float64.
+
+    Source: Hvarfner, Hellsten & Nardi 2024, "Vanilla Bayesian optimization performs great in high dimensions".
+    """
+    least, loc, scale = 2.5e-2, math.sqrt(2) + math.log(num_features) / 2, math.sqrt(3)
+    prior = gpytorch.priors.LogNormalPrior(*(torch.tensor(v, dtype=torch.float64) for v in (loc, scale)))
+    bound = gpytorch.constraints.GreaterThan(least, transform=None)
+    kernel = gpytorch.kernels.RBFKernel(
+        ard_num_dims=num_features, lengthscale_prior=prior, lengthscale_constraint=bound
+    ).double()
+    bound.lower_bound.fill_(least)  # GPyTorch rounded it
+    kernel.lengthscale = prior.mode.expand(1, num_features)
+    return kernel
 
 
 def check_transform(name: str, transform: object, kind: type) -> None:

@@ -192,7 +192,7 @@ def rkhs(
         require(nu in (0.5, 1.5, 2.5), f"nu must be 0.5, 1.5 or 2.5, got {nu}.")
         positive("lengthscale", lengthscale)
         kernel = MaternKernel(nu=nu).to(torch.float64)
-        kernel.lengthscale = lengthscale
+        kernel.lengthscale = torch.tensor(lengthscale, dtype=torch.float64)  # a number would be rounded to float32
     check_kernel("kernel", kernel)
     check_noise(noise_std, noise)
     check_generator("generator", generator)

@@ -91,16 +91,16 @@ def _train(
     """
     x, y = train
     n, pixels = x.shape
-    rates, keep = torch.tensor(LEARNING_RATES), 1 - torch.tensor(DROPOUTS)
+    rates, keep = x.new_tensor(LEARNING_RATES), 1 - x.new_tensor(DROPOUTS)
     step = rates.repeat_interleave(len(PENALTIES))[:, None]  # candidates x 1: a row of rates, one of penalties
-    penalty = torch.tensor(PENALTIES).repeat(len(LEARNING_RATES))[:, None]
+    penalty = x.new_tensor(PENALTIES).repeat(len(LEARNING_RATES))[:, None]
     candidates = len(step)
-    weights, bias = torch.zeros(len(keep), pixels, candidates, CLASSES), torch.zeros(len(keep), 1, candidates, CLASSES)
+    weights, bias = x.new_zeros(len(keep), pixels, candidates, CLASSES), x.new_zeros(len(keep), 1, candidates, CLASSES)
     targets = torch.nn.functional.one_hot(y, CLASSES).to(x.dtype)
     for _ in range(epochs):
         # A rest smaller than a batch is left out: a step of a few images would undo the others at a large rate.
         for places in torch.randperm(n, generator=generator)[: max(1, n // batch_size) * batch_size].split(batch_size):
-            kept = torch.rand(len(places), pixels, generator=generator) < keep[:, None, None]
+            kept = torch.rand(len(places), pixels, generator=generator, dtype=x.dtype) < keep[:, None, None]
             inputs = x[places] * kept / keep[:, None, None]  # dropouts x B x pixels
             error = (_logits(inputs, weights) + bias).softmax(dim=-1) - targets[places][:, None]
             gradient = (inputs.mT @ error.flatten(2)).view_as(weights) / len(places)

@@ -14,6 +14,7 @@ from torchbandits.coercion import check_choice, check_flag, check_whole, is_whol
 from torchbandits.environments.functions import GRID_LIMIT, Function, grid
 from torchbandits.environments.noise import check_noise
 from torchbandits.errors import ArgumentError, require
+from torchbandits.linalg import sobol_points
 
 DESIGNS = ("auto", "grid", "sobol")
 
@@ -78,7 +79,7 @@ def synthetic(
         # A hair above the root, so that 900 ** (1 / 2) counts as 30.
         arms = grid(features, int(num_arms ** (1 / features) + 1e-9))
     else:
-        arms = SobolEngine(features, scramble=True, seed=seed).draw(num_arms, dtype=torch.float64)
+        arms = sobol_points(num_arms, features, seed)
 
     def raw(points: Tensor) -> Tensor:
         return -problem.evaluate_true(lower + points * (upper - lower))
@@ -128,4 +129,8 @@ def _problem(name: str, dim: int | None) -> BaseTestProblem:
             problem = ANY_DIM[name]() if dim is None else ANY_DIM[name](dim=dim)
         except ValueError as error:
             raise ArgumentError(f"{name} does not come with dim={dim}: {error}.") from error
-    return problem.to(torch.float64)
+    problem = problem.to(torch.float64)
+    for buffer, values in problem.named_buffers():
+        if buffer not in ("bounds", "optimizers"):  # which are float64; BoTorch rounds the others to torch's default dtype
+            values.copy_(values.float())
+    return problem

@@ -120,11 +120,11 @@ def build_kernel(configs: Sequence[KernelConfig], arms: torch.Tensor) -> Kernel:
         kernel = RBFKernel(**shapes).to(arms)
     else:
         kernel = MaternKernel(nu=config.nu, **shapes).to(arms)
-    lengthscales = torch.stack([torch.as_tensor(c.lengthscale).to(arms).reshape(1, -1) for c in configs])
+    lengthscales = torch.stack([arms.new_tensor(c.lengthscale).reshape(1, -1) for c in configs])
     kernel.lengthscale = lengthscales.reshape(kernel.lengthscale.shape)
     if config.outputscale is not None:
         kernel = ScaleKernel(kernel, batch_shape=shapes["batch_shape"]).to(arms)
-        kernel.outputscale = config.outputscale
+        kernel.outputscale = arms.new_tensor(config.outputscale)  # a number would be rounded to float32
     return kernel.requires_grad_(False)
 
 

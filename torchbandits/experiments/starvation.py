@@ -113,7 +113,7 @@ def _told(policy: Policy, x: Tensor, y: Tensor, seed: int) -> Bandit:
 
 def _rbf(config: StarvationConfig) -> gpytorch.kernels.Kernel:
     kernel = gpytorch.kernels.RBFKernel().double()
-    kernel.lengthscale = config.lengthscale
+    kernel.lengthscale = torch.tensor(config.lengthscale, dtype=torch.float64)  # a number would be rounded to float32
     return kernel.requires_grad_(False)
 
 

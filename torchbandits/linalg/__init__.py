@@ -2,12 +2,14 @@
 
 `InverseRoot` is a square root of a pseudo-inverse (Cholesky where it is accurate, eigenvectors where not), `Precision`
 the ridge regression matrix V = ZᵀNZ + λI with rank-k updates, `LowRankPrecision` that of a sketch, `append_row` grows a
-Cholesky factor by one point, `staircase_product` leaves out the zeros of a triangular factor.
+Cholesky factor by one point, `staircase_product` leaves out the zeros of a triangular factor. `sobol_points` are scrambled
+Sobol points of the unit cube.
 """
 
 from torchbandits.linalg.low_rank import LowRankPrecision
 from torchbandits.linalg.precision import Precision, shrinkage_root
 from torchbandits.linalg.roots import InverseRoot, append_row, cholesky, covariance_root, inverse_root, solve_lower
+from torchbandits.linalg.sobol import sobol_points
 from torchbandits.linalg.triangular import LEAF, staircase_product
 
 __all__ = [
@@ -20,6 +22,7 @@ __all__ = [
     "covariance_root",
     "inverse_root",
     "shrinkage_root",
+    "sobol_points",
     "solve_lower",
     "staircase_product",
 ]

@@ -94,7 +94,9 @@ def inverse_root(matrix: Square, floor: float | Tensor = 0.0) -> InverseRoot:
     m = matrix.shape[-1]
     factor, good = cholesky(matrix)
     scale = matrix.diagonal(dim1=-2, dim2=-1).amax(dim=-1) if m else matrix.new_zeros(matrix.shape[:-2])
-    threshold = torch.maximum(max(64, m) * torch.finfo(matrix.dtype).eps * scale, torch.as_tensor(floor).to(scale))
+    threshold = torch.maximum(
+        max(64, m) * torch.finfo(matrix.dtype).eps * scale, torch.as_tensor(floor, dtype=scale.dtype, device=scale.device)
+    )
     if m:
         pivots = factor.diagonal(dim1=-2, dim2=-1).square().amin(dim=-1)
         good = good & (pivots > threshold)
@@ -146,7 +148,9 @@ def append_row(factor: Square, column: Tensor, diagonal: Tensor, floor: float | 
     m = factor.shape[-1]
     row = solve_lower(factor, column.unsqueeze(-1)).squeeze(-1)
     residual = diagonal - row.square().sum(dim=-1)
-    threshold = (64 * torch.finfo(factor.dtype).eps * diagonal).clamp_min(torch.as_tensor(floor).to(diagonal))
+    threshold = (64 * torch.finfo(factor.dtype).eps * diagonal).clamp_min(
+        torch.as_tensor(floor, dtype=diagonal.dtype, device=diagonal.device)
+    )
     kept = residual > threshold
     grown = factor.new_zeros(*factor.shape[:-2], m + 1, m + 1)
     grown[..., :m, :m] = factor

@@ -203,7 +203,9 @@ class AdaptiveUCB(Policy):
     def _prior_diagonal(self, points: Tensor, batch_shape: torch.Size) -> Tensor:
         """k(x, x) of points; a kernel for other features or batch rows is refused at once."""
         try:
-            torch.broadcast_shapes(batch_shape, self.kernel.batch_shape, torch.as_tensor(self.norm_bound).shape)
+            torch.broadcast_shapes(
+                batch_shape, self.kernel.batch_shape, torch.as_tensor(self.norm_bound, dtype=torch.float64).shape
+            )
             value = kernel_diagonal(copy.deepcopy(self.kernel).double().to(points.device), points.double())
         except (RuntimeError, IndexError) as error:
             raise ShapeError(

@@ -173,12 +173,20 @@ class PartitionedUCB(Policy):
 
     # ------------------------------------------------------------------ its steps
 
-    def _width(self, state: State, log_det: Tensor) -> Tensor:
-        """B + (R/√λ) √(2(γ_cell + 1 + log(Ñ_t/δ))) for `rows x n` log determinants; Ñ_t = 4(t+1)^{bd} bounds the number of
-        cells."""
-        d = state.rows.arms.shape[-1]
-        log_cells = torch.log1p(state.told.reshape(-1, 1)).mul_(d * (d + 1) / (d + 2 * self.nu)).add_(math.log(4 / self.delta))
-        root = torch.add(log_det, log_cells, alpha=2).add_(2).sqrt_()
+    def _width(self, state: State) -> Tensor:
+        """B + (R/√λ) √(2(γ_cell + 1 + log(N/δ))) of every cell, `rows x C`, with N = max(Ñ_t, cells made).
+
+        Ñ_t = 4(t+1)^{bd}, t the number of the pull that is being decided, from 1: one more than the pulls told.
+
+        Each cell has a share δ/N of the failure probability, so that N must be at least the number of cells whose bounds
+        were used. Lemma 6 of the paper says that Ñ_t is, but the first grid alone may have more cells than Ñ_1 = 4·2^{bd}.
+        Cells made are those of the first grid and all children since. Cells that have split count, for their bounds were
+        used; cells without arms do not, for they bound nothing.
+        """
+        process, d = _process(state), state.rows.arms.shape[-1]
+        paper = torch.log(state.told.reshape(-1, 1) + 2).mul_(d * (d + 1) / (d + 2 * self.nu)).add_(math.log(4))
+        log_cells = torch.maximum(paper, process.cells.made.double().log().unsqueeze(-1)).sub_(math.log(self.delta))
+        root = torch.add(process.cells.log_det(), log_cells, alpha=2).add_(2).sqrt_()
         B = self.norm_bound
         if isinstance(B, Tensor):
             B = B.to(root).expand(state.told.shape).reshape(-1, 1)
@@ -190,7 +198,7 @@ class PartitionedUCB(Policy):
         if state.known_upper is None or state.known_marginals is None:
             cells = _process(state).cells
             mean, deviation, cell = cells.numbers[MEAN], cells.numbers[DEVIATION], cells.members[CELL]
-            width = self._width(state, cells.log_det())
+            width = self._width(state)
             spread = width.gather(1, cell).mul_(deviation)
             upper = mean + spread
             runs = _runs(upper)
@@ -212,7 +220,7 @@ class PartitionedUCB(Policy):
                 upper = upper.masked_fill(~offered, -torch.inf)
                 runs = _runs(upper)
             return torch.where(left > 0, _best(cells, upper, runs), -1).reshape(*shape, 1)[..., :most]
-        width = self._width(state, cells.log_det()).gather(1, cells.members[CELL])
+        width = self._width(state).gather(1, cells.members[CELL])
         picks = torch.full((left.shape[0], most), -1, device=left.device)
         restore = process.snapshot()
         try:
@@ -248,7 +256,7 @@ class PartitionedUCB(Policy):
             got = len(self.box[0])
             require(got == d, f"bounds must be 2 x {d}, one column a feature of the arms, got 2 x {got}.", ShapeError)
         try:
-            torch.as_tensor(self.norm_bound).expand(batch_shape)
+            torch.as_tensor(self.norm_bound, dtype=torch.float64).expand(batch_shape)
             value = kernel_diagonal(copy.deepcopy(self.kernel).to(arms), arms[..., :1, :])
         except (RuntimeError, IndexError) as error:
             raise ShapeError(

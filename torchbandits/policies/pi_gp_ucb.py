@@ -8,6 +8,7 @@ import gpytorch
 import torch
 from torch import Tensor
 
+from torchbandits.coercion import as_tensor
 from torchbandits.errors import NonFiniteError, ShapeError, require
 from torchbandits.policies.partitioned_ucb import PartitionedUCB
 from torchbandits.starts import Start
@@ -28,12 +29,16 @@ def pi_gp_ucb(
 ) -> PartitionedUCB:
     r"""π-GP-UCB: upper confidence bounds of a posterior a cell, on a cover of the box that splits where the pulls are.
 
-    .. math:: u(x) = \max_{c \ni x} \mu_c(x) + \big(B + R\sqrt{2(\gamma_c + 1 + \log(\tilde N_t/\delta))/\lambda}\big)\,
-              \sigma_c(x), \quad \tilde N_t = 4(t+1)^{bd}, \quad b = (d+1)/(d+2\nu)
+    .. math:: u(x) = \max_{c \ni x} \mu_c(x) + \big(B + R\sqrt{2(\gamma_c + 1 + \log(N_t/\delta))/\lambda}\big)\,
+              \sigma_c(x), \quad N_t = \max\big(4(t+1)^{bd}, \text{cells made}\big), \quad b = (d+1)/(d+2\nu)
 
-    with γ_c half the log determinant of the pulls in cell c, and t the pulls told. The first cover is a grid of about T^q
-    cells, q = d(d+1)/(d(d+2)+2ν); a cell of side ρ splits into 2^d when ρ^(−1/b) < pulls in it + 1. A cell is fitted to
-    its own pulls alone; arms on an edge belong to every cell that touches them.
+    with γ_c half the log determinant of the pulls in cell c, and t the number of the pull that is being decided (from 1).
+    The paper has 4(t+1)^{bd} alone, which is fewer than the cells of a fine first grid while t is small; the union bound over
+    cells needs at least as many as were made: those of the first grid and all children since, where they hold arms.
+
+    The first cover is a grid of about T^q cells, q = d(d+1)/(d(d+2)+2ν); a cell of side ρ splits into 2^d when
+    ρ^(−1/b) < pulls in it + 1. A cell is fitted to its own pulls alone; arms on an edge belong to every cell that touches
+    them, where "on" allows for the rounding of the arms' dtype (`bandit.posterior.cover` says how much).
 
     Arms are mapped to the unit cube for the cover only: the kernel sees their own features, so its lengthscale is in their
     units. `bandit.posterior.cover` shows the map.
@@ -61,10 +66,7 @@ def pi_gp_ucb(
     """
     box = None
     if bounds is not None:
-        try:
-            corners = torch.as_tensor(bounds)
-        except (ValueError, TypeError, RuntimeError) as error:
-            raise ShapeError(f"bounds must be 2 x d numbers, lower corner first, got {bounds!r}.") from error
+        corners = as_tensor("bounds, 2 x d numbers with the lower corner first,", bounds)
         require(
             corners.dim() == 2 and corners.shape[0] == 2 and not corners.is_complex() and corners.dtype != torch.bool,
             f"bounds must be 2 x d, lower corner first, got {corners.dtype} of shape {tuple(corners.shape)}.",

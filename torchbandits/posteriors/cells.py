@@ -57,7 +57,8 @@ class Cells(nn.Module):
         device: Where the buffers live.
 
     Buffers: `numbers` `4 x B x E`, `members` `2 x B x E`, `facts` `3 x B x C`, `layout` `(4 + d) x B x C`, `blocks`, `places`
-    `B x A x H` (entries of each arm, −1 where there is no further one), `used` `2 x B` (entries and cells), `filled`.
+    `B x A x H` (entries of each arm, −1 where there is no further one), `used` `2 x B` (entries and cells), `filled`; and, not
+    saved because it follows from the cells, `made` `B` (cells made so far).
     """
 
     numbers: Tensor
@@ -68,6 +69,7 @@ class Cells(nn.Module):
     places: Tensor
     used: Tensor
     filled: Tensor
+    made: Tensor
 
     def __init__(self, num_rows: int, num_arms: int, dim: int, memory_budget: int, device: torch.device | None = None) -> None:
         super().__init__()
@@ -81,6 +83,7 @@ class Cells(nn.Module):
         self.register_buffer("places", whole.repeat(num_rows, num_arms, 1) - 1)
         self.register_buffer("used", whole.new_tensor([1, 0]).unsqueeze(-1).repeat(1, num_rows))
         self.register_buffer("filled", whole + 1)
+        self.register_buffer("made", whole.repeat(num_rows), persistent=False)
         self._journal: list[tuple[Tensor, Tensor | slice, Tensor]] | None = None
 
     # ------------------------------------------------------------------ reading
@@ -195,6 +198,7 @@ class Cells(nn.Module):
         self._write(self.flat("numbers"), where, numbers)
         self._write(self.flat("members"), where, torch.stack([arm, cell[group]]))
         self._note_places(row[group] * self.places.shape[1] + arm, entry)
+        self.made = self._count_made()
         return at
 
     def repeat_(self, times: int) -> Cells:
@@ -207,7 +211,7 @@ class Cells(nn.Module):
         shift = blocks * torch.arange(times, device=self.blocks.device).unsqueeze(-1)
         self.layout[OFFSET] += torch.where(self.layout[SIZE] > 0, shift, 0)
         self.blocks = torch.cat([self.blocks[:1], self.blocks[1 : 1 + blocks].repeat(times)])
-        self.filled = 1 + times * (self.filled - 1)
+        self.filled, self.made = 1 + times * (self.filled - 1), self.made.repeat(times)
         return self
 
     # ------------------------------------------------------------------ going back, growing, moving
@@ -226,6 +230,17 @@ class Cells(nn.Module):
             self._journal = earlier
 
         return restore
+
+    def _count_made(self) -> Tensor:
+        """Cells made so far, `B`: those there are, and their ancestors, which have split. Cost O(C log C) a level."""
+        B, (row, cell) = self.layout.shape[1], (self.layout[SIZE] > 0).nonzero(as_tuple=True)
+        level, key = self.layout[LEVEL, row, cell], torch.cat([row.unsqueeze(0), self.layout[COORDS:, row, cell]]).mT
+        made, split = torch.bincount(row, minlength=B), key[:0]
+        for finest in range(int(level.max()), 0, -1):
+            split = torch.cat([key[level == finest], split])  # all cells ever made of this level; next, their parents
+            split = torch.cat([split[:, :1], split[:, 1:] >> 1], dim=-1).unique(dim=0)
+            made += torch.bincount(split[:, 0], minlength=B)
+        return made
 
     def _note_places(self, pair: Tensor, entry: Tensor) -> None:
         """Note further entries (`n`) of arms (`n`, row · A + arm)."""
@@ -288,6 +303,7 @@ class Cells(nn.Module):
                 setattr(self, name, torch.empty_like(state_dict[prefix + name], device=self.blocks.device))
         self._journal = None
         super()._load_from_state_dict(state_dict, prefix, *args)
+        self.made = self._count_made()
 
     def _apply(self, fn: Any, recurse: bool = True) -> Cells:
         self._journal = None

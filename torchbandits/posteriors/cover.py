@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torchbandits.errors import ArgumentError
 from torchbandits.types import Points
 
-EDGE = 1e-9  # a point closer to the edge of a cell than this many of its sides lies on the edge
-_FINEST = 2.0**40  # cells a side beyond which nothing splits: a side is then below the rounding of a coordinate
+_FINEST = 40  # a grid of 2⁴⁰ cells a side is not split further: a side is then below the rounding of a coordinate
+_GRAIN = 2.0**-30  # coordinates are rounded to this part of the box, or to the rounding of the arms where that is more
 
 
 class Cover(nn.Module):
@@ -25,25 +25,39 @@ class Cover(nn.Module):
     A cell is its level (times it was halved) and d integer coordinates g: it holds the points whose unit coordinates,
     times the cells a side at its level, lie in [g, g + 1]; those on an edge belong to every cell that touches them.
 
+    Whether a point lies on an edge is decided in whole numbers. Unit coordinates are first rounded to a grid that contains
+    the edges of all cells, so that a point within the tolerance of an edge lies on it, at every level alike: each point of
+    a cell that splits belongs to one of the children. The tolerance, half the spacing of that grid, is
+
+    .. math:: \max\big(2^{-31}, 8\,\text{eps}\,\max(|\text{lower}|, |\text{upper}|)/(\text{upper} - \text{lower})\big)
+
+    up to a factor of 2, and at most 2⁻¹¹ of a side of the first grid. The second term bounds the error of a unit coordinate
+    whose point and corners are each a few roundings away from what they stand for (i/13 of the way, say); the first leaves
+    room for coordinates that were themselves computed.
+
     Args:
         lower: `rows x d`, corner of the box in the units of the arms (one row, or one a batch row).
         upper: `rows x d`, the opposite corner.
         nu: Smoothness ν > 0 of the kernel.
         horizon: T, number of pulls to come.
+        eps: Relative rounding of the arms: `torch.finfo(arms.dtype).eps`.
 
     Source: Janz, Burt & González 2020, section 4.
     """
 
     lower: Tensor
     extent: Tensor
+    grain: Tensor
 
-    def __init__(self, lower: Tensor, upper: Tensor, nu: float, horizon: int) -> None:
+    def __init__(self, lower: Tensor, upper: Tensor, nu: float, horizon: int, eps: float = 2.0**-52) -> None:
         super().__init__()
         d = lower.shape[-1]
         self.register_buffer("lower", lower.double(), persistent=False)
         self.register_buffer("extent", (upper.double() - lower.double()), persistent=False)
         self.cells_a_side = max(1, math.ceil(horizon ** ((d + 1) / (d * (d + 2) + 2 * nu)) - 1e-9))
         self.growth = (d + 2 * nu) / (d + 1)  # 1/b
+        self.depth = max(0, _FINEST + 1 - self.cells_a_side.bit_length())  # level of the finest cells
+        self.register_buffer("grain", self._grain(eps), persistent=False)
 
     @property
     def dim(self) -> int:
@@ -58,32 +72,33 @@ class Cover(nn.Module):
         return f"unit = (x - lower)/(upper - lower), {box}; {rule}"
 
     def scaled(self, points: Points, row: Tensor) -> Tensor:
-        """Coordinates in sides of the first grid, 0 to `cells_a_side`, of `n x d` points in the given batch rows (`n`).
+        """Coordinates of `n x d` points in the given batch rows (`n`), int64, in sides of the finest cells: 0 to
+        `cells_a_side << depth`.
 
         Raises:
             ArgumentError: If a point lies outside the box; the message names the bounds that would hold them all.
         """
-        x = points.double()
+        x = points.detach().double()
         several = self.lower.shape[0] > 1
-        lower, extent = (self.lower[row], self.extent[row]) if several else (self.lower, self.extent)
-        with torch.no_grad():  # beyond the edge by no more than rounding to single precision is on the edge
-            single = 8 * torch.finfo(torch.float32).eps * torch.maximum(lower.abs(), (lower + extent).abs())
-            slack = EDGE * extent + torch.where(extent > 0, torch.minimum(single, extent / 1000), single)
-            outside = (x < lower - slack) | (x > lower + extent + slack)
+        lower, extent, grain = (v[row] if several else v for v in (self.lower, self.extent, self.grain))
+        # Beyond the edge by no more than rounding to single precision is on the edge.
+        single = 8 * torch.finfo(torch.float32).eps * torch.maximum(lower.abs(), (lower + extent).abs())
+        slack = 1e-9 * extent + torch.where(extent > 0, torch.minimum(single, extent / 1000), single)
+        outside = (x < lower - slack) | (x > lower + extent + slack)
         if bool(outside.any()):
-            corners = torch.cat([x.detach(), self.lower, self.lower + self.extent])
+            corners = torch.cat([x, self.lower, self.lower + self.extent])
             raise ArgumentError(
                 f"{int(outside.any(dim=-1).sum())} points lie outside the box that is covered; bounds that hold them all: "
                 f"[{corners.amin(0).tolist()}, {corners.amax(0).tolist()}]."
             )
-        unit = torch.where(extent > 0, (x - lower) / torch.where(extent > 0, extent, 1.0), 0.0)
-        return unit.clamp(0, 1) * self.cells_a_side
+        unit = torch.where(extent > 0, (x - lower) / torch.where(extent > 0, extent, 1.0), 0.0).clamp(0, 1)
+        return (unit * (self.cells_a_side << self.depth) / grain).round().mul_(grain).long()
 
     def limit(self, level: Tensor) -> Tensor:
         """Pulls, plus one, beyond which a cell of this level splits: ρ^(−1/b); infinite for the finest."""
         side = self.cells_a_side * torch.exp2(level.double())
         # Where ρ^(−1/b) is a whole number, rounding must not decide.
-        return torch.where(side < _FINEST, side**self.growth * (1 + 1e-12), torch.inf)
+        return torch.where(side < 2.0**_FINEST, side**self.growth * (1 + 1e-12), torch.inf)
 
     def touching(self, scaled: Tensor, level: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
         """The cells of a level that hold each point.
@@ -91,26 +106,23 @@ class Cover(nn.Module):
         Args:
             scaled: `n x d`, what `scaled` returned.
             level: `n`, integers.
-            low: `n x d`, smallest coordinates of cells to consider; `high`, the largest.
+            low: `n x d`, smallest coordinates of cells to consider; `high`, the largest. They hold the point.
 
         Returns:
             Point indices and cell coordinates, `m` and `m x d`, one line a pair. Cost O(m d).
         """
-        y = torch.ldexp(scaled, level.unsqueeze(-1))
-        coords = torch.maximum(torch.minimum(y.floor().long(), high), low)
-        point = torch.arange(y.shape[0], device=y.device)
+        bits = (self.depth - level).unsqueeze(-1)
+        above = scaled >> bits
+        # On an edge that two of the cells share, a point belongs to the cell below it too.
+        shared = ((above << bits) == scaled) & (above > low) & (above <= high)
+        point, coords = torch.arange(scaled.shape[0], device=scaled.device), torch.maximum(torch.minimum(above, high), low)
         for j in range(self.dim):
-            at, own = y[point, j], coords[:, j]
-            step = ((own + 1 - at <= EDGE) & (own < high[point, j])).long()
-            step = step - ((at - own <= EDGE) & (own > low[point, j])).long()
-            edge = step.nonzero().squeeze(-1)
+            edge = shared[point, j].nonzero().squeeze(-1)
             if edge.numel():
-                other = coords[edge]
-                other[:, j] += step[edge]
-                point, coords = torch.cat([point, point[edge]]), torch.cat([coords, other])
-        y = y[point]
-        inside = ((y >= coords - EDGE) & (y <= coords + 1 + EDGE)).all(dim=-1)
-        return point[inside], coords[inside]
+                below = coords[edge]
+                below[:, j] -= 1
+                point, coords = torch.cat([point, point[edge]]), torch.cat([coords, below])
+        return point, coords
 
     def first(self, scaled: Tensor) -> tuple[Tensor, Tensor]:
         """The cells of the first grid that hold each of `n x d` points: pairs as in `touching`."""
@@ -125,7 +137,7 @@ class Cover(nn.Module):
 
         Args:
             root: `n`, the cell that each point's cell descends from; `level` and `coords` (`n x d`) are its cell.
-            scaled: `n x d` points, grouped by no order.
+            scaled: `n x d`, what `scaled` returned, in any order.
             weight: `n`, pulls of each point.
 
         Returns:
@@ -145,3 +157,12 @@ class Cover(nn.Module):
             point, finer = self.touching(scaled[source[due]], split[:, 1] + 1, low, low + 1)
             children = torch.cat([split[point, :1], split[point, 1:2] + 1, finer], dim=-1)
             source, key = torch.cat([source[~due], source[due][point]]), torch.cat([key[~due], children])
+
+    def _grain(self, eps: float) -> Tensor:
+        """What coordinates are rounded to, `rows x d` powers of two, in sides of the finest cells."""
+        corner = torch.maximum(self.lower.abs(), (self.lower + self.extent).abs())
+        error = 16 * eps * torch.where(self.extent > 0, corner / torch.where(self.extent > 0, self.extent, 1.0), 1.0)
+        grain = error.clamp_min(_GRAIN) * (self.cells_a_side << self.depth)
+        most = max(0, self.depth - 10)  # a thousandth of a side, so that the cells of the first grid stay apart
+        exponent = torch.frexp(grain).exponent.clamp(0, most)  # exact, so that devices agree
+        return torch.exp2(exponent.double())

@@ -48,7 +48,8 @@ class Domain(nn.Module):
         self.register_buffer("arms", arms, persistent=False)
         self.register_buffer("first", first if first is None else first[: arms.shape[0]], persistent=False)
         box = bounds.to(arms.device) if bounds is not None else torch.stack([self.arms.amin(1), self.arms.amax(1)])
-        self.cover = Cover(box[0].reshape(-1, self.dim), box[1].reshape(-1, self.dim), nu, horizon)
+        lower, upper = box[0].reshape(-1, self.dim), box[1].reshape(-1, self.dim)
+        self.cover = Cover(lower, upper, nu, horizon, torch.finfo(arms.dtype).eps)
 
     @property
     def dim(self) -> int:

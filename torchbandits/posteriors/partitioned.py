@@ -170,15 +170,14 @@ class PartitionedProcess(nn.Module):
         source, group, found = self.cover.refine(owner, layout[LEVEL, owner], coords, scaled, numbers[WEIGHT])
         cells.drop_(due)
         room = torch.cat([(due % cells.layout.shape[-1]).unsqueeze(0), layout[:LEVEL]])
-        if found.shape[0]:  # not where an arm lay beyond the edge by the tolerance, and no child reaches that far
-            self._add(row[found[:, 0]], room, group, found, arm[source], numbers[:, source])
+        self._add(row[found[:, 0]], room, group, found, arm[source], numbers[:, source])
 
     def _first_cells(self, rows: int) -> None:
         """The first grid on the arms of each row, without data."""
         row, arm = self.domain.distinct().expand(rows, -1).nonzero(as_tuple=True)
         scaled = self.cover.scaled(self.domain.points(row, arm), row)
         point, coords = self.cover.first(scaled)
-        none = scaled.new_zeros(point.shape[0])
+        none = self.pending.new_zeros(point.shape[0])
         source, group, found = self.cover.refine(row[point], torch.zeros_like(point), coords, scaled[point], none)
         arm = arm[point[source]]
         self._add(found[:, 0], row.new_zeros(4, rows), group, found, arm, none.new_zeros(4, arm.shape[0]))

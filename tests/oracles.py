@@ -122,6 +122,15 @@ class Nystrom:
         cross = self.K_aa[np.ix_(rows, columns)] - self.Z_am[rows] @ self.Z_am[columns].T
         return cross / self.lam + self.feature_covariance(rows, columns)
 
+    def given_pulls(self, columns: Array, counts: Array) -> Array:
+        """Variance of every arm once the process k̃ is conditioned on that many noisy pulls of some arms, each its own row of a
+        dense system. Needs K_aa."""
+        rows = np.repeat(np.asarray(columns, dtype=int), np.asarray(counts, dtype=int))
+        everything = np.arange(len(self.leverage))
+        k_pa = self.covariance(rows, everything)
+        K_pp = self.covariance(rows, rows)
+        return self.lam * (self.leverage - (k_pa * np.linalg.solve(np.eye(len(rows)) + K_pp, k_pa)).sum(0))
+
 
 def nystrom_posterior(
     K_mm: Array,

@@ -287,12 +287,17 @@ def test_a_width_that_counts_arms_must_be_told_them():
 @every_dictionary
 def test_pending_points_shrink_variances_and_leave_means(dictionary):
     model, x, pending = fixed_model(dictionary=of_dictionary(dictionary)), points(40), points(3, seed=5)
-    wide, none = (PolicyAcquisition(model, ucb(width=w), pending) for w in (1.0, 0.0))
-    mean, std = model.marginals(x).mean, wide(x.unsqueeze(-2)) - none(x.unsqueeze(-2))
-    torch.testing.assert_close(none(x.unsqueeze(-2)), mean, rtol=0, atol=0)
     told = model.condition_on_observations(pending, torch.zeros(3, 1, dtype=torch.float64)).marginals(x).variance
-    torch.testing.assert_close(std.square(), told, rtol=1e-6, atol=1e-8)
-    assert bool((std.square() <= model.marginals(x).variance + 1e-12).all())
+    both = torch.cat([x, pending])
+    C, at = model.joint(both, both), slice(len(x), None)
+    noisy = C[at, at] + model.regularization * torch.eye(3, dtype=torch.float64)
+    exact = (C.diagonal() - (C[:, at] @ torch.linalg.solve(noisy, C[at])).diagonal())[: len(x)]
+    for frozen, expected in ((True, told), (False, exact)):
+        wide, none = (PolicyAcquisition(model, ucb(width=w), pending, frozen_dictionary=frozen) for w in (1.0, 0.0))
+        mean, std = model.marginals(x).mean, wide(x.unsqueeze(-2)) - none(x.unsqueeze(-2))
+        torch.testing.assert_close(none(x.unsqueeze(-2)), mean, rtol=0, atol=0)
+        torch.testing.assert_close(std.square(), expected, rtol=1e-6, atol=1e-8)
+        assert bool((std.square() <= model.marginals(x).variance + 1e-12).all())
 
 
 @every_dictionary
@@ -331,7 +336,7 @@ def test_pending_points_that_fail_change_nothing(monkeypatch):
     acqf, x = PolicyAcquisition(fixed_model(), ucb(), points(2, seed=5)), points(20).unsqueeze(-2)
     before, pending = acqf(x), acqf.X_pending
 
-    def broken(self: BanditModel, X: Tensor, counts: Tensor | None = None) -> BanditModel:
+    def broken(self: BanditModel, X: Tensor, counts: Tensor | None = None, **options: bool) -> BanditModel:
         raise NumericalError("broken on purpose")
 
     with monkeypatch.context() as patched:

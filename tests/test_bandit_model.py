@@ -45,8 +45,8 @@ def ranked(bandit: tb.Bandit) -> Tensor:
     return torch.stack(scores, dim=-1)
 
 
-def acquisition(bandit: tb.Bandit, pending: Tensor | None = None) -> PolicyAcquisition:
-    return PolicyAcquisition(bandit.model(), bandit.policy, pending)
+def acquisition(bandit: tb.Bandit, pending: Tensor | None = None, **options: bool) -> PolicyAcquisition:
+    return PolicyAcquisition(bandit.model(), bandit.policy, pending, **options)
 
 
 def settled(case: Case) -> tb.Bandit:
@@ -91,7 +91,7 @@ def test_law_6_batches(case):
 def test_law_6_batches_that_the_rule_ends(make, ratio_threshold):
     bandit = tb.Bandit(make(rbf(), ratio_threshold=ratio_threshold, **BOUNDED), X_ARMS, generator=generator(2))
     for _ in range(4):
-        acqf, batch = acquisition(bandit), bandit.ask(limit=25)
+        acqf, batch = acquisition(bandit, frozen_dictionary=True), bandit.ask(limit=25)
         picks = optimize_acqf_discrete(acqf, len(batch), X_ARMS, unique=False)[0]
         assert torch.equal(picks, batch.points)
         assert optimize_arms(acqf, X_ARMS, len(batch))[2].tolist() == batch.index.tolist()
@@ -107,7 +107,7 @@ def test_a_loop_until_the_rule_ends_builds_the_batch_of_ask(name):
         options = options | {"batch_rule": "global"}
     bandit = tb.Bandit(make(rbf(), **options, **rule), X_ARMS, generator=generator(2))
     for _ in range(4):
-        acqf, batch = acquisition(bandit), bandit.ask()
+        acqf, batch = acquisition(bandit, frozen_dictionary=True), bandit.ask()
         picks: list[int] = []
         while not bool(acqf.batch_ended):
             picks.append(int(optimize_arms(acqf, X_ARMS)[2]))

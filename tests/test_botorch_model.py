@@ -88,7 +88,7 @@ def test_hallucinations_keep_the_mean_and_shrink_the_variance_as_observations_wo
     model = BanditModel(X, Y, kernel=kernel, noise_std=0.1, dictionary="all" if S is None else S)
     new = torch.cat([X[:2], torch.rand(3, D, dtype=torch.float64)])
     counts = torch.tensor([1.0, 3.0, 0.0, 2.0, 1.0], dtype=torch.float64)
-    pending = model.hallucinate(new, counts)
+    pending = model.hallucinate(new, counts, frozen_dictionary=True)
     rows = torch.cat([X, *(x.expand(int(c), D) for x, c in zip(new, counts, strict=True))])
     _, variance, covariance = dense(k, rows, torch.zeros(len(rows), 1, dtype=torch.float64), T, 0.01, S)
     mean = model.marginals(T).mean

@@ -67,7 +67,7 @@ def oracle_at(
         return oracles.exact_posterior_from_sums(kernel(x_u, x_u), kernel(x_u, points), k, n, s, lam)
     x_s = problem.arms[S]
     return oracles.nystrom_posterior(
-        kernel(x_s, x_s), kernel(x_s, x_u), kernel(x_s, points), k, n, s, lam, pending=pending, K_aa=None
+        kernel(x_s, x_s), kernel(x_s, x_u), kernel(x_s, points), k, n, s, lam, pending=pending, K_aa=kernel(points, points)
     )
 
 
@@ -376,9 +376,8 @@ def test_law_3_the_hallucinated_variance_is_the_oracle_s(kernel_name):
         )
         if sparse:
             S = dictionary_of(bandit)
-            expected = oracle_at(
-                problem.arms, problem, kernel_np, (np.array(order), counts, sums), NOISE_STD**2, S=S, pending=pending
-            ).variance
+            told = oracle_at(problem.arms, problem, kernel_np, (u, n, s), NOISE_STD**2, S=S)
+            expected = told.given_pulls(order, pending)
         else:
             expected = oracle_at(
                 problem.arms, problem, kernel_np, (np.array(order), counts + pending, sums), NOISE_STD**2

@@ -201,12 +201,12 @@ def test_interrupted_in_set_x_pending(monkeypatch):
     acqf = PolicyAcquisition(fixed_model(), ucb())
     before, hallucinate, calls = acqf(ARMS.unsqueeze(-2)), BanditModel.hallucinate, 0
 
-    def broken(self: BanditModel, X: Tensor, counts: Tensor | None = None) -> BanditModel:
+    def broken(self: BanditModel, X: Tensor, counts: Tensor | None = None, **options: bool) -> BanditModel:
         nonlocal calls
         calls += 1
         if calls == 3:
             raise KeyboardInterrupt
-        return hallucinate(self, X, counts)
+        return hallucinate(self, X, counts, **options)
 
     with monkeypatch.context() as patched:
         patched.setattr(BanditModel, "hallucinate", broken)

@@ -109,6 +109,11 @@ class BatchRule(ABC):
     max_batch_size: int | None = None
     max_pulls: int | None = None
 
+    @property
+    def freezes(self) -> bool:
+        """Whether the picks of a batch are pending with the dictionary frozen, so that they leave the residual as it is."""
+        return False
+
     def __post_init__(self) -> None:
         for name in ("max_batch_size", "max_pulls"):
             check_whole(name, getattr(self, name), otherwise="for no limit")
@@ -167,6 +172,11 @@ class FixedSize(BatchRule):
 @dataclass(frozen=True)
 class _Threshold(BatchRule):
     ratio_threshold: float = 2.0
+
+    @property
+    def freezes(self) -> bool:
+        """As the papers prove their rules; a rule ends a batch before the residual that is left could matter."""
+        return True
 
     def __post_init__(self) -> None:
         at_least("ratio_threshold (C̃)", self.ratio_threshold)

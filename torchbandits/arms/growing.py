@@ -82,14 +82,18 @@ class GrowingTable(nn.Module):
         """Places of arms, `batch_shape x p`; −1 for those that nobody looked at."""
         return torch.where(index >= 0, self.place_of_arm.gather(-1, index.clamp_min(0)), -1)
 
-    def columns_between(self, index: Tensor) -> tuple[Tensor]:
-        """zᵀV⁻¹z' of places (`batch_shape x p`) with every place, `batch_shape x p x R`: what a pull moves while the
-        dictionary is frozen. Cost O(R m p)."""
-        fit = self.posterior.fit()
-        root, regression = fit.nystrom.root, fit.regression
-        z = fit.embedding(self.rows.points(self.arm.gather(-1, index)).double())
-        lifted = torch.where(fit.mask.unsqueeze(-1), root.lift(regression.precision.solve(z)), 0.0)
-        return (self._products(lifted.mT, fit.rows, None),)
+    def columns_between(self, index: Tensor) -> tuple[Tensor, Tensor]:
+        """Covariances of places (`batch_shape x p`) with every place, `batch_shape x p x R` each: zᵀV⁻¹z' (what a pull moves
+        with the dictionary frozen) and k̃ (the exact one). Cost O(R (m + d) p)."""
+        fit, posterior = self.posterior.fit(), self.posterior
+        root, precision = fit.nystrom.root, fit.regression.precision
+        points, p = self.rows.points(self.arm.gather(-1, index)).double(), index.shape[-1]
+        z = fit.embedding(points)
+        lifted = torch.cat([root.lift(precision.solve(z)), root.lift(z)], dim=-1)
+        products = self._products(torch.where(fit.mask.unsqueeze(-1), lifted, 0.0).mT, fit.rows, None)
+        c, explained = products[..., :p, :], products[..., p:, :]
+        K = kernel_matrix(posterior.kernel, points, self.rows.points(self.arm).double())
+        return c, c + (K - explained) / posterior.regularization
 
     # ------------------------------------------------------------------ writing
 

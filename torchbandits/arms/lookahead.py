@@ -39,6 +39,9 @@ class Lookahead:
     conditioning on the picks so far), and the compiled loop picks among them until the best leader falls below the best
     stale score outside. The arms picked are those a full sweep would pick. All tensors are flattened to `rows x ...`.
 
+    Picks condition the covariance k̃ of the posterior exactly. For the batches of BBKB the dictionary of a sparse posterior is
+    frozen instead: picks leave the residual that it does not explain as it is.
+
     Args:
         table: The arms at the batch start; not modified.
         mean: `batch_shape x A`, reward units.
@@ -49,6 +52,7 @@ class Lookahead:
         price: `batch_shape x A`, multiplies the standard deviation of each arm besides, > 0; None for 1.
         leaders: Most arms that are kept up to date pick by pick, k. Few are best where few compete; picks by variance alone
             spread over all arms, and are fastest with as many leaders as arms while these number a thousand.
+        frozen: Whether picks leave the residual of a sparse posterior as it is; of all rows, or `batch_shape`.
     """
 
     def __init__(
@@ -61,7 +65,9 @@ class Lookahead:
         max_pulls: int | None,
         price: Tensor | None = None,
         leaders: int = _LEADERS,
+        frozen: bool | Tensor = False,
     ) -> None:
+        self._frozen = frozen
         self.table, self.batch_shape, self.across = table, mean.shape[:-1], table.rows.across
         self.num_rows, A = self.batch_shape.numel(), mean.shape[-1]
         self.mean, self.start = mean.reshape(-1, A), table.leverage.reshape(-1, A)
@@ -144,12 +150,12 @@ class Lookahead:
             self.num_rows, *tensor.shape[tensor.dim() - trailing :]
         )
 
-    def conditioning(self) -> tuple[Conditioning, tuple[Tensor, Tensor]] | None:
+    def conditioning(self) -> tuple[Conditioning, tuple[Tensor, ...]] | None:
         """The picks so far as a conditioning (one a batch row), with their features; None before the first."""
         if not self.index.shape[-1]:
             return None
         features = self.table.features(self.rows_first(self.index))
-        C_pp = self.table.covariance(features, features)
+        C_pp = self.table.covariance(features, features, frozen=self._frozen)
         return Conditioning.on(C_pp, self.rows_first(self.counts)), features
 
     # ------------------------------------------------------------------ one round
@@ -183,15 +189,15 @@ class Lookahead:
         near = (self.score >= best - TIE * best.abs()) & (best > -torch.inf)
         return self.across.any(near & ~fresh)
 
-    def _update(self, leaders: Picks, conditioned: tuple[Conditioning, tuple[Tensor, Tensor]] | None) -> tuple[Tensor, Tensor]:
+    def _update(self, leaders: Picks, conditioned: tuple[Conditioning, tuple[Tensor, ...]] | None) -> tuple[Tensor, Tensor]:
         """Bring the leaders' leverages and scores up to date; returns leverage and covariance, `rows x k (x k)`."""
         index = self.rows_first(leaders)
         features = self.table.features(index)
-        covariance = self.table.covariance(features, features)
+        covariance = self.table.covariance(features, features, frozen=self._frozen)
         leverage, known = self.across.at(leaders, self.start, self.leverage)
         if conditioned is not None:
             conditioning, picked = conditioned
-            G = conditioning.directions(self.table.covariance(picked, features))
+            G = conditioning.directions(self.table.covariance(picked, features, frozen=self._frozen))
             covariance = covariance - G.mT @ G
             shrunk = leverage - self.flat(G.square().sum(dim=-2), 1)
             leverage = torch.minimum(shrunk, known)

@@ -10,7 +10,7 @@ from torch import Tensor
 from torchbandits.arms.growing import GrowingTable
 from torchbandits.arms.leaders import best_arm
 from torchbandits.arms.table import ArmTable
-from torchbandits.posteriors import Conditioning
+from torchbandits.posteriors import Conditioning, where_frozen
 
 
 class FullSweep:
@@ -21,6 +21,7 @@ class FullSweep:
         offered: `batch_shape x A` booleans, or None for all arms.
         pending: `batch_shape x p` arms already picked and not told (−1 where padded), with their counts.
         max_pulls: Most picks of one arm in the batch, or None.
+        frozen: Whether picks leave the residual of a sparse posterior as it is; see `Lookahead`.
     """
 
     def __init__(
@@ -29,8 +30,10 @@ class FullSweep:
         offered: Tensor | None,
         pending: tuple[Tensor, Tensor],
         max_pulls: int | None = None,
+        *,
+        frozen: bool | Tensor = False,
     ) -> None:
-        self._table, self._max_pulls = table, max_pulls
+        self._table, self._max_pulls, self._frozen = table, max_pulls, frozen
         self.leverage = table.leverage
         self._directions = table.leverage.new_zeros(*table.leverage.shape[:-1], 0, table.leverage.shape[-1])
         self._counts = torch.zeros_like(table.leverage)
@@ -66,7 +69,7 @@ class FullSweep:
     def hallucinate(self, index: Tensor, counts: Tensor) -> None:
         """Take pulls of p arms off the leverages, `batch_shape x p` each (index −1 for none). Cost O(A m p)."""
         slot, counts = index.clamp_min(0), torch.where(index >= 0, counts, 0.0)
-        C_pa = self._table.columns_between(slot)[0]
+        C_pa = where_frozen(self._frozen, *self._table.columns_between(slot))
         D = self._directions
         C_pa = C_pa - D.gather(-1, slot.unsqueeze(-2).expand(*D.shape[:-1], slot.shape[-1])).mT @ D
         C_pp = C_pa.gather(-1, slot.unsqueeze(-2).expand(*C_pa.shape[:-1], slot.shape[-1]))

@@ -13,7 +13,7 @@ from torchbandits.arms.features import ArmFeatures
 from torchbandits.arms.rows import ArmRows
 from torchbandits.embeddings import kernel_diagonal
 from torchbandits.linalg import LowRankPrecision
-from torchbandits.posteriors import Conditioning, GaussianProcess
+from torchbandits.posteriors import Conditioning, GaussianProcess, where_frozen
 from torchbandits.types import Picks
 
 _ANCHOR = 1024  # a table of finite features is swept anew after so many pulls, so that rounding can't pile up
@@ -224,8 +224,9 @@ class ArmTable(nn.Module):
 
     # ------------------------------------------------------------------ covariances between arms
 
-    def features(self, index: Picks) -> tuple[Tensor, Tensor]:
-        """What `covariance` needs of each indexed arm: its points and directions (exact) or whitened features."""
+    def features(self, index: Picks) -> tuple[Tensor, ...]:
+        """What `covariance` needs of each indexed arm: its points and directions (exact), or its points, whitened features and
+        features."""
         if self.directions is not None:
             return self.directions.features(index)
         fit = self.posterior.fit()
@@ -237,12 +238,18 @@ class ArmTable(nn.Module):
             z = fit.nystrom.root.embed(torch.where(fit.mask.unsqueeze(-1), K_mk, 0.0))
         else:
             z = fit.embedding(points.double())
-        return points.double(), fit.regression.precision.whiten(z)
+        return points.double(), fit.regression.precision.whiten(z), z
 
-    def covariance(self, left: tuple[Tensor, Tensor], right: tuple[Tensor, Tensor]) -> Tensor:
-        """Leverage-scale covariance that a pull moves, `batch_shape x n x n'`: zᵀV⁻¹z' with a frozen dictionary, k̃ with
-        the exact embedding. Cost O(n n' m)."""
-        return left[1].mT @ right[1] if self.directions is None else self.directions.between(left, right)
+    def covariance(self, left: tuple[Tensor, ...], right: tuple[Tensor, ...], *, frozen: bool | Tensor) -> Tensor:
+        """Leverage-scale covariance that a pull moves, `batch_shape x n x n'`: k̃, or zᵀV⁻¹z' of a sparse posterior in rows
+        whose dictionary is frozen. Cost O(n n' (m + d))."""
+        if self.directions is not None:
+            return self.directions.between((left[0], left[1]), (right[0], right[1]))
+        C, posterior = left[1].mT @ right[1], self.posterior
+        if frozen is True or not posterior.sparse:
+            return C
+        residual = posterior.fit().embedding.residual_covariance(left[0], right[0], left[2], right[2])
+        return where_frozen(frozen, C, C + residual / posterior.regularization)
 
     def columns_between(self, index: Picks) -> tuple[Tensor, Tensor]:
         """Covariances of p arms with every arm, `batch_shape x p x A` each: c (what a pull moves with the dictionary

@@ -15,7 +15,7 @@ from torch import Tensor
 from torchbandits.botorch.agreement import check_policy, check_transforms
 from torchbandits.botorch.data import check_tensor
 from torchbandits.botorch.model import BanditModel
-from torchbandits.coercion import as_tensor, check_whole
+from torchbandits.coercion import as_tensor, check_flag, check_whole
 from torchbandits.errors import ArgumentError, NonFiniteError, ShapeError, require
 from torchbandits.policies import Policy
 from torchbandits.posteriors import SamplePaths
@@ -30,8 +30,9 @@ class PolicyAcquisition(AcquisitionFunction):
 
     for upper confidence bounds; log EI, log PI or a draw of the posterior for policies that have those. Score and width come
     from the policy, kernel and λ from the model. The width is that of the model's number of observations, and is the same for
-    all picks. Points in `X_pending` are hallucinated: they shrink σ as if they had been observed, and leave μ alone, so that
-    BoTorch's sequential optimisers build the batches of GP-BUCB and BBKB, in a box or over a finite set.
+    all picks. Points in `X_pending` are hallucinated: they shrink σ as if they had been observed, and leave μ alone, as
+    `Bandit.ask(more=)` has it, so that BoTorch's sequential optimisers build the batches of GP-BUCB, in a box or over a finite
+    set; with `frozen_dictionary` those of BBKB.
 
     A policy that draws (`thompson_sampling`) is one differentiable sample path an instance; each further `set_X_pending` that
     extends what is pending goes on to the next path, so that q sequential picks are the maximisers of q paths, and going back
@@ -51,6 +52,9 @@ class PolicyAcquisition(AcquisitionFunction):
         generator: One CPU `torch.Generator`, or a list of one a batch row of the model, for policies that draw; held, and
             advanced by draws. By default seeded with the number of observations: steps of a loop differ, and are the same when
             run again.
+        frozen_dictionary: Whether pending points leave the variance that the model's dictionary does not explain as it is, as
+            the picks of one batch of `batch_bkb` do among each other (until `batch_ended`). By default they shrink it too, and
+            any number of picks spreads.
 
     Buffers: `width` and `incumbent` (the highest posterior mean over the model's tabulated arms, or else over its observations,
     transformed; what EI and PI improve on), both of the model's batch shape, float64. They are those of the model as it was
@@ -77,7 +81,9 @@ class PolicyAcquisition(AcquisitionFunction):
         posterior_transform: PosteriorTransform | None = None,
         num_arms: int | None = None,
         generator: torch.Generator | Generators | None = None,
+        frozen_dictionary: bool = False,
     ) -> None:
+        check_flag("frozen_dictionary", frozen_dictionary)
         composed = check_policy(policy, model)
         check_transforms(model, posterior_transform)
         super().__init__(model)
@@ -87,7 +93,7 @@ class PolicyAcquisition(AcquisitionFunction):
             progress = model.progress(reads, num_arms=_number_of_arms(num_arms, model, reads))
             self.register_buffer("width", composed.confidence(progress).expand(model.batch_shape).clone())
             self.register_buffer("incumbent", self._incumbent())
-        self._generators = _generators(generator, model)
+        self._generators, self._frozen = _generators(generator, model), frozen_dictionary
         self._paths: list[SamplePaths] = []
         # What is pending, and the model that hallucinates it: the last entry counts, those below are the way back.
         self._stack: list[tuple[Tensor | None, BanditModel]] = [(None, model)]
@@ -138,8 +144,8 @@ class PolicyAcquisition(AcquisitionFunction):
     def batch_ended(self) -> Tensor:
         """Whether the policy's batch rule ends the batch of the points that are pending, `batch_shape` booleans. Cost O(p m²).
 
-        A loop that picks until then builds the batch of `Bandit.ask` (of one batch row); `mini_gp_ucb`, which repeats one arm
-        instead, never ends one here.
+        A loop that picks until then builds the batch of `Bandit.ask` (of one batch row; for `batch_bkb` that takes
+        `frozen_dictionary=True`); `mini_gp_ucb`, which repeats one arm instead, never ends one here.
 
         Raises:
             UnsupportedError: For rules that look at all arms: local, exact ratio, and at most so many pulls of one arm.
@@ -152,7 +158,7 @@ class PolicyAcquisition(AcquisitionFunction):
             return spent > 0
         for x in known.split(1, dim=-2) if math.isfinite(rule.budget) else ():
             start, now = (m.marginals(x).variance.squeeze(-1).double() / m.regularization for m in (self.model, model))
-            spent, model = spent + rule.spends(start, now), model.hallucinate(x)
+            spent, model = spent + rule.spends(start, now), self._hallucinated(model, x)
         most = rule.max_batch_size
         return (spent > rule.budget) | (most is not None and known.shape[-2] >= most)
 
@@ -165,7 +171,7 @@ class PolicyAcquisition(AcquisitionFunction):
 
     def _hallucinated(self, model: BanditModel, points: Tensor) -> BanditModel:
         """The model to score with once more points are pending; draws of the posterior do not heed them."""
-        return model.hallucinate(points) if self.lazy else model
+        return model.hallucinate(points, frozen_dictionary=self._frozen) if self.lazy else model
 
     def _draw(self, points: Tensor) -> Tensor:
         """The sample path of what is pending, `batch_shape x n`; drawn when it is first looked at."""

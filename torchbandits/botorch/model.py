@@ -22,7 +22,7 @@ from torchbandits.botorch.fit import fit_
 from torchbandits.botorch.observed import Observed
 from torchbandits.botorch.parts import check_transform
 from torchbandits.botorch.table import Tabulated
-from torchbandits.coercion import check_whole
+from torchbandits.coercion import check_flag, check_whole
 from torchbandits.errors import UnsupportedError
 from torchbandits.types import Marginals
 
@@ -198,14 +198,19 @@ class BanditModel(Observed):
             new.likelihood = self.likelihood.get_fantasy_likelihood(noise=noise.double())
         return new
 
-    def hallucinate(self, X: Tensor, counts: Tensor | None = None) -> BanditModel:
+    def hallucinate(self, X: Tensor, counts: Tensor | None = None, *, frozen_dictionary: bool = False) -> BanditModel:
         """A model with the same mean everywhere, and the variance as if points `b x p x d` (not transformed) had been observed
-        `b x p` times, once by default. Cost as for `condition_on_observations`."""
+        `b x p` times, once by default. Cost as for `condition_on_observations`.
+
+        The process that the model is gets conditioned on them exactly, dictionary or not. With `frozen_dictionary` the part of
+        the kernel that the dictionary does not explain keeps its variance, as within a batch of BBKB.
+        """
+        check_flag("frozen_dictionary", frozen_dictionary)
         check_values(X=X, counts=counts)
         X = self._promoted(X)
         counts = torch.ones(X.shape[:-1], dtype=torch.float64, device=X.device) if counts is None else counts.double()
-        posterior = self._conditional().hallucinated(self.transform_inputs(X).double(), counts)
-        return self._with(posterior, _pending=(*self._pending, (X.detach(), counts)))
+        posterior = self._conditional().hallucinated(self.transform_inputs(X).double(), counts, frozen=frozen_dictionary)
+        return self._with(posterior, _pending=(*self._pending, (X.detach(), counts, frozen_dictionary)))
 
     def tabulate_(self, arms: Tensor, memory_budget: int = 2 << 30) -> BanditModel:
         """Keep the marginals of these arms, `A x d` (not transformed); returns self.

@@ -89,7 +89,7 @@ class Observed(GPyTorchModel, gpytorch.models.GP, FantasizeMixin, ABC):  # type:
         self._finite: tuple[FiniteEmbedding | None] = (None,)  # in a tuple: of a bandit, and no part of what is fitted or saved
         variance = None if train_Yvar is None else train_Yvar.detach().squeeze(-1)
         self._blocks: tuple[Block, ...] = (Block(train_X.detach(), train_Y.detach().squeeze(-1), variance),)
-        self._pending: tuple[tuple[Tensor, Tensor], ...] = ()
+        self._pending: tuple[tuple[Tensor, Tensor, bool], ...] = ()  # points, counts, whether the dictionary is frozen
         self._path: Path | None = None
         self._posterior: Conditional | None = None
         self._table: Tabulated | None = None
@@ -106,7 +106,7 @@ class Observed(GPyTorchModel, gpytorch.models.GP, FantasizeMixin, ABC):  # type:
     @property
     def batch_shape(self) -> torch.Size:
         """Leading dimensions of the posterior."""
-        shapes = [block.batch_shape for block in self._blocks] + [X.shape[:-2] for X, _ in self._pending]
+        shapes = [block.batch_shape for block in self._blocks] + [X.shape[:-2] for X, *_ in self._pending]
         return torch.broadcast_shapes(self.covar_module.batch_shape, *shapes)
 
     @property
@@ -194,8 +194,8 @@ class Observed(GPyTorchModel, gpytorch.models.GP, FantasizeMixin, ABC):  # type:
                 rows, mask = process.dictionary_rows()
                 self._drawn = process.statistics.at(torch.where(mask, rows, rows[..., :1]))
             known = Conditional.of(process)
-            for X, counts in self._pending:
-                known = known.hallucinated(self.transform_inputs(X).double(), counts)
+            for X, counts, frozen in self._pending:
+                known = known.hallucinated(self.transform_inputs(X).double(), counts, frozen=frozen)
             self._posterior = known.checked()
         return known
 
@@ -262,7 +262,7 @@ class Observed(GPyTorchModel, gpytorch.models.GP, FantasizeMixin, ABC):  # type:
         device = fn(torch.zeros((), dtype=torch.float64, device=old)).device
         nn.Module._apply(self, lambda tensor: tensor.to(device), recurse)
         self._blocks = tuple(block.to(device) for block in self._blocks)
-        self._pending = tuple((X.to(device), counts.to(device)) for X, counts in self._pending)
+        self._pending = tuple((X.to(device), counts.to(device), frozen) for X, counts, frozen in self._pending)
         if device != old:
             self._posterior = None
             for name in ("_dictionary", "_drawn", "_arms", "_path", "_table"):

@@ -15,7 +15,7 @@ from torchbandits.embeddings import FeatureMap, Spectrum
 from torchbandits.errors import UnsupportedError, require
 from torchbandits.optimize import optimize_continuous
 from torchbandits.policies.base import State
-from torchbandits.policies.picking import room_for, scorer
+from torchbandits.policies.picking import frozen_batch, room_for, scorer
 from torchbandits.posteriors import SamplePaths
 from torchbandits.scores import UCB, PerCost, PosteriorDraw, Score
 from torchbandits.starts import Start
@@ -104,6 +104,7 @@ def _search(
     posterior, corners = state.posterior, _box(state).corners
     known, waiting, counts = _best_pulled(state), posterior.pending_points, posterior.pending
     points, mask, values = [corners[..., :0, :]], [remaining.new_zeros((*remaining.shape, 0)).bool()], [corners[..., 0, :0]]
+    frozen = frozen_batch(state, rule)
     spent, ended = torch.zeros_like(width), torch.zeros_like(remaining, dtype=torch.bool)
     for place in range(int(remaining.max()) if remaining.numel() else 0):
         live = (place < remaining) & ~ended
@@ -111,7 +112,7 @@ def _search(
             break
         # What is over draws from a generator that nobody looks at: a row draws the same whatever the others do.
         drawing = [twin if on else torch.Generator() for twin, on in zip(twins, live.reshape(-1).tolist(), strict=True)]
-        pending = posterior.hallucinated(waiting, counts)
+        pending = posterior.hallucinated(waiting, counts, frozen=frozen)
         function = (
             _path(state, score, width, drawing) if isinstance(score, PosteriorDraw) else scorer(state, score, width, pending)
         )

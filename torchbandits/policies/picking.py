@@ -32,6 +32,15 @@ def room_for(state: State, most: Tensor | int | None, limit: Tensor | None) -> T
     return left if limit is None else torch.minimum(left, limit.to(left))
 
 
+def frozen_batch(state: State, rule: BatchRule) -> bool | Tensor:
+    """Whether the picks to come are pending with the dictionary frozen, in all rows or `batch_shape`: those of a batch rule
+    whose paper has it so, where nothing else is pending. Picks that no rule limits would pile up on one arm that the dictionary
+    does not explain."""
+    if not rule.freezes or not state.pending_index.shape[-1]:
+        return rule.freezes
+    return (state.pending_index < 0).all(dim=-1)
+
+
 def first_picks(
     state: State, initial: Start | None, remaining: Tensor, offered: Tensor | None, twins: Generators
 ) -> Tensor | None:
@@ -113,6 +122,7 @@ class Picker:
         self._table: ArmTable = state.table
         self._base = score.base if isinstance(score, PerCost) else score
         self._pending = (state.pending_index, state.pending_counts)
+        self._frozen = frozen_batch(state, rule)
 
     def pick(self, offered: Tensor | None, remaining: Tensor, twins: Generators) -> tuple[Tensor, Tensor | None]:
         """Picks `batch_shape x q` (−1 where padded), and their scores where they are not a function of the marginals."""
@@ -129,7 +139,7 @@ class Picker:
             return (self._rule.repeated(arm, self._table.leverage, remaining) if isinstance(self._rule, Repeat) else arm), None
         if isinstance(self._base, UCB):
             return self._look_ahead(offered, remaining), None
-        sweep = FullSweep(self._table, offered, self._pending, self._rule.max_pulls)
+        sweep = FullSweep(self._table, offered, self._pending, self._rule.max_pulls, frozen=self._frozen)
         mean, lam = marginals(self._state)[0], self._state.posterior.regularization
         return sweep.pick(lambda leverage: self._scores(mean, (lam * leverage).sqrt(), mean, None), remaining), None
 
@@ -171,7 +181,9 @@ class Picker:
         if isinstance(self._score, PerCost):  # which side of the baseline an arm is on is frozen with the means
             price = self._score.price(upper_bounds(self._state, self._width), self._costs(None))
             mean = (mean - self._score.baseline) * price
-        lookahead = Lookahead(self._table, mean, self._width, offered, self._pending, self._rule.max_pulls, price)
+        lookahead = Lookahead(
+            self._table, mean, self._width, offered, self._pending, self._rule.max_pulls, price, frozen=self._frozen
+        )
         return lookahead.pick(self._rule.meter(lookahead), remaining)
 
     def _draw(

@@ -6,7 +6,7 @@ from torchbandits.posteriors.domain import Domain
 from torchbandits.posteriors.gaussian_process import GaussianProcess
 from torchbandits.posteriors.partitioned import PartitionedProcess
 from torchbandits.posteriors.paths import SamplePaths
-from torchbandits.posteriors.pending import Pending
+from torchbandits.posteriors.pending import Pending, where_frozen
 from torchbandits.posteriors.regression import Conditioning, Regression
 from torchbandits.posteriors.sketch import Sketch
 from torchbandits.posteriors.statistics import Statistics, aggregate
@@ -22,4 +22,5 @@ __all__ = [
     "Sketch",
     "Statistics",
     "aggregate",
+    "where_frozen",
 ]

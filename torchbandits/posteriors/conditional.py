@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 import torch
 from torch import Tensor
 
-from torchbandits.errors import NumericalError, require
+from torchbandits.errors import NumericalError, UnsupportedError, require
 from torchbandits.linalg import Precision, cholesky
 from torchbandits.posteriors.extension import Extension, rounding
 from torchbandits.posteriors.gaussian_process import GaussianProcess
@@ -40,7 +40,7 @@ class Conditional:
         regularization: λ: an observation of weight n has noise variance λ/n.
         log_det: `batch_shape`, log det(V/λ) of what was told.
         extension: Observations since.
-        pending: Points hallucinated on top of what was told, with their weights.
+        pending: Points hallucinated on top of what was told, with their weights, and whether the dictionary was frozen.
         told: The posterior without them; None where there are none.
 
     Source: Rasmussen & Williams 2006, ch. 2; Calandriello et al. 2019, eq. 4–5.
@@ -55,7 +55,7 @@ class Conditional:
     regularization: float
     log_det: Tensor
     extension: Extension
-    pending: tuple[tuple[Points, PerPoint], ...] = ()
+    pending: tuple[tuple[Points, PerPoint, bool], ...] = ()
     told: Conditional | None = None
 
     # ------------------------------------------------------------------ from data
@@ -182,11 +182,11 @@ class Conditional:
         """
         if self.told is not None:
             known = self.told.conditioned(points, rewards, weights)
-            for x, n in self.pending:
-                known = known.hallucinated(x, n)
+            for x, n, frozen in self.pending:
+                known = known.hallucinated(x, n, frozen=frozen)
             return known
         base, own = self.columns(points)
-        new, on_old, log_det = self._appended(points, base, own, weights)
+        new, on_old, log_det = self._appended(points, base, own, weights, frozen=True)
         targets = rewards.unsqueeze(-1)
         if self.prior_mean is None:
             targets = torch.cat([targets, torch.ones_like(targets)], dim=-1)
@@ -206,25 +206,34 @@ class Conditional:
         )
         return known.checked() if known.coefficients.requires_grad else known
 
-    def hallucinated(self, points: Points, weights: PerPoint) -> Conditional:
+    def hallucinated(self, points: Points, weights: PerPoint, *, frozen: bool = False) -> Conditional:
         """As if pulls of unknown reward had been told, `batch x p x d` and `batch x p`: variances shrink, means stay exactly,
-        and no information is counted. Cost as for `conditioned`."""
+        and no information is counted. Cost as for `conditioned`.
+
+        Each pull gets a kernel column of its own, dictionary or not, so that pulls which the dictionary does not explain repel
+        each other too; with `frozen` the dictionary is taught what its features hold, as by observations.
+        """
+        mixed = frozen and any(not before for *_, before in self.pending)
+        message = "points are pending that the residual is conditioned on: hallucinate those of a frozen dictionary first."
+        require(not mixed, message, UnsupportedError)
         base, own = self.columns(points)
-        new, _, _ = self._appended(points, base, own, weights)
+        new, _, _ = self._appended(points, base, own, weights, frozen=frozen)
         old = self.extension.coefficients
         still = torch.nn.functional.pad(old, (0, 0, 0, new.points.shape[-2] - old.shape[-2]))
         extension, told = replace(new, coefficients=still), self if self.told is None else self.told
-        return replace(self, extension=extension, pending=(*self.pending, (points, weights)), told=told)
+        return replace(self, extension=extension, pending=(*self.pending, (points, weights, frozen)), told=told)
 
-    def _appended(self, points: Points, base: Rect, own: Rect, weights: PerPoint) -> tuple[Extension, Rect, Tensor]:
+    def _appended(
+        self, points: Points, base: Rect, own: Rect, weights: PerPoint, *, frozen: bool
+    ) -> tuple[Extension, Rect, Tensor]:
         """The extension with columns for further observations, with L_M⁻ᵀ in place of its coefficients; the new columns in the
         extension's older points; and what log det(V/λ) gains.
 
-        A frozen dictionary is taught what its features hold; all else gets a kernel column of its own.
+        A frozen dictionary, and finite features, are taught what their features hold; all else gets a kernel column of its own.
         """
         W, m, old = self.whitened(base, own), self.root.shape[-1], self.extension
         V = W[..., m:].mT
-        if self.teachable is None:
+        if self.teachable is None or not (frozen or self.seen.kernel is None):
             K = self.seen.covariance(points, points, base, base)
             C = K - W @ W.mT
             on_base, on_old = -lower_times(self.root, W[..., :m].mT), -(old.on_points @ V)
@@ -258,7 +267,7 @@ class Conditional:
         own = {f.name: getattr(self, f.name) for f in fields(self)}
         own = {name: value.detach() if isinstance(value, Tensor) else value for name, value in own.items()}
         own["extension"] = self.extension.detached()
-        own["pending"] = tuple((x.detach(), n) for x, n in self.pending)
+        own["pending"] = tuple((x.detach(), n, frozen) for x, n, frozen in self.pending)
         own["told"] = None if self.told is None else self.told.detached()
         return Conditional(**own)
 

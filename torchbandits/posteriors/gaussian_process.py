@@ -115,6 +115,9 @@ class GaussianProcess(nn.Module):
     def set_pending_(self, points: Points, counts: PerPoint) -> GaussianProcess:
         """Hallucinate pulls whose rewards are not known: variances shrink, means stay. Zero counts undo it exactly.
 
+        The posterior is conditioned on them exactly, dictionary or not: where the dictionary explains nothing, a pending pull
+        shrinks the variance of its neighbours all the same.
+
         Args:
             points: `batch_shape x p x d`.
             counts: `batch_shape x p`.
@@ -137,12 +140,16 @@ class GaussianProcess(nn.Module):
         """
         return self.marginals(points, self.hallucinated(self.pending_points, self.pending))
 
-    def hallucinated(self, points: Points, counts: PerPoint) -> Pending | None:
-        """The factors with pulls of p points pending, `batch_shape x p x d` and `batch_shape x p`; None where p is 0."""
+    def hallucinated(self, points: Points, counts: PerPoint, *, frozen: bool | Tensor = False) -> Pending | None:
+        """The factors with pulls of p points pending, `batch_shape x p x d` and `batch_shape x p`; None where p is 0.
+
+        The posterior is conditioned on them exactly. Where the dictionary is `frozen` (all rows, or `batch_shape`), what the
+        dictionary of a sparse posterior misses stays as it is, as in the batches of BBKB.
+        """
         if not counts.shape[-1]:
             return None
-        exact = not self.sparse and self.finite is None
-        return Pending.on(self.fit(), points, counts, self.regularization, exact)
+        frozen = self.finite is not None or (self.sparse and frozen)  # finite features leave no residual
+        return Pending.on(self.fit(), points, counts, self.regularization, frozen)
 
     def marginals(self, points: Points, pending: Pending | None) -> Marginals:
         """`forward` with the given pulls pending, in place of those that `set_pending_` declared."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from torchbandits.posteriors.factors import Factors
@@ -21,7 +22,8 @@ class Pending:
         features: `batch_shape x m x p`, z of the points.
         conditioning: On their covariances.
         regularization: λ.
-        exact: Whether every pending point gets a column of its own, so that the residual shrinks too.
+        frozen: Where the residual k(x,x) − |z|² stays as it is, all rows or `batch_shape`; elsewhere every pending point gets
+            a column of its own.
     """
 
     factors: Factors
@@ -29,26 +31,34 @@ class Pending:
     features: Rect
     conditioning: Conditioning
     regularization: float
-    exact: bool
+    frozen: bool | Tensor
 
     @staticmethod
-    def on(factors: Factors, points: Points, counts: PerPoint, regularization: float, exact: bool) -> Pending:
+    def on(factors: Factors, points: Points, counts: PerPoint, regularization: float, frozen: bool | Tensor) -> Pending:
         """Condition on pulls of p points, `batch_shape x p x d` and `batch_shape x p`. Cost O(p m (m + d) + p² m + p³)."""
         z_p = factors.embedding(points)
-        C_pp = _covariance(factors, (points, z_p), (points, z_p), regularization, exact)
-        return Pending(factors, points, z_p, Conditioning.on(C_pp, counts), regularization, exact)
+        C_pp = _covariance(factors, (points, z_p), (points, z_p), regularization, frozen)
+        return Pending(factors, points, z_p, Conditioning.on(C_pp, counts), regularization, frozen)
 
     def directions(self, points: Points, features: Rect) -> Tensor:
         """What comes off leverages as squares, `batch_shape x p x n`, at points of known features. Cost O(p n (m + p))."""
-        own = (self.points, self.features)
-        return self.conditioning.directions(_covariance(self.factors, own, (points, features), self.regularization, self.exact))
+        own, others = (self.points, self.features), (points, features)
+        return self.conditioning.directions(_covariance(self.factors, own, others, self.regularization, self.frozen))
 
 
 def _covariance(
-    factors: Factors, left: tuple[Points, Rect], right: tuple[Points, Rect], regularization: float, exact: bool
+    factors: Factors, left: tuple[Points, Rect], right: tuple[Points, Rect], regularization: float, frozen: bool | Tensor
 ) -> Tensor:
     """Leverage-scale covariance that a pull moves, `batch_shape x n x n'`, of points with their features."""
     C = factors.regression.covariance(left[1], right[1])
-    if not exact:
+    if frozen is True:
         return C
-    return C + factors.embedding.residual_covariance(left[0], right[0], left[1], right[1]) / regularization
+    residual = factors.embedding.residual_covariance(left[0], right[0], left[1], right[1])
+    return where_frozen(frozen, C, C + residual / regularization)
+
+
+def where_frozen(frozen: bool | Tensor, c: Tensor, exact: Tensor) -> Tensor:
+    """Covariances `batch_shape x n x n'`: `c` in rows whose dictionary is frozen (all, or `batch_shape`), else `exact`."""
+    if isinstance(frozen, Tensor):
+        return torch.where(frozen[..., None, None], c, exact)
+    return c if frozen else exact

@@ -114,7 +114,7 @@ def test_no_imports_inside_functions(path):
 
 @pytest.mark.parametrize("path", FILES, ids=identify)
 def test_files_are_short_and_well_named(path):
-    assert len(path.read_text().splitlines()) <= 300
+    assert len(path.read_text().splitlines()) <= 450
     assert path.stem not in {"utils", "helpers", "misc", "common"}
 
 

@@ -366,14 +366,19 @@ def test_one_arm_is_enough():
             bandit.tell(selection, torch.zeros(1, dtype=torch.float64))
 
 
-def test_a_state_loads_into_a_population_of_another_size():
-    """The youngest survive."""
+def test_a_state_of_a_population_of_another_size_is_refused():
+    """But for those saved before states said of which policy they are: of those the youngest survive."""
     problem = Problem(seed=23, a=30)
     bandit = evolving(problem, population=5)
     tell(bandit, (4, 1.0), (10, 9.0), (20, 2.0), (21, 3.0))
+    saved = bandit.state_dict()
+    early = {name: saved[name] for name in ("state", "open")}
     for size, members in ((2, [20, 21]), (6, [-1, -1, 4, 10, 20, 21])):
         other = evolving(problem, population=size)
-        other.load_state_dict(bandit.state_dict())
+        with pytest.raises(errors.StateError, match="population was 5"):
+            other.load_state_dict(saved)
+        with pytest.warns(errors.JournalWarning, match="earlier version"):
+            other.load_state_dict(early)
         assert evolution.population_of(other._state).members.tolist() == members
     assert evolution.population_of(bandit._state).members.tolist() == [-1, 4, 10, 20, 21]
 

@@ -83,7 +83,7 @@ def test_a_state_of_another_kernel_is_refused_and_changes_nothing():
         bandit.tell(selection, PROBLEM.rewards(pull, selection.index))
     before = everything(bandit)
     other = tb.Bandit(tb.gp_ucb(gpytorch.kernels.RBFKernel(ard_num_dims=2).double(), **COMMON), PROBLEM.tensor)
-    with pytest.raises(errors.StateError, match="another kind"):
+    with pytest.raises(errors.StateError, match="another policy"):
         bandit.load_state_dict(other.state_dict())
     assert differences(before, everything(bandit)) == []
     assert int(bandit.pulls) == 5

@@ -12,12 +12,25 @@ import torch
 from torch import Tensor
 
 from torchbandits.arms import matches
+from torchbandits.coercion import own_copy
 from torchbandits.errors import StateError, UnsupportedError, require
-from torchbandits.journal import Journal, as_journal, asked, begun, moved_to, observed, pack, reported, resume, told
+from torchbandits.journal import (
+    Journal,
+    as_journal,
+    asked,
+    begun,
+    describe_policy,
+    moved_to,
+    observed,
+    pack,
+    reported,
+    resume,
+    told,
+)
 from torchbandits.learned import Learned, Note
 from torchbandits.policies import Policy
 from torchbandits.reporting import certificate, report_of
-from torchbandits.selections import carried, joined, without
+from torchbandits.selections import carried, duplicate, joined, same_picks, without
 from torchbandits.sources import ArmSource
 from torchbandits.types import FitReport, Pulls, Report, Selection
 from torchbandits.validation import (
@@ -45,13 +58,14 @@ class Bandit(Learned):
 
     Args:
         policy: What chooses; frozen and reusable. Its kernel is deep-copied.
-        arms: `A x d` or `batch_shape x A x d`, finite, float64 (accurate) or float32; or one of `torchbandits.sources`.
+        arms: `A x d` or `batch_shape x A x d`, finite, float64 (accurate) or float32; copied. Or one of
+            `torchbandits.sources`, which is shared and must not change: `sources.tensor(arms)` saves the copy.
         bounds: Instead of arms a box `2 x d` or `batch_shape x 2 x d`, lower corner first, whose points become arms as they are
             picked: for `ada_bkb`, which splits it, and for every policy of one Gaussian process, which then climbs its score
             (see `optimize.optimize_continuous`), or one draw of the posterior a pick.
         generator: One CPU `torch.Generator`, or a list of one a batch row (`batch_shape` is then its length, broadcast with the
             kernel's and the arms'). Held, and advanced by draws. A fresh one with seed 0 by default.
-        costs: `A` or `batch_shape x A`, what a pull of each arm costs, > 0; for `per_cost` policies and budgets.
+        costs: `A` or `batch_shape x A`, what a pull of each arm costs, > 0, copied; for `per_cost` policies and budgets.
         journal: A path, or a `Journal`: all that is asked and told is on the disk before it takes effect, and where there is
             such a file the run that it is of goes on, generators included (as given they count only for a new one).
 
@@ -75,7 +89,7 @@ class Bandit(Learned):
         domain = check_domain(arms, bounds, policy)
         require(bounds is None or costs is None, "costs are those of arms, and a box has none: pass arms=.", UnsupportedError)
         generators, batch_shape = check_generators(generator, domain, getattr(policy, "kernel", None))
-        self.policy = policy
+        self.policy, self._described = policy, describe_policy(policy)
         self._open: Selection | None = None
         self._synced = True  # whether the state knows what is open
         self._journal = as_journal(journal)
@@ -105,7 +119,7 @@ class Bandit(Learned):
                 `batch_shape x n x d`, and returns the point to pull, `batch_shape x d`, which becomes a further arm.
 
         Returns:
-            The open selection: picks asked for and neither told nor forgotten.
+            The open selection: picks asked for and neither told nor forgotten. It is a copy.
 
         Raises:
             ArgumentError: If a limit is negative, or no arm is on offer; nothing has changed then.
@@ -114,13 +128,13 @@ class Bandit(Learned):
         offered = check_available(available, self.batch_shape, self.arms.shape[-2], self.device)
         require(maximizer is None or callable(maximizer), f"maximizer must be a function, got {type(maximizer).__name__}.")
         if self._open is not None and more is None:
-            return self._open
+            return duplicate(self._open)
         if maximizer is not None:
             message = "a maximizer finds one point, of no known cost: leave out limit=, available= and costs=."
             require(limit is None and available is None and self._state.rows.costs is None, message, UnsupportedError)
-            return self._maximize(maximizer, more or 1)
+            return duplicate(self._maximize(maximizer, more or 1))
         added = self._extend(most, offered, more)
-        return added if self._open is None else self._open
+        return duplicate(added if self._open is None else self._open)
 
     def tell(self, selection: Selection | Tensor, rewards: Tensor, *, failures: str = "error") -> Report:
         """Learn the rewards of picks, in any order, of a whole batch or a part of it.
@@ -139,7 +153,7 @@ class Bandit(Learned):
             NumericalError: If the posterior broke down; the state is as before the call.
         """
         opened = self._open
-        whole = opened is not None and selection is opened  # what ask() returned needs no second look
+        whole = same_picks(selection, opened)  # what ask() returned needs no second look
         index, mask = (opened.index, opened.mask) if whole and opened is not None else self._picks(selection)
         given = check_rewards(rewards, index, mask, self.device, failures)
         given = self._state.rows.across.agreed(torch.where(mask, given, 0.0))
@@ -208,7 +222,7 @@ class Bandit(Learned):
         Arms that were pulled before keep their pulls; what is open must be among the new arms, and keeps waiting.
 
         Args:
-            arms: `A' x d` or `batch_shape x A' x d`, or a source, of the same dtype and device.
+            arms: `A' x d` or `batch_shape x A' x d`, copied, or a source, of the same dtype and device.
             costs: Of the new arms, as at the start.
 
         Raises:
@@ -227,6 +241,7 @@ class Bandit(Learned):
     def _move(self, arms: Tensor | ArmSource, costs: Tensor | None = None) -> None:
         arms = check_source(arms, self.policy) if isinstance(arms, ArmSource) else arms
         check_new_arms(arms, self.arms, self.batch_shape)
+        arms = own_copy(arms) if isinstance(arms, Tensor) else arms
         opened = None if self._open is None else carried(self._open, arms, self.batch_shape)
         state = self.policy.set_arms(self._state, cast(Tensor, arms))
         state.rows.costs = check_costs(costs, self.policy, state.rows)

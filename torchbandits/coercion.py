@@ -47,6 +47,15 @@ def as_tensor(name: str, value: Any, dtype: torch.dtype | None = None, device: t
     return tensor
 
 
+def own_copy(tensor: Tensor) -> Tensor:
+    """A detached copy, which later writes to the original, by torch or through shared memory, do not reach. Dimensions that
+    were expanded stay so: rows that share their numbers are copied once."""
+    base = tensor.detach()
+    for dim, stride in enumerate(tensor.stride()):
+        base = base.narrow(dim, 0, 1) if stride == 0 and tensor.shape[dim] > 1 else base
+    return base.clone().expand(tensor.shape)
+
+
 def is_finite(value: Any) -> bool:
     """Whether this is one finite real number: not a boolean, a text, or several."""
     if isinstance(value, Tensor):

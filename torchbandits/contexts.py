@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchbandits.coercion import as_tensor, check_whole
+from torchbandits.coercion import as_tensor, check_whole, own_copy
 from torchbandits.errors import NonFiniteError, ShapeError, require
 from torchbandits.types import Arms, PickMask, Picks, Points
 
@@ -26,7 +26,7 @@ class Contexts:
     """
 
     def __init__(self, arms: Arms, known: Tensor, most: int, batch_shape: torch.Size) -> None:
-        known = check_contexts(known, arms, batch_shape)
+        known = own_copy(check_contexts(known, arms, batch_shape))
         check_whole("max_contexts", most)
         self.arms, self.most, self._batch_shape = arms, max(most, known.shape[-2]), batch_shape
         self.seen = known  # batch_shape x C x c
@@ -117,7 +117,7 @@ class Contexts:
 
     def load_(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` returned."""
-        self.seen, self.current = state["seen"].to(self.arms), state["current"].to(self.arms.device)
+        self.seen, self.current = own_copy(state["seen"].to(self.arms)), own_copy(state["current"].to(self.arms.device))
         self._asked = list(state["asked"])
 
 

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from torchbandits.bandit import Bandit
-from torchbandits.coercion import as_tensor
+from torchbandits.coercion import as_tensor, own_copy
 from torchbandits.contexts import Contexts
 from torchbandits.errors import ArgumentError, require
 from torchbandits.policies import Policy
 from torchbandits.posteriors import GaussianProcess, PartitionedProcess
-from torchbandits.selections import joined, within
+from torchbandits.selections import duplicate, joined, within
 from torchbandits.sources import ArmSource
 from torchbandits.types import FitReport, Picks, Recommendation, Report, Selection
 from torchbandits.validation import (
@@ -41,8 +41,8 @@ class ContextualBandit:
 
     Args:
         policy: What chooses, with a kernel on the features of a context and an arm together.
-        arms: `A x d` or `batch_shape x A x d`.
-        contexts: `C x c` or `batch_shape x C x c`, contexts known at the start, at least one.
+        arms: `A x d` or `batch_shape x A x d`, copied.
+        contexts: `C x c` or `batch_shape x C x c`, contexts known at the start, at least one; copied.
         max_contexts: Contexts kept, at least C. A tell updates them all.
         generator: As for `Bandit`.
         costs: `A` or `batch_shape x A`, as for `Bandit`, the same at every context.
@@ -63,8 +63,8 @@ class ContextualBandit:
     ) -> None:
         check_arms(arms)
         _, batch_shape = check_generators(generator, arms, getattr(policy, "kernel", None))
-        self._contexts = Contexts(arms, contexts, max_contexts, batch_shape)
-        self._costs = None if costs is None else as_tensor("costs", costs)
+        self._contexts = Contexts(own_copy(arms), contexts, max_contexts, batch_shape)
+        self._costs = None if costs is None else own_copy(as_tensor("costs", costs))
         joint = self._contexts.joint()
         self._bandit = Bandit(policy, joint, generator=generator, costs=self._contexts.repeated(self._costs))
 
@@ -102,7 +102,7 @@ class ContextualBandit:
         if mine is None or more is not None:
             added = bandit._extend(limit, self._contexts.only_here(offered), more)
             mine = added if mine is None else joined(mine, added)
-        return Selection(mine.points, self._contexts.outward(mine.index), mine.mask)
+        return duplicate(Selection(mine.points, self._contexts.outward(mine.index), mine.mask))
 
     def tell(
         self, selection: Selection | Tensor, rewards: Tensor, *, context: Tensor | None = None, failures: str = "error"
@@ -179,13 +179,13 @@ class ContextualBandit:
 
     @property
     def arms(self) -> Tensor:
-        """The arms, `A x d` or `batch_shape x A x d`."""
+        """The arms, `A x d` or `batch_shape x A x d`: the bandit's own, not to be written to."""
         return self._contexts.arms
 
     @property
     def contexts(self) -> Tensor:
         """The contexts kept, `batch_shape x C x c`."""
-        return self._contexts.seen
+        return self._contexts.seen.clone()
 
     @property
     def counts(self) -> Tensor:
@@ -219,7 +219,8 @@ class ContextualBandit:
         return {"bandit": self._bandit.state_dict(), "contexts": copy.deepcopy(self._contexts.state_dict())}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> ContextualBandit:
-        """Resume from a `state_dict` of a bandit with the same policy and arms; another one changes nothing. Returns self."""
+        """Resume from a `state_dict` of a bandit with the same policy and arms, see `Bandit.load_state_dict`; another one is
+        refused, and changes nothing. Returns self."""
         require(
             isinstance(state_dict, dict) and {"bandit", "contexts"} <= state_dict.keys(),
             "expected what ContextualBandit.state_dict() returned, a dictionary with 'bandit' and 'contexts'.",

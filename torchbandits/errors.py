@@ -68,7 +68,8 @@ class DiagnosticWarning(UserWarning):
 
 
 class JournalWarning(UserWarning):
-    """A journal of which the last line was torn, a checkpoint left aside or a pick came out otherwise; says what was done."""
+    """A journal of which the last line was torn, a checkpoint left aside or a pick came out otherwise, or a saved state that
+    does not say what it is of; says what was done."""
 
 
 class DataError(TorchBanditsError, OSError):

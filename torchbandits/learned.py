@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from abc import ABC
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,8 +15,8 @@ from torch import Tensor
 from torchbandits.botorch.model import BanditModel
 from torchbandits.botorch.of_run import model_of_run
 from torchbandits.coercion import as_device, same_device
-from torchbandits.errors import StateError, TorchBanditsError, UnsupportedError, require
-from torchbandits.journal import Journal, pack, state_as_text
+from torchbandits.errors import JournalWarning, StateError, TorchBanditsError, UnsupportedError, require
+from torchbandits.journal import Journal, difference, pack, state_as_text
 from torchbandits.policies import Policy, State
 from torchbandits.posteriors import GaussianProcess, PartitionedProcess
 from torchbandits.sources import ArmSource
@@ -37,6 +38,7 @@ class Learned(ABC):
     _journal: Journal | None
     # Undoes a call that an interrupt ended between its block and its record; the next call begins with it.
     _undo: Callable[[], None] | None = None
+    _described: dict[str, str]  # the policy, as it was when the bandit was made
 
     def _sync_pending(self) -> None:
         """Hallucinate what is open in the state, when someone looks at it."""
@@ -62,7 +64,8 @@ class Learned(ABC):
 
     @property
     def arms(self) -> Tensor | ArmSource:
-        """The arms, `A x d` or `batch_shape x A x d`: a tensor, or the source that they are read from."""
+        """The arms, `A x d` or `batch_shape x A x d`: a tensor, which is the bandit's own and must not be written to, or the
+        source that they are read from."""
         rows = self._state.rows
         return rows.source if rows.streamed else rows.arms
 
@@ -94,7 +97,7 @@ class Learned(ABC):
     @property
     def pulls(self) -> Tensor:
         """Pulls told in all, `batch_shape`."""
-        return self._state.told
+        return self._state.told.clone()
 
     @property
     def dictionary(self) -> Tensor:
@@ -106,7 +109,7 @@ class Learned(ABC):
     @property
     def width(self) -> Tensor:
         """What multiplies the posterior standard deviation now, `batch_shape`."""
-        return self.policy.width(self._state)
+        return self.policy.width(self._state).clone()
 
     def model(self) -> BanditModel:
         """What has been learned as a BoTorch model: posterior, kernel, λ, dictionary and prior mean, tabulated on the arms.
@@ -125,18 +128,49 @@ class Learned(ABC):
     # ------------------------------------------------------------------ saving and moving
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything needed to resume exactly, the open selection and the generators included: tensors and numbers."""
+        """Everything needed to resume exactly, the open selection and the generators included, and a description of the policy:
+        copies of tensors, numbers and texts."""
         if not self._state.rows.sharded:  # what is open is saved: nothing is asked of ranks that may be lost
             self._sync_pending()
-        saved: dict[str, Any] = {"state": self._state.state_dict(), "open": None}
+        saved: dict[str, Any] = {"state": self._state.state_dict(), "open": None, "policy": self._described}
         if self._open is not None:
             saved["open"] = {"index": self._open.index, "mask": self._open.mask}
         return copy.deepcopy(saved)
 
     def load_state_dict(self: Own, state_dict: dict[str, Any]) -> Own:
-        """Resume from a `state_dict` of a bandit with the same policy and arms; another one changes nothing. Returns self."""
+        """Resume from a `state_dict` of a bandit with the same policy and arms, on any device. Returns self.
+
+        A fitted kernel comes with the state; the policy is the one that the fitted bandit was made with. After `set_arms_` the
+        arms are those of the bandit that was saved. Costs are not saved: those of this bandit count. Budgets of memory may
+        differ.
+
+        Raises:
+            ArgumentError: If it is no state of a bandit.
+            StateError: If it is of another policy, other hyper-parameters, arms or batch rows; `observe` takes what was learned
+                there. Nothing has changed then.
+
+        Warns:
+            JournalWarning: For a state of an earlier version, which does not say what it is of.
+        """
+        check_state(state_dict, self._state.state_dict())
+        if (described := state_dict.get("policy")) is None:
+            message = (
+                "the saved state is of an earlier version and does not say of which policy and arms it is: it is taken to be "
+                "of these. Save it anew."
+            )
+            warnings.warn(message, JournalWarning, stacklevel=2)
+        elif other := difference(described, self._described):
+            raise StateError(
+                f"the saved state is of another policy: {other}. Make the Bandit with the policy that the saved one was made "
+                "with, or observe() what was learned."
+            )
+        self._load_state(state_dict)
+        return self
+
+    def _load_state(self, state_dict: dict[str, Any]) -> None:
+        """Take over a state of this policy, or change nothing."""
         before = copy.deepcopy(self._state.state_dict())
-        check_state(state_dict, before)
+        check_state(state_dict, before)  # again: the checkpoint of a journal comes straight here
 
         def undo() -> None:
             # torch writes in place to what fits, before it says what does not.
@@ -156,7 +190,6 @@ class Learned(ABC):
             if isinstance(error, TorchBanditsError):
                 raise
             raise StateError(f"the saved state is of another kind of policy, kernel or arms: {error}") from error
-        return self
 
     def to(self: Own, device: torch.device | str) -> Own:
         """Move arms and posterior; factors stay float64. Returns self.

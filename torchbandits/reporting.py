@@ -32,7 +32,7 @@ def certificate(policy: Policy, state: State) -> Tensor:
 
 @torch.no_grad()
 def report_of(policy: Policy, state: State, pulls: Pulls, unasked: Tensor) -> Report:
-    """The report after an update with these pulls, of which `unasked` (`batch_shape`) were never asked for.
+    """The report after an update with these pulls, of which `unasked` (`batch_shape`) were never asked for; copies.
 
     Raises:
         NumericalError: If the posterior is not finite.
@@ -40,11 +40,11 @@ def report_of(policy: Policy, state: State, pulls: Pulls, unasked: Tensor) -> Re
     gap, told = certificate(policy, state), pulls.counts.sum(dim=-1)
     size = state.process.dictionary_size if state.tabulated else torch.zeros_like(state.statistics.num_rows)
     return Report(
-        pulls=state.told,
+        pulls=state.told.clone(),
         batch_size=told,
-        distinct_arms=state.statistics.num_rows,
-        dictionary_size=size,
-        width=policy.width(state),
+        distinct_arms=state.statistics.num_rows.clone(),
+        dictionary_size=size.clone(),
+        width=policy.width(state).clone(),
         information_gain=0.5 * state.log_det if state.tabulated else torch.full_like(told, torch.nan),
         certificate=gap,
         unasked=unasked,

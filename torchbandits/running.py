@@ -20,7 +20,7 @@ from torchbandits.environments.base import Environment
 from torchbandits.errors import EvaluationError, NonFiniteError, UnsupportedError, require
 from torchbandits.evaluators import Answers, Elsewhere, Evaluator, Here
 from torchbandits.history import History
-from torchbandits.journal import Journal, held, pack, report_in
+from torchbandits.journal import Journal, as_journal, describe_environment, held, pack, report_in
 from torchbandits.offers import Offers, Purse
 from torchbandits.parallel import Evaluations, Inline, check_parallel
 from torchbandits.policies import Policy
@@ -62,7 +62,9 @@ def run(
             rounds nor in the record.
         journal: As for `Bandit`. The same call again goes on with a run that was cut short, the noise included, and returns the
             history of all of it; the seconds of what came before are NaN, and callbacks hear of the rest only. Picks that were
-            out are evaluated again; arms that were excluded stay so. Ctrl-C, and any error but an `EvaluationError`, closes it.
+            out are evaluated again; arms that were excluded stay so. Another environment is refused, as far as its class, name,
+            noise, costs and expected rewards (or, where those are unknown, its function) tell. Ctrl-C, and any error but an
+            `EvaluationError`, closes it.
         clock: What times ask and tell; `time.process_time` for the seconds of processors, whoever else uses them.
         callbacks: Called after each tell with the bandit, the selection, the rewards and the report; a True ends the run.
         executor: Evaluates the picks of a batch side by side: any `concurrent.futures.Executor`, of threads, processes, Dask
@@ -94,6 +96,8 @@ def run(
     require(listed and all(map(callable, callbacks)), f"callbacks must be a list of functions, got {callbacks!r}.")
     good = observed is None or (isinstance(observed, Sequence) and len(observed) in (3, 4))
     require(good, f"observed must be (points_or_index, counts, sums), as for Bandit.observe, got {type(observed).__name__}.")
+    if (journal := as_journal(journal)) is not None:
+        journal._answered_by(describe_environment(environment))
     bandit = Bandit(policy, environment.arms, generator=generator, costs=environment.costs, journal=journal)
     ended = False
     try:

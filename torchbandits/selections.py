@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,6 +25,23 @@ def joined(first: Selection | None, second: Selection) -> Selection:
     order = _packing(mask)
     points = points.gather(-2, order.unsqueeze(-1).expand(*order.shape, points.shape[-1]))
     return Selection(points, index.gather(-1, order), mask.gather(-1, order))
+
+
+def duplicate(selection: Selection) -> Selection:
+    """The same picks in tensors of their own, for callers who may write to them."""
+    return Selection(selection.points.clone(), selection.index.clone(), selection.mask.clone())
+
+
+def same_picks(given: Any, opened: Selection | None) -> bool:
+    """Whether these are all the picks that are open, in their places and at their points."""
+    if opened is None or not isinstance(given, Selection):
+        return False
+
+    def same(one: Any, own: Tensor) -> bool:
+        alike = isinstance(one, Tensor) and one.dtype == own.dtype and one.device == own.device
+        return alike and torch.equal(one, own)
+
+    return same(given.index, opened.index) and same(given.mask, opened.mask) and same(given.points, opened.points)
 
 
 def marked(selection: Selection, kept: Tensor) -> Selection:

@@ -295,7 +295,7 @@ class Worker:
         try:
             saved = self._store.saved()
             if saved is not None:
-                self._bandit.load_state_dict(saved[1]["state"])
+                self._bandit._load_state(saved[1]["state"])  # the store says whose it is
                 self._seen = self._saved = saved[0]
         except (TorchBanditsError, KeyError) as error:
             warnings.warn(f"the saved state is left aside, all events are repeated: {error}", JournalWarning, stacklevel=2)

@@ -8,14 +8,16 @@ from torch import Tensor
 from torchbandits.types import Arms, Points
 
 _MULTIPLIER = 0x9E3779B97F4A7C15 - (1 << 64)  # the golden ratio in 64 bits, as a signed integer
+_MIX = 0x2545F4914F6CDD1D  # odd: tells the order of arms
 
 
-def first_occurrence(arms: Arms) -> Tensor | None:
+def first_occurrence(arms: Arms, hashes: Tensor | None = None) -> Tensor | None:
     """The lowest index of an arm equal to each arm, `batch_shape x A`; None where all arms differ.
 
-    Rows are hashed (64 bits) and sorted; equal hashes are compared in full, so the answer is exact. Cost O(A (d + log A)).
+    `hashes` are their `codes`, where those are known. Rows are hashed (64 bits) and sorted; equal hashes are compared in full,
+    so the answer is exact. Cost O(A (d + log A)).
     """
-    ordered, order = codes(arms).sort(dim=-1, stable=True)
+    ordered, order = (codes(arms) if hashes is None else hashes).sort(dim=-1, stable=True)
     same = ordered[..., 1:] == ordered[..., :-1]
     if not bool(same.any()):
         return None
@@ -33,6 +35,14 @@ def codes(points: Points) -> Tensor:
         code = (code ^ column) * _MULTIPLIER
         code = code ^ (code >> 29)
     return code
+
+
+def fingerprint(hashes: Tensor, offset: int = 0) -> Tensor:
+    """One 64-bit integer for arms in their order, given their `codes`, of which the first is number `offset`: it adds up over
+    consecutive pieces. Batch rows of the same arms have that of these arms."""
+    place = torch.arange(offset, offset + hashes.shape[-1], device=hashes.device)
+    rows = ((hashes ^ (hashes >> 32)) * (2 * place + 1) * _MIX).sum(dim=-1).reshape(-1)
+    return rows[0] if bool((rows == rows[0]).all()) else fingerprint(rows)
 
 
 def matches(arms: Arms, points: Points) -> Tensor:

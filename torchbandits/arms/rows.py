@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchbandits.arms.duplicates import first_occurrence, matches
+from torchbandits.arms.duplicates import codes, fingerprint, first_occurrence, matches
 from torchbandits.arms.ranks import Shard
 from torchbandits.arms.reductions import WHOLE, Reductions
 from torchbandits.arms.scanning import find, scan
@@ -40,7 +40,7 @@ class ArmRows(nn.Module):
         self.register_buffer("costs", None, persistent=False)
         self.outside = False  # whether rows may be points from outside the arms
         self._streamed = None if isinstance(arms, Tensor | InMemory) else arms
-        self.fingerprint: int | None = None  # of arms that are read piece by piece
+        self.fingerprint: int | None = None  # of the arms in their order, whatever holds them; None while more are found
         self.across: Reductions = arms.across if isinstance(arms, Shard) else WHOLE
         held = arms.arms if isinstance(arms, InMemory) else arms
         if isinstance(held, Shard):
@@ -51,7 +51,9 @@ class ArmRows(nn.Module):
         elif growing:
             first = torch.zeros(*batch_shape, 1, dtype=torch.int64, device=arms.device)
         else:
-            first = None if isinstance(arms, InMemory) and arms.distinct else first_occurrence(held)
+            hashes = codes(held)
+            first = None if isinstance(arms, InMemory) and arms.distinct else first_occurrence(held, hashes)
+            self.fingerprint = int(fingerprint(hashes))
         self.register_buffer("arms", held if isinstance(held, Tensor) else None, persistent=growing)
         self.register_buffer("first", first, persistent=growing)
         row_of_arm = torch.full((*batch_shape, arms.shape[-2]), -1, device=arms.device)
@@ -258,7 +260,7 @@ class ArmRows(nn.Module):
         self._buffers["arm_of_row"] = grown.scatter(-1, torch.where(rows >= 0, rows, size), index)[..., :size]
 
     def get_extra_state(self) -> dict[str, int | None]:
-        """The fingerprint of arms that are read piece by piece, None for those in memory."""
+        """The fingerprint of the arms, None while more are found (and in states of early versions, for those in memory)."""
         return {"fingerprint": self.fingerprint}
 
     def set_extra_state(self, state: dict[str, int | None]) -> None:
@@ -266,8 +268,8 @@ class ArmRows(nn.Module):
         saved = state["fingerprint"]
         if None not in (saved, self.fingerprint) and saved != self.fingerprint:
             raise StateError(
-                f"the saved state is of other arms than {self.source!r}: their fingerprints differ. Open the file, or give the "
-                "grid or function, that the run was started with."
+                f"the saved state is of other arms than {self.source!r}: their fingerprints differ. Give the tensor, file, "
+                "grid or function that the run was started with, or the arms of its last set_arms_()."
             )
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:

@@ -8,13 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchbandits.arms.duplicates import codes, first_occurrence, matches
+from torchbandits.arms.duplicates import codes, fingerprint, first_occurrence, matches
 from torchbandits.errors import NonFiniteError
 from torchbandits.sources import ArmSet, ArmSource, InMemory
 from torchbandits.types import Points
 
 _STEP = 1 << 16  # arms looked at together
-_MIX = 0x2545F4914F6CDD1D  # odd: tells the order of arms
 
 
 @dataclass(frozen=True)
@@ -41,19 +40,18 @@ def scan(source: ArmSource, offset: int = 0) -> Scan:
         NonFiniteError: If an arm is not finite, naming it.
     """
     kept = None if source.distinct else np.empty(source.num_arms, dtype=np.int64)
-    fingerprint = torch.zeros((), dtype=torch.int64, device=source.device)
+    whole = torch.zeros((), dtype=torch.int64, device=source.device)
     for part, arms in source.chunks(_STEP):
         finite = torch.isfinite(arms).all(dim=-1)
         if not bool(finite.all()):
             arm = offset + part.start + int((~finite).nonzero()[0])
             raise NonFiniteError(f"arm {arm} has a NaN or infinite feature: leave it out, or give it finite ones.")
         own = codes(arms)
-        place = torch.arange(offset + part.start, offset + part.stop, device=own.device)
-        fingerprint = fingerprint + ((own ^ (own >> 32)) * (2 * place + 1) * _MIX).sum()
+        whole = whole + fingerprint(own, offset + part.start)
         if kept is not None:
             kept[part] = own.cpu().numpy()
     first = None if kept is None else _first(source, kept)
-    return Scan(first, int(fingerprint))
+    return Scan(first, int(whole))
 
 
 def find(arms: ArmSet, points: Points) -> Tensor:

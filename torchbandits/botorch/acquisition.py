@@ -106,7 +106,7 @@ class PolicyAcquisition(AcquisitionFunction):
         Of a model with a batch shape, `... x batch_shape x 1 x d` to `... x batch_shape`. Cost O(b m (m + d)).
         """
         check_tensor("X", X)
-        X = X.double() if self.model.arms is None else X  # arms that are tabulated are known by their place in memory
+        X = X.double() if self.model.arms is None else X  # tabulated arms are known by their numbers
         points, back = _rows_first(X.squeeze(-2), self.model.batch_shape)
         if isinstance(self.policy.score, Score):
             marginals = self._transformed(self._stack[-1][1].marginals(points))

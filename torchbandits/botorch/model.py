@@ -22,7 +22,7 @@ from torchbandits.botorch.fit import fit_
 from torchbandits.botorch.observed import Observed
 from torchbandits.botorch.parts import check_transform
 from torchbandits.botorch.table import Tabulated
-from torchbandits.coercion import check_flag, check_whole
+from torchbandits.coercion import check_flag, check_whole, own_copy
 from torchbandits.errors import UnsupportedError
 from torchbandits.types import Marginals
 
@@ -176,8 +176,9 @@ class BanditModel(Observed):
         check_tensor("Y", Y)
         check_values(X=X, Y=Y, noise=noise)
         check_pairs(X, Y)
-        X = self._promoted(X)
-        Y, noise = Y.to(X.dtype), None if noise is None else noise.to(X.dtype)
+        # Copies, through which gradients pass: who gave the data may write to them later.
+        X = self._promoted(X).clone()
+        Y, noise = Y.to(X.dtype).clone(), None if noise is None else noise.to(X.dtype).clone()
         if fantasizing.off():
             self._validate_tensor_args(X=X, Y=Y, Yvar=noise, strict=False)
         known = isinstance(self.likelihood, FixedNoiseGaussianLikelihood)
@@ -207,25 +208,29 @@ class BanditModel(Observed):
         """
         check_flag("frozen_dictionary", frozen_dictionary)
         check_values(X=X, counts=counts)
-        X = self._promoted(X)
-        counts = torch.ones(X.shape[:-1], dtype=torch.float64, device=X.device) if counts is None else counts.double()
+        X = self._promoted(X).clone()
+        counts = torch.ones(X.shape[:-1], dtype=torch.float64, device=X.device) if counts is None else counts.double().clone()
         posterior = self._conditional().hallucinated(self.transform_inputs(X).double(), counts, frozen=frozen_dictionary)
         return self._with(posterior, _pending=(*self._pending, (X.detach(), counts, frozen_dictionary)))
 
     def tabulate_(self, arms: Tensor, memory_budget: int = 2 << 30) -> BanditModel:
         """Keep the marginals of these arms, `A x d` (not transformed); returns self.
 
-        Calls with the same tensor, or with slices of it (of `arms.unsqueeze(-2)`, as `optimize_acqf_discrete` makes them), are
-        then read off; models conditioned from this one update them by the columns they appended, in one pass over memory.
+        Calls with these points, whole or as slices of the tensor (of `arms.unsqueeze(-2)`, as `optimize_acqf_discrete` makes
+        them), are then read off; models conditioned from this one update them by the columns they appended, in one pass over
+        memory.
 
         Args:
-            arms: Held, not copied; once it is written to it is no longer known (by torch's operations: writes through NumPy or
-                `.data` go unnoticed, call `tabulate_` again after those).
+            arms: Copied. A tensor that was written to since is no longer taken for them.
             memory_budget: Bytes for kernel columns, which spare those models a sweep.
 
         Cost: O(A m²) time and O(A m) memory, when first read.
         """
         check_tensor("arms", arms)
+        return self._tabulate(own_copy(arms.contiguous()), int(arms.storage_offset()), memory_budget)
+
+    def _tabulate(self, arms: Tensor, offset: int = 0, memory_budget: int = 2 << 30) -> BanditModel:
+        """Keep the marginals of arms that nobody writes to, a copy of a tensor at this offset of its storage."""
         check_whole("memory_budget", memory_budget, 0)
         if arms.dim() != 2 or self.batch_shape:
             raise UnsupportedError(
@@ -234,7 +239,7 @@ class BanditModel(Observed):
             )
         if self.transform_inputs(arms[:1]).shape[:-1] != arms[:1].shape[:-1]:
             raise UnsupportedError("the input transform makes several points of an arm: ask for posteriors without tabulating.")
-        self._table = Tabulated(arms, arms._version, memory_budget)
+        self._table = Tabulated(arms.contiguous(), offset, memory_budget)
         return self
 
     @property

@@ -22,7 +22,7 @@ from torchbandits.botorch.fit import weighed_anew
 from torchbandits.botorch.parts import check_transform, kernel_of, likelihood_of, mean_of
 from torchbandits.botorch.progress import Path, progress_of
 from torchbandits.botorch.table import Tabulated
-from torchbandits.coercion import at_least, positive
+from torchbandits.coercion import at_least, own_copy, positive
 from torchbandits.embeddings import FiniteEmbedding, shaped_like
 from torchbandits.posteriors import GaussianProcess
 from torchbandits.posteriors.conditional import Conditional
@@ -84,11 +84,13 @@ class Observed(GPyTorchModel, gpytorch.models.GP, FantasizeMixin, ABC):  # type:
         self.mean_module = mean_of(prior_mean)
         self.likelihood = likelihood_of(noise_std, Yvar, self.fits_noise)
         self._reference, self._share, self._estimates = noise_std**2, lam / noise_std**2, prior_mean == "estimate"
-        self._dictionary, self._oversampling, self._generators = dictionary, oversampling, generator_states(generator)
+        self._dictionary = own_copy(dictionary) if isinstance(dictionary, Tensor) else dictionary
+        self._oversampling, self._generators = oversampling, generator_states(generator)
         self._drawn: Tensor | None = None  # points of the dictionary in use, transformed
         self._finite: tuple[FiniteEmbedding | None] = (None,)  # in a tuple: of a bandit, and no part of what is fitted or saved
-        variance = None if train_Yvar is None else train_Yvar.detach().squeeze(-1)
-        self._blocks: tuple[Block, ...] = (Block(train_X.detach(), train_Y.detach().squeeze(-1), variance),)
+        variance = None if train_Yvar is None else own_copy(train_Yvar.squeeze(-1))
+        # Copies: who gave the data may write to them later.
+        self._blocks: tuple[Block, ...] = (Block(own_copy(train_X), own_copy(train_Y.squeeze(-1)), variance),)
         self._pending: tuple[tuple[Tensor, Tensor, bool], ...] = ()  # points, counts, whether the dictionary is frozen
         self._path: Path | None = None
         self._posterior: Conditional | None = None

@@ -70,7 +70,7 @@ def model_of_run(policy: Policy, state: State) -> BanditModel:
         if shape:
             model._arms = arms.expand(*shape, *arms.shape[-2:])
         else:
-            model.tabulate_(arms)
+            model._tabulate(arms)
     origin = model._conditional().log_det.expand(state.log_det.shape)
     model._path = Path(state.told, state.log_det, state.batched_log_det, state.batched_log_det_3, origin)
     return model

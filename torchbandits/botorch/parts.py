@@ -10,6 +10,7 @@ import torch
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood
 from torch import Tensor
 
+from torchbandits.coercion import own_copy
 from torchbandits.errors import require
 from torchbandits.types import Points
 
@@ -62,7 +63,7 @@ def mean_of(prior_mean: float | str) -> gpytorch.means.Mean:
 def likelihood_of(noise_std: float, Yvar: Tensor | None, fitted: bool) -> GaussianLikelihood | FixedNoiseGaussianLikelihood:
     """Gaussian noise of one variance, under BoTorch's prior where it is to be fitted; or of a known one an observation."""
     if Yvar is not None:
-        return FixedNoiseGaussianLikelihood(noise=Yvar.detach().squeeze(-1).double())
+        return FixedNoiseGaussianLikelihood(noise=own_copy(Yvar.squeeze(-1)).double())
     prior = gpytorch.priors.LogNormalPrior(-4.0, 1.0) if fitted else None
     likelihood = GaussianLikelihood(noise_prior=prior, noise_constraint=gpytorch.constraints.Positive()).double()
     likelihood.noise = torch.tensor(noise_std**2, dtype=torch.float64)

@@ -18,8 +18,8 @@ class Tabulated:
     """What a posterior without batch dimensions says of each arm. Immutable.
 
     Attributes:
-        arms: `A x d`, as the user gave them; recognised again by their place in memory.
-        version: Of that memory: arms that were written to are no longer known.
+        arms: `A x d`, contiguous; written to by nobody. They are recognised again by their numbers.
+        offset: Where the user's tensor began in its storage, which says which arms a slice of it may be.
         memory_budget: Bytes that the kernel columns may take.
         posterior: What the numbers are of; None before they are asked for.
         points: `A x d`, transformed, float64.
@@ -29,7 +29,7 @@ class Tabulated:
     """
 
     arms: Tensor
-    version: int
+    offset: int
     memory_budget: int
     posterior: Conditional | None = None
     points: Tensor | None = None
@@ -85,19 +85,25 @@ class Tabulated:
         return replace(self, posterior=posterior, points=points, columns=kept, channels=torch.cat(channels), variance=variance)
 
     def rows(self, X: Tensor) -> slice | None:
-        """Which arms `X` (`A' x d` or `A' x 1 x d`) is a view of, in order; None where it is none."""
+        """Which consecutive arms `X` (`A' x d` or `A' x 1 x d`) holds; None where it holds others.
+
+        Its place in its storage says which ones it would be as a slice of the arms, and its numbers whether it is: a tensor
+        that was written to since, by torch or through shared memory, is not taken for what it was. Cost: a pass over X.
+        """
         arms = self.arms
-        if X.requires_grad or X.dtype != arms.dtype or X.shape[-1] != arms.shape[-1] or arms._version != self.version:
+        if X.requires_grad or X.dtype != arms.dtype or X.shape[-1] != arms.shape[-1]:
             return None
         if not X.numel() or X.dim() not in (2, 3) or (X.dim() == 3 and X.shape[1] != 1):
             return None
-        if not (X.is_contiguous() and arms.is_contiguous()) or X.device != arms.device:
+        if not X.is_contiguous() or X.device != arms.device:
             return None
-        if X.untyped_storage().data_ptr() != arms.untyped_storage().data_ptr():
-            return None
-        start, rest = divmod(int(X.storage_offset()) - int(arms.storage_offset()), arms.shape[-1])
-        inside = rest == 0 and start >= 0 and start + len(X) <= len(arms)
-        return slice(start, start + len(X)) if inside else None
+        # Of the tensor that the user gave, or of the copy of it, which begins its storage.
+        for before in dict.fromkeys([self.offset, 0]):
+            start, rest = divmod(int(X.storage_offset()) - before, arms.shape[-1])
+            inside = rest == 0 and start >= 0 and start + len(X) <= len(arms)
+            if inside and torch.equal(X.reshape(len(X), -1), arms[start : start + len(X)]):
+                return slice(start, start + len(X))
+        return None
 
 
 def _continues(old: Conditional, new: Conditional) -> bool:

@@ -1,7 +1,7 @@
 """Durability: every ask and tell on the disk before it takes effect (`Journal`), and the way back to the exact state."""
 
 from torchbandits.journal.checkpoints import from_bytes, state_as_text, to_bytes
-from torchbandits.journal.fingerprint import describe, difference, digest
+from torchbandits.journal.fingerprint import describe, describe_environment, describe_policy, difference, digest
 from torchbandits.journal.journal import Journal, as_journal
 from torchbandits.journal.packing import Drawn, held, pack, unpack
 from torchbandits.journal.reading import Reading, in_words
@@ -19,6 +19,8 @@ __all__ = [
     "asked",
     "begun",
     "describe",
+    "describe_environment",
+    "describe_policy",
     "describe_run",
     "difference",
     "digest",

@@ -4,67 +4,215 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
+from decimal import Decimal
+from enum import Enum
+from fractions import Fraction
+from pathlib import PurePath
+from types import CodeType, ModuleType
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+FORM = "2"  # of descriptions; the first form had no entries whose names hold a "__", and none that said which form it is
 _PLAIN = (bool, int, float, str, torch.dtype, torch.Size)
+_VALUES = (complex, bytes, range, slice, Decimal, Fraction, PurePath, torch.device, np.generic)
+_LIBRARIES = frozenset({"torchbandits", "torch", "gpytorch", "botorch", "linear_operator", "numpy", "scipy"})
+_PROBES = 64  # arms at which environments are compared
+_SPEED = ".memory_budget"  # bytes of caches, which change no pick
 
 
 def digest(tensor: Tensor) -> str:
     """dtype, shape and the first 16 hexadecimal digits of the SHA-256 of a tensor. Cost: a pass over it."""
-    held = tensor.detach().cpu().contiguous()
-    data = hashlib.sha256(held.numpy().data if held.numel() else b"").hexdigest()
-    return f"{str(held.dtype)[6:]} {tuple(held.shape)} {data[:16]}"
+    held = tensor.detach().cpu()
+    held = held.to_dense() if held.layout != torch.strided else held.resolve_conj().resolve_neg()
+    strange = held.is_floating_point() and held.dtype.itemsize < 4 and held.dtype != torch.float16  # to NumPy
+    held = (held.float() if strange else held).contiguous()
+    return f"{str(tensor.dtype)[6:]} {tuple(held.shape)} {_sha(held.numpy().data if held.numel() else b'')}"
 
 
-def describe(value: Any, name: str = "policy") -> dict[str, str]:
-    """A policy and all it is made of, `name.of.part` to value: equal for policies that choose alike.
+def describe_policy(policy: Any) -> dict[str, str]:
+    """The description of a policy, and its form, for `difference`."""
+    return {"__form__": FORM} | describe(policy)
 
-    Data classes, kernels and other modules (structure, numbers, tensors), functions (by name) and plain values are described;
-    of any other object its class and its attributes.
+
+def describe(value: Any, name: str = "policy", within: tuple[int, ...] = ()) -> dict[str, str]:
+    """A policy and all it is made of, `name.of.part` to value: equal for policies that choose alike, in every process.
+
+    Data classes, kernels and other modules, lists, dictionaries, arrays and plain values are described by what they hold. A
+    function is described by its name, its code, its defaults and what it closes over; the code of functions of torch and its
+    relatives is theirs to change. Any other object is described by its class and its attributes. Classes are described by name,
+    and attributes that begin with an underscore are left out, since caches do; so is what a function reads from global
+    variables or from files.
+
+    Args:
+        value: The policy, or a part of it.
+        name: Its name.
+        within: Objects that hold it, so that a cycle ends.
     """
     if value is None or isinstance(value, _PLAIN):
         return {name: repr(value)}
     if isinstance(value, Tensor):
         return {name: digest(value)}
     kind = f"{type(value).__module__}.{type(value).__qualname__}"
+    if id(value) in within:
+        return {name: kind}
+    within = (*within, id(value))
     if isinstance(value, nn.Module):
-        return {name: kind} | _described(_module(value), name)
+        return {name: kind} | _described(_module(value), name, within)
     if is_dataclass(value) and not isinstance(value, type):
-        return {name: kind} | _described({f.name: getattr(value, f.name) for f in fields(value)}, name)
+        return {name: kind} | _described({f.name: getattr(value, f.name) for f in fields(value)}, name, within)
     if isinstance(value, Mapping):
-        return {name: kind} | _described({str(k): v for k, v in value.items()}, name)
+        return {name: kind} | _described({str(k): v for k, v in value.items()}, name, within)
     if isinstance(value, (list, tuple)):
-        return {name: kind} | _described({str(k): v for k, v in enumerate(value)}, name)
+        return {name: kind} | _described({str(k): v for k, v in enumerate(value)}, name, within)
     if isinstance(value, (set, frozenset)):
         return {name: repr(sorted(map(str, value)))}
     if isinstance(value, functools.partial):
-        return {name: kind} | _described({"func": value.func, "args": value.args, "keywords": value.keywords}, name)
-    if isinstance(value, type) or (callable(value) and hasattr(value, "__qualname__")):
+        parts = {"func": value.func, "args": value.args, "keywords": value.keywords}
+        return {name: kind} | _described(parts, name, within)
+    if isinstance(value, type):
         return {name: f"{value.__module__}.{value.__qualname__}"}
-    return {name: kind} | _described(
-        {k: v for k, v in vars(value).items() if not k.startswith("_")} if hasattr(value, "__dict__") else {}, name
-    )
+    if callable(value) and hasattr(value, "__qualname__"):
+        return {name: f"{value.__module__}.{value.__qualname__}"} | _described(_function(value), name, within)
+    return {name: kind} | _described(_attributes(value), name, within)
 
 
-def _described(parts: Mapping[str, Any], name: str) -> dict[str, str]:
-    return {key: text for part, value in parts.items() for key, text in describe(value, f"{name}.{part}").items()}
+def _described(parts: Mapping[str, Any], name: str, within: tuple[int, ...]) -> dict[str, str]:
+    return {key: text for part, value in parts.items() for key, text in describe(value, f"{name}.{part}", within).items()}
 
 
 def _module(module: nn.Module) -> dict[str, Any]:
-    """Tensors and plain attributes of a module and its parts: ν of a Matérn kernel is one of the latter."""
+    """Tensors and attributes of a module and its parts: ν of a Matérn kernel is one of the latter."""
     parts: dict[str, Any] = dict(module.state_dict())
     for path, part in module.named_modules():
-        own = {k: v for k, v in vars(part).items() if isinstance(v, _PLAIN) and not k.startswith("_") and k != "training"}
-        parts |= {f"{path}.{k}".lstrip("."): v for k, v in own.items()} | {f"{path}.class".lstrip("."): type(part)}
+        own = {k: v for k, v in vars(part).items() if not k.startswith("_") and k != "training"}
+        plain = {f"{path}.{k}".lstrip("."): v for k, v in own.items() if isinstance(v, _PLAIN)}
+        parts |= plain | {f"{path}.class".lstrip("."): type(part)}
+        if not isinstance(part, torch.distributions.Distribution):  # priors keep there what they once computed
+            rest = {k: v for k, v in own.items() if v is not None and not isinstance(v, _PLAIN)}
+            parts |= {f"{path}.__dict__.{k}".lstrip("."): v for k, v in rest.items()}
     return parts
 
 
+def _function(function: Any) -> dict[str, Any]:
+    """What tells functions of one name apart: the object that a method is of, code, defaults, and what is closed over."""
+    parts: dict[str, Any] = {}
+    owner, code = getattr(function, "__self__", None), getattr(function, "__code__", None)
+    if owner is not None and not isinstance(owner, (ModuleType, type)):
+        parts["__self__"] = owner
+    if not isinstance(code, CodeType):
+        return parts
+    if str(function.__module__).partition(".")[0] not in _LIBRARIES:
+        parts["__code__"] = f"{_interpreter()} {_sha(repr(_code(code)).encode())}"
+    for name in ("__defaults__", "__kwdefaults__"):
+        if (given := getattr(function, name, None)) is not None:
+            parts[name] = given
+    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            parts[f"__closure__.{name}"] = cell.cell_contents
+        except ValueError:
+            continue  # nothing has been assigned yet
+    return parts
+
+
+def _interpreter() -> str:
+    """Whose bytecode it is: other versions of Python compile the same source differently."""
+    return f"{sys.implementation.cache_tag}-{sys.flags.optimize}"
+
+
+def _code(code: CodeType) -> tuple[Any, ...]:
+    """What a function does, without where it is written."""
+    names = (code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars)
+    counts = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags)
+    return code.co_code, code.co_exceptiontable, names, counts, _constants(code.co_consts)
+
+
+def _constants(constants: Iterable[Any]) -> list[Any]:
+    found: list[Any] = []
+    for value in constants:
+        if isinstance(value, CodeType):
+            found.append(_code(value))
+        elif isinstance(value, tuple):
+            found.append(_constants(value))
+        else:
+            found.append(sorted(map(repr, value)) if isinstance(value, frozenset) else repr(value))
+    return found
+
+
+def _attributes(value: Any) -> dict[str, Any]:
+    """What any other object holds; nothing of a module, which is known by its name."""
+    if isinstance(value, ModuleType):
+        return {"__value__": value.__name__}
+    if isinstance(value, Enum):
+        return {"__value__": value.name}
+    if isinstance(value, np.ndarray):
+        plain = value.dtype.kind in "biufc"
+        whole = f"{value.dtype.str} {value.shape} {_sha(np.ascontiguousarray(value).data)}" if plain and value.size else None
+        return {"__value__": whole or [str(value.dtype), list(value.shape), value.tolist()]}
+    if isinstance(value, _VALUES):
+        return {"__value__": repr(value)}
+    slots = [name for kind in type(value).__mro__ for name in _names(getattr(kind, "__slots__", ()))]
+    slotted = {f"__slots__.{k}": getattr(value, k) for k in slots if not k.startswith("_") and hasattr(value, k)}
+    return slotted | {k: v for k, v in getattr(value, "__dict__", {}).items() if not k.startswith("_")}
+
+
+def _names(slots: str | Iterable[str]) -> tuple[str, ...]:
+    return (slots,) if isinstance(slots, str) else tuple(slots)
+
+
+def _sha(data: Any) -> str:
+    return hashlib.sha256(data).hexdigest()[:16]
+
+
+def describe_environment(environment: Any) -> dict[str, str]:
+    """An environment: its class, its name, its noise, and its expected rewards and costs at up to 64 arms spread over them all.
+
+    Its function is described (see `describe`) only where expected rewards are unknown. Numbers are compared to nine digits,
+    since other machines may compute them with another rounding.
+    """
+    means = environment.means
+    parts: dict[str, Any] = {"means": means, "costs": environment.costs, "records": getattr(environment, "records", None)}
+    own = {name: _sampled(value.detach(), name == "records") for name, value in parts.items() if value is not None}
+    kind = f"{type(environment).__module__}.{type(environment).__qualname__}"
+    plain = {name: getattr(environment, name, None) for name in ("name", "noise", "seeded")}
+    unknown = not bool(torch.isfinite(means).all()) and getattr(environment, "function", None) is not None
+    function = {"function": environment.function} if unknown else {}
+    noise = {"noise_std": f"{float(environment.noise_std):.9g}"}
+    return {"environment": kind} | _described(plain | noise | function | own, "environment", ())
+
+
+def _sampled(values: Tensor, rows: bool) -> str:
+    """Shape of numbers `... x A` (`A x r` where they are rows of arms), and a digest of those at up to 64 arms."""
+    last = values if rows else values.movedim(-1, 0)
+    place = torch.linspace(0, len(last) - 1, min(len(last), _PROBES), dtype=torch.float64).round().long()
+    digits = [f"{number:.9g}" for number in last[place.to(last.device)].reshape(-1).tolist()]
+    return f"{tuple(values.shape)} {_sha(' '.join(digits).encode())}"
+
+
 def difference(written: Mapping[str, str], given: Mapping[str, str]) -> str:
-    """The first three entries that differ, in words; empty where none does."""
-    keys = [key for key in dict.fromkeys([*written, *given]) if written.get(key) != given.get(key)]
+    """The first three entries that differ, in words; empty where none does.
+
+    Left out are: what the first form did not describe, if it is the form of what was written; the code of functions, if
+    another version of Python compiled it; the environment, unless both know one; budgets of memory, which change no pick.
+    """
+    first = "__form__" not in written
+    played = all(any(_of_environment(key) for key in side) for side in (written, given))
+
+    def compared(key: str) -> bool:
+        if key == "__form__" or key.endswith(_SPEED) or (first and "__" in key) or (_of_environment(key) and not played):
+            return False
+        old, new = written.get(key), given.get(key)
+        elsewhere = key.endswith("__code__") and old is not None and new is not None and old.split()[0] != new.split()[0]
+        return old != new and not elsewhere
+
+    keys = [key for key in dict.fromkeys([*written, *given]) if compared(key)]
     return "; ".join(f"{key} was {written.get(key, 'absent')}, is {given.get(key, 'absent')}" for key in keys[:3])
+
+
+def _of_environment(key: str) -> bool:
+    return key.partition(".")[0] == "environment"

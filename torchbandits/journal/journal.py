@@ -71,6 +71,7 @@ class Journal:
         self._riders: Drawn | None = None
         self._before: tuple[Mark, Any] | None = None
         self._beside: Beside | None = None
+        self._environment: dict[str, str] = {}
 
     # ------------------------------------------------------------------ reading
 
@@ -101,18 +102,23 @@ class Journal:
 
     # ------------------------------------------------------------------ beginning and resuming
 
+    def _answered_by(self, environment: dict[str, str]) -> None:
+        """Name the environment (see `describe_environment`) before the run begins: it becomes part of what the run is of."""
+        self._environment = environment
+
     def begin(self, described: dict[str, str], generators: Sequence[torch.Generator]) -> None:
         """Open the file for a run of what is described. An existing one sets the generators back to where that run began.
 
         Raises:
-            StateError: If it is in use, or of another policy, other arms, costs or batch rows; nothing has changed then.
+            StateError: If it is in use, or of another policy, other arms, costs or batch rows, or of another environment than
+                `_answered_by` was given; nothing has changed then.
             DataError: If it is no journal, damaged, of a later format, or can't be written.
         """
         require(
             self._lines is None, f"the journal {self.path} serves another bandit already: a Journal is for one.", StateError
         )
         self._lines = lines = Lines(self.path, self.durable)
-        ready = False
+        described, ready = described | self._environment, False
         try:
             first = next(lines.read(), None)
             if first is None:
@@ -195,8 +201,8 @@ class Journal:
         )
         if other := difference(header["of"], described):
             raise StateError(
-                f"the journal {self.path} is of another run: {printable(other)}. Resume with the policy, arms and costs that "
-                "it began with (set_arms_ is repeated by itself), or choose another path."
+                f"the journal {self.path} is of another run: {printable(other)}. Resume with the policy, arms, costs and "
+                "environment that it began with (set_arms_ is repeated by itself), or choose another path."
             )
         try:
             states = [held(value) for value in header["generators"]]

@@ -14,7 +14,7 @@ from torchbandits.arms import Shard
 from torchbandits.arms.scanning import scan
 from torchbandits.errors import DataError, UnsupportedError, require
 from torchbandits.journal.checkpoints import state_of_text
-from torchbandits.journal.fingerprint import describe, digest
+from torchbandits.journal.fingerprint import describe_policy, digest
 from torchbandits.journal.journal import Journal
 from torchbandits.journal.lines import Mark
 from torchbandits.journal.packing import held, pack, unpack
@@ -47,8 +47,8 @@ class Resumable(Protocol):
     def set_arms_(self, arms: Tensor, *, costs: Tensor | None = None) -> Any:
         """Change the arms."""
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> Any:
-        """Take over a state."""
+    def _load_state(self, state_dict: dict[str, Any]) -> None:
+        """Take over a state of the same policy."""
 
     def _extend(self, limit: Tensor | None, offered: Tensor | None, exactly: int | None) -> Selection:
         """Open further picks."""
@@ -107,7 +107,7 @@ def describe_run(policy: Any, domain: ArmSet, costs: Any) -> dict[str, str]:
     )
     own = f"{domain!r} {scan(domain).fingerprint:x}" if isinstance(domain, ArmSource) else digest(domain)
     priced = {} if costs is None else {"costs": digest(torch.as_tensor(costs, dtype=torch.float64))}
-    return describe(policy) | {"arms": own} | priced
+    return describe_policy(policy) | {"arms": own} | priced
 
 
 @contextmanager
@@ -160,7 +160,7 @@ def resume(bandit: Resumable, journal: Journal | None) -> None:
             start = Mark(*saved["mark"])
             if saved["arms"] is not None:
                 bandit.set_arms_(saved["arms"].to(bandit.device), costs=saved["costs"])
-            bandit.load_state_dict(saved["state"])
+            bandit._load_state(saved["state"])  # the header says whose it is
             journal.resume_from(start)
         journal.replay(start, lambda record: repeat(bandit, record))
 
@@ -195,6 +195,6 @@ def repeat(bandit: Resumable, record: dict[str, Any]) -> None:
     elif kind == "seeds":
         bandit._draw_seeds()
     elif kind == "load":
-        bandit.load_state_dict(state_of_text(record["state"]))
+        bandit._load_state(state_of_text(record["state"]))
     else:
         raise DataError(f"unknown kind of record, {kind!r}: it was written by a later version.")

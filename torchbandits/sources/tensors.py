@@ -14,10 +14,10 @@ from torchbandits.types import Arms, Picks
 
 
 class InMemory(ArmSource):
-    """A tensor: what `Bandit(policy, arms)` makes of its arms.
+    """A tensor, shared and not copied.
 
     Args:
-        arms: `A x d` or `batch_shape x A x d`; held.
+        arms: `A x d` or `batch_shape x A x d`; shared, so it must not change.
         distinct: A promise that no two arms are equal, see `ArmSource`.
     """
 
@@ -61,7 +61,7 @@ class Pinned(ArmSource):
     """A tensor in host memory, swept on another device: while one chunk is worked on, the next is copied.
 
     Args:
-        arms: `A x d` on the CPU; copied into pinned memory for a CUDA device, unless it is there.
+        arms: `A x d` on the CPU; copied into pinned memory for a CUDA device, unless it is there. It must not change.
         device: Where it is swept.
         distinct: A promise that no two arms are equal, see `ArmSource`.
     """
@@ -132,7 +132,8 @@ class Pinned(ArmSource):
 
 
 def tensor(arms: Tensor, *, distinct: bool = False) -> InMemory:
-    """Arms in memory, `A x d`; what a plain tensor is, but for the promise that no two of them are equal."""
+    """Arms in memory, `A x d`: what a plain tensor is, but shared with the bandit and not copied, so it must not change; and
+    with the promise, where `distinct`, that no two of them are equal."""
     _check(arms)
     return InMemory(arms, distinct)
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from torchbandits.arms import ArmRows, Shard
-from torchbandits.coercion import as_tensor, same_device
+from torchbandits.coercion import as_tensor, own_copy, same_device
 from torchbandits.errors import (
     ArgumentError,
     NonFiniteError,
@@ -91,7 +91,7 @@ def check_costs(costs: Any, policy: Policy, rows: ArmRows) -> Tensor | None:
         whole = value.expand(*rows.first.shape[:-1], -1)
         same = bool((whole == whole.gather(-1, rows.first.expand(whole.shape))).all())
         require(same, "equal arms must cost the same: they share one entry.")
-    return value
+    return own_copy(value)
 
 
 def check_maximum(point: Any, rows: ArmRows) -> Tensor:
@@ -107,14 +107,15 @@ def check_maximum(point: Any, rows: ArmRows) -> Tensor:
 
 
 def check_domain(arms: Any, bounds: Any, policy: Policy) -> Tensor | ArmSource:
-    """Either arms, or a box `batch_shape x 2 x d` of finite corners, lower first, as float64; whichever was given."""
+    """Either arms, or a box `batch_shape x 2 x d` of finite corners, lower first, as float64; whichever was given, as a copy
+    that the caller does not hold. Sources are shared."""
     require((arms is None) != (bounds is None), "give either arms (A x d) or bounds (2 x d), and not both.")
     if isinstance(arms, ArmSource):
         return check_source(arms, policy)
     if bounds is None:
         check_arms(arms)
-        return torch.as_tensor(arms)
-    return check_box(bounds)
+        return own_copy(arms)
+    return own_copy(check_box(bounds))
 
 
 def check_generators(generator: Any, arms: ArmSet, kernel: Any) -> tuple[tuple[torch.Generator, ...], torch.Size]:
@@ -149,7 +150,9 @@ def check_state(state_dict: Any, own: dict[str, Any]) -> None:
         isinstance(state_dict, dict) and {"state", "open"} <= state_dict.keys() and isinstance(state_dict["state"], dict),
         "expected what Bandit.state_dict() returned, a dictionary with 'state' and 'open'.",
     )
-    saved = state_dict["state"]
+    saved, described = state_dict["state"], state_dict.get("policy")
+    texts = described is None or (isinstance(described, dict) and all(isinstance(t, str) for t in described.values()))
+    require(texts, "the saved state's 'policy' is no description of one: it is damaged.", StateError)
     differ = sorted(saved.keys() ^ own.keys())
     require(not differ, f"the saved state is of another kind of policy: it differs in {', '.join(differ[:3])}.", StateError)
     odd = [name for name, value in own.items() if isinstance(value, Tensor) and not isinstance(saved[name], Tensor)]

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from torchbandits.arms import matches
-from torchbandits.coercion import own_copy
+from torchbandits.coercion import explains_keywords
 from torchbandits.errors import StateError, UnsupportedError, require
 from torchbandits.journal import (
     Journal,
@@ -47,7 +47,6 @@ from torchbandits.validation import (
     check_picks,
     check_places,
     check_rewards,
-    check_source,
 )
 
 Maximizer = Callable[[Callable[[Tensor], Tensor]], Tensor]  # from a score of points to the point of the highest
@@ -75,6 +74,7 @@ class Bandit(Learned):
         NonFiniteError: If an arm has a NaN or an infinite feature.
     """
 
+    @explains_keywords
     def __init__(
         self,
         policy: Policy,
@@ -100,6 +100,7 @@ class Bandit(Learned):
 
     # ------------------------------------------------------------------ ask and tell
 
+    @explains_keywords
     def ask(
         self,
         limit: int | Tensor | None = None,
@@ -232,16 +233,14 @@ class Bandit(Learned):
 
         Cost: a sweep over the new arms.  Source: Calandriello et al. 2019, appendix A, for BKB.
         """
-        with self._whole_or_not(draws=False, note=lambda: moved_to(arms, costs)):
-            self._move(arms, costs)
+        checked = check_new_arms(arms, self.arms, self.batch_shape, self.policy)
+        with self._whole_or_not(draws=False, note=lambda: moved_to(checked, costs)):
+            self._move(checked, costs)
         return self
 
     # ------------------------------------------------------------------ inside
 
     def _move(self, arms: Tensor | ArmSource, costs: Tensor | None = None) -> None:
-        arms = check_source(arms, self.policy) if isinstance(arms, ArmSource) else arms
-        check_new_arms(arms, self.arms, self.batch_shape)
-        arms = own_copy(arms) if isinstance(arms, Tensor) else arms
         opened = None if self._open is None else carried(self._open, arms, self.batch_shape)
         state = self.policy.set_arms(self._state, cast(Tensor, arms))
         state.rows.costs = check_costs(costs, self.policy, state.rows)

@@ -59,8 +59,10 @@ class LogScalars:
         if self._tells % self._every:
             return
         values = {name: getattr(report, name) for name in _REPORTED} | {"mean_reward": _mean(rewards, selection.mask)}
-        best = bandit.best()
-        values |= {"best_mean": best.mean[..., 0], "best_std": best.variance[..., 0].sqrt()}
+        # Evaluations that failed and were forgotten leave nothing to recommend.
+        if bool((report.pulls > 0).any()):
+            best = bandit.best()
+            values |= {"best_mean": best.mean[..., 0], "best_std": best.variance[..., 0].sqrt()}
         steps = report.pulls.reshape(-1).tolist()
         for name, tensor in values.items():
             numbers = tensor.detach().to(torch.float64).reshape(-1).tolist()

@@ -2,22 +2,54 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import math
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import gpytorch
+import numpy as np
 import torch
 from torch import Tensor
 
-from torchbandits.errors import ArgumentError, ShapeError, nearest, require
+from torchbandits.errors import ArgumentError, KeywordError, ShapeError, nearest, require
 
 DTYPES = (torch.float32, torch.float64)
 ENDLESS = 2**62  # more than anybody waits for
 LARGEST = 1e150  # what its square, and the sum of many of those, leaves room for
+
+
+_P, _R = ParamSpec("_P"), TypeVar("_R")
+_GENERATOR = "draws come from a generator that you give: generator=torch.Generator().manual_seed(seed) of Bandit or run."
+_BATCH = "the policy's batch rule says how many arms are picked: ask(limit=…) takes fewer, ask(more=…) adds as many to them."
+_LARGEST_IS_BEST = "rewards are maximised everywhere: tell their negatives to minimise."
+# Keywords of other libraries, and what this one has in their place.
+_ELSEWHERE = {
+    **dict.fromkeys(("seed", "random_seed", "random_state", "rng"), _GENERATOR),
+    **dict.fromkeys(("batch_size", "q", "n", "num_picks", "n_points"), _BATCH),
+    **dict.fromkeys(("maximize", "minimize", "maximise", "minimise", "direction"), _LARGEST_IS_BEST),
+    "beta": "give the number that multiplies the posterior standard deviation: width=widths.Constant(math.sqrt(beta)).",
+}
+
+
+def explains_keywords(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Decorate a public function: a keyword that it does not take raises `KeywordError`, which names what to use instead."""
+    known = list(inspect.signature(function).parameters)
+    name = function.__qualname__.removesuffix(".__init__")
+
+    @functools.wraps(function)
+    def called(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        for word in kwargs:
+            if word not in known:
+                instead = _ELSEWHERE.get(word) or f"it takes {', '.join(known)}.{nearest(word, known)}".replace("self, ", "")
+                raise KeywordError(f"{name} takes no argument {word!r}: {instead}")
+        return function(*args, **kwargs)
+
+    return called
 
 
 def as_tensor(name: str, value: Any, dtype: torch.dtype | None = None, device: torch.device | None = None) -> Tensor:
@@ -25,18 +57,23 @@ def as_tensor(name: str, value: Any, dtype: torch.dtype | None = None, device: t
 
     Args:
         name: For the message.
-        value: A tensor, an array, or numbers in lists.
+        value: A tensor, a NumPy array or what NumPy can read, a table or column of numbers (pandas, Polars), or numbers in
+            lists; Python's floating-point numbers are float64, whatever torch's default.
         dtype: As for `torch.as_tensor`.
         device: Likewise.
 
     Raises:
-        ShapeError: If it is nothing like a tensor, or a sparse, quantised or nested one.
+        ShapeError: If it is nothing like a tensor, or a sparse, quantised or nested one, or a table with columns that hold no
+            numbers, which the message names.
     """
     try:
-        tensor = torch.as_tensor(value, dtype=dtype, device=device)
-        if dtype is None and tensor.is_floating_point() and not hasattr(value, "dtype"):
+        array = value if isinstance(value, Tensor) else _as_array(name, value)
+        tensor = torch.as_tensor(array, dtype=dtype, device=device)
+        if dtype is None and tensor.is_floating_point() and not hasattr(array, "dtype"):
             # torch would round them to its default dtype, so that numbers would depend on a global setting.
-            tensor = torch.as_tensor(value, dtype=torch.float64, device=device)
+            tensor = torch.as_tensor(array, dtype=torch.float64, device=device)
+    except ShapeError:
+        raise
     except (TypeError, ValueError, RuntimeError, OverflowError, NotImplementedError, IndexError, AttributeError) as error:
         said = str(value) if isinstance(value, (str, int, float)) else type(value).__name__
         raise ShapeError(f"{name} must be a tensor or numbers, got {said[:60]!r}: {str(error).splitlines()[0]}") from error
@@ -54,6 +91,47 @@ def own_copy(tensor: Tensor) -> Tensor:
     for dim, stride in enumerate(tensor.stride()):
         base = base.narrow(dim, 0, 1) if stride == 0 and tensor.shape[dim] > 1 else base
     return base.clone().expand(tensor.shape)
+
+
+def _as_array(name: str, value: Any) -> Any:
+    """Tables and arrays as NumPy arrays that torch can read; anything else as it is."""
+    if callable(getattr(value, "to_numpy", None)):
+        columns = getattr(value, "columns", None)
+        if columns is None:
+            value = _numbers(name, value.to_numpy())
+        else:
+            # A mixed table as a whole would be an array of objects: column by column each keeps its numbers.
+            parts = {str(column): np.asarray(value[column].to_numpy()) for column in columns}
+            odd = [column for column, part in parts.items() if part.dtype.kind not in "iufb"]
+            message = (
+                f"{name} must be numbers, and these columns of the table hold others: {', '.join(odd)[:200]}. Encode them as "
+                "numbers, drop them, or fill in what is missing."
+            )
+            require(not odd, message, ShapeError)
+            value = np.stack(list(parts.values()), axis=-1)
+    elif isinstance(value, Sequence) and len(value) and isinstance(value[0], np.ndarray):
+        value = np.stack(list(value))
+    elif not isinstance(value, np.ndarray) and hasattr(value, "__array__"):
+        value = np.asarray(value)
+    if isinstance(value, np.ndarray):
+        value = _numbers(name, value)
+        # torch reads neither foreign byte orders nor negative strides, and warns of arrays that are read-only.
+        if not (value.flags.writeable and value.dtype.isnative and all(stride >= 0 for stride in value.strides)):
+            value = value.astype(value.dtype.newbyteorder("="), order="C", copy=True)
+    return value
+
+
+def _numbers(name: str, array: np.ndarray) -> np.ndarray:
+    good = array.dtype.kind in "iufbc"
+    require(good, f"{name} must be numbers, got an array of {array.dtype}: convert it with .astype(float).", ShapeError)
+    return array
+
+
+def as_features(name: str, value: Any) -> Tensor:
+    """Features of points, as `as_tensor`; whole numbers become float64. Raises `ShapeError` likewise."""
+    tensor = as_tensor(name, value)
+    whole = not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool)
+    return tensor.double() if whole else tensor
 
 
 def is_finite(value: Any) -> bool:

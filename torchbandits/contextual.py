@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from torchbandits.bandit import Bandit
-from torchbandits.coercion import as_tensor, own_copy
+from torchbandits.coercion import as_tensor, explains_keywords, own_copy
 from torchbandits.contexts import Contexts
 from torchbandits.errors import ArgumentError, require
 from torchbandits.policies import Policy
@@ -28,6 +28,7 @@ from torchbandits.validation import (
     check_more,
     check_picks,
     check_rewards,
+    check_told,
 )
 
 
@@ -51,6 +52,7 @@ class ContextualBandit:
         ShapeError, NonFiniteError: If arms or contexts are not as above.
     """
 
+    @explains_keywords
     def __init__(
         self,
         policy: Policy,
@@ -61,7 +63,7 @@ class ContextualBandit:
         generator: torch.Generator | Sequence[torch.Generator] | None = None,
         costs: Tensor | None = None,
     ) -> None:
-        check_arms(arms)
+        arms = check_arms(arms)
         _, batch_shape = check_generators(generator, arms, getattr(policy, "kernel", None))
         self._contexts = Contexts(own_copy(arms), contexts, max_contexts, batch_shape)
         self._costs = None if costs is None else own_copy(as_tensor("costs", costs))
@@ -70,6 +72,7 @@ class ContextualBandit:
 
     # ------------------------------------------------------------------ ask and tell
 
+    @explains_keywords
     def ask(
         self,
         limit: int | Tensor | None = None,
@@ -148,7 +151,7 @@ class ContextualBandit:
     def best(self, k: int = 1, *, context: Tensor) -> Recommendation:
         """The k arms with the highest posterior mean at a context, best first, pulled there or not; without a posterior, those
         pulled there with the highest average. The context is kept tabulated from then on, as by `ask`."""
-        k = check_count(k)
+        k = check_told(check_count(k), self.pulls)
         self._enter(context)
         state, own = self._bandit._state, self._contexts.own
         if state.tabulated:

@@ -21,6 +21,10 @@ class ArgumentError(TorchBanditsError, ValueError):
     """A value outside its range, or an unknown option."""
 
 
+class KeywordError(ArgumentError, TypeError):
+    """A keyword that the function does not take; the message names what to use instead."""
+
+
 class ShapeError(ArgumentError):
     """A tensor of the wrong shape, dtype or device."""
 

@@ -21,7 +21,7 @@ from torchbandits.policies import Policy, State
 from torchbandits.posteriors import GaussianProcess, PartitionedProcess
 from torchbandits.sources import ArmSource
 from torchbandits.types import Recommendation, Selection
-from torchbandits.validation import check_count, check_state
+from torchbandits.validation import check_count, check_state, check_told
 
 Own = TypeVar("Own", bound="Learned")
 Note = Callable[[], dict[str, Any]]
@@ -49,12 +49,20 @@ class Learned(ABC):
             self._synced = True
 
     def best_arm(self) -> Tensor:
-        """The recommended arm, `batch_shape`: the index of `best()`, −1 before the first pull. Cost O(u)."""
+        """The recommended arm, `batch_shape`: the index of `best()`, with its errors. Cost O(u)."""
+        check_told(1, self.pulls)
         return self._state.best_arm()
 
     def best(self, k: int = 1) -> Recommendation:
-        """The k arms with the highest posterior mean among those pulled, best first. Cost O(u)."""
-        return self._state.best(check_count(k))
+        """The k arms with the highest posterior mean among those pulled, best first; index −1 and mean NaN in places of a batch
+        row that has pulled fewer.
+
+        Raises:
+            StateError: If no batch row was told anything yet.
+
+        Cost: O(u).
+        """
+        return self._state.best(check_told(check_count(k), self.pulls))
 
     @property
     def posterior(self) -> GaussianProcess | PartitionedProcess:

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from torchbandits.bandit import Bandit
-from torchbandits.coercion import check_function, check_whole
+from torchbandits.coercion import check_function, check_whole, explains_keywords
 from torchbandits.environments.base import Environment
 from torchbandits.errors import EvaluationError, NonFiniteError, UnsupportedError, require
 from torchbandits.evaluators import Answers, Elsewhere, Evaluator, Here
@@ -30,6 +30,7 @@ from torchbandits.types import Report, Selection
 _STEPS = 64  # recorded at once
 
 
+@explains_keywords
 def run(
     policy: Policy,
     environment: Environment,
@@ -184,7 +185,7 @@ def _play(
                 offers.lose(lost, exclude=failures == "exclude")
             seconds = asked + clock() - began
             selection, rewards = answers.selection, answers.rewards
-            recorder.add(selection.index, rewards, bandit.best_arm(), report, seconds, lost)
+            recorder.add(selection.index, rewards, bandit._state.best_arm(), report, seconds, lost)
             if answers.error is not None:
                 raise EvaluationError(_what_is_kept(answers, bandit), recorder.history(), bandit) from answers.error
             stops = [callback(bandit, selection, rewards, report) for callback in callbacks]

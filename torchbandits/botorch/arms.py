@@ -58,7 +58,7 @@ def optimize_arms(
 
     Cost: one evaluation an arm; for each further pick one more, or a few dozen in all for a `PolicyAcquisition`.
     """
-    check_arms(arms)
+    arms = check_arms(arms)
     known = isinstance(acq_function, AcquisitionFunction)
     require(known, f"acq_function must be a BoTorch AcquisitionFunction, got {type(acq_function).__name__}.")
     require(

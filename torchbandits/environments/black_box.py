@@ -57,7 +57,7 @@ class BlackBox(Environment):
         require(good, f"noise_std must be finite and ≥ 0, or NaN, got {noise_std}.")
         check_text("name", name)
         check_flag("seeded", seeded)
-        check_arms(arms)
+        arms = check_arms(arms)
         self.function = function
         self.arms = arms
         self.noise_std = float(noise_std)

@@ -60,7 +60,7 @@ class Function(Environment):
     ) -> None:
         check_function("function", function)
         check_noise(noise_std, noise)
-        check_arms(arms)
+        arms = check_arms(arms)
         check_text("name", name)
         check_norm_bound(norm_bound)
         self.function = function

@@ -41,7 +41,7 @@ class Recorded(Environment):
         costs: Tensor | None = None,
         neighbors: Tensor | None = None,
     ) -> None:
-        check_arms(arms)
+        arms = check_arms(arms)
         require(isinstance(arms, Tensor), "arms of recorded rewards must be a tensor, not a source.", UnsupportedError)
         good = isinstance(records, Tensor) and records.ndim == 2 and arms.ndim == 2 and len(records) == len(arms)
         got = tuple(records.shape) if isinstance(records, Tensor) else type(records).__name__

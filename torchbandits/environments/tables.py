@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchbandits.coercion import as_tensor, check_text, same_device
+from torchbandits.coercion import as_features, as_tensor, check_text, same_device
 from torchbandits.environments.base import Environment, Task, known
 from torchbandits.environments.noise import check_noise, noisy_rewards
 from torchbandits.errors import ArgumentError, ArmIndexError, NonFiniteError, ShapeError, UnsupportedError, require
@@ -50,9 +50,11 @@ class Table(Environment):
         neighbors: Tensor | None = None,
     ) -> None:
         check_noise(noise_std, noise)
+        arms = check_arms(arms)
         if isinstance(rewards, np.ndarray):
             rewards = _as_tensor(rewards)
-        check_arms(arms)
+        elif not isinstance(rewards, Tensor):
+            rewards = as_tensor("rewards", rewards, device=arms.device)
         check_rewards(rewards, arms)
         check_text("name", name)
         check_norm_bound(norm_bound)
@@ -99,16 +101,17 @@ class Table(Environment):
         return f"Table({self.name!r}, arms={tuple(self.arms.shape)}, noise_std={self.noise_std}, noise={self.noise!r})"
 
 
-def check_arms(arms: Tensor | ArmSource) -> None:
-    """Refuse arms that are not a non-empty, finite floating-point tensor `... x A x d`; a source has been checked."""
+def check_arms(arms: Any) -> Tensor | ArmSource:
+    """Arms as a non-empty, finite floating-point tensor `... x A x d`; a source has been checked."""
     if isinstance(arms, ArmSource):
-        return
-    as_tensor("arms", arms)  # refuses sparse ones, and those that hold no numbers
-    if not isinstance(arms, Tensor) or not arms.is_floating_point() or arms.ndim < 2:
+        return arms
+    arms = as_features("arms", arms)
+    if not arms.is_floating_point() or arms.ndim < 2:
         raise ShapeError(f"arms must be a floating-point tensor of shape ... x A x d, got {_kind(arms)}.")
     if 0 in arms.shape:
         raise ShapeError(f"arms must hold at least one arm and one feature, got shape {tuple(arms.shape)}.")
     _check_finite("arms", arms)
+    return arms
 
 
 def check_rewards(rewards: Tensor, arms: Tensor | ArmSource) -> None:

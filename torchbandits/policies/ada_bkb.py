@@ -5,12 +5,14 @@ from __future__ import annotations
 import gpytorch
 from torch import Tensor
 
-from torchbandits.coercion import non_negative
+from torchbandits.coercion import explains_keywords
 from torchbandits.memory import LeverageSampling
 from torchbandits.policies.adaptive_ucb import AdaptiveUCB
+from torchbandits.policies.argument_checks import regularization_of
 from torchbandits.widths import PracticalBKB, Width
 
 
+@explains_keywords
 def ada_bkb(
     kernel: gpytorch.kernels.Kernel,
     *,
@@ -61,7 +63,7 @@ def ada_bkb(
     pending ones were told, on a tree that stays as it is until rewards come: they may repeat a representative.
     Source: Rando, Carratino, Villa & Rosasco 2022, "Ada-BKB", Alg. 1 (arXiv 2106.08598).
     """
-    lam = non_negative("noise_std", noise_std) ** 2 if regularization is None else regularization
+    lam = regularization_of(noise_std, regularization)
     confidence = width or PracticalBKB(noise_std, norm_bound, delta, lam)
     memory = LeverageSampling(oversampling)
     return AdaptiveUCB(kernel, noise_std, confidence, lam, memory, norm_bound, num_children, horizon, prior_mean, memory_budget)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from torchbandits.coercion import check_kernel, is_finite, is_whole
+from torchbandits.coercion import check_kernel, is_finite, is_whole, non_negative
 from torchbandits.errors import require
 from torchbandits.starts import Start
 from torchbandits.widths import Width
@@ -35,6 +35,18 @@ def check_regularization(regularization: Any, default: str = "noise_std²") -> N
         is_finite(regularization) and regularization > 0,
         f"regularization (λ, by default {default}) must be finite and > 0, got {regularization}.",
     )
+
+
+def regularization_of(noise_std: Any, regularization: Any) -> Any:
+    """λ as given (checked elsewhere), or noise_std² by default. Raises ArgumentError for a noise_std that gives none."""
+    if regularization is not None:
+        return regularization
+    require(
+        non_negative("noise_std", noise_std) > 0,
+        "noise_std must be > 0, got 0: a posterior without any noise can't be computed. For rewards that repeat exactly pass a "
+        "small one, such as 1e-3 of their spread, or regularization= beside noise_std=0.",
+    )
+    return noise_std**2
 
 
 def check_memory_budget(memory_budget: Any) -> None:

@@ -6,13 +6,15 @@ import gpytorch
 from torch import Tensor
 
 from torchbandits.batching import named_rule
-from torchbandits.coercion import non_negative
+from torchbandits.coercion import explains_keywords
 from torchbandits.memory import LeverageSampling
+from torchbandits.policies.argument_checks import regularization_of
 from torchbandits.policies.composed import Composed
 from torchbandits.starts import Start
 from torchbandits.widths import PracticalBBKB, Width
 
 
+@explains_keywords
 def batch_bkb(
     kernel: gpytorch.kernels.Kernel,
     *,
@@ -57,7 +59,7 @@ def batch_bkb(
     the defaults are what the authors run. Cost: one m x m x A product a batch, O(k²) a pick among k leaders.
     Source: Calandriello et al. 2020, Alg. 1, Thm 1–2.
     """
-    lam = non_negative("noise_std", noise_std) ** 2 if regularization is None else regularization
+    lam = regularization_of(noise_std, regularization)
     return Composed(
         kernel,
         noise_std,

@@ -5,14 +5,16 @@ from __future__ import annotations
 import gpytorch
 from torch import Tensor
 
-from torchbandits.coercion import non_negative
+from torchbandits.coercion import explains_keywords
 from torchbandits.memory import LeverageSampling
+from torchbandits.policies.argument_checks import regularization_of
 from torchbandits.policies.composed import Composed
 from torchbandits.scores import named_score
 from torchbandits.starts import Start
 from torchbandits.widths import PracticalBKB, Width
 
 
+@explains_keywords
 def bkb(
     kernel: gpytorch.kernels.Kernel,
     *,
@@ -52,7 +54,7 @@ def bkb(
     Guarantee: no regret with m = O(d_eff) dictionary points, under the theory width and oversampling; the defaults are
     what the authors run. Cost: O(A m² + u m²) a step.  Source: Calandriello et al. 2019, Alg. 1, Thm 1–3.
     """
-    lam = non_negative("noise_std", noise_std) ** 2 if regularization is None else regularization
+    lam = regularization_of(noise_std, regularization)
     return Composed(
         kernel,
         noise_std,

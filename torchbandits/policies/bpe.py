@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from torchbandits.arms import Lookahead, best_arm
 from torchbandits.batching import Meter
-from torchbandits.coercion import check_whole, is_whole, non_negative
+from torchbandits.coercion import check_whole, explains_keywords, is_whole
+from torchbandits.policies.argument_checks import regularization_of
 from torchbandits.policies.base import State
 from torchbandits.policies.composed import Composed
 from torchbandits.policies.phased import Phased, inner_of, offers, preference, restart_
@@ -187,6 +188,7 @@ def _filled(index: Tensor, arm: Tensor, room: Tensor) -> Tensor:
     return torch.where((index < 0) & (place < room.unsqueeze(-1)), arm.unsqueeze(-1), index)
 
 
+@explains_keywords
 def bpe(
     kernel: gpytorch.kernels.Kernel,
     *,
@@ -231,7 +233,7 @@ def bpe(
     one of the best arm and the lower ones of the others. Cost: O(A u) a distinct arm, and O(A²) a pick up to 1,024 arms.
     Source: Li & Scarlett 2022, "Gaussian process bandit optimization with few batches", Alg. 1, Thm 1.
     """
-    lam = non_negative("noise_std", noise_std) ** 2 if regularization is None else regularization
+    lam = regularization_of(noise_std, regularization)
     batches = len(batch_lengths(horizon)) if is_whole(horizon) else 1  # else refused below
     confidence = FixedDesign(noise_std, norm_bound, delta, lam, statements=batches) if width is None else width
     engine = Composed(kernel, noise_std, confidence, lam, prior_mean=prior_mean, memory_budget=memory_budget)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from torchbandits.coercion import explains_keywords
 from torchbandits.embeddings import GaussianProjection, linear_kernel
 from torchbandits.policies.composed import Composed
 from torchbandits.starts import Start
 from torchbandits.widths import SelfNormalized, Width
 
 
+@explains_keywords
 def cbrap(
     *,
     num_features: int,

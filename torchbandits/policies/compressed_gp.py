@@ -6,10 +6,10 @@ import math
 
 import gpytorch
 
-from torchbandits.coercion import is_finite, non_negative
+from torchbandits.coercion import explains_keywords, is_finite
 from torchbandits.errors import require
 from torchbandits.memory import EntropyThreshold
-from torchbandits.policies.argument_checks import check_regularization
+from torchbandits.policies.argument_checks import check_regularization, regularization_of
 from torchbandits.policies.composed import Composed
 from torchbandits.scores import named_score
 from torchbandits.starts import Start, Uniform
@@ -18,6 +18,7 @@ from torchbandits.widths import Srinivas, Width
 _LEAST_LEVERAGE = 0.1  # of the default threshold: a pull is dropped that would shrink the variance by less than a tenth
 
 
+@explains_keywords
 def compressed_gp(
     kernel: gpytorch.kernels.Kernel,
     *,
@@ -62,7 +63,7 @@ def compressed_gp(
     Guarantee: the regret of GP-UCB plus a term that vanishes with ε, with a dictionary that stops growing, for UCB and EI.
     Cost: O(A u) a pull that is kept, O(A) one that is dropped. Source: Bedi et al. 2020, Alg. 1, Thm 1–2.
     """
-    lam = non_negative("noise_std", noise_std) ** 2 if regularization is None else regularization
+    lam = regularization_of(noise_std, regularization)
     check_regularization(lam)
     least = 0.5 * math.log(2 * math.pi * math.e * lam)
     threshold = least + 0.5 * math.log1p(_LEAST_LEVERAGE) if entropy_threshold is None else entropy_threshold

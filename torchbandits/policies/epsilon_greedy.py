@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from torchbandits.coercion import check_whole, is_finite, non_negative
+from torchbandits.coercion import check_whole, explains_keywords, is_finite, non_negative
 from torchbandits.errors import ArgumentError
 from torchbandits.policies.base import State
 from torchbandits.policies.heuristic import Heuristic, add_up, fresh_state
@@ -107,6 +107,7 @@ def _check_probability(value: object, expected: str) -> None:
         raise ArgumentError(f"{expected}, got {value!r}.")
 
 
+@explains_keywords
 def epsilon_greedy(*, epsilon: float | Callable[[float], float] = DECAY, batch_size: int = 1) -> EpsilonGreedy:
     r"""Pull the arm with the best average reward so far with probability 1 − ε_t, any arm otherwise.
 

@@ -6,12 +6,14 @@ import gpytorch
 from torch import Tensor
 
 from torchbandits.batching import named_rule
-from torchbandits.coercion import non_negative
+from torchbandits.coercion import explains_keywords
+from torchbandits.policies.argument_checks import regularization_of
 from torchbandits.policies.composed import Composed
 from torchbandits.starts import Start
 from torchbandits.widths import IGP, Scaled, Width
 
 
+@explains_keywords
 def gp_bucb(
     kernel: gpytorch.kernels.Kernel,
     *,
@@ -53,7 +55,7 @@ def gp_bucb(
     Guarantee: regret within a factor C of the sequential algorithm's bound. Cost: O(A u) a distinct arm of a batch.
     Source: Desautels et al. 2014, Alg. 1, Thm 2; Calandriello et al. 2020, Lemma 1 for the global rule.
     """
-    lam = non_negative("noise_std", noise_std) ** 2 if regularization is None else regularization
+    lam = regularization_of(noise_std, regularization)
     rule = named_rule(batch_rule, ratio_threshold, max_batch_size, max_pulls)
     return Composed(
         kernel,

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import gpytorch
 
-from torchbandits.coercion import non_negative
+from torchbandits.coercion import explains_keywords
+from torchbandits.policies.argument_checks import regularization_of
 from torchbandits.policies.composed import Composed
 from torchbandits.scores import named_score
 from torchbandits.starts import Start
 from torchbandits.widths import Srinivas, Width
 
 
+@explains_keywords
 def gp_ucb(
     kernel: gpytorch.kernels.Kernel,
     *,
@@ -50,7 +52,7 @@ def gp_ucb(
         kernel,
         noise_std,
         Srinivas(delta) if width is None else width,
-        non_negative("noise_std", noise_std) ** 2 if regularization is None else regularization,
+        regularization_of(noise_std, regularization),
         score=named_score(acquisition, margin, noise_std),
         prior_mean=prior_mean,
         initial=initial,

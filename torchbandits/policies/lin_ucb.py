@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from torchbandits.coercion import explains_keywords
 from torchbandits.embeddings import Identity, linear_kernel
 from torchbandits.policies.composed import Composed
 from torchbandits.starts import Start
 from torchbandits.widths import SelfNormalized, Width
 
 
+@explains_keywords
 def lin_ucb(
     *,
     noise_std: float = 0.01,

@@ -6,13 +6,15 @@ import gpytorch
 from torch import Tensor
 
 from torchbandits.batching import Repeat
-from torchbandits.coercion import non_negative
+from torchbandits.coercion import explains_keywords
+from torchbandits.policies.argument_checks import regularization_of
 from torchbandits.policies.composed import Composed
 from torchbandits.scores import named_score
 from torchbandits.starts import Start
 from torchbandits.widths import MartingaleMixture, Width
 
 
+@explains_keywords
 def mini_gp_ucb(
     kernel: gpytorch.kernels.Kernel,
     *,
@@ -58,7 +60,7 @@ def mini_gp_ucb(
     log det(V/λ)/log((C² + 1)/2) + 1 switches, so that u = O(γ_T) distinct arms (both for UCB; nothing is proved for PI).
     Cost: O(A u) a switch, whatever the number of pulls.  Source: Calandriello et al. 2022, Alg. 1, Thm 1.
     """
-    lam = non_negative("noise_std", noise_std) ** 2 if regularization is None else regularization
+    lam = regularization_of(noise_std, regularization)
     return Composed(
         kernel,
         noise_std,

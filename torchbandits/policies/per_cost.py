@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from torchbandits.coercion import explains_keywords
 from torchbandits.errors import UnsupportedError, require
 from torchbandits.policies.base import Policy
 from torchbandits.policies.composed import Composed
 from torchbandits.scores import PerCost
 
 
+@explains_keywords
 def per_cost(policy: Policy, *, exponent: float = 1.0, baseline: float = 0.0) -> Composed:
     r"""The same policy, choosing by score per cost of an arm.
 

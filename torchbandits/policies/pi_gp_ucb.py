@@ -8,12 +8,13 @@ import gpytorch
 import torch
 from torch import Tensor
 
-from torchbandits.coercion import as_tensor
+from torchbandits.coercion import as_tensor, explains_keywords
 from torchbandits.errors import NonFiniteError, ShapeError, require
 from torchbandits.policies.partitioned_ucb import PartitionedUCB
 from torchbandits.starts import Start
 
 
+@explains_keywords
 def pi_gp_ucb(
     kernel: gpytorch.kernels.Kernel,
     *,

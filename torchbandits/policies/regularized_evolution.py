@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from torchbandits.arms import ArmRows, matches
-from torchbandits.coercion import check_whole
+from torchbandits.coercion import check_whole, explains_keywords
 from torchbandits.errors import ArgumentError, ArmIndexError, ShapeError, UnsupportedError, nearest, require
 from torchbandits.policies.base import State
 from torchbandits.policies.heuristic import Heuristic, add_up, fresh_state
@@ -240,6 +240,7 @@ def _check_indices(index: Tensor, num_arms: int, name: str) -> None:
         raise ArmIndexError(f"{name} holds {index[bad][0].item()}, which is neither an arm 0 … {num_arms - 1} nor −1 for none.")
 
 
+@explains_keywords
 def regularized_evolution(
     *,
     population: int = 100,

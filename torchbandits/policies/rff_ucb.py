@@ -5,13 +5,15 @@ from __future__ import annotations
 import gpytorch
 from torch import Tensor
 
-from torchbandits.coercion import non_negative
+from torchbandits.coercion import explains_keywords
 from torchbandits.embeddings import RandomFourier
+from torchbandits.policies.argument_checks import regularization_of
 from torchbandits.policies.composed import Composed
 from torchbandits.starts import Start
 from torchbandits.widths import IGP, Width
 
 
+@explains_keywords
 def rff_ucb(
     kernel: gpytorch.kernels.Kernel,
     *,
@@ -46,7 +48,7 @@ def rff_ucb(
     Guarantee: none; variances starve once the pulls outnumber the features. Cost: O(A m + m²) a step.
     Source: Rahimi & Recht 2007 for the features.
     """
-    lam = non_negative("noise_std", noise_std) ** 2 if regularization is None else regularization
+    lam = regularization_of(noise_std, regularization)
     return Composed(
         kernel,
         noise_std,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from torchbandits.coercion import explains_keywords
 from torchbandits.embeddings import Identity, linear_kernel
 from torchbandits.memory import FrequentDirections
 from torchbandits.policies.composed import Composed
@@ -11,6 +12,7 @@ from torchbandits.starts import Start
 from torchbandits.widths import SketchedOFUL, Width
 
 
+@explains_keywords
 def soful(
     *,
     sketch_size: int,

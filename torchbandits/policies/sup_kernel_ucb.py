@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from torchbandits.arms import FullSweep, best_arm
-from torchbandits.coercion import is_whole, non_negative
+from torchbandits.coercion import explains_keywords, is_whole
+from torchbandits.policies.argument_checks import regularization_of
 from torchbandits.policies.base import State
 from torchbandits.policies.composed import Composed
 from torchbandits.policies.phased import Phased, inner_of, offers, preference
@@ -155,6 +156,7 @@ def _one_by_one(index: Picks, counts: Tensor) -> Iterator[Tensor]:
             yield torch.where(counts[..., place] > number, index[..., place], -1)
 
 
+@explains_keywords
 def sup_kernel_ucb(
     kernel: gpytorch.kernels.Kernel,
     *,
@@ -199,7 +201,7 @@ def sup_kernel_ucb(
     too much in practice. Cost: O(A S u) a step. Source: Valko et al. 2013, "Finite-time analysis of kernelised contextual
     bandits", Alg. 2, Thm 1.
     """
-    lam = non_negative("noise_std", noise_std) ** 2 if regularization is None else regularization
+    lam = regularization_of(noise_std, regularization)
     statements = 2 * horizon * num_levels(horizon) if is_whole(horizon) else 1  # else refused below
     confidence = FixedDesign(noise_std, norm_bound, delta, lam, statements=statements) if width is None else width
     return SupKernelUCB(

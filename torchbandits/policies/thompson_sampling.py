@@ -6,9 +6,10 @@ import gpytorch
 from torch import Tensor
 
 from torchbandits.batching import FixedSize
-from torchbandits.coercion import check_choice, non_negative
+from torchbandits.coercion import check_choice, explains_keywords
 from torchbandits.embeddings import FeatureMap, QuadratureFourier, RandomFourier
 from torchbandits.memory import KeepAll, LeverageSampling
+from torchbandits.policies.argument_checks import regularization_of
 from torchbandits.policies.composed import Composed
 from torchbandits.scores import PosteriorDraw
 from torchbandits.starts import Start
@@ -18,6 +19,7 @@ from torchbandits.widths.base import check_delta
 EMBEDDINGS = ("exact", "nystrom", "qff", "rff")
 
 
+@explains_keywords
 def thompson_sampling(
     kernel: gpytorch.kernels.Kernel,
     *,
@@ -68,7 +70,7 @@ def thompson_sampling(
     Cost: O(A m) a draw, m features or dictionary points. Source: Kandasamy et al. 2018 for asynchronous TS.
     """
     check_choice("embedding", embedding, EMBEDDINGS)
-    lam = non_negative("noise_std", noise_std) ** 2 if regularization is None else regularization
+    lam = regularization_of(noise_std, regularization)
     check_delta(delta)
     finite: dict[str, FeatureMap] = {}
     if embedding == "rff":

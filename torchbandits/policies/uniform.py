@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from torchbandits.arms import Box
-from torchbandits.coercion import check_whole
+from torchbandits.coercion import check_whole, explains_keywords
 from torchbandits.policies.base import State
 from torchbandits.policies.heuristic import Heuristic, add_up, fresh_state
 from torchbandits.posteriors import Statistics
@@ -53,6 +53,7 @@ class Uniform(Heuristic):
         return state
 
 
+@explains_keywords
 def uniform(*, batch_size: int = 1) -> Uniform:
     """Pull arms uniformly at random, with replacement; in a box, random search.
 

@@ -12,6 +12,7 @@ from torchbandits.validation.calls import (
     check_picks,
     check_places,
     check_rewards,
+    check_told,
 )
 from torchbandits.validation.domain import (
     check_arms,
@@ -44,4 +45,5 @@ __all__ = [
     "check_rewards",
     "check_source",
     "check_state",
+    "check_told",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -36,12 +37,24 @@ def check_device(name: str, tensor: Tensor, device: torch.device) -> None:
     )
 
 
+def _device_of(value: Any, device: torch.device) -> torch.device | None:
+    """Where numbers are put that live nowhere yet; tensors stay where they are."""
+    return None if isinstance(value, Tensor) else device
+
+
 def check_picks(selection: Any, batch_shape: torch.Size, num_arms: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """Arm indices `batch_shape x q` and their mask, from a selection or plain indices."""
-    if not isinstance(selection, Selection | Tensor | Sequence) or isinstance(selection, str):
+    numbers = (
+        isinstance(selection, Tensor | Sequence | Integral) or hasattr(selection, "__array__") or hasattr(selection, "to_numpy")
+    )
+    if not (isinstance(selection, Selection) or numbers) or isinstance(selection, str | bool):
         kind = type(selection).__name__
         raise ArgumentError(f"selection must be what ask() returned, or arm indices, got {kind} {selection!r:.60}.")
-    index = as_tensor("arm indices", selection.index if isinstance(selection, Selection) else selection)
+    if isinstance(selection, Selection):
+        index = as_tensor("arm indices", selection.index)
+    else:
+        index = as_tensor("arm indices", selection, device=_device_of(selection, device))
+        index = index.reshape(1) if not index.dim() and not batch_shape else index
     require(
         not index.is_floating_point() and not index.is_complex() and index.dtype != torch.bool,
         f"arm indices must be integers, got {index.dtype}.",
@@ -84,7 +97,8 @@ def check_rewards(rewards: Any, index: Tensor, mask: Tensor, device: torch.devic
     """Finite real rewards, shaped like the picks, as float64; NaN where an evaluation failed, if failures are forgotten."""
     known = failures in ("error", "forget")
     require(known, f"failures must be 'error' or 'forget', got {failures!r}.")
-    y = as_tensor("rewards", rewards)
+    y = as_tensor("rewards", rewards, device=_device_of(rewards, device))
+    y = y.reshape(index.shape) if not y.dim() and index.numel() == 1 else y
     require(y.dtype != torch.bool and not y.is_complex(), f"rewards must be real numbers, got {y.dtype}.", ShapeError)
     require(
         y.shape == index.shape,
@@ -110,7 +124,7 @@ def check_rewards(rewards: Any, index: Tensor, mask: Tensor, device: torch.devic
 
 def check_column(name: str, value: Any, like: torch.Size, device: torch.device) -> Tensor:
     """A finite column of summed history, as float64."""
-    column = as_tensor(name, value)
+    column = as_tensor(name, value, device=_device_of(value, device))
     require(
         column.shape == like,
         f"{name} must be shaped like the history, {tuple(like)}, got {tuple(column.shape)}.",
@@ -130,7 +144,8 @@ def check_history(
     points_or_index: Any, counts: Any, sums: Any, squares: Any, batch_shape: torch.Size, arms: ArmSet, total: int | None = None
 ) -> Pulls:
     """Summed history at arm indices `batch_shape x h` or points `batch_shape x h x d`, expanded over the batch."""
-    where, dim, device = as_tensor("points_or_index", points_or_index), arms.shape[-1], arms.device
+    dim, device = arms.shape[-1], arms.device
+    where = as_tensor("points_or_index", points_or_index, device=_device_of(points_or_index, device))
     given = where.shape[:-1] if where.is_floating_point() else where.shape
     require(
         len(given) >= 1,
@@ -190,6 +205,13 @@ def check_count(k: Any) -> int:
     """How many arms to recommend."""
     require(is_whole(k) and k <= MOST_MORE, f"k must be at least 1, a whole number up to {MOST_MORE:,}, got {k!r}.")
     return int(k)
+
+
+def check_told(k: int, pulls: Tensor) -> int:
+    """`k`, once rewards were told in at least one batch row."""
+    message = "nothing was told yet, so that no arm can be recommended: tell() rewards or observe() history first."
+    require(bool((pulls > 0).any()), message, StateError)
+    return k
 
 
 def check_fit(noise: Any, options: dict[str, Any]) -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from torchbandits.arms import ArmRows, Shard
-from torchbandits.coercion import as_tensor, own_copy, same_device
+from torchbandits.coercion import as_features, as_tensor, own_copy, same_device
 from torchbandits.errors import (
     ArgumentError,
     NonFiniteError,
@@ -24,10 +24,9 @@ from torchbandits.scores import PerCost
 from torchbandits.sources import ArmSet, ArmSource, InMemory
 
 
-def check_arms(arms: Any) -> None:
-    """Arms are a non-empty, finite, floating-point tensor `batch_shape x A x d`."""
-    require(isinstance(arms, Tensor), f"arms must be a torch tensor A x d, got {type(arms).__name__}.", ShapeError)
-    as_tensor("arms", arms)  # refuses sparse ones, and those that hold no numbers
+def check_arms(arms: Any) -> Tensor:
+    """Arms as a non-empty, finite, floating-point tensor `batch_shape x A x d`; whole numbers become float64."""
+    arms = as_features("arms", arms)
     require(arms.dim() >= 2, f"arms must be A x d or batch_shape x A x d, got shape {tuple(arms.shape)}.", ShapeError)
     require(arms.numel() > 0, f"there are no arms: got shape {tuple(arms.shape)}.", ShapeError)
     require(
@@ -39,13 +38,13 @@ def check_arms(arms: Any) -> None:
     if not bool(finite.all()):
         first = (~finite).reshape(-1).nonzero()[0].item() % arms.shape[-2]
         raise NonFiniteError(f"arm {first} has a NaN or infinite feature.")
+    return arms
 
 
 def check_source(arms: ArmSource, policy: Policy) -> Tensor | ArmSource:
     """A tensor where all the arms are in memory; other sources only for policies that read them piece by piece."""
     if isinstance(arms, InMemory) and not (arms.distinct and policy.streams):
-        check_arms(arms.arms)
-        return arms.arms
+        return check_arms(arms.arms)
     require(
         policy.streams,
         f"this policy looks at all arms as one tensor, and got {arms!r}: use batch_bkb, bkb or gp_ucb, or pass a tensor, such "
@@ -61,10 +60,9 @@ def check_source(arms: ArmSource, policy: Policy) -> Tensor | ArmSource:
     return arms
 
 
-def check_new_arms(arms: Any, old: ArmSet, batch_shape: torch.Size) -> None:
+def check_new_arms(arms: Any, old: ArmSet, batch_shape: torch.Size, policy: Policy) -> Tensor | ArmSource:
     """Arms that may take the place of others."""
-    if not isinstance(arms, ArmSource):
-        check_arms(arms)
+    arms = check_source(arms, policy) if isinstance(arms, ArmSource) else check_arms(arms)
     fits = arms.shape[:-2] in (torch.Size(), batch_shape) and arms.shape[-1] == old.shape[-1]
     d = old.shape[-1]
     shapes = " or ".join(str(s) for s in dict.fromkeys([("A", d), (*batch_shape, "A", d)]))
@@ -73,6 +71,7 @@ def check_new_arms(arms: Any, old: ArmSet, batch_shape: torch.Size) -> None:
     require(
         same_device(arms.device, old.device), f"the new arms are on {arms.device}, those before on {old.device}.", ShapeError
     )
+    return own_copy(arms) if isinstance(arms, Tensor) else arms
 
 
 def check_costs(costs: Any, policy: Policy, rows: ArmRows) -> Tensor | None:
@@ -113,8 +112,7 @@ def check_domain(arms: Any, bounds: Any, policy: Policy) -> Tensor | ArmSource:
     if isinstance(arms, ArmSource):
         return check_source(arms, policy)
     if bounds is None:
-        check_arms(arms)
-        return own_copy(arms)
+        return own_copy(check_arms(arms))
     return own_copy(check_box(bounds))
 
 

@@ -1,0 +1,202 @@
+"""What users of NumPy, of tables and of other libraries hand in: taken where that is safe, refused in words that help."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import pickle
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from problems import COMMON, Problem, generator, rbf
+
+import torchbandits as tb
+from torchbandits import errors
+from torchbandits.coercion import as_tensor
+
+pytestmark = pytest.mark.usefixtures("annotations_not_enforced")
+
+PROBLEM = Problem(1)
+ARMS = PROBLEM.tensor
+
+
+class Column:
+    """A column as Polars has it: `to_numpy`, and no `columns`."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.array = array
+
+    def to_numpy(self) -> np.ndarray:
+        return self.array
+
+
+class Frame:
+    """A table as Polars has it: columns by name, each with `to_numpy`."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.columns = [f"x{j}" for j in range(array.shape[1])]
+        self.array = array
+
+    def __getitem__(self, name: str) -> Column:
+        return Column(self.array[:, self.columns.index(name)])
+
+    def to_numpy(self) -> np.ndarray:
+        return self.array
+
+
+def read_only(array: np.ndarray) -> np.ndarray:
+    array = array.copy()
+    array.flags.writeable = False
+    return array
+
+
+KINDS = {
+    "array": lambda x: x,
+    "read-only array": read_only,
+    "foreign byte order": lambda x: x.astype(x.dtype.newbyteorder()),
+    "reversed twice": lambda x: x[::-1].copy()[::-1],
+    "lists": lambda x: x.tolist(),
+    "list of arrays": list,
+    "pandas": lambda x: pd.DataFrame(x) if x.ndim == 2 else pd.Series(x),
+    "Polars": lambda x: Frame(x) if x.ndim == 2 else Column(x),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_run_on_arrays_lists_and_tables_is_the_run_on_tensors(kind: str):
+    """Arms, indices, rewards, points, counts, costs of other kinds: the same picks."""
+    convert = KINDS[kind]
+    bandits = [tb.Bandit(tb.gp_ucb(rbf(), **COMMON), arms, generator=generator(0)) for arms in (ARMS, convert(ARMS.numpy()))]
+    assert torch.equal(bandits[1].arms, ARMS)
+    index, y = np.array([3, 5]), np.array([0.1, 1 / 3])
+    outside = np.array([[0.3, 0.4], [0.1, 0.9]])
+    for bandit, change in zip(bandits, (torch.as_tensor, convert), strict=True):
+        bandit.tell(change(index), change(y))
+        bandit.observe(change(outside), change(np.ones(2)), change(y))
+        bandit.observe(change(index), change(np.ones(2)), change(y), squares=change(y**2))
+        for step in range(3):
+            selection = bandit.ask(more=2)
+            bandit.tell(selection, change(PROBLEM.f[selection.index.numpy()] + step / 7))
+    assert torch.equal(bandits[0].counts, bandits[1].counts)
+    assert torch.equal(bandits[0].posterior(ARMS).mean, bandits[1].posterior(ARMS).mean)
+    moved = bandits[1].set_arms_(convert(ARMS.numpy()[::-1].copy()))
+    assert torch.equal(moved.arms, ARMS.flip(0))
+
+
+@pytest.mark.parametrize("reward", [1.0, 1, np.float64(1.0), torch.tensor(1.0)])
+def test_one_reward_of_one_pick(reward: Any):
+    bandit = tb.Bandit(tb.gp_ucb(rbf(), **COMMON), ARMS)
+    bandit.tell(bandit.ask(limit=1), reward)
+    bandit.tell(7, reward)
+    assert float(bandit.pulls) == 2
+    assert float(bandit.counts[7]) >= 1
+    with pytest.raises(errors.ShapeError, match="rewards must be shaped like"):
+        bandit.tell([1, 2], reward)
+
+
+def test_numbers_of_python_are_float64():
+    assert as_tensor("x", [0.1]).dtype == torch.float64
+    assert float(as_tensor("x", [0.1])[0]) == 0.1
+    assert as_tensor("x", np.float32([0.1])).dtype == torch.float32
+    assert as_tensor("x", [1, 2]).dtype == torch.int64
+
+
+@pytest.mark.parametrize("whole", [torch.arange(12).reshape(6, 2), np.arange(12, dtype=np.uint8).reshape(6, 2)])
+def test_whole_features_are_float64(whole: Any):
+    for take in (
+        lambda arms: tb.Bandit(tb.gp_ucb(rbf(), **COMMON), arms),
+        lambda arms: tb.environments.Table(arms, [0.5] * 6, 0.1),
+        lambda arms: tb.ContextualBandit(tb.gp_ucb(rbf(), **COMMON), arms, torch.zeros(1, 2, dtype=torch.float64)),
+    ):
+        assert torch.equal(take(whole).arms, torch.arange(12.0, dtype=torch.float64).reshape(6, 2))
+
+
+def test_columns_that_hold_no_numbers_are_named():
+    table = pd.DataFrame({"width": [1, 2], "kind": ["a", "b"], "on": [True, False], "when": pd.to_datetime(["2020", "2021"])})
+    with pytest.raises(errors.ShapeError, match=r"arms must be numbers.*: kind, when\. Encode"):
+        tb.Bandit(tb.gp_ucb(rbf(), **COMMON), table)
+    good = tb.Bandit(tb.gp_ucb(rbf(), **COMMON), table[["width", "on"]])
+    assert good.arms.tolist() == [[1.0, 1.0], [2.0, 0.0]]
+    with pytest.raises(errors.ShapeError, match="rewards must be numbers, got an array of object"):
+        good.tell([0], np.array([None]))
+    with pytest.raises(errors.ShapeError, match="arms must be numbers"):
+        tb.Bandit(tb.gp_ucb(rbf(), **COMMON), np.array([["a"]]))
+
+
+# ------------------------------------------------------------------------- keywords of other libraries
+
+
+def factories() -> list[Any]:
+    return [pytest.param(factory, id=name) for name, factory in tb.policies.registry.items()]
+
+
+@pytest.mark.parametrize("factory", factories())
+def test_every_policy_explains_keywords_that_it_does_not_take(factory: Any):
+    known = inspect.signature(factory).parameters
+    for word, instead in {"seed": "manual_seed", "maximize": "maximised everywhere", "batch_size": r"ask\(limit=…\)"}.items():
+        if word not in known:
+            with pytest.raises(
+                errors.KeywordError, match=f"{factory.__name__} takes no argument '{word}': .*{instead}"
+            ) as caught:
+                factory(**{word: 1})
+            assert isinstance(caught.value, TypeError)
+    assert pickle.loads(pickle.dumps(factory)) is factory
+
+
+def test_bandits_and_runs_explain_keywords_that_they_do_not_take():
+    policy, environment = tb.gp_ucb(rbf(), **COMMON), tb.environments.Table(ARMS, torch.as_tensor(PROBLEM.f), 0.1)
+    bandit = tb.Bandit(policy, ARMS)
+    for call, word, instead in (
+        (lambda: tb.Bandit(policy, ARMS, seed=0), "seed", "generator=torch.Generator"),
+        (lambda: tb.run(policy, environment, 5, seed=0), "seed", "generator=torch.Generator"),
+        (lambda: tb.run(policy, environment, 5, batch_size=2), "batch_size", "batch rule"),
+        (lambda: tb.Bandit(policy, ARMS, maximize=False), "maximize", "negatives"),
+        (lambda: bandit.ask(batch_size=3), "batch_size", r"ask\(more=…\)"),
+        (lambda: bandit.ask(q=3), "q", r"ask\(more=…\)"),
+        (lambda: tb.gp_ucb(rbf(), beta=2.0), "beta", "widths.Constant"),
+        (lambda: tb.gp_ucb(rbf(), noise_sd=2.0), "noise_sd", "Did you mean 'noise_std'"),
+    ):
+        with pytest.raises(errors.KeywordError, match=f"takes no argument '{word}': .*{instead}"):
+            call()
+    assert not bandit.ask(limit=0).index.numel()
+
+
+# ------------------------------------------------------------------------- what else was silent, or spoke of something else
+
+
+def test_before_data_nothing_is_recommended():
+    bandit = tb.Bandit(tb.gp_ucb(rbf(), **COMMON), ARMS, generator=[generator(0), generator(1)])
+    with pytest.raises(errors.StateError, match=r"tell\(\) rewards or observe\(\)"):
+        bandit.best()
+    bandit.tell(torch.tensor([[3], [-1]]), torch.tensor([[1.0], [math.nan]]))
+    assert bandit.best().index.tolist() == [[3], [-1]]
+    assert bandit.best().mean[1].isnan().all()
+    assert bandit.best_arm().tolist() == [3, -1]
+    contextual = tb.ContextualBandit(tb.gp_ucb(rbf(), **COMMON), ARMS[:, :1], ARMS[:1, :1])
+    with pytest.raises(errors.StateError, match="nothing was told yet"):
+        contextual.best(context=ARMS[0, :1])
+
+
+def test_a_run_whose_first_evaluations_fail_has_nothing_to_recommend():
+    environment = tb.environments.Table(ARMS, torch.as_tensor(PROBLEM.f), 0.1)
+    logged: list[str] = []
+    bandit = tb.Bandit(tb.gp_ucb(rbf(), **COMMON), ARMS)
+    selection = bandit.ask(limit=1)
+    report = bandit.tell(selection, [math.nan], failures="forget")
+    log = tb.callbacks.LogScalars(lambda name, value, step: logged.append(name))
+    log(bandit, selection, torch.tensor([math.nan]), report)
+    assert not any("best" in name for name in logged)
+    assert environment.arms is not None
+
+
+@pytest.mark.parametrize("name", ["gp_ucb", "bkb", "batch_bkb", "gp_bucb", "mini_gp_ucb", "thompson_sampling", "bpe"])
+def test_without_noise_the_error_speaks_of_noise_std(name: str):
+    factory = tb.policies.registry[name]
+    known = inspect.signature(factory).parameters
+    options = {key: value for key, value in {"norm_bound": 1.0, "horizon": 20}.items() if key in known}
+    with pytest.raises(errors.ArgumentError, match=r"noise_std must be > 0, got 0.*regularization= beside noise_std=0"):
+        factory(rbf(), noise_std=0, **options)
+    factory(rbf(), noise_std=0, regularization=1e-4, **options)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
+from contextlib import contextmanager
 from dataclasses import fields
 from itertools import takewhile
 from typing import Any
@@ -100,106 +101,74 @@ def run(
     if (journal := as_journal(journal)) is not None:
         journal._answered_by(describe_environment(environment))
     bandit = Bandit(policy, environment.arms, generator=generator, costs=environment.costs, journal=journal)
-    ended = False
+    with _closed_where_it_fails(bandit):
+        single = not asynchronous or bandit.batch_shape.numel() == 1
+        require(single, "asynchronous=True is for one batch row: rows do not come free together.", UnsupportedError)
+        past = [] if bandit.journal is None else bandit.journal.records()
+        opening = list(takewhile(lambda record: record["kind"] in ("observe", "seeds"), past))
+        if observed is not None and not opening:
+            bandit.observe(*observed)
+        drawn = [record for record in opening if record["kind"] == "seeds"]
+        before = held(drawn[0]["told"]).to(bandit.device).long() if drawn else bandit.pulls.long()
+        purse = None if budget is None else Purse(budget, environment, bandit)
+        seeds = drawn[0]["seeds"] if drawn else bandit._draw_seeds(rounds=num_rounds, environment=environment.name)
+        noise = [torch.Generator().manual_seed(seed) for seed in seeds]
+        recorder, offers = _Recorder(environment, bandit.batch_shape), Offers(bandit, num_rounds + before, purse)
+        if bandit.journal is not None:
+            bandit.journal.ride(noise, _regrets(environment))
+            _catch_up(bandit.journal, recorder, purse, offers, bandit.device, exclude=failures == "exclude")
+        evaluator: Evaluator = Here(environment, noise)
+        if executor is not None or retries or failures != "raise" or environment.one_by_one:
+            hands, most = (Inline(), 1) if executor is None else (executor, workers)
+            evaluations = Evaluations(hands, workers=most, retries=retries, timeout=timeout, patient=failures != "raise")
+            evaluator = Elsewhere(environment, noise, evaluations, whole=not asynchronous)
+        try:
+            if asynchronous and (out := offers.again()) is not None:
+                evaluator.submit(out)
+            while True:
+                began = clock()
+                selection = offers.ask(evaluator.waiting, workers if asynchronous else None)
+                asked = clock() - began
+                if selection is not None:
+                    evaluator.submit(selection)
+                elif not evaluator.waiting:
+                    return recorder.history()
+                answers = evaluator.settle()
+                began = clock()
+                answers, report = _tell(bandit, answers)
+                lost = None if answers.failed is None else answers.failed.index
+                if lost is not None and answers.error is None:
+                    offers.lose(lost, exclude=failures == "exclude")
+                seconds = asked + clock() - began
+                selection, rewards = answers.selection, answers.rewards
+                recorder.add(selection.index, rewards, bandit._state.best_arm(), report, seconds, lost)
+                if answers.error is not None:
+                    raise EvaluationError(_what_is_kept(answers, bandit), recorder.history(), bandit) from answers.error
+                stops = [callback(bandit, selection, rewards, report) for callback in callbacks]
+                if any(stops):
+                    return recorder.history()
+        finally:
+            evaluator.cancel()
+
+
+@contextmanager
+def _closed_where_it_fails(bandit: Bandit) -> Iterator[None]:
+    """Close the journal of a run that fails, so that the same call can go on with it: a traceback that is kept, as a notebook
+    does, keeps the bandit. An `EvaluationError` hands the bandit out, which goes on where the run ended."""
     try:
-        history = _play(
-            bandit,
-            environment,
-            num_rounds,
-            callbacks=callbacks,
-            budget=budget,
-            observed=observed,
-            clock=clock,
-            executor=executor,
-            workers=workers,
-            asynchronous=asynchronous,
-            retries=retries,
-            timeout=timeout,
-            failures=failures,
-        )
-        ended = True
-        return history
+        yield
     except EvaluationError:
-        # Its bandit goes on where the run ended.
-        ended = True
         raise
-    finally:
-        # A traceback that is kept, as a notebook does, keeps the bandit: the same call must be able to go on with the run.
-        if not ended and bandit.journal is not None:
-            bandit.journal.close()
-
-
-def _play(
-    bandit: Bandit,
-    environment: Environment,
-    num_rounds: int,
-    *,
-    callbacks: Sequence[Callable[[Bandit, Selection, Tensor, Report], bool | None]],
-    budget: float | Tensor | None,
-    observed: tuple[Tensor, Tensor, Tensor] | None,
-    clock: Callable[[], float],
-    executor: Executor | None,
-    workers: int | None,
-    asynchronous: bool,
-    retries: int,
-    timeout: float | None,
-    failures: str,
-) -> History:
-    """Play a bandit to the end of its rounds, after what its journal has."""
-    single = not asynchronous or bandit.batch_shape.numel() == 1
-    require(single, "asynchronous=True is for one batch row: rows do not come free together.", UnsupportedError)
-    past = [] if bandit.journal is None else bandit.journal.records()
-    opening = list(takewhile(lambda record: record["kind"] in ("observe", "seeds"), past))
-    if observed is not None and not opening:
-        bandit.observe(*observed)
-    drawn = [record for record in opening if record["kind"] == "seeds"]
-    before = held(drawn[0]["told"]).to(bandit.device).long() if drawn else bandit.pulls.long()
-    purse = None if budget is None else Purse(budget, environment, bandit)
-    seeds = drawn[0]["seeds"] if drawn else bandit._draw_seeds(rounds=num_rounds, environment=environment.name)
-    noise = [torch.Generator().manual_seed(seed) for seed in seeds]
-    recorder, offers = _Recorder(environment, bandit.batch_shape), Offers(bandit, num_rounds + before, purse)
-    if bandit.journal is not None:
-        bandit.journal.ride(noise, _regrets(environment))
-        _catch_up(bandit.journal, recorder, purse, offers, bandit.device, exclude=failures == "exclude")
-    evaluator: Evaluator = Here(environment, noise)
-    if executor is not None or retries or failures != "raise" or environment.one_by_one:
-        hands, most = (Inline(), 1) if executor is None else (executor, workers)
-        evaluations = Evaluations(hands, workers=most, retries=retries, timeout=timeout, patient=failures != "raise")
-        evaluator = Elsewhere(environment, noise, evaluations, whole=not asynchronous)
-    try:
-        if asynchronous and (out := offers.again()) is not None:
-            evaluator.submit(out)
-        while True:
-            began = clock()
-            selection = offers.ask(evaluator.waiting, workers if asynchronous else None)
-            asked = clock() - began
-            if selection is not None:
-                evaluator.submit(selection)
-            elif not evaluator.waiting:
-                return recorder.history()
-            answers = evaluator.settle()
-            began = clock()
-            answers, report = _tell(bandit, answers)
-            lost = None if answers.failed is None else answers.failed.index
-            if lost is not None and answers.error is None:
-                offers.lose(lost, exclude=failures == "exclude")
-            seconds = asked + clock() - began
-            selection, rewards = answers.selection, answers.rewards
-            recorder.add(selection.index, rewards, bandit._state.best_arm(), report, seconds, lost)
-            if answers.error is not None:
-                raise EvaluationError(_what_is_kept(answers, bandit), recorder.history(), bandit) from answers.error
-            stops = [callback(bandit, selection, rewards, report) for callback in callbacks]
-            if any(stops):
-                return recorder.history()
-    except KeyboardInterrupt:
+    except BaseException as error:
         if bandit.journal is None:
             raise
+        bandit.journal.close()
+        if not isinstance(error, KeyboardInterrupt):
+            raise
         raise KeyboardInterrupt(
-            f"stopped after {int(bandit.pulls.sum()):,} pulls. Every reward that was told is kept in {bandit.journal.path}: "
-            "the same call goes on from there."
+            f"stopped after {int(bandit.pulls.sum()):,} pulls. Every reward that was told is kept in {bandit.journal.path}: the "
+            "same call goes on from there."
         ) from None
-    finally:
-        evaluator.cancel()
 
 
 def _tell(bandit: Bandit, answers: Answers) -> tuple[Answers, Report]:

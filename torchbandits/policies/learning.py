@@ -103,7 +103,7 @@ def learn_together(state: State, pulls: Pulls, sizes: Sequence[int]) -> None:
 def _add_gains_in_turn(state: State, table: ArmTable, distinct: Tensor, pulls: Pulls, sizes: Sequence[int]) -> None:
     """Add to the batched log-determinants, one tell after the other."""
     features = table.features(distinct)
-    C_pp = table.covariance(features, features)
+    C_pp = table.covariance(features, features, frozen=True)
     for told in pulls.split(sizes):
         assert told.index is not None
         assert told.mask is not None

@@ -166,8 +166,8 @@ def _closed_where_it_fails(bandit: Bandit) -> Iterator[None]:
         if not isinstance(error, KeyboardInterrupt):
             raise
         raise KeyboardInterrupt(
-            f"stopped after {int(bandit.pulls.sum()):,} pulls. Every reward that was told is kept in {bandit.journal.path}: the "
-            "same call goes on from there."
+            f"stopped after {int(bandit.pulls.sum()):,} pulls. Every reward that was told is kept in {bandit.journal.path}: "
+            "the same call goes on from there."
         ) from None
 
 

@@ -335,7 +335,7 @@ def _all_faults(section: type[BaseModel], error: ValidationError) -> str:
 def _faults(section: type[BaseModel], error: ValidationError) -> Iterator[str]:
     for fault in error.errors(include_url=False):
         place, kind, given = fault["loc"], fault["type"], fault["input"]
-        path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place).lstrip(".")
+        path = "".join(f"[{part}]" if isinstance(part, int) else f".{shortened(part)}" for part in place).lstrip(".")
         if kind == "extra_forbidden":
             known = _known_keys(section, place[:-1])
             hint = nearest(str(place[-1]), known) or f" Known keys: {', '.join(known)}"

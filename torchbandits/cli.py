@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import torch
 import typer
@@ -36,17 +36,25 @@ from torchbandits.experiments.watching import watch as watch_journal
 from torchbandits.policies import CATALOGUE, markdown_table
 
 # Click's errors by a name that Typer exports: newer versions of Typer carry a Click of their own.
-ClickException = typer.BadParameter.__mro__[2]
+ClickException = cast("type[typer.BadParameter]", typer.BadParameter.__mro__[2])
 OUT_OF_MEMORY = ("not enough memory", "can't allocate memory", "out of memory")
 
 
 class OneLineErrors(TyperGroup):
     """The commands, whose errors are one line each. Faults of the package itself keep their traceback."""
 
-    def main(self, *args: Any, standalone_mode: bool = True, **kwargs: Any) -> Any:
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        windows_expand_args: bool = True,
+        **extra: Any,
+    ) -> Any:
         """Run a command and end the process with its exit code."""
         try:
-            code = super().main(*args, standalone_mode=False, **kwargs)
+            code = super().main(args, prog_name, complete_var, False, windows_expand_args, **extra)
         except ClickException as error:
             if type(error).__name__ != "NoArgsIsHelpError":  # that one has shown the help
                 complain(error.format_message())

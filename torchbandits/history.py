@@ -21,6 +21,7 @@ from torchbandits.coercion import as_path, as_tensor, check_whole, is_whole, non
 from torchbandits.columns import Columns
 from torchbandits.errors import ArgumentError, DataError, ShapeError, require
 from torchbandits.types import Report
+from torchbandits.user_files import check_regular
 
 try:
     import pyarrow
@@ -56,6 +57,7 @@ BATCH_COLUMNS: dict[str, type] = {
 _REPORTED = ("dictionary_size", "distinct_arms", "width", "information_gain", "certificate")
 _METADATA_KEY = b"torchbandits"
 _FILES = ("pulls.parquet", "batches.parquet")
+_MOST_ROWS = 1 << 20
 
 
 class History:
@@ -264,22 +266,29 @@ class History:
         """
         source = as_path("folder", folder)
         _need_pyarrow()
+        for name in _FILES:
+            check_regular(source / name)
         try:
             tables = [pyarrow.parquet.read_table(source / name) for name in _FILES]
             headers = [json.loads(table.schema.metadata[_METADATA_KEY]) for table in tables]
             pulls, batches = [
-                {name: _column(table, name) for name in names}
-                for table, names in zip(tables, (PULL_COLUMNS, BATCH_COLUMNS), strict=True)
+                {name: _column(table, name, dtype) for name, dtype in columns.items()}
+                for table, columns in zip(tables, (PULL_COLUMNS, BATCH_COLUMNS), strict=True)
             ]
-        except (OSError, KeyError, TypeError, ValueError, pyarrow.ArrowException) as error:
+            rows, metadata = headers[0]["batch_size"], headers[0]["metadata"]
+        except (OSError, KeyError, TypeError, ValueError, RecursionError, pyarrow.ArrowException) as error:
             raise DataError(f"{source} does not hold a history ({' and '.join(_FILES)}): {error}.") from error
         whole = headers[0] == headers[1] and len(pulls["row"]) == int(batches["size"].sum())
         require(whole, f"{source}: {_FILES[0]} and {_FILES[1]} are not of the same run. Write them again.", DataError)
-        history = cls(headers[0]["batch_size"], headers[0]["metadata"])
+        # Row numbers decide how much is allocated, and a page shows each row.
+        good = is_whole(rows) and rows <= _MOST_ROWS and isinstance(metadata, dict)
+        good = good and all(((part["row"] >= 0) & (part["row"] < rows)).all() for part in (pulls, batches))
+        require(good, f"{source} does not hold a history: its rows are not numbered from 0 to {rows} - 1.", DataError)
+        history = cls(rows, metadata)
         history._pulls.append(len(pulls["row"]), pulls)
         history._batches.append(len(batches["row"]), batches)
-        history._t += np.bincount(pulls["row"], minlength=history.batch_size)
-        history._batch += np.bincount(batches["row"], minlength=history.batch_size)
+        history._t += np.bincount(pulls["row"], minlength=rows)
+        history._batch += np.bincount(batches["row"], minlength=rows)
         return history
 
 
@@ -288,11 +297,12 @@ def _array(name: str, values: Any, dtype: type) -> NDArray[Any]:
     return as_tensor(name, values, exact).detach().cpu().numpy().astype(dtype, copy=False)
 
 
-def _column(table: Any, name: str) -> NDArray[Any]:
+def _column(table: Any, name: str, dtype: type) -> NDArray[Any]:
     """A column as numbers; of what older records lack, costs are NaN then and failures 0."""
     older = {"cost": np.nan, "failed": 0}
     missing = name in older and name not in table.column_names
-    return np.full(table.num_rows, older[name]) if missing else table.column(name).to_numpy()
+    values = np.full(table.num_rows, older[name]) if missing else table.column(name).to_numpy()
+    return values.astype(dtype, casting="same_kind", copy=False)
 
 
 def _need_pyarrow() -> None:

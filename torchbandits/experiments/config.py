@@ -65,20 +65,25 @@ Smoothness = Annotated[float, AfterValidator(_check_smoothness)]
 Lengthscale = PositiveFloat | Annotated[list[PositiveFloat], Field(min_length=1)]
 
 
-class _NamedFaults(type(BaseModel)):  # type: ignore[misc]
-    """Sections made in Python, by `ExperimentConfig(...)`, raise the package's error, as those read from files do."""
-
-    def __call__(cls, *args: Any, **values: Any) -> Any:
-        try:
-            return super().__call__(*args, **values)
-        except ValidationError as error:
-            raise ConfigError(f"{cls.__name__}: {_all_faults(cls, error)}.") from error
-
-
-class Section(BaseModel, ABC, metaclass=_NamedFaults):
+class Section(BaseModel, ABC):
     """A part of a configuration: unknown keys and infinities are errors."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    def __init__(self, /, **values: Any) -> None:
+        """Make a section in Python.
+
+        Raises:
+            ConfigError: If the values do not say what they must; the first faults are named.
+        """
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise ConfigError(f"{type(self).__name__}: {_all_faults(type(self), error)}.") from error
+
+    # Pydantic's mark of a constructor that does no more than its own: sections within sections are validated without it, so
+    # that their faults are named with the whole path.
+    __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
 
 
 Part = TypeVar("Part", bound=Section)
@@ -335,7 +340,7 @@ def _all_faults(section: type[BaseModel], error: ValidationError) -> str:
 def _faults(section: type[BaseModel], error: ValidationError) -> Iterator[str]:
     for fault in error.errors(include_url=False):
         place, kind, given = fault["loc"], fault["type"], fault["input"]
-        path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place).lstrip(".")
+        path = "".join(f"[{part}]" if isinstance(part, int) else f".{shortened(part)}" for part in place).lstrip(".")
         if kind == "extra_forbidden":
             known = _known_keys(section, place[:-1])
             hint = nearest(str(place[-1]), known) or f" Known keys: {', '.join(known)}"

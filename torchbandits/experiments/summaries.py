@@ -21,6 +21,7 @@ from torchbandits.experiments.plots import band
 from torchbandits.experiments.records import Record
 from torchbandits.experiments.reproduction import ReproductionConfig
 from torchbandits.experiments.tables import baseline_regret
+from torchbandits.user_files import check_regular
 
 COLUMNS = ("experiment", "policy", "measure", "x", "mean", "low", "high", "repetitions")
 POINTS = 40
@@ -91,6 +92,7 @@ def read_summary(path: Path) -> Summary:
     Raises:
         DataError: If it is not there, or is something else.
     """
+    check_regular(path)
     try:
         table = pyarrow.parquet.read_table(path)
         facts = json.loads(table.schema.metadata[_METADATA_KEY])

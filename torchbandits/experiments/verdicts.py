@@ -52,7 +52,10 @@ def _judge(claim: ClaimConfig, summary: Summary) -> Verdict:
         return _growth(claim, summary.curve(claim.experiment, claim.policy, claim.measure))
     if claim.levels is not None:
         curve = summary.curve(claim.experiment, claim.policy, claim.measure)
-        half = curve[curve["x"] <= own["x"] / 2].iloc[-1]
+        before = curve[curve["x"] <= own["x"] / 2]
+        if before.empty:
+            return Verdict(claim.says, UNKNOWN, "there is no half of the first pull")
+        half = before.iloc[-1]
         ratio = float(own["mean"] / half["mean"])
         evidence = f"{_digits(half['mean'])} at t = {half['x']:,.0f}, {_digits(own['mean'])} at {own['x']:,.0f}"
         return Verdict(claim.says, _held(ratio <= claim.levels), f"{evidence}: {_digits(ratio)} times")

@@ -42,9 +42,10 @@ def play_apart(config: ExperimentConfig, jobs: Sequence[Sequence[Run]], folder: 
         StateError: If a worker dies, as it does when memory runs out.
     """
     threads = config.threads or max(1, (os.cpu_count() or 1) // workers)
-    context = multiprocessing.get_context("spawn")
+    context, others = multiprocessing.get_context("spawn"), set(multiprocessing.active_children())
     with ProcessPoolExecutor(min(workers, len(jobs)), context, _begin, (threads,)) as pool:
-        waiting = {pool.submit(_play, runs, folder): list(runs) for runs in jobs}
+        with _interrupts_ignored():
+            waiting = {pool.submit(_play, runs, folder): list(runs) for runs in jobs}
         try:
             for done in as_completed(waiting):
                 done.result()
@@ -54,8 +55,25 @@ def play_apart(config: ExperimentConfig, jobs: Sequence[Sequence[Run]], folder: 
                 "a worker process has died, perhaps for lack of memory: use fewer --workers. The runs that had ended are kept: "
                 "with resume=True (torchbandits run: --resume) only those that are missing are run."
             ) from error
+        except KeyboardInterrupt:
+            for worker in set(multiprocessing.active_children()) - others:
+                worker.terminate()
+            raise
         finally:
             pool.shutdown(cancel_futures=True)
+
+
+@contextmanager
+def _interrupts_ignored() -> Iterator[None]:
+    """Processes started meanwhile ignore Ctrl-C, which reaches all processes of a terminal: their parent ends them."""
+    if threading.current_thread() is not threading.main_thread():  # only the main thread may change what a signal does
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @contextmanager
@@ -72,8 +90,6 @@ def threads_of_torch(count: int | None) -> Iterator[None]:
 
 def _begin(threads: int) -> None:
     torch.set_num_threads(threads)
-    # Ctrl-C reaches all processes of a terminal: the parent says what is kept, and a worker just ends.
-    signal.signal(signal.SIGINT, lambda *_: os._exit(130))
     parent = multiprocessing.parent_process()
     assert parent is not None
     threading.Thread(target=_end_with, args=(parent.join,), daemon=True).start()

@@ -138,9 +138,9 @@ class Reading:
                 if len(self._steps) >= _STEPS:
                     self._flush()
             self._flush()
-        except DataError:
-            raise
-        except (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        except (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError, DataError) as error:
+            if isinstance(error, DataError) and str(error).startswith(str(self.path)):
+                raise
             raise DataError(f"{self.path}, {place}, can't be read: {error!r}.") from error
         return count
 
@@ -184,31 +184,39 @@ class Reading:
         self.out = self.out + counts
 
     def _tell(self, record: dict[str, Any], index: NDArray[Any], rewards: NDArray[Any]) -> None:
-        one_each = index.dtype == np.int64 and rewards.shape == index.shape
-        require(one_each, f"{self.path}: a tell of {index.shape} arms has {rewards.shape} rewards.", DataError)
+        require(rewards.shape == index.shape, f"{index.shape} picks and {rewards.shape} rewards", DataError)
+        require(not np.isinf(rewards).any(), "a reward is infinite", DataError)
         lost = np.isnan(rewards) & (index >= 0)
         kept = (index >= 0) & ~lost
         failed, told = lost.sum(axis=1), kept.sum(axis=1)
         step: dict[str, Any] = {"index": np.where(kept, index, -1), "rewards": rewards, "failed": failed}
         if "report" in record:
-            said = record["report"] | {"best": record["best"]}
-            step |= {name: self._rows(said[name])[:, :1] for name in (*_FIELDS, "best")}
+            report = record["report"] | {"best": record["best"]}
+            step |= {name: self._row(report[name]) for name in (*_FIELDS, "best")}
+            counts = [step[name] for name in ("dictionary_size", "distinct_arms", "best")]
+            require(bool(np.isfinite(counts).all()), "a count is no number", DataError)
         else:
             self._seen |= set(index[kept].tolist())
             step |= {name: _UNKNOWN.get(name, np.nan) for name in _FIELDS} | {"distinct_arms": len(self._seen), "best": -1}
         if "regret" in record:
-            step |= {"regret": self._rows(record["regret"]), "best_regret": self._rows(record["best_regret"])[:, :1]}
-            require(step["regret"].shape == index.shape, f"{self.path}: regret of {step['regret'].shape} arms.", DataError)
+            step |= {"regret": self._rows(record["regret"]), "best_regret": self._row(record["best_regret"])}
+            require(step["regret"].shape == index.shape, f"{index.shape} picks and {step['regret'].shape} regrets", DataError)
         passed = self.last - (self.began if np.isnan(self._told_at) else self._told_at)
         step["seconds"] = max(passed, 0.0) if "at" in record else np.nan
         self._told_at = self.last
         self._told = self._told + told
-        self.out = np.maximum(self.out + self._rows(step["unasked"])[:, 0] - told - failed, 0.0)
+        self.out = np.maximum(self.out + step["unasked"] - told - failed, 0.0)
         self._steps.append(step)
 
     def _rows(self, value: Any) -> NDArray[Any]:
-        """What a record holds for each row, `rows x n`."""
-        return np.asarray(_plain(value)).reshape(len(self.out), -1)
+        """What a record holds for each row, `rows x n`; numbers only."""
+        numbers = np.asarray(_plain(value))
+        require(numbers.dtype.kind in "biuf", f"numbers of type {numbers.dtype}", DataError)
+        return numbers.reshape(len(self.out), -1)
+
+    def _row(self, value: Any) -> NDArray[Any]:
+        """A number for each row, `rows`."""
+        return self._rows(value).reshape(len(self.out))
 
     def _flush(self) -> None:
         """Hand the tells since the last time to the history, which takes many at once faster."""
@@ -222,7 +230,7 @@ class Reading:
             places = step["index"].shape[1]
             index[k, :, :places], rewards[k, :, :places] = step["index"], step["rewards"]
             if "regret" in step:
-                regret[k, :, :places], best_regret[k] = step["regret"], step["best_regret"][:, 0]
+                regret[k, :, :places], best_regret[k] = step["regret"], step["best_regret"]
         columns = {name: np.array([step[name] for step in steps]) for name in (*_FIELDS, "best", "failed")}
         stacked = {name: torch.from_numpy(values.reshape(shape[:2])) for name, values in columns.items()}
         self.history.record(

@@ -177,7 +177,10 @@ def repeat(bandit: Resumable, record: dict[str, Any]) -> None:
 
     kind = record["kind"]
     if kind == "ask":
-        bandit._extend(maybe("limit"), maybe("offered"), record["more"])
+        try:
+            bandit._extend(maybe("limit"), maybe("offered"), record["more"])
+        except IndexError as error:  # found where the journal's picks are gathered, before any is open
+            raise DataError(f"it picks an arm that is not there: {error}.") from error
     elif kind == "tell":
         bandit.tell(get("index"), get("rewards"), failures="forget")
     elif kind == "observe":

@@ -299,12 +299,11 @@ class State(nn.Module):
                 torch.Generator().set_state(value)
         except (KeyError, TypeError, AttributeError, RuntimeError) as error:
             raise StateError(
-                f"the saved state holds no generator state that torch can read: {error}. Load another copy."
+                f"the saved state holds no generator state that torch can read: {error}. Load a whole copy."
             ) from error
-        message = (
-            f"the saved state has {len(states)} generators, and this one has {len(self.generators)}: load it into its like."
-        )
-        require(len(states) == len(self.generators), message, StateError)
+        here = len(self.generators)
+        message = f"the saved state has {len(states)} generators, and here are {here}: load it with as many batch rows."
+        require(len(states) == here, message, StateError)
         return states
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> State:

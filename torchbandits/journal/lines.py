@@ -57,6 +57,8 @@ class Lines:
         message = "journals lock their file with flock, which this system lacks: leave journal= out."
         require(fcntl is not None, message, UnsupportedError)
         self.path, self.durable, self.end = path, durable, Mark()
+        # Of a path that is text already, `os.stat` is half as dear.
+        self._name = str(path)
         self._process = os.getpid()
         # Whether the file may hold a part of a record, or a record that the caller did not learn, after `end`.
         self._unsettled = False
@@ -192,38 +194,40 @@ class Lines:
 
     def _check_writable(self) -> None:
         """Raises `StateError` where a record could not be written."""
-        require(
-            self._process == os.getpid(),
-            f"the journal {self.path} belongs to process {self._process}, and this is a fork of it, in which the file was "
-            "closed: ask and tell there, or make a new Bandit on another path.",
-            StateError,
-        )
-        require(self._fd >= 0, f"the journal {self.path} was closed: make a new Bandit on it to go on.", StateError)
-        reason = self._lost or ("a record was interrupted while it was written" if self._unsettled else "")
-        require(not reason, f"the journal {self.path}: {reason}. Make a new Bandit on it to go on.", StateError)
+        if self._process != os.getpid():
+            raise StateError(
+                f"the journal {self.path} belongs to process {self._process}, and this is a fork of it, in which the file was "
+                "closed: ask and tell there, or make a new Bandit on another path."
+            )
+        if self._fd < 0:
+            raise StateError(f"the journal {self.path} was closed: make a new Bandit on it to go on.")
+        if reason := self._lost or ("a record was interrupted while it was written" if self._unsettled else ""):
+            raise StateError(f"the journal {self.path}: {reason}. Make a new Bandit on it to go on.")
 
     def _in_place(self) -> bool:
         """Whether the path still leads to the file that is open."""
+        return self._leads_to(os.fstat(self._fd))
+
+    def _leads_to(self, own: os.stat_result) -> bool:
         try:
-            return os.path.samestat(os.stat(self.path), os.fstat(self._fd))
+            there = os.stat(self._name)
         except OSError:
             return False
+        return there.st_ino == own.st_ino and there.st_dev == own.st_dev
 
     def _check_in_place(self) -> None:
-        require(
-            self._in_place(),
-            f"the journal {self.path} was deleted, moved or replaced while it was open: nothing was learned, because the "
-            "record would be in no file of this name. Move the file back and repeat the call; or save bandit.state_dict(), "
-            "which has all that was told, and load it into a new Bandit on another path.",
-            DataError,
-        )
-        beyond = self.beyond()
-        require(
-            beyond == 0,
-            f"the journal {self.path} has {abs(beyond)} bytes {'more' if beyond > 0 else 'less'} than were written: another "
-            "program changed it. Nothing was learned. Restore the file, and make a new Bandit on it.",
-            DataError,
-        )
+        own = os.fstat(self._fd)
+        if not self._leads_to(own):
+            raise DataError(
+                f"the journal {self.path} was deleted, moved or replaced while it was open: nothing was learned, because the "
+                "record would be in no file of this name. Move the file back and repeat the call; or save bandit.state_dict(), "
+                "which has all that was told, and load it into a new Bandit on another path."
+            )
+        if beyond := own.st_size - self.end.length:
+            raise DataError(
+                f"the journal {self.path} has {abs(beyond)} bytes {'more' if beyond > 0 else 'less'} than were written: "
+                "another program changed it. Nothing was learned. Restore the file, and make a new Bandit on it."
+            )
 
     # ------------------------------------------------------------------ closing
 

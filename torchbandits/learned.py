@@ -6,7 +6,8 @@ import copy
 from abc import ABC
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
@@ -19,12 +20,27 @@ from torchbandits.journal import Journal, pack, state_as_text
 from torchbandits.policies import Policy, State
 from torchbandits.posteriors import GaussianProcess, PartitionedProcess
 from torchbandits.sources import ArmSource
+from torchbandits.threads import MANY_NUMBERS, threads
 from torchbandits.types import Recommendation, Selection
 from torchbandits.validation import check_count, check_state
 
 Own = TypeVar("Own", bound="Learned")
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
 Note = Callable[[], dict[str, Any]]
 _COSTLY = ("fit", "load", "set_arms")  # better kept than repeated
+
+
+def step(method: Callable[Concatenate[Any, Given], Result]) -> Callable[Concatenate[Any, Given], Result]:
+    """A method of a bandit on one thread, unless its arms are so many that each operation is worth several."""
+
+    @wraps(method)
+    def on_few_threads(self: Learned, *args: Given.args, **kwargs: Given.kwargs) -> Result:
+        rows = self._state.rows
+        with threads(many=rows.num_arms * rows.batch_shape.numel() >= MANY_NUMBERS):
+            return method(self, *args, **kwargs)
+
+    return on_few_threads
 
 
 class Learned(ABC):
@@ -36,6 +52,7 @@ class Learned(ABC):
     _synced: bool
     _journal: Journal | None
 
+    @step
     def _sync_pending(self) -> None:
         """Hallucinate what is open in the state, when someone looks at it."""
         if not self._synced and (self._open is not None or self._state.has_pending):
@@ -44,10 +61,12 @@ class Learned(ABC):
             self._state.set_pending_(index, mask)
             self._synced = True
 
+    @step
     def best_arm(self) -> Tensor:
         """The recommended arm, `batch_shape`: the index of `best()`, −1 before the first pull. Cost O(u)."""
         return self._state.best_arm()
 
+    @step
     def best(self, k: int = 1) -> Recommendation:
         """The k arms with the highest posterior mean among those pulled, best first. Cost O(u)."""
         return self._state.best(check_count(k))

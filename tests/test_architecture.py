@@ -25,7 +25,7 @@ ROOMS = [
     "columns", "history", "journal",
     "selections", "validation", "botorch",  # a bandit hands out its model
     "reporting", "learned", "bandit", "worker", "contexts", "contextual", "parallel", "evaluators", "offers", "running",
-    "callbacks", "diagnostics", "experiments", "benchmarks", "cli", "testing", "__init__", "__main__",
+    "callbacks", "diagnostics", "files", "figures", "experiments", "benchmarks", "cli", "testing", "__init__", "__main__",
 ]  # fmt: skip
 
 PUBLIC = ["Bandit", "run", "gp_ucb", "igp_ucb", "gp_bucb", "bkb", "batch_bkb", "uniform", "environments"]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -131,7 +132,7 @@ def bench(
     with one_line_errors():
         chosen = load_benchmark(config)
         if output is not None:
-            chosen = chosen.model_copy(update={"output": str(output)})
+            chosen = replace(chosen, output=str(output))
         done = run_benchmark(chosen, console=Console(stderr=True, quiet=quiet))
         if not quiet:
             typer.echo((chosen.folder / "table.md").read_text(encoding="utf-8"), nl=False)

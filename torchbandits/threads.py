@@ -40,7 +40,8 @@ class threads:
     __slots__ = ("_back", "_many", "_outermost")
 
     def __init__(self, *, many: bool) -> None:
-        self._many, self._back, self._outermost = many, None, False
+        self._many, self._outermost = many, False
+        self._back: tuple[int, int] | None = None
 
     def __enter__(self) -> None:
         now, given = torch.get_num_threads(), getattr(_local, "given", None)

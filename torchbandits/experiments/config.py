@@ -27,6 +27,7 @@ from pydantic import (
 
 from torchbandits.coercion import as_path
 from torchbandits.errors import ConfigError, nearest, require
+from torchbandits.files import read_yaml
 
 
 def _check_smoothness(nu: float) -> float:
@@ -190,22 +191,6 @@ class ExperimentConfig(Section):
         return yaml.safe_dump(self.model_dump(mode="json", exclude_none=True), sort_keys=False, allow_unicode=True)
 
 
-class _Loader(yaml.SafeLoader):
-    """YAML 1.1 as PyYAML reads it, but `1e-4` is a number (as in YAML 1.2) and a key given twice is an error."""
-
-    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value if key.tag != "tag:yaml.org,2002:merge"]
-        for key in keys:
-            if keys.count(key) > 1:
-                raise yaml.constructor.ConstructorError(None, None, f"key {key!r} is given twice", node.start_mark)
-        return super().construct_mapping(node, deep=deep)
-
-
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
-)
-
-
 def load_config(path: str | os.PathLike[str]) -> ExperimentConfig:
     """Read a configuration file.
 
@@ -214,23 +199,6 @@ def load_config(path: str | os.PathLike[str]) -> ExperimentConfig:
     """
     source = as_path("path", path)
     return parse_config({"name": source.stem, **read_yaml(source)}, str(source))
-
-
-def read_yaml(source: Path) -> dict[str, Any]:
-    """The mapping that a YAML file holds.
-
-    Raises:
-        ConfigError: If it can't be read, is not YAML, or holds something else.
-    """
-    try:
-        values = yaml.load(source.read_text(encoding="utf-8"), Loader=_Loader)
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{source}: can't be read: {error}") from error
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{source}: not YAML: {' '.join(str(error).split())}") from error
-    if not isinstance(values, dict):
-        raise ConfigError(f"{source}: expected a mapping of keys to values, got {type(values).__name__}.")
-    return values
 
 
 def parse_config(values: dict[str, Any], source: str) -> ExperimentConfig:

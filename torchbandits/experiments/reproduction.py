@@ -10,8 +10,9 @@ from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from torchbandits.coercion import check_text
 from torchbandits.errors import ConfigError, nearest, require
-from torchbandits.experiments.config import ExperimentConfig, Section, parse_section, read_yaml
+from torchbandits.experiments.config import ExperimentConfig, Section, parse_section
 from torchbandits.experiments.curves import MEASURES
+from torchbandits.files import read_yaml
 
 FOLDER = "figures"
 """Where the configurations of figures are, in the folder of configurations."""

@@ -15,6 +15,7 @@ import argparse
 import itertools
 import os
 import time
+from dataclasses import asdict
 
 import gpytorch
 import torch
@@ -32,8 +33,8 @@ def sweep(arms: int, dictionary: int, kept: bool) -> None:
     """One line: seconds, share of the matmul rate, share of the floor."""
     point = Point(arms=arms, dictionary=dictionary, pulls=2 * dictionary)
     axes = {"arms": [arms], "dictionary": [dictionary], "pulls": [point.pulls]}
-    options = {"base": point.model_dump(), "memory_budget": 8 if kept else 0.25, "memory_limit": 16, **axes}
-    config = BenchmarkConfig.model_validate(options)
+    options = {"base": asdict(point), "memory_budget": 8 if kept else 0.25, "memory_limit": 16, **axes}
+    config = BenchmarkConfig.parse(options)
     table = SparseTable(Problem.draw(config, point), point, config)
     assert table.kept == kept
     rates = Rates.measure(dictionary, "cpu", time.perf_counter, seconds=3.0)

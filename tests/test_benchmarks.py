@@ -135,3 +135,23 @@ def test_bad_configurations_are_named(tmp_path: Path, changes: dict[str, object]
 def test_shipped_configurations_are_read(name: str) -> None:
     config = load_benchmark(Path(__file__).parents[1] / "configs" / "bench" / f"{name}.yaml")
     assert config.threads >= 1
+
+
+def test_what_was_measured_is_written_before_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = load_benchmark(write(tmp_path, arms=[300, 2000], methods=["torchbandits", "sgpr"]))
+    rates = {"operations": 1e10, "exponentials": 1e9, "bytes": 1e10}
+    measured = {"update": 1.0, "step": 1.0, "picks": 10, "kept": True, "memory": 1 << 20}
+    answers = [rates, measured, measured, measured]
+
+    def answer(*_: object) -> tuple[str, dict[str, object]]:
+        if not answers:
+            raise KeyboardInterrupt
+        return "done", answers.pop(0)
+
+    monkeypatch.setattr(running, "ask", answer)
+    with pytest.raises(KeyboardInterrupt):
+        running.run_benchmark(config)
+    table = pd.read_parquet(config.folder / "results.parquet")
+    assert table[["method", "arms"]].to_numpy().tolist() == [["torchbandits", 300], ["sgpr", 300], ["torchbandits", 2000]]
+    assert "2,000" in (config.folder / "table.md").read_text()
+    assert config.folder / "arms.png" in running.write_benchmark(config, table)  # pictures of what there is

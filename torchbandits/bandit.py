@@ -27,7 +27,7 @@ from torchbandits.journal import (
     resume,
     told,
 )
-from torchbandits.learned import Learned, Note
+from torchbandits.learned import Learned, Note, step
 from torchbandits.policies import Policy
 from torchbandits.reporting import certificate, report_of
 from torchbandits.selections import carried, duplicate, joined, same_picks, without
@@ -194,6 +194,7 @@ class Bandit(Learned):
         with self._whole_or_not(draws=False, note=lambda: {"kind": "forget", "index": pack(torch.where(mask, index, -1))}):
             self._set_open(remaining)
 
+    @step
     def fit_kernel_(self, *, noise: bool = False, **options: Any) -> FitReport:
         """Fit the kernel's hyper-parameters to the rewards told, each batch row on its own, and relearn everything with it.
 
@@ -247,6 +248,7 @@ class Bandit(Learned):
         self._state = state
         self._set_open(opened)
 
+    @step
     def _extend(self, limit: Tensor | None, offered: Tensor | None, exactly: int | None) -> Selection:
         """Open further picks, with all that is open as pending; they alone."""
         self._sync_pending()
@@ -288,6 +290,7 @@ class Bandit(Learned):
         assert self._open is not None
         return self._open
 
+    @step
     def _learn(self, pulls: Pulls, remaining: Selection | None, unasked: Tensor, note: Note) -> Report:
         """Update the state, or leave it as it was."""
         with self._whole_or_not(draws=self.policy.draws_on_update, note=lambda: note() | reported(report, self.best_arm())):
@@ -301,6 +304,7 @@ class Bandit(Learned):
     def _set_open(self, selection: Selection | None) -> None:
         self._open, self._synced = selection, False
 
+    @step
     def _settled(self, opened: Selection | None, index: Tensor, mask: Tensor) -> tuple[Selection | None, Tensor]:
         """An open selection less these picks, and how many of them were not open."""
         return without(opened, self._state.rows.entry(index), mask, self._state.rows.points)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, cast
 
@@ -185,7 +186,7 @@ def bench(
     """Measure time and memory against arms, dictionary and pulls, beside other packages and the machine's rates."""
     chosen = load_benchmark(config)
     if output is not None:
-        chosen = chosen.model_copy(update={"output": str(output)})
+        chosen = replace(chosen, output=str(output))
     done = run_benchmark(chosen, console=Console(stderr=True, quiet=quiet))
     if not quiet:
         typer.echo((chosen.folder / "table.md").read_text(encoding="utf-8"), nl=False)

@@ -7,7 +7,8 @@ import warnings
 from abc import ABC
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
@@ -20,12 +21,27 @@ from torchbandits.journal import Journal, difference, pack, state_as_text
 from torchbandits.policies import Policy, State
 from torchbandits.posteriors import GaussianProcess, PartitionedProcess
 from torchbandits.sources import ArmSource
+from torchbandits.threads import MANY_NUMBERS, threads
 from torchbandits.types import Recommendation, Selection
 from torchbandits.validation import check_count, check_state, check_told
 
 Own = TypeVar("Own", bound="Learned")
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
 Note = Callable[[], dict[str, Any]]
 _COSTLY = ("fit", "load", "set_arms")  # better kept than repeated
+
+
+def step(method: Callable[Concatenate[Any, Given], Result]) -> Callable[Concatenate[Any, Given], Result]:
+    """A method of a bandit on one thread, unless its arms are so many that each operation is worth several."""
+
+    @wraps(method)
+    def on_few_threads(self: Learned, *args: Given.args, **kwargs: Given.kwargs) -> Result:
+        rows = self._state.rows
+        with threads(many=rows.num_arms * rows.batch_shape.numel() >= MANY_NUMBERS):
+            return method(self, *args, **kwargs)
+
+    return on_few_threads
 
 
 class Learned(ABC):
@@ -40,6 +56,7 @@ class Learned(ABC):
     _undo: Callable[[], None] | None = None
     _described: dict[str, str]  # the policy, as it was when the bandit was made
 
+    @step
     def _sync_pending(self) -> None:
         """Hallucinate what is open in the state, when someone looks at it."""
         if not self._synced and (self._open is not None or self._state.has_pending):
@@ -48,11 +65,13 @@ class Learned(ABC):
             self._state.set_pending_(index, mask)
             self._synced = True
 
+    @step
     def best_arm(self) -> Tensor:
         """The recommended arm, `batch_shape`: the index of `best()`, with its errors. Cost O(u)."""
         check_told(1, self.pulls)
         return self._state.best_arm()
 
+    @step
     def best(self, k: int = 1) -> Recommendation:
         """The k arms with the highest posterior mean among those pulled, best first; index −1 and mean NaN in places of a batch
         row that has pulled fewer.

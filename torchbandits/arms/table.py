@@ -14,6 +14,7 @@ from torchbandits.arms.rows import ArmRows
 from torchbandits.embeddings import kernel_diagonal
 from torchbandits.linalg import LowRankPrecision
 from torchbandits.posteriors import Conditioning, GaussianProcess, where_frozen
+from torchbandits.threads import MANY_PRODUCTS, threads
 from torchbandits.types import Picks
 
 _ANCHOR = 1024  # a table of finite features is swept anew after so many pulls, so that rounding can't pile up
@@ -124,13 +125,14 @@ class ArmTable(nn.Module):
                 storage = self.directions.sweep_storage(r)
             weights = torch.cat([a, N], dim=-1).mT
             parts = self.columns.products(weights.to(self.rows.source.dtype), rows, dense=c)
-        for part, out in parts:
-            T = out[..., c:, :]
-            if storage is not None:
-                storage[..., :r, part] = T
-            channels[..., part] = out[..., :c, :]
-            squares = T.square_().sum(dim=-2)
-            leverage[..., part] = squares if whole else self.prior_diagonal[..., part] / lam - squares
+        with threads(many=weights.numel() * self.rows.num_arms >= MANY_PRODUCTS):
+            for part, out in parts:
+                T = out[..., c:, :]
+                if storage is not None:
+                    storage[..., :r, part] = T
+                channels[..., part] = out[..., :c, :]
+                squares = T.square_().sum(dim=-2)
+                leverage[..., part] = squares if whole else self.prior_diagonal[..., part] / lam - squares
         self.leverage, self.channels = leverage.clamp_min_(0), channels
         if storage is not None and self.directions is not None:
             self.directions.swept(storage, r)

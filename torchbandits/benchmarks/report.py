@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import asdict
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -10,7 +11,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from torchbandits.benchmarks.config import AXES, LABELS, BenchmarkConfig
-from torchbandits.experiments.plots import COLORS, STYLES, tidy
+from torchbandits.figures import COLORS, STYLES, tidy
 
 SYMBOLS = {"arms": "arms A", "dictionary": "dictionary points m", "pulls": "pulls t"}
 MEASURES = {
@@ -42,7 +43,7 @@ def markdown(config: BenchmarkConfig, table: pd.DataFrame) -> str:
                 f"{own['picks']:.0f}",
                 f"{own['memory'] / 2**20:.0f}",
             ]
-        cells += [_beside(by_method[m], own) for m in others]
+        cells += [_beside(by_method[m], own) if m in by_method else "–" for m in others]
         lines.append("| " + " | ".join(cells) + " |")
     rate = table.iloc[-1]
     lines += [
@@ -73,7 +74,7 @@ def _short(value: object) -> str:
 def draw_axis(config: BenchmarkConfig, table: pd.DataFrame, axis: str) -> Figure:
     """Seconds of an update, of a pull, and memory against one axis, the other two at their base; the floor in grey."""
     fixed = [other for other in AXES if other != axis]
-    base = config.base.model_dump()
+    base = asdict(config.base)
     part = table[(table[fixed] == [base[other] for other in fixed]).all(axis=1)].sort_values(axis)
     figure = Figure(figsize=(11, 4.2), layout="constrained")
     FigureCanvasAgg(figure)

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from torchbandits.benchmarks.config import AXES, BenchmarkConfig, Point
 from torchbandits.benchmarks.machine import Rates, sweep_floor
 from torchbandits.benchmarks.report import draw_axis, markdown
 from torchbandits.errors import DataError
-from torchbandits.experiments.files import prepare_folder, write_atomically, write_text
+from torchbandits.files import prepare_folder, write_atomically, write_text
 
 WORKER = [sys.executable, "-m", "torchbandits.benchmarks.worker"]
 DONE, OVER_TIME, OUT_OF_MEMORY = "done", "over the time limit", "out of memory"
@@ -38,17 +38,18 @@ class Benchmarked:
 def run_benchmark(config: BenchmarkConfig, *, console: Console | None = None) -> Benchmarked:
     """Measure, and write `results.parquet`, `table.md` and one picture an axis.
 
-    A method that ran over a limit is not tried at points that ask for more; they are listed with the same outcome.
+    Numbers and table are written after each line, so that a run that is ended leaves what it had measured. A method that ran
+    over a limit is not tried at points that ask for more; they are listed with the same outcome.
 
     Raises:
         DataError: If a file can't be written, or a process fails otherwise than at a limit.
     """
     prepare_folder(config.folder)
     console = Console(quiet=True) if console is None else console
-    points = {point.model_dump_json(): point for axis in AXES for point in config.along(axis)}
+    points = dict.fromkeys(point for axis in AXES for point in config.along(axis))
     rates: dict[int, Rates] = {}
     lines: list[dict[str, Any]] = []
-    for place, point in enumerate(sorted(points.values(), key=lambda p: (p.arms * p.dictionary, p.pulls))):
+    for place, point in enumerate(sorted(points, key=lambda p: (p.arms * p.dictionary, p.pulls))):
         m = point.dictionary
         if m not in rates:
             outcome, answer = ask(config, "rates", point)
@@ -59,11 +60,12 @@ def run_benchmark(config: BenchmarkConfig, *, console: Console | None = None) ->
             console.print(f"{place + 1} / {len(points)}: A = {point.arms:,}, m = {m:,}, t = {point.pulls:,}: {method}")
             known = _known_outcome(lines, method, point)
             outcome, answer = (known, {}) if known is not None else ask(config, method, point)
-            line = {"method": method, **point.model_dump(), "outcome": outcome, "tried": known is None, **answer}
+            line = {"method": method, **asdict(point), "outcome": outcome, "tried": known is None, **answer}
             if outcome == DONE:
                 line["floor"] = sweep_floor(point, config.dim, answer["kept"] or method != "torchbandits", rates[m])
             lines.append(line | {f"rate_{name}": value for name, value in vars(rates[m]).items()})
-    table = with_ratios(pd.DataFrame(lines))
+            table = with_ratios(pd.DataFrame(lines))
+            write_table(config, table)
     return Benchmarked(table, write_benchmark(config, table))
 
 
@@ -73,7 +75,7 @@ def ask(config: BenchmarkConfig, method: str, point: Point) -> tuple[str, dict[s
     Raises:
         DataError: If it failed otherwise than at a limit.
     """
-    task = {"method": method, "point": point.model_dump(), "config": config.model_dump(mode="json")}
+    task = {"method": method, "point": asdict(point), "config": asdict(config)}
     try:
         done = subprocess.run(
             WORKER,
@@ -118,12 +120,17 @@ def with_ratios(table: pd.DataFrame) -> pd.DataFrame:
     return table
 
 
-def write_benchmark(config: BenchmarkConfig, table: pd.DataFrame) -> list[Path]:
-    """Write the numbers, the Markdown table and one log–log picture an axis that has several points."""
+def write_table(config: BenchmarkConfig, table: pd.DataFrame) -> list[Path]:
+    """Write the numbers and the Markdown table."""
     results, text = config.folder / "results.parquet", config.folder / "table.md"
     write_atomically(results, lambda path: table.to_parquet(path, index=False))
     write_text(text, markdown(config, table))
-    files = [results, text]
+    return [results, text]
+
+
+def write_benchmark(config: BenchmarkConfig, table: pd.DataFrame) -> list[Path]:
+    """Write the numbers, the Markdown table and one log–log picture an axis that has several points."""
+    files = write_table(config, table)
     for axis in AXES:
         if len(set(getattr(config, axis))) > 1:
             path = config.folder / f"{axis}.png"

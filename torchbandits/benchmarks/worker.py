@@ -28,14 +28,14 @@ def measure(task: dict[str, Any]) -> dict[str, Any]:
     """What a task asks for: rates of the machine, or seconds and bytes of a method.
 
     Args:
-        task: `method`, `point` and `config`, as `BenchmarkConfig` and `Point` dump themselves.
+        task: `method`, `point` and `config`, the latter two as mappings.
 
     Returns:
         `operations`, `exponentials`, `bytes` a second; or `update` and `step`, the least seconds of a new posterior over all
         arms and of a pull (an update and the picks it serves, over their number), `picks`, `kept`, and `memory`, bytes at
         the peak beyond what the process had after its imports.
     """
-    config, point = BenchmarkConfig.model_validate(task["config"]), Point.model_validate(task["point"])
+    config, point = BenchmarkConfig.parse(task["config"]), Point(**task["point"])
     torch.set_num_threads(config.threads)
     cuda = config.device == "cuda"
     if cuda:

@@ -8,9 +8,9 @@ import os
 import re
 import typing
 from abc import ABC
-from collections.abc import Hashable, Iterator
+from collections.abc import Iterator
 from itertools import islice
-from pathlib import Path, PurePosixPath, PureWindowsPath
+from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 import yaml
@@ -27,14 +27,9 @@ from pydantic import (
 from torchbandits.coercion import as_path
 from torchbandits.errors import ConfigError, nearest, require
 from torchbandits.experiments.printable import shortened
-from torchbandits.user_files import read_bytes
+from torchbandits.files import LONGEST_NAME, check_folder_name, read_yaml
 
-LARGEST_FILE = 1 << 18
-"""Bytes that a configuration file may have, also with its aliases written out."""
-DEEPEST = 50
-"""Levels of nesting that a configuration file may have."""
 _FAULTS = 5  # named in one message
-_LONGEST_NAME = 200  # bytes: file systems take 255, and suffixes are added
 
 
 def _check_smoothness(nu: float) -> float:
@@ -43,24 +38,13 @@ def _check_smoothness(nu: float) -> float:
     return nu
 
 
-def _check_folder_name(name: str) -> str:
-    """A name becomes a folder, which must stay inside the folder of the results on every system."""
-    alone = PurePosixPath(name).name == name == PureWindowsPath(name).name and name not in ("", ".", "..")
-    if not alone or not name.isprintable() or len(name.encode()) > _LONGEST_NAME:
-        raise ValueError(
-            f"a name is one folder name of at most {_LONGEST_NAME} bytes, without separators and control characters, got "
-            f"{shortened(repr(name))}"
-        )
-    return name
-
-
 Count = Annotated[int, Field(gt=0, le=10**9)]
 """Numbers of pulls, repetitions and sizes: what is larger is a mistake, and would fill the memory first."""
 Repetitions = Annotated[int, Field(gt=0, le=10**6)]
 Observed = Annotated[int, Field(ge=0, le=10**7)]
 Seed = Annotated[int, Field(ge=0, le=2**62)]
 Threads = Annotated[int, Field(gt=0, le=1024)]
-FolderName = Annotated[str, AfterValidator(_check_folder_name)]
+FolderName = Annotated[str, AfterValidator(check_folder_name)]
 Smoothness = Annotated[float, AfterValidator(_check_smoothness)]
 Lengthscale = PositiveFloat | Annotated[list[PositiveFloat], Field(min_length=1)]
 
@@ -133,7 +117,7 @@ class PolicyConfig(Section):
     """
 
     name: str
-    label: Annotated[str, Field(min_length=1, max_length=_LONGEST_NAME)] = ""
+    label: Annotated[str, Field(min_length=1, max_length=LONGEST_NAME)] = ""
     kernel: KernelOverride = KernelOverride()
     options: dict[str, Any] = {}
 
@@ -231,58 +215,6 @@ class ExperimentConfig(Section):
         return yaml.safe_dump(self.model_dump(mode="json", exclude_none=True), sort_keys=False, allow_unicode=True)
 
 
-class _Loader(yaml.SafeLoader):
-    """YAML 1.1 as PyYAML reads it, but `1e-4` is a number (as in YAML 1.2), a key given twice is an error, and so is a file
-    that nests too deeply or grows too large when its aliases are written out ("billion laughs")."""
-
-    def __init__(self, stream: str) -> None:
-        super().__init__(stream)
-        self._depth = 0
-        self._sizes: dict[int, int] = {}  # bytes of each node by its id, with all its aliases written out
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        """Compose a node, and know its size: an alias has that of its anchor, which is complete unless it holds the alias."""
-        self._depth += 1
-        if self._depth > DEEPEST:
-            raise yaml.composer.ComposerError(
-                None, None, f"nested more than {DEEPEST} levels deep", self.peek_event().start_mark
-            )
-        alias = self.check_event(yaml.AliasEvent)
-        node = super().compose_node(parent, index)
-        self._depth -= 1
-        if not alias:
-            self._sizes[id(node)] = self._size(node)
-        elif id(node) not in self._sizes:
-            raise yaml.composer.ComposerError(None, None, "an alias within its own anchor", node.start_mark)
-        return node
-
-    def _size(self, node: Any) -> int:
-        if isinstance(node, yaml.ScalarNode):
-            return 1 + len(node.value.encode())  # refuses escapes such as "\ud800", which no file can be written with
-        children = node.value if isinstance(node, yaml.SequenceNode) else [part for pair in node.value for part in pair]
-        size = 1 + sum(self._sizes[id(child)] for child in children)
-        if size > LARGEST_FILE:
-            message = f"more than {LARGEST_FILE:,} bytes with its aliases written out"
-            raise yaml.composer.ComposerError(None, None, message, node.start_mark)
-        return size
-
-    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-        """Construct a mapping whose keys differ."""
-        seen = set()
-        for key_node, _ in node.value if isinstance(node, yaml.MappingNode) else ():
-            if key_node.tag != "tag:yaml.org,2002:merge":
-                key = self.construct_object(key_node, deep=True)
-                if isinstance(key, Hashable) and key in seen:
-                    raise yaml.constructor.ConstructorError(None, None, f"key {key!r} is given twice", node.start_mark)
-                seen |= {key} if isinstance(key, Hashable) else set()
-        return super().construct_mapping(node, deep=deep)
-
-
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
-)
-
-
 def load_config(path: str | os.PathLike[str]) -> ExperimentConfig:
     """Read a configuration file.
 
@@ -291,27 +223,6 @@ def load_config(path: str | os.PathLike[str]) -> ExperimentConfig:
     """
     source = as_path("path", path)
     return parse_config({"name": source.stem, **read_yaml(source)}, str(source))
-
-
-def read_yaml(source: Path) -> dict[str, Any]:
-    """The mapping that a YAML file holds.
-
-    Raises:
-        ConfigError: If it can't be read, is not YAML, or holds something else.
-    """
-    content = read_bytes(source, LARGEST_FILE, ConfigError)
-    try:
-        values = yaml.load(content.decode("utf-8"), Loader=_Loader)
-    except UnicodeError as error:
-        raise ConfigError(f"{source}: not UTF-8: {error}.") from error
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{source}: not YAML: {' '.join(str(error).split())}") from error
-    except (ValueError, KeyError, IndexError, AttributeError, TypeError) as error:
-        # PyYAML lets these through where a value does not fit its tag: a date of month 13, a number of 5,000 digits.
-        raise ConfigError(f"{source}: not YAML: a value that can't be read: {error}.") from error
-    if not isinstance(values, dict):
-        raise ConfigError(f"{source}: expected a mapping of keys to values, got {type(values).__name__}.")
-    return values
 
 
 def parse_config(values: dict[str, Any], source: str) -> ExperimentConfig:

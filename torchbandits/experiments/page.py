@@ -17,11 +17,11 @@ from matplotlib.figure import Figure
 from torchbandits.errors import DataError, require
 from torchbandits.experiments.best_arms import best_arms
 from torchbandits.experiments.curves import Measure, Times, Values, measures
-from torchbandits.experiments.files import write_text
 from torchbandits.experiments.plots import draw_labels
 from torchbandits.experiments.printable import printable
 from torchbandits.experiments.records import CONFIG, Record, load_records, output_folder
 from torchbandits.experiments.tables import HEADERS, aggregate, baseline_regret, caption, cells
+from torchbandits.files import write_text
 from torchbandits.history import History
 from torchbandits.journal import Reading, in_words
 

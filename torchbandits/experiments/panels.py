@@ -10,10 +10,11 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
 from torchbandits.experiments.curves import measures
-from torchbandits.experiments.plots import draw_band, tidy
+from torchbandits.experiments.plots import draw_band
 from torchbandits.experiments.printable import literal
 from torchbandits.experiments.reproduction import PanelConfig, ReproductionConfig
 from torchbandits.experiments.summaries import Summary
+from torchbandits.figures import tidy
 
 PANEL = (3.7, 2.9)  # inches
 STUDIED = 5.0  # prior standard deviations shown of a study's posteriors

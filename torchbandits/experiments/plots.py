@@ -15,14 +15,12 @@ from numpy.typing import NDArray
 from torchbandits.coercion import as_path
 from torchbandits.experiments.config import ExperimentConfig
 from torchbandits.experiments.curves import Measure, Values, measures
-from torchbandits.experiments.files import write_atomically
 from torchbandits.experiments.printable import literal
 from torchbandits.experiments.records import Record, check_config, check_records
 from torchbandits.experiments.tables import baseline_regret, mean_interval
+from torchbandits.figures import COLORS, STYLES, tidy
+from torchbandits.files import write_atomically
 
-# Okabe and Ito's colours, told apart with any colour vision; the line styles help where lines meet and in print.
-COLORS = ("#000000", "#E69F00", "#56B4E9", "#009E73", "#D55E00", "#0072B2", "#CC79A7", "#8C6D1F")
-STYLES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)), (0, (8, 2)))
 POINTS = 300
 
 
@@ -93,14 +91,6 @@ def draw_labels(name: str, labels: Sequence[str], records: Sequence[Record], mea
     # Below the axes: it can't cover a curve there.
     figure.legend(loc="outside lower center", ncols=3, frameon=False, fontsize="small", handlelength=3.0)
     return figure
-
-
-def tidy(axes: Axes) -> None:
-    """A light grid behind the curves, no box."""
-    axes.grid(visible=True, which="major", color="0.9")
-    axes.set_axisbelow(True)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
 
 
 def band(curves: Values) -> tuple[Values, Values, Values]:

@@ -17,7 +17,6 @@ from rich.console import Console
 from torchbandits.coercion import as_path, check_flag, check_whole
 from torchbandits.errors import require
 from torchbandits.experiments.config import ExperimentConfig
-from torchbandits.experiments.files import prepare_folder, write_atomically, write_text
 from torchbandits.experiments.panels import draw_reproduction
 from torchbandits.experiments.records import load_records
 from torchbandits.experiments.reproduction import ReproductionConfig
@@ -25,6 +24,7 @@ from torchbandits.experiments.results_page import section
 from torchbandits.experiments.runner import check_console, run_experiment
 from torchbandits.experiments.starvation import study
 from torchbandits.experiments.summaries import Summary, read_summary, summarise, write_summary
+from torchbandits.files import prepare_folder, write_atomically, write_text
 
 RESULTS = Path("results") / "figures"
 SUMMARY, FIGURE, PAGE = "summary.parquet", "figure.png", "README.md"

@@ -18,9 +18,9 @@ from torchbandits.experiments.config import (
     Section,
     Seed,
     parse_section,
-    read_yaml,
 )
 from torchbandits.experiments.curves import MEASURES
+from torchbandits.files import read_yaml
 
 FOLDER = "figures"
 """Where the configurations of figures are, in the folder of configurations."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-from torchbandits.experiments.files import prepare_folder, write_atomically, write_text
 from torchbandits.experiments.panels import draw_reproduction
 from torchbandits.experiments.reproducing import SUMMARY, form_name
 from torchbandits.experiments.reproduction import catalogue, find_reproduction
 from torchbandits.experiments.results_page import Entry, page
 from torchbandits.experiments.summaries import read_summary, write_summary
+from torchbandits.files import prepare_folder, write_atomically, write_text
 
 FOLDER = "results"
 MISSING = "missing.md"

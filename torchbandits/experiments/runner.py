@@ -24,13 +24,13 @@ from torchbandits.coercion import as_path, check_flag, is_whole
 from torchbandits.errors import ConfigError, DataError, require
 from torchbandits.experiments.config import ExperimentConfig
 from torchbandits.experiments.factories import build_policy
-from torchbandits.experiments.files import prepare_folder, write_atomically, write_text
 from torchbandits.experiments.jobs import Environments, Run, jobs
 from torchbandits.experiments.plots import draw_figures
 from torchbandits.experiments.printable import plain, printable
 from torchbandits.experiments.records import CONFIG, RECORDS, Record, check_config, find_record
 from torchbandits.experiments.tables import aggregate, to_markdown
 from torchbandits.experiments.workers import play_apart, play_here, threads_of_torch
+from torchbandits.files import prepare_folder, write_atomically, write_text
 from torchbandits.types import Report
 
 SAY_EVERY = 30.0

@@ -16,11 +16,11 @@ import pyarrow.parquet
 from torchbandits.errors import DataError, require
 from torchbandits.experiments.config import ExperimentConfig
 from torchbandits.experiments.curves import measures
-from torchbandits.experiments.files import write_atomically
 from torchbandits.experiments.plots import band
 from torchbandits.experiments.records import Record
 from torchbandits.experiments.reproduction import ReproductionConfig
 from torchbandits.experiments.tables import baseline_regret
+from torchbandits.files import write_atomically
 from torchbandits.user_files import check_regular
 
 COLUMNS = ("experiment", "policy", "measure", "x", "mean", "low", "high", "repetitions")

@@ -18,6 +18,7 @@ from torchbandits.posteriors.factors import Factors
 from torchbandits.posteriors.pending import Pending
 from torchbandits.posteriors.sketch import Sketch
 from torchbandits.posteriors.statistics import Statistics
+from torchbandits.threads import MANY_PRODUCTS, threads
 from torchbandits.types import Marginals, PerPoint, PickMask, Points, Rect
 
 
@@ -227,10 +228,13 @@ class GaussianProcess(nn.Module):
         """
         if self._fit is None:
             own = (self.regularization, self.statistics, self.targets())
-            if self.finite is None:
-                self._fit = Factors.of(self.kernel, *own, self.dictionary_rows(), gram, self.sparse)
-            else:
-                self._fit = Factors.of_features(self.finite, *own, self.sketch)
+            rows = self.dictionary_rows()
+            m = rows[0].shape[-1] if self.finite is None else self.finite.num_features
+            with threads(many=self.statistics.weights.numel() * m * m >= MANY_PRODUCTS):
+                if self.finite is None:
+                    self._fit = Factors.of(self.kernel, *own, rows, gram, self.sparse)
+                else:
+                    self._fit = Factors.of_features(self.finite, *own, self.sketch)
         return self._fit
 
     def sweep_factors(self, gram: Callable[[Tensor], Tensor] | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -1,0 +1,226 @@
+"""What `bash scripts/gpu.sh` does: tests and benchmark on a GPU, each part under a time limit of its own.
+
+Every part is a process. `gpu.json` and `gpu.md` are written after each, and the benchmark writes each line when it has it, so
+that whatever ends a part, the folder holds what was measured until then.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import platform
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import torch
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = ("torch", "gpytorch", "botorch", "numpy", "pandas", "scikit-learn", "numba")
+NOT_MEASURED = (
+    "steps of the policies, whole runs, several GPUs, the numbers of kernel launches, and the same benchmark on a CPU "
+    "(`torchbandits bench configs/bench/cpu.yaml`)"
+)
+
+
+@dataclass(frozen=True)
+class Part:
+    """A process of its own: `status` is its exit status, or None where it ran into its limit of `limit` seconds."""
+
+    name: str
+    command: list[str]
+    limit: float
+    status: int | None = None
+    seconds: float | None = None
+
+    @property
+    def outcome(self) -> str:
+        """In words."""
+        if self.seconds is None:
+            return "not run"
+        if self.status is None:
+            return f"ended at its limit of {self.limit:.0f} s"
+        return "done" if self.status == 0 else f"failed with exit status {self.status}"
+
+
+def main() -> int:
+    """Run the parts; 0 if all of them succeeded, or ran into their limit with something to show."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rehearse", action="store_true", help="On the CPU, with small sizes.")
+    parser.add_argument("--output", type=Path, help="The folder; results/gpu or results/gpu-rehearsal by default.")
+    parser.add_argument("--only", choices=("bench", "pictures"), help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    folder = (given.output or ROOT / "results" / ("gpu-rehearsal" if given.rehearse else "gpu")).resolve()
+    if given.only is not None:
+        bench(folder, given.rehearse, given.only)
+        return 0
+    if not given.rehearse and not torch.cuda.is_available():
+        print("gpu.sh: PyTorch finds no CUDA device here; --rehearse runs the same on the CPU.", file=sys.stderr)
+        return 2
+    folder.mkdir(parents=True, exist_ok=True)
+    about = described(given.rehearse)
+    done: list[Part] = []
+    parts = parts_of(folder, given.rehearse)
+    write(folder, about, parts)
+    for part in parts:
+        if part.name == "pictures" and done[-1].status == 0:  # the benchmark has drawn them
+            break
+        print(f"{part.name}: at most {part.limit:.0f} s", flush=True)
+        done.append(ran(part, folder))
+        write(folder, about, done + parts[len(done) :])
+        print(f"{part.name}: {done[-1].outcome}, {done[-1].seconds:.0f} s", flush=True)
+    write(folder, about, done)
+    print(f"Results: {folder}")
+    return 1 if any(part.status not in (0, None) for part in done) else 0
+
+
+def parts_of(folder: Path, rehearse: bool) -> list[Part]:
+    """The tests that need a GPU, or a few that emulate one; the benchmark; and pictures of what it measured."""
+    marked = [str(path) for path in sorted((ROOT / "tests").rglob("test_*.py")) if "pytest.mark.cuda" in path.read_text()]
+    which = ["tests/test_devices.py", "-k", "source_on_cuda"] if rehearse else [*marked, "-m", "cuda"]
+    report = f"--junitxml={folder / 'tests.xml'}"
+    again = [sys.executable, str(Path(__file__)), "--output", str(folder), *(["--rehearse"] if rehearse else [])]
+    return [
+        Part("tests", [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", report, *which], 180),
+        Part("bench", [*again, "--only", "bench"], 330),
+        Part("pictures", [*again, "--only", "pictures"], 60),
+    ]
+
+
+def ran(part: Part, folder: Path) -> Part:
+    """The part after it ran, with everything it started ended, and its words in a log."""
+    began = time.perf_counter()
+    with open(folder / f"{part.name}.log", "w", encoding="utf-8") as log:
+        process = subprocess.Popen(part.command, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
+        try:
+            status: int | None = process.wait(part.limit)
+        except subprocess.TimeoutExpired:
+            status = None
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    return replace(part, status=status, seconds=time.perf_counter() - began)
+
+
+def bench(folder: Path, rehearse: bool, what: str) -> None:
+    """Measure, or draw what was measured. Without the command line, which needs pydantic."""
+    import pandas as pd  # noqa: PLC0415 - the parts need more packages than the script that runs them
+    from rich.console import Console  # noqa: PLC0415
+
+    from torchbandits.benchmarks import load_benchmark, run_benchmark  # noqa: PLC0415
+    from torchbandits.benchmarks.running import write_benchmark  # noqa: PLC0415
+
+    config = replace(load_benchmark(ROOT / "configs" / "bench" / "gpu.yaml"), output=str(folder / "bench"))
+    if rehearse:
+        base = replace(config.base, arms=500, dictionary=16, pulls=60)
+        small = {"arms": (200, 500), "dictionary": (16,), "pulls": (60,), "methods": ("torchbandits",), "repetitions": 1}
+        config = replace(config, base=base, device="cpu", memory_limit=4.0, memory_budget=1.0, **small)
+    if what == "bench":
+        run_benchmark(config, console=Console(file=sys.stdout, width=120))
+    else:
+        write_benchmark(config, pd.read_parquet(config.folder / "results.parquet"))
+
+
+# ---------------------------------------------------------------------- what is written
+
+
+def described(rehearse: bool) -> dict[str, Any]:
+    """Date, machine and versions."""
+    about: dict[str, Any] = {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "rehearsal": rehearse,
+        "machine": f"{platform.machine()}, {os.cpu_count()} CPU cores, {platform.system()} {platform.release()}",
+        "card": None,
+        "driver": None,
+        "cuda": torch.version.cuda,
+        "versions": {"python": platform.python_version()} | {name: version_of(name) for name in PACKAGES},
+    }
+    if not rehearse:
+        properties = torch.cuda.get_device_properties(0)
+        about["card"] = f"{properties.name}, {properties.total_memory / 2**30:.0f} GiB"
+        about["driver"] = driver()
+    return about
+
+
+def version_of(package: str) -> str | None:
+    """The installed version, or None."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def driver() -> str | None:
+    """The driver's version, where nvidia-smi tells it."""
+    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout.splitlines()[0].strip()
+    except (OSError, subprocess.SubprocessError, IndexError):
+        return None
+
+
+def write(folder: Path, about: dict[str, Any], parts: list[Part]) -> None:
+    """`gpu.json` and `gpu.md`, whole."""
+    told = about | {"tests": counted(folder / "tests.xml"), "parts": [asdict(p) | {"outcome": p.outcome} for p in parts]}
+    for name, text in (("gpu.json", json.dumps(told, indent=2) + "\n"), ("gpu.md", page(folder, told))):
+        temporary = folder / f".{name}.tmp"
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(folder / name)
+
+
+def counted(report: Path) -> dict[str, int] | None:
+    """Tests of pytest's report, or None before there is one."""
+    if not report.exists():
+        return None
+    suites = list(ElementTree.parse(report).getroot().iter("testsuite"))
+    return {name: sum(int(suite.get(name, 0)) for suite in suites) for name in ("tests", "failures", "errors", "skipped")}
+
+
+def page(folder: Path, told: dict[str, Any]) -> str:
+    """The same for readers, with the table of the benchmark, and what was not measured."""
+    versions = ", ".join(f"{name} {version}" for name, version in told["versions"].items() if version)
+    system = f"Driver {told['driver'] or 'unknown'}, CUDA {told['cuda'] or 'none'}; {told['machine']}; {versions}"
+    where = "a rehearsal on the CPU: **no figure here says anything of a GPU**" if told["rehearsal"] else told["card"]
+    lines = [
+        "# On a GPU" if not told["rehearsal"] else "# Rehearsal, without a GPU",
+        "",
+        f"{told['date']}, {where}. {system}.",
+        "",
+        "| part | outcome | seconds | limit |",
+        "|---|---|---|---|",
+    ]
+    for part in told["parts"]:
+        seconds = "–" if part["seconds"] is None else f"{part['seconds']:.0f}"
+        lines.append(f"| {part['name']} | {part['outcome']} | {seconds} | {part['limit']:.0f} |")
+    lines += ["", "## Tests", "", said(told["tests"]), "", "## Benchmark", ""]
+    table = folder / "bench" / "table.md"
+    lines.append(table.read_text(encoding="utf-8") if table.exists() else "Nothing was measured.\n")
+    ended = [p for p in told["parts"] if p["name"] == "bench" and p["outcome"] != "done"]
+    if ended:
+        lines.append(f"The benchmark is not whole: {ended[0]['outcome']}. What is missing in the table was not measured.\n")
+    for picture in sorted((folder / "bench").glob("*.png")):
+        lines.append(f"![{picture.stem}](bench/{picture.name})")
+    lines += ["", f"Not measured by this script: {NOT_MEASURED}.", ""]
+    return "\n".join(lines)
+
+
+def said(tests: dict[str, int] | None) -> str:
+    """How many tests ran and failed, in words."""
+    if tests is None:
+        return "No report of tests: none ended, see tests.log."
+    wrong = tests["failures"] + tests["errors"]
+    return f"{tests['tests']} tests, {wrong} failed, {tests['skipped']} skipped; see tests.log."
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,81 @@
+"""`scripts/gpu.sh` without a GPU: what it refuses, how it ends parts, and what it has written then."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="module")
+def gpu():
+    """The script as a module."""
+    spec = importlib.util.spec_from_file_location("gpu_script", ROOT / "scripts" / "gpu.py")
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    yield module
+    del sys.modules[spec.name]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="here is a GPU")
+def test_without_a_gpu_it_says_so_in_one_line(tmp_path):
+    done = subprocess.run(
+        ["bash", ROOT / "scripts" / "gpu.sh", "--output", tmp_path / "out"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr == "gpu.sh: PyTorch finds no CUDA device here; --rehearse runs the same on the CPU.\n"
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_part_over_its_limit_is_ended_and_leaves_what_it_wrote(gpu, tmp_path):
+    program = "print('so far', flush=True); import time; time.sleep(600)"
+    slow = gpu.ran(gpu.Part("slow", [sys.executable, "-c", program], 3.0), tmp_path)
+    failed = gpu.ran(gpu.Part("failed", [sys.executable, "-c", "raise SystemExit(7)"], 60.0), tmp_path)
+    assert (slow.status, slow.outcome) == (None, "ended at its limit of 3 s")
+    assert 3 <= slow.seconds < 60
+    assert (tmp_path / "slow.log").read_text() == "so far\n"
+    assert failed.outcome == "failed with exit status 7"
+
+
+def test_the_page_says_what_was_not_measured(gpu, tmp_path):
+    about = gpu.described(rehearse=True)
+    parts = gpu.parts_of(tmp_path, rehearse=True)
+    assert sum(part.limit for part in parts) < 600
+    (tmp_path / "bench").mkdir()
+    (tmp_path / "bench" / "table.md").write_text("| A |\n|---|\n| 10,000 |\n")
+    gpu.write(tmp_path, about, [gpu.replace(parts[0], status=0, seconds=12.0), gpu.replace(parts[1], seconds=330.0), parts[2]])
+    told = json.loads((tmp_path / "gpu.json").read_text())
+    assert [part["outcome"] for part in told["parts"]] == ["done", "ended at its limit of 330 s", "not run"]
+    assert told["versions"]["torch"] == torch.__version__.split("+")[0] or told["versions"]["torch"] == torch.__version__
+    page = (tmp_path / "gpu.md").read_text()
+    assert "no figure here says anything of a GPU" in page
+    assert "| 10,000 |" in page
+    assert "The benchmark is not whole: ended at its limit of 330 s." in page
+    assert "Not measured by this script: steps of the policies" in page
+    assert "No report of tests" in page
+
+
+def test_the_tests_that_need_a_gpu_are_found(gpu, tmp_path):
+    command = gpu.parts_of(tmp_path, rehearse=False)[0].command
+    assert command[-2:] == ["-m", "cuda"]
+    assert {Path(part).name for part in command if part.endswith(".py")} >= {"test_laws.py", "test_sources.py"}
+
+
+def test_benchmark_and_package_need_neither_pydantic_nor_beartype():
+    """A machine that is only lent may lack them: `torchbandits.benchmarks` is imported without either."""
+    program = (
+        "import sys\n"
+        "sys.modules['pydantic'] = sys.modules['beartype'] = sys.modules['typer'] = None\n"
+        "from torchbandits.benchmarks import load_benchmark\n"
+        f"print(load_benchmark({str(ROOT / 'configs' / 'bench' / 'gpu.yaml')!r}).device)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, cwd=ROOT)
+    assert done.stdout == "cuda\n", done.stderr

@@ -1,0 +1,147 @@
+"""Files that are whole or not there, and YAML that says what it means."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Hashable
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import Any
+
+import yaml
+
+from torchbandits.errors import ConfigError, DataError
+from torchbandits.user_files import read_bytes
+
+LARGEST_FILE = 1 << 18
+"""Bytes that a configuration file may have, also with its aliases written out."""
+DEEPEST = 50
+"""Levels of nesting that a configuration file may have."""
+LONGEST_NAME = 200
+"""Bytes of a name that becomes a folder: file systems take 255, and suffixes are added."""
+
+
+def check_folder_name(name: str) -> str:
+    """A name that becomes a folder, which must stay inside the folder of the results on every system.
+
+    Raises:
+        ValueError: If it does not.
+    """
+    alone = PurePosixPath(name).name == name == PureWindowsPath(name).name and name not in ("", ".", "..")
+    if not alone or not name.isprintable() or len(name.encode()) > LONGEST_NAME:
+        shown = name if len(name) <= 60 else f"{name[:40]}…{name[-19:]}"
+        raise ValueError(
+            f"a name is one folder name of at most {LONGEST_NAME} bytes, without separators and control characters, "
+            f"got {shown!r}"
+        )
+    return name
+
+
+def prepare_folder(folder: Path) -> None:
+    """Create a folder and make sure that files can be written in it.
+
+    Raises:
+        DataError: If they can't.
+    """
+    probe = folder / f".probe.{os.getpid()}.tmp"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise DataError(f"The output folder {folder} can't be written: {error}. Choose another with --output.") from error
+
+
+def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
+    """Let `write` fill a file beside `path`, and move it there once it is whole.
+
+    Raises:
+        DataError: If it can't be written; what was at `path` is still there then.
+    """
+    temporary = path.with_name(f".{path.stem}.{os.getpid()}.tmp{path.suffix}")
+    try:
+        write(temporary)
+        os.replace(temporary, path)
+    except OSError as error:
+        raise DataError(f"{path} can't be written: {error}.") from error
+    finally:
+        if temporary.exists():
+            temporary.unlink()
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file whole or not at all."""
+    write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML 1.1 as PyYAML reads it, but `1e-4` is a number (as in YAML 1.2), a key given twice is an error, and so is a file
+    that nests too deeply or grows too large when its aliases are written out ("billion laughs")."""
+
+    def __init__(self, stream: str) -> None:
+        super().__init__(stream)
+        self._depth = 0
+        self._sizes: dict[int, int] = {}  # bytes of each node by its id, with all its aliases written out
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        """Compose a node, and know its size: an alias has that of its anchor, which is complete unless it holds the alias."""
+        self._depth += 1
+        if self._depth > DEEPEST:
+            raise yaml.composer.ComposerError(
+                None, None, f"nested more than {DEEPEST} levels deep", self.peek_event().start_mark
+            )
+        alias = self.check_event(yaml.AliasEvent)
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        if not alias:
+            self._sizes[id(node)] = self._size(node)
+        elif id(node) not in self._sizes:
+            raise yaml.composer.ComposerError(None, None, "an alias within its own anchor", node.start_mark)
+        return node
+
+    def _size(self, node: Any) -> int:
+        if isinstance(node, yaml.ScalarNode):
+            return 1 + len(node.value.encode())  # refuses escapes such as "\ud800", which no file can be written with
+        children = node.value if isinstance(node, yaml.SequenceNode) else [part for pair in node.value for part in pair]
+        size = 1 + sum(self._sizes[id(child)] for child in children)
+        if size > LARGEST_FILE:
+            message = f"more than {LARGEST_FILE:,} bytes with its aliases written out"
+            raise yaml.composer.ComposerError(None, None, message, node.start_mark)
+        return size
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        """Construct a mapping whose keys differ."""
+        seen = set()
+        for key_node, _ in node.value if isinstance(node, yaml.MappingNode) else ():
+            if key_node.tag != "tag:yaml.org,2002:merge":
+                key = self.construct_object(key_node, deep=True)
+                if isinstance(key, Hashable) and key in seen:
+                    raise yaml.constructor.ConstructorError(None, None, f"key {key!r} is given twice", node.start_mark)
+                seen |= {key} if isinstance(key, Hashable) else set()
+        return super().construct_mapping(node, deep=deep)
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
+)
+
+
+def read_yaml(source: Path) -> dict[str, Any]:
+    """The mapping that a YAML file holds.
+
+    Raises:
+        ConfigError: If it can't be read, is not YAML, or holds something else.
+    """
+    content = read_bytes(source, LARGEST_FILE, ConfigError)
+    try:
+        values = yaml.load(content.decode("utf-8"), Loader=_Loader)
+    except UnicodeError as error:
+        raise ConfigError(f"{source}: not UTF-8: {error}.") from error
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{source}: not YAML: {' '.join(str(error).split())}") from error
+    except (ValueError, KeyError, IndexError, AttributeError, TypeError) as error:
+        # PyYAML lets these through where a value does not fit its tag: a date of month 13, a number of 5,000 digits.
+        raise ConfigError(f"{source}: not YAML: a value that can't be read: {error}.") from error
+    if not isinstance(values, dict):
+        raise ConfigError(f"{source}: expected a mapping of keys to values, got {type(values).__name__}.")
+    return values

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from botorch.acquisition import AcquisitionFunction
@@ -96,7 +96,9 @@ class PolicyAcquisition(AcquisitionFunction):
             if isinstance(view, BanditModel):
                 width = composed.confidence(view.progress(reads, num_arms=_number_of_arms(num_arms, view, reads)))
             else:
-                progress = view.progress(_number_of_arms(num_arms, view, reads if self._uses_width else frozenset()))
+                progress = cast(AnyModel, view).progress(
+                    _number_of_arms(num_arms, view, reads if self._uses_width else frozenset())
+                )
                 width = composed.confidence(progress)
                 if self._uses_width:
                     known_width(width, type(composed.confidence).__name__, progress)
@@ -276,7 +278,7 @@ def _begins_with(points: Tensor, known: Tensor | None) -> bool:
 def _observations(model: BanditModel | AnyModel) -> Tensor | None:
     """Points that were observed, where the model keeps them."""
     if isinstance(model, AnyModel):
-        return model.observations
+        return cast(AnyModel, model).observations
     points: Any = model.train_inputs[0]
     assert isinstance(points, Tensor)
     return points

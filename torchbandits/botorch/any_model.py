@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, final
 
 import torch
 from botorch.models.model import Model
@@ -15,6 +15,7 @@ from torchbandits.types import Marginals, Points, Progress
 _REFUSALS = (NotImplementedError, AttributeError, RuntimeError, TypeError, ValueError)  # of models that can't be conditioned
 
 
+@final
 class AnyModel:
     """A BoTorch model of one outcome; only what its posterior says is used.
 

@@ -55,6 +55,7 @@ def bandit() -> tb.Bandit:
 
 def contextual() -> tb.ContextualBandit:
     learned = tb.ContextualBandit(tb.gp_ucb(kernel(), noise_std=0.1), ARMS, ARMS[:2])
+    learned.tell([3], 0.5, context=ARMS[0])
     learned.ask(context=ARMS[0])
     return learned
 

@@ -448,13 +448,154 @@ def test_draws_under_transforms_are_in_the_users_units():
     )
 
 
+# ---------------------------------------------------------------------- other models of BoTorch
+
+
+def single_task(*, known_noise: bool = False, batch: tuple[int, ...] = (), **options: Any) -> botorch.models.SingleTaskGP:
+    X, Y = data(batch=batch, repeats=0)
+    noise = torch.linspace(0.5, 2.0, X.shape[-2], dtype=torch.float64).unsqueeze(-1).expand_as(Y) * NOISE_STD**2
+    model = botorch.models.SingleTaskGP(X[..., :-1, :], Y[..., :-1, :], noise[..., :-1, :] if known_noise else None, **options)
+    return model.eval()
+
+
+def variational() -> botorch.models.SingleTaskVariationalGP:
+    X, Y = data()
+    return botorch.models.SingleTaskVariationalGP(X, (Y - Y.mean()) / Y.std(), inducing_points=6).double().eval()
+
+
+OTHERS = {
+    "SingleTaskGP": single_task,
+    "transforms": lambda: single_task(input_transform=Normalize(2), outcome_transform=Standardize(1)),
+    "known noise": lambda: single_task(known_noise=True),
+    "variational": variational,
+    "member of a list": lambda: botorch.models.ModelListGP(single_task(), single_task()).models[1],
+    "list of one": lambda: botorch.models.ModelListGP(single_task()),
+    "batch": lambda: single_task(batch=(3,)),
+    "float32": lambda: single_task().float(),
+}
+every_other_model = pytest.mark.parametrize("name", OTHERS)
+
+
+@pytest.mark.filterwarnings("ignore:.*not double precision")
+@every_other_model
+def test_upper_bounds_of_other_models_are_those_of_botorch(name: str):
+    """With beta = width², values and gradients, of t-batches."""
+    model = OTHERS[name]()
+    ours, theirs = PolicyAcquisition(model, ucb()), UpperConfidenceBound(model, beta=Q_WIDTH**2)
+    x = points(7).unsqueeze(-2).to(next(model.parameters()))
+    x = x.unsqueeze(1) if name == "batch" else x
+    tolerance = 1e-5 if name == "float32" else 1e-9
+    slopes = []
+    for acquisition in (ours, theirs):
+        own = x.clone().requires_grad_(True)
+        value = acquisition(own)
+        slopes.append((value.detach().double(), torch.autograd.grad(value.sum(), own)[0].double()))
+    torch.testing.assert_close(slopes[0], slopes[1], rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("name", ["SingleTaskGP", "transforms", "known noise", "member of a list", "batch"])
+def test_improvements_of_other_models_are_those_of_botorch(name: str):
+    model = OTHERS[name]()
+    x = points(7).unsqueeze(-2)
+    x = x.unsqueeze(1) if name == "batch" else x
+    seen = data(batch=(3,) if name == "batch" else (), repeats=0)[0][..., :-1, :]
+    best = model.posterior(seen).mean.detach().squeeze(-1).amax(dim=-1)
+    ei = PolicyAcquisition(model, tb.gp_ucb(rbf(), acquisition="ei", **BASE))
+    torch.testing.assert_close(ei.incumbent, best)
+
+    def theirs(kind: Any, margin: float) -> Tensor:
+        if best.dim():
+            return torch.stack([kind(model, best_f=b + margin)(x)[..., row] for row, b in enumerate(best)], dim=-1)
+        value: Tensor = kind(model, best_f=best + margin)(x)
+        return value
+
+    torch.testing.assert_close(ei(x), theirs(LogExpectedImprovement, 0.0))
+    pi = PolicyAcquisition(model, tb.gp_ucb(rbf(), acquisition="pi", margin=0.02, **BASE))
+    torch.testing.assert_close(pi(x), theirs(LogProbabilityOfImprovement, 0.02))
+
+
+def test_a_mock_and_a_posterior_transform_give_the_formula():
+    mean, variance = (torch.tensor(v, dtype=torch.float64).reshape(3, 1, 1) for v in ([0.0, 1.0, 2.0], [1.0, 4.0, 0.0]))
+    model = botorch.utils.testing.MockModel(botorch.utils.testing.MockPosterior(mean=mean, variance=variance))
+    x = points(3).unsqueeze(-2)
+    torch.testing.assert_close(PolicyAcquisition(model, ucb())(x), torch.tensor([2.0, 5.0, 2.0], dtype=torch.float64))
+    flipped = ScalarizedPosteriorTransform(torch.tensor([-1.0], dtype=torch.float64), offset=3.0)
+    found = PolicyAcquisition(model, ucb(), posterior_transform=flipped)(x)
+    torch.testing.assert_close(found, torch.tensor([5.0, 6.0, 1.0], dtype=torch.float64))
+
+
+@pytest.mark.parametrize("name", ["SingleTaskGP", "transforms", "known noise", "batch"])
+def test_pending_points_shrink_the_deviations_of_other_models_alone(name: str):
+    """As if they had been observed, by the dense formula; one after the other as together; and back."""
+    model, pending = OTHERS[name](), points(3, seed=9)
+    policy, x = ucb(), points(5)
+    acquisition, still = PolicyAcquisition(model, policy), PolicyAcquisition(model, ucb(width=0.0))
+    xs = x.unsqueeze(-2).unsqueeze(1) if name == "batch" else x.unsqueeze(-2)
+    before, mean = acquisition(xs), still(xs)
+    for count in (1, 3):
+        acquisition.set_X_pending(pending[:count])
+    found = ((acquisition(xs) - mean) / Q_WIDTH).square()
+    together = PolicyAcquisition(model, policy, X_pending=pending)
+    torch.testing.assert_close(acquisition(xs), together(xs), rtol=1e-7, atol=1e-8)
+    still.set_X_pending(pending)
+    torch.testing.assert_close(still(xs), mean)
+    seen = data(batch=(3,) if name == "batch" else (), repeats=0)[0][..., :-1, :]
+    everything = torch.cat([seen, pending.expand(*seen.shape[:-2], -1, -1)], dim=-2)
+    transform = model.input_transform if name == "transforms" else lambda points: points
+    scale = float(model.outcome_transform.stdvs) ** 2 if name != "batch" else model.outcome_transform.stdvs.squeeze(-1) ** 2
+    noise = model.likelihood.noise.detach()
+    own = noise if name == "known noise" else noise.expand(*seen.shape[:-1])
+    noise = torch.cat([own, own.mean(dim=-1, keepdim=True).expand(*own.shape[:-1], 3)], dim=-1)
+    kernel = model.covar_module
+    K = kernel(transform(everything)).to_dense().detach() + torch.diag_embed(noise)
+    k = kernel(transform(everything), transform(x.expand(*seen.shape[:-2], -1, -1))).to_dense().detach()
+    prior = kernel(transform(x.expand(*seen.shape[:-2], -1, -1)), diag=True).detach()
+    expected = scale * (prior - (k * torch.linalg.solve(K, k)).sum(dim=-2))
+    torch.testing.assert_close(found, expected.T if name == "batch" else expected, rtol=1e-5, atol=1e-8)
+    acquisition.set_X_pending(None)
+    torch.testing.assert_close(acquisition(xs), before)
+
+
+def test_a_sequential_batch_of_another_model_spreads():
+    """BoTorch's analytic bound takes no pending points, and would pick one point again and again."""
+    model = single_task()
+    acquisition = PolicyAcquisition(model, tb.gp_bucb(rbf(), norm_bound=1.0, width=tb.widths.Constant(3.0), **BASE))
+    picked, _ = optimize_acqf(acquisition, BOX, q=3, num_restarts=4, raw_samples=32, sequential=True)
+    assert float(torch.cdist(picked, picked).add(torch.eye(3)).amin()) > 0.02
+    assert acquisition.X_pending is None
+
+
+def test_what_is_missing_of_other_models_is_named():
+    model, counted = single_task(), tb.gp_ucb(rbf(), delta=DELTA, **BASE)
+    with pytest.raises(ArgumentError, match="num_arms="):
+        PolicyAcquisition(model, counted)
+    acquisition = PolicyAcquisition(model, counted, num_arms=50)
+    t = len(model.train_targets) + 1
+    assert float(acquisition.width) == pytest.approx(math.sqrt(2 * math.log(50 * t**2 * math.pi**2 / (6 * DELTA))))
+    assert float(PolicyAcquisition(variational(), counted, num_arms=50).width) > float(acquisition.width)
+    mock = botorch.utils.testing.MockModel(
+        botorch.utils.testing.MockPosterior(mean=torch.zeros(3, 1, 1), variance=torch.ones(3, 1, 1))
+    )
+    with pytest.raises(ArgumentError, match=r"number of observations.*widths\.Constant"):
+        PolicyAcquisition(mock, counted, num_arms=50)
+    with pytest.raises(ArgumentError, match=r"IGP depends on the information.*BanditModel"):
+        PolicyAcquisition(model, tb.igp_ucb(rbf(), norm_bound=1.0, **BASE))
+    with pytest.raises(ArgumentError, match="highest mean of the observations"):
+        PolicyAcquisition(mock, tb.gp_ucb(rbf(), acquisition="ei", **BASE))
+    with pytest.raises(UnsupportedError, match="subset_output"):
+        PolicyAcquisition(botorch.models.ModelListGP(model, model), ucb())
+    with pytest.raises(UnsupportedError, match="draws of the posterior"):
+        PolicyAcquisition(model, tb.thompson_sampling(rbf(), norm_bound=1.0, **BASE))
+    with pytest.raises(UnsupportedError, match=r"can't be conditioned on pending points.*qUpperConfidenceBound"):
+        PolicyAcquisition(mock, ucb(), X_pending=points(2))
+
+
 # ---------------------------------------------------------------------- agreement
 
 
 def test_what_is_no_policy_no_model_or_no_transform_is_refused(annotations_not_enforced):
-    X, Y = data()
-    with pytest.raises(ArgumentError, match="BanditModel"):
-        PolicyAcquisition(botorch.models.SingleTaskGP(X, Y), ucb())  # type: ignore[arg-type]
+    with pytest.raises(ArgumentError, match="BanditModel or another BoTorch model"):
+        PolicyAcquisition(torch.nn.Linear(2, 1), ucb())  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match="torchbandits policy"):
         PolicyAcquisition(fixed_model(), "gp_ucb")  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match="PosteriorTransform"):

@@ -23,7 +23,8 @@ ENDLESS = 2**62  # more than anybody waits for
 LARGEST = 1e150  # what its square, and the sum of many of those, leaves room for
 
 
-_P, _R = ParamSpec("_P"), TypeVar("_R")
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 _GENERATOR = "draws come from a generator that you give: generator=torch.Generator().manual_seed(seed) of Bandit or run."
 _BATCH = "the policy's batch rule says how many arms are picked: ask(limit=…) takes fewer, ask(more=…) adds as many to them."
 _LARGEST_IS_BEST = "rewards are maximised everywhere: tell their negatives to minimise."

@@ -151,8 +151,9 @@ class ContextualBandit:
     def best(self, k: int = 1, *, context: Tensor) -> Recommendation:
         """The k arms with the highest posterior mean at a context, best first, pulled there or not; without a posterior, those
         pulled there with the highest average. The context is kept tabulated from then on, as by `ask`."""
-        k = check_told(check_count(k), self.pulls)
+        k = check_count(k)
         self._enter(context)
+        check_told(k, self.pulls)
         state, own = self._bandit._state, self._contexts.own
         if state.tabulated:
             mean, variance = own(state.arm_mean()), state.process.regularization * own(state.arm_leverage())

@@ -118,10 +118,10 @@ class FitReport:
     left_out: Tensor
     jitter: Tensor
     misfit: Tensor
-    regularized: Tensor
-    reasons: tuple[str, ...]
     regularization: float
     noise_variance: float
+    regularized: Tensor
+    reasons: tuple[str, ...]
 
 
 @dataclass(frozen=True)

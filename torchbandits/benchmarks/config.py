@@ -137,9 +137,10 @@ def _is_count(value: Any) -> bool:
 
 def _is_folder_name(name: str) -> bool:
     try:
-        return check_folder_name(name) == name
+        check_folder_name(name)
     except ValueError:
         return False
+    return True
 
 
 def _all(value: Any, good: Callable[[Any], bool]) -> bool:

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from botorch.acquisition import AcquisitionFunction
 from botorch.acquisition.objective import PosteriorTransform, ScalarizedPosteriorTransform
+from botorch.models.model import Model
 from botorch.utils.transforms import t_batch_mode_transform
 from torch import Tensor
 
-from torchbandits.botorch.agreement import check_policy, check_transforms
+from torchbandits.botorch.agreement import check_model, check_policy, check_transforms
+from torchbandits.botorch.any_model import AnyModel, known_width
 from torchbandits.botorch.data import check_tensor
 from torchbandits.botorch.model import BanditModel
 from torchbandits.coercion import as_tensor, check_flag, check_whole
-from torchbandits.errors import ArgumentError, NonFiniteError, ShapeError, require
+from torchbandits.errors import ArgumentError, NonFiniteError, ShapeError, UnsupportedError, require
 from torchbandits.policies import Policy
 from torchbandits.posteriors import SamplePaths
 from torchbandits.scores import PosteriorDraw, Score, scores_of_points
@@ -42,8 +44,13 @@ class PolicyAcquisition(AcquisitionFunction):
     features), and another λ; where the model fits its noise (`noise_std=None`), another ratio of λ to the noise variance.
     Hyper-parameters of the kernel may differ, since those of the model may be fitted: the model's are used.
 
+    Any other BoTorch model of one outcome will do where its posterior is all that is needed: for UCB with a width that does not
+    depend on what only a `BanditModel` knows (`Constant`; `Srinivas` given `num_arms`), and for EI and PI where the model keeps
+    its observations. Kernel, noise and transforms are the model's own then, and the policy's are not looked at. Points in
+    `X_pending` condition such a model on its own mean, where it can be conditioned.
+
     Args:
-        model: A `BanditModel`, whose rewards are to be maximised.
+        model: A `BanditModel`, or another BoTorch model of one outcome, whose rewards are to be maximised.
         policy: What `gp_ucb`, `igp_ucb`, `gp_bucb`, `bkb`, `batch_bkb`, `compressed_gp`, `mini_gp_ucb`, `thompson_sampling` or
             `lin_ucb` return, and others with finite features for the model of their own bandit; not `per_cost`.
         X_pending: `p x d` or `batch_shape x p x d`, points under evaluation.
@@ -68,13 +75,13 @@ class PolicyAcquisition(AcquisitionFunction):
     Cost: as the model's marginals.  Source: Desautels et al. 2014, Calandriello et al. 2020, for the hallucinated batch.
     """
 
-    model: BanditModel
+    model: Model
     width: Tensor
     incumbent: Tensor
 
     def __init__(
         self,
-        model: BanditModel,
+        model: Model,
         policy: Policy,
         X_pending: Tensor | None = None,
         *,
@@ -84,19 +91,32 @@ class PolicyAcquisition(AcquisitionFunction):
         frozen_dictionary: bool = False,
     ) -> None:
         check_flag("frozen_dictionary", frozen_dictionary)
+        check_model(model)
+        message = f"frozen_dictionary=True is for a BanditModel, and {type(model).__name__} has no dictionary: leave it out."
+        require(not frozen_dictionary or isinstance(model, BanditModel), message, UnsupportedError)
         composed = check_policy(policy, model)
         check_transforms(model, posterior_transform)
         super().__init__(model)
         self.policy, self.posterior_transform = composed, posterior_transform
+        view = self._view
         with torch.no_grad():
             reads = composed.confidence.reads
-            progress = model.progress(reads, num_arms=_number_of_arms(num_arms, model, reads))
-            self.register_buffer("width", composed.confidence(progress).expand(model.batch_shape).clone())
+            if isinstance(view, BanditModel):
+                width = composed.confidence(view.progress(reads, num_arms=_number_of_arms(num_arms, view, reads)))
+            else:
+                progress = cast(AnyModel, view).progress(
+                    _number_of_arms(num_arms, view, reads if self._uses_width else frozenset())
+                )
+                width = composed.confidence(progress)
+                if self._uses_width:
+                    known_width(width, type(composed.confidence).__name__, progress)
+            self.register_buffer("width", width.expand(view.batch_shape).clone())
             self.register_buffer("incumbent", self._incumbent())
-        self._generators, self._frozen = _generators(generator, model), frozen_dictionary
+        self._generators = _generators(generator, view) if isinstance(view, BanditModel) else ()
+        self._frozen = frozen_dictionary
         self._paths: list[SamplePaths] = []
         # What is pending, and the model that hallucinates it: the last entry counts, those below are the way back.
-        self._stack: list[tuple[Tensor | None, BanditModel]] = [(None, model)]
+        self._stack: list[tuple[Tensor | None, BanditModel | AnyModel]] = [(None, view)]
         self.set_X_pending(X_pending)
 
     @t_batch_mode_transform(expected_q=1)  # type: ignore[arg-type]
@@ -106,8 +126,10 @@ class PolicyAcquisition(AcquisitionFunction):
         Of a model with a batch shape, `... x batch_shape x 1 x d` to `... x batch_shape`. Cost O(b m (m + d)).
         """
         check_tensor("X", X)
-        X = X.double() if self.model.arms is None else X  # tabulated arms are known by their numbers
-        points, back = _rows_first(X.squeeze(-2), self.model.batch_shape)
+        view = self._view
+        if isinstance(view, BanditModel) and view.arms is None:  # tabulated arms are known by their numbers
+            X = X.double()
+        points, back = _rows_first(X.squeeze(-2), view.batch_shape)
         if isinstance(self.policy.score, Score):
             marginals = self._transformed(self._stack[-1][1].marginals(points))
             values = scores_of_points(self.policy.score, points, marginals, self.width, self.incumbent)
@@ -123,9 +145,10 @@ class PolicyAcquisition(AcquisitionFunction):
         stack = self._stack[:1]
         X_pending = None if X_pending is None else as_tensor("X_pending", X_pending)
         if X_pending is not None and X_pending.shape[-2:].numel():
-            d, shape = self.model.train_inputs[0].shape[-1], tuple(X_pending.shape)
+            known_points, shape = _observations(self._view), tuple(X_pending.shape)
+            d = shape[-1] if known_points is None else known_points.shape[-1]
             require(len(shape) >= 2 and shape[-1] == d, f"X_pending must be ... x p x {d}, got {shape}.", ShapeError)
-            rows = self.model.batch_shape
+            rows = self._view.batch_shape
             fits = shape[:-2] in (rows, rows[:0]) or math.prod(shape[:-2]) == 1
             require(fits, f"X_pending must be p x {d}, or {tuple(rows)} x p x {d} as the model; got {shape}.", ShapeError)
             points = X_pending.detach().double()
@@ -150,15 +173,20 @@ class PolicyAcquisition(AcquisitionFunction):
         Raises:
             UnsupportedError: For rules that look at all arms: local, exact ratio, and at most so many pulls of one arm.
         """
-        rule, model = self.policy.batch_rule, self.model
+        rule, model = self.policy.batch_rule, self._view
         rule.check_box()
         spent = torch.zeros(model.batch_shape, dtype=torch.float64, device=self.width.device)
         known = self._stack[-1][0]
         if known is None or rule.budget is None:
             return spent > 0
-        for x in known.split(1, dim=-2) if math.isfinite(rule.budget) else ():
-            start, now = (m.marginals(x).variance.squeeze(-1).double() / m.regularization for m in (self.model, model))
-            spent, model = spent + rule.spends(start, now), self._hallucinated(model, x)
+        if math.isfinite(rule.budget):
+            if not isinstance(model, BanditModel):
+                raise UnsupportedError("this batch rule needs leverages, which only a BanditModel knows: make one of the data.")
+            now = model
+            for x in known.split(1, dim=-2):
+                at_start, at_x = (m.marginals(x).variance.squeeze(-1).double() / m.regularization for m in (model, now))
+                spent = spent + rule.spends(at_start, at_x)
+                now = now.hallucinate(x, frozen_dictionary=self._frozen) if self.lazy else now
         most = rule.max_batch_size
         return (spent > rule.budget) | (most is not None and known.shape[-2] >= most)
 
@@ -169,28 +197,45 @@ class PolicyAcquisition(AcquisitionFunction):
 
     # ------------------------------------------------------------------ inside
 
-    def _hallucinated(self, model: BanditModel, points: Tensor) -> BanditModel:
+    @property
+    def _view(self) -> BanditModel | AnyModel:
+        """The model, in the form that is scored here."""
+        return self.model if isinstance(self.model, BanditModel) else AnyModel(self.model)
+
+    @property
+    def _uses_width(self) -> bool:
+        return not (isinstance(self.policy.score, Score) and self.policy.score.relative)
+
+    def _hallucinated(self, model: BanditModel | AnyModel, points: Tensor) -> BanditModel | AnyModel:
         """The model to score with once more points are pending; draws of the posterior do not heed them."""
-        return model.hallucinate(points, frozen_dictionary=self._frozen) if self.lazy else model
+        if not self.lazy:
+            return model
+        if isinstance(model, AnyModel):
+            return model.hallucinate(points)
+        return model.hallucinate(points, frozen_dictionary=self._frozen)
 
     def _draw(self, points: Tensor) -> Tensor:
         """The sample path of what is pending, `batch_shape x n`; drawn when it is first looked at."""
+        model = self.model
+        assert isinstance(model, BanditModel)
         while len(self._paths) < len(self._stack):
             score = self.policy.score
             assert isinstance(score, PosteriorDraw)
             with torch.no_grad():
                 drawn = SamplePaths.draw(
-                    self.model.process(), 1, self._generators, num_features=score.num_features, width=self.width
+                    model.process(), 1, self._generators, num_features=score.num_features, width=self.width
                 )
             self._paths.append(drawn)
-        values = self._paths[len(self._stack) - 1](self.model.transform_inputs(points)).squeeze(-2)
+        values = self._paths[len(self._stack) - 1](model.transform_inputs(points)).squeeze(-2)
         return self._transformed(Marginals(values, torch.zeros_like(values))).mean
 
     def _transformed(self, marginals: Marginals) -> Marginals:
         """The marginals in the user's units, and under the posterior transform."""
         mean, variance = marginals.mean, marginals.variance
         outcome, scalarize = getattr(self.model, "outcome_transform", None), self.posterior_transform
-        if outcome is not None:
+        if outcome is not None and isinstance(
+            self.model, BanditModel
+        ):  # others are asked for posteriors, which are untransformed
             mean, variance = (v.squeeze(-1) for v in outcome.untransform(mean.unsqueeze(-1), variance.unsqueeze(-1)))
         if isinstance(scalarize, ScalarizedPosteriorTransform):
             weights: Any = scalarize.weights
@@ -200,14 +245,22 @@ class PolicyAcquisition(AcquisitionFunction):
     def _incumbent(self) -> Tensor:
         """The highest transformed posterior mean over the tabulated arms or the observations, `batch_shape`; NaN where the
         score does not look at it."""
-        shape, points = self.model.batch_shape, self.model.train_inputs[0]
-        if not (isinstance(self.policy.score, Score) and self.policy.score.relative):
-            return torch.full(shape, torch.nan, dtype=torch.float64, device=points.device)
-        if self.model.arms is not None:
-            points = self.model.arms
+        view = self._view
+        shape, points = view.batch_shape, _observations(view)
+        if self._uses_width:
+            device = None if points is None else points.device
+            return torch.full(shape, torch.nan, dtype=torch.float64, device=device)
+        if view.arms is not None:
+            points = view.arms
+        elif points is None:
+            raise ArgumentError(
+                f"{type(self.policy.score).__name__} improves on the highest mean of the observations, which "
+                f"{type(self.model).__name__} does not keep: use acquisition='ucb', or BoTorch's own "
+                "LogExpectedImprovement(model, best_f=...)."
+            )
         elif not points.shape[-2]:  # the prior mean, the same everywhere
             points = points.new_zeros(*shape, 1, points.shape[-1])
-        mean = self._transformed(self.model.marginals(points.expand(*shape, *points.shape[-2:]))).mean
+        mean = self._transformed(view.marginals(points.expand(*shape, *points.shape[-2:]))).mean
         return mean.double().amax(dim=-1)
 
     def _apply(self, fn: Any, recurse: bool = True) -> PolicyAcquisition:
@@ -215,7 +268,7 @@ class PolicyAcquisition(AcquisitionFunction):
         device = fn(torch.zeros((), dtype=torch.float64, device=self.width.device)).device
         if device != self.width.device:
             super()._apply(lambda tensor: tensor.to(device), recurse)
-            self._stack, self._paths = [(None, self.model)], []
+            self._stack, self._paths = [(None, self._view)], []
             self.set_X_pending(None if self.X_pending is None else self.X_pending.to(device))
         return self
 
@@ -237,7 +290,16 @@ def _begins_with(points: Tensor, known: Tensor | None) -> bool:
     return known is None or torch.equal(points[..., : known.shape[-2], :], known)
 
 
-def _number_of_arms(num_arms: int | None, model: BanditModel, reads: frozenset[str]) -> int:
+def _observations(model: BanditModel | AnyModel) -> Tensor | None:
+    """Points that were observed, where the model keeps them."""
+    if isinstance(model, AnyModel):
+        return cast(AnyModel, model).observations
+    points: Any = model.train_inputs[0]
+    assert isinstance(points, Tensor)
+    return points
+
+
+def _number_of_arms(num_arms: int | None, model: BanditModel | AnyModel, reads: frozenset[str]) -> int:
     """Given, or tabulated; 1 where nobody counts them."""
     if num_arms is not None:
         check_whole("num_arms", num_arms)

@@ -7,26 +7,47 @@ from typing import Any
 
 import gpytorch
 from botorch.acquisition.objective import PosteriorTransform, ScalarizedPosteriorTransform
+from botorch.models.model import Model
 
+from torchbandits.botorch.any_model import AnyModel
 from torchbandits.botorch.model import BanditModel
 from torchbandits.embeddings import Identity
 from torchbandits.errors import ArgumentError, UnsupportedError, require
 from torchbandits.memory import FrequentDirections
 from torchbandits.policies import Composed, Policy
-from torchbandits.scores import PerCost
+from torchbandits.scores import PerCost, Score
 
 _TOLERANCE = 1e-6  # relative, of λ: more than rounding between float32 and float64
+
+
+def check_model(model: Any) -> None:
+    """Refuse what is no BoTorch model of one outcome. Raises ArgumentError, and UnsupportedError for several outcomes."""
+    require(
+        isinstance(model, Model),
+        f"model must be a torchbandits.botorch.BanditModel or another BoTorch model, got {type(model).__name__}.",
+    )
+    if not isinstance(model, BanditModel):
+        AnyModel(model)
 
 
 def check_policy(policy: Any, model: Any) -> Composed:
     """The policy, one that scores points by the posterior of one Gaussian process, and agrees with the model.
 
+    Of a model that is no `BanditModel` only the posterior is used, with which no kernel of a policy can disagree.
+
     Raises:
-        ArgumentError: If one of them is something else, or they disagree on the kernel's form or on λ.
-        UnsupportedError: For a policy without scores at points.
+        ArgumentError: If it is no policy, or disagrees with the model on the kernel's form or on λ.
+        UnsupportedError: For a policy without scores at points, and for draws and features of a model that is no `BanditModel`.
     """
-    require(isinstance(model, BanditModel), f"model must be a torchbandits.botorch.BanditModel, got {type(model).__name__}.")
     policy = check_scores(policy)
+    if not isinstance(model, BanditModel):
+        require(
+            isinstance(policy.score, Score) and (policy.features is None or isinstance(policy.features, Identity)),
+            f"draws of the posterior and finite features need a BanditModel, got {type(model).__name__}: make one of the data, "
+            "or use BoTorch's PathwiseThompsonSampling.",
+            UnsupportedError,
+        )
+        return policy
     _check_features(policy, model)
     mine, theirs = kernel_form(policy.kernel), kernel_form(model.covar_module)
     require(
@@ -101,7 +122,7 @@ def _check_regularization(policy: Composed, model: BanditModel) -> None:
         )
 
 
-def check_transforms(model: BanditModel, posterior_transform: Any) -> None:
+def check_transforms(model: Model, posterior_transform: Any) -> None:
     """Only affine transforms keep a confidence bound what it is."""
     outcome = getattr(model, "outcome_transform", None)
     require(

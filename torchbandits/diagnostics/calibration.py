@@ -72,8 +72,8 @@ def calibration(
             picks, mask = check_picks(given, source.batch_shape, source.arms.shape[-2], source.device)
             x = state.rows.points(picks)
     else:
-        known = isinstance(source, GaussianProcess | PartitionedProcess)
-        require(known, f"source must be a bandit or a posterior, got {type(source).__name__}.")
+        if not isinstance(source, GaussianProcess | PartitionedProcess):
+            raise ArgumentError(f"source must be a bandit or a posterior, got {type(source).__name__}.")
         process, notes, x, mask = source, [], index_or_points, None
         noise = math.sqrt(process.regularization) if noise_std is None else non_negative("noise_std", noise_std)
     x, y, mask = _checked(process, x, rewards, mask)

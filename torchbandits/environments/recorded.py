@@ -41,8 +41,10 @@ class Recorded(Environment):
         costs: Tensor | None = None,
         neighbors: Tensor | None = None,
     ) -> None:
-        arms = check_arms(arms)
-        require(isinstance(arms, Tensor), "arms of recorded rewards must be a tensor, not a source.", UnsupportedError)
+        checked = check_arms(arms)
+        if not isinstance(checked, Tensor):
+            raise UnsupportedError("arms of recorded rewards must be a tensor, not a source.")
+        arms = checked
         good = isinstance(records, Tensor) and records.ndim == 2 and arms.ndim == 2 and len(records) == len(arms)
         got = tuple(records.shape) if isinstance(records, Tensor) else type(records).__name__
         require(good, f"records must be A x r for the {tuple(arms.shape)} arms, got {got}.", ShapeError)

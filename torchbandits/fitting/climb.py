@@ -72,14 +72,12 @@ class Climb:
         self.reason = degeneracy(self.kernel, self._parameters, self.averages, self._noise_now)
         if self.reason:
             self.degenerate, self._weak = True, WeakPriors(self.averages, self._parameters)
-            self.accepted = False
             self._restore(origin)
             least = min(LEAST_CREDIBLE, self._credibility)
-            if self._weak.possible:
-                top = self._search(origin, size, restarts, max_iterations)
-                self._restore(top)
-                # Data that speak against any signal overcome weak priors: the kernel before them is then kept.
-                self.accepted = self.accepted and self._credibility >= least
+            top = self._search(origin, size, restarts, max_iterations)
+            self._restore(top)
+            # Data that speak against any signal overcome weak priors: the kernel before them is then kept.
+            self.accepted = self.accepted and self._credibility >= least
             self.after = self.after if self.accepted else self.before
         elif not self.accepted:
             self.reason = "the evidence did not rise"

@@ -103,7 +103,7 @@ class WeakPriors:
     log ℓ/(extent √d) ~ N(√2, 3), as BoTorch's are.
 
     Args:
-        averages: What the row was told.
+        averages: What the row was told, with some spread.
         fitted: Names of the parameters that are fitted.
 
     Source: Hvarfner et al. 2024, eq. 7, for the lengthscales.
@@ -112,11 +112,6 @@ class WeakPriors:
     def __init__(self, averages: Averages, fitted: Collection[str]) -> None:
         self.averages, self.fitted = averages, fitted
         self.spread = averages.residuals.var()
-
-    @property
-    def possible(self) -> bool:
-        """Whether the rewards differ at all, so that they have a scale."""
-        return bool(self.spread > 0)
 
     def log_density(self, kernel: gpytorch.kernels.Kernel, noise_variance: Tensor | None) -> Tensor:
         """Log density of the kernel's parameters and, if given, of the noise variance, up to a constant. Differentiable."""

@@ -66,8 +66,8 @@ def fit_kernel_(
         max_iterations: Of each climb.
 
     Returns:
-        The report. A row whose evidence did not rise, whose factorisations failed, which knows fewer than five points, or
-        whose best kernel is degenerate keeps its kernel, and is not `accepted`; `reasons` say which.
+        The report. A row whose evidence did not rise, whose factorisations failed, which knows fewer than five points or
+        equal rewards only, or whose best kernel is degenerate keeps its kernel, and is not `accepted`; `reasons` say which.
 
     Raises:
         UnsupportedError: For finite features, and for the noise of several batch rows, which share one λ.
@@ -86,10 +86,12 @@ def fit_kernel_(
         kernel = kernel_row(posterior.kernel, shape, place)
         averages, left_out = _told(posterior, kernel, place, own)
         fit = Climb(kernel, posterior.fitted, averages, own, noise, misfit, noise_prior)
-        if bool(chosen[place]) and len(averages.weights) >= FEWEST:
-            fit.run(max_exact, dictionary_size, restarts, max_iterations)
-        elif bool(chosen[place]):
+        if bool(chosen[place]) and len(averages.weights) < FEWEST:
             fit.reason = f"{len(averages.weights)} distinct points are too few, a fit takes {FEWEST}"
+        elif bool(chosen[place]) and bool((averages.residuals == averages.residuals[0]).all()):
+            fit.reason = "the average rewards are all equal, and say nothing of a kernel"
+        elif bool(chosen[place]):
+            fit.run(max_exact, dictionary_size, restarts, max_iterations)
         if fit.degenerate:
             found.append(_advice(fit, place, own, noise))
         kernels.append(fit.kernel)

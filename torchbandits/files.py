@@ -21,20 +21,15 @@ LONGEST_NAME = 200
 """Bytes of a name that becomes a folder: file systems take 255, and suffixes are added."""
 
 
-def check_folder_name(name: str) -> str:
-    """A name that becomes a folder, which must stay inside the folder of the results on every system.
-
-    Raises:
-        ValueError: If it does not.
-    """
+def folder_name_fault(name: str) -> str:
+    """What is wrong with a name that becomes a folder, which must stay inside the folder of the results on every system."""
     alone = PurePosixPath(name).name == name == PureWindowsPath(name).name and name not in ("", ".", "..")
-    if not alone or not name.isprintable() or len(name.encode()) > LONGEST_NAME:
-        shown = name if len(name) <= 60 else f"{name[:40]}…{name[-19:]}"
-        raise ValueError(
-            f"a name is one folder name of at most {LONGEST_NAME} bytes, without separators and control characters, "
-            f"got {shown!r}"
-        )
-    return name
+    if alone and name.isprintable() and len(name.encode()) <= LONGEST_NAME:
+        return ""
+    shown = name if len(name) <= 60 else f"{name[:40]}…{name[-19:]}"
+    return (
+        f"a name is one folder name of at most {LONGEST_NAME} bytes, without separators and control characters, got {shown!r}"
+    )
 
 
 def prepare_folder(folder: Path) -> None:

@@ -136,11 +136,7 @@ def _is_count(value: Any) -> bool:
 
 
 def _is_folder_name(name: str) -> bool:
-    try:
-        check_folder_name(name)
-    except ValueError:
-        return False
-    return True
+    return folder_name_fault(name) == ""
 
 
 def _all(value: Any, good: Callable[[Any], bool]) -> bool:

@@ -27,7 +27,7 @@ from pydantic import (
 from torchbandits.coercion import as_path
 from torchbandits.errors import ConfigError, nearest, require
 from torchbandits.experiments.printable import shortened
-from torchbandits.files import LONGEST_NAME, check_folder_name, read_yaml
+from torchbandits.files import LONGEST_NAME, folder_name_fault, read_yaml
 
 _FAULTS = 5  # named in one message
 
@@ -38,13 +38,19 @@ def _check_smoothness(nu: float) -> float:
     return nu
 
 
+def _check_folder_name(name: str) -> str:
+    if fault := folder_name_fault(name):
+        raise ValueError(fault)
+    return name
+
+
 Count = Annotated[int, Field(gt=0, le=10**9)]
 """Numbers of pulls, repetitions and sizes: what is larger is a mistake, and would fill the memory first."""
 Repetitions = Annotated[int, Field(gt=0, le=10**6)]
 Observed = Annotated[int, Field(ge=0, le=10**7)]
 Seed = Annotated[int, Field(ge=0, le=2**62)]
 Threads = Annotated[int, Field(gt=0, le=1024)]
-FolderName = Annotated[str, AfterValidator(check_folder_name)]
+FolderName = Annotated[str, AfterValidator(_check_folder_name)]
 Smoothness = Annotated[float, AfterValidator(_check_smoothness)]
 Lengthscale = PositiveFloat | Annotated[list[PositiveFloat], Field(min_length=1)]
 

@@ -25,10 +25,11 @@ class Precision:
 
     Args:
         matrix: `batch_shape x m x m`, V. Padded places hold λ on the diagonal.
+        basis: `batch_shape x m x m`, orthogonal Q where the matrix is QᵀVQ (see `Graded`); such a one takes no updates.
     """
 
-    def __init__(self, matrix: Square) -> None:
-        self.matrix = self.root = matrix
+    def __init__(self, matrix: Square, basis: Square | None = None) -> None:
+        self.matrix, self.basis, self.root = matrix, basis, matrix
         self.log_det = matrix.new_zeros(matrix.shape[:-2])
         self.refactor_()
 
@@ -45,7 +46,8 @@ class Precision:
             )
         self._factor: Tensor | None = factor
         eye = torch.eye(factor.shape[-1], dtype=factor.dtype, device=factor.device)
-        self.root = solve_lower(factor, eye.expand_as(factor)).mT
+        root = solve_lower(factor, eye.expand_as(factor)).mT
+        self.root = root if self.basis is None else self.basis @ root
         self.log_det = 2 * factor.diagonal(dim1=-2, dim2=-1).log().sum(dim=-1)
         return self
 
@@ -80,7 +82,7 @@ class Precision:
 
     @property
     def current_factor(self) -> Tensor:
-        """Cholesky factor of V, recomputed after rank-one updates."""
+        """Cholesky factor of V, or of QᵀVQ; recomputed after rank-one updates."""
         if self._factor is None:
             self._factor = cholesky(self.matrix)[0]
         return self._factor
@@ -98,7 +100,9 @@ class Precision:
         return ((right.mT @ self.root) @ self.root.mT).mT
 
 
-def shrinkage_root(factor: Square, pulled: Rect, regularization: float, padding: Tensor | None = None) -> Tensor:
+def shrinkage_root(
+    factor: Square, pulled: Rect, regularization: float, padding: Tensor | None = None, *, graded: bool = False
+) -> Tensor:
     r"""Q with Q Qᵀ = I/λ − V⁻¹ for V = BᵀB + λI: the part of the prior that the data has explained.
 
     .. math:: I/\lambda - V^{-1} = L^{-T} (L^T L / \lambda - I) L^{-1}, \quad V = L L^T
@@ -111,6 +115,8 @@ def shrinkage_root(factor: Square, pulled: Rect, regularization: float, padding:
         pulled: `batch_shape x u x m`, B = √N Z: features of the pulled points, scaled by the square root of the weight.
         regularization: λ > 0.
         padding: `batch_shape x m` booleans, coordinates that are zero in every feature; their part of Q is arbitrary.
+        graded: Whether V is graded (see `Graded`): singular vectors of B would be lost to the weight of its heavy rows, and a
+            diagonal that is raised by rounding is as accurate as V.
 
     Returns:
         `batch_shape x m x m`. Cost O(u m² + m³).
@@ -120,7 +126,10 @@ def shrinkage_root(factor: Square, pulled: Rect, regularization: float, padding:
     if padding is not None:  # V holds λ there, which would leave nothing to factorise
         lift = (2**0.5 - 1) * regularization**0.5
         factor = factor + torch.diag_embed(lift * padding.to(factor.dtype))
-    inner, good = cholesky(factor.mT @ factor / regularization - eye)
+    inner = factor.mT @ factor / regularization - eye
+    if graded:
+        inner = inner + torch.diag_embed(64 * torch.finfo(inner.dtype).eps * (1 + inner.diagonal(dim1=-2, dim2=-1)))
+    inner, good = cholesky(inner)
     root = torch.linalg.solve_triangular(factor.mT, inner, upper=True)
     finite = torch.isfinite(pulled).all(dim=-1).all(dim=-1)
     failed = (~good & finite)[..., None, None]

@@ -81,7 +81,11 @@ class Factors:
         pulled = (self.features * weights.clamp_min(0).sqrt().unsqueeze(-2)).mT
         padding, precision = None if bool(self.mask.all()) else ~self.mask, self.regression.precision
         assert isinstance(precision, Precision)
-        Q = shrinkage_root(precision.current_factor, pulled, regularization, padding)
+        if precision.basis is None:
+            Q = shrinkage_root(precision.current_factor, pulled, regularization, padding)
+        else:
+            pulled = pulled @ precision.basis
+            Q = precision.basis @ shrinkage_root(precision.current_factor, pulled, regularization, graded=True)
         # Any N with this N Nᵀ will do: the triangular one saves nearly half of the sweep's products.
         root, inside = self.nystrom.root, self.mask.unsqueeze(-1)
         N = torch.linalg.qr(root.lift(Q).mT, mode="r").R.mT
@@ -94,7 +98,9 @@ class Factors:
         if sparse or isinstance(self.embedding, FiniteEmbedding):  # the dictionary stays
             z = self.embedding(points.double()).detach()
             return Factors(self.rows, self.mask, self.embedding, _placed(self.features, z, rows), self.regression)
-        if new.shape[-1] != 1 or not bool(new.all()) or self.nystrom.root.pseudo is not None:
+        if self.nystrom.root.pseudo is not None or self.regression.graded is not None:
+            return None
+        if new.shape[-1] != 1 or not bool(new.all()):
             return None
         x = points[..., :1, :].double()
         z = self.embedding(x).detach()

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from torchbandits.embeddings import FiniteEmbedding, shaped_like
+from torchbandits.linalg import uneven
 from torchbandits.posteriors.factors import Factors
 from torchbandits.posteriors.pending import Pending
 from torchbandits.posteriors.sketch import Sketch
@@ -96,6 +97,8 @@ class GaussianProcess(nn.Module):
         if self.sketch is not None and self.finite is not None:
             self.sketch.add_(self.finite(self.statistics.at(rows)), torch.where(rows >= 0, counts, 0.0))
             self._fit = None
+        elif self._fit is not None and (self._fit.regression.graded is not None or uneven(self.statistics.weights)):
+            self._fit = None  # an update would add heavy pulls to coordinates that are not graded for them
         elif self._fit is not None:
             features, kept = self._fit.features, rows >= 0
             counts, sums = torch.where(kept, counts, 0.0), torch.where(kept, sums, 0.0)

@@ -32,7 +32,7 @@ def explained(process: GaussianProcess, theta: Rect, sizes: Sequence[int], gener
     fit, n = process.fit(), process.statistics.weights.unsqueeze(-1).clamp_min(0)
     noise = standard_normals(process, sizes, process.statistics.size, generators, process.statistics.num_rows)
     rewards = n * (fit.features.mT @ theta) + (process.regularization * n).sqrt() * noise
-    return fit.regression.precision.solve(fit.features @ rewards)
+    return fit.regression.solved(fit.features.mT, rewards)
 
 
 def explained_weights(process: GaussianProcess, at_points: Rect, sizes: Sequence[int], generators: Generators) -> Tensor:

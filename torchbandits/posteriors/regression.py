@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from torchbandits.errors import NumericalError, require
-from torchbandits.linalg import LowRankPrecision, Precision, cholesky, solve_lower
+from torchbandits.linalg import Graded, LowRankPrecision, Precision, cholesky, solve_lower, uneven
 from torchbandits.types import PerPoint, Rect, Square
 
 
@@ -73,6 +73,9 @@ class Regression:
         regularization: λ > 0.
         sketched: What stands for V; it takes no updates.
 
+    Weights that differ by orders of magnitude are regressed in `Graded` coordinates: V itself would lose the light points to
+    the rounding of the heavy ones.
+
     Cost: O(u m² + m³), O(u m) where V is sketched.
     """
 
@@ -85,19 +88,33 @@ class Regression:
         sketched: LowRankPrecision | None = None,
     ) -> None:
         self.regularization = regularization
-        self.precision = _ridge(features, weights, regularization) if sketched is None else sketched
-        self.moment = features.mT @ targets
-        self.coefficients = self.precision.solve(self.moment)
+        self.graded = Graded.of(features, weights) if sketched is None and uneven(weights) else None
+        if self.graded is None:
+            self.precision = _ridge(features, weights, regularization) if sketched is None else sketched
+            self.moment = features.mT @ targets
+            self.coefficients = self.precision.solve(self.moment)
+        else:
+            eye = torch.eye(features.shape[-1], dtype=features.dtype, device=features.device)
+            self.precision = Precision(self.graded.gram(weights) + regularization * eye, self.graded.basis)
+            self.coefficients = self.solved(features, targets)
+
+    def solved(self, features: Rect, targets: Rect) -> Tensor:
+        """V⁻¹Zᵀ `targets`, `batch_shape x m x c`, for other targets `batch_shape x u x c` of the points. O((u + m) m c)."""
+        if self.graded is None:
+            return self.precision.solve(features.mT @ targets)
+        return self.graded.basis @ torch.cholesky_solve(self.graded.moment(targets), self._own_precision.current_factor)
 
     def update_(self, features: Rect, weights: PerPoint, targets: Rect) -> Regression:
-        """Add k points (`batch_shape x k x m`) with weights and target sums. Cost O(k m²)."""
+        """Add k points (`batch_shape x k x m`) with weights and target sums, to one that is not graded. Cost O(k m²)."""
+        assert self.graded is None
         self._own_precision.update_(features, weights)
         self.moment = self.moment + features.mT @ targets
         self.coefficients = self.precision.solve(self.moment)
         return self
 
     def grow_(self) -> Regression:
-        """Add a coordinate that no pull has used: V becomes block diagonal with λ. Cost O(m²)."""
+        """Add a coordinate that no pull has used, to one that is not graded: V becomes block diagonal with λ. Cost O(m²)."""
+        assert self.graded is None
         precision, m = self._own_precision, self.precision.size
         pad = torch.nn.functional.pad
         for name, corner in (("matrix", self.regularization), ("root", self.regularization**-0.5)):

@@ -19,6 +19,7 @@ from torchbandits.policies import Policy
 from torchbandits.reporting import certificate, report_of
 from torchbandits.selections import carried, joined, without
 from torchbandits.sources import ArmSource
+from torchbandits.together import Together
 from torchbandits.types import FitReport, Pulls, Report, Selection
 from torchbandits.validation import (
     check_available,
@@ -243,6 +244,19 @@ class Bandit(Learned):
         with nullcontext() if self._journal is None else self._whole_or_not(draws=draws, note=note):
             self._admit(selection, evidence.generator_states)
         return selection
+
+    def _gather(self) -> Together | None:
+        """What learns many calls of a journal together; None where they must be repeated one by one."""
+        policy, state = self.policy, self._state
+        return Together(self) if policy.learns_together(state) and not policy.draws_on_select(state) else None
+
+    def _take(self, index: Tensor) -> bool:
+        """Open picks of a journal without choosing them again; False where choosing them draws, or names points."""
+        if self._state.box is not None or self.policy.draws_on_select(self._state):
+            return False
+        index, mask = check_picks(index, self.batch_shape, self._state.rows.total, self.device)
+        self._admit(Selection(self._state.rows.points(index), index, mask), ())
+        return True
 
     def _admit(self, selection: Selection, drawn: Sequence[Tensor]) -> None:
         """Open picks, after draws that left the generators in these states."""

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from torchbandits.arms import Shard
 from torchbandits.arms.scanning import scan
-from torchbandits.errors import DataError, UnsupportedError, require
+from torchbandits.errors import DataError, TorchBanditsError, UnsupportedError, require
 from torchbandits.journal.checkpoints import state_of_text
 from torchbandits.journal.fingerprint import describe, digest
 from torchbandits.journal.journal import Journal
@@ -21,7 +21,26 @@ from torchbandits.journal.packing import held, pack, unpack
 from torchbandits.sources import ArmSet, ArmSource
 from torchbandits.types import FitReport, Pulls, Report, Selection
 
+_MANY = 256  # records; fewer are repeated one by one, bit for bit as they were
+_LAST = 8  # records that are repeated one by one in any case, with a look at whether the picks come out as they were
 Maximizer = Callable[[Callable[[Tensor], Tensor]], Tensor]
+
+
+@runtime_checkable
+class Gathered(Protocol):
+    """Calls that are repeated together."""
+
+    def ask(self, index: Tensor) -> None:
+        """Picks that are opened."""
+
+    def tell(self, index: Tensor, rewards: Tensor) -> None:
+        """Rewards that are learned, NaN where an evaluation failed."""
+
+    def forget(self, index: Tensor) -> None:
+        """Picks that are given up."""
+
+    def learn(self) -> None:
+        """All of it, or nothing."""
 
 
 @runtime_checkable
@@ -49,6 +68,12 @@ class Resumable(Protocol):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> Any:
         """Take over a state."""
+
+    def _gather(self) -> Gathered | None:
+        """What learns many calls together; None where they must be repeated one by one."""
+
+    def _take(self, index: Tensor) -> bool:
+        """Open picks that are on record without choosing them again; False where choosing them draws."""
 
     def _extend(self, limit: Tensor | None, offered: Tensor | None, exactly: int | None) -> Selection:
         """Open further picks."""
@@ -151,6 +176,9 @@ def resume(bandit: Resumable, journal: Journal | None) -> None:
     Raises:
         DataError: If a record can't be repeated.
 
+    Many records are learned together where the policy allows (`Policy.learns_together`): the state is then the same up to
+    rounding, which can change a later pick only where two arms tie up to rounding.
+
     Cost: loading a checkpoint, and the asks and tells after it; all of them where there is none.
     """
     if journal is None or not journal.resumed:
@@ -163,7 +191,73 @@ def resume(bandit: Resumable, journal: Journal | None) -> None:
                 bandit.set_arms_(saved["arms"].to(bandit.device), costs=saved["costs"])
             bandit.load_state_dict(saved["state"])
             journal.resume_from(start)
-        journal.replay(start, lambda record: repeat(bandit, record))
+        repeating = Repeating(bandit, journal.mark().records - start.records)
+        try:
+            journal.replay(start, repeating)
+        except CannotTogether:  # one of many: one by one, its line is named
+            journal.replay(start, Repeating(bandit, 0, skipped=repeating.done))
+
+
+class CannotTogether(Exception):
+    """Some of the calls that were gathered can't be repeated."""
+
+
+class Repeating:
+    """Repeats one record after the other; asks, tells and forgets of a long journal are gathered, and learned together.
+
+    Args:
+        bandit: What they are repeated for.
+        left: Records to come.
+        skipped: How many of the first were repeated before.
+
+    Attributes:
+        done: Records that were repeated, those skipped included.
+    """
+
+    def __init__(self, bandit: Resumable, left: int, skipped: int = 0) -> None:
+        self._bandit, self._left, self._skipped, self.done = bandit, left, skipped, skipped
+        self._gathered: Gathered | None = None
+        self._count = 0  # of what is gathered
+
+    def __call__(self, record: dict[str, Any]) -> None:
+        """Repeat a record, now or with others."""
+        if self._skipped:
+            self._skipped -= 1
+            return
+        early, kind = self._left > _LAST, record["kind"]
+        many = self._left > _MANY
+        self._left -= 1
+        if early and kind in ("ask", "tell", "forget"):
+            if self._gathered is None and many:
+                self._gathered = self._bandit._gather()
+            if self._gathered is not None:
+                self._gather(self._gathered, kind, record)
+                return
+        self._learn()
+        if not (many and kind == "ask" and self._bandit._take(held(record["index"]).to(self._bandit.device))):
+            repeat(self._bandit, record)
+        self.done += 1
+
+    def _gather(self, gathered: Gathered, kind: str, record: dict[str, Any]) -> None:
+        index = held(record["index"]).to(self._bandit.device)
+        if kind == "ask":
+            gathered.ask(index)
+        elif kind == "tell":
+            gathered.tell(index, held(record["rewards"]).to(self._bandit.device))
+        else:
+            gathered.forget(index)
+        self._count += 1
+
+    def _learn(self) -> None:
+        gathered, self._gathered = self._gathered, None
+        if gathered is None:
+            return
+        try:
+            gathered.learn()
+        except (TorchBanditsError, TypeError, ValueError, RuntimeError) as error:
+            raise CannotTogether from error
+        self.done += self._count
+        self._count = 0
 
 
 def repeat(bandit: Resumable, record: dict[str, Any]) -> None:

@@ -1,6 +1,6 @@
 """Seconds to open a journal of many pulls without its checkpoint, by policy.
 
-    python scripts/benchmark_opening.py --pulls 10000 --arms 2000 --policies gp_ucb gp_bucb bkb batch_bkb
+python scripts/benchmark_opening.py --pulls 10000 --arms 2000 --policies gp_ucb gp_bucb bkb batch_bkb
 """
 
 from __future__ import annotations

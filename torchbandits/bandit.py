@@ -79,7 +79,7 @@ class Bandit(Learned):
         self.policy = policy
         self._open: Selection | None = None
         self._synced = True  # whether the state knows what is open
-        self._journal = as_journal(journal)
+        self._journal, self._besides = as_journal(journal), {}
         with begun(self._journal, policy, domain, costs, generators):
             self._state = (policy.init if bounds is None else policy.init_box)(cast(Tensor, domain), generators, batch_shape)
             self._state.rows.costs = check_costs(costs, policy, self._state.rows)
@@ -244,6 +244,12 @@ class Bandit(Learned):
         with nullcontext() if self._journal is None else self._whole_or_not(draws=draws, note=note):
             self._admit(selection, evidence.generator_states)
         return selection
+
+    def _restore(self, saved: dict[str, Any]) -> None:
+        """Take over a checkpoint."""
+        if saved["arms"] is not None:
+            self.set_arms_(saved["arms"].to(self.device), costs=saved["costs"])
+        self.load_state_dict(saved["state"])
 
     def _gather(self) -> Together | None:
         """What learns many calls of a journal together; None where they must be repeated one by one."""

@@ -35,6 +35,7 @@ class Learned(ABC):
     _open: Selection | None
     _synced: bool
     _journal: Journal | None
+    _besides: dict[str, Any]  # what has a state that a checkpoint holds besides, by name
 
     def _sync_pending(self) -> None:
         """Hallucinate what is open in the state, when someone looks at it."""
@@ -212,4 +213,5 @@ class Learned(ABC):
         """What a checkpoint holds: the state, and the arms where they are not those of the start."""
         moved = self._journal is not None and self._journal.moved and self._state.box is None
         rows = self._state.rows
-        return {"state": self.state_dict(), "arms": rows.arms if moved else None, "costs": rows.costs if moved else None}
+        own = {"state": self.state_dict(), "arms": rows.arms if moved else None, "costs": rows.costs if moved else None}
+        return own | {name: copy.deepcopy(part.state_dict()) for name, part in self._besides.items()}

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, cast, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -68,6 +68,9 @@ class Resumable(Protocol):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> Any:
         """Take over a state."""
+
+    def _restore(self, saved: dict[str, Any]) -> None:
+        """Take over a checkpoint."""
 
     def _gather(self) -> Gathered | None:
         """What learns many calls together; None where they must be repeated one by one."""
@@ -137,13 +140,20 @@ def describe_run(policy: Any, domain: ArmSet, costs: Any) -> dict[str, str]:
 
 @contextmanager
 def begun(
-    journal: Journal | None, policy: Any, domain: ArmSet, costs: Any, generators: Sequence[torch.Generator]
+    journal: Journal | None,
+    policy: Any,
+    domain: ArmSet,
+    costs: Any,
+    generators: Sequence[torch.Generator],
+    beside: Mapping[str, str] | None = None,
 ) -> Iterator[None]:
-    """A journal opened for a run of this policy on these arms (or this box), if any; what fails inside closes it."""
+    """A journal opened for a run of this policy on these arms (or this box), if any; what fails inside closes it. `beside` is
+    what else must be the same when the run is resumed."""
     if journal is None:
         yield
         return
-    journal.begin(describe_run(policy, domain, costs) | {"generators": str(len(generators))}, generators)
+    described = describe_run(policy, domain, costs) | {"generators": str(len(generators))} | dict(beside or {})
+    journal.begin(described, generators)
     ready = False
     try:
         yield
@@ -170,7 +180,23 @@ def moved_to(arms: Any, costs: Any) -> dict[str, Any]:
     return {"kind": "set_arms", "arms": pack(arms), "costs": pack(costs)}
 
 
-def resume(bandit: Resumable, journal: Journal | None) -> None:
+@runtime_checkable
+class Contextual(Protocol):
+    """What a journal asks of a bandit with contexts, which makes the calls of another one."""
+
+    _bandit: Any
+
+    def _restore(self, saved: dict[str, Any]) -> None:
+        """Take over a checkpoint."""
+
+    def _enter(self, context: Any, busy: Sequence[int] = ()) -> None:
+        """Make a context the current one."""
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> Any:
+        """Take over a state."""
+
+
+def resume(bandit: Resumable | Contextual, journal: Journal | None) -> None:
     """Bring a fresh bandit to where its journal ends: the state of the last checkpoint, and every call after it again.
 
     Raises:
@@ -187,9 +213,7 @@ def resume(bandit: Resumable, journal: Journal | None) -> None:
     with journal.repeating():
         if saved is not None:
             start = Mark(*saved["mark"])
-            if saved["arms"] is not None:
-                bandit.set_arms_(saved["arms"].to(bandit.device), costs=saved["costs"])
-            bandit.load_state_dict(saved["state"])
+            bandit._restore(saved)
             journal.resume_from(start)
         repeating = Repeating(bandit, journal.mark().records - start.records)
         try:
@@ -214,10 +238,17 @@ class Repeating:
         done: Records that were repeated, those skipped included.
     """
 
-    def __init__(self, bandit: Resumable, left: int, skipped: int = 0) -> None:
-        self._bandit, self._left, self._skipped, self.done = bandit, left, skipped, skipped
+    def __init__(self, bandit: Resumable | Contextual, left: int, skipped: int = 0) -> None:
+        self._owner, self._contextual = bandit, bandit if isinstance(bandit, Contextual) else None
+        self._left, self._skipped, self.done = left, skipped, skipped
         self._gathered: Gathered | None = None
         self._count = 0  # of what is gathered
+
+    @property
+    def _bandit(self) -> Resumable:
+        """The one that is asked and told; loading a state makes a new one for contexts."""
+        own: Any = self._owner if self._contextual is None else self._contextual._bandit
+        return cast(Resumable, own)
 
     def __call__(self, record: dict[str, Any]) -> None:
         """Repeat a record, now or with others."""
@@ -234,7 +265,11 @@ class Repeating:
                 self._gather(self._gathered, kind, record)
                 return
         self._learn()
-        if not (many and kind == "ask" and self._bandit._take(held(record["index"]).to(self._bandit.device))):
+        if self._contextual is not None and kind == "context":
+            self._contextual._enter(held(record["context"]).to(self._bandit.device), record["busy"])
+        elif self._contextual is not None and kind == "load":
+            self._contextual.load_state_dict(state_of_text(record["state"]))
+        elif not (many and kind == "ask" and self._bandit._take(held(record["index"]).to(self._bandit.device))):
             repeat(self._bandit, record)
         self.done += 1
 

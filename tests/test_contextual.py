@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import os
+from pathlib import Path
 from typing import Any
 
 import gpytorch
@@ -321,3 +323,159 @@ def test_a_state_that_does_not_fit_changes_nothing(name: str):
         with pytest.raises(errors.TorchBanditsError):
             bandit.load_state_dict(state)
         assert differences(before, bandit.state_dict()) == []
+
+
+# ------------------------------------------------------------------------- journals
+
+
+def with_journal(path: Path | tb.Journal, policy: Any = None, **options: Any) -> tb.ContextualBandit:
+    options = {"max_contexts": 3, "generator": generator(0)} | options
+    return tb.ContextualBandit(policy or tb.gp_bucb(rbf(), **BOUNDED), ARMS, CONTEXTS[:2], journal=path, **options)
+
+
+def calls(bandit: tb.ContextualBandit, begin: int, end: int) -> list[list[int]]:
+    """Every kind of call, by its number, so that a script can be started again anywhere; the picks."""
+    picks = []
+    for t in range(begin, end):
+        context = CONTEXTS[order(40, len(CONTEXTS))[t]]
+        if t % 7 == 3:
+            bandit.observe(torch.tensor([t % 25]), torch.tensor([2.0]), torch.tensor([0.5]), context=CONTEXTS[t % 12])
+        if t % 7 == 5:
+            bandit.best(context=CONTEXTS[(t + 5) % 12])  # enters a context too
+        if t % 9 == 4:
+            bandit.forget(bandit.ask(context=context, more=1)[:1])
+        selection = bandit.ask(limit=3, context=context, available=torch.arange(25) % 5 != t % 5)
+        picks.append(selection.index.tolist())
+        y = reward(selection.points, 5 * t)
+        if t % 9 == 6:
+            bandit.tell(selection[:1], torch.tensor([torch.nan]), failures="forget")
+            selection, y = selection[1:], y[1:]
+        bandit.tell(selection, y)
+    return picks
+
+
+def state_of(bandit: tb.ContextualBandit) -> dict[str, Any]:
+    return copy.deepcopy(bandit.state_dict())
+
+
+def small(found: list[str]) -> bool:
+    """Rounding alone: factors are not saved in checkpoints."""
+    return all(float(line.rsplit("by ")[-1]) < 1e-11 for line in found)
+
+
+POLICIES = {
+    "gp_bucb": lambda: tb.gp_bucb(rbf(), **BOUNDED),
+    "batch_bkb": lambda: tb.batch_bkb(rbf(), ratio_threshold=1.5, **BOUNDED),
+    "thompson_sampling": lambda: tb.thompson_sampling(rbf(), **BOUNDED),
+}
+
+
+@pytest.mark.usefixtures("annotations_not_enforced")
+@pytest.mark.parametrize("name", list(POLICIES))
+def test_a_journal_resumes_exactly_wherever_the_run_ended(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("torchbandits.journal.journal._PATIENCE", 0)
+    plain = tb.ContextualBandit(POLICIES[name](), ARMS, CONTEXTS[:2], max_contexts=3, generator=generator(0))
+    expected, before = calls(plain, 0, 14), 0
+    path = tmp_path / "run.journal"
+    for end in (1, 4, 9, 14):  # with the checkpoint of then, and without
+        bandit = with_journal(tb.Journal(path, every=5, durable=False), POLICIES[name]())
+        assert bandit.journal.path == path
+        assert calls(bandit, before, end) == expected[before:end]
+        bandit.journal.close()
+        before = end
+        if end == 9:
+            bandit.journal.checkpoint_path.unlink()
+    kinds = {record["kind"] for record in bandit.journal.records()}
+    assert kinds == {"context", "ask", "tell", "observe", "forget"}
+    other = with_journal(path, POLICIES[name]())
+    assert small(differences(state_of(plain), state_of(other)))
+    assert torch.equal(plain.contexts, other.contexts)
+    other.journal.checkpoint_path.unlink()
+    other.journal.close()
+    again = with_journal(path, POLICIES[name]())
+    assert calls(again, 14, 18) == calls(plain, 14, 18)
+
+
+@pytest.mark.usefixtures("annotations_not_enforced")
+def test_picks_that_are_out_are_out_after_resuming(tmp_path: Path):
+    path = tmp_path / "run.journal"
+    bandit = with_journal(path)
+    here, there = bandit.ask(context=CONTEXTS[0]), bandit.ask(context=CONTEXTS[5], more=2)
+    bandit.journal.close()
+    other = with_journal(path)
+    assert differences(state_of(bandit), state_of(other)) == []
+    assert torch.equal(other.ask(context=CONTEXTS[5]).index, there.index)
+    assert torch.equal(other.ask(context=CONTEXTS[0]).index, here.index)
+    other.tell(there, reward(there.points, 0))
+    other.tell(here, reward(here.points, 3))
+
+
+@pytest.mark.usefixtures("annotations_not_enforced")
+def test_entering_the_current_context_again_writes_nothing(tmp_path: Path):
+    bandit = with_journal(tmp_path / "run.journal")
+    bandit.ask(context=CONTEXTS[1])
+    size = (tmp_path / "run.journal").stat().st_size
+    for _ in range(3):
+        bandit.ask(context=CONTEXTS[1])
+        bandit.best(context=CONTEXTS[1])
+    assert (tmp_path / "run.journal").stat().st_size == size
+    bandit.ask(context=CONTEXTS[0])
+    assert (tmp_path / "run.journal").stat().st_size > size
+
+
+@pytest.mark.usefixtures("annotations_not_enforced")
+def test_the_journal_of_another_contextual_run_is_refused(tmp_path: Path):
+    path = tmp_path / "run.journal"
+    calls(with_journal(path), 0, 2)
+    content = path.read_bytes()
+    policy = tb.gp_bucb(rbf(), **BOUNDED)
+    for words, call in (
+        ("contexts was", lambda: with_journal(path, max_contexts=4)),
+        ("arms was", lambda: tb.ContextualBandit(policy, ARMS, CONTEXTS[1:3], max_contexts=3, journal=path)),
+        ("noise_std was", lambda: with_journal(path, tb.gp_bucb(rbf(), **BOUNDED | {"noise_std": 0.3}))),
+        ("contexts was", lambda: tb.Bandit(policy, joint(CONTEXTS[:2]), generator=generator(0), journal=path)),
+    ):
+        with pytest.raises(errors.StateError, match=words):
+            call()
+    assert path.read_bytes() == content
+
+
+@pytest.mark.usefixtures("annotations_not_enforced")
+def test_what_can_not_be_written_does_not_happen_at_any_context(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    bandit = with_journal(tmp_path / "run.journal")
+    calls(bandit, 0, 3)
+    selection = bandit.ask(context=CONTEXTS[0])
+    before, contexts = state_of(bandit), bandit.contexts.clone()
+
+    def full(*_: Any) -> int:
+        raise OSError(28, "No space left on device")
+
+    for call in (
+        lambda: bandit.ask(context=CONTEXTS[9]),
+        lambda: bandit.ask(context=CONTEXTS[0], more=1),
+        lambda: bandit.tell(selection, reward(selection.points, 0)),
+        lambda: bandit.forget(selection),
+        lambda: bandit.best(context=CONTEXTS[10]),
+        lambda: bandit.observe(torch.tensor([3]), torch.ones(1), torch.ones(1), context=CONTEXTS[9]),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "write", full)
+            with pytest.raises(errors.DataError, match="No space left"):
+                call()
+        assert differences(before, state_of(bandit)) == []
+        assert torch.equal(bandit.contexts, contexts)
+
+
+@pytest.mark.usefixtures("annotations_not_enforced")
+def test_a_state_that_is_loaded_is_in_the_journal(tmp_path: Path):
+    source = tb.ContextualBandit(tb.gp_bucb(rbf(), **BOUNDED), ARMS, CONTEXTS[:2], max_contexts=3, generator=generator(0))
+    calls(source, 0, 5)
+    bandit = with_journal(tmp_path / "run.journal")
+    bandit.load_state_dict(source.state_dict())
+    calls(bandit, 5, 8)
+    bandit.journal.close()
+    other = with_journal(tmp_path / "run.journal")
+    assert differences(state_of(bandit), state_of(other)) == []
+    twin = copy.deepcopy(bandit)
+    assert twin.journal is None
+    assert calls(twin, 8, 10) == calls(other, 8, 10)

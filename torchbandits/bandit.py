@@ -32,6 +32,7 @@ from torchbandits.policies import Policy
 from torchbandits.reporting import certificate, report_of
 from torchbandits.selections import carried, duplicate, joined, same_picks, without
 from torchbandits.sources import ArmSource
+from torchbandits.together import Together
 from torchbandits.types import FitReport, Pulls, Report, Selection
 from torchbandits.validation import (
     check_available,
@@ -92,7 +93,7 @@ class Bandit(Learned):
         self.policy, self._described = policy, describe_policy(policy)
         self._open: Selection | None = None
         self._synced = True  # whether the state knows what is open
-        self._journal = as_journal(journal)
+        self._journal, self._besides = as_journal(journal), {}
         with begun(self._journal, policy, domain, costs, generators):
             self._state = (policy.init if bounds is None else policy.init_box)(cast(Tensor, domain), generators, batch_shape)
             self._state.rows.costs = check_costs(costs, policy, self._state.rows)
@@ -259,6 +260,25 @@ class Bandit(Learned):
         with nullcontext() if self._journal is None else self._whole_or_not(draws=draws, note=note):
             self._admit(selection, evidence.generator_states)
         return selection
+
+    def _restore(self, saved: dict[str, Any]) -> None:
+        """Take over a checkpoint."""
+        if saved["arms"] is not None:
+            self.set_arms_(saved["arms"].to(self.device), costs=saved["costs"])
+        self._load_state(saved["state"])  # the header of the journal says whose it is
+
+    def _gather(self) -> Together | None:
+        """What learns many calls of a journal together; None where they must be repeated one by one."""
+        policy, state = self.policy, self._state
+        return Together(self) if policy.learns_together(state) and not policy.draws_on_select(state) else None
+
+    def _take(self, index: Tensor) -> bool:
+        """Open picks of a journal without choosing them again; False where choosing them draws, or names points."""
+        if self._state.box is not None or self.policy.draws_on_select(self._state):
+            return False
+        index, mask = check_picks(index, self.batch_shape, self._state.rows.total, self.device)
+        self._admit(Selection(self._state.rows.points(index), index, mask), ())
+        return True
 
     def _admit(self, selection: Selection, drawn: Sequence[Tensor]) -> None:
         """Open picks, after draws that left the generators in these states."""

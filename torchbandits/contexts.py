@@ -81,6 +81,14 @@ class Contexts:
             self._asked[block] = clock
         return changed
 
+    def asked_as(self, other: Contexts) -> bool:
+        """Whether the same blocks are current and were asked for in the same order: so after entering the current one again."""
+
+        def ranks(times: list[int]) -> list[int]:
+            return [sorted(set(times)).index(time) for time in times]
+
+        return torch.equal(self.current, other.current) and ranks(self._asked) == ranks(other._asked)
+
     def blocks(self, points: Points) -> Tensor:
         """The block of each joint point, `batch_shape x q` for `batch_shape x q x (c + d)`; −1 where it is not kept."""
         same = (points[..., : self.dim].unsqueeze(-2) == self.seen.unsqueeze(-3)).all(dim=-1)

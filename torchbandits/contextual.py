@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ from torchbandits.bandit import Bandit
 from torchbandits.coercion import as_tensor, explains_keywords, own_copy
 from torchbandits.contexts import Contexts
 from torchbandits.errors import ArgumentError, require
+from torchbandits.journal import Journal, as_journal, begun, pack, resume, state_as_text
 from torchbandits.policies import Policy
 from torchbandits.posteriors import GaussianProcess, PartitionedProcess
 from torchbandits.selections import duplicate, joined, within
@@ -47,8 +49,11 @@ class ContextualBandit:
         max_contexts: Contexts kept, at least C. A tell updates them all.
         generator: As for `Bandit`.
         costs: `A` or `batch_shape x A`, as for `Bandit`, the same at every context.
+        journal: A path, or a `Journal`, as for `Bandit`: contexts that are entered, asks and tells are on the disk before they
+            take effect, and a run that was ended goes on exactly.
 
     Raises:
+        StateError, DataError: If the journal is in use, of another run, damaged, or can't be written.
         ShapeError, NonFiniteError: If arms or contexts are not as above.
     """
 
@@ -62,13 +67,20 @@ class ContextualBandit:
         max_contexts: int = 8,
         generator: torch.Generator | Sequence[torch.Generator] | None = None,
         costs: Tensor | None = None,
+        journal: Journal | str | os.PathLike[str] | None = None,
     ) -> None:
         arms = check_arms(arms)
-        _, batch_shape = check_generators(generator, arms, getattr(policy, "kernel", None))
+        generators, batch_shape = check_generators(generator, arms, getattr(policy, "kernel", None))
         self._contexts = Contexts(own_copy(arms), contexts, max_contexts, batch_shape)
         self._costs = None if costs is None else own_copy(as_tensor("costs", costs))
-        joint = self._contexts.joint()
-        self._bandit = Bandit(policy, joint, generator=generator, costs=self._contexts.repeated(self._costs))
+        joint, repeated, journal = self._contexts.joint(), self._contexts.repeated(self._costs), as_journal(journal)
+        kept = {"contexts": f"{self._contexts.seen.shape[-2]} at the start, {self._contexts.most} kept"}
+        with begun(journal, policy, joint, repeated, generators, kept):
+            one_or_all = list(generators) if batch_shape else generators[0]
+            self._bandit = Bandit(policy, joint, generator=one_or_all, costs=repeated)
+            self._bandit._journal = journal
+            self._keep(self._contexts)
+            resume(self, journal)
 
     # ------------------------------------------------------------------ ask and tell
 
@@ -207,6 +219,11 @@ class ContextualBandit:
         return self._bandit.width
 
     @property
+    def journal(self) -> Journal | None:
+        """Where contexts, asks and tells are written, if anywhere. A copy of a bandit has none."""
+        return self._bandit.journal
+
+    @property
     def batch_shape(self) -> torch.Size:
         """Leading dimensions of everything that is asked and told."""
         return self._bandit.batch_shape
@@ -234,13 +251,18 @@ class ContextualBandit:
         generators = self._bandit.generators
         drawn, loaded = [g.get_state() for g in generators], False
         try:
-            one_or_all = generators if self.batch_shape else generators[0]
+            one_or_all = list(generators) if self.batch_shape else generators[0]
             bandit = Bandit(self._bandit.policy, fresh.joint(), generator=one_or_all, costs=fresh.repeated(self._costs))
-            self._bandit, self._contexts, loaded = bandit.load_state_dict(state_dict["bandit"]), fresh, True
+            bandit.load_state_dict(state_dict["bandit"])
+            if self.journal is not None:
+                self.journal.append({"kind": "load", "state": state_as_text(state_dict)})
+            loaded = True
         finally:
             if not loaded:  # a new bandit may have drawn its features
                 for generator, state in zip(generators, drawn, strict=True):
                     generator.set_state(state)
+        bandit._journal, self._bandit = self.journal, bandit
+        self._keep(fresh)
         return self
 
     # ------------------------------------------------------------------ inside
@@ -250,9 +272,26 @@ class ContextualBandit:
         ahead, opened = copy.copy(self._contexts), self._bandit._open
         if opened is not None:
             busy = [*busy, *(opened.index[opened.mask] // self.arms.shape[-2]).unique().tolist()]
-        if ahead.enter_(context, busy):
-            self._bandit.set_arms_(ahead.joint(), costs=ahead.repeated(self._costs))
-        self._contexts = ahead
+        changed, before = ahead.enter_(context, busy), self._contexts
+        if not changed and ahead.asked_as(before):
+            return
+        entered, done = {"kind": "context", "context": pack(as_tensor("context", context)), "busy": list(busy)}, False
+        try:
+            with self._bandit._whole_or_not(draws=False, note=lambda: entered):
+                if changed:
+                    self._bandit._move(ahead.joint(), ahead.repeated(self._costs))
+                self._keep(ahead)
+            done = True
+        finally:
+            if not done:
+                self._keep(before)
+
+    def _keep(self, contexts: Contexts) -> None:
+        """Go on with these contexts, which the next checkpoint holds."""
+        self._contexts, self._bandit._besides = contexts, {"contexts": contexts}
+
+    def _restore(self, saved: dict[str, Any]) -> None:
+        self.load_state_dict({"bandit": saved["state"], "contexts": saved["contexts"]})
 
     def _open_here(self) -> Selection | None:
         opened = self._bandit._open

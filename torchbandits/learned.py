@@ -55,6 +55,7 @@ class Learned(ABC):
     # Undoes a call that an interrupt ended between its block and its record; the next call begins with it.
     _undo: Callable[[], None] | None = None
     _described: dict[str, str]  # the policy, as it was when the bandit was made
+    _besides: dict[str, Any]  # what has a state that a checkpoint holds besides, by name
 
     @step
     def _sync_pending(self) -> None:
@@ -291,4 +292,5 @@ class Learned(ABC):
         """What a checkpoint holds: the state, and the arms where they are not those of the start."""
         moved = self._journal is not None and self._journal.moved and self._state.box is None
         rows = self._state.rows
-        return {"state": self.state_dict(), "arms": rows.arms if moved else None, "costs": rows.costs if moved else None}
+        own = {"state": self.state_dict(), "arms": rows.arms if moved else None, "costs": rows.costs if moved else None}
+        return own | {name: copy.deepcopy(part.state_dict()) for name, part in self._besides.items()}

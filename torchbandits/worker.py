@@ -130,7 +130,6 @@ class Worker:
         pick = self._store.transaction(partial(self._picked, limit))
         if pick is None:
             return None
-        self._catch_up()
         self._save()
         index = held(pick.content["index"]).to(self._bandit.device)
         points = self._points(pick.content, index)
@@ -214,7 +213,7 @@ class Worker:
         return self._store.add(self._chosen(), self.name, self.lease)
 
     def _chosen(self) -> dict[str, Any]:
-        """The next pick as an event; it is opened when the event is read back."""
+        """The next pick as an event; it is opened when the event is read back, at the next call."""
         bandit = self._bandit
         bandit._sync_pending()
         selection, evidence = bandit.policy.select(bandit._state, exactly=1)
@@ -302,7 +301,9 @@ class Worker:
         self._stale = False
 
     def _save(self) -> None:
-        if self._seen - self._saved >= self._every:
+        if not self._stale and self._seen - self._saved >= self._every:
+            self._saved = self._store.saved_event()  # perhaps another worker's
+        if not self._stale and self._seen - self._saved >= self._every:
             self._store.save(self._seen, {"state": self._bandit.state_dict()})
             self._saved = self._seen
 

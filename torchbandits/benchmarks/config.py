@@ -14,7 +14,7 @@ from typing import Any
 
 from torchbandits.coercion import is_finite, is_whole
 from torchbandits.errors import ConfigError, nearest
-from torchbandits.files import read_yaml
+from torchbandits.files import folder_name_fault, read_yaml
 
 AXES = ("arms", "dictionary", "pulls")
 LABELS = {

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, cast, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from torchbandits.arms import Shard
 from torchbandits.arms.scanning import scan
-from torchbandits.errors import DataError, UnsupportedError, require
+from torchbandits.errors import DataError, TorchBanditsError, UnsupportedError, require
 from torchbandits.journal.checkpoints import state_of_text
 from torchbandits.journal.fingerprint import describe_policy, digest
 from torchbandits.journal.journal import Journal
@@ -21,7 +21,26 @@ from torchbandits.journal.packing import held, pack, unpack
 from torchbandits.sources import ArmSet, ArmSource
 from torchbandits.types import FitReport, Pulls, Report, Selection
 
+_MANY = 256  # records; fewer are repeated one by one, bit for bit as they were
+_LAST = 8  # records that are repeated one by one in any case, with a look at whether the picks come out as they were
 Maximizer = Callable[[Callable[[Tensor], Tensor]], Tensor]
+
+
+@runtime_checkable
+class Gathered(Protocol):
+    """Calls that are repeated together."""
+
+    def ask(self, index: Tensor) -> None:
+        """Picks that are opened."""
+
+    def tell(self, index: Tensor, rewards: Tensor) -> None:
+        """Rewards that are learned, NaN where an evaluation failed."""
+
+    def forget(self, index: Tensor) -> None:
+        """Picks that are given up."""
+
+    def learn(self) -> None:
+        """All of it, or nothing."""
 
 
 @runtime_checkable
@@ -49,6 +68,15 @@ class Resumable(Protocol):
 
     def _load_state(self, state_dict: dict[str, Any]) -> None:
         """Take over a state of the same policy."""
+
+    def _restore(self, saved: dict[str, Any]) -> None:
+        """Take over a checkpoint."""
+
+    def _gather(self) -> Gathered | None:
+        """What learns many calls together; None where they must be repeated one by one."""
+
+    def _take(self, index: Tensor) -> bool:
+        """Open picks that are on record without choosing them again; False where choosing them draws."""
 
     def _extend(self, limit: Tensor | None, offered: Tensor | None, exactly: int | None) -> Selection:
         """Open further picks."""
@@ -112,13 +140,20 @@ def describe_run(policy: Any, domain: ArmSet, costs: Any) -> dict[str, str]:
 
 @contextmanager
 def begun(
-    journal: Journal | None, policy: Any, domain: ArmSet, costs: Any, generators: Sequence[torch.Generator]
+    journal: Journal | None,
+    policy: Any,
+    domain: ArmSet,
+    costs: Any,
+    generators: Sequence[torch.Generator],
+    beside: Mapping[str, str] | None = None,
 ) -> Iterator[None]:
-    """A journal opened for a run of this policy on these arms (or this box), if any; what fails inside closes it."""
+    """A journal opened for a run of this policy on these arms (or this box), if any; what fails inside closes it. `beside` is
+    what else must be the same when the run is resumed."""
     if journal is None:
         yield
         return
-    journal.begin(describe_run(policy, domain, costs) | {"generators": str(len(generators))}, generators)
+    described = describe_run(policy, domain, costs) | {"generators": str(len(generators))} | dict(beside or {})
+    journal.begin(described, generators)
     ready = False
     try:
         yield
@@ -144,11 +179,30 @@ def moved_to(arms: Any, costs: Any) -> dict[str, Any]:
     return {"kind": "set_arms", "arms": pack(arms), "costs": pack(costs)}
 
 
-def resume(bandit: Resumable, journal: Journal | None) -> None:
+@runtime_checkable
+class Contextual(Protocol):
+    """What a journal asks of a bandit with contexts, which makes the calls of another one."""
+
+    _bandit: Any
+
+    def _restore(self, saved: dict[str, Any]) -> None:
+        """Take over a checkpoint."""
+
+    def _enter(self, context: Any, busy: Sequence[int] = ()) -> None:
+        """Make a context the current one."""
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> Any:
+        """Take over a state."""
+
+
+def resume(bandit: Resumable | Contextual, journal: Journal | None) -> None:
     """Bring a fresh bandit to where its journal ends: the state of the last checkpoint, and every call after it again.
 
     Raises:
         DataError: If a record can't be repeated.
+
+    Many records are learned together where the policy allows (`Policy.learns_together`): the state is then the same up to
+    rounding, which can change a later pick only where two arms tie up to rounding.
 
     Cost: loading a checkpoint, and the asks and tells after it; all of them where there is none.
     """
@@ -158,11 +212,86 @@ def resume(bandit: Resumable, journal: Journal | None) -> None:
     with journal.repeating():
         if saved is not None:
             start = Mark(*saved["mark"])
-            if saved["arms"] is not None:
-                bandit.set_arms_(saved["arms"].to(bandit.device), costs=saved["costs"])
-            bandit._load_state(saved["state"])  # the header says whose it is
+            bandit._restore(saved)
             journal.resume_from(start)
-        journal.replay(start, lambda record: repeat(bandit, record))
+        repeating = Repeating(bandit, journal.mark().records - start.records)
+        try:
+            journal.replay(start, repeating)
+        except CannotTogether:  # one of many: one by one, its line is named
+            journal.replay(start, Repeating(bandit, 0, skipped=repeating.done))
+
+
+class CannotTogether(Exception):
+    """Some of the calls that were gathered can't be repeated."""
+
+
+class Repeating:
+    """Repeats one record after the other; asks, tells and forgets of a long journal are gathered, and learned together.
+
+    Args:
+        bandit: What they are repeated for.
+        left: Records to come.
+        skipped: How many of the first were repeated before.
+
+    Attributes:
+        done: Records that were repeated, those skipped included.
+    """
+
+    def __init__(self, bandit: Resumable | Contextual, left: int, skipped: int = 0) -> None:
+        self._owner, self._contextual = bandit, bandit if isinstance(bandit, Contextual) else None
+        self._left, self._skipped, self.done = left, skipped, skipped
+        self._gathered: Gathered | None = None
+        self._count = 0  # of what is gathered
+
+    @property
+    def _bandit(self) -> Resumable:
+        """The one that is asked and told; loading a state makes a new one for contexts."""
+        own: Any = self._owner if self._contextual is None else self._contextual._bandit
+        return cast(Resumable, own)
+
+    def __call__(self, record: dict[str, Any]) -> None:
+        """Repeat a record, now or with others."""
+        if self._skipped:
+            self._skipped -= 1
+            return
+        early, kind = self._left > _LAST, record["kind"]
+        many = self._left > _MANY
+        self._left -= 1
+        if early and kind in ("ask", "tell", "forget"):
+            if self._gathered is None and many:
+                self._gathered = self._bandit._gather()
+            if self._gathered is not None:
+                self._gather(self._gathered, kind, record)
+                return
+        self._learn()
+        if self._contextual is not None and kind == "context":
+            self._contextual._enter(held(record["context"]).to(self._bandit.device), record["busy"])
+        elif self._contextual is not None and kind == "load":
+            self._contextual.load_state_dict(state_of_text(record["state"]))
+        elif not (many and kind == "ask" and self._bandit._take(held(record["index"]).to(self._bandit.device))):
+            repeat(self._bandit, record)
+        self.done += 1
+
+    def _gather(self, gathered: Gathered, kind: str, record: dict[str, Any]) -> None:
+        index = held(record["index"]).to(self._bandit.device)
+        if kind == "ask":
+            gathered.ask(index)
+        elif kind == "tell":
+            gathered.tell(index, held(record["rewards"]).to(self._bandit.device))
+        else:
+            gathered.forget(index)
+        self._count += 1
+
+    def _learn(self) -> None:
+        gathered, self._gathered = self._gathered, None
+        if gathered is None:
+            return
+        try:
+            gathered.learn()
+        except (TorchBanditsError, TypeError, ValueError, RuntimeError) as error:
+            raise CannotTogether from error
+        self.done += self._count
+        self._count = 0
 
 
 def repeat(bandit: Resumable, record: dict[str, Any]) -> None:

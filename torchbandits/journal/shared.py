@@ -327,6 +327,12 @@ class SharedStore:
             )
         )
 
+    def saved_event(self) -> int:
+        """The event that the latest state kept is after; 0 where there is none."""
+        with self._reading():
+            row = self._one("SELECT event FROM checkpoint")
+        return 0 if row is None else int(row[0])
+
     def saved(self) -> tuple[int, dict[str, Any]] | None:
         """The latest state that is kept, and the event it is after.
 

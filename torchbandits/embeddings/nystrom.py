@@ -71,6 +71,7 @@ class Nystrom(Embedding):
         mask: `batch_shape x m`, False in padded places (rows of a batch may have dictionaries of different sizes).
         floor: Residuals k(x,x) − |z|² of a dictionary point below this count as zero (units of the kernel).
         gram: `batch_shape x m x m` kernel matrix of the dictionary where it is already known.
+        cut: Eigenvalues of a singular one that count as zero, see `inverse_root`.
     """
 
     def __init__(
@@ -81,10 +82,11 @@ class Nystrom(Embedding):
         *,
         floor: float = 0.0,
         gram: Rect | None = None,
+        cut: Tensor | None = None,
     ) -> None:
         self.kernel, self.dictionary, self.mask, self.floor = kernel, dictionary, mask, floor
         K_mm = kernel_matrix(kernel, dictionary, dictionary).detach() if gram is None else gram
-        self.root: InverseRoot = inverse_root(self._identity_where_padded(K_mm).double(), floor)
+        self.root: InverseRoot = inverse_root(self._identity_where_padded(K_mm).double(), floor, cut)
 
     def _identity_where_padded(self, K_mm: Rect) -> Tensor:
         if self.mask is None:

@@ -77,7 +77,7 @@ class InverseRoot:
         return torch.where(self.fallback[..., None, None], self.pseudo @ features, lifted)
 
 
-def inverse_root(matrix: Square, floor: float | Tensor = 0.0) -> InverseRoot:
+def inverse_root(matrix: Square, floor: float | Tensor = 0.0, cut: Tensor | None = None) -> InverseRoot:
     r"""Square root of the pseudo-inverse of each row of a batch, never with jitter.
 
     A Cholesky factor is kept when each squared pivot exceeds `max(floor, 64, m) · eps · max diag`; below that a
@@ -87,6 +87,8 @@ def inverse_root(matrix: Square, floor: float | Tensor = 0.0) -> InverseRoot:
     Args:
         matrix: `batch_shape x m x m` symmetric positive semi-definite. Padded places hold an identity row and column.
         floor: Squared pivots at or below this absolute value count as zero (units of the matrix).
+        cut: `batch_shape`; where eigenvectors are taken, those of eigenvalues up to `cut · eps · max diag` are left out.
+            `max(64, m)` by default.
 
     Returns:
         The root. Rows with NaN give NaN features and touch no other row. Cost O(m³).
@@ -108,6 +110,8 @@ def inverse_root(matrix: Square, floor: float | Tensor = 0.0) -> InverseRoot:
     eye = torch.eye(m, dtype=matrix.dtype, device=matrix.device)
     lower = torch.where(fallback[..., None, None], matrix, eye).tril()
     values, vectors = torch.linalg.eigh(lower + lower.tril(-1).mT)
+    if cut is not None:
+        threshold = torch.maximum(cut * torch.finfo(matrix.dtype).eps * scale, torch.as_tensor(floor).to(scale))
     kept = values > threshold[..., None]
     pseudo = vectors * torch.where(kept, values, torch.inf).rsqrt()[..., None, :]
     pseudo = torch.where(fallback[..., None, None], pseudo, 0.0)

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 import gpytorch
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from torchbandits.embeddings import FiniteEmbedding, Nystrom, kernel_matrix
+from torchbandits.errors import NumericalError, require
 from torchbandits.linalg import Precision, shrinkage_root
 from torchbandits.posteriors.regression import Regression
 from torchbandits.posteriors.sketch import Sketch
@@ -19,6 +20,18 @@ from torchbandits.types import PickMask, Points, Rect
 # Under a sparse posterior, a dictionary point whose residual k(x,x) − |z|² is below this part of λ is left out: the features of
 # points outside the dictionary, through smaller pivots, would be noise. An exact posterior has no points outside.
 _RESIDUAL_TOLERANCE = 1e-10
+
+# Of a dictionary whose kernel matrix is singular in float64, eigenvalues up to so many roundings are left out. Where that may
+# show in the mean, those above half a rounding are kept instead, unless the mean then amplifies rounding of the kernel by more.
+_CUT, _FINEST_CUT, _SHOWS, _STEADY = 64.0, 0.5, 1e-8, 2e-6
+# What rounding of the kernel is to the mean then, relative to the rewards, to first order. Against 200 digits means were off by
+# up to 35 times as much, and nearly singular problems are promised 1e-5.
+_RESOLVED = 3e-7
+_TOO_SINGULAR = (
+    "the kernel matrix of the dictionary is singular in float64, and at this noise so much of the rewards is left "
+    "unexplained by the kernel that the mean may be off by 1e-5: use a larger noise_std (or regularization), a shorter "
+    "lengthscale, or an exact policy."
+)
 
 
 @dataclass(frozen=True)
@@ -55,9 +68,58 @@ class Factors:
         K_mu = kernel_matrix(kernel, points, statistics.points) if gram is None else gram(rows)
         K_mu = torch.where(mask.unsqueeze(-1) & statistics.mask.unsqueeze(-2), K_mu.double(), 0.0)
         K_mm = K_mu.gather(-1, rows.unsqueeze(-2).expand(*K_mu.shape[:-1], rows.shape[-1]))
-        embedding = Nystrom(kernel, points, mask, floor=sparse * _RESIDUAL_TOLERANCE * regularization, gram=K_mm)
-        Z_mu = _features(embedding, K_mu, mask, statistics.mask)
-        return Factors(rows, mask, embedding, Z_mu, Regression(Z_mu.mT, statistics.weights, targets, regularization))
+        n = statistics.weights
+
+        def with_cut(cut: Tensor | None) -> Factors:
+            floor = sparse * _RESIDUAL_TOLERANCE * regularization
+            embedding = Nystrom(kernel, points, mask, floor=floor, gram=K_mm, cut=cut)
+            Z_mu = _features(embedding, K_mu, mask, statistics.mask)
+            return Factors(rows, mask, embedding, Z_mu, Regression(Z_mu.mT, n, targets, regularization))
+
+        found = with_cut(None)
+        fallback = found.nystrom.root.fallback
+        if not sparse or found.nystrom.root.pseudo is None:
+            return found
+        # One rounding of the kernel values, relative to the largest average reward.
+        size = torch.where((n > 0).unsqueeze(-1), targets / n.unsqueeze(-1), 0.0).abs().amax(dim=-2)
+        scale = K_mm.diagonal(dim1=-2, dim2=-1).amax(dim=-1, keepdim=True)
+        unit = torch.finfo(n.dtype).eps * scale / size.clamp_min(torch.finfo(n.dtype).tiny)
+        usual, dual = max(_CUT, mask.shape[-1]), found._dual(n, targets, regularization)
+        lost = fallback & ((usual * unit * dual.norm(dim=-2)).amax(dim=-1) > _SHOWS)
+        if not bool(lost.any()):
+            return found
+        finer = with_cut(torch.where(lost, _FINEST_CUT, usual))
+        a = finer.nystrom.root.lift(finer.regression.coefficients)
+        steady = lost & ((unit * a.abs().sum(dim=-2)).amax(dim=-1) <= _STEADY)
+        found = finer if bool((steady == lost).all()) else with_cut(torch.where(steady, _FINEST_CUT, usual))
+        rounding = found._rounding(n, targets, regularization, statistics.mask, torch.where(lost & ~steady, usual, 1.0))
+        require(not bool((lost & ((unit * rounding).amax(dim=-1) > _RESOLVED)).any()), _TOO_SINGULAR, NumericalError)
+        return found
+
+    def _dual(self, weights: Tensor, targets: Rect, regularization: float) -> Tensor:
+        """α = N(ȳ − μ)/λ, `batch_shape x u x c`: an error E in the kernel moves the mean by Eα, to first order."""
+        n = weights.clamp_min(0).unsqueeze(-1)
+        return (targets - n * (self.features.mT @ self.regression.coefficients)) / regularization
+
+    def _rounding(self, weights: Tensor, targets: Rect, regularization: float, told: Tensor, cut: Tensor) -> Tensor:
+        r"""How much an error of 1 in every kernel value, independent of the others, is to the mean, `batch_shape x c`.
+
+        With B = R Zᵀ, the kernel is k̂(x, x') = k_S(x)ᵀ β(x'), so that errors in k_S and K_S come to
+
+        .. math:: |a| (1 + \max |\beta|) + \max |\beta| \, \big|(\alpha_u |\beta_u|)_{u \notin S}\big|,
+                  \quad a = \sum_u \alpha_u \beta_u
+
+        where eigenvalues up to `cut` errors (`batch_shape`) are left out, α outside S counts so often. Cost O(u m²).
+        """
+        root = self.nystrom.root
+        a, length = root.lift(self.regression.coefficients).norm(dim=-2), root.lift(self.features).norm(dim=-2)
+        length = torch.where(told, length, 0.0)
+        largest, size = length.amax(dim=-1, keepdim=True), told.shape[-1]
+        # Padded places write to a spare column that is cut off again.
+        slot = torch.where(self.mask, self.rows, size)
+        inside = nn.functional.pad(torch.zeros_like(told), (0, 1)).scatter(-1, slot, True)[..., :-1]
+        outside = self._dual(weights, targets, regularization) * length.masked_fill(inside, 0.0).unsqueeze(-1)
+        return a * (1 + largest) + cut.unsqueeze(-1) * largest * outside.norm(dim=-2)
 
     @property
     def nystrom(self) -> Nystrom:
@@ -109,7 +171,7 @@ class Factors:
             return None
         own = torch.where(kept[..., None, None], embedding.root.factor[..., -1:, -1:], 0.0)
         column = torch.cat([z, own], dim=-2)
-        features = _placed(torch.nn.functional.pad(self.features, (0, 0, 0, 1)), column, rows)
+        features = _placed(nn.functional.pad(self.features, (0, 0, 0, 1)), column, rows)
         grown_rows, mask = torch.cat([self.rows, rows], dim=-1), torch.cat([self.mask, kept.unsqueeze(-1)], dim=-1)
         return Factors(grown_rows, mask, embedding, features, self.regression.detached().grow_())
 
@@ -127,6 +189,6 @@ def _placed(features: Rect, columns: Rect, rows: Tensor) -> Tensor:
     """Features (`batch_shape x m x u`) with the columns of new points at their rows (`batch_shape x p`, −1 for none): the rows
     of a batch may append at different places."""
     spare = max(int(rows.max()) + 1, features.shape[-1])
-    grown = torch.nn.functional.pad(features, (0, spare + 1 - features.shape[-1]))
+    grown = nn.functional.pad(features, (0, spare + 1 - features.shape[-1]))
     slot = torch.where(rows >= 0, rows, spare).unsqueeze(-2).expand(*columns.shape[:-1], -1)
     return grown.scatter(-1, slot, columns)[..., :-1]

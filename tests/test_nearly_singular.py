@@ -1,0 +1,73 @@
+"""A dictionary that is singular in float64, at a noise far below what the kernel leaves unexplained: the right mean, or an
+error."""
+
+from __future__ import annotations
+
+import mpmath
+import numpy as np
+import pytest
+import torch
+from problems import generator, rbf
+from tolerances import VARIANCE_NEAR_DUPLICATES, Tolerance, assert_close
+
+import torchbandits as tb
+from torchbandits.errors import NumericalError
+
+LENGTHSCALE, NEARLY_SINGULAR = 4.0, VARIANCE_NEAR_DUPLICATES[torch.float64].relative
+
+
+def dense_mean(x: np.ndarray, S: list[int], u: list[int], n: list[float], s: list[float], noise_std: float) -> np.ndarray:
+    """Mean of DTC on the dictionary S at every arm, in 200 digits."""
+    with mpmath.workdps(200):
+
+        def kernel(a: list[int], b: list[int]) -> mpmath.matrix:
+            scale = 2 * mpmath.mpf(LENGTHSCALE) ** 2
+            return mpmath.matrix(
+                [
+                    [mpmath.exp(-sum((mpmath.mpf(p) - q) ** 2 for p, q in zip(x[i], x[j], strict=True)) / scale) for j in b]
+                    for i in a
+                ]
+            )
+
+        K_su = kernel(S, u)
+        V = K_su * mpmath.diag([mpmath.mpf(c) for c in n]) * K_su.T + mpmath.mpf(noise_std**2) * kernel(S, S)
+        a = mpmath.lu_solve(V, K_su * mpmath.matrix([mpmath.mpf(v) for v in s]))
+        return np.array([float(v) for v in kernel(S, list(range(len(x)))).T * a])
+
+
+@pytest.mark.parametrize(
+    ("seed", "d", "oversampling", "noise_std", "refused"),
+    [
+        (0, 2, 1e15, 1e-4, False),
+        (9, 2, 1e15, 1e-4, False),
+        (14, 1, 2.0, 1e-4, False),
+        (10, 2, 2.0, 2e-4, False),
+        (9, 2, 2.0, 1e-4, True),
+        (8, 2, 2.0, 1e-4, True),
+        (12, 2, 2.0, 3e-5, True),
+    ],
+)
+def test_the_mean_is_that_of_200_digits_or_refused(seed, d, oversampling, noise_std, refused):
+    """Those that are refused were off by 3e-5 to 9e-5 of the rewards."""
+    x = np.random.default_rng(seed).uniform(size=(60, d))
+    f, rng = np.sin(3 * x.sum(axis=1)), np.random.default_rng(5)
+    policy = tb.batch_bkb(rbf(LENGTHSCALE), noise_std=noise_std, oversampling=oversampling, width=tb.widths.Constant(2.0))
+    bandit, index = tb.Bandit(policy, torch.as_tensor(x), generator=generator(0)), rng.integers(0, 40, size=100)
+    error = None
+    for part in np.split(index, 10):
+        before = bandit.counts
+        try:
+            bandit.tell(torch.as_tensor(part), torch.as_tensor(f[part] + noise_std * rng.normal(size=10)))
+        except NumericalError as raised:
+            error = raised
+            assert torch.equal(bandit.counts, before), "a refused call changes nothing"
+            break
+    assert (error is not None) == refused
+    assert error is None or "noise_std" in str(error)
+    statistics, u = bandit._state.statistics, bandit._state.rows.arm_of_row.tolist()
+    S = [i for i in bandit.dictionary.tolist() if i >= 0]
+    mean = dense_mean(x, S, u, statistics.weights.tolist(), statistics.sums.tolist(), noise_std)
+    tolerance = Tolerance(0.0, NEARLY_SINGULAR)
+    for found in (bandit.posterior(torch.as_tensor(x)).mean, bandit._state.table.mean()):
+        assert_close(found, mean, tolerance, what="mean")
+    assert_close(bandit.model().marginals(torch.as_tensor(x)).mean, mean, tolerance, what="mean of the model")

@@ -338,6 +338,7 @@ def custom_strategy(**configuration) -> GenerationStrategy:
     return GenerationStrategy(name="by hand", nodes=[initial, GenerationNode("torchbandits", [spec])])
 
 
+@pytest.mark.filterwarnings("ignore::torchbandits.errors.DiagnosticWarning")  # of fits to five rewards
 @pytest.mark.parametrize(
     "configuration",
     [

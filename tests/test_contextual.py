@@ -413,6 +413,8 @@ def test_picks_that_are_out_are_out_after_resuming(tmp_path: Path):
 @pytest.mark.usefixtures("annotations_not_enforced")
 def test_entering_the_current_context_again_writes_nothing(tmp_path: Path):
     bandit = with_journal(tmp_path / "run.journal")
+    selection = bandit.ask(context=CONTEXTS[1])
+    bandit.tell(selection, reward(selection.points, 1))
     bandit.ask(context=CONTEXTS[1])
     size = (tmp_path / "run.journal").stat().st_size
     for _ in range(3):

@@ -25,10 +25,11 @@ import torchbandits as tb
 from torchbandits import errors
 from torchbandits.cli import app
 from torchbandits.experiments import ExperimentConfig, ReproductionConfig, load_config, runner
-from torchbandits.experiments.config import DEEPEST, LARGEST_FILE, KernelConfig, read_yaml
+from torchbandits.experiments.config import KernelConfig
 from torchbandits.experiments.panels import draw_reproduction
 from torchbandits.experiments.printable import literal, one_line, printable, shortened
 from torchbandits.experiments.summaries import Summary
+from torchbandits.files import DEEPEST, LARGEST_FILE, read_yaml
 from torchbandits.journal import Reading
 from torchbandits.user_files import read_bytes
 

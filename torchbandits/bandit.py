@@ -313,7 +313,9 @@ class Bandit(Learned):
     @step
     def _learn(self, pulls: Pulls, remaining: Selection | None, unasked: Tensor, note: Note) -> Report:
         """Update the state, or leave it as it was."""
-        with self._whole_or_not(draws=self.policy.draws_on_update, note=lambda: note() | reported(report, self.best_arm())):
+        with self._whole_or_not(
+            draws=self.policy.draws_on_update, note=lambda: note() | reported(report, self._state.best_arm())
+        ):
             if bool((pulls.counts > 0).any()):
                 self._state = self.policy.update(self._state, pulls)
                 self._state.add_told_(pulls.counts)

@@ -70,9 +70,6 @@ def as_tensor(name: str, value: Any, dtype: torch.dtype | None = None, device: t
     try:
         array = value if isinstance(value, Tensor) else _as_array(name, value)
         tensor = torch.as_tensor(array, dtype=dtype, device=device)
-        if dtype is None and tensor.is_floating_point() and not hasattr(array, "dtype"):
-            # torch would round them to its default dtype, so that numbers would depend on a global setting.
-            tensor = torch.as_tensor(array, dtype=torch.float64, device=device)
     except ShapeError:
         raise
     except (TypeError, ValueError, RuntimeError, OverflowError, NotImplementedError, IndexError, AttributeError) as error:
@@ -112,7 +109,8 @@ def _as_array(name: str, value: Any) -> Any:
             value = np.stack(list(parts.values()), axis=-1)
     elif isinstance(value, Sequence) and len(value) and isinstance(value[0], np.ndarray):
         value = np.stack(list(value))
-    elif not isinstance(value, np.ndarray) and hasattr(value, "__array__"):
+    elif not isinstance(value, np.ndarray) and (hasattr(value, "__array__") or _is_plain(value)):
+        # torch would round Python's numbers to its default dtype, so that they would depend on a global setting.
         value = np.asarray(value)
     if isinstance(value, np.ndarray):
         value = _numbers(name, value)
@@ -120,6 +118,13 @@ def _as_array(name: str, value: Any) -> Any:
         if not (value.flags.writeable and value.dtype.isnative and all(stride >= 0 for stride in value.strides)):
             value = value.astype(value.dtype.newbyteorder("="), order="C", copy=True)
     return value
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether this is a Python number, or a list of such, of lists of such and so on, by its first."""
+    while isinstance(value, (list, tuple)) and value:
+        value = value[0]
+    return isinstance(value, (bool, int, float, complex))
 
 
 def _numbers(name: str, array: np.ndarray) -> np.ndarray:

@@ -266,9 +266,9 @@ class History:
         """
         source = as_path("folder", folder)
         _need_pyarrow()
-        for name in _FILES:
-            check_regular(source / name)
         try:
+            for name in _FILES:
+                check_regular(source / name)
             tables = [pyarrow.parquet.read_table(source / name) for name in _FILES]
             headers = [json.loads(table.schema.metadata[_METADATA_KEY]) for table in tables]
             pulls, batches = [

@@ -113,7 +113,7 @@ ARMS, REWARDS = torch.ones(3, 2), torch.ones(3)
         (torch.ones(0, 2), torch.ones(0), ShapeError, r"at least one arm .* got shape \(0, 2\)"),
         (torch.ones(3, 0), torch.ones(3), ShapeError, "one feature"),
         (torch.ones(3), torch.ones(3), ShapeError, r"\.\.\. x A x d, got torch.float32 \(3,\)"),
-        (ARMS.long(), REWARDS, ShapeError, "floating-point tensor .* got torch.int64"),
+        (ARMS.bool(), REWARDS, ShapeError, "floating-point tensor .* got torch.bool"),
         (ARMS * math.nan, REWARDS, NonFiniteError, r"arms must be finite, got nan at \(0, 0\)"),
         (ARMS, torch.tensor([0, math.inf, 0]), NonFiniteError, r"rewards must be finite, got inf at \(1,\)"),
         (ARMS, torch.ones(2), ShapeError, r"shape \(3,\), got torch.float32 \(2,\)"),

@@ -21,11 +21,9 @@ from torchbandits.types import Points
 _SAMPLE = 500  # points from which the mean variogram is estimated, evenly spaced in the order of their first pulls
 LEAST_CREDIBLE = 1.0  # averages' worth of signal that all averages together must carry
 _BEYOND = 10.0  # extents of the data beyond which a lengthscale is that of a constant (or a plane)
-_ALONE = 0.95  # of the mean variogram: that of nearest points from which on they tell nothing of each other
-_SIGNAL, _NOISE = (
-    (0.5, 1.0),
-    (0.5, 1.0),
-)  # prior medians, in parts of the averages' variance, and deviations of their logarithms
+_ALONE = 0.95  # of the prior variance: the variogram of nearest points from which on they tell nothing of each other
+# Prior medians, in parts of the averages' variance, and deviations of their logarithms.
+_SIGNAL, _NOISE = (0.5, 1.0), (0.5, 1.0)
 _LENGTHSCALE = (math.sqrt(2.0), math.sqrt(3.0))  # of log ℓ/(extent √d)
 
 
@@ -67,7 +65,7 @@ def degeneracy(kernel: gpytorch.kernels.Kernel, fitted: Collection[str], average
 
     1. The averages carry less signal than one of them would without noise: their `credibility` is below 1.
     2. Every lengthscale that was fitted is more than ten times the extent of the data in its feature.
-    3. The variogram of nearest points is as high as that of any two points: no reward tells anything of another arm.
+    3. Nearest points are hardly correlated (below 0.05, in the median): no reward tells anything of another arm.
 
     Args:
         kernel: Of one batch row.
@@ -90,7 +88,7 @@ def degeneracy(kernel: gpytorch.kernels.Kernel, fitted: Collection[str], average
         return f"every lengthscale is more than {_BEYOND:g} times the extent of the points"
     gamma = _variogram(kernel, _sample(points))
     nearest = (gamma + torch.diag(torch.full_like(gamma.diagonal(), torch.inf))).amin(dim=-1).median()
-    if bool(nearest > _ALONE * mean):
+    if bool(nearest > _ALONE * kernel_diagonal(kernel, points).mean()):
         return "the lengthscales are too short for a reward to say anything of another arm"
     return ""
 

@@ -181,9 +181,30 @@ def describe_environment(environment: Any) -> dict[str, str]:
     kind = f"{type(environment).__module__}.{type(environment).__qualname__}"
     plain = {name: getattr(environment, name, None) for name in ("name", "noise", "seeded")}
     unknown = not bool(torch.isfinite(means).all()) and getattr(environment, "function", None) is not None
-    function = {"function": environment.function} if unknown else {}
+    function = _evaluation(environment.function, "environment.function") if unknown else {}
     noise = {"noise_std": f"{float(environment.noise_std):.9g}"}
-    return {"environment": kind} | _described(plain | noise | function | own, "environment", ())
+    return {"environment": kind} | _described(plain | noise | own, "environment", ()) | function
+
+
+def _evaluation(function: Any, name: str) -> dict[str, str]:
+    """A function that evaluates arms: its name, its code, and what it was given that is plain. Objects that it holds change
+    while it runs (counters, caches, connections), and so say nothing of which function it is."""
+    if isinstance(function, functools.partial):
+        given = {f"args.{k}": v for k, v in enumerate(function.args)} | {
+            f"keywords.{k}": v for k, v in function.keywords.items()
+        }
+        return _evaluation(function.func, f"{name}.func") | _described(_plain(given), name, ())
+    if not hasattr(function, "__qualname__"):  # an object that can be called
+        function = type(function).__call__
+    own = _function(function)
+    for part, given in (("__defaults__", own.pop("__defaults__", ())), ("__kwdefaults__", own.pop("__kwdefaults__", {}))):
+        own |= {f"{part}.{k}": v for k, v in (given.items() if isinstance(given, Mapping) else enumerate(given))}
+    own = _plain(own)
+    return {name: f"{function.__module__}.{function.__qualname__}"} | _described(own, name, ())
+
+
+def _plain(parts: Mapping[str, Any]) -> dict[str, Any]:
+    return {part: value for part, value in parts.items() if value is None or isinstance(value, _PLAIN)}
 
 
 def _sampled(values: Tensor, rows: bool) -> str:

@@ -90,8 +90,6 @@ def test_guarantee_2_lemmas_1_and_3(seed, kernel_name, size):
     pulls = problem.tensor[batch], torch.ones(size, dtype=torch.float64)
     frozen = bandit.posterior.hallucinated(*pulls, frozen=True)
     lev_t = bandit.posterior.marginals(torch.as_tensor(points), frozen).variance.numpy() / LAM
-    exact = bandit.posterior(torch.as_tensor(points)).variance.numpy() / LAM
-    assert (exact <= lev_t * (1 + 1e-9)).all(), "conditioning the residual too shrinks the variance further"
     x_u, x_s = problem.arms[u], problem.arms[S]
     state = oracles.nystrom_posterior(
         kernel_np(x_s, x_s), kernel_np(x_s, x_u), kernel_np(x_s, points), np.ones(len(points)), n, np.zeros(len(u)),

@@ -106,7 +106,7 @@ def wrong_calls(opened: tb.Selection) -> list[tuple[type[Exception], str, tuple[
         (errors.ShapeError, (opened, y.bool())), (errors.NonFiniteError, (opened, told(NAN))),
         (errors.NonFiniteError, (opened, told(INF))), (errors.NonFiniteError, (opened, told(-INF))),
         (errors.ArmIndexError, (torch.tensor([ARMS]), y[:1])), (errors.ArmIndexError, (torch.tensor([-2]), y[:1])),
-        (errors.ShapeError, (torch.tensor([0.5]), y[:1])), (errors.ShapeError, (torch.tensor(3), y[0])),
+        (errors.ShapeError, (torch.tensor([0.5]), y[:1])), (errors.ShapeError, (torch.tensor([1, 2]), y[0])),
         (errors.ArgumentError, ("nonsense", y)), (errors.ArgumentError, (None, y)),
     ]  # fmt: skip
     observations = [

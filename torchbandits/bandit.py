@@ -135,8 +135,7 @@ class Bandit(Learned):
             message = "a maximizer finds one point, of no known cost: leave out limit=, available= and costs=."
             require(limit is None and available is None and self._state.rows.costs is None, message, UnsupportedError)
             return duplicate(self._maximize(maximizer, more or 1))
-        added = self._extend(most, offered, more)
-        return duplicate(added if self._open is None else self._open)
+        return self._extend(most, offered, more)[1]
 
     def tell(self, selection: Selection | Tensor, rewards: Tensor, *, failures: str = "error") -> Report:
         """Learn the rewards of picks, in any order, of a whole batch or a part of it.
@@ -250,16 +249,19 @@ class Bandit(Learned):
         self._set_open(opened)
 
     @step
-    def _extend(self, limit: Tensor | None, offered: Tensor | None, exactly: int | None) -> Selection:
-        """Open further picks, with all that is open as pending; they alone."""
+    def _extend(self, limit: Tensor | None, offered: Tensor | None, exactly: int | None) -> tuple[Selection, Selection]:
+        """Open further picks, with all that is open as pending; they alone, and a copy of all that is open then."""
         self._sync_pending()
         selection, evidence = self.policy.select(self._state, limit=limit, available=offered, exactly=exactly)
         selection = selection if self._journal is None else self._journal.agreed(selection, self._state.rows.points)
+        some = bool(selection.mask.any())
+        # Copied before anything changes: a copy that fails must leave no pick open that nobody was told of.
+        handed = duplicate(selection if self._open is None else joined(self._open, selection) if some else self._open)
         draws, box = bool(evidence.generator_states), self._state.box is not None
         note = partial(asked, limit, offered, exactly, selection, box)
         with nullcontext() if self._journal is None else self._whole_or_not(draws=draws, note=note):
             self._admit(selection, evidence.generator_states)
-        return selection
+        return selection, handed
 
     def _restore(self, saved: dict[str, Any]) -> None:
         """Take over a checkpoint."""

@@ -115,7 +115,7 @@ class ContextualBandit:
         self._enter(context)
         mine = self._open_here()
         if mine is None or more is not None:
-            added = bandit._extend(limit, self._contexts.only_here(offered), more)
+            added, _ = bandit._extend(limit, self._contexts.only_here(offered), more)
             mine = added if mine is None else joined(mine, added)
         return duplicate(Selection(mine.points, self._contexts.outward(mine.index), mine.mask))
 

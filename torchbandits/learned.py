@@ -256,7 +256,7 @@ class Learned(ABC):
         Args:
             draws: Whether it may draw.
             note: Gives its record, once it is done.
-            undo: Undoes what was written in place, after everything else was undone.
+            undo: Undoes what is done to the state, in place of its snapshot, which knows nothing of writes in place.
         """
         if self._undo is not None:
             self._undo()
@@ -266,10 +266,8 @@ class Learned(ABC):
         restore = state.snapshot(draws=draws)
 
         def undone() -> None:
-            restore()
             self._state, self._open, self._synced = state, opened, False
-            if undo is not None:
-                undo()
+            (restore if undo is None else undo)()
             if journal is not None and mark is not None:
                 journal.rewind_(mark)
             self._undo = None

@@ -78,7 +78,7 @@ class Resumable(Protocol):
     def _take(self, index: Tensor) -> bool:
         """Open picks that are on record without choosing them again; False where choosing them draws."""
 
-    def _extend(self, limit: Tensor | None, offered: Tensor | None, exactly: int | None) -> Selection:
+    def _extend(self, limit: Tensor | None, offered: Tensor | None, exactly: int | None) -> tuple[Selection, Selection]:
         """Open further picks."""
 
     def _maximize(self, maximizer: Maximizer, count: int) -> Selection:

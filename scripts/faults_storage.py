@@ -611,7 +611,7 @@ class Storage:
             ("rewards of these lost, learned twice, or learned otherwise by a new worker",
              self.fleets.lost + self.fleets.twice + self.fleets.disagreements),
             ("failed writes, syncs and truncations (EIO, ENOSPC)", self.disks.faults),
-            ("runs with such a fault, ended with the picks and rewards of an undisturbed one",
+            ("runs in which one was planted (some ended before it), with the picks and rewards of an undisturbed one",
              self.disks.identical),
             ("runs on a tmpfs that was full, and went on once there was room", self.disks.full),
             ("rewards lost on failing and full disks", self.disks.lost),

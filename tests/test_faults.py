@@ -208,6 +208,21 @@ def test_some_kills_and_some_wrong_calls(faults: Any, tmp_path: Path):
     assert "fuzzed calls | 250" in faults.table(kills, found)
 
 
+def test_some_damage_some_interrupts_and_some_failing_writes(faults: Any, tmp_path: Path):
+    storage = sys.modules["faults_storage"]
+    folders = [tmp_path / name for name in ("damage", "bandits", "workers", "disks")]
+    for folder in folders:
+        folder.mkdir()
+    damage = storage.damage_files(40, folders[0], random.Random(2))
+    assert (damage.unseen, damage.tracebacks, damage.overwritten) == (0, 0, 0)
+    assert damage.refused >= 20
+    for interrupt, folder in ((storage.interrupt_bandits, folders[1]), (storage.interrupt_workers, folders[2])):
+        found = interrupt(10, folder, random.Random(3))
+        assert (found.interrupted, found.twice_or_lost, found.disagreements) == (10, 0, 0)
+    disks = storage.fail_disks(2, folders[3], random.Random(4), steps=10)
+    assert (disks.lost, disks.identical) == (0, disks.runs)
+
+
 @pytest.mark.slow
 def test_all_kills_and_all_wrong_calls(faults: Any):
     assert faults.main([]) == 0

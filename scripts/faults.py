@@ -31,7 +31,7 @@ from botorch.exceptions import BotorchError
 
 sys.path.insert(0, str(Path(__file__).parent))  # also where this file is imported by its path
 
-from faults_storage import Storage, all_faults
+from faults_storage import Storage, all_faults, in_a_fork, seeded
 
 import torchbandits as tb
 import torchbandits.botorch
@@ -58,10 +58,6 @@ POLICIES: dict[str, Callable[[], Any]] = {
 }
 
 
-def seeded(seed: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
 TABLE = tb.environments.Table(ARMS, ARMS.sum(dim=-1), noise_std=0.1, costs=1 + ARMS[:, 0])
 
 # ------------------------------------------------------------------------- kills
@@ -79,21 +75,6 @@ def play(bandit: tb.Bandit, acknowledge: Callable[[int], None], steps: int) -> N
         selection = bandit.ask(limit=min(3, steps - told))
         bandit.tell(selection, rewards(told, selection.index))
         acknowledge(int(bandit.pulls))
-
-
-def in_a_fork(work: Callable[[], None]) -> int:
-    """Run work in a child that shares nothing but files; its process id."""
-    child = os.fork()
-    if child:
-        return child
-    status = 1
-    try:
-        work()
-        status = 0
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        os._exit(status)
 
 
 def sequence(records: Iterator[dict[str, Any]]) -> list[tuple[int, float]]:

@@ -63,3 +63,12 @@ def annotations_not_enforced():
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
     jaxtyping.config.update("jaxtyping_disable", False)
+
+
+@pytest.fixture(autouse=True)
+def gradients_stay_on():
+    """A test that interrupts `torch.no_grad()` itself would leave gradients off for all tests after it."""
+    yield
+    left = torch.is_grad_enabled()
+    torch.set_grad_enabled(True)
+    assert left, "this test left gradients off"

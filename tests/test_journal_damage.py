@@ -678,7 +678,7 @@ def test_an_error_of_an_evaluation_leaves_the_journal_to_its_bandit(tmp_path: Pa
     assert told(tmp_path / "run.journal")[-1] == [0.5]
 
 
-TRACED = ("torchbandits/learned.py", "torchbandits/journal/lines.py", "torchbandits/journal/journal.py", "contextlib.py")
+TRACED = ("torchbandits/learned.py", "torchbandits/journal/lines.py", "torchbandits/journal/journal.py", "/contextlib.py")
 
 
 def interrupted(call: Callable[[], Any], at: int) -> int | None:
@@ -741,12 +741,13 @@ def agree_after(path: Path, at: int, name: str) -> int | None:
 @pytest.mark.parametrize("name", ["tell", "ask", "load"])
 def test_an_interrupt_at_any_instruction_leaves_bandit_and_journal_agreed(tmp_path: Path, name: str):
     """A call is done and written, or neither; those of `with` and of the undoing included."""
-    total = agree_after(tmp_path / "whole", 0, name)
+    agree_after(tmp_path / "cold", 0, name)  # fills caches, which takes instructions of its own
+    total = agree_after(tmp_path / "warm", 0, name)
     assert total > 300
     points = int(os.environ.get("TORCHBANDITS_INTERRUPTS", "25"))
     places = range(1, total, max(1, total // points))
     reached = sum(agree_after(tmp_path / f"{at}", at, name) is None for at in places)
-    assert reached >= 0.9 * len(places)  # caches that are filled by then spare a later call some instructions
+    assert reached >= 0.9 * len(places)
 
 
 SIGNALS = """

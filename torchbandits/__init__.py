@@ -13,6 +13,7 @@ from torchbandits.history import History
 from torchbandits.journal import Journal
 from torchbandits.policies import (
     ada_bkb,
+    auto,
     batch_bkb,
     bkb,
     bpe,
@@ -56,6 +57,7 @@ __all__ = [
     "Worker",
     "__version__",
     "ada_bkb",
+    "auto",
     "batch_bkb",
     "bkb",
     "bpe",

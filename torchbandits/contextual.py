@@ -168,7 +168,8 @@ class ContextualBandit:
         check_told(k, self.pulls)
         state, own = self._bandit._state, self._contexts.own
         if state.tabulated:
-            mean, variance = own(state.arm_mean()), state.process.regularization * own(state.arm_leverage())
+            model = own(state.arm_mean()), state.process.regularization * own(state.arm_leverage())
+            mean, variance = state.in_reward_units(*model)
         else:
             counts, sums = self.counts, own(state.rows.counts(state.statistics.sums))
             mean = torch.where(counts > 0, sums / counts, -torch.inf)

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from torchbandits.policies.ada_bkb import ada_bkb
 from torchbandits.policies.adaptive_ucb import AdaptiveUCB
+from torchbandits.policies.auto import Auto, auto
 from torchbandits.policies.base import Policy, State
 from torchbandits.policies.batch_bkb import batch_bkb
 from torchbandits.policies.bkb import bkb
@@ -32,11 +33,13 @@ registry: dict[str, Callable[..., Policy]] = {entry.name: entry.factory for entr
 __all__ = [
     "CATALOGUE",
     "AdaptiveUCB",
+    "Auto",
     "Composed",
     "Entry",
     "Policy",
     "State",
     "ada_bkb",
+    "auto",
     "batch_bkb",
     "bkb",
     "bpe",

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from torchbandits.policies.ada_bkb import ada_bkb
+from torchbandits.policies.auto import auto
 from torchbandits.policies.base import Policy
 from torchbandits.policies.batch_bkb import batch_bkb
 from torchbandits.policies.bkb import bkb
@@ -92,6 +93,16 @@ def _typed(default: object) -> str:
 
 
 CATALOGUE: tuple[Entry, ...] = (
+    Entry(
+        auto,
+        paper="Hvarfner et al. 2024; Salinas et al. 2020",
+        guarantee="none",
+        cost="O(A u)",
+        batch="one, or as many as you ask for",
+        kernels="its own, fitted",
+        memory="exact",
+        choose="you know no kernel, no noise and no scale",
+    ),
     Entry(
         gp_ucb,
         paper="Srinivas et al. 2010, Thm 1",

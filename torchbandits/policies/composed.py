@@ -23,7 +23,7 @@ from torchbandits.policies.box_picking import check_for_box, pick_in_box
 from torchbandits.policies.kernel_checks import check_kernel, check_resolution
 from torchbandits.policies.learning import learn, learn_kernel, learn_together
 from torchbandits.policies.picking import Picker, first_picks, marginals, on_offer, room_for, scorer, upper_bounds, with_first
-from torchbandits.posteriors import GaussianProcess
+from torchbandits.posteriors import GaussianProcess, Units
 from torchbandits.scores import UCB, PerCost, PosteriorDraw, Score
 from torchbandits.sources import ArmSet
 from torchbandits.starts import Start
@@ -141,9 +141,14 @@ class Composed(Policy):
             sparse=self.memory.sparse,
             prior_mean=self.prior_mean,
             finite=finite,
+            units=self._units(arms, batch_shape),
             sketch=self.memory.sketch(finite, batch_shape, arms.device),
             device=arms.device,
         )
+
+    def _units(self, arms: ArmSet, batch_shape: torch.Size) -> Units | None:
+        """Units of the model that are not the rewards'."""
+        return None
 
     def _state(self, rows: ArmRows, posterior: GaussianProcess, generators: Generators) -> State:
         """A state of this posterior on these arms."""
@@ -161,7 +166,7 @@ class Composed(Policy):
         require(state.box is None, FROM_BOX, UnsupportedError)
         message = "arms of several ranks stay: make a new Bandit on the new Shard, and observe() what was learned."
         require(not state.rows.sharded and not isinstance(arms, Shard), message, UnsupportedError)
-        check_kernel(self.kernel, arms, state.rows.batch_shape)
+        check_kernel(state.posterior.kernel, arms, state.rows.batch_shape)
         finite = state.posterior.finite
         if finite is not None and isinstance(arms, Tensor) and not finite.holds_at(arms):
             raise UnsupportedError(

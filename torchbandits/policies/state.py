@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torchbandits.arms import ArmRows, ArmTable, Box, CellTree, GrowingTable, PosteriorDraws
 from torchbandits.errors import StateError, UnsupportedError, require
 from torchbandits.posteriors import GaussianProcess, PartitionedProcess, Statistics, aggregate
-from torchbandits.types import Progress, Recommendation
+from torchbandits.types import Marginals, Progress, Recommendation
 
 _PROGRESS = ("told", "log_det", "batched_log_det", "batched_log_det_3")
 
@@ -127,7 +127,7 @@ class State(nn.Module):
         """Posterior mean of every arm, `batch_shape x A`, reward units."""
         if isinstance(self.records, PartitionedProcess):
             return self.records.arm_mean()
-        return self.posterior(self._arms()).mean.double() if self.table is None else self.table.mean()
+        return self._model_mean(self._arms()).double() if self.table is None else self.table.mean()
 
     def arm_leverage(self) -> Tensor:
         """Posterior variance / λ of every arm, `batch_shape x A`."""
@@ -202,6 +202,17 @@ class State(nn.Module):
             leverage = torch.where(outside, self.process.leverage(self.statistics.points), leverage)
         return torch.where(self.statistics.mask, leverage, 0.0)
 
+    def in_reward_units(self, mean: Tensor, variance: Tensor) -> Marginals:
+        """Mean and variance of arms, `batch_shape x p`, as they are said to people: the model may have units of its own."""
+        units = self.records.units if isinstance(self.records, GaussianProcess) else None
+        marginals = Marginals(mean, variance)
+        return marginals if units is None else units.marginals(marginals)
+
+    def _model_mean(self, points: Tensor) -> Tensor:
+        """Posterior mean of any points, `batch_shape x n x d` to `batch_shape x n`, in the units of `mean_at`."""
+        process = self.process
+        return (process.marginals(points, None) if isinstance(process, GaussianProcess) else process(points)).mean
+
     @torch.no_grad()
     def best(self, k: int) -> Recommendation:
         """The k arms with the highest posterior mean (average reward without a posterior) among those pulled."""
@@ -215,7 +226,7 @@ class State(nn.Module):
         if self.tabulated:
             mean = self.mean_at(arm)
             if bool(((arm < 0) & pulled).any()):
-                mean = torch.where(arm < 0, self.process(statistics.points).mean, mean)
+                mean = torch.where(arm < 0, self._model_mean(statistics.points), mean)
             variance = self.process.regularization * self.row_leverage()
         else:
             mean = statistics.sums / statistics.weights
@@ -223,14 +234,15 @@ class State(nn.Module):
         k_here = min(k, mean.shape[-1])
         top = mean.masked_fill(~pulled, -torch.inf).topk(k_here, dim=-1).indices
         valid = pulled.gather(-1, top)
+        told = self.in_reward_units(mean.gather(-1, top), variance.gather(-1, top))
         pad = (0, k - k_here)
         grow = torch.nn.functional.pad
         points = statistics.points.gather(-2, top.unsqueeze(-1).expand(*top.shape, statistics.points.shape[-1]))
         return Recommendation(
             grow(torch.where(valid.unsqueeze(-1), points, torch.nan), (0, 0, *pad), value=torch.nan).to(arms.dtype),
             grow(torch.where(valid, arm.gather(-1, top), -1), pad, value=-1),
-            grow(torch.where(valid, mean.gather(-1, top), torch.nan), pad, value=torch.nan),
-            grow(torch.where(valid, variance.gather(-1, top), torch.nan), pad, value=torch.nan),
+            grow(torch.where(valid, told.mean, torch.nan), pad, value=torch.nan),
+            grow(torch.where(valid, told.variance, torch.nan), pad, value=torch.nan),
         )
 
     @torch.no_grad()

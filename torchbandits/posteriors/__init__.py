@@ -10,6 +10,7 @@ from torchbandits.posteriors.pending import Pending, where_frozen
 from torchbandits.posteriors.regression import Conditioning, Regression
 from torchbandits.posteriors.sketch import Sketch
 from torchbandits.posteriors.statistics import Statistics, aggregate
+from torchbandits.posteriors.units import Units
 
 __all__ = [
     "Conditioning",
@@ -21,6 +22,7 @@ __all__ = [
     "SamplePaths",
     "Sketch",
     "Statistics",
+    "Units",
     "aggregate",
     "where_frozen",
 ]

@@ -19,6 +19,7 @@ from torchbandits.posteriors.factors import Factors
 from torchbandits.posteriors.pending import Pending
 from torchbandits.posteriors.sketch import Sketch
 from torchbandits.posteriors.statistics import Statistics
+from torchbandits.posteriors.units import Units
 from torchbandits.threads import MANY_PRODUCTS, threads
 from torchbandits.types import Marginals, PerPoint, PickMask, Points, Rect
 
@@ -41,6 +42,7 @@ class GaussianProcess(nn.Module):
         prior_mean: μ₀, or `"estimate"` for the average of all rewards told.
         finite: Features that stand for the kernel, instead of a dictionary.
         sketch: Stands for the second moments of those features in V, and is held; the mean keeps the full moment Zᵀs.
+        units: Of the rewards, where they are not those of the statistics: what is said of points is in them.
         device: Where the buffers live.
 
     Source: Rasmussen & Williams 2006, ch. 2; Calandriello et al. 2019, eq. 4–5.
@@ -61,10 +63,11 @@ class GaussianProcess(nn.Module):
         prior_mean: float | str = 0.0,
         finite: FiniteEmbedding | None = None,
         sketch: Sketch | None = None,
+        units: Units | None = None,
         device: torch.device | None = None,
     ) -> None:
         super().__init__()
-        self.finite, self.sketch = finite, sketch
+        self.finite, self.sketch, self.units = finite, sketch, units
         batch_shape = torch.Size(batch_shape)
         self.kernel = copy.deepcopy(kernel).to(dtype=torch.float64, device=device)
         self.fitted = tuple(name for name, p in self.kernel.named_parameters() if p.requires_grad)
@@ -142,7 +145,8 @@ class GaussianProcess(nn.Module):
 
         Cost: O(n m (m + d)) time, O(n m) memory a batch row.
         """
-        return self.marginals(points, self.hallucinated(self.pending_points, self.pending))
+        marginals = self.marginals(points, self.hallucinated(self.pending_points, self.pending))
+        return marginals if self.units is None else self.units.marginals(marginals)
 
     def hallucinated(self, points: Points, counts: PerPoint, *, frozen: bool | Tensor = False) -> Pending | None:
         """The factors with pulls of p points pending, `batch_shape x p x d` and `batch_shape x p`; None where p is 0.
@@ -156,7 +160,7 @@ class GaussianProcess(nn.Module):
         return Pending.on(self.fit(), points, counts, self.regularization, frozen)
 
     def marginals(self, points: Points, pending: Pending | None) -> Marginals:
-        """`forward` with the given pulls pending, in place of those that `set_pending_` declared."""
+        """`forward` with the given pulls pending, in place of those that `set_pending_` declared; in the units of the model."""
         x, fit = self.statistics.checked(points), self.fit()
         z = fit.embedding(x)
         leverage = self.leverage_of(x, z)

@@ -147,6 +147,11 @@ class Statistics(nn.Module):
         self._buffers["totals"] = self.totals.scatter_add(-2, slot, torch.where(kept, added, 0.0))
         return self
 
+    def retell_(self, totals: Tensor, over: Tensor) -> Statistics:
+        """Replace weights, sums and sums of squares, `batch_shape x u x 3`, of marked batch rows (`batch_shape` booleans)."""
+        self._buffers["totals"] = torch.where(over[..., None, None], totals, self.totals)
+        return self
+
     def clear_(self, over: Tensor) -> Statistics:
         """Forget all that the marked batch rows (`batch_shape` booleans) hold. Cost O(u d)."""
         self._buffers["num_rows"] = torch.where(over, 0, self.num_rows)

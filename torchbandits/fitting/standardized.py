@@ -1,0 +1,155 @@
+r"""A kernel that needs nothing from its user: Matérn-5/2 in the units of the data, under priors for any number of features.
+
+Rewards are normal scores (`posteriors.Units`), features are measured by their ranges. The model keeps a noise variance of λ, so
+that every batch row may have a noise of its own: what changes is the scale of its scores.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import gpytorch
+import numpy as np
+import torch
+from torch import Tensor
+
+from torchbandits.embeddings import kernel_row, stack_kernels
+from torchbandits.fitting.climb import Climb
+from torchbandits.posteriors import GaussianProcess
+from torchbandits.posteriors.averages import FEWEST, Averages
+from torchbandits.sources import ArmSet, ArmSource
+from torchbandits.types import FitReport
+
+_SAMPLE = 100_000  # arms that the ranges of features are estimated from
+_MIDDLE = (0.01, 0.99)  # quantiles between which a feature's range is taken, so that outliers do not stretch it
+
+
+@dataclass(frozen=True)
+class Priors:
+    r"""Log-normal priors (mean and deviation of the logarithm) of hyper-parameters, rewards having unit variance.
+
+    Attributes:
+        lengthscale: In ranges of the feature times √d, so that the prior asks no more of the model where features are many.
+        signal: Variance of the function.
+        noise: Variance of a reward around it.
+        least_noise: Smallest noise variance, so that rewards without noise do not break factorisations.
+
+    Source: Hvarfner et al. 2024, eq. 7, for lengthscales; BoTorch's default for the noise.
+    """
+
+    lengthscale: tuple[float, float] = (math.sqrt(2.0), math.sqrt(3.0))
+    signal: tuple[float, float] = (0.0, 1.0)
+    noise: tuple[float, float] = (-4.0, 1.0)
+    least_noise: float = 1e-4
+
+    def kernel(self, ranges: Tensor) -> gpytorch.kernels.ScaleKernel:
+        """Matérn-5/2 with a lengthscale for each feature, float64, at the modes of the priors, which are registered with it.
+
+        Args:
+            ranges: `d`, of the features, > 0.
+        """
+        center, width = self.lengthscale
+        own = center + 0.5 * math.log(len(ranges)) + ranges.double().log().unsqueeze(0)
+        prior = gpytorch.priors.LogNormalPrior(own, torch.full_like(own, width))
+        base = gpytorch.kernels.MaternKernel(2.5, ard_num_dims=len(ranges), lengthscale_prior=prior).to(own)
+        kernel = gpytorch.kernels.ScaleKernel(base, outputscale_prior=_log_normal(self.signal, own)).to(own)
+        base.lengthscale = (own - width**2).exp()
+        kernel.outputscale = torch.ones_like(own[0, 0])
+        return kernel
+
+
+def ranges_of(arms: ArmSet) -> Tensor:
+    """The range of each feature, `d` or `batch_shape x d`, float64: between the 1 % and 99 % quantiles, the whole range where
+    that is 0, and 1 for a constant feature, which tells nothing apart. From at most 100,000 arms, evenly spaced."""
+    num = arms.shape[-2]
+    step = -(-num // _SAMPLE)
+    some = torch.arange(0, num, step, device=arms.device)
+    x = (arms.points(some) if isinstance(arms, ArmSource) else arms[..., some, :]).double()
+    low, high = torch.quantile(x, x.new_tensor(_MIDDLE), dim=-2)
+    middle, whole = high - low, x.amax(dim=-2) - x.amin(dim=-2)
+    ranges = torch.where(middle > 0, middle, whole)
+    return torch.where(ranges > 0, ranges, 1.0)
+
+
+@torch.no_grad()
+def fit_standardized_(posterior: GaussianProcess, priors: Priors, rows: Tensor, *, max_exact: int = 500) -> FitReport:
+    """Fit units, kernel and noise of a posterior, in place, to the averages told: the highest evidence times the priors.
+
+    Args:
+        posterior: With `units`, and a kernel of `Priors.kernel`. Tables made from it are the caller's to renew.
+        priors: Of the hyper-parameters.
+        rows: `batch_shape` booleans, the rows to fit.
+        max_exact: Distinct points up to which the evidence is exact; its collapsed lower bound beyond.
+
+    Returns:
+        The report. A row that knows fewer than five points, or equal rewards only, keeps its kernel and gets new units.
+
+    Cost: O(u³) an iteration, O(u m²) beyond `max_exact`, a row.
+    """
+    units, statistics, shape = posterior.units, posterior.statistics, posterior.batch_shape
+    assert units is not None
+    lam = posterior.regularization
+    units.refit_(statistics, rows)
+    average, scatter = units.averages(statistics)
+    scale, fits, kernels = units.scale.clone(), [], []
+    told, slope = units.to_model(average), units.slope(average)
+    for place in np.ndindex(*shape):
+        kernel, c = kernel_row(posterior.kernel, shape, place), float(scale[place])
+        own = _standard(kernel, priors.kernel(units.features[place]), c)
+        some = statistics.mask[place] & (statistics.weights[place] > 0)
+        averages = Averages(
+            statistics.points[place][some],
+            statistics.weights[place][some],
+            told[place][some] / c,
+            ((slope[place] / c).square() * scatter[place])[some],
+        )
+        names = [name for name, parameter in own.named_parameters() if parameter.requires_grad]
+        climb = Climb(own, names, averages, lam / c**2, True, False, _log_normal(priors.noise, averages.points))
+        if not bool(rows[place]):
+            climb.reason = "it was not asked for"
+        elif len(averages.weights) < FEWEST:
+            climb.reason = f"{len(averages.weights)} distinct points are too few, a fit takes {FEWEST}"
+        elif bool((averages.residuals == averages.residuals[0]).all()):
+            climb.reason = "the average rewards are all equal, and say nothing of a kernel"
+        else:
+            climb.run(max_exact, 300, (0.3, 1.0, 3.0), 30)
+            climb.noise_variance = max(climb.noise_variance, priors.least_noise)
+            scale[place] = c = math.sqrt(lam / climb.noise_variance)
+            kernel = climb.kernel.requires_grad_(False)
+            kernel.outputscale = kernel.outputscale * c**2
+        kernels.append(kernel)
+        fits.append(climb)
+    units.rescale_(scale)
+    statistics.retell_(units.told(statistics), rows)
+    posterior.set_kernel_(stack_kernels(kernels, shape) if shape else kernels[0], lam)
+    return _report(fits, rows, lam)
+
+
+def _standard(
+    kernel: gpytorch.kernels.Kernel, fresh: gpytorch.kernels.ScaleKernel, scale: float
+) -> gpytorch.kernels.ScaleKernel:
+    """The kernel, its priors registered anew, for rewards of unit variance."""
+    assert isinstance(kernel, gpytorch.kernels.ScaleKernel)
+    fresh.base_kernel.lengthscale = kernel.base_kernel.lengthscale
+    fresh.outputscale = kernel.outputscale / scale**2
+    return fresh
+
+
+def _log_normal(parameters: tuple[float, float], like: Tensor) -> gpytorch.priors.LogNormalPrior:
+    return gpytorch.priors.LogNormalPrior(*parameters).to(like)
+
+
+def _report(fits: list[Climb], rows: Tensor, lam: float) -> FitReport:
+    def column(name: str) -> Tensor:
+        return torch.as_tensor(np.array([getattr(fit, name) for fit in fits]).reshape(rows.shape), device=rows.device)
+
+    names = ("before", "after", "accepted", "iterations", "jitter", "misfit")
+    return FitReport(
+        **{name: column(name) for name in names},
+        left_out=torch.zeros_like(rows, dtype=torch.int64),
+        regularized=column("degenerate") & column("accepted"),
+        reasons=tuple(fit.reason for fit in fits),
+        regularization=lam,
+        noise_variance=lam,
+    )

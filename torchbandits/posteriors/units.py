@@ -1,0 +1,179 @@
+r"""Reward units and the units of a model: rewards through a monotone map that makes them look normal, whatever their scale.
+
+A Gaussian process expects rewards around 0 with tails of a normal distribution. Rewards of a laboratory or of a benchmark have
+any unit, and often one long tail. The model is told normal scores of their ranks instead; what it says is mapped back.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from torchbandits.posteriors.statistics import Statistics
+from torchbandits.types import Marginals, PerPoint
+
+_MOST_KNOTS = 256
+_NODES = 16  # of Gauss-Hermite quadrature
+
+
+class Units(nn.Module):
+    r"""The ranges of features, and a strictly increasing, piecewise linear map g from rewards to model units; one a batch row.
+
+    At the average reward :math:`\bar y_i` of each distinct point, with n_i pulls of n in all and of n_{<i} below it, g is the
+    normal score of its rank among all pulls
+
+    .. math:: g(\bar y_i) = \frac cs \, \Phi^{-1}\Big(\frac{n_{<i} + n_i/2 + 1/8}{n + 1/4}\Big)
+
+    with s such that the scores of all pulls have unit variance, and c > 0 the `scale` of the row. So the score of an arm that is
+    pulled again and again falls towards the middle, and others come to be worth a look. Beyond the extremes g goes on along the
+    chord from the quartile. Before `refit_` it is the identity.
+
+    Args:
+        features: `batch_shape x d`, the range of each feature of the arms, > 0.
+
+    Buffers, float64: `features`; `knots`, `scores` `batch_shape x K`, ascending, ∞ where padded; `scale` `batch_shape`; `totals`
+    `batch_shape x u x 2` (sum, sum of squares) of rewards as they were told, in the rows of the statistics. Replaced, never
+    written to.
+
+    Source: normal scores after Blom 1958; for rewards of optimisation Salinas et al. 2020.
+    """
+
+    features: Tensor
+    knots: Tensor
+    scores: Tensor
+    scale: Tensor
+    totals: Tensor
+
+    def __init__(self, features: Tensor) -> None:
+        super().__init__()
+        batch_shape, device = features.shape[:-1], features.device
+        self.register_buffer("features", features.double())
+        line = torch.tensor([0.0, 1.0], dtype=torch.float64, device=device).expand(*batch_shape, 2).clone()
+        self.register_buffer("knots", line)
+        self.register_buffer("scores", line.clone())
+        self.register_buffer("scale", torch.ones(batch_shape, dtype=torch.float64, device=device))
+        self.register_buffer("totals", torch.zeros(*batch_shape, 0, 2, dtype=torch.float64, device=device))
+
+    # ------------------------------------------------------------------ the map
+
+    def to_model(self, rewards: PerPoint) -> Tensor:
+        """g of rewards, `batch_shape x p`, model units."""
+        return self.scale.unsqueeze(-1) * _interpolated(rewards, self.knots, self.scores)[0]
+
+    def to_rewards(self, values: Tensor) -> Tensor:
+        """The inverse of g, `batch_shape x p`, reward units: of a quantile of the model it is that quantile of the reward."""
+        return _interpolated(values / self.scale.unsqueeze(-1), self.scores, self.knots)[0]
+
+    def slope(self, rewards: PerPoint) -> Tensor:
+        """The derivative of g, `batch_shape x p`."""
+        return self.scale.unsqueeze(-1) * _interpolated(rewards, self.knots, self.scores)[1]
+
+    def marginals(self, model: Marginals) -> Marginals:
+        """Mean and variance of the reward of which the model knows mean and variance, `batch_shape x n`, differentiable."""
+        shape, dtype = model.mean.shape, model.mean.dtype
+        nodes, weights = _hermite(self.knots)
+        values = model.mean.double().unsqueeze(-1) + model.variance.double().clamp_min(1e-300).sqrt().unsqueeze(-1) * nodes
+        rewards = self.to_rewards(values.flatten(-2)).unflatten(-1, (*shape[-1:], _NODES))
+        mean = rewards @ weights
+        variance = (rewards - mean.unsqueeze(-1)).square() @ weights
+        return Marginals(mean.to(dtype), variance.to(dtype))
+
+    # ------------------------------------------------------------------ what was told
+
+    def add_(self, rows: Tensor, sums: Tensor, squares: Tensor, size: int) -> None:
+        """Add sums of rewards and of their squares, reward units, to rows of the statistics (`batch_shape x p`, −1 is ignored),
+        which has `size` of them."""
+        totals = nn.functional.pad(self.totals, (0, 0, 0, size - self.totals.shape[-2]))
+        added = torch.where((rows >= 0).unsqueeze(-1), torch.stack([sums, squares], dim=-1).double(), 0.0)
+        self._buffers["totals"] = totals.scatter_add(-2, rows.clamp_min(0).unsqueeze(-1).expand(*rows.shape, 2), added)
+
+    def averages(self, statistics: Statistics) -> tuple[Tensor, Tensor]:
+        """Average reward of each distinct point, and the scatter Σ(y − ȳ)² around it, `batch_shape x u`."""
+        n = statistics.weights.clamp_min(1e-300)
+        average = self.totals[..., 0] / n
+        scatter, rounding = self.totals[..., 1] - n * average.square(), 64 * torch.finfo(n.dtype).eps * self.totals[..., 1]
+        return average, torch.where(scatter > rounding, scatter, 0.0)
+
+    def refit_(self, statistics: Statistics, rows: Tensor) -> None:
+        """Make the map anew from the averages of the marked batch rows (`batch_shape` booleans). Cost O(u log u) a row."""
+        average, told = self.averages(statistics)[0], statistics.mask & (statistics.weights > 0)
+        shape, u = average.shape[:-1], average.shape[-1]
+        flat, marked = rows.reshape(-1).tolist(), []
+        each = zip(*(t.reshape(-1, u) for t in (average, statistics.weights, told)), strict=True)
+        for row, (y, n, good) in enumerate(each):
+            old = (self.knots.reshape(-1, self.knots.shape[-1])[row], self.scores.reshape(-1, self.scores.shape[-1])[row])
+            marked.append(normal_scores(y[good], n[good]) if flat[row] and bool(good.any()) else old)
+        size = max(len(knots) for knots, _ in marked)
+
+        def padded(values: list[Tensor]) -> Tensor:
+            wide = [nn.functional.pad(v, (0, size - len(v)), value=torch.inf) for v in values]
+            return torch.stack(wide).reshape(*shape, size)
+
+        self._buffers["knots"] = padded([knots for knots, _ in marked])
+        self._buffers["scores"] = padded([scores for _, scores in marked])
+
+    def rescale_(self, scale: Tensor) -> None:
+        """Set c, `batch_shape`."""
+        self._buffers["scale"] = scale.to(self.scale)
+
+    def told(self, statistics: Statistics) -> Tensor:
+        """Totals of the statistics in model units, `batch_shape x u x 3` (weight, sum, sum of squares): the scatter around an
+        average goes with the square of the slope there."""
+        average, scatter = self.averages(statistics)
+        n, z, slope = statistics.weights, self.to_model(average), self.slope(average)
+        told = torch.stack([n, n * z, n * z.square() + slope.square() * scatter], dim=-1)
+        return torch.where((n > 0).unsqueeze(-1), told, 0.0)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        for name in ("knots", "scores", "totals"):
+            if prefix + name in state_dict:  # sizes follow the data
+                setattr(self, name, state_dict[prefix + name].to(self.scale.device))
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+
+def normal_scores(rewards: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    """Distinct rewards, ascending, and their normal scores with unit variance: at least two of each, at most 256.
+
+    Args:
+        rewards: `u` averages, u > 0.
+        weights: `u`, how many pulls each stands for.
+    """
+    values, group = rewards.unique(return_inverse=True)
+    count = torch.zeros_like(values).scatter_add(0, group, weights)
+    total = count.sum()
+    scores = torch.special.ndtri((count.cumsum(0) - 0.5 * count + 0.125) / (total + 0.25))
+    if len(values) == 1:  # nothing is known of the scale: that of the reward itself
+        step = values.abs().clamp_min(torch.finfo(values.dtype).tiny ** 0.25)
+        return torch.cat([values - step, values + step]), torch.cat([scores - 1, scores + 1])
+    spread = ((scores.square() * count).sum() / total - ((scores * count).sum() / total).square()).sqrt()
+    if len(values) > _MOST_KNOTS:
+        kept = torch.linspace(0, len(values) - 1, _MOST_KNOTS, dtype=torch.float64, device=values.device).round().long()
+        values, scores = values[kept], scores[kept]
+    return values, scores / spread
+
+
+def _interpolated(x: Tensor, knots: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+    """Piecewise linear interpolation, `batch_shape x p` with knots `batch_shape x K`, and its slope; beyond the extremes along
+    the chord from the quartile."""
+    knots, values = (t.expand(*x.shape[:-1], -1) for t in (knots, values))
+    last = (knots < torch.inf).sum(dim=-1, keepdim=True) - 1
+    inner = (last + 1) // 4
+    place = torch.searchsorted(knots.contiguous(), x.detach().contiguous().to(knots.dtype), right=True)
+    below, above = place == 0, place > last
+    left = torch.where(below, 0, torch.where(above, last - inner.clamp_min(1), place - 1))
+    right = torch.where(below, inner.clamp_min(1), torch.where(above, last.expand_as(place), place))
+    x0, x1 = knots.gather(-1, left), knots.gather(-1, right)
+    y0, y1 = values.gather(-1, left), values.gather(-1, right)
+    slope = (y1 - y0) / (x1 - x0)
+    at = torch.where(above, x1, x0)
+    return torch.where(above, y1, y0) + slope * (x - at), slope
+
+
+def _hermite(like: Tensor) -> tuple[Tensor, Tensor]:
+    """Nodes and weights of Gauss-Hermite quadrature for a standard normal variable."""
+    nodes, weights = np.polynomial.hermite_e.hermegauss(_NODES)
+    return like.new_tensor(nodes), like.new_tensor(weights / math.sqrt(2 * math.pi))

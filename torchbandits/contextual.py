@@ -168,8 +168,9 @@ class ContextualBandit:
         check_told(k, self.pulls)
         state, own = self._bandit._state, self._contexts.own
         if state.tabulated:
-            model = own(state.arm_mean()), state.process.regularization * own(state.arm_leverage())
-            mean, variance = state.in_reward_units(*model)
+            lam = state.process.regularization
+            told = state.in_reward_units(own(state.arm_mean()), lam * own(state.arm_leverage()))
+            mean, variance = told.mean, told.variance
         else:
             counts, sums = self.counts, own(state.rows.counts(state.statistics.sums))
             mean = torch.where(counts > 0, sums / counts, -torch.inf)

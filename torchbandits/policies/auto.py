@@ -49,7 +49,7 @@ class Auto(Composed):
 
     @torch.no_grad()
     def init(self, arms: ArmSet, generators: Generators, batch_shape: torch.Size) -> State:
-        """A fresh state, with ranges of the features from at most 100,000 arms. Cost O(A (d + log A))."""
+        """A fresh state, with ranges of the features from at most 20,000 arms. Cost O(A (d + log A))."""
         ranges = ranges_of(arms)
         rows = [self.priors.kernel(row) for row in ranges.reshape(-1, ranges.shape[-1])]
         kernel = stack_kernels(rows, ranges.shape[:-1]) if ranges.dim() > 1 else rows[0]

@@ -28,16 +28,16 @@ class Units(nn.Module):
 
     .. math:: g(\bar y_i) = \frac cs \, \Phi^{-1}\Big(\frac{n_{<i} + n_i/2 + 1/8}{n + 1/4}\Big)
 
-    with s such that the scores of all pulls have unit variance, and c > 0 the `scale` of the row. So the score of an arm that is
-    pulled again and again falls towards the middle, and others come to be worth a look. Beyond the extremes g goes on along the
-    chord from the quartile. Before `refit_` it is the identity.
+    with s such that the scores of all pulls have unit variance, and c > 0 the `scale` of the row. The score of an arm that is
+    pulled again and again falls towards the middle, so that others come to be worth a look. Beyond the extremes g goes on along
+    the chord from the quartile. Before `refit_` it is the identity.
 
     Args:
         features: `batch_shape x d`, the range of each feature of the arms, > 0.
 
-    Buffers, float64: `features`; `knots`, `scores` `batch_shape x K`, ascending, ∞ where padded; `scale` `batch_shape`; `totals`
-    `batch_shape x u x 2` (sum, sum of squares) of rewards as they were told, in the rows of the statistics. Replaced, never
-    written to.
+    Buffers, float64: `features`; `knots`, `scores` `batch_shape x K`, ascending, ∞ where padded; `scale` `batch_shape`; and
+    `totals` `batch_shape x u x 2` (sum, sum of squares) of rewards as they were told, in the rows of the statistics. Replaced,
+    never written to.
 
     Source: normal scores after Blom 1958; for rewards of optimisation Salinas et al. 2020.
     """
@@ -62,15 +62,11 @@ class Units(nn.Module):
 
     def to_model(self, rewards: PerPoint) -> Tensor:
         """g of rewards, `batch_shape x p`, model units."""
-        return self.scale.unsqueeze(-1) * _interpolated(rewards, self.knots, self.scores)[0]
+        return self.scale.unsqueeze(-1) * _interpolated(rewards, self.knots, self.scores)
 
     def to_rewards(self, values: Tensor) -> Tensor:
         """The inverse of g, `batch_shape x p`, reward units: of a quantile of the model it is that quantile of the reward."""
-        return _interpolated(values / self.scale.unsqueeze(-1), self.scores, self.knots)[0]
-
-    def slope(self, rewards: PerPoint) -> Tensor:
-        """The derivative of g, `batch_shape x p`."""
-        return self.scale.unsqueeze(-1) * _interpolated(rewards, self.knots, self.scores)[1]
+        return _interpolated(values / self.scale.unsqueeze(-1), self.scores, self.knots)
 
     def marginals(self, model: Marginals) -> Marginals:
         """Mean and variance of the reward of which the model knows mean and variance, `batch_shape x n`, differentiable."""
@@ -91,16 +87,13 @@ class Units(nn.Module):
         added = torch.where((rows >= 0).unsqueeze(-1), torch.stack([sums, squares], dim=-1).double(), 0.0)
         self._buffers["totals"] = totals.scatter_add(-2, rows.clamp_min(0).unsqueeze(-1).expand(*rows.shape, 2), added)
 
-    def averages(self, statistics: Statistics) -> tuple[Tensor, Tensor]:
-        """Average reward of each distinct point, and the scatter Σ(y − ȳ)² around it, `batch_shape x u`."""
-        n = statistics.weights.clamp_min(1e-300)
-        average = self.totals[..., 0] / n
-        scatter, rounding = self.totals[..., 1] - n * average.square(), 64 * torch.finfo(n.dtype).eps * self.totals[..., 1]
-        return average, torch.where(scatter > rounding, scatter, 0.0)
+    def averages(self, statistics: Statistics) -> Tensor:
+        """Average reward of each distinct point, `batch_shape x u`, reward units."""
+        return self.totals[..., 0] / statistics.weights.clamp_min(1e-300)
 
     def refit_(self, statistics: Statistics, rows: Tensor) -> None:
         """Make the map anew from the averages of the marked batch rows (`batch_shape` booleans). Cost O(u log u) a row."""
-        average, told = self.averages(statistics)[0], statistics.mask & (statistics.weights > 0)
+        average, told = self.averages(statistics), statistics.mask & (statistics.weights > 0)
         shape, u = average.shape[:-1], average.shape[-1]
         flat, marked = rows.reshape(-1).tolist(), []
         each = zip(*(t.reshape(-1, u) for t in (average, statistics.weights, told)), strict=True)
@@ -121,12 +114,13 @@ class Units(nn.Module):
         self._buffers["scale"] = scale.to(self.scale)
 
     def told(self, statistics: Statistics) -> Tensor:
-        """Totals of the statistics in model units, `batch_shape x u x 3` (weight, sum, sum of squares): the scatter around an
-        average goes with the square of the slope there."""
-        average, scatter = self.averages(statistics)
-        n, z, slope = statistics.weights, self.to_model(average), self.slope(average)
-        told = torch.stack([n, n * z, n * z.square() + slope.square() * scatter], dim=-1)
-        return torch.where((n > 0).unsqueeze(-1), told, 0.0)
+        """Totals of the statistics in model units, `batch_shape x u x 3` (weight, sum, sum of squares). Rewards that scatter
+        around an average count as that average plus and minus their standard deviation."""
+        n, average = statistics.weights, self.averages(statistics)
+        variance = self.totals[..., 1] / n.clamp_min(1e-300) - average.square()
+        std = torch.where(variance > 64 * torch.finfo(n.dtype).eps * average.square(), variance, 0.0).sqrt()
+        z, above, below = (self.to_model(average + std * sign) for sign in (0, 1, -1))
+        return torch.stack([n, n * z, n * (z.square() + (above - below).square() / 4)], dim=-1)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         for name in ("knots", "scores", "totals"):
@@ -156,9 +150,9 @@ def normal_scores(rewards: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
     return values, scores / spread
 
 
-def _interpolated(x: Tensor, knots: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-    """Piecewise linear interpolation, `batch_shape x p` with knots `batch_shape x K`, and its slope; beyond the extremes along
-    the chord from the quartile."""
+def _interpolated(x: Tensor, knots: Tensor, values: Tensor) -> Tensor:
+    """Piecewise linear interpolation, `batch_shape x p` with knots `batch_shape x K`; beyond the extremes along the chord from
+    the quartile."""
     knots, values = (t.expand(*x.shape[:-1], -1) for t in (knots, values))
     last = (knots < torch.inf).sum(dim=-1, keepdim=True) - 1
     inner = (last + 1) // 4
@@ -168,9 +162,7 @@ def _interpolated(x: Tensor, knots: Tensor, values: Tensor) -> tuple[Tensor, Ten
     right = torch.where(below, inner.clamp_min(1), torch.where(above, last.expand_as(place), place))
     x0, x1 = knots.gather(-1, left), knots.gather(-1, right)
     y0, y1 = values.gather(-1, left), values.gather(-1, right)
-    slope = (y1 - y0) / (x1 - x0)
-    at = torch.where(above, x1, x0)
-    return torch.where(above, y1, y0) + slope * (x - at), slope
+    return torch.where(above, y1, y0) + (y1 - y0) / (x1 - x0) * (x - torch.where(above, x1, x0))
 
 
 def _hermite(like: Tensor) -> tuple[Tensor, Tensor]:

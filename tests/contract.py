@@ -22,6 +22,7 @@ ARMS, PROBLEM = 40, Problem(seed=3, a=40)
 NEIGHBORS = torch.stack([torch.arange(ARMS).roll(shift) for shift in (-1, 1, 2)], dim=-1)
 # name -> mode -> constructor options. A policy that is in the registry and not here fails test_registry.
 OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
+    "auto": {"": {}, "three": {"batch_size": 3}},
     "gp_ucb": {"": COMMON, "uniform start": COMMON | {"initial": tb.starts.uniform(5)}, "refit": COMMON | {"refit_every": 5}},
     "igp_ucb": {"": BOUNDED},
     "gp_bucb": {"": BOUNDED | {"ratio_threshold": 1.5}},

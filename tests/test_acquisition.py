@@ -602,7 +602,18 @@ def test_what_is_no_policy_no_model_or_no_transform_is_refused(annotations_not_e
         PolicyAcquisition(fixed_model(), ucb(), posterior_transform=lambda p: p)  # type: ignore[arg-type]
 
 
-SCORING = {"gp_ucb", "igp_ucb", "gp_bucb", "bkb", "batch_bkb", "compressed_gp", "mini_gp_ucb", "thompson_sampling", "lin_ucb"}
+SCORING = {
+    "auto",
+    "gp_ucb",
+    "igp_ucb",
+    "gp_bucb",
+    "bkb",
+    "batch_bkb",
+    "compressed_gp",
+    "mini_gp_ucb",
+    "thompson_sampling",
+    "lin_ucb",
+}
 FEATURES = {"cbrap", "soful", "rff_ucb"}  # whose posterior is that of features which only their bandit holds
 
 
@@ -617,8 +628,9 @@ def test_every_policy_scores_or_says_that_it_does_not(name):
     if "noise_std" in takes:
         options |= BASE
     policy = factory(*((kernel,) if "kernel" in takes else ()), **options)
-    own = kernel if "kernel" in takes else tb.lin_ucb().kernel
-    model = BanditModel(*data(), kernel=own, noise_std=NOISE_STD)
+    own = kernel if "kernel" in takes else getattr(policy, "kernel", tb.lin_ucb().kernel)
+    noise_std = policy.noise_std if name == "auto" else NOISE_STD  # in its own units, where the noise has variance 1
+    model = BanditModel(*data(), kernel=own, noise_std=noise_std)
     x = points(7).unsqueeze(-2).requires_grad_()
     if name in SCORING:
         values = PolicyAcquisition(model, policy, num_arms=7)(x)

@@ -39,7 +39,9 @@ class Auto(Composed):
         growth: Factor by which the pulls grow between two fits.
     """
 
-    kernel: gpytorch.kernels.Kernel = field(default_factory=gpytorch.kernels.MaternKernel)
+    kernel: gpytorch.kernels.Kernel = field(
+        default_factory=lambda: gpytorch.kernels.ScaleKernel(gpytorch.kernels.MaternKernel(2.5))
+    )
     noise_std: float = 1.0
     confidence: Width = field(default_factory=lambda: Constant(2.0))
     regularization: float = 1.0

@@ -232,7 +232,8 @@ class State(nn.Module):
             mean = statistics.sums / statistics.weights
             variance = torch.full_like(mean, torch.nan)
         k_here = min(k, mean.shape[-1])
-        top = mean.masked_fill(~pulled, -torch.inf).topk(k_here, dim=-1).indices
+        ranked = mean.masked_fill(~pulled, -torch.inf).sort(dim=-1, descending=True, stable=True)
+        top = ranked.indices[..., :k_here]
         valid = pulled.gather(-1, top)
         told = self.in_reward_units(mean.gather(-1, top), variance.gather(-1, top))
         pad = (0, k - k_here)

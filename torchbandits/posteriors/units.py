@@ -6,10 +6,8 @@ any unit, and often one long tail. The model is told normal scores of their rank
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -17,7 +15,6 @@ from torchbandits.posteriors.statistics import Statistics
 from torchbandits.types import Marginals, PerPoint
 
 _MOST_KNOTS = 256
-_NODES = 16  # of Gauss-Hermite quadrature
 
 
 class Units(nn.Module):
@@ -51,7 +48,7 @@ class Units(nn.Module):
     def __init__(self, features: Tensor) -> None:
         super().__init__()
         batch_shape, device = features.shape[:-1], features.device
-        self.register_buffer("features", features.double())
+        self.register_buffer("features", features.double().contiguous().clone())
         line = torch.tensor([0.0, 1.0], dtype=torch.float64, device=device).expand(*batch_shape, 2).clone()
         self.register_buffer("knots", line)
         self.register_buffer("scores", line.clone())
@@ -69,14 +66,11 @@ class Units(nn.Module):
         return _interpolated(values / self.scale.unsqueeze(-1), self.scores, self.knots)
 
     def marginals(self, model: Marginals) -> Marginals:
-        """Mean and variance of the reward of which the model knows mean and variance, `batch_shape x n`, differentiable."""
-        shape, dtype = model.mean.shape, model.mean.dtype
-        nodes, weights = _hermite(self.knots)
-        values = model.mean.double().unsqueeze(-1) + model.variance.double().clamp_min(1e-300).sqrt().unsqueeze(-1) * nodes
-        rewards = self.to_rewards(values.flatten(-2)).unflatten(-1, (*shape[-1:], _NODES))
-        mean = rewards @ weights
-        variance = (rewards - mean.unsqueeze(-1)).square() @ weights
-        return Marginals(mean.to(dtype), variance.to(dtype))
+        """The reward at points where the model knows mean and variance, `batch_shape x n`, differentiable: its median, and the
+        square of half the way from its 16 % to its 84 % quantile, which in one unit are mean and variance."""
+        mean, std = model.mean.double(), model.variance.double().clamp_min(1e-300).sqrt()
+        median, above, below = (self.to_rewards(mean + sign * std) for sign in (0, 1, -1))
+        return Marginals(median.to(model.mean.dtype), ((above - below).square() / 4).to(model.mean.dtype))
 
     # ------------------------------------------------------------------ what was told
 
@@ -163,9 +157,3 @@ def _interpolated(x: Tensor, knots: Tensor, values: Tensor) -> Tensor:
     x0, x1 = knots.gather(-1, left), knots.gather(-1, right)
     y0, y1 = values.gather(-1, left), values.gather(-1, right)
     return torch.where(above, y1, y0) + (y1 - y0) / (x1 - x0) * (x - torch.where(above, x1, x0))
-
-
-def _hermite(like: Tensor) -> tuple[Tensor, Tensor]:
-    """Nodes and weights of Gauss-Hermite quadrature for a standard normal variable."""
-    nodes, weights = np.polynomial.hermite_e.hermegauss(_NODES)
-    return like.new_tensor(nodes), like.new_tensor(weights / math.sqrt(2 * math.pi))

@@ -199,7 +199,7 @@ class Directions(nn.Module):
     def forget_all(self) -> None:
         """Back to the prior."""
         self.used, self._pulls = 0, 0
-        self.covariance = self.covariance[..., :0, :]
+        self.block, self.covariance = (t[..., :0, :].clone() for t in (self.block, self.covariance))
         self._forget_ahead()
 
     def needs_sweep(self) -> bool:

@@ -82,6 +82,11 @@ class ArmTable(nn.Module):
         """The posterior that is tabulated."""
         return self._owners[1]
 
+    @property
+    def _exact(self) -> Directions | None:
+        """The directions, while the posterior is exact: one that is given a dictionary needs them no more."""
+        return None if self.posterior.sparse else self.directions
+
     def mean(self) -> Tensor:
         """Posterior mean of every arm, `batch_shape x A`, reward units."""
         return self.posterior.reward_mean(self.channels)
@@ -104,8 +109,8 @@ class ArmTable(nn.Module):
         if self.posterior.statistics.size == 0:
             self.leverage = (self.prior_diagonal / lam).expand_as(self.leverage).clone()
             self.channels = torch.zeros_like(self.channels)
-            if self.directions is not None:
-                self.directions.forget_all()
+            if self._exact is not None:
+                self._exact.forget_all()
             return self
         leverage, channels = torch.empty_like(self.leverage), torch.empty_like(self.channels)
         c, storage, r = self.channels.shape[-2], None, 0
@@ -121,8 +126,8 @@ class ArmTable(nn.Module):
                 self.columns.fill(self.posterior.dictionary_rows()[0])
             rows, _, N, a = self.posterior.sweep_factors(self.columns.gram())
             r = N.shape[-1]
-            if self.directions is not None:  # new storage, so that the old table survives a failure
-                storage = self.directions.sweep_storage(r)
+            if self._exact is not None:  # new storage, so that the old table survives a failure
+                storage = self._exact.sweep_storage(r)
             weights = torch.cat([a, N], dim=-1).mT
             parts = self.columns.products(weights.to(self.rows.source.dtype), rows, dense=c)
         with threads(many=weights.numel() * self.rows.num_arms >= MANY_PRODUCTS):
@@ -134,8 +139,8 @@ class ArmTable(nn.Module):
                 squares = T.square_().sum(dim=-2)
                 leverage[..., part] = squares if whole else self.prior_diagonal[..., part] / lam - squares
         self.leverage, self.channels = leverage.clamp_min_(0), channels
-        if storage is not None and self.directions is not None:
-            self.directions.swept(storage, r)
+        if storage is not None and self._exact is not None:
+            self._exact.swept(storage, r)
         return self
 
     def sweep_rows_(self, rows: Tensor) -> ArmTable:
@@ -166,8 +171,8 @@ class ArmTable(nn.Module):
 
         Cost: O(A u p), or O(A p) where the arms were evaluated ahead; O(A m p) for finite features.
         """
-        if self.directions is not None:
-            return self.directions.cross(index, leaders)
+        if self._exact is not None:
+            return self._exact.cross(index, leaders)
         assert self.features_of_arms is not None
         precision = self.posterior.fit().regression.precision
         return self.features_of_arms.times(precision.solve(self.features_of_arms.at(index)).mT)
@@ -217,20 +222,20 @@ class ArmTable(nn.Module):
 
     def _append(self, G: Tensor) -> None:
         self._updates += G.shape[-2]
-        if self.directions is not None:
-            self.directions.append(G)
+        if self._exact is not None:
+            self._exact.append(G)
 
     def needs_sweep(self) -> bool:
         """Whether updates have made the table long or imprecise."""
-        return self.directions.needs_sweep() if self.directions is not None else self._updates > _ANCHOR
+        return self._exact.needs_sweep() if self._exact is not None else self._updates > _ANCHOR
 
     # ------------------------------------------------------------------ covariances between arms
 
     def features(self, index: Picks) -> tuple[Tensor, ...]:
         """What `covariance` needs of each indexed arm: its points and directions (exact), or its points, whitened features and
         features."""
-        if self.directions is not None:
-            return self.directions.features(index)
+        if self._exact is not None:
+            return self._exact.features(index)
         fit = self.posterior.fit()
         points = self.rows.points(index)
         if self.features_of_arms is not None:
@@ -245,8 +250,8 @@ class ArmTable(nn.Module):
     def covariance(self, left: tuple[Tensor, ...], right: tuple[Tensor, ...], *, frozen: bool | Tensor) -> Tensor:
         """Leverage-scale covariance that a pull moves, `batch_shape x n x n'`: k̃, or zᵀV⁻¹z' of a sparse posterior in rows
         whose dictionary is frozen. Cost O(n n' (m + d))."""
-        if self.directions is not None:
-            return self.directions.between((left[0], left[1]), (right[0], right[1]))
+        if self._exact is not None:
+            return self._exact.between((left[0], left[1]), (right[0], right[1]))
         C, posterior = left[1].mT @ right[1], self.posterior
         if frozen is True or not posterior.sparse:
             return C

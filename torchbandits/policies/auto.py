@@ -15,9 +15,10 @@ from torchbandits.coercion import explains_keywords, non_negative
 from torchbandits.embeddings import stack_kernels
 from torchbandits.errors import UnsupportedError
 from torchbandits.fitting.standardized import Priors, fit_standardized_, ranges_of
+from torchbandits.memory import LeverageSampling, Memory
 from torchbandits.policies.base import State
 from torchbandits.policies.composed import Composed
-from torchbandits.policies.learning import learn_kernel
+from torchbandits.policies.learning import learn_kernel, learn_sparsely
 from torchbandits.posteriors import Units
 from torchbandits.posteriors.averages import FEWEST
 from torchbandits.sources import ArmSet
@@ -27,6 +28,7 @@ from torchbandits.widths import Constant, Width
 
 _FIRST = 5  # picks before the model is asked
 _GROWTH = 1.5  # of the data between two fits
+_LEAST_EXACT = 16  # distinct arms of which all is kept, however many arms there are
 
 
 @dataclass(frozen=True)
@@ -84,9 +86,25 @@ class Auto(Composed):
             row = torch.where(arm >= 0, state.rows.row_of(arm), -1)
         units.add_(row, sums, squares, state.statistics.size)
         due = self._fits_by(state.told + pulls.counts.sum(dim=-1)) > self._fits_by(state.told)
+        if not state.posterior.sparse and state.statistics.size > self._most_exact(state):
+            learn_sparsely(state)
         if bool(due.any()):
             self.refit(state, rows=due)
         return state
+
+    def _memory(self, state: State) -> Memory:
+        """All points while the budget of memory has room for what an exact posterior keeps of each, then a dictionary."""
+        return LeverageSampling() if state.posterior.sparse else self.memory
+
+    def _most_exact(self, state: State) -> int:
+        """Distinct arms up to which the posterior is exact: each takes a number an arm and batch row."""
+        source, rows = state.rows.source, state.rows.batch_shape.numel()
+        return max(_LEAST_EXACT, self.memory_budget // (source.dtype.itemsize * source.num_arms * rows))
+
+    @property
+    def draws_on_update(self) -> bool:
+        """A dictionary that is sampled does."""
+        return True
 
     def _fits_by(self, pulls: Tensor) -> Tensor:
         """How many fits there are up to so many pulls: one a pull to the fifth, then one each time they have grown by half."""
@@ -146,7 +164,7 @@ def auto(
     own = width if isinstance(width, Width) else Constant(2.0 if width is None else non_negative("width", width))
     return Auto(
         confidence=own,
-        batch_rule=FixedSize(size=batch_size),
+        batch_rule=FixedSize(size=batch_size, max_pulls=1),
         initial=Uniform(_FIRST) if initial is None else initial,
         memory_budget=memory_budget,
     )

@@ -215,12 +215,16 @@ class Composed(Policy):
         upper = state.known_upper
         leaders = None if upper is None else lambda count: upper.topk(min(count, upper.shape[-1]), dim=-1).indices
         state.forget_derived_()
-        learn(state, pulls, self.memory, leaders)
+        learn(state, pulls, self._memory(state), leaders)
         if self.refit_every is not None:
             told, now = state.told // self.refit_every, (state.told + pulls.counts.sum(dim=-1)) // self.refit_every
             if bool((now > told).any()):
                 self.refit(state, rows=now > told)
         return state
+
+    def _memory(self, state: State) -> Memory:
+        """What the posterior of this state keeps."""
+        return self.memory
 
     def draws_on_select(self, state: State) -> bool:
         """For draws of the posterior, and for first picks that are not over."""

@@ -180,6 +180,16 @@ def learn_kernel(state: State, fitted: Tensor) -> None:
     state.batched_log_det_3 = torch.where(fitted, 3 * log_det, state.batched_log_det_3)
 
 
+def learn_sparsely(state: State) -> None:
+    """Give an exact posterior a dictionary, of all its points until the next pulls are told. Cost: that of a sweep."""
+    state.forget_derived_()
+    state.posterior.keep_dictionary_()
+    assert state.table is not None
+    if state.table.directions is not None:
+        state.table.directions.forget_all()
+    _swept(state, True)
+
+
 def _swept(state: State, warm: bool) -> Tensor:
     """Sweep the table; log det(V/λ). Factors that nobody looks at would only cost O(u²) a pull from now on: dropped unless
     `warm`."""

@@ -114,6 +114,11 @@ class GaussianProcess(nn.Module):
         self.dictionary, self._fit = dictionary & self.statistics.mask, None
         return self
 
+    def keep_dictionary_(self) -> GaussianProcess:
+        """Keep a dictionary from now on, as a sparse posterior does: of all distinct points until another is set."""
+        self.sparse, self.dictionary, self._fit = True, self.statistics.mask, None
+        return self
+
     def set_kernel_(self, kernel: gpytorch.kernels.Kernel, regularization: float) -> GaussianProcess:
         """Another kernel, held and never written to, and another λ: for the same statistics and dictionary."""
         self.kernel, self.regularization, self._fit = kernel.requires_grad_(False), float(regularization), None
@@ -275,12 +280,12 @@ class GaussianProcess(nn.Module):
         return self._fit is not None
 
     def snapshot(self) -> Callable[[], None]:
-        """A way back to the kernel, λ and factors of this moment (the buffers are the caller's)."""
+        """A way back to the kernel, λ, sparsity and factors of this moment (the buffers are the caller's)."""
         fit = None if self._fit is None else replace(self._fit, regression=self._fit.regression.detached())
-        return partial(self._restore, self.kernel, self.regularization, fit)
+        return partial(self._restore, self.kernel, self.regularization, self.sparse, fit)
 
-    def _restore(self, kernel: gpytorch.kernels.Kernel, regularization: float, fit: Factors | None) -> None:
-        self.kernel, self.regularization, self._fit = kernel, regularization, fit
+    def _restore(self, kernel: gpytorch.kernels.Kernel, regularization: float, sparse: bool, fit: Factors | None) -> None:
+        self.kernel, self.regularization, self.sparse, self._fit = kernel, regularization, sparse, fit
 
     def invalidate_(self) -> None:
         """Drop the factors."""
@@ -309,10 +314,10 @@ class GaussianProcess(nn.Module):
         self.kernel = shaped_like(self.kernel, state_dict, prefix + "kernel.")
         super()._load_from_state_dict(state_dict, prefix, *args)
 
-    def get_extra_state(self) -> dict[str, float]:
-        """λ, which a fit of the noise changes."""
-        return {"regularization": self.regularization}
+    def get_extra_state(self) -> dict[str, Any]:
+        """λ, which a fit of the noise changes, and whether there is a dictionary."""
+        return {"regularization": self.regularization, "sparse": self.sparse}
 
-    def set_extra_state(self, state: dict[str, float]) -> None:
+    def set_extra_state(self, state: dict[str, Any]) -> None:
         """Restore it."""
-        self.regularization = state["regularization"]
+        self.regularization, self.sparse = state["regularization"], state.get("sparse", self.sparse)

@@ -82,7 +82,7 @@ def row_mean(state: State) -> Tensor:
     process = state.process
     if bool(((arm < 0) & state.statistics.mask).any()) and isinstance(process, GaussianProcess):
         with factors_of(process):
-            mean = torch.where(arm < 0, process(state.statistics.points).mean, mean)
+            mean = torch.where(arm < 0, process.marginals(state.statistics.points, None).mean, mean)
     return mean
 
 

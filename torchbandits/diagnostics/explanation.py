@@ -1,0 +1,202 @@
+"""What a bandit believes, in five plain lines: for someone who chose no kernel."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from torchbandits.diagnostics.evidence import told_state
+from torchbandits.embeddings import kernel_row
+from torchbandits.errors import UnsupportedError, require
+from torchbandits.fitting.degeneracy import lengthscales, signal_variance
+from torchbandits.policies.composed import Composed, noise_share
+from torchbandits.posteriors import GaussianProcess
+from torchbandits.types import Recommendation
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from torchbandits.bandit import Bandit
+
+_SHOWN = 5  # features that are named
+_NOISE_ALONE = 0.9  # part of the variance from which rewards look like noise alone
+_FEW = 5
+
+
+@dataclass(frozen=True, eq=False)
+class Explanation:
+    """Of one batch row.
+
+    Attributes:
+        relevance: `d`, how fast the reward changes along each feature, from one end of its range to the other: inverse squared
+            lengthscales in units of the range, as parts of their sum; NaN for a kernel without lengthscales.
+        names: Of the features.
+        noise_std: Standard deviation of a reward of the best arm around its mean, reward units.
+        noise_share: Part of the rewards' variance that is noise, by the model.
+        best: The arm recommended.
+        upper: Largest upper confidence bound of an arm, reward units.
+        rivals: Arms whose upper bound exceeds the lower one of the best: what could still be better.
+        pulls, distinct, num_arms: Pulls told, distinct arms among them, arms in all.
+        guarantee: What is proved of the run.
+    """
+
+    relevance: Tensor
+    names: tuple[str, ...]
+    noise_std: float
+    noise_share: float
+    best: Recommendation
+    upper: float
+    rivals: int
+    pulls: float
+    distinct: int
+    num_arms: int
+    guarantee: str
+
+    def __str__(self) -> str:
+        """Five lines."""
+        mean, std = float(self.best.mean[0]), float(self.best.variance[0]) ** 0.5
+        found = (
+            f"Best so far: arm {int(self.best.index[0])}, at {mean:.4g} ± {std:.2g}, after {self.pulls:g} rewards of "
+            f"{self.distinct} of {self.num_arms} arms."
+        )
+        part = f"noise is {self.noise_share:.0%} of the variance"
+        noise = f"Noise: a further reward of it would be off by about {self.noise_std:.2g}; {part}."
+        if self.noise_share > _NOISE_ALONE:
+            noise = f"{noise} So far the rewards look like noise alone."
+        sure = (
+            f"How sure: {self.rivals} of the arms may still be better; the most hopeful could reach {self.upper:.4g}."
+            if self.rivals
+            else f"How sure: by the model no other arm can be better than {mean:.4g}."
+        )
+        return "\n".join([found, self._features(), noise, sure, self.guarantee])
+
+    def _features(self) -> str:
+        if not bool(self.relevance.isfinite().all()):
+            return "Features: the kernel has no lengthscales that would tell which features matter."
+        if self.distinct < _FEW:
+            return f"Features: {_FEW} distinct arms must be told before it shows which matter."
+        order = self.relevance.argsort(descending=True).tolist()[:_SHOWN]
+        named = ", ".join(f"{self.names[j]} ({float(self.relevance[j]):.0%})" for j in order)
+        return f"Features: what changes the reward fastest is {named}."
+
+    def figure(self) -> Figure:
+        """A bar for the relevance of each feature, the largest first; at most thirty.
+
+        Raises:
+            UnsupportedError: If Matplotlib is not installed, or for a kernel without lengthscales.
+        """
+        try:
+            figures = importlib.import_module("torchbandits.diagnostics.explanation_figure")
+        except ImportError as error:
+            raise UnsupportedError("figures need Matplotlib: pip install 'torchbandits[experiments]'.") from error
+        figure: Figure = figures.draw(self)
+        return figure
+
+
+@torch.no_grad()
+def explain(bandit: Bandit, *, names: Sequence[str] | None = None, row: tuple[int, ...] | int = ()) -> Explanation:
+    """What a bandit believes about features, noise and the best arm; `print` it. Changes nothing.
+
+    Args:
+        bandit: With one Gaussian process for all arms, told some rewards.
+        names: Of the features; "feature 0" and so on by default.
+        row: The batch row.
+
+    Raises:
+        UnsupportedError: For a policy without such a posterior.
+        StateError: If nothing was told.
+    """
+    state, policy = told_state(bandit), bandit.policy
+    place = (row,) if isinstance(row, int) else tuple(row)
+    posterior = state.records
+    if not isinstance(posterior, GaussianProcess) or not isinstance(policy, Composed) or state.table is None:
+        raise UnsupportedError("explain() reads one Gaussian process over given arms: use auto, gp_ucb or batch_bkb.")
+    d, shape = posterior.statistics.points.shape[-1], posterior.batch_shape
+    require(names is None or len(names) == d, f"names must be one for each of the {d} features.")
+    require(len(place) == len(shape), f"the bandit has batch rows {tuple(shape)}: name one of them with row=.")
+    own = tuple(names) if names is not None else tuple(f"feature {j}" for j in range(d))
+    lower_mean, upper_mean = _bounds(bandit)
+    best = state.best(1)
+    known = Recommendation(best.points[place], best.index[place], best.mean[place], best.variance[place])
+    arm = int(known.index[0])
+    rivals = upper_mean[place] > (lower_mean[place][arm] if arm >= 0 else float(known.mean[0]))
+    if arm >= 0:
+        rivals[arm] = False
+    bounds = policy.bounds(state)
+    assert bounds is not None
+    at = _model_best(state.arm_mean(), known.index, place)
+    noise_std, share = _noise(posterior, policy, place, at)
+    return Explanation(
+        relevance=_relevance(posterior, state.rows.source.points(_spread(state.rows.num_arms)), place),
+        names=own,
+        noise_std=noise_std,
+        noise_share=share,
+        best=known,
+        upper=float(bounds[0][place]),
+        rivals=int(rivals.sum()),
+        pulls=float(state.told[place]),
+        distinct=int(posterior.statistics.num_rows[place]),
+        num_arms=state.rows.num_arms,
+        guarantee=_guarantee(posterior),
+    )
+
+
+def _bounds(bandit: Bandit) -> tuple[Tensor, Tensor]:
+    """Lower and upper bound of every arm, `batch_shape x A`, model units."""
+    state, policy = bandit._state, bandit.policy
+    std = (state.posterior.regularization * state.arm_leverage()).clamp_min(0).sqrt()
+    reach, mean = policy.width(state).unsqueeze(-1) * std, state.arm_mean()
+    return mean - reach, mean + reach
+
+
+def _model_best(mean: Tensor, index: Tensor, place: tuple[int, ...]) -> float:
+    """The posterior mean of the best arm in model units; 0 for a point that is no arm."""
+    return float(mean[place][index[0]]) if int(index[0]) >= 0 else 0.0
+
+
+def _noise(posterior: GaussianProcess, policy: Composed, place: tuple[int, ...], at: float) -> tuple[float, float]:
+    """Standard deviation of rewards around a mean in model units, in reward units, and the noise's part of their variance."""
+    variance = noise_share(policy.noise_std, policy.regularization) * posterior.regularization
+    kernel = kernel_row(posterior.kernel, posterior.batch_shape, place)
+    points = posterior.statistics.points[place][: int(posterior.statistics.num_rows[place])]
+    signal = float(signal_variance(kernel, points)) if len(points) > 1 else float("nan")
+    share = variance / (variance + signal)
+    if posterior.units is None:
+        return variance**0.5, share
+    ends = posterior.units.scale.new_tensor([at - variance**0.5, at + variance**0.5]).expand(*posterior.batch_shape, 2)
+    reach = posterior.units.to_rewards(ends).diff(dim=-1)
+    return float(reach[place]) / 2, share
+
+
+def _relevance(posterior: GaussianProcess, arms: Tensor, place: tuple[int, ...]) -> Tensor:
+    """(range/ℓ)² of each feature, as parts of their sum, `d`."""
+    d = posterior.statistics.points.shape[-1]
+    if posterior.units is not None:
+        ranges = posterior.units.features[place]
+    else:
+        x = arms if arms.dim() == 2 else arms[place]
+        ranges = x.double().amax(dim=0) - x.double().amin(dim=0)
+    found = [part.lengthscale for part, _ in lengthscales(posterior.kernel)]
+    if len(found) != 1 or found[0].shape[-1] not in (1, d):
+        return torch.full((d,), torch.nan)
+    scale = found[0].expand(*posterior.batch_shape, 1, d)[place].squeeze(0).to(ranges)
+    speed = (ranges / scale).square()
+    return (speed / speed.sum().clamp_min(1e-300)).cpu()
+
+
+def _spread(count: int) -> Tensor:
+    return torch.arange(0, count, -(-count // 1000))
+
+
+def _guarantee(posterior: GaussianProcess) -> str:
+    if posterior.units is None:
+        return "Guarantee: that of the policy (see its documentation), while the kernel is the one it was given."
+    return (
+        "Guarantee: none, since the kernel is estimated. With a kernel and a norm bound that you know, igp_ucb has one; "
+        "batch_bkb for long runs."
+    )

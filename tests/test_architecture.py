@@ -24,9 +24,9 @@ ROOMS = [
     "policies",  # a policy starts, fits its kernel, and searches a box
     "columns", "history", "journal",
     "selections", "validation", "botorch",  # a bandit hands out its model
-    "reporting", "learned", "together", "bandit", "worker", "contexts", "contextual", "parallel", "evaluators", "offers",
-    "running", "callbacks", "diagnostics", "files", "figures", "experiments", "benchmarks", "cli", "testing", "__init__",
-    "__main__",
+    "reporting", "explanation", "learned", "together", "bandit", "worker", "contexts", "contextual", "parallel", "evaluators",
+    "offers", "running", "callbacks", "diagnostics", "files", "figures", "explanation_figure", "experiments", "benchmarks",
+    "cli", "testing", "__init__", "__main__",
 ]  # fmt: skip
 
 PUBLIC = ["Bandit", "run", "gp_ucb", "igp_ucb", "gp_bucb", "bkb", "batch_bkb", "uniform", "environments"]

@@ -9,6 +9,7 @@ from torchbandits import callbacks, diagnostics, environments, errors, sources, 
 from torchbandits.arms import Shard
 from torchbandits.bandit import Bandit
 from torchbandits.contextual import ContextualBandit
+from torchbandits.explanation import Explanation
 from torchbandits.history import History
 from torchbandits.journal import Journal
 from torchbandits.policies import (
@@ -44,6 +45,7 @@ __all__ = [
     "Bandit",
     "ContextualBandit",
     "Evidence",
+    "Explanation",
     "FitReport",
     "History",
     "Journal",

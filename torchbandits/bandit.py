@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -50,9 +49,6 @@ from torchbandits.validation import (
     check_places,
     check_rewards,
 )
-
-if TYPE_CHECKING:
-    from torchbandits.diagnostics.explanation import Explanation
 
 Maximizer = Callable[[Callable[[Tensor], Tensor]], Tensor]  # from a score of points to the point of the highest
 
@@ -242,12 +238,6 @@ class Bandit(Learned):
         with self._whole_or_not(draws=False, note=lambda: moved_to(checked, costs)):
             self._move(checked, costs)
         return self
-
-    def explain(self, *, names: Sequence[str] | None = None, row: tuple[int, ...] | int = ()) -> Explanation:
-        """What is believed of features, noise and the best arm, in five plain lines: see `diagnostics.explain`."""
-        diagnostics = importlib.import_module("torchbandits.diagnostics.explanation")  # which imports this module
-        explanation: Explanation = diagnostics.explain(self, names=names, row=row)
-        return explanation
 
     # ------------------------------------------------------------------ inside
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import warnings
 from abc import ABC
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -17,6 +17,7 @@ from torchbandits.botorch.model import BanditModel
 from torchbandits.botorch.of_run import model_of_run
 from torchbandits.coercion import as_device, same_device
 from torchbandits.errors import JournalWarning, StateError, TorchBanditsError, UnsupportedError, require
+from torchbandits.explanation import Explanation, explain
 from torchbandits.journal import Journal, difference, pack, state_as_text
 from torchbandits.policies import Policy, State
 from torchbandits.posteriors import GaussianProcess, PartitionedProcess
@@ -152,6 +153,23 @@ class Learned(ABC):
         Cost: as for a posterior from data, O(u³) for an exact one; O(A m²) when its arms are first scored.
         """
         return model_of_run(self.policy, self._state)
+
+    @step
+    def explain(self, *, names: Sequence[str] | None = None, row: tuple[int, ...] | int = ()) -> Explanation:
+        """What is believed of features, noise and the best arm: `print` it for five plain lines, `figure()` draws the features.
+
+        Args:
+            names: Of the features; "feature 0" and so on by default.
+            row: The batch row.
+
+        Raises:
+            UnsupportedError: For a policy without one Gaussian process over given arms.
+            StateError: If nothing was told.
+
+        Cost: O(A).
+        """
+        check_told(1, self.pulls)
+        return explain(self.policy, self._state, names, (row,) if isinstance(row, int) else tuple(row))
 
     # ------------------------------------------------------------------ saving and moving
 

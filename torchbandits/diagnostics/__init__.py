@@ -1,8 +1,7 @@
 r"""Does the model deserve to be believed? Kernel, noise, dictionary and widths, held against the data.
 
 `diagnose` runs all that applies and prints as a report. `leave_one_out` judges intervals without held-out data, `calibration`
-with it; `effective_dimension`, `dictionary_quality`, `widths` and `noise` look at one thing each, and
-`explain` says in five lines what a bandit believes. All take a bandit that was
+with it; `effective_dimension`, `dictionary_quality`, `widths` and `noise` look at one thing each. All take a bandit that was
 told rewards, change nothing, and send what looks wrong through `warnings` as `errors.DiagnosticWarning`. Where a warning is a
 matter of chance it comes once in a thousand times (`chance.FALSE_ALARM`), a batch row, when the model is right.
 
@@ -28,7 +27,6 @@ from torchbandits.diagnostics.confidence import Widths, widths
 from torchbandits.diagnostics.coverage import Calibration
 from torchbandits.diagnostics.dictionary import DictionaryQuality, dictionary_quality
 from torchbandits.diagnostics.dimension import EffectiveDimension, effective_dimension
-from torchbandits.diagnostics.explanation import Explanation, explain
 from torchbandits.diagnostics.noise import Noise, noise
 from torchbandits.diagnostics.report import Diagnosis, diagnose
 
@@ -37,14 +35,12 @@ __all__ = [
     "Diagnosis",
     "DictionaryQuality",
     "EffectiveDimension",
-    "Explanation",
     "Noise",
     "Widths",
     "calibration",
     "diagnose",
     "dictionary_quality",
     "effective_dimension",
-    "explain",
     "leave_one_out",
     "noise",
     "widths",

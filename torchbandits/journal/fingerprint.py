@@ -219,7 +219,8 @@ def difference(written: Mapping[str, str], given: Mapping[str, str]) -> str:
     """The first three entries that differ, in words; empty where none does.
 
     Left out are: what the first form did not describe, if it is the form of what was written; the code of functions, if
-    another version of Python compiled it; the environment, unless both know one; budgets of memory, which change no pick.
+    another version of Python compiled it; the environment, unless both know one; budgets of memory, which change no pick; options that were not known
+    when it was written, where they are left at None.
     """
     first = "__form__" not in written
     played = all(any(_of_environment(key) for key in side) for side in (written, given))
@@ -228,6 +229,8 @@ def difference(written: Mapping[str, str], given: Mapping[str, str]) -> str:
         if key == "__form__" or key.endswith(_SPEED) or (first and "__" in key) or (_of_environment(key) and not played):
             return False
         old, new = written.get(key), given.get(key)
+        if old is None and new == "None":  # an option that did not exist when this was written, left out now
+            return False
         elsewhere = key.endswith("__code__") and old is not None and new is not None and old.split()[0] != new.split()[0]
         return old != new and not elsewhere
 

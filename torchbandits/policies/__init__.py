@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from torchbandits.policies.ada_bkb import ada_bkb
 from torchbandits.policies.adaptive_ucb import AdaptiveUCB
-from torchbandits.policies.auto import Auto, auto
+from torchbandits.policies.auto import auto
 from torchbandits.policies.base import Policy, State
 from torchbandits.policies.batch_bkb import batch_bkb
 from torchbandits.policies.bkb import bkb
@@ -33,7 +33,6 @@ registry: dict[str, Callable[..., Policy]] = {entry.name: entry.factory for entr
 __all__ = [
     "CATALOGUE",
     "AdaptiveUCB",
-    "Auto",
     "Composed",
     "Entry",
     "Policy",

@@ -16,14 +16,15 @@ from torchbandits.coercion import check_whole, non_negative
 from torchbandits.embeddings import FeatureMap, Spectrum
 from torchbandits.errors import UnsupportedError, require
 from torchbandits.fitting import fit_kernel_
-from torchbandits.memory import KeepAll, Memory
+from torchbandits.memory import KeepAll, LeverageSampling, Memory
 from torchbandits.policies.argument_checks import check_initial, check_memory_budget, check_model
 from torchbandits.policies.base import FROM_BOX, Policy, State
 from torchbandits.policies.box_picking import check_for_box, pick_in_box
+from torchbandits.policies.from_data import FromData
 from torchbandits.policies.kernel_checks import check_kernel, check_resolution
 from torchbandits.policies.learning import learn, learn_kernel, learn_together
 from torchbandits.policies.picking import Picker, first_picks, marginals, on_offer, room_for, scorer, upper_bounds, with_first
-from torchbandits.posteriors import GaussianProcess, Units
+from torchbandits.posteriors import GaussianProcess
 from torchbandits.scores import UCB, PerCost, PosteriorDraw, Score
 from torchbandits.sources import ArmSet
 from torchbandits.starts import Start
@@ -48,6 +49,7 @@ class Composed(Policy):
         initial: First picks; None for the argmax of the prior.
         memory_budget: Bytes that cached kernel columns may take.
         refit_every: Fit the kernel whenever the pulls told pass a multiple of this; None for never, as the theory has it.
+        from_data: What is estimated in place of `kernel`, `noise_std` and the units of rewards; None where they are given.
     """
 
     kernel: gpytorch.kernels.Kernel
@@ -62,6 +64,7 @@ class Composed(Policy):
     initial: Start | None = None
     memory_budget: int = 2 << 30
     refit_every: int | None = None
+    from_data: FromData | None = None
 
     def __post_init__(self) -> None:
         check_model(self.kernel, self.confidence, self.regularization, self.prior_mean)
@@ -75,7 +78,7 @@ class Composed(Policy):
     @property
     def draws_on_update(self) -> bool:
         """Only a dictionary that is sampled does."""
-        return self.memory.sparse
+        return self.memory.sparse or self.from_data is not None
 
     @property
     def most_picks(self) -> int | None:
@@ -113,6 +116,8 @@ class Composed(Policy):
             UnsupportedError: For a score per cost, a width that counts arms, a batch rule that looks at all arms, draws of the
                 posterior under a kernel without known spectrum, and first picks that look at all arms.
         """
+        message = "auto measures features over given arms: pass arms=, such as points of the box, or take gp_ucb with a kernel."
+        require(self.from_data is None, message, UnsupportedError)
         check_for_box(self.score, self.confidence, self.batch_rule, Spectrum.of(self.kernel), self.features)
         if self.initial is not None:  # refuses now what it would refuse later
             none = torch.zeros(batch_shape, dtype=torch.int64, device=box.device)
@@ -126,29 +131,26 @@ class Composed(Policy):
 
     def _posterior(self, arms: ArmSet, generators: Generators, batch_shape: torch.Size) -> GaussianProcess:
         """The prior, for arms or the corners of a box; features that are drawn are drawn now."""
-        check_kernel(self.kernel, arms, batch_shape)
+        kernel = self.kernel if self.from_data is None else self.from_data.kernel(arms)
+        check_kernel(kernel, arms, batch_shape)
         if self.memory.sparse:
-            check_resolution(self.kernel, arms, self.regularization)
+            check_resolution(kernel, arms, self.regularization)
         finite = None
         if self.features is not None:
             assert isinstance(arms, Tensor)
             finite = self.features.build(self.kernel, arms, generators, batch_shape)
         return GaussianProcess(
-            self.kernel,
+            kernel,
             self.regularization,
             dim=arms.shape[-1],
             batch_shape=batch_shape,
             sparse=self.memory.sparse,
             prior_mean=self.prior_mean,
             finite=finite,
-            units=self._units(arms, batch_shape),
+            units=None if self.from_data is None else self.from_data.units(arms, batch_shape),
             sketch=self.memory.sketch(finite, batch_shape, arms.device),
             device=arms.device,
         )
-
-    def _units(self, arms: ArmSet, batch_shape: torch.Size) -> Units | None:
-        """Units of the model that are not the rewards'."""
-        return None
 
     def _state(self, rows: ArmRows, posterior: GaussianProcess, generators: Generators) -> State:
         """A state of this posterior on these arms."""
@@ -215,7 +217,10 @@ class Composed(Policy):
         upper = state.known_upper
         leaders = None if upper is None else lambda count: upper.topk(min(count, upper.shape[-1]), dim=-1).indices
         state.forget_derived_()
-        learn(state, pulls, self._memory(state), leaders)
+        heard = pulls if self.from_data is None else self.from_data.in_model_units(state, pulls)
+        learn(state, heard, self._memory(state), leaders)
+        if self.from_data is not None:
+            self.from_data.learn(state, pulls)
         if self.refit_every is not None:
             told, now = state.told // self.refit_every, (state.told + pulls.counts.sum(dim=-1)) // self.refit_every
             if bool((now > told).any()):
@@ -223,8 +228,8 @@ class Composed(Policy):
         return state
 
     def _memory(self, state: State) -> Memory:
-        """What the posterior of this state keeps."""
-        return self.memory
+        """What the posterior of this state keeps: a dictionary where it outgrew its budget of memory."""
+        return LeverageSampling() if state.posterior.sparse and not self.memory.sparse else self.memory
 
     def draws_on_select(self, state: State) -> bool:
         """For draws of the posterior, and for first picks that are not over."""
@@ -233,7 +238,7 @@ class Composed(Policy):
     def learns_together(self, state: State) -> bool:
         """For an exact posterior, or finite features, under one kernel, on given arms: what was told is all that counts."""
         whole = not self.memory.sparse and not self.memory.selective and self.refit_every is None
-        return whole and state.box is None and state.posterior.sketch is None
+        return whole and self.from_data is None and state.box is None and state.posterior.sketch is None
 
     @torch.no_grad()
     def update_together(self, state: State, pulls: Pulls, sizes: Sequence[int]) -> State:
@@ -269,6 +274,9 @@ class Composed(Policy):
         )
         message = "a kernel is fitted by one rank: start every rank with the fitted kernel, and observe() what was learned."
         require(not state.rows.sharded, message, UnsupportedError)
+        if self.from_data is not None:
+            require(not options, f"auto fits by its own rules: leave out {', '.join(options)}.", UnsupportedError)
+            return self.from_data.refit(state, torch.ones_like(state.told, dtype=torch.bool) if rows is None else rows)
         share = noise_share(self.noise_std, self.regularization)
         report = fit_kernel_(state.posterior, noise=noise, noise_share=share, rows=rows, **options)
         learn_kernel(state, report.accepted)
@@ -290,7 +298,10 @@ class Composed(Policy):
             return None
         upper = upper_bounds(state, self.width(state))
         across = state.rows.across
-        return across.amax(upper), -across.amin(torch.sub(upper, marginals(state)[0], alpha=2))
+        largest, lower = across.amax(upper), -across.amin(torch.sub(upper, marginals(state)[0], alpha=2))
+        if (units := state.posterior.units) is not None:
+            largest, lower = (units.to_rewards(bound.unsqueeze(-1)).squeeze(-1) for bound in (largest, lower))
+        return largest, lower
 
 
 def noise_share(noise_std: float, regularization: float) -> float:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from torchbandits.diagnostics.explanation import Explanation
 from torchbandits.errors import UnsupportedError, require
+from torchbandits.explanation import Explanation
 from torchbandits.figures import COLORS, tidy
 
 _MOST = 30

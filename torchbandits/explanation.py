@@ -10,18 +10,16 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from torchbandits.diagnostics.evidence import told_state
 from torchbandits.embeddings import kernel_row
 from torchbandits.errors import UnsupportedError, require
 from torchbandits.fitting.degeneracy import lengthscales, signal_variance
+from torchbandits.policies.base import Policy, State
 from torchbandits.policies.composed import Composed, noise_share
 from torchbandits.posteriors import GaussianProcess
 from torchbandits.types import Recommendation
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-    from torchbandits.bandit import Bandit
 
 _SHOWN = 5  # features that are named
 _NOISE_ALONE = 0.9  # part of the variance from which rewards look like noise alone
@@ -91,7 +89,7 @@ class Explanation:
             UnsupportedError: If Matplotlib is not installed, or for a kernel without lengthscales.
         """
         try:
-            figures = importlib.import_module("torchbandits.diagnostics.explanation_figure")
+            figures = importlib.import_module("torchbandits.explanation_figure")
         except ImportError as error:
             raise UnsupportedError("figures need Matplotlib: pip install 'torchbandits[experiments]'.") from error
         figure: Figure = figures.draw(self)
@@ -99,20 +97,8 @@ class Explanation:
 
 
 @torch.no_grad()
-def explain(bandit: Bandit, *, names: Sequence[str] | None = None, row: tuple[int, ...] | int = ()) -> Explanation:
-    """What a bandit believes about features, noise and the best arm; `print` it. Changes nothing.
-
-    Args:
-        bandit: With one Gaussian process for all arms, told some rewards.
-        names: Of the features; "feature 0" and so on by default.
-        row: The batch row.
-
-    Raises:
-        UnsupportedError: For a policy without such a posterior.
-        StateError: If nothing was told.
-    """
-    state, policy = told_state(bandit), bandit.policy
-    place = (row,) if isinstance(row, int) else tuple(row)
+def explain(policy: Policy, state: State, names: Sequence[str] | None, place: tuple[int, ...]) -> Explanation:
+    """What the state of a policy that was told some rewards says; see `Bandit.explain`."""
     posterior = state.records
     if not isinstance(posterior, GaussianProcess) or not isinstance(policy, Composed) or state.table is None:
         raise UnsupportedError("explain() reads one Gaussian process over given arms: use auto, gp_ucb or batch_bkb.")
@@ -120,7 +106,7 @@ def explain(bandit: Bandit, *, names: Sequence[str] | None = None, row: tuple[in
     require(names is None or len(names) == d, f"names must be one for each of the {d} features.")
     require(len(place) == len(shape), f"the bandit has batch rows {tuple(shape)}: name one of them with row=.")
     own = tuple(names) if names is not None else tuple(f"feature {j}" for j in range(d))
-    lower_mean, upper_mean = _bounds(bandit)
+    lower_mean, upper_mean = _bounds(policy, state)
     best = state.best(1)
     known = Recommendation(best.points[place], best.index[place], best.mean[place], best.variance[place])
     arm = int(known.index[0])
@@ -146,9 +132,8 @@ def explain(bandit: Bandit, *, names: Sequence[str] | None = None, row: tuple[in
     )
 
 
-def _bounds(bandit: Bandit) -> tuple[Tensor, Tensor]:
+def _bounds(policy: Composed, state: State) -> tuple[Tensor, Tensor]:
     """Lower and upper bound of every arm, `batch_shape x A`, model units."""
-    state, policy = bandit._state, bandit.policy
     std = (state.posterior.regularization * state.arm_leverage()).clamp_min(0).sqrt()
     reach, mean = policy.width(state).unsqueeze(-1) * std, state.arm_mean()
     return mean - reach, mean + reach

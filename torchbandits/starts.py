@@ -39,6 +39,7 @@ class Opening:
         remaining: `batch_shape`, most picks now.
         offered: `batch_shape x A` booleans, or None for all arms.
         generators: One a batch row, to draw from.
+        fill: Whether `remaining` picks are wanted, no fewer, as long as the start is not over.
     """
 
     rows: ArmRows
@@ -50,6 +51,7 @@ class Opening:
     remaining: Tensor
     offered: Tensor | None
     generators: Sequence[torch.Generator]
+    fill: bool = False
 
 
 class Start(ABC):
@@ -90,7 +92,8 @@ class Uniform(Start):
         A = opening.rows.num_arms
         size = min(A, 2 ** min(opening.rows.source.dim, 40)) if self.size is None else self.size
         left = (size - opening.made).clamp_min(0).long()
-        missing = torch.minimum(left, opening.remaining).reshape(-1).tolist()
+        wanted = torch.where(left > 0, opening.remaining, 0) if opening.fill else left
+        missing = torch.minimum(wanted, opening.remaining).reshape(-1).tolist()
         flat = None if opening.offered is None else opening.offered.expand(*left.shape, A).reshape(-1, A)
         index = draw_uniform(A, missing, opening.generators, flat).to(left.device)
         return index.reshape(*left.shape, -1), left == 0

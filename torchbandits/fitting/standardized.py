@@ -44,24 +44,37 @@ class Priors:
     least_noise: float = 1e-4
 
     def kernel(self, ranges: Tensor) -> gpytorch.kernels.ScaleKernel:
-        """Matérn-5/2 with a lengthscale for each feature, float64, at the modes of the priors, which are registered with it.
+        """Matérn-5/2 with a lengthscale for each feature of these ranges (`d`), float64, at the modes of the priors."""
+        return in_ranges(self.unit_kernel(torch.ones_like(ranges, dtype=torch.float64)), ranges)
 
-        Args:
-            ranges: `d`, of the features, > 0.
-        """
+    def unit_kernel(self, like: Tensor) -> gpytorch.kernels.ScaleKernel:
+        """The same for features (`d`) of range 1, with the priors registered."""
         center, width = self.lengthscale
-        own = center + 0.5 * math.log(len(ranges)) + ranges.double().log().unsqueeze(0)
+        own = torch.full_like(like, center + 0.5 * math.log(len(like))).unsqueeze(0)
         prior = gpytorch.priors.LogNormalPrior(own, torch.full_like(own, width))
-        base = gpytorch.kernels.MaternKernel(2.5, ard_num_dims=len(ranges), lengthscale_prior=prior).to(own)
+        base = gpytorch.kernels.MaternKernel(2.5, ard_num_dims=len(like), lengthscale_prior=prior).to(own)
         kernel = gpytorch.kernels.ScaleKernel(base, outputscale_prior=_log_normal(self.signal, own)).to(own)
         base.lengthscale = (own - width**2).exp()
         kernel.outputscale = torch.ones_like(own[0, 0])
         return kernel
 
 
+def in_ranges(unit: gpytorch.kernels.ScaleKernel, ranges: Tensor) -> gpytorch.kernels.ScaleKernel:
+    """A kernel of features of range 1 as one of features of these ranges, without priors."""
+    base = gpytorch.kernels.MaternKernel(2.5, ard_num_dims=len(ranges)).to(ranges.double())
+    kernel = gpytorch.kernels.ScaleKernel(base).to(ranges.double())
+    base.lengthscale = unit.base_kernel.lengthscale.detach() * ranges.double()
+    kernel.outputscale = unit.outputscale.detach()
+    return kernel
+
+
 def ranges_of(arms: ArmSet) -> Tensor:
     """The range of each feature, `d` or `batch_shape x d`, float64: between the 1 % and 99 % quantiles, the whole range where
-    that is 0, and 1 for a constant feature, which tells nothing apart. From at most 20,000 arms, evenly spaced."""
+    that is 0, and 1 for a constant feature, which tells nothing apart. From at most 20,000 arms, evenly spaced.
+
+    It is no smaller than a part of the whole range, 10⁻⁴ in float64: distances to an arm that lies further out would cost the
+    others their digits.
+    """
     num = arms.shape[-2]
     step = -(-num // _SAMPLE)
     some = torch.arange(0, num, step, device=arms.device)
@@ -69,7 +82,7 @@ def ranges_of(arms: ArmSet) -> Tensor:
     ordered, aside = x.sort(dim=-2).values, int(_ASIDE * x.shape[-2])
     middle = ordered[..., -1 - aside, :] - ordered[..., aside, :]
     whole = ordered[..., -1, :] - ordered[..., 0, :]
-    ranges = torch.where(middle > 0, middle, whole)
+    ranges = torch.where(middle > 0, torch.maximum(middle, whole * torch.finfo(arms.dtype).eps ** 0.25), whole)
     return torch.where(ranges > 0, ranges, 1.0)
 
 
@@ -94,11 +107,11 @@ def fit_standardized_(posterior: GaussianProcess, priors: Priors, rows: Tensor, 
     units.refit_(statistics, rows)
     scale, fits, kernels, told = units.scale.clone(), [], [], units.told(statistics)
     for place in np.ndindex(*shape):
-        kernel, c = kernel_row(posterior.kernel, shape, place), float(scale[place])
-        own = _standard(kernel, priors.kernel(units.features[place]), c)
+        kernel, c, ranges = kernel_row(posterior.kernel, shape, place), float(scale[place]), units.features[place]
+        own = _standard(kernel, priors.unit_kernel(ranges), ranges, c)
         some = statistics.mask[place] & (statistics.weights[place] > 0)
         n, s, q = told[place][some].unbind(dim=-1)
-        averages = Averages.of(statistics.points[place][some], n, s / c, q / c**2, 0.0)
+        averages = Averages.of(statistics.points[place][some] / ranges, n, s / c, q / c**2, 0.0)
         names = [name for name, parameter in own.named_parameters() if parameter.requires_grad]
         climb = Climb(own, names, averages, lam / c**2, True, False, _log_normal(priors.noise, averages.points))
         if not bool(rows[place]):
@@ -111,8 +124,8 @@ def fit_standardized_(posterior: GaussianProcess, priors: Priors, rows: Tensor, 
             climb.run(max_exact, 300, (0.3, 1.0, 3.0), 30)
             climb.noise_variance = max(climb.noise_variance, priors.least_noise)
             scale[place] = c = math.sqrt(lam / climb.noise_variance)
-            kernel = climb.kernel.requires_grad_(False)
-            kernel.outputscale = kernel.outputscale * c**2
+            kernel = in_ranges(own, ranges)
+            kernel.outputscale = kernel.outputscale.detach() * c**2
         kernels.append(kernel)
         fits.append(climb)
     units.rescale_(scale)
@@ -122,11 +135,11 @@ def fit_standardized_(posterior: GaussianProcess, priors: Priors, rows: Tensor, 
 
 
 def _standard(
-    kernel: gpytorch.kernels.Kernel, fresh: gpytorch.kernels.ScaleKernel, scale: float
+    kernel: gpytorch.kernels.Kernel, fresh: gpytorch.kernels.ScaleKernel, ranges: Tensor, scale: float
 ) -> gpytorch.kernels.ScaleKernel:
-    """The kernel, its priors registered anew, for rewards of unit variance."""
+    """The kernel for rewards of unit variance and features of range 1, with the priors of a fresh one."""
     assert isinstance(kernel, gpytorch.kernels.ScaleKernel)
-    fresh.base_kernel.lengthscale = kernel.base_kernel.lengthscale
+    fresh.base_kernel.lengthscale = kernel.base_kernel.lengthscale / ranges
     fresh.outputscale = kernel.outputscale / scale**2
     return fresh
 

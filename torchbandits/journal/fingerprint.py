@@ -219,8 +219,8 @@ def difference(written: Mapping[str, str], given: Mapping[str, str]) -> str:
     """The first three entries that differ, in words; empty where none does.
 
     Left out are: what the first form did not describe, if it is the form of what was written; the code of functions, if
-    another version of Python compiled it; the environment, unless both know one; budgets of memory, which change no pick; options that were not known
-    when it was written, where they are left at None.
+    another version of Python compiled it; the environment, unless both know one; budgets of memory, which change no pick; and
+    options that were not known when it was written, where they are None now.
     """
     first = "__form__" not in written
     played = all(any(_of_environment(key) for key in side) for side in (written, given))

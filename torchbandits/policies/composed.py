@@ -199,7 +199,8 @@ class Composed(Policy):
         offered = on_offer(rows, available)
         remaining = room_for(state, rule.max_batch_size, limit)
         twins = state.twins() if state.opening or state.draws is not None else ()
-        starting = first_picks(state, self.initial, remaining, offered, twins) if state.opening else None
+        fill = exactly is not None and self.from_data is not None
+        starting = first_picks(state, self.initial, remaining, offered, twins, fill) if state.opening else None
         if starting is not None:
             remaining = torch.where((starting >= 0).any(dim=-1), 0, remaining)
         picker = Picker(state, self.score, rule, width)

@@ -42,16 +42,17 @@ def frozen_batch(state: State, rule: BatchRule) -> bool | Tensor:
 
 
 def first_picks(
-    state: State, initial: Start | None, remaining: Tensor, offered: Tensor | None, twins: Generators
+    state: State, initial: Start | None, remaining: Tensor, offered: Tensor | None, twins: Generators, fill: bool = False
 ) -> Tensor | None:
-    """Picks of `initial` for rows that have not made them all; None once no row has any left."""
+    """Picks of `initial` for rows that have not made them all, all that remain where they are to `fill`; None once no row has
+    any left."""
     if initial is None:
         state.opening = False
         return None
     process, pending = state.process, (state.pending_index, state.pending_counts)
     made = state.told + state.pending_counts.sum(dim=-1)
     opening = Opening(
-        state.rows, state.statistics, process.kernel, process.regularization, pending, made, remaining, offered, twins
+        state.rows, state.statistics, process.kernel, process.regularization, pending, made, remaining, offered, twins, fill
     )
     index, over = initial.picks(opening)
     # Picks that are pending may yet be forgotten, and arms that are off may come back.

@@ -1,0 +1,281 @@
+"""`tb.auto()`: scales, units, kernel and noise from the data, against dense numpy; and what it is worth to a beginner."""
+
+from __future__ import annotations
+
+import copy
+
+import gpytorch
+import numpy as np
+import pytest
+import scipy.stats
+import torch
+from problems import generator
+from torch import Tensor
+
+import torchbandits as tb
+from torchbandits import errors
+from torchbandits.posteriors import Units
+from torchbandits.posteriors.units import normal_scores
+
+
+def table(arms: int = 400, dim: int = 3, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Points of very different scales, and rewards with a long tail, around 90."""
+    rng = np.random.default_rng(seed)
+    x = rng.uniform(size=(arms, dim))
+    f = 90 - np.exp(3 * np.linalg.norm(x - 0.35, axis=-1))
+    return torch.as_tensor(x * 10.0 ** np.arange(-2, dim - 2)), torch.as_tensor(f)
+
+
+def play(bandit: tb.Bandit, f: Tensor, pulls: int, noise_std: float = 0.1, **ask: int) -> list[int]:
+    """Ask and tell; noise that depends on the pull alone."""
+    picks: list[int] = []
+    while len(picks) < pulls:
+        selection = bandit.ask(**ask)
+        noise = np.random.default_rng(1000 + len(picks)).standard_normal(len(selection.index))
+        bandit.tell(selection, f[selection.index] + noise_std * torch.as_tensor(noise))
+        picks += selection.index.tolist()
+    return picks
+
+
+# ------------------------------------------------------------------------- units, against scipy
+
+
+def scores_np(rewards: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Normal scores of averages that stand for whole numbers of pulls, by writing every pull down."""
+    pulls = np.repeat(rewards, weights.astype(int))
+    scores = scipy.stats.norm.ppf((scipy.stats.rankdata(pulls) - 0.375) / (len(pulls) + 0.25))
+    scores = scores / scores.std()
+    return np.array([scores[pulls == y][0] for y in rewards])
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_normal_scores_are_those_of_all_pulls(seed: int):
+    rng = np.random.default_rng(seed)
+    rewards, weights = rng.exponential(size=30).round(1) - 5, rng.integers(1, 6, size=30)  # some averages are equal
+    knots, scores = normal_scores(torch.as_tensor(rewards), torch.as_tensor(weights, dtype=torch.float64))
+    assert (knots.diff() > 0).all()
+    assert (scores.diff() > 0).all()
+    expected = scores_np(rewards, weights)
+    at = torch.searchsorted(knots, torch.as_tensor(rewards))
+    np.testing.assert_allclose(scores[at], expected, rtol=1e-12)
+
+
+def units_of(rewards: Tensor) -> tuple[Units, tb.posteriors.Statistics]:
+    """Units fitted to one pull of each of `batch_shape x u` rewards."""
+    shape, u = rewards.shape[:-1], rewards.shape[-1]
+    units, statistics = Units(torch.ones(*shape, 2)), tb.posteriors.Statistics(2, torch.Size(shape))
+    points = torch.rand(*shape, u, 2, generator=generator(0), dtype=torch.float64)
+    rows = statistics.append_(points, torch.ones(*shape, u, dtype=torch.bool))
+    statistics.add_(rows, torch.ones_like(rewards), rewards, rewards**2)
+    units.add_(rows, rewards, rewards**2, statistics.size)
+    units.refit_(statistics, torch.ones(shape, dtype=torch.bool))
+    return units, statistics
+
+
+@pytest.mark.parametrize("u", [1, 2, 9, 700])
+def test_the_map_increases_and_its_inverse_undoes_it(u: int):
+    rewards = torch.randn(u, generator=generator(u), dtype=torch.float64).exp()
+    units, _ = units_of(rewards)
+    grid = torch.linspace(-10, 30, 501, dtype=torch.float64)
+    z = units.to_model(grid)
+    assert z.isfinite().all()
+    assert (z.diff() > 0).all()
+    np.testing.assert_allclose(units.to_rewards(z), grid, rtol=1e-8, atol=1e-8)
+
+
+def test_batch_rows_have_units_of_their_own():
+    rewards = torch.randn(3, 20, generator=generator(1), dtype=torch.float64).exp() * torch.tensor([[1.0], [50.0], [1e-3]])
+    together, _ = units_of(rewards)
+    for row in range(3):
+        alone, _ = units_of(rewards[row])
+        assert torch.equal(together.to_model(rewards)[row], alone.to_model(rewards[row]))
+
+
+# ------------------------------------------------------------------------- the whole, against dense numpy
+
+
+def matern52(x: np.ndarray, y: np.ndarray, scales: np.ndarray) -> np.ndarray:
+    r = np.sqrt(5) * np.sqrt((((x[:, None] - y[None]) / scales) ** 2).sum(-1))
+    return (1 + r + r**2 / 3) * np.exp(-r)
+
+
+def test_the_posterior_at_a_fit_is_that_of_dense_numpy():
+    x, f = table()
+    bandit = tb.Bandit(tb.auto(), x, generator=generator(2))
+    picks = play(bandit, f, 41)  # the pull of a fit: 5, 8, 12, 17, 26, 38
+    bandit.fit_kernel_()
+    process = bandit._state.posterior
+    u = list(dict.fromkeys(picks))
+    rewards = {i: [] for i in u}
+    for t, i in enumerate(picks):
+        rewards[i].append(float(f[i]) + 0.1 * np.random.default_rng(1000 + t).standard_normal(1)[0])
+    n = np.array([len(rewards[i]) for i in u])
+    c = float(process.units.scale)
+    targets = c * scores_np(np.array([np.mean(rewards[i]) for i in u]), n)
+    own = process.kernel.outputscale.item(), process.kernel.base_kernel.lengthscale.numpy().ravel()
+    points = x.numpy()
+    K = own[0] * matern52(points[u], points[u], own[1])
+    k = own[0] * matern52(points[u], points, own[1])
+    solved = np.linalg.solve(K + np.diag(1 / n), np.c_[targets, k])
+    mean, variance = k.T @ solved[:, 0], own[0] - (k * solved[:, 1:]).sum(0)
+    state = bandit._state
+    np.testing.assert_allclose(state.arm_mean(), mean, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(state.arm_leverage(), variance, rtol=1e-6, atol=1e-6)
+    said = bandit.posterior(x)
+    knots = np.unique([np.mean(rewards[i]) for i in u])
+    inside = (mean / c > targets.min() / c) & (mean / c < targets.max() / c)
+    order = np.argsort(targets)
+    averages = np.array([np.mean(rewards[i]) for i in u])[order]
+    expected = np.interp(mean, targets[order], averages)
+    assert inside.sum() > 100
+    assert len(knots) == len(u)
+    np.testing.assert_allclose(said.mean.numpy()[inside], expected[inside], rtol=1e-6)
+    best = bandit.best(3)
+    assert (best.mean.diff() <= 0).all()
+    assert best.index[0] == bandit.best_arm() == u[int(np.argmax(mean[u]))]
+
+
+def test_nothing_depends_on_the_units_of_features_and_rewards():
+    """Powers of two change no digit: the same picks, and a posterior in the other units."""
+    x, f = table()
+    other = x * torch.tensor([2.0**12, 1.0, 2.0**-9], dtype=torch.float64)
+    a, b = tb.Bandit(tb.auto(), x, generator=generator(3)), tb.Bandit(tb.auto(), other, generator=generator(3))
+    assert play(a, f, 18) == play(b, f * 2.0**10, 18, noise_std=0.1 * 2.0**10)
+    np.testing.assert_allclose(b.posterior(other).mean, a.posterior(x).mean * 2.0**10, rtol=1e-7)
+
+
+def test_constant_features_and_outliers_change_little():
+    x, f = table()
+    wide = torch.cat([x, torch.full((len(x), 1), 7.0)], dim=-1)
+    wide[0, 0] = 3.0  # one wrong entry, 300 times the range of its feature, must not stretch that
+    picks = play(tb.Bandit(tb.auto(), wide, generator=generator(4)), f, 30)
+    wide[0, 0] = 1e12  # nor break the arithmetic of the others
+    play(tb.Bandit(tb.auto(), wide, generator=generator(4)), f, 9)
+    assert f[picks[15:]].mean() > f.mean() + f.std() / 2
+
+
+@pytest.mark.parametrize("ask", [{"limit": 1}, {"more": 5}])
+def test_it_finds_what_random_picks_do_not(ask: dict[str, int]):
+    ours, random = [], []
+    for seed in range(2):
+        x, f = table(300, 3, seed)
+        scale = f.max() - f.mean()
+        for policy, regrets in ((tb.auto(), ours), (tb.uniform(), random)):
+            bandit = tb.Bandit(policy, x, generator=generator(seed))
+            picks = play(bandit, f, 30, noise_std=0.05 * float(f.std()), **ask)
+            regrets.append(float((f.max() - f[picks].mean()) / scale))
+    assert max(ours) < 0.75 * min(random)
+
+
+def test_a_batch_holds_an_arm_once_and_goes_on_around_it():
+    x, f = table()
+    bandit = tb.Bandit(tb.auto(batch_size=6), x, generator=generator(5))
+    play(bandit, f, 12)
+    selection = bandit.ask()
+    assert len(set(selection.index.tolist())) == 6
+    fresh = tb.Bandit(tb.auto(), x, generator=generator(5))
+    assert fresh.ask(more=8).index.shape == (8,), "as many as were asked for, first picks or not"
+
+
+# ------------------------------------------------------------------------- beyond what an exact posterior may take
+
+
+def test_a_dictionary_takes_over_where_memory_ends():
+    x, f = table(500)
+    bandit = tb.Bandit(tb.auto(batch_size=4, memory_budget=500 * 8 * 40), x, generator=generator(6))
+    play(bandit, f, 36)
+    assert not bandit._state.posterior.sparse
+    before = copy.deepcopy(bandit.state_dict())
+    play(bandit, f, 80)
+    assert bandit._state.posterior.sparse
+    assert 1 < int(bandit.dictionary.numel()) <= bandit._state.statistics.size
+    assert f[bandit.best_arm()] > f.topk(25).values[-1]
+    resumed = tb.Bandit(bandit.policy, x, generator=generator(7)).load_state_dict(bandit.state_dict())
+    assert play(resumed, f, 20) == play(bandit, f, 20)
+    bandit.load_state_dict(before)  # and back
+    assert not bandit._state.posterior.sparse
+    twin = tb.Bandit(bandit.policy, x, generator=generator(8)).load_state_dict(before)
+    assert play(twin, f, 20) == play(bandit, f, 20)
+
+
+def test_an_update_that_fails_is_undone_whole(monkeypatch: pytest.MonkeyPatch):
+    x, f = table(500)
+    bandit = tb.Bandit(tb.auto(batch_size=4, memory_budget=500 * 8 * 17), x, generator=generator(6))
+    while bandit._state.statistics.size < 15:
+        play(bandit, f, 1)
+    selection, before = bandit.ask(), copy.deepcopy(bandit.state_dict())
+    assert not bandit._state.posterior.sparse
+
+    def fail(*_: object) -> None:
+        raise errors.NumericalError("on purpose")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("torchbandits.policies.from_data.fit_standardized_", fail)
+        patched.setattr("torchbandits.policies.from_data.FromData._fits_by", lambda self, pulls: pulls)
+        with pytest.raises(errors.NumericalError, match="on purpose"):
+            bandit.tell(selection, f[selection.index])
+    assert not bandit._state.posterior.sparse
+    for name, value in before["state"].items():
+        if isinstance(value, Tensor):
+            assert torch.equal(value, bandit.state_dict()["state"][name]), name
+    twin = tb.Bandit(bandit.policy, x, generator=generator(9)).load_state_dict(before)
+    assert play(bandit, f, 30) == play(twin, f, 30)
+
+
+# ------------------------------------------------------------------------- what it says
+
+
+def test_it_explains_itself_in_five_lines(tmp_path):
+    x, f = table()
+    bandit = tb.Bandit(tb.auto(), x, generator=generator(10))
+    with pytest.raises(errors.StateError, match="nothing was told"):
+        bandit.explain()
+    play(bandit, f, 3)
+    assert "5 distinct arms" in str(bandit.explain())
+    play(bandit, f, 40)
+    said = bandit.explain(names=["dose", "heat", "time"])
+    lines = str(said).splitlines()
+    assert [line.partition(":")[0] for line in lines] == ["Best so far", "Features", "Noise", "How sure", "Guarantee"]
+    assert "dose" in lines[1]
+    assert f"arm {int(bandit.best_arm())}" in lines[0]
+    assert "igp_ucb" in lines[4]
+    assert float(said.relevance.sum()) == pytest.approx(1)
+    assert 0.02 < said.noise_std < 1.0, "0.1 was added"
+    said.figure().savefig(tmp_path / "features.png")
+    with pytest.raises(errors.ArgumentError, match="each of the 3 features"):
+        bandit.explain(names=["one"])
+    with pytest.raises(errors.ArgumentError, match="batch rows"):
+        bandit.explain(row=2)
+    other = tb.Bandit(tb.uniform(), x)
+    other.tell(torch.tensor([1]), torch.ones(1))
+    with pytest.raises(errors.UnsupportedError, match="Gaussian process"):
+        other.explain()
+
+
+def test_an_explanation_of_a_batch_row_and_of_a_given_kernel():
+    x, f = table()
+    kernel = gpytorch.kernels.RBFKernel(ard_num_dims=3).double()
+    kernel.lengthscale = 0.5 * (x.amax(0) - x.amin(0))
+    for policy in (tb.auto(), tb.gp_ucb(kernel, noise_std=0.1, prior_mean="estimate")):
+        bandit = tb.Bandit(policy, x, generator=[generator(1), generator(2)])
+        for _ in range(10):
+            selection = bandit.ask()
+            bandit.tell(selection, f[selection.index])
+        said = bandit.explain(row=1)
+        assert int(said.best.index[0]) == int(bandit.best_arm()[1])
+        assert said.distinct == int((bandit.counts[1] > 0).sum())
+    np.testing.assert_allclose(said.relevance, np.full(3, 1 / 3), rtol=1e-6)
+    assert said.noise_std == pytest.approx(0.1)
+    assert "that of the policy" in str(said)
+
+
+def test_boxes_and_options_of_other_fits_are_refused():
+    box = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
+    with pytest.raises(errors.UnsupportedError, match="pass arms="):
+        tb.Bandit(tb.auto(), bounds=box)
+    x, f = table()
+    bandit = tb.Bandit(tb.auto(), x, generator=generator(1))
+    play(bandit, f, 9)
+    with pytest.raises(errors.UnsupportedError, match="leave out restarts"):
+        bandit.fit_kernel_(restarts=(1.0,))
+    assert bool(bandit.fit_kernel_().after.isfinite())

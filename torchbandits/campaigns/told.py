@@ -1,0 +1,102 @@
+"""What a campaign was told so far: measurements and failures by row, read from its journal."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torchbandits.journal import Journal, held
+
+Key = tuple[int, float | None]  # a row and its value; None where the evaluation failed
+
+
+@dataclass(frozen=True)
+class Told:
+    """What one call of `Campaign.tell` did; printed, it is a sentence or a few.
+
+    Attributes:
+        measured, failed: Values learned, and evaluations that gave none.
+        known: Rows of a file that were told before, and did not count again.
+        unasked: Of those measured, how many had not been asked for.
+        notes: What else there is to say.
+    """
+
+    measured: int
+    failed: int
+    known: int = 0
+    unasked: int = 0
+    notes: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        """In words."""
+        said = [f"{_count(self.measured, 'measurement')} and {_count(self.failed, 'failed evaluation')} told."]
+        if self.unasked:
+            said.append(f"{_count(self.unasked, 'measurement')} had not been asked for, and count all the same.")
+        if self.known:
+            said.append(
+                f"{_count(self.known, 'row')} had been told before (same id, same value) and did not count again. If they were "
+                "measured anew, tell them with again=True (--again)."
+            )
+        return " ".join([*said, *self.notes])
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+@dataclass
+class Record:
+    """All measurements of a campaign.
+
+    Attributes:
+        counts: How often each value of each row was told.
+        rows, values: One a tell of one row, in order; user's units, NaN where the evaluation failed.
+    """
+
+    counts: Counter[Key] = field(default_factory=Counter)
+    rows: list[int] = field(default_factory=list)
+    values: list[float] = field(default_factory=list)
+
+    def add(self, rows: Sequence[int], values: NDArray[np.float64]) -> None:
+        """Add what was told."""
+        for row, value in zip(rows, values.tolist(), strict=True):
+            self.counts[_key(row, value)] += 1
+            self.rows.append(row)
+            self.values.append(value)
+
+    def new(self, rows: Sequence[int], values: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """Which of these were not told before: of a value that stands k times here and was told j times, the last k − j."""
+        here: Counter[Key] = Counter()
+        kept = []
+        for row, value in zip(rows, values.tolist(), strict=True):
+            key = _key(row, value)
+            here[key] += 1
+            kept.append(here[key] > self.counts[key])
+        return np.array(kept, bool)
+
+    def measured(self) -> dict[int, list[float]]:
+        """The values of each row that has one."""
+        found: dict[int, list[float]] = {}
+        for row, value in zip(self.rows, self.values, strict=True):
+            if value == value:
+                found.setdefault(row, []).append(value)
+        return found
+
+
+def _key(row: int, value: float) -> Key:
+    return row, value if value == value else None
+
+
+def record_of(journal: Journal, sign: float) -> Record:
+    """What a journal holds. Cost: a pass over it."""
+    record = Record()
+    for line in journal.records():
+        if line["kind"] == "tell":
+            index, rewards = held(line["index"]).reshape(-1), held(line["rewards"]).reshape(-1)
+            kept = index >= 0
+            record.add(index[kept].tolist(), sign * rewards[kept].double().numpy())
+    return record

@@ -25,7 +25,7 @@ ROOMS = [
     "columns", "history", "journal",
     "selections", "validation", "botorch",  # a bandit hands out its model
     "reporting", "explanation", "learned", "together", "bandit", "worker", "contexts", "contextual", "parallel", "evaluators",
-    "offers", "running", "callbacks", "diagnostics", "files", "figures", "explanation_figure", "experiments", "benchmarks",
+    "offers", "running", "callbacks", "diagnostics", "files", "figures", "explanation_figure", "experiments", "benchmarks", "campaigns",
     "cli", "testing", "__init__", "__main__",
 ]  # fmt: skip
 

@@ -116,7 +116,9 @@ def decide(table: Table, roles: Mapping[str, str], overruled: Mapping[str, Any])
         require(column in names, f"columns: {table.name} has no column {column!r}.{nearest(str(column), names)}")
         require(column not in roles, f"columns: {column!r} is the {roles.get(column)} and can't be a feature as well.")
         known = kind in KINDS if isinstance(kind, str) else isinstance(kind, Sequence) and len(kind) > 1
-        message = f"columns: {column!r} must be one of {', '.join(KINDS)}, or the list of its categories in order, got {kind!r}."
+        message = (
+            f"columns: {column!r} must be one of {', '.join(KINDS)}, or the list of its categories in order, got {kind!r}."
+        )
         require(known, message + (nearest(kind, KINDS) if isinstance(kind, str) else ""))
     wanted = [name for name in names if name not in roles and overruled.get(name) != "ignore"]
     found = survey(table, wanted)
@@ -154,7 +156,7 @@ def _decided(s: Survey, told: Any) -> Decision:
         raise ArgumentError(
             f"columns: say in which order the texts of {s.column!r} stand: {s.column!r}: {list(s.categories)[:4]}, lowest first."
         )
-    require(s.numeric, _no_number(s))
+    require(s.numeric, no_number(s))
     if kind == "boolean":
         two = s.low in (0.0, 1.0) and s.high in (0.0, 1.0)
         require(two, f"columns: {s.column!r} can't be boolean, it goes from {s.low:g} to {s.high:g}: use 'number'.")
@@ -219,7 +221,7 @@ def _guess(s: Survey) -> tuple[Any, str]:
 
 def _no_category(s: Survey) -> str:
     if s.mostly_numbers:
-        return _no_number(s)
+        return no_number(s)
     many = f"more than {MOST_CATEGORIES:,}" if s.too_many else f"{len(s.categories):,}"
     return (
         f"column {s.column!r} holds text ({many} different ones, such as {s.first_text!r}), which a model can't read: leave it "
@@ -228,8 +230,11 @@ def _no_category(s: Survey) -> str:
     )
 
 
-def _no_number(s: Survey) -> str:
+def no_number(s: Survey) -> str:
+    """What to say of a column that should be numbers, and is not."""
     return (
         f"column {s.column!r} holds {s.first_text!r} in {s.text_at}, which is no number: correct it, leave the cell empty, or "
         "take the column for a category or ignore it."
+        if s.text
+        else f"column {s.column!r} holds {s.type}, which is no number."
     )

@@ -16,7 +16,7 @@ from torch import Tensor
 from torchbandits.campaigns.decisions import Decision, Decisions, transformed
 from torchbandits.campaigns.survey import as_numbers, as_texts
 from torchbandits.campaigns.tables import Table
-from torchbandits.errors import DataError
+from torchbandits.errors import DataError, StateError
 from torchbandits.sources import NpyFile, npy
 
 if TYPE_CHECKING:
@@ -54,10 +54,13 @@ class Encoder:
     def __call__(self, batch: pa.RecordBatch | pa.Table) -> NDArray[np.float64]:
         """Features of some rows, `n x d`."""
         frame = pd.DataFrame({d.column: _cells(d, batch.column(d.column)) for d in self._used}, columns=self.columns)
-        if not self._ready:
-            self._parts.fit(frame)  # checks the types of the columns: what it would learn is given
-            self._ready = True
-        return np.asarray(self._parts.transform(frame), np.float64)
+        try:
+            if not self._ready:
+                self._parts.fit(frame)  # checks the types of the columns: what it would learn is given
+                self._ready = True
+            return np.asarray(self._parts.transform(frame), np.float64)
+        except ValueError as error:
+            raise StateError(f"the table has changed since its columns were decided on: {error}.") from error
 
 
 def _parts(place: int, decision: Decision) -> list[tuple[str, Any, list[str]]]:

@@ -111,7 +111,10 @@ class Ids:
 
     def of(self, rows: NDArray[np.int64], taken: Any) -> list[str]:
         """The ids of rows that were taken from the table, as texts."""
-        return [str(row + 1) for row in rows.tolist()] if self.column is None else as_texts(_whole(taken)).to_pylist()
+        if self.column is None:
+            return [str(row + 1) for row in rows.tolist()]
+        texts: list[str] = as_texts(taken.column(self.column).combine_chunks()).to_pylist()
+        return texts
 
     def _batches(self) -> Iterator[tuple[int, Any]]:
         """First row and ids as texts, batch after batch."""
@@ -119,10 +122,6 @@ class Ids:
         for batch in self._table.batches([self.name]):
             yield first, as_texts(batch.column(0))
             first += batch.num_rows
-
-
-def _whole(values: Any) -> Any:
-    return values.combine_chunks() if hasattr(values, "combine_chunks") else values
 
 
 def as_id(value: Any) -> str:

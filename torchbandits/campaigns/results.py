@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from torchbandits.campaigns.ids import as_id
 from torchbandits.campaigns.spreadsheets import EMPTY, read_texts
-from torchbandits.campaigns.tables import TEXT, ParquetRows, InMemory, as_table
+from torchbandits.campaigns.tables import TEXT, InMemory, ParquetRows, as_table
 from torchbandits.errors import ArgumentError, nearest, require
 
 if TYPE_CHECKING:

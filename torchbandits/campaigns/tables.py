@@ -214,4 +214,6 @@ def _of_pandas(name: str, frame: Any) -> Table:
         frame = frame.rename(columns=str)
         return InMemory(pa.Table.from_pandas(frame, preserve_index=False).replace_schema_metadata(None), index=index)
     except (pa.ArrowException, TypeError, ValueError) as error:
-        raise ArgumentError(f"{name} has a column of mixed types, which must be numbers or texts throughout: {error}.") from error
+        raise ArgumentError(
+            f"{name} has a column of mixed types, which must be numbers or texts throughout: {error}."
+        ) from error

@@ -54,26 +54,35 @@ class Record:
 
     Attributes:
         counts: How often each value of each row was told.
-        rows, values: One a tell of one row, in order; user's units, NaN where the evaluation failed.
+        rows, values: One a measurement or failure, in order; user's units, NaN where the evaluation failed.
+        calls: What each call told, whole.
     """
 
     counts: Counter[Key] = field(default_factory=Counter)
     rows: list[int] = field(default_factory=list)
     values: list[float] = field(default_factory=list)
+    calls: set[frozenset[tuple[Key, int]]] = field(default_factory=set)
 
     def add(self, rows: Sequence[int], values: NDArray[np.float64]) -> None:
         """Add what was told."""
-        for row, value in zip(rows, values.tolist(), strict=True):
-            self.counts[_key(row, value)] += 1
-            self.rows.append(row)
-            self.values.append(value)
+        here = Counter(_keys(rows, values))
+        self.counts += here
+        self.calls.add(frozenset(here.items()))
+        self.rows += rows
+        self.values += values.tolist()
 
-    def new(self, rows: Sequence[int], values: NDArray[np.float64]) -> NDArray[np.bool_]:
-        """Which of these were not told before: of a value that stands k times here and was told j times, the last k − j."""
+    def new(self, rows: Sequence[int], values: NDArray[np.float64], opened: Sequence[int] = ()) -> NDArray[np.bool_]:
+        """Which of these were not told before.
+
+        Of a value that stands k times here and was told j times, the last k − j are new. Where all are of rows that are
+        `opened`, each as often as it stands here, they are the answer to an ask, and new, unless one call told the very same.
+        """
+        answer = Counter(rows) <= Counter(opened)
+        if answer and frozenset(Counter(_keys(rows, values)).items()) not in self.calls:
+            return np.ones(len(rows), bool)
         here: Counter[Key] = Counter()
         kept = []
-        for row, value in zip(rows, values.tolist(), strict=True):
-            key = _key(row, value)
+        for key in _keys(rows, values):
             here[key] += 1
             kept.append(here[key] > self.counts[key])
         return np.array(kept, bool)
@@ -87,8 +96,8 @@ class Record:
         return found
 
 
-def _key(row: int, value: float) -> Key:
-    return row, value if value == value else None
+def _keys(rows: Sequence[int], values: NDArray[np.float64]) -> list[Key]:
+    return [(row, value if value == value else None) for row, value in zip(rows, values.tolist(), strict=True)]
 
 
 def record_of(journal: Journal, sign: float) -> Record:

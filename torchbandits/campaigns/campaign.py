@@ -54,8 +54,8 @@ class Campaign:
 
     Args:
         table: One row a candidate: a table of pandas, Polars or Arrow, or the path of a CSV, Parquet or Arrow file. A Parquet
-            file is read in pieces and never held whole; features beyond 256 MiB are written to `JOURNAL.features.npy`. None to go
-            on with the file that the campaign of the journal began with.
+            file is read in pieces and never held whole; features beyond 256 MiB are written to `JOURNAL.features.npy`. None to
+            go on with the file that the campaign of the journal began with.
         objective: The column of what is measured. It need not be in `table`.
         journal: A path, or a `Journal`: what is asked and told is on the disk before it takes effect, and where there is such
             a file the campaign that it is of goes on. `JOURNAL.campaign.json` beside it holds what was decided. None to keep
@@ -154,8 +154,8 @@ class Campaign:
             if "arms was" not in str(error):
                 raise
             raise StateError(
-                f"{self._table.name} has changed since the campaign began (a cell, or the order of the rows): put it back as it "
-                "was, or begin another campaign with another journal."
+                f"{self._table.name} has changed since the campaign began (a cell, or the order of the rows): put it back as "
+                "it was, or begin another campaign with another journal."
             ) from error
         finally:
             if unwritten is not None and not made:
@@ -163,7 +163,8 @@ class Campaign:
 
     # ------------------------------------------------------------------ ask and tell
 
-    def ask(self, n: int = 1, *, where: str | Mapping[str, Any] | None = None) -> pd.DataFrame:
+    @explains_keywords
+    def ask(self, n: int = 1, *, where: str | Mapping[str, Any] | None = None, repeats: bool = True) -> pd.DataFrame:
         """The next rows to evaluate: first those that were asked for and neither told nor forgotten, then new ones.
 
         Calling it again gives the same rows until something is told.
@@ -172,6 +173,8 @@ class Campaign:
             n: How many rows.
             where: Rows that can be evaluated now, besides `candidates`: a comparison, or a dictionary of columns to values,
                 such as the context at hand, `{"machine": "B"}`. New rows heed it.
+            repeats: Whether a row may be asked for again, as far as the policy wants it; False for rows that are neither
+                measured nor waited for. (That takes a sweep over the rows for each one.)
 
         Returns:
             Rows of the table with their ids; `expected` and `deviation` of the objective as learned so far (empty before
@@ -182,15 +185,18 @@ class Campaign:
             ArgumentError: If fewer rows are on offer. Nothing has changed then.
         """
         check_whole("n", n)
+        check_flag("repeats", repeats)
         offer = self._offer
         if where is not None:
             offer = on_offer("where", self._table, where) & (True if offer is None else offer)
-        rows = self._open_rows()
-        if len(rows) < n:
-            count = self._table.count if offer is None else int(offer.sum())
-            fewer = f"n: {n:,} rows are asked for, and {self._table.name} has {count:,} on offer: ask for fewer"
-            require(n <= count, f"{fewer}{'' if offer is None else ', or widen the condition'}.")
-            self._bandit.ask(more=n - len(rows), available=offer)
+        fresh = n - len(self._open_rows())
+        left = offer if repeats else self._unseen(offer)
+        count = self._table.count if left is None else int(left.sum())
+        fewer = f"n: {fresh:,} more rows are asked for, and {count:,} of {self._table.name} are on offer"
+        require(fresh <= count, f"{fewer}: ask for fewer{'' if left is None else ', or widen the condition'}.")
+        while (fresh := n - len(self._open_rows())) > 0:  # a policy's first picks come in a batch of their own
+            left = offer if repeats else self._unseen(offer)
+            self._bandit.ask(more=fresh if repeats else 1, available=left)
         rows = self._open_rows(offer)
         plate = self._described(rows[:n])
         plate[self._own(RANK)] = np.arange(1, len(plate) + 1)
@@ -203,9 +209,9 @@ class Campaign:
             measured: A table, or the path of a CSV, Parquet or Arrow file, with the columns of the ids and of the objective, in
                 any order; further columns are compared with the table's. Several rows of one id are repeats. An empty
                 objective is an evaluation that failed.
-            again: Whether rows count that were told before, with the same id and the same value: of a table they do by default, of
-                a file they do not, so that a file may be told again, also when it has grown. A file of nothing but rows that
-                are waited for is new, unless one call told the very same before.
+            again: Whether rows count that were told before, with the same id and the same value: of a table they do by default,
+                of a file they do not, so that a file may be told again, also when it has grown. A file of nothing but rows
+                that are waited for is new, unless one call told the very same before.
 
         Returns:
             How many values and failures there were, in numbers and as a sentence.
@@ -229,15 +235,15 @@ class Campaign:
             return Told(0, 0, known, notes=tuple(notes))
         require(
             known > 0 or not np.isnan(values).all(),
-            f"no row of {results.name} has a value in column {self._settings.objective!r}: nothing was told. Fill it in; or, if all "
-            "evaluations failed, forget() their ids (torchbandits campaign forget).",
+            f"no row of {results.name} has a value in column {self._settings.objective!r}: nothing was told. Fill it in; or, "
+            "if all evaluations failed, forget() their ids (torchbandits campaign forget).",
         )
         told = self._learn(rows, values)
         every = [value for one in self._record.measured().values() for value in one]
         if len(every) > 1 and min(every) == max(every):
             notes.append(
-                f"All {len(every):,} values of {self._settings.objective!r} so far are {every[0]:g}: nothing can be learned from a "
-                "constant. Is it the right column?"
+                f"All {len(every):,} values of {self._settings.objective!r} so far are {every[0]:g}: nothing can be learned "
+                "from a constant. Is it the right column?"
             )
         return Told(told.measured, told.failed, known, told.unasked, tuple(notes))
 
@@ -319,6 +325,11 @@ class Campaign:
         return self._settings.decisions
 
     @property
+    def objective(self) -> str:
+        """The column of what is measured."""
+        return self._settings.objective
+
+    @property
     def bandit(self) -> Bandit:
         """What chooses and learns. Its arms are the rows of the table in their order; its rewards are the values, or minus the
         values where they are minimised."""
@@ -356,6 +367,15 @@ class Campaign:
             return rows.numpy()
         twins = [torch.nonzero((first.cpu() == row) & offer).reshape(-1) for row in rows]
         return np.array([int(t[0]) if len(t) and not offer[row] else int(row) for row, t in zip(rows, twins, strict=True)])
+
+    def _unseen(self, offer: Tensor | None) -> Tensor:
+        """Rows on offer that are neither measured nor waited for, and equal to none that is."""
+        unseen = self._bandit.counts.cpu() == 0
+        opened = self._bandit._open
+        if opened is not None:
+            entries, first = opened.index[opened.mask].cpu(), self._bandit._state.rows.first
+            unseen &= ~torch.isin(torch.arange(len(unseen)) if first is None else first.cpu(), entries)
+        return unseen if offer is None else unseen & offer
 
     def _as_told(self, rows: Tensor, told: list[int]) -> NDArray[np.int64]:
         """Of equal rows the one that was told first."""

@@ -1,4 +1,4 @@
-"""Which rows are on offer: a column of booleans, a comparison such as "temp < 80 and solvent != 'DMF'", or values of columns."""
+"""Which rows are on offer: a column of booleans, a comparison such as `temp < 80 and dry`, or values of columns."""
 
 from __future__ import annotations
 

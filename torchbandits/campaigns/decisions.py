@@ -154,7 +154,7 @@ def _decided(s: Survey, told: Any) -> Decision:
         if s.ordered or s.numeric:
             return _ordered(s, s.categories, why)
         raise ArgumentError(
-            f"columns: say in which order the texts of {s.column!r} stand: {s.column!r}: {list(s.categories)[:4]}, lowest first."
+            f"columns: say in which order the texts of {s.column!r} stand, lowest first, such as {list(s.categories)[:4]}."
         )
     require(s.numeric, no_number(s))
     if kind == "boolean":

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from torchbandits.errors import ArgumentError
-from torchbandits.policies import Policy
+from torchbandits.policies import Policy, auto
 
 
 def default_policy() -> Policy:
-    """None yet: it must be given."""
-    raise ArgumentError("policy: give one, such as tb.gp_ucb(…).")
+    """`tb.auto()`: kernel, noise and scales from the data."""
+    return auto()

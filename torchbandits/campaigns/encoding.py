@@ -1,4 +1,4 @@
-"""From rows of a table to features, by what was decided; nothing is learned here, so that the same row is the same arm for ever."""
+"""From rows of a table to features, by what was decided. Nothing is learned here: the same row always has the same features."""
 
 from __future__ import annotations
 

@@ -89,8 +89,8 @@ class Ids:
         others = f" (and {len(twice) - 3:,} more)" if len(twice) > 3 else ""
         require(
             not twice,
-            f"{self._table.name} has ids more than once in column {self.column!r}: {said}{others}. Every candidate needs an id of "
-            "its own; leave repeated rows out, or name another column.",
+            f"{self._table.name} has ids more than once in column {self.column!r}: {said}{others}. Every candidate needs an id "
+            "of its own; leave repeated rows out, or name another column.",
         )
 
     def find(self, wanted: Iterable[str]) -> dict[str, int]:

@@ -119,8 +119,8 @@ def _values(
     said = "; ".join(f"{rows[i]}: {str(cells.iloc[i])[:40]!r}" for i in odd[:MOST_NAMED])
     if odd:
         raise ArgumentError(
-            f"{name}, column {objective!r}, holds what is no finite number in {said}{_more(len(odd))}. Correct it, or leave the "
-            "cell empty where the evaluation failed. Nothing was told."
+            f"{name}, column {objective!r}, holds what is no finite number in {said}{_more(len(odd))}. Correct it, or leave "
+            "the cell empty where the evaluation failed. Nothing was told."
         )
     return numbers
 
@@ -142,8 +142,8 @@ def check_known(results: Results, found: dict[str, int], known_as: str) -> None:
     unknown = [i for i, text in enumerate(results.ids) if text not in found]
     if len(unknown) == len(results):
         raise ArgumentError(
-            f"none of the {len(results):,} ids of {results.name} (such as {results.ids[0]!r}) is an id of {known_as}: these are "
-            "results of another campaign, or another column holds the ids. Nothing was told."
+            f"none of the {len(results):,} ids of {results.name} (such as {results.ids[0]!r}) is an id of {known_as}: these "
+            "are results of another campaign, or another column holds the ids. Nothing was told."
         )
     said = ", ".join(f"{results.ids[i]!r} ({results.rows[i]})" for i in unknown[:MOST_NAMED])
     message = f"{results.name} has ids that are not among the candidates: {said}{_more(len(unknown))}. Nothing was told."

@@ -126,7 +126,7 @@ def open_table(given: Any, id: str | None) -> Table:
     if isinstance(given, (str, os.PathLike)) and Path(given).suffix.lower() in TEXT:
         column = id_column(dialect(Path(given)).header, id)
         return as_table("table", given, [] if column is None else [column])
-    return as_table("table", given)
+    return as_table("table", given, ids=id)
 
 
 def history(table: Table, objective: str) -> tuple[NDArray[np.int64], NDArray[np.float64]]:

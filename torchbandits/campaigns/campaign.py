@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import os
+import shutil
 import tempfile
+import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -137,12 +139,7 @@ class Campaign:
         priced = None if settings.cost is None else costs(self._table, settings.cost)
         if policy is None:
             policy = default_policy() if priced is None else per_cost(default_policy())
-        if self._journal is None:
-            self._folder = tempfile.TemporaryDirectory(prefix="torchbandits-")
-            features = Path(self._folder.name) / "features.npy"
-        else:
-            features = _beside(self._journal, ".features.npy")
-        arms = encode(self._table, encoder, getattr(torch, settings.dtype), features)
+        arms = encode(self._table, encoder, getattr(torch, settings.dtype), self._features_file)
         if unwritten is not None:
             files.write_text(unwritten, settings.text())
         made = False
@@ -347,6 +344,14 @@ class Campaign:
             self._journal.close()
 
     # ------------------------------------------------------------------ inside
+
+    def _features_file(self) -> Path:
+        """Beside the journal, or without one in a folder that goes with this object."""
+        if self._journal is not None:
+            return _beside(self._journal, ".features.npy")
+        folder = tempfile.mkdtemp(prefix="torchbandits-")
+        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        return Path(folder) / "features.npy"
 
     def _learn(self, rows: NDArray[np.int64], values: NDArray[np.float64]) -> Told:
         """Tell the bandit, and remember it."""

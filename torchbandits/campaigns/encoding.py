@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -101,8 +101,8 @@ def _cells(decision: Decision, values: Any) -> Any:
     return as_numbers(values)
 
 
-def encode(table: Table, encoder: Encoder, dtype: torch.dtype, path: Path | None) -> Tensor | NpyFile:
-    """Features of all rows: a tensor `A x d`, or where that is large and there is a `path`, a file that is mapped.
+def encode(table: Table, encoder: Encoder, dtype: torch.dtype, place: Callable[[], Path]) -> Tensor | NpyFile:
+    """Features of all rows: a tensor `A x d`, or where that is large a file at `place()`, which is mapped.
 
     A file that is there with as many rows and features is used as it is.
 
@@ -113,10 +113,11 @@ def encode(table: Table, encoder: Encoder, dtype: torch.dtype, path: Path | None
     """
     kind = np.float64 if dtype == torch.float64 else np.float32
     shape = (table.count, encoder.features)
-    if path is None or shape[0] * shape[1] * dtype.itemsize <= IN_MEMORY:
+    if shape[0] * shape[1] * dtype.itemsize <= IN_MEMORY:
         features = np.empty(shape, kind)
         _fill(features, table, encoder)
         return torch.from_numpy(features)
+    path = place()
     if not (path.exists() and tuple(npy(path).shape) == shape):
         part = path.with_name(f"{path.name}.{os.getpid()}.part")
         try:

@@ -92,13 +92,11 @@ def read_results(measured: Any, id_name: str, objective: str) -> Results:
 
 
 def _frame(measured: Any, id_name: str) -> pd.DataFrame:
-    table = as_table("measured", measured)
+    table = as_table("measured", measured, ids=id_name)
     if isinstance(table, ParquetRows):
         return table.take(np.arange(table.count)).to_pandas()
     assert isinstance(table, InMemory)
-    frame = table.arrow.to_pandas()
-    # An index without a name is that of the ids, where there is no such column.
-    return frame.rename(columns={table.index: id_name}) if table.index and id_name not in frame.columns else frame
+    return table.arrow.to_pandas()
 
 
 def _empty(frame: pd.DataFrame) -> pd.DataFrame:

@@ -86,7 +86,16 @@ def read_csv(path: Path, texts: Sequence[str] = ()) -> pa.Table:
             ),
         )
     except (OSError, pa.ArrowException) as error:
-        raise DataError(f"{path} can't be read: {error}") from error
+        raise DataError(f"{path}{_uneven(path, found)} can't be read: {error}") from error
+
+
+def _uneven(path: Path, found: Dialect) -> str:
+    """The first line that has more cells or fewer than the header, if that is what is wrong."""
+    with open(path, encoding="utf-8-sig", errors="replace", newline="") as file:
+        reader = plain_csv.reader(file, delimiter=found.delimiter)
+        wrong = (reader.line_num for cells in reader if cells and len(cells) != len(found.header))
+        line = next(wrong, None)
+    return "" if line is None else f", line {line},"
 
 
 def read_texts(path: Path) -> tuple[pd.DataFrame, Dialect]:

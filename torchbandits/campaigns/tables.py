@@ -147,7 +147,7 @@ class ParquetRows(Table):
         return pa.concat_tables(parts).take(pa.array(np.argsort(order, kind="stable")))
 
 
-def as_table(name: str, value: Any, texts: Sequence[str] = ()) -> Table:
+def as_table(name: str, value: Any, texts: Sequence[str] = (), ids: str | None = None) -> Table:
     """A table, from a path or from what pandas, Polars or Arrow hold.
 
     Args:
@@ -155,12 +155,13 @@ def as_table(name: str, value: Any, texts: Sequence[str] = ()) -> Table:
         value: A path of a CSV, Parquet or Arrow file; a table of pandas, Polars, Arrow, or of anything else that exports
             Arrow streams; or a dictionary of columns.
         texts: Columns of a CSV file that are texts whatever they look like: ids, of which no leading zero may be lost.
+        ids: The column of the ids, if it is known. The index of a pandas table becomes a column only where there is none.
 
     Raises:
         DataError: If a file can't be read.
         ArgumentError: If it is no table, has no rows, or has two columns of one name.
     """
-    found = _opened(name, value, texts)
+    found = _opened(name, value, texts, ids)
     names = list(found.schema.names)
     twice = sorted({column for column in names if names.count(column) > 1})
     require(not twice, f"{found.name} has more than one column {', '.join(map(repr, twice))}: rename all but one.")
@@ -168,13 +169,13 @@ def as_table(name: str, value: Any, texts: Sequence[str] = ()) -> Table:
     return found
 
 
-def _opened(name: str, value: Any, texts: Sequence[str]) -> Table:
+def _opened(name: str, value: Any, texts: Sequence[str], ids: str | None) -> Table:
     if isinstance(value, (str, os.PathLike)):
         return _file(Path(value).absolute(), texts)
     if isinstance(value, pa.Table):
         return InMemory(value)
     if type(value).__module__.partition(".")[0] == "pandas" and hasattr(value, "columns"):
-        return _of_pandas(name, value)
+        return _of_pandas(name, value, ids)
     try:
         if isinstance(value, Mapping) or hasattr(value, "__arrow_c_stream__"):
             return InMemory(pa.table(value))
@@ -203,12 +204,14 @@ def _file(path: Path, texts: Sequence[str]) -> Table:
     return InMemory(read_csv(path, texts), path, first_line=2)
 
 
-def _of_pandas(name: str, frame: Any) -> Table:
-    """A pandas table; its index is a column, unless it only counts the rows."""
+def _of_pandas(name: str, frame: Any, ids: str | None) -> Table:
+    """A pandas table; its index is the column of the ids where there is no other, unless it only counts the rows."""
+    names = [str(column) for column in frame.columns]
+    other = ids in names if ids is not None else any(column.strip().casefold() == "id" for column in names)
     counts = isinstance(frame.index, pd.RangeIndex) and frame.index.name is None
-    index = None if counts else str(frame.index.name or "id")
+    index = None if counts or other else str(frame.index.name or ids or "id")
     if index is not None:
-        require(index not in frame.columns, f"{name} has a column {index!r} and an index of that name: reset_index(drop=True).")
+        require(index not in names, f"{name} has a column {index!r} and an index of that name: reset_index(drop=True).")
         frame = frame.rename_axis(index).reset_index()
     try:
         frame = frame.rename(columns=str)

@@ -134,7 +134,7 @@ def test_conditions_and_contexts_restrict_what_is_asked():
     assert (c.ask(3, where="dry == True and temp > 30")["dry"]).all()
     table = frame().assign(allowed=lambda t: t["temp"] > 100)
     assert (campaign(table, candidates="allowed").ask(4)["temp"] > 100).all()
-    with pytest.raises(ArgumentError, match="have been|on offer: ask for fewer, or widen"):
+    with pytest.raises(ArgumentError, match=r"have been|on offer: ask for fewer, or widen"):
         campaign(table, candidates="allowed").ask(60)
 
 

@@ -27,7 +27,7 @@ from torchbandits.campaigns.results import check_known, check_same_rows, read_re
 from torchbandits.campaigns.told import Record, Told, record_of
 from torchbandits.coercion import as_path, check_dtype, check_flag, check_text, check_whole, explains_keywords
 from torchbandits.errors import StateError, UnsupportedError, require
-from torchbandits.journal import Journal, as_journal
+from torchbandits.journal import Journal
 from torchbandits.policies import Policy, per_cost
 from torchbandits.posteriors import GaussianProcess
 from torchbandits.types import Marginals
@@ -116,7 +116,9 @@ class Campaign:
             "overruled": told_of,
         }
         # Checkpoints often: people come back to a campaign in a new process, every time.
-        self._journal = as_journal(journal) if journal is None or isinstance(journal, Journal) else Journal(journal, every=1)
+        if journal is not None and not isinstance(journal, Journal):
+            journal = Journal(as_path("journal", journal), every=1)
+        self._journal = journal
         path = None if self._journal is None else _beside(self._journal, ".campaign.json")
         if self._journal is not None and path is not None:
             check_pair(self._journal.path, path)

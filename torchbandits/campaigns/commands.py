@@ -21,7 +21,7 @@ from rich.table import Table as RichTable
 
 from torchbandits.campaigns.beginning import open_table
 from torchbandits.campaigns.campaign import Campaign
-from torchbandits.campaigns.tables import InMemory, ParquetRows
+from torchbandits.campaigns.tables import InMemory
 from torchbandits.errors import ConfigError, StateError, require
 from torchbandits.experiments.printable import plain, printable
 from torchbandits.files import prepare_folder, write_atomically
@@ -50,16 +50,20 @@ def new(
     folder: Folder = HERE,
 ) -> None:
     """Begin a campaign in a folder, and show how its columns are taken. Repeated, it changes nothing."""
-    columns = dict(_kind(text) for text in column or ())
+    options: dict[str, Any] = {"id": id, "minimize": minimize, "candidates": only, "cost": cost}
+    options["columns"] = dict(_kind(text) for text in column or ())
     table = open_table(str(candidates), id)
-    prepare_folder(folder)
-    source = candidates.absolute() if isinstance(table, ParquetRows) else folder.absolute() / CANDIDATES
-    if isinstance(table, InMemory):
-        _copy(table, source)
+    source = candidates.absolute()
     began = (folder / f"{JOURNAL}.campaign.json").exists()
-    made = Campaign(
-        source, objective, folder / JOURNAL, id=id, minimize=minimize, columns=columns, candidates=only, cost=cost
-    )  # fmt: skip
+    if isinstance(table, InMemory):
+        source = folder.absolute() / CANDIDATES
+        if not began:
+            Campaign(candidates, objective, **options)  # what is wrong is said of the owner's file, before anything is written
+        prepare_folder(folder)
+        _copy(table, source, began)
+    else:
+        prepare_folder(folder)
+    made = Campaign(source, objective, folder / JOURNAL, **options)
     _print_table(made.columns.to_pandas().reset_index())
     where = "" if folder == HERE else f" --folder {folder}"
     told = made.bandit.pulls.sum()
@@ -152,10 +156,10 @@ def _opened(folder: Path) -> Iterator[Campaign]:
     campaign.close()
 
 
-def _copy(table: InMemory, path: Path) -> None:
-    """Keep a table in the folder, whose file its owner goes on to edit; one that is there must hold the same."""
-    if path.exists():
-        same = table.arrow.equals(pyarrow.parquet.read_table(path))
+def _copy(table: InMemory, path: Path, began: bool) -> None:
+    """Keep a table in the folder, whose file its owner goes on to edit; that of a campaign must hold the same."""
+    if began:
+        same = path.exists() and table.arrow.equals(pyarrow.parquet.read_table(path))
         message = f"{path.parent} holds a campaign of another table: choose another --folder, or delete that one."
         require(same, message, StateError)
         return

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +122,24 @@ def test_mistakes_are_one_line(folder: Path):
     assert "nothing was told yet" in refused("best")
     assert "give the ids of the rows, or --all" in refused("forget")
     assert len(plate(run("ask", "-n", "2"))) == 2
+
+
+def test_the_tutorial_is_a_session_that_works(folder: Path):
+    text = (Path(__file__).parents[1] / "docs" / "tutorials" / "campaign.md").read_text()
+    table, results = re.findall(r"^```csv\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    (folder / "candidates.csv").write_text(table)
+    (folder / "results.csv").write_text(results)
+    said = []
+    for block in re.findall(r"^```bash\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
+        for line in block.splitlines():
+            said.append(run(*shlex.split(line.partition(" > ")[0])[2:]))
+    new, plate_csv, tell, best, report = said
+    for line in re.search(r"^```text\n(.*?)^```", text, re.DOTALL | re.MULTILINE)[1].splitlines():
+        assert any(line.split() == shown.split() for shown in new.splitlines()), line
+    assert len(plate(plate_csv)) == 4
+    assert "3 measurements and 1 failed evaluation told." in tell
+    assert plate(best)["id"].iloc[0] == "A9"
+    assert "Report: campaign/report.html" in report
 
 
 @pytest.mark.parametrize("text", ["size=S<M<L", "a=b=category"])

@@ -427,6 +427,7 @@ def test_the_page_shows_ids_values_and_columns(tmp_path: Path):
     assert "60 candidates, 5 measurements of yield, 1 failed evaluations, 2 waited for; small values are good" in page
     assert all(f"<td>{text}</td>" in page for text in [*c.best(3)["id"], *c.open, "3 different texts"])
     assert f"{results['yield'].min():.6g}" in page
+    assert "One more measurement of a row would be off by about" in page
 
 
 def test_the_package_is_imported_without_the_extra():

@@ -21,7 +21,7 @@ from torchbandits.campaigns.beginning import begin, check_pair, costs, history
 from torchbandits.campaigns.conditions import on_offer
 from torchbandits.campaigns.decisions import Decisions
 from torchbandits.campaigns.defaults import default_policy
-from torchbandits.campaigns.encoding import Encoder, encode
+from torchbandits.campaigns.encoding import Encoder, encode, feature_names
 from torchbandits.campaigns.ids import as_id
 from torchbandits.campaigns.results import check_known, check_same_rows, read_results
 from torchbandits.campaigns.told import Record, Told, record_of
@@ -300,7 +300,6 @@ class Campaign:
         values = np.array(self._record.values)
         require(bool(np.isfinite(values).any()), "nothing was measured yet: there is nothing to show.", StateError)
         settings, opened = self._settings, self._open_rows()
-        explain = getattr(self._bandit, "explain", None)
         aim = "small" if settings.minimize else "large"
         whole = page.CampaignPage(
             title=f"{settings.objective}: {self._table.name if self._table.path is None else self._table.path.name}",
@@ -312,7 +311,7 @@ class Campaign:
             best=self.best(10),
             opened=self._described(opened),
             columns=self.columns.to_pandas().reset_index(),
-            explained="" if explain is None else str(explain()),
+            explained=self._explained(),
         )
         written = as_path("path", path)
         page.write_campaign(whole, written)
@@ -363,6 +362,14 @@ class Campaign:
         self._record.add(rows.tolist(), values)
         failed = int(np.isnan(values).sum())
         return Told(len(rows) - failed, failed, unasked=round(float(report.unasked)))
+
+    def _explained(self) -> tuple[str, ...]:
+        """What the model believes of the columns and of the noise; nothing where the policy keeps no one model."""
+        try:
+            believed = self._bandit.explain(names=feature_names(list(self.columns)))
+        except UnsupportedError:
+            return ()
+        return page.sentences(believed, self.objective)
 
     def _open_rows(self, offer: Tensor | None = None) -> NDArray[np.int64]:
         """Rows that are waited for; of equal rows, one that is on offer."""

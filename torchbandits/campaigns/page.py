@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,12 +10,15 @@ import pandas as pd
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from torchbandits.diagnostics.explanation import Explanation
 from torchbandits.experiments.page import STYLE, escape, inline, table
 from torchbandits.experiments.printable import literal
 from torchbandits.figures import COLORS, tidy
 from torchbandits.files import write_text
 
 MOST_COLUMNS = 12
+ENOUGH = 5
+"""Different rows that must be measured before it is said which columns matter."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,7 @@ class CampaignPage:
         facts: One line under the title.
         values: All measurements in the order in which they were told, NaN where an evaluation failed.
         best, opened, columns: Tables.
-        explained: What the policy has to say, if anything.
+        explained: What the model believes, in sentences.
     """
 
     title: str
@@ -41,7 +43,7 @@ class CampaignPage:
     best: pd.DataFrame
     opened: pd.DataFrame
     columns: pd.DataFrame
-    explained: str = ""
+    explained: tuple[str, ...] = ()
 
 
 def write_campaign(page: CampaignPage, path: Path) -> None:
@@ -52,7 +54,7 @@ def write_campaign(page: CampaignPage, path: Path) -> None:
 def html(page: CampaignPage) -> str:
     """The page as text."""
     opened = shown(page.opened) if len(page.opened) else "<p>Nothing is waited for: ask for the next rows.</p>"
-    explained = "".join(f"<p>{escape(line)}</p>" for line in page.explained.splitlines())
+    explained = "".join(f"<p>{escape(line)}</p>" for line in page.explained)
     parts = [
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(page.title)}</title>',
         f'<meta name="viewport" content="width=device-width"><style>{STYLE}</style></head><body>',
@@ -96,6 +98,12 @@ def cell(value: object) -> str:
     return "" if value is None or value is pd.NaT else str(value)
 
 
-def facts(parts: Sequence[str]) -> str:
-    """One line of facts."""
-    return ", ".join(part for part in parts if part)
+def sentences(believed: Explanation, objective: str) -> tuple[str, ...]:
+    """What a model believes of the columns and of the noise, for people who see ids and the user's own units."""
+    said = [f"One more measurement of a row would be off by about {believed.noise_std:.2g}, by the model."]
+    relevance = believed.relevance
+    if bool(relevance.isfinite().all()) and believed.distinct >= ENOUGH:
+        order = relevance.argsort(descending=True).tolist()[:5]
+        named = ", ".join(f"{believed.names[j]} ({float(relevance[j]):.0%})" for j in order)
+        said.append(f"What changes {objective} fastest is {named}.")
+    return tuple(said)

@@ -51,7 +51,7 @@ class Survey:
         self.whole = pa.types.is_integer(inner)
         plain = self.whole or pa.types.is_floating(inner) or pa.types.is_decimal(inner) or pa.types.is_duration(inner)
         self.numeric = not self.dictionary and (self.boolean or self.date or plain)
-        self.text = pa.types.is_string(inner) or pa.types.is_large_string(inner) or pa.types.is_string_view(inner)
+        self.text = pa.types.is_string(inner) or pa.types.is_large_string(inner)
         self.count, self.missing, self.infinite = table.count, 0, ""
         self.low, self.high = math.inf, -math.inf
         self.too_many, self.first_text, self.text_at, self.mostly_numbers = False, "", "", False

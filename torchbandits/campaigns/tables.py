@@ -173,12 +173,12 @@ def _opened(name: str, value: Any, texts: Sequence[str], ids: str | None) -> Tab
     if isinstance(value, (str, os.PathLike)):
         return _file(Path(value).absolute(), texts)
     if isinstance(value, pa.Table):
-        return InMemory(value)
+        return InMemory(_without_views(value))
     if type(value).__module__.partition(".")[0] == "pandas" and hasattr(value, "columns"):
         return _of_pandas(name, value, ids)
     try:
         if isinstance(value, Mapping) or hasattr(value, "__arrow_c_stream__"):
-            return InMemory(pa.table(value))
+            return InMemory(_without_views(pa.table(value)))
     except (pa.ArrowException, TypeError, ValueError) as error:
         raise ArgumentError(f"{name} can't be read as an Arrow table: {error}.") from error
     raise ArgumentError(
@@ -202,6 +202,14 @@ def _file(path: Path, texts: Sequence[str]) -> Table:
         suffix in TEXT, f"{path} is none of {known}: of a spreadsheet, save the sheet as 'CSV UTF-8' and give that.", DataError
     )
     return InMemory(read_csv(path, texts), path, first_line=2)
+
+
+def _without_views(table: pa.Table) -> pa.Table:
+    """The same with texts as Arrow's functions take them: Polars exports them as views, of which no rows can be taken."""
+    for place, field in enumerate(table.schema):
+        if str(field.type) == "string_view":
+            table = table.set_column(place, field.name, table.column(place).cast(pa.string()))
+    return table
 
 
 def _of_pandas(name: str, frame: Any, ids: str | None) -> Table:

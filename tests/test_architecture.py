@@ -25,8 +25,8 @@ ROOMS = [
     "columns", "history", "journal",
     "selections", "validation", "botorch",  # a bandit hands out its model
     "reporting", "explanation", "learned", "together", "bandit", "worker", "contexts", "contextual", "parallel", "evaluators",
-    "offers", "running", "callbacks", "diagnostics", "files", "figures", "explanation_figure", "experiments", "benchmarks", "campaigns",
-    "cli", "testing", "__init__", "__main__",
+    "offers", "running", "callbacks", "diagnostics", "files", "figures", "explanation_figure", "experiments", "benchmarks",
+    "campaigns", "cli", "testing", "__init__", "__main__",
 ]  # fmt: skip
 
 PUBLIC = ["Bandit", "run", "gp_ucb", "igp_ucb", "gp_bucb", "bkb", "batch_bkb", "uniform", "environments"]

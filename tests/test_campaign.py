@@ -448,3 +448,11 @@ def test_the_package_is_imported_without_the_extra():
 def test_without_the_extra_the_message_says_how_to_get_it():
     with pytest.raises(DataError, match=r'campaigns need nowhere: pip install "torchbandits\[experiments\]"'):
         extras.Later("nowhere.at_all").DataFrame  # noqa: B018
+
+
+def test_a_policy_that_repeats_nothing_in_a_batch_says_so():
+    batch = tb.batch_bkb(gpytorch.kernels.RBFKernel().double(), noise_std=0.1, max_pulls=1)
+    c = campaign(frame(5), policy=batch)
+    plate = c.ask(3)
+    refused(lambda: c.ask(8), "n: the policy has no more than 5 rows evaluated at once, and 5 of the table are on offer")
+    assert c.open == plate["id"].tolist()

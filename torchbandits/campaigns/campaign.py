@@ -26,7 +26,7 @@ from torchbandits.campaigns.ids import as_id
 from torchbandits.campaigns.results import check_known, check_same_rows, read_results
 from torchbandits.campaigns.told import Record, Told, record_of
 from torchbandits.coercion import as_path, check_dtype, check_flag, check_text, check_whole, explains_keywords
-from torchbandits.errors import StateError, UnsupportedError, require
+from torchbandits.errors import ArgumentError, StateError, UnsupportedError, require
 from torchbandits.journal import Journal
 from torchbandits.policies import Policy, per_cost
 from torchbandits.posteriors import GaussianProcess
@@ -188,14 +188,20 @@ class Campaign:
         offer = self._offer
         if where is not None:
             offer = on_offer("where", self._table, where) & (True if offer is None else offer)
-        fresh = n - len(self._open_rows())
+        before = waiting = len(self._open_rows())
         left = offer if repeats else self._unseen(offer)
         count = self._table.count if left is None else int(left.sum())
-        fewer = f"n: {fresh:,} more rows are asked for, and {count:,} of {self._table.name} are on offer"
-        require(fresh <= count, f"{fewer}: ask for fewer{'' if left is None else ', or widen the condition'}.")
-        while (fresh := n - len(self._open_rows())) > 0:  # a policy's first picks come in a batch of their own
+        widen = "" if left is None else ", or widen the condition"
+        said = f"{count:,} of {self._table.name} are on offer: ask for fewer{widen}."
+        require(n - before <= count, f"n: {n - before:,} more rows are asked for, and {said}")
+        while waiting < n:  # a policy's first picks come in a batch of their own
             left = offer if repeats else self._unseen(offer)
-            self._bandit.ask(more=fresh if repeats else 1, available=left)
+            self._bandit.ask(more=n - waiting if repeats else 1, available=left)
+            rows = self._open_rows()
+            if len(rows) == waiting:
+                self._give_up(rows[before:])
+                raise ArgumentError(f"n: the policy has no more than {waiting:,} rows evaluated at once, and {said}")
+            waiting = len(rows)
         rows = self._open_rows(offer)
         plate = self._described(rows[:n])
         plate[self._own(RANK)] = np.arange(1, len(plate) + 1)
@@ -263,8 +269,7 @@ class Campaign:
             missing = [text for text in wanted if found.get(text, -1) not in opened]
             require(not missing, f"ids: {', '.join(missing[:5])} are not among the rows that were asked for and not told.")
             rows = np.array([row for row in opened.tolist() if row in {found[text] for text in wanted}], np.int64)
-        if len(rows):
-            self._bandit.forget(torch.from_numpy(rows).to(self._bandit.device))
+        self._give_up(rows)
 
     # ------------------------------------------------------------------ what was learned
 
@@ -381,6 +386,10 @@ class Campaign:
             return rows.numpy()
         twins = [torch.nonzero((first.cpu() == row) & offer).reshape(-1) for row in rows]
         return np.array([int(t[0]) if len(t) and not offer[row] else int(row) for row, t in zip(rows, twins, strict=True)])
+
+    def _give_up(self, rows: NDArray[np.int64]) -> None:
+        if len(rows):
+            self._bandit.forget(torch.from_numpy(rows).to(self._bandit.device))
 
     def _unseen(self, offer: Tensor | None) -> Tensor:
         """Rows on offer that are neither measured nor waited for, and equal to none that is."""

@@ -10,9 +10,9 @@ import pandas as pd
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from torchbandits.diagnostics.explanation import Explanation
 from torchbandits.experiments.page import STYLE, escape, inline, table
 from torchbandits.experiments.printable import literal
+from torchbandits.explanation import Explanation
 from torchbandits.figures import COLORS, tidy
 from torchbandits.files import write_text
 

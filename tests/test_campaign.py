@@ -452,7 +452,7 @@ def test_without_the_extra_the_message_says_how_to_get_it():
 
 def test_a_policy_that_repeats_nothing_in_a_batch_says_so():
     batch = tb.batch_bkb(gpytorch.kernels.RBFKernel().double(), noise_std=0.1, max_pulls=1)
-    c = campaign(frame(5), policy=batch)
+    c = campaign(frame(8), policy=batch)
     plate = c.ask(3)
-    refused(lambda: c.ask(8), "n: the policy has no more than 5 rows evaluated at once, and 5 of the table are on offer")
+    refused(lambda: c.ask(11), "n: the policy has no more than 8 rows evaluated at once, and 8 of the table are on offer")
     assert c.open == plate["id"].tolist()

@@ -10,6 +10,7 @@ from typing import Any
 
 import gpytorch
 import numpy as np
+import pandas
 import pyarrow
 import pyarrow.parquet
 import torch
@@ -51,6 +52,14 @@ def bandit() -> tb.Bandit:
     learned.observe(index, torch.full((12,), 2.0), 2 * REWARDS[index], 2 * REWARDS[index] ** 2 + 0.01)
     learned.ask(more=3)
     return learned
+
+
+def campaign() -> tb.Campaign:
+    """Two rows measured, one waited for."""
+    made = tb.Campaign(pandas.DataFrame({"id": range(30), "a": ARMS[:, 0], "b": ARMS[:, 1]}), "yield", policy=gp_ucb())
+    made.tell({"id": [3, 4], "yield": [1.0, 2.0]})
+    made.ask(1)
+    return made
 
 
 def contextual() -> tb.ContextualBandit:
@@ -214,6 +223,16 @@ BY_FUNCTION: dict[str, dict[str, Make]] = {  # optional arguments, too, without 
     "Bandit.forget": {"selection": lambda _: bandit().ask().index},
     "Bandit.load_state_dict": {"state_dict": lambda _: bandit().state_dict()},
     "Bandit.tell": {"rewards": given(ONES)},
+    "Campaign": {
+        "table": given({"id": [1, 2, 3], "a": [0.5, 1.5, 2.0], "c": [1.0, 2.0, 1.0]}),
+        "objective": given("yield"),
+        "policy": lambda _: gp_ucb(),
+        "id": given("id"),
+        "cost": given("c"),
+    },
+    "Campaign.forget": {},
+    "Campaign.report": {"path": lambda folder: folder / "page.html"},
+    "Campaign.tell": {"measured": given({"id": [5], "yield": [1.0]})},
     "ContextualBandit.forget": {"selection": lambda _: contextual().ask(context=ARMS[0])},
     "ContextualBandit.load_state_dict": {"state_dict": lambda _: contextual().state_dict()},
     "ContextualBandit.observe": {"context": given(ARMS[0])},
@@ -252,6 +271,7 @@ BY_FUNCTION: dict[str, dict[str, Make]] = {  # optional arguments, too, without 
 
 OBJECTS: dict[str, Make] = {  # whose methods are called
     "Bandit": lambda _: bandit(),
+    "Campaign": lambda _: campaign(),
     "ContextualBandit": lambda _: contextual(),
     "History": lambda _: history(),
     "Journal": journal,

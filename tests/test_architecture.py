@@ -26,7 +26,7 @@ ROOMS = [
     "selections", "validation", "botorch",  # a bandit hands out its model
     "reporting", "explanation", "learned", "together", "bandit", "worker", "contexts", "contextual", "parallel", "evaluators",
     "offers", "running", "callbacks", "diagnostics", "files", "figures", "explanation_figure", "experiments", "benchmarks",
-    "cli", "testing", "__init__", "__main__",
+    "campaigns", "cli", "testing", "__init__", "__main__",
 ]  # fmt: skip
 
 PUBLIC = ["Bandit", "run", "gp_ucb", "igp_ucb", "gp_bucb", "bkb", "batch_bkb", "uniform", "environments"]

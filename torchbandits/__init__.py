@@ -8,6 +8,7 @@ come free at different times; `torchbandits policies` lists all), hand it to `Ba
 from torchbandits import callbacks, diagnostics, environments, errors, sources, starts, widths
 from torchbandits.arms import Shard
 from torchbandits.bandit import Bandit
+from torchbandits.campaigns import Campaign
 from torchbandits.contextual import ContextualBandit
 from torchbandits.explanation import Explanation
 from torchbandits.history import History
@@ -43,6 +44,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Bandit",
+    "Campaign",
     "ContextualBandit",
     "Evidence",
     "Explanation",

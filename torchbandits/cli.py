@@ -1,4 +1,4 @@
-"""The command line: `torchbandits run`, `reproduce`, `plot`, `report`, `watch`, `bench`, `policies`, `data ...`.
+"""The command line: `torchbandits run`, `reproduce`, `plot`, `report`, `watch`, `bench`, `policies`, `data …`, `campaign …`.
 
 Every expected error is one line on standard error and exit code 2; Ctrl-C is one line and exit code 130. No control character
 of a file, a name or an argument reaches the terminal.
@@ -21,6 +21,7 @@ from rich.table import Table as RichTable
 from typer.core import TyperGroup
 
 from torchbandits.benchmarks import load_benchmark, run_benchmark
+from torchbandits.campaigns.commands import campaign_app
 from torchbandits.environments import holdings
 from torchbandits.errors import ConfigError, TorchBanditsError, nearest, require
 from torchbandits.experiments.config import ExperimentConfig, load_config, parse_config
@@ -109,6 +110,7 @@ app = typer.Typer(
 )
 data_app = typer.Typer(help="The real data sets: where they are, what they hold.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
+app.add_typer(campaign_app, name="campaign")
 
 
 @app.command()

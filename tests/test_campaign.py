@@ -1,0 +1,458 @@
+"""Campaigns: rows asked for and told by id, in the user's units, through a journal, with one sentence for everything wrong."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from typing import Any
+
+import gpytorch
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+import torchbandits as tb
+from torchbandits.campaigns import extras
+from torchbandits.errors import ArgumentError, DataError, StateError, TorchBanditsError
+
+
+def frame(n: int = 60) -> pd.DataFrame:
+    rng = np.random.default_rng(0)
+    return pd.DataFrame(
+        {
+            "id": [f"{i:03d}" for i in range(n)],
+            "temp": rng.uniform(20, 120, n),
+            "conc": 10 ** rng.uniform(-6, -1, n),
+            "solvent": rng.choice(["EtOH", "DMF", "H2O"], n),
+            "dry": rng.random(n) < 0.5,
+        }
+    )
+
+
+def yields(rows: pd.DataFrame) -> pd.Series:
+    return 50 - 0.01 * (rows["temp"] - 70) ** 2 + 3 * np.log10(rows["conc"]) + 5 * (rows["solvent"] == "DMF")
+
+
+def policy() -> Any:
+    """Fast, and never fitted."""
+    return tb.gp_ucb(gpytorch.kernels.RBFKernel().double(), noise_std=0.1, width=tb.widths.Constant(2.0), prior_mean="estimate")
+
+
+def campaign(table: Any = None, **options: Any) -> tb.Campaign:
+    return tb.Campaign(frame() if table is None else table, "yield", **{"policy": policy()} | options)
+
+
+def measured(plate: pd.DataFrame) -> pd.DataFrame:
+    return plate[["id"]].assign(**{"yield": yields(plate)})
+
+
+# ---------------------------------------------------------------------- asking and telling
+
+
+def test_rows_come_back_with_their_ids_and_what_is_expected():
+    c = campaign()
+    plate = c.ask(8)
+    assert list(plate.columns) == ["id", "temp", "conc", "solvent", "dry", "expected", "deviation", "rank"]
+    assert plate["rank"].tolist() == list(range(1, 9))
+    assert plate["expected"].isna().all()  # nothing is known yet
+    own = frame().set_index("id").loc[plate["id"]].reset_index()
+    pd.testing.assert_frame_equal(plate[own.columns], own)
+    pd.testing.assert_frame_equal(c.ask(8), plate)
+    pd.testing.assert_frame_equal(c.ask(5), plate.head(5))
+    assert c.ask(10)["id"].tolist()[:8] == plate["id"].tolist()
+    told = c.tell(measured(plate))
+    assert (told.measured, told.failed, told.unasked) == (8, 0, 0)
+    assert c.open == c.ask(2)["id"].tolist()
+    best = c.best(3)
+    assert best["measured"].max() == pytest.approx(yields(plate).max())
+    assert best["times"].tolist() == [1, 1, 1]
+    assert best["expected"].is_monotonic_decreasing
+
+
+def test_the_posterior_is_the_bandits_without_what_is_waited_for():
+    c = campaign()
+    c.tell(measured(c.ask(6)))
+    known = c.bandit.posterior(c.bandit.arms)
+    plate = c.ask(6)
+    rows = [int(text) for text in plate["id"]]
+    np.testing.assert_allclose(plate["expected"], known.mean[rows], rtol=1e-9)
+    np.testing.assert_allclose(plate["deviation"], known.variance[rows].sqrt(), rtol=1e-6)
+
+
+def test_minimised_objectives_are_the_negative_of_maximised_ones_and_shown_as_they_are():
+    up, down = campaign(), campaign(minimize=True)
+    for _ in range(3):
+        plate, other = up.ask(4), down.ask(4)
+        assert plate["id"].tolist() == other["id"].tolist()
+        np.testing.assert_allclose(plate["expected"], -other["expected"])
+        up.tell(measured(plate))
+        down.tell(measured(plate).assign(**{"yield": -yields(plate)}))
+    np.testing.assert_allclose(down.best(2)["measured"], -up.best(2)["measured"])
+    assert bool((down.bandit.best(2).mean.diff() <= 0).all())
+
+
+def test_repeats_count_failures_do_not_and_history_is_welcome():
+    c = campaign()
+    plate = c.ask(3)
+    results = measured(plate)
+    results.loc[1, "yield"] = np.nan
+    told = c.tell(pd.concat([results, results.head(1)]))
+    assert (told.measured, told.failed, told.unasked) == (3, 1, 1)
+    assert c.open == []
+    assert int(c.bandit.pulls) == 3
+    first = c.best(2).set_index("id").loc[plate["id"][0]]
+    assert first["times"] == 2
+    c.tell({"yield": [1.5], "id": ["059"]})
+    assert "059" in c.best(10)["id"].tolist()
+    assert str(told).startswith("3 measurements and 1 failed evaluation told. 1 measurement had not been asked for")
+
+
+def test_values_in_the_table_are_history_told_once(tmp_path: Path):
+    table = frame()
+    table["yield"] = yields(table).where(table.index < 5)
+    path = tmp_path / "journal"
+    c = campaign(table, journal=path)
+    assert int(c.bandit.pulls) == 5
+    assert "yield" not in c.ask(1).columns
+    c.close()
+    table.loc[7, "yield"] = 3.0  # filled in since
+    again = campaign(table, journal=path)
+    assert int(again.bandit.pulls) == 6
+
+
+def test_conditions_and_contexts_restrict_what_is_asked():
+    c = campaign(candidates="temp < 80 and solvent != 'DMF'")
+    plate = c.ask(10)
+    assert (plate["temp"] < 80).all()
+    assert (plate["solvent"] != "DMF").all()
+    c.tell(measured(plate))
+    assert set(c.ask(3, where={"solvent": "H2O", "dry": True})["solvent"]) == {"H2O"}
+    c.forget()
+    assert (c.ask(3, where="dry == True and temp > 30")["dry"]).all()
+    table = frame().assign(allowed=lambda t: t["temp"] > 100)
+    assert (campaign(table, candidates="allowed").ask(4)["temp"] > 100).all()
+    with pytest.raises(ArgumentError, match=r"have been|on offer: ask for fewer, or widen"):
+        campaign(table, candidates="allowed").ask(60)
+
+
+def test_without_repeats_every_row_is_asked_for_once():
+    c = campaign(frame(12))
+    seen: list[str] = []
+    for _ in range(3):
+        plate = c.ask(4, repeats=False)
+        c.tell(measured(plate))
+        seen += plate["id"].tolist()
+    assert sorted(seen) == frame(12)["id"].tolist()
+    with pytest.raises(ArgumentError, match="n: 1 more rows are asked for, and 0 of the table are on offer"):
+        c.ask(1, repeats=False)
+
+
+def test_equal_rows_share_what_is_known_and_those_on_offer_are_asked():
+    table = pd.concat([frame(10), frame(10).assign(id=lambda t: "b" + t["id"])], ignore_index=True)
+    table["supplier"] = ["A"] * 10 + ["B"] * 10
+    c = campaign(table, candidates="supplier == 'B'", columns={"supplier": "ignore"})
+    plate = c.ask(3)
+    assert all(text.startswith("b") for text in plate["id"])
+    c.tell(measured(plate))
+    assert c.open == []
+    assert c.best(1)["id"].iloc[0].startswith("b")
+
+
+def test_costs_are_heeded():
+    table = frame().assign(price=lambda t: np.where(t["dry"], 1.0, 1000.0))
+    c = campaign(table, cost="price", policy=tb.per_cost(policy()))
+    c.tell(measured(table.iloc[:2]))
+    assert c.ask(1)["dry"].all()
+    with pytest.raises(ArgumentError, match=r"row 0, column 'price': a cost must be a number above 0, got 0"):
+        campaign(table.assign(price=0.0), cost="price")
+
+
+@pytest.mark.parametrize("minimize", [False, True])
+def test_a_campaign_goes_on_as_it_was(tmp_path: Path, minimize: bool):
+    path = tmp_path / "lab.journal"
+    options: dict[str, Any] = {"minimize": minimize, "columns": {"conc": "number"}, "candidates": "temp < 110"}
+    c, straight = campaign(journal=path, **options), campaign(**options)
+    for _ in range(3):
+        plate = c.ask(3)
+        assert plate["id"].tolist() == straight.ask(3)["id"].tolist()
+        c.tell(measured(plate))
+        straight.tell(measured(plate))
+        shown = repr(c.columns)
+        c.close()
+        c = campaign(journal=path)
+        assert repr(c.columns) == shown
+        assert torch.equal(c.bandit.arms, straight.bandit.arms)
+    pd.testing.assert_frame_equal(c.best(4), straight.best(4))
+
+
+def test_the_default_policy_finds_the_best_row():
+    table = frame()
+    c = tb.Campaign(table, "yield", columns={"dry": "ignore"})
+    for _ in range(4):
+        plate = c.ask(5)
+        assert len(plate) == 5
+        c.tell(measured(plate))
+    assert c.best(1)["measured"].iloc[0] >= yields(table).nlargest(3).min()
+
+
+# ---------------------------------------------------------------------- tables of every kind
+
+
+@pytest.mark.parametrize("kind", ["arrow", "csv", "semicolons", "parquet", "feather", "dictionary", "exported"])
+def test_every_kind_of_table_is_the_same_campaign(kind: str, tmp_path: Path):
+    table = frame()
+    arrow = pa.Table.from_pandas(table, preserve_index=False)
+    paths = {name: tmp_path / f"table.{name}" for name in ("csv", "parquet", "feather")}
+    table.to_csv(paths["csv"], index=False)
+    pq.write_table(arrow, paths["parquet"], row_group_size=17)
+    with pa.OSFile(str(paths["feather"]), "wb") as sink, pa.ipc.new_file(sink, arrow.schema) as writer:
+        writer.write_table(arrow)
+    table.to_csv(tmp_path / "semicolons.csv", index=False, sep=";", decimal=",", encoding="utf-8-sig")
+
+    class Exported:  # as Polars and others do
+        def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+            texts = arrow["solvent"].cast(pa.string()).cast(pa.string_view())
+            return arrow.set_column(3, "solvent", texts).__arrow_c_stream__(requested_schema)
+
+    given = {"arrow": arrow, "dictionary": arrow.to_pydict(), "exported": Exported(), "semicolons": tmp_path / "semicolons.csv"}
+    c, own = campaign((given | paths)[kind]), campaign(table)
+    np.testing.assert_allclose(c.bandit.arms, own.bandit.arms, atol=1e-9)
+    plate = c.ask(4)
+    assert plate["id"].tolist() == own.ask(4)["id"].tolist()
+    c.tell(measured(plate))
+    assert c.best(1)["id"].iloc[0] in plate["id"].tolist()
+
+
+def test_ids_may_be_numbers_an_index_or_the_number_of_the_row(tmp_path: Path):
+    whole = frame().assign(id=range(100, 160))
+    c = campaign(whole)
+    c.tell({"id": [100.0, 159.0], "yield": [1.0, 2.0]})  # as a spreadsheet makes them
+    assert sorted(c.best(2)["id"]) == [100, 159]
+    indexed = frame().set_index("id")
+    c = campaign(indexed)
+    plate = c.ask(2).set_index("id")
+    assert c.tell(plate.assign(**{"yield": 1.0})).measured == 2
+    bare = frame().drop(columns="id")
+    bare.to_csv(tmp_path / "bare.csv", index=False)
+    c = campaign(tmp_path / "bare.csv")
+    plate = c.ask(2)
+    assert (plate["temp"] == bare["temp"].iloc[plate["row"] - 1].to_numpy()).all()
+    assert c.tell(plate.assign(**{"yield": 1.0})).measured == 2
+
+
+def test_large_features_are_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    own = campaign().bandit.arms
+    monkeypatch.setattr("torchbandits.campaigns.encoding.IN_MEMORY", 100)
+    monkeypatch.setattr("torchbandits.campaigns.tables.BATCH", 7)
+    pq.write_table(pa.Table.from_pandas(frame(), preserve_index=False), tmp_path / "table.parquet", row_group_size=11)
+    path = tmp_path / "journal"
+    c = campaign(tmp_path / "table.parquet", journal=path, dtype=torch.float32)
+    assert isinstance(c.bandit.arms, tb.sources.NpyFile)
+    np.testing.assert_allclose(c.bandit.arms.chunk(slice(0, 60)), own, atol=1e-5)
+    c.tell(measured(c.ask(5)))
+    plate = c.ask(3)
+    c.close()
+    again = tb.Campaign(None, journal=path, policy=policy())
+    pd.testing.assert_frame_equal(again.ask(3), plate)
+    assert {p.name for p in tmp_path.iterdir()} >= {"journal", "journal.campaign.json", "journal.features.npy"}
+
+
+# ---------------------------------------------------------------------- results files
+
+
+def test_a_file_counts_once_and_may_grow(tmp_path: Path):
+    c, path = campaign(journal=tmp_path / "journal"), tmp_path / "results.csv"
+    results = measured(c.ask(4))
+    results.to_csv(path, index=False)
+    assert c.tell(path).measured == 4
+    told = c.tell(path)
+    assert (told.measured, told.known) == (0, 4)
+    more = pd.concat([results, measured(c.ask(3)), results.head(1)])
+    more.to_csv(path, index=False)
+    c.close()
+    c = campaign(journal=tmp_path / "journal")
+    told = c.tell(path)
+    assert (told.measured, told.known) == (4, 4)  # the repeat of a value within the file is a repeat
+    assert "4 rows had been told before" in str(told)
+    assert c.tell(path, again=True).measured == 8
+    assert int(c.bandit.pulls) == 16
+
+
+def test_a_file_of_answers_is_new_even_where_values_repeat(tmp_path: Path):
+    c, path = campaign(frame(4)), tmp_path / "results.csv"
+    for n in (4, 3):  # more asks than rows: rows are repeated, with the same values
+        plate = c.ask(n)
+        measured(plate).to_csv(path, index=False)
+        assert c.tell(path).measured == n
+
+
+def test_cells_are_read_as_spreadsheets_write_them(tmp_path: Path):
+    c, path = campaign(), tmp_path / "results.csv"
+    path.write_bytes("\ufeffid;yield;note\r\n000;1,5;ä\r\n001;;\r\n;;\r\n002; 2,25 ;\r\n".encode())
+    told = c.tell(path)
+    assert (told.measured, told.failed) == (2, 1)
+    assert sorted(c.best(2)["measured"]) == [1.5, 2.25]
+
+
+def test_a_single_row_that_was_changed_is_said(tmp_path: Path):
+    c = campaign()
+    plate = c.ask(4)
+    changed = plate.assign(**{"yield": 1.0, "temp": plate["temp"].mask(plate.index == 2, 500.0)})
+    (note,) = [text for text in c.tell(changed).notes if "candidate's value" in text]
+    assert f"row 2 has 'temp' 500.0, '{plate['id'][2]}' has" in note
+
+
+# ---------------------------------------------------------------------- bad input
+
+
+def refused(call: Any, *words: str, error: type[TorchBanditsError] = ArgumentError) -> None:
+    with pytest.raises(error) as caught:
+        call()
+    assert all(word in str(caught.value) for word in words), str(caught.value)
+
+
+def test_bad_tables_are_refused_in_a_sentence(tmp_path: Path):
+    table = frame()
+    path = tmp_path / "candidates.csv"
+    table.assign(id=table["id"].mask(table.index == 3)).to_csv(path, index=False)
+    refused(lambda: campaign(path), "candidates.csv, line 5: the id (column 'id') is empty")
+    table.assign(id=table["id"].mask(table.index == 3, "001")).to_csv(path, index=False)
+    refused(lambda: campaign(path), "'001' in line 3 and line 5")
+    refused(lambda: campaign(table.assign(id=7)), "'7' in row 0 and row 1")
+    refused(lambda: campaign(table[:0]), "has no rows")
+    refused(lambda: campaign(table, id="name"), "no column 'name'")
+    refused(lambda: campaign(table.rename(columns={"id": "row"})), "no column of ids", "id='row'")
+    refused(lambda: campaign(table, cost="prize"), "cost: the table has no column 'prize'")
+    refused(lambda: campaign(table, cost="id"), "cost: column 'id' is the id already")
+    refused(lambda: campaign(table[["id"]]), "no column that tells its rows apart")
+    refused(lambda: campaign(table.assign(**{"yield": 1.0})), "every row", "nothing left to find out")
+    refused(lambda: campaign(table.assign(**{"yield": "n.d."})), "'yield'", "'n.d.' in row 0")
+    refused(lambda: campaign(tmp_path / "none.csv"), "none.csv can't be read", error=DataError)
+    (tmp_path / "sheet.xlsx").write_bytes(b"PK")
+    refused(lambda: campaign(tmp_path / "sheet.xlsx"), "save the sheet as 'CSV UTF-8'", error=DataError)
+    path.write_bytes("id,näme\n1,2\n".encode("latin-1"))
+    refused(lambda: campaign(path), "not UTF-8", error=DataError)
+    path.write_text("id,a,a\n1,2,3\n")
+    refused(lambda: campaign(path), "more than one column 'a'", error=DataError)
+    path.write_text("id,a\n1,2\n2\n")
+    refused(lambda: campaign(path), "line 3", error=DataError)
+
+
+@pytest.mark.parametrize(
+    "condition",
+    ["temp <", "size > 3", "temp + 1", "temp.max() > 3", "@frame", "__import__('os')", "temp > 1e9", {}, {"size": 3}, 3],
+)
+@pytest.mark.usefixtures("annotations_not_enforced")
+def test_bad_conditions_are_refused(condition: Any):
+    c = campaign()
+    refused(lambda: c.ask(1, where=condition), "where")
+    assert c.open == []
+
+
+def test_bad_results_are_refused_and_nothing_is_lost(tmp_path: Path):
+    c, path = campaign(), tmp_path / "results.csv"
+    plate = c.ask(4)
+    results = measured(plate)
+
+    def said(changed: pd.DataFrame, *words: str) -> None:
+        changed.to_csv(path, index=False)
+        refused(lambda: c.tell(path), *words)
+        refused(lambda: c.tell(changed.reset_index(drop=True)), words[0])
+        assert c.open == plate["id"].tolist()
+        assert int(c.bandit.pulls) == 0
+
+    said(results.rename(columns={"yield": "Yeild"}), "has no column 'yield'", "Did you mean 'Yeild'?")
+    said(results.rename(columns={"id": "name"}), "has no column 'id'")
+    said(results[:0], "has no rows")
+    said(results.assign(**{"yield": np.nan}), "has a value in column 'yield': nothing was told")
+    said(results.astype({"yield": str}).replace({"yield": {str(results["yield"][2]): "a lot"}}), "'a lot'", "line 4: 'a lot'")
+    said(results.assign(**{"yield": np.inf}), "no finite number")
+    said(results.assign(id=results["id"].mask(results.index == 1)), "the id (column 'id') is empty", "line 3")
+    said(results.assign(id=results["id"].mask(results.index == 1, "x9")), "not among the candidates: 'x9'", "'x9' (line 3)")
+    said(results.assign(id="z" + results["id"]), "results of another campaign")
+    said(plate.assign(**{"yield": 1.0, "temp": 3.0}), "columns of the candidates", "line 2 has 'temp' 3")
+    refused(lambda: c.ask(1000), "996 more rows are asked for", "60 of the table")
+    refused(lambda: c.forget(["059x"]), "059x")
+    told = c.tell(results.assign(**{"yield": 4.0}))
+    assert "All 4 values of 'yield' so far are 4: nothing can be learned" in str(told)
+
+
+def test_nothing_can_be_shown_before_something_was_measured(tmp_path: Path):
+    c = campaign()
+    refused(lambda: c.best(), "nothing was told yet", error=StateError)
+    refused(lambda: c.report(tmp_path / "page.html"), "nothing was measured yet", error=StateError)
+
+
+def test_another_campaign_is_not_gone_on_with(tmp_path: Path):
+    path = tmp_path / "journal"
+    campaign(journal=path, columns={"dry": "ignore"}).close()
+    goes = {"journal": path}
+    refused(lambda: campaign(frame().assign(id=lambda t: "x" + t["id"]), **goes), "its ids", error=StateError)
+    refused(lambda: campaign(frame(50), **goes), "it has 50 rows, the campaign 60", error=StateError)
+    refused(lambda: campaign(frame().drop(columns="temp"), **goes), "it lacks column 'temp'", error=StateError)
+    refused(lambda: campaign(frame().assign(temp=1.0), **goes), "has changed since", error=StateError)
+    refused(lambda: campaign(frame().assign(solvent="oil"), **goes), "has changed since", error=StateError)
+    refused(lambda: campaign(minimize=True, **goes), "whether it is minimised was False, is True", error=StateError)
+    refused(lambda: campaign(columns={"dry": "boolean"}, **goes), "columns was", error=StateError)
+    refused(lambda: tb.Campaign(None, journal=path), "in no file: pass it again", error=StateError)
+    (tmp_path / "journal.campaign.json").rename(tmp_path / "kept")
+    refused(lambda: campaign(**goes), "restore that from a copy", error=StateError)
+    (tmp_path / "journal.campaign.json").write_text("{}")
+    refused(lambda: campaign(**goes), "does not hold the settings", error=DataError)
+    (tmp_path / "kept").rename(tmp_path / "journal.campaign.json")
+    assert campaign(**goes).ask(1).shape == (1, 8)
+
+
+def test_a_campaign_that_can_not_begin_leaves_nothing(tmp_path: Path):
+    path = tmp_path / "journal"
+    kernel = gpytorch.kernels.RBFKernel(ard_num_dims=99).double()
+    refused(lambda: campaign(journal=path, policy=tb.gp_ucb(kernel, noise_std=0.1)), "99", error=TorchBanditsError)
+    refused(lambda: campaign(frame().assign(id=1), journal=path), "more than once")
+    assert list(tmp_path.iterdir()) == []
+
+
+# ---------------------------------------------------------------------- the page, and the extra
+
+
+def test_the_page_shows_ids_values_and_columns(tmp_path: Path):
+    c = campaign(minimize=True)
+    plate = c.ask(6)
+    results = measured(plate)
+    results.loc[2, "yield"] = np.nan
+    c.tell(results)
+    c.ask(2)
+    page = c.report(tmp_path / "page.html").read_text()
+    assert "60 candidates, 5 measurements of yield, 1 failed evaluations, 2 waited for; small values are good" in page
+    assert all(f"<td>{text}</td>" in page for text in [*c.best(3)["id"], *c.open, "3 different texts"])
+    assert f"{results['yield'].min():.6g}" in page
+    assert "One more measurement of a row would be off by about" in page
+
+
+def test_the_package_is_imported_without_the_extra():
+    """Nothing that `import torchbandits` reads imports the packages of the extra, but where types are checked."""
+    extra = {"pandas", "sklearn", "rich", "typer", "matplotlib", "pyarrow"}
+    folder = Path(tb.campaigns.__file__).parent
+    for path in sorted(folder.glob("*.py")):
+        if path.name in ("commands.py", "page.py"):
+            continue
+        nodes = ast.parse(path.read_text()).body
+        names = [a.name for node in nodes if isinstance(node, ast.Import) for a in node.names]
+        names += [str(node.module) for node in nodes if isinstance(node, ast.ImportFrom)]
+        assert not {name.partition(".")[0] for name in names} & extra, path
+        assert not {"torchbandits.files", "torchbandits.experiments"} & set(names), path
+
+
+def test_without_the_extra_the_message_says_how_to_get_it():
+    with pytest.raises(DataError, match=r'campaigns need nowhere: pip install "torchbandits\[experiments\]"'):
+        extras.Later("nowhere.at_all").DataFrame  # noqa: B018
+
+
+def test_a_policy_that_repeats_nothing_in_a_batch_says_so():
+    batch = tb.batch_bkb(gpytorch.kernels.RBFKernel().double(), noise_std=0.1, max_pulls=1)
+    c = campaign(frame(8), policy=batch)
+    plate = c.ask(3)
+    refused(lambda: c.ask(11), "n: the policy has no more than 8 rows evaluated at once, and 8 of the table are on offer")
+    assert c.open == plate["id"].tolist()

@@ -1,0 +1,152 @@
+"""`torchbandits campaign`: a person with a spreadsheet, who repeats commands and makes mistakes."""
+
+from __future__ import annotations
+
+import io
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from test_campaign import frame, policy, yields
+from typer.testing import CliRunner
+
+from torchbandits.cli import app
+
+RUNNER = CliRunner()
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a table, in which commands run; with a policy that is fast."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("torchbandits.campaigns.campaign.default_policy", policy)
+    frame().to_csv("candidates.csv", index=False)
+    return tmp_path
+
+
+def run(*arguments: str) -> str:
+    """A command that works: its standard output."""
+    result = RUNNER.invoke(app, ["campaign", *arguments])
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def refused(*arguments: str) -> str:
+    """A command that does not: its one line."""
+    result = RUNNER.invoke(app, ["campaign", *arguments])
+    assert result.exit_code == 2, result.output
+    (line,) = [line for line in result.stderr.splitlines() if line]
+    return line
+
+
+def plate(text: str) -> pd.DataFrame:
+    return pd.read_csv(io.StringIO(text), dtype={"id": str})
+
+
+def test_a_campaign_from_the_table_to_the_report(folder: Path):
+    said = run("new", "candidates.csv", "--objective", "yield", "--column", "dry=ignore", "--candidates", "temp < 110")
+    assert "The campaign is in campaign." in said
+    assert all(word in said for word in ("log", "3 different texts", "as told", "torchbandits campaign ask -n 8 > plate.csv"))
+    first = run("ask", "-n", "4")
+    assert run("ask", "-n", "4") == first  # repeated, nothing changes
+    rows = plate(first)
+    assert list(rows.columns)[-4:] == ["expected", "deviation", "rank", "yield"]
+    assert rows["yield"].isna().all()
+    rows["yield"] = yields(rows)
+    rows.to_csv("results.csv", index=False)
+    assert "results.csv: 4 measurements and 0 failed evaluations told." in run("tell", "results.csv")
+    told = run("tell", "results.csv")
+    assert "0 measurements and 0 failed evaluations told. 4 rows had been told before" in told
+    best = rows.loc[rows["yield"].idxmax()]
+    assert f"Best so far: {best['id']}, yield {best['yield']:.6g} measured." in told
+    assert "4 measurements" in run("tell", "results.csv", "--again")
+    assert plate(run("best", "-k", "2"))["id"].iloc[0] == best["id"]
+    again = run("new", "candidates.csv", "--objective", "yield", "--column", "dry=ignore", "--candidates", "temp < 110")
+    assert "campaign holds this campaign already: nothing has changed." in again
+    assert "8 values of yield are known" in again
+    assert "2 rows: next.csv" in run("ask", "-n", "2", "--no-repeats", "--where", "solvent == 'DMF'", "--output", "next.csv")
+    assert set(pd.read_csv("next.csv")["solvent"]) == {"DMF"}
+    ids = pd.read_csv("next.csv", dtype=str)["id"].tolist()
+    assert "1 rows are given up, 1 are waited for." in run("forget", ids[0])
+    assert "1 rows are given up, 0 are waited for." in run("forget", "--all")
+    assert "as told" in run("columns")
+    assert "Report:" in run("report")
+    assert "<h2>Best rows</h2>" in (folder / "campaign" / "report.html").read_text()
+
+
+def test_the_folder_may_move_and_the_table_may_change(folder: Path):
+    run("new", "candidates.csv", "--objective", "yield", "--folder", "lab/one")
+    first = run("ask", "-n", "3", "--folder", "lab/one")
+    (folder / "candidates.csv").unlink()
+    (folder / "lab" / "one").rename(folder / "two")
+    assert run("ask", "-n", "3", "-f", "two") == first
+
+
+def test_a_parquet_file_is_read_where_it_is(folder: Path):
+    frame().to_parquet("candidates.parquet", index=False)
+    run("new", "candidates.parquet", "--objective", "yield", "--minimize")
+    assert not (folder / "campaign" / "candidates.parquet").exists()
+    assert len(plate(run("ask", "-n", "3"))) == 3
+
+
+def test_a_killed_beginning_is_begun_again(folder: Path):
+    run("new", "candidates.csv", "--objective", "yield")
+    (folder / "campaign" / "journal").unlink()  # as if killed before the journal was there
+    (folder / "campaign" / "journal.checkpoint").unlink(missing_ok=True)
+    run("new", "candidates.csv", "--objective", "yield")
+    assert len(plate(run("ask", "-n", "3"))) == 3
+
+
+def test_mistakes_are_one_line(folder: Path):
+    assert "there is no campaign in campaign: begin one with torchbandits campaign new" in refused("ask")
+    assert "none.csv can't be read" in refused("new", "none.csv", "--objective", "yield")
+    wrong = refused("new", "candidates.csv", "--objective", "yield", "--column", "solvnt=log")
+    assert "candidates.csv has no column 'solvnt'. Did you mean 'solvent'?" in wrong
+    assert not (folder / "campaign").exists()
+    assert "--column takes NAME=KIND" in refused("new", "candidates.csv", "--objective", "yield", "--column", "conc")
+    assert "can't be 'log'" not in run("new", "candidates.csv", "--objective", "yield")
+    assert "the objective was 'yield', is 'purity'" in refused("new", "candidates.csv", "--objective", "purity")
+    frame(20).to_csv("others.csv", index=False)
+    assert "holds a campaign of another table" in refused("new", "others.csv", "--objective", "yield")
+    rows = plate(run("ask", "-n", "2"))
+    rows.assign(**{"yield": ["3", "x"]}).to_csv("results.csv", index=False)
+    assert refused("tell", "results.csv").startswith(
+        "torchbandits: results.csv, column 'yield', holds what is no finite number"
+    )
+    rows.to_csv("results.csv", index=False)
+    assert "nothing was told" in refused("tell", "results.csv")
+    assert "60 of" in refused("ask", "-n", "100")
+    assert "nothing was told yet" in refused("best")
+    assert "give the ids of the rows, or --all" in refused("forget")
+    assert len(plate(run("ask", "-n", "2"))) == 2
+
+
+def test_the_tutorial_is_a_session_that_works(folder: Path):
+    text = (Path(__file__).parents[1] / "docs" / "tutorials" / "campaign.md").read_text()
+    table, results = re.findall(r"^```csv\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    (folder / "candidates.csv").write_text(table)
+    (folder / "results.csv").write_text(results)
+    said = []
+    for block in re.findall(r"^```bash\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
+        for line in block.splitlines():
+            said.append(run(*shlex.split(line.partition(" > ")[0])[2:]))
+    new, plate_csv, tell, best, report = said
+    for line in re.search(r"^```text\n(.*?)^```", text, re.DOTALL | re.MULTILINE)[1].splitlines():
+        assert any(line.split() == shown.split() for shown in new.splitlines()), line
+    assert len(plate(plate_csv)) == 4
+    assert "3 measurements and 1 failed evaluation told." in tell
+    assert plate(best)["id"].iloc[0] == "A9"
+    assert "Report: campaign/report.html" in report
+
+
+@pytest.mark.parametrize("text", ["size=S<M<L", "a=b=category"])
+def test_kinds_of_columns_are_read(text: str):
+    table = frame().rename(columns={"temp": "a=b"}).assign(size=["S", "M", "L"] * 20)
+    table["a=b"] = table["a=b"].round(-1)
+    table.to_csv("candidates.csv", index=False)
+    said: Any = run("new", "candidates.csv", "--objective", "yield", "--column", text)
+    line = next(line for line in said.splitlines() if line.strip().startswith(text.rpartition("=")[0]))
+    assert ("ordered" if "<" in text else "category") in line

@@ -1,0 +1,198 @@
+"""How columns are taken: by rule, as told, with empty cells, and what is refused; features are those of plain formulas."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+import torch
+
+from torchbandits.campaigns import survey
+from torchbandits.campaigns.decisions import Decision, Decisions, decide
+from torchbandits.campaigns.encoding import Encoder, encode, feature_names
+from torchbandits.campaigns.tables import as_table
+from torchbandits.errors import ArgumentError, StateError
+
+N = 40
+
+
+def table() -> pd.DataFrame:
+    rng = np.random.default_rng(1)
+    return pd.DataFrame(
+        {
+            "number": rng.normal(50, 10, N),
+            "spread": 10 ** rng.uniform(-6, 0, N),
+            "count": (10 ** rng.uniform(0, 4, N)).astype(int) * (np.arange(N) > 3),
+            "few": rng.integers(0, 5, N),
+            "text": rng.choice(["x", "y", "z"], N),
+            "yes": np.arange(N) % 2 == 0,
+            "day": pd.Timestamp("2026-01-01") + pd.to_timedelta(np.arange(N), "D"),
+            "size": pd.Categorical(rng.choice(["S", "M", "L"], N), categories=["S", "M", "L"], ordered=True),
+            "same": 7,
+            "none": np.full(N, np.nan),
+        }
+    )
+
+
+def decided(frame: Any, **overruled: Any) -> Decisions:
+    return decide(as_table("table", frame), {}, overruled)
+
+
+def features(frame: Any, decisions: Decisions) -> dict[str, np.ndarray]:
+    arms = encode(as_table("table", frame), Encoder(decisions), torch.float64, lambda: Path("unused"))
+    assert isinstance(arms, torch.Tensor)
+    return dict(zip(feature_names(list(decisions)), arms.numpy().T, strict=True))
+
+
+def standard(values: Any) -> np.ndarray:
+    values = np.asarray(values, float)
+    return (values - values.mean()) / values.std()
+
+
+def test_each_kind_is_found_and_encoded():
+    frame = table()
+    decisions = decided(frame)
+    kinds = {d.column: d.kind for d in decisions}
+    assert kinds == {
+        "number": "number", "spread": "log", "count": "count", "few": "number", "text": "category", "yes": "boolean",
+        "day": "date", "size": "ordered", "same": "ignore", "none": "ignore",
+    }  # fmt: skip
+    found = features(frame, decisions)
+    assert len(found) == decisions.features == 10
+    places = frame["size"].cat.codes.to_numpy(float)
+    expected = {
+        "number": standard(frame["number"]),
+        "spread": standard(np.log10(frame["spread"])),
+        "count": standard(np.log1p(frame["count"])),
+        "few": standard(frame["few"]),
+        "yes": frame["yes"].to_numpy(float),
+        "day": standard(np.arange(N)),
+        "size": places - 1,  # the places of three categories have mean 1
+    }
+    for name, values in expected.items():
+        scale = found["size"].std() / values.std() if name == "size" else 1.0
+        np.testing.assert_allclose(found[name], values * scale, atol=1e-9, err_msg=name)
+    for text in "xyz":
+        np.testing.assert_array_equal(found[f"text = {text}"], frame["text"] == text)
+
+
+def test_empty_cells_count_as_the_median_and_are_marked():
+    frame = table()[["number", "text", "size", "yes"]].astype({"yes": "boolean"})
+    frame.loc[[2, 5], "number"] = np.nan
+    frame.loc[[3], "text"] = None
+    frame.loc[[4], "size"] = None
+    frame.loc[[6], "yes"] = pd.NA
+    decisions = decided(frame)
+    assert {d.column: d.missing for d in decisions} == {"number": 2, "text": 1, "size": 1, "yes": 1}
+    found = features(frame, decisions)
+    assert found["number"][2] == pytest.approx(
+        (frame["number"].median() - frame["number"].mean()) / frame["number"].std(ddof=0)
+    )
+    for name, rows in {"number": [2, 5], "size": [4], "yes": [6]}.items():
+        np.testing.assert_array_equal(np.flatnonzero(found[f"{name} is empty"]), rows)
+    np.testing.assert_array_equal(np.flatnonzero(found["text = (empty)"]), [3])
+    assert found["yes"][6] == 0.5
+    assert all(np.isfinite(values).all() for values in found.values())
+
+
+def test_what_was_decided_can_be_overruled():
+    frame = table().drop(columns=["same", "none"])
+    told = {
+        "number": "log",
+        "spread": "number",
+        "few": "category",
+        "text": ["z", "x", "y"],
+        "yes": "ignore",
+        "count": "ordered",
+    }
+    decisions = decided(frame, **told)
+    assert {d.column: d.kind for d in decisions if d.column in told} == {**told, "text": "ordered"}
+    assert all(decisions[name].why == "as told" for name in told)
+    found = features(frame, decisions)
+    np.testing.assert_allclose(found["number"], standard(np.log10(frame["number"])), atol=1e-9)
+    order = frame["text"].map({"z": 0.0, "x": 1.0, "y": 2.0})
+    np.testing.assert_allclose(np.diff(np.unique(found["text"])), np.diff(np.unique(order)) / np.std([0, 1, 2]))
+    assert [name for name in found if name.startswith("few")] == [f"few = {i}" for i in range(5)]
+
+
+def test_decisions_survive_being_saved():
+    decisions = decided(table())
+    again = Decisions(tuple(Decision(**{**d.as_json(), "categories": tuple(d.categories)}) for d in decisions))
+    assert again == decisions
+    assert repr(again) == repr(decisions)
+    for name, values in features(table()[::-1], again).items():
+        np.testing.assert_array_equal(values[::-1], features(table(), decisions)[name])
+
+
+def test_batches_make_no_difference(monkeypatch: pytest.MonkeyPatch):
+    frame = table()
+    whole = decided(frame)
+    monkeypatch.setattr("torchbandits.campaigns.tables.BATCH", 7)
+    assert decided(frame) == whole
+    monkeypatch.setattr(survey, "SAMPLE", 10)  # every fourth row tells mean and deviation
+    sampled = decided(frame)["number"]
+    assert sampled.center == pytest.approx(frame["number"][::4].mean())
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "told", "words"),
+    [
+        ("smiles", [f"C{i}" for i in range(N)], None, "holds text (40 different ones, such as 'C0')"),
+        ("conc", ["n.d." if i == 3 else str(i) for i in range(N)], None, "holds 'n.d.' in row 3, which is no number"),
+        ("x", [np.inf if i == 2 else i for i in range(N)], None, "is infinite in row 2"),
+        ("x", [[1.0, 2.0]] * N, None, "holds list<"),
+        ("x", range(-1, N - 1), "log", "can't be 'log', its least value is -1: use 'number'"),
+        ("x", range(N), "log", "its least value is 0: use 'count'"),
+        ("x", range(N), "boolean", "can't be boolean, it goes from 0 to 39"),
+        ("x", range(N), "date", "holds no dates, but int64"),
+        ("x", range(N), "numbr", "Did you mean 'number'?"),
+        ("x", range(N), 3, "must be one of number"),
+        ("x", list("ab") * (N // 2), "number", "holds 'a' in row 0"),
+        ("x", list("ab") * (N // 2), "ordered", "say in which order the texts of 'x' stand"),
+        ("x", list("ab") * (N // 2), ["a", "c"], "also holds 'b': say where in the order"),
+        ("x", list("ab") * (N // 2), ["a", "b", "a"], "names a category twice"),
+        ("y", range(N), "ignore", "has no column 'z'"),
+    ],
+)
+def test_what_can_not_be_taken_is_refused_with_what_to_do(column: str, values: Any, told: Any, words: str):
+    frame = table()[["number"]].assign(**{column: pd.Series(list(values))})
+    with pytest.raises(ArgumentError) as error:
+        decided(frame, **({} if told is None else {"z" if column == "y" else column: told}))
+    assert words in str(error.value)
+    assert column in str(error.value) or column == "y"
+
+
+def test_all_that_is_wrong_is_said_at_once():
+    frame = table()[["number"]].assign(a=[f"a{i}" for i in range(N)], b=[f"b{i}" for i in range(N)])
+    with pytest.raises(ArgumentError, match=r"column 'a' holds text.*column 'b' holds text"):
+        decided(frame)
+
+
+def test_a_category_that_was_not_there_is_refused():
+    decisions = decided(table())
+    with pytest.raises(StateError, match="has changed since its columns were decided on"):
+        features(table().assign(text="w"), decisions)
+
+
+def test_types_that_other_libraries_use():
+    frame = table()[["number", "text"]]
+    arrow = pa.table(
+        {
+            "number": pa.array(frame["number"].astype("float32")),
+            "text": pa.array(frame["text"], pa.large_string()),
+            "dict": pa.array(frame["text"]).dictionary_encode(),
+            "date": pa.array([18_000 + i for i in range(N)], pa.int32()).cast(pa.date32()),
+            "decimal": pa.array([i / 4 for i in range(N)]).cast(pa.decimal128(8, 3)),
+            "wait": pa.array(range(N), pa.duration("s")),
+        }
+    )
+    assert [d.kind for d in decided(arrow)] == ["number", "category", "category", "date", "number", "number"]
+    found = features(arrow, decided(arrow))
+    np.testing.assert_allclose(found["decimal"], standard(range(N)))
+    np.testing.assert_array_equal(found["dict = x"], found["text = x"])
+    views = arrow.set_column(1, "text", arrow["text"].cast(pa.string()).cast(pa.string_view()))  # as Polars exports texts
+    np.testing.assert_array_equal(features(views, decided(views))["text = x"], found["text = x"])

@@ -1,0 +1,445 @@
+"""A campaign: a table of candidates, what was measured of them, and what to measure next."""
+
+from __future__ import annotations
+
+import copy
+import os
+import shutil
+import tempfile
+import weakref
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from torchbandits.bandit import Bandit
+from torchbandits.campaigns.beginning import begin, check_pair, costs, history
+from torchbandits.campaigns.conditions import on_offer
+from torchbandits.campaigns.decisions import Decisions
+from torchbandits.campaigns.defaults import default_policy
+from torchbandits.campaigns.encoding import Encoder, encode, feature_names
+from torchbandits.campaigns.ids import as_id
+from torchbandits.campaigns.results import check_known, check_same_rows, read_results
+from torchbandits.campaigns.told import Record, Told, record_of
+from torchbandits.coercion import as_path, check_dtype, check_flag, check_text, check_whole, explains_keywords
+from torchbandits.errors import ArgumentError, StateError, UnsupportedError, require
+from torchbandits.journal import Journal
+from torchbandits.policies import Policy, per_cost
+from torchbandits.posteriors import GaussianProcess
+from torchbandits.types import Marginals
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from torchbandits import files
+    from torchbandits.campaigns import page
+else:
+    from torchbandits.campaigns.extras import files, page
+    from torchbandits.campaigns.extras import pandas as pd
+
+EXPECTED, DEVIATION, RANK, MEASURED, TIMES = "expected", "deviation", "rank", "measured", "times"
+
+
+class Campaign:
+    """Chooses the next rows of a table to evaluate, and learns from what was measured.
+
+    Columns become features by rules that `columns` shows: numbers as they are or, where they spread over decades, their
+    logarithm; booleans; dates as days; texts of few kinds as categories, one feature each. Numbers have mean 0 and deviation 1
+    then. An empty number counts as the median, with a feature "is empty"; an empty category is a category of its own. Other
+    text is refused. The decisions are saved beside the journal and hold for the whole campaign.
+
+    A table that has the column of the objective tells its filled cells at the beginning, as history.
+
+    Args:
+        table: One row a candidate: a table of pandas, Polars or Arrow, or the path of a CSV, Parquet or Arrow file. A Parquet
+            file is read in pieces and never held whole; features beyond 256 MiB are written to `JOURNAL.features.npy`. None to
+            go on with the file that the campaign of the journal began with.
+        objective: The column of what is measured. It need not be in `table`.
+        journal: A path, or a `Journal`: what is asked and told is on the disk before it takes effect, and where there is such
+            a file the campaign that it is of goes on. `JOURNAL.campaign.json` beside it holds what was decided. None to keep
+            nothing.
+        id: The column of the ids; by default the index of a pandas table, else a column called id, else the number of the row,
+            from 1, as `row`.
+        minimize: Whether small values are good. All values shown are the user's own, minimised or not.
+        policy: What chooses, as for `Bandit`; `tb.auto()` by default, per cost where there are costs.
+        columns: Column to what it is taken for, where the rules are wrong: `"number"`, `"log"`, `"count"` (the logarithm of one
+            more), `"boolean"`, `"date"`, `"category"`, `"ignore"`, or the list of its categories in order, lowest first.
+        candidates: Which rows may be asked for: the name of a column of booleans, or a comparison of columns, such as
+            `"temp < 80 and solvent != 'DMF'"`. Other rows may be told all the same. It may change when a campaign goes on.
+        cost: The column of what an evaluation of the row costs, > 0.
+        dtype: Of the features: float64, or float32 by default from 10⁶ rows on.
+        generator: As for `Bandit`.
+
+    Raises:
+        ArgumentError: If ids are empty or repeated, or a column can't be used: names row and column. Nothing is written then.
+        DataError: If a file can't be read or written, or a package of `torchbandits[experiments]` is missing.
+        StateError: If the journal is of another campaign: other ids, objective or columns.
+
+    Cost: two passes over the table, one where the campaign goes on; then as `Bandit`.
+    """
+
+    @explains_keywords
+    def __init__(
+        self,
+        table: Any,
+        objective: str | None = None,
+        journal: Journal | str | os.PathLike[str] | None = None,
+        *,
+        id: str | None = None,
+        minimize: bool | None = None,
+        policy: Policy | None = None,
+        columns: Mapping[str, Any] | None = None,
+        candidates: str | None = None,
+        cost: str | None = None,
+        dtype: torch.dtype | None = None,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        for name, text in (("objective", objective), ("id", id), ("candidates", candidates), ("cost", cost)):
+            check_text(name, "" if text is None else text)
+        check_flag("minimize", minimize is True if minimize is None else minimize)
+        require(columns is None or isinstance(columns, Mapping), f"columns must be a dictionary, got {type(columns).__name__}.")
+        require(
+            policy is None or isinstance(policy, Policy), f"policy must be a torchbandits policy, got {type(policy).__name__}."
+        )
+        told_of = None if columns is None else {str(k): v if isinstance(v, str) else list(v) for k, v in columns.items()}
+        precision = None if dtype is None else str(check_dtype("dtype", dtype)).removeprefix("torch.")
+        wanted = {
+            "objective": objective,
+            "minimize": minimize,
+            "id": id,
+            "cost": cost,
+            "dtype": precision,
+            "overruled": told_of,
+        }
+        # Checkpoints often: people come back to a campaign in a new process, every time.
+        if journal is not None and not isinstance(journal, Journal):
+            journal = Journal(as_path("journal", journal), every=1)
+        self._journal = journal
+        path = None if self._journal is None else _beside(self._journal, ".campaign.json")
+        if self._journal is not None and path is not None:
+            check_pair(self._journal.path, path)
+        begun = begin(table, wanted, candidates, path)
+        self._table, self._ids, self._settings = begun.table, begun.ids, begun.settings
+        self._sign = -1.0 if begun.settings.minimize else 1.0
+        fixed = begun.settings.candidates
+        self._offer = None if fixed is None else on_offer("candidates", self._table, fixed)
+        self._bandit = self._made(policy, generator, path if begun.new else None)
+        self._record = Record() if self._journal is None else record_of(self._journal, self._sign)
+        rows, values = history(self._table, begun.settings.objective)
+        new = self._record.new(rows.tolist(), values)
+        if new.any():
+            self._learn(rows[new], values[new])
+
+    def _made(self, policy: Policy | None, generator: torch.Generator | None, unwritten: Path | None) -> Bandit:
+        """The bandit; the settings are written before its journal is, and so is what its features are kept in."""
+        settings = self._settings
+        encoder = Encoder(settings.decisions)
+        priced = None if settings.cost is None else costs(self._table, settings.cost)
+        if policy is None:
+            policy = default_policy() if priced is None else per_cost(default_policy())
+        arms = encode(self._table, encoder, getattr(torch, settings.dtype), self._features_file)
+        if unwritten is not None:
+            files.write_text(unwritten, settings.text())
+        made = False
+        try:
+            bandit = Bandit(policy, arms, generator=generator, costs=priced, journal=self._journal)
+            made = True
+            return bandit
+        except StateError as error:
+            if "arms was" not in str(error):
+                raise
+            raise StateError(
+                f"{self._table.name} has changed since the campaign began (a cell, or the order of the rows): put it back as "
+                "it was, or begin another campaign with another journal."
+            ) from error
+        finally:
+            if unwritten is not None and not made:
+                unwritten.unlink(missing_ok=True)
+
+    # ------------------------------------------------------------------ ask and tell
+
+    @explains_keywords
+    def ask(self, n: int = 1, *, where: str | Mapping[str, Any] | None = None, repeats: bool = True) -> pd.DataFrame:
+        """The next rows to evaluate: first those that were asked for and neither told nor forgotten, then new ones.
+
+        Calling it again gives the same rows until something is told.
+
+        Args:
+            n: How many rows.
+            where: Rows that can be evaluated now, besides `candidates`: a comparison, or a dictionary of columns to values,
+                such as the context at hand, `{"machine": "B"}`. New rows heed it.
+            repeats: Whether a row may be asked for again, as far as the policy wants it; False for rows that are neither
+                measured nor waited for. (That takes a sweep over the rows for each one.)
+
+        Returns:
+            Rows of the table with their ids; `expected` and `deviation` of the objective as learned so far (empty before
+            anything was), and `rank`, the order in which to evaluate them. A row may stand there twice: then it is to be
+            repeated.
+
+        Raises:
+            ArgumentError: If fewer rows are on offer. Nothing has changed then.
+        """
+        check_whole("n", n)
+        check_flag("repeats", repeats)
+        offer = self._offer
+        if where is not None:
+            offer = on_offer("where", self._table, where) & (True if offer is None else offer)
+        before = waiting = len(self._open_rows())
+        left = offer if repeats else self._unseen(offer)
+        count = self._table.count if left is None else int(left.sum())
+        widen = "" if left is None else ", or widen the condition"
+        said = f"{count:,} of {self._table.name} are on offer: ask for fewer{widen}."
+        require(n - before <= count, f"n: {n - before:,} more rows are asked for, and {said}")
+        while waiting < n:  # a policy's first picks come in a batch of their own
+            left = offer if repeats else self._unseen(offer)
+            self._bandit.ask(more=n - waiting if repeats else 1, available=left)
+            rows = self._open_rows()
+            if len(rows) == waiting:
+                self._give_up(rows[before:])
+                raise ArgumentError(f"n: the policy has no more than {waiting:,} rows evaluated at once, and {said}")
+            waiting = len(rows)
+        rows = self._open_rows(offer)
+        plate = self._described(rows[:n])
+        plate[self._own(RANK)] = np.arange(1, len(plate) + 1)
+        return plate
+
+    def tell(self, measured: Any, *, again: bool | None = None) -> Told:
+        """Learn what was measured.
+
+        Args:
+            measured: A table, or the path of a CSV, Parquet or Arrow file, with the columns of the ids and of the objective, in
+                any order; further columns are compared with the table's. Several rows of one id are repeats. An empty
+                objective is an evaluation that failed.
+            again: Whether rows count that were told before, with the same id and the same value: of a table they do by default,
+                of a file they do not, so that a file may be told again, also when it has grown. A file of nothing but rows
+                that are waited for is new, unless one call told the very same before.
+
+        Returns:
+            How many values and failures there were, in numbers and as a sentence.
+
+        Raises:
+            ArgumentError: If a column is missing, an id unknown, a value no number, or all evaluations failed: names row and
+                column. Nothing was told then.
+        """
+        check_flag("again", bool(again) if again is None else again)
+        results = read_results(measured, self._ids.name, self._settings.objective)
+        found = self._ids.find(results.ids)
+        check_known(results, found, self._table.name)
+        rows = np.array([found[text] for text in results.ids], np.int64)
+        truth = self._table.take(rows).to_pandas()
+        notes = check_same_rows(results, truth, [d.column for d in self._settings.columns if d.features and d.kind != "date"])
+        count = not results.file if again is None else again
+        new = np.ones(len(rows), bool) if count else self._record.new(rows.tolist(), results.values, self._open_rows().tolist())
+        known = len(rows) - int(new.sum())
+        rows, values = rows[new], results.values[new]
+        if not len(rows):
+            return Told(0, 0, known, notes=tuple(notes))
+        require(
+            known > 0 or not np.isnan(values).all(),
+            f"no row of {results.name} has a value in column {self._settings.objective!r}: nothing was told. Fill it in; or, "
+            "if all evaluations failed, forget() their ids (torchbandits campaign forget).",
+        )
+        told = self._learn(rows, values)
+        every = [value for one in self._record.measured().values() for value in one]
+        if len(every) > 1 and min(every) == max(every):
+            notes.append(
+                f"All {len(every):,} values of {self._settings.objective!r} so far are {every[0]:g}: nothing can be learned "
+                "from a constant. Is it the right column?"
+            )
+        return Told(told.measured, told.failed, known, told.unasked, tuple(notes))
+
+    def forget(self, ids: Sequence[Any] | None = None) -> None:
+        """Give up on rows that were asked for and will not be evaluated: all, or those of some ids.
+
+        Raises:
+            ArgumentError: If an id is not among those that are waited for. Nothing has changed then.
+        """
+        opened = self._open_rows()
+        if ids is None:
+            rows = opened
+        else:
+            sized = isinstance(ids, Sequence) and not isinstance(ids, str)
+            require(sized, f"ids must be a list of ids, got {type(ids).__name__}.")
+            wanted = [as_id(value) for value in ids]
+            found = self._ids.find(wanted)
+            missing = [text for text in wanted if found.get(text, -1) not in opened]
+            require(not missing, f"ids: {', '.join(missing[:5])} are not among the rows that were asked for and not told.")
+            rows = np.array([row for row in opened.tolist() if row in {found[text] for text in wanted}], np.int64)
+        self._give_up(rows)
+
+    # ------------------------------------------------------------------ what was learned
+
+    def best(self, k: int = 5) -> pd.DataFrame:
+        """The rows measured so far of which most is expected, best first; at most k.
+
+        Returns:
+            Rows of the table with their ids, `expected` and `deviation` of the objective, `measured`, the average of the
+            values told, and `times`, how many there were.
+
+        Raises:
+            StateError: If nothing was measured yet.
+        """
+        check_whole("k", k)
+        values = self._record.measured()
+        index = self._bandit.best(min(k, max(1, len(values)))).index.reshape(-1)
+        rows = self._as_told(index[index >= 0], list(values))
+        table = self._described(rows)
+        table[self._own("measured")] = [float(np.mean(values.get(row, [np.nan]))) for row in rows.tolist()]
+        table[self._own("times")] = [len(values.get(row, [])) for row in rows.tolist()]
+        return table
+
+    def report(self, path: str | os.PathLike[str]) -> Path:
+        """Write one HTML page of the campaign: progress, best rows, rows that are waited for, what was decided of the columns.
+
+        Returns:
+            The file.
+
+        Raises:
+            StateError: If nothing was measured yet.
+            DataError: If it can't be written.
+        """
+        values = np.array(self._record.values)
+        require(bool(np.isfinite(values).any()), "nothing was measured yet: there is nothing to show.", StateError)
+        settings, opened = self._settings, self._open_rows()
+        aim = "small" if settings.minimize else "large"
+        whole = page.CampaignPage(
+            title=f"{settings.objective}: {self._table.name if self._table.path is None else self._table.path.name}",
+            objective=settings.objective,
+            minimize=settings.minimize,
+            facts=f"{settings.rows:,} candidates, {int(np.isfinite(values).sum()):,} measurements of {settings.objective}, "
+            f"{int(np.isnan(values).sum()):,} failed evaluations, {len(opened):,} waited for; {aim} values are good",
+            values=values,
+            best=self.best(10),
+            opened=self._described(opened),
+            columns=self.columns.to_pandas().reset_index(),
+            explained=self._explained(),
+        )
+        written = as_path("path", path)
+        page.write_campaign(whole, written)
+        return written
+
+    @property
+    def columns(self) -> Decisions:
+        """What was decided of each column: printed, a table."""
+        return self._settings.decisions
+
+    @property
+    def objective(self) -> str:
+        """The column of what is measured."""
+        return self._settings.objective
+
+    @property
+    def bandit(self) -> Bandit:
+        """What chooses and learns. Its arms are the rows of the table in their order; its rewards are the values, or minus the
+        values where they are minimised."""
+        return self._bandit
+
+    @property
+    def open(self) -> list[str]:
+        """The ids that were asked for and neither told nor forgotten, in the order in which they were chosen."""
+        rows = self._open_rows()
+        return self._ids.of(rows, self._table.take(rows))
+
+    def close(self) -> None:
+        """Give the journal back; nothing can be asked or told any more."""
+        if self._journal is not None:
+            self._journal.close()
+
+    # ------------------------------------------------------------------ inside
+
+    def _features_file(self) -> Path:
+        """Beside the journal, or without one in a folder that goes with this object."""
+        if self._journal is not None:
+            return _beside(self._journal, ".features.npy")
+        folder = tempfile.mkdtemp(prefix="torchbandits-")
+        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        return Path(folder) / "features.npy"
+
+    def _learn(self, rows: NDArray[np.int64], values: NDArray[np.float64]) -> Told:
+        """Tell the bandit, and remember it."""
+        report = self._bandit.tell(
+            torch.from_numpy(rows).to(self._bandit.device), torch.from_numpy(self._sign * values), failures="forget"
+        )
+        self._record.add(rows.tolist(), values)
+        failed = int(np.isnan(values).sum())
+        return Told(len(rows) - failed, failed, unasked=round(float(report.unasked)))
+
+    def _explained(self) -> tuple[str, ...]:
+        """What the model believes of the columns and of the noise; nothing where the policy keeps no one model."""
+        try:
+            believed = self._bandit.explain(names=feature_names(list(self.columns)))
+        except UnsupportedError:
+            return ()
+        return page.sentences(believed, self.objective)
+
+    def _open_rows(self, offer: Tensor | None = None) -> NDArray[np.int64]:
+        """Rows that are waited for; of equal rows, one that is on offer."""
+        opened, first = self._bandit._open, self._bandit._state.rows.first
+        if opened is None:
+            return np.empty(0, np.int64)
+        rows = opened.index[opened.mask].cpu()
+        if offer is None or first is None or bool(offer[rows].all()):
+            return rows.numpy()
+        twins = [torch.nonzero((first.cpu() == row) & offer).reshape(-1) for row in rows]
+        return np.array([int(t[0]) if len(t) and not offer[row] else int(row) for row, t in zip(rows, twins, strict=True)])
+
+    def _give_up(self, rows: NDArray[np.int64]) -> None:
+        if len(rows):
+            self._bandit.forget(torch.from_numpy(rows).to(self._bandit.device))
+
+    def _unseen(self, offer: Tensor | None) -> Tensor:
+        """Rows on offer that are neither measured nor waited for, and equal to none that is."""
+        unseen = self._bandit.counts.cpu() == 0
+        opened = self._bandit._open
+        if opened is not None:
+            entries, first = opened.index[opened.mask].cpu(), self._bandit._state.rows.first
+            unseen &= ~torch.isin(torch.arange(len(unseen)) if first is None else first.cpu(), entries)
+        return unseen if offer is None else unseen & offer
+
+    def _as_told(self, rows: Tensor, told: list[int]) -> NDArray[np.int64]:
+        """Of equal rows the one that was told first."""
+        own = self._bandit._state.rows.entry(torch.tensor(told, dtype=torch.int64, device=rows.device)).tolist()
+        first = dict(zip(reversed(own), reversed(told), strict=True))
+        return np.array([first.get(row, row) for row in rows.tolist()], np.int64)
+
+    def _described(self, rows: NDArray[np.int64]) -> pd.DataFrame:
+        """Rows of the table with their ids first, and what is expected of them."""
+        taken = self._table.take(rows).to_pandas()
+        if self._ids.column is None:
+            taken.insert(0, self._ids.name, rows + 1)
+        else:
+            taken.insert(0, self._ids.name, taken.pop(self._ids.name))
+        taken = taken.drop(columns=[self._settings.objective], errors="ignore")
+        marginals = self._marginals(rows)
+        taken[self._own(EXPECTED)] = self._sign * marginals.mean.double().cpu().numpy()
+        taken[self._own(DEVIATION)] = marginals.variance.double().clamp_min(0).sqrt().cpu().numpy()
+        return taken
+
+    def _marginals(self, rows: NDArray[np.int64]) -> Marginals:
+        """Mean and variance of the reward of rows, as if nothing were waited for; NaN before anything was told, and where the
+        policy keeps no posterior."""
+        unknown = torch.full((len(rows),), torch.nan, dtype=torch.float64)
+        if not len(rows) or not bool((self._bandit.pulls > 0).all()):
+            return Marginals(unknown, unknown)
+        try:
+            posterior = copy.deepcopy(self._bandit.posterior)
+        except UnsupportedError:
+            return Marginals(unknown, unknown)
+        points = self._bandit._state.rows.points(torch.from_numpy(rows).to(self._bandit.device))
+        if isinstance(posterior, GaussianProcess):
+            posterior.set_pending_(points[:0], points.new_zeros(0))
+        with torch.no_grad():
+            found: Marginals = posterior(points)
+        return found
+
+    def _own(self, name: str) -> str:
+        """The name of a column of ours, where the table has none of that name."""
+        return name if name not in self._table.schema.names else f"campaign {name}"
+
+
+def _beside(journal: Journal, suffix: str) -> Path:
+    return journal.path.with_name(journal.path.name + suffix)

@@ -1,0 +1,197 @@
+"""`torchbandits campaign …`: a campaign in a folder, for people who live in spreadsheets.
+
+The folder holds everything: `candidates.parquet` (of a CSV file, a copy), `journal` and what belongs to it. Every command can
+be repeated, and killed at any time.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import pandas as pd
+import pyarrow.parquet
+import typer
+from rich.box import SIMPLE
+from rich.console import Console
+from rich.table import Table as RichTable
+
+from torchbandits.campaigns.beginning import open_table
+from torchbandits.campaigns.campaign import Campaign
+from torchbandits.campaigns.tables import InMemory
+from torchbandits.errors import ConfigError, StateError, require
+from torchbandits.experiments.printable import plain, printable
+from torchbandits.files import prepare_folder, write_atomically
+
+campaign_app = typer.Typer(help="From a table of candidates to the next experiment, file by file.", no_args_is_help=True)
+JOURNAL = "journal"
+CANDIDATES = "candidates.parquet"
+Folder = Annotated[Path, typer.Option("--folder", "-f", help="Where the campaign is kept.")]
+HERE = Path("campaign")
+
+
+@campaign_app.command()
+def new(
+    candidates: Annotated[Path, typer.Argument(help="One row a candidate: a CSV, Parquet or Arrow file.")],
+    objective: Annotated[str, typer.Option(help="The column of what is measured; it may be missing yet.")],
+    minimize: Annotated[bool, typer.Option("--minimize", help="Small values are good.")] = False,
+    id: Annotated[str | None, typer.Option(help="The column of the ids; 'id' by default, or the number of the row.")] = None,
+    column: Annotated[
+        list[str] | None,
+        typer.Option(help="What a column is: conc=log, solvent=category, smiles=ignore, size=S<M<L. Give it once for each."),
+    ] = None,
+    only: Annotated[
+        str | None, typer.Option("--candidates", help='Rows that may be asked for: a column, or "temp < 80 and dry".')
+    ] = None,
+    cost: Annotated[str | None, typer.Option(help="The column of what an evaluation costs.")] = None,
+    folder: Folder = HERE,
+) -> None:
+    """Begin a campaign in a folder, and show how its columns are taken. Repeated, it changes nothing."""
+    options: dict[str, Any] = {"id": id, "minimize": minimize, "candidates": only, "cost": cost}
+    options["columns"] = dict(_kind(text) for text in column or ())
+    table = open_table(str(candidates), id)
+    source = candidates.absolute()
+    began = (folder / f"{JOURNAL}.campaign.json").exists()
+    if isinstance(table, InMemory):
+        source = folder.absolute() / CANDIDATES
+        if not began:
+            Campaign(candidates, objective, **options)  # what is wrong is said of the owner's file, before anything is written
+        prepare_folder(folder)
+        _copy(table, source, began)
+    else:
+        prepare_folder(folder)
+    made = Campaign(source, objective, folder / JOURNAL, **options)
+    _print_table(made.columns.to_pandas().reset_index())
+    where = "" if folder == HERE else f" --folder {folder}"
+    told = made.bandit.pulls.sum()
+    _say(f"{folder} holds this campaign already: nothing has changed." if began else f"The campaign is in {folder}.")
+    _say(f"{int(told):,} values of {objective} are known." if told else f"No value of {objective} is known yet.")
+    _say(f"Next: torchbandits campaign ask -n 8{where} > plate.csv")
+
+
+@campaign_app.command()
+def ask(
+    n: Annotated[int, typer.Option("-n", min=1, help="How many rows.")] = 8,
+    where: Annotated[str | None, typer.Option(help="Rows that can be evaluated now: \"machine == 'B'\".")] = None,
+    fresh: Annotated[bool, typer.Option("--no-repeats", help="Only rows that were never measured.")] = False,
+    output: Annotated[Path | None, typer.Option(help="A CSV file; standard output by default.")] = None,
+    folder: Folder = HERE,
+) -> None:
+    """Write the next rows to evaluate, as CSV, with an empty column to fill in. Repeated, it writes the same rows."""
+    with _opened(folder) as campaign:
+        plate = campaign.ask(n, where=where, repeats=not fresh)
+        plate[campaign.objective] = ""
+        _write(plate, output)
+
+
+@campaign_app.command()
+def tell(
+    results: Annotated[list[Path], typer.Argument(help="Files with the columns of the ids and of what was measured.")],
+    again: Annotated[bool, typer.Option("--again", help="Count rows that were told before as measured anew.")] = False,
+    folder: Folder = HERE,
+) -> None:
+    """Learn what was measured. An empty cell is an evaluation that failed; a file that was told before does not count again."""
+    with _opened(folder) as campaign:
+        for path in results:
+            _say(f"{path}: {campaign.tell(path, again=again)}")
+        if bool((campaign.bandit.pulls > 0).all()):
+            best = campaign.best(1).iloc[0]
+            _say(f"Best so far: {best.iloc[0]}, {campaign.objective} {best.iloc[-2]:.6g} measured.")
+
+
+@campaign_app.command()
+def best(
+    k: Annotated[int, typer.Option("-k", min=1, help="How many rows.")] = 5,
+    output: Annotated[Path | None, typer.Option(help="A CSV file; standard output by default.")] = None,
+    folder: Folder = HERE,
+) -> None:
+    """Write the best rows measured so far, best first."""
+    with _opened(folder) as campaign:
+        _write(campaign.best(k), output)
+
+
+@campaign_app.command()
+def report(
+    output: Annotated[Path | None, typer.Argument(help="The file; report.html in the folder by default.")] = None,
+    folder: Folder = HERE,
+) -> None:
+    """Make one HTML page of the campaign."""
+    with _opened(folder) as campaign:
+        _say(f"Report: {campaign.report(folder / 'report.html' if output is None else output)}")
+
+
+@campaign_app.command()
+def columns(folder: Folder = HERE) -> None:
+    """Show how the columns of the table are taken."""
+    with _opened(folder) as campaign:
+        _print_table(campaign.columns.to_pandas().reset_index())
+
+
+@campaign_app.command()
+def forget(
+    ids: Annotated[list[str] | None, typer.Argument(help="Of rows that were asked for and will not be evaluated.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="All rows that are waited for.")] = False,
+    folder: Folder = HERE,
+) -> None:
+    """Give up on rows that were asked for."""
+    require(bool(ids) != everything, "give the ids of the rows, or --all.", ConfigError)
+    with _opened(folder) as campaign:
+        before = len(campaign.open)
+        campaign.forget(ids or None)
+        _say(f"{before - len(campaign.open):,} rows are given up, {len(campaign.open):,} are waited for.")
+
+
+@contextmanager
+def _opened(folder: Path) -> Iterator[Campaign]:
+    there = (folder / f"{JOURNAL}.campaign.json").exists()
+    message = f"there is no campaign in {folder}: begin one with torchbandits campaign new, or name its --folder."
+    require(there, message, StateError)
+    # A folder that was moved takes its table along.
+    own = folder / CANDIDATES
+    campaign = Campaign(own if own.exists() else None, journal=folder / JOURNAL)
+    yield campaign
+    campaign.close()
+
+
+def _copy(table: InMemory, path: Path, began: bool) -> None:
+    """Keep a table in the folder, whose file its owner goes on to edit; that of a campaign must hold the same."""
+    if began:
+        same = path.exists() and table.arrow.equals(pyarrow.parquet.read_table(path))
+        message = f"{path.parent} holds a campaign of another table: choose another --folder, or delete that one."
+        require(same, message, StateError)
+        return
+    write_atomically(path, lambda temporary: pyarrow.parquet.write_table(table.arrow, temporary))
+
+
+def _kind(text: str) -> tuple[str, Any]:
+    """What `--column NAME=KIND` says."""
+    name, equals, kind = text.rpartition("=")
+    require(bool(equals and name and kind), f"--column takes NAME=KIND, such as conc=log, got {text!r}.", ConfigError)
+    return name, kind.split("<") if "<" in kind else kind
+
+
+def _write(frame: pd.DataFrame, output: Path | None) -> None:
+    if output is not None:
+        write_atomically(output, lambda temporary: frame.to_csv(temporary, index=False))
+        _say(f"{len(frame):,} rows: {output}")
+    elif sys.stdout.isatty():
+        _print_table(frame)
+    else:
+        typer.echo(frame.to_csv(index=False), nl=False)
+
+
+def _print_table(frame: pd.DataFrame) -> None:
+    table = RichTable(box=SIMPLE, padding=(0, 1), pad_edge=False)
+    for header in frame.columns:
+        table.add_column(plain(header))
+    for line in frame.itertuples(index=False):
+        table.add_row(*(plain(f"{cell:.6g}" if isinstance(cell, float) else cell) for cell in line))
+    console = Console()
+    (console if console.is_terminal else Console(width=160)).print(table)
+
+
+def _say(text: str) -> None:
+    typer.echo(printable(text))

@@ -1,0 +1,119 @@
+"""Which rows are on offer: a column of booleans, a comparison such as `temp < 80 and dry`, or values of columns."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from torchbandits.campaigns.survey import as_texts
+from torchbandits.campaigns.tables import Table
+from torchbandits.errors import ArgumentError, nearest, require
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
+else:
+    from torchbandits.campaigns.extras import pandas as pd
+    from torchbandits.campaigns.extras import pyarrow as pa
+
+_QUOTED = re.compile(r"`([^`]+)`")
+_ALLOWED = (
+    *(ast.Expression, ast.BoolOp, ast.And, ast.Or, ast.UnaryOp, ast.Not, ast.Invert, ast.USub, ast.UAdd, ast.BinOp),
+    *(ast.Add, ast.Sub, ast.Mult, ast.Div, ast.Mod, ast.Pow, ast.BitAnd, ast.BitOr, ast.Compare, ast.Eq, ast.NotEq, ast.Lt),
+    *(ast.LtE, ast.Gt, ast.GtE, ast.In, ast.NotIn, ast.Name, ast.Load, ast.Constant, ast.List, ast.Tuple),
+)
+
+
+def boolean_column(table: Table, name: Any) -> bool:
+    """Whether this is the name of a column of booleans."""
+    return isinstance(name, str) and name in table.schema.names and pa.types.is_boolean(table.schema.field(name).type)
+
+
+def on_offer(name: str, table: Table, condition: Any) -> Tensor:
+    """Rows for which a condition holds, `A` booleans; empty cells hold for none.
+
+    Args:
+        name: Of the argument, for messages.
+        table: The candidates.
+        condition: The name of a column of booleans; a comparison as `pandas.DataFrame.query` takes it, of columns, numbers
+            and texts (names with spaces in backticks), which calls nothing; or a dictionary of columns to their values.
+
+    Raises:
+        ArgumentError: If it is none of these, or holds for no row.
+
+    Cost: a pass over the columns that it names.
+    """
+    if isinstance(condition, Mapping):
+        parts = [_equal(name, table, str(column), value) for column, value in condition.items()]
+        require(bool(parts), f"{name}: an empty dictionary is no condition.")
+    elif boolean_column(table, condition):
+        parts = [_column(table, condition)]
+    else:
+        require(isinstance(condition, str), f"{name} must be a column, a comparison or a dictionary, got {condition!r}.")
+        parts = [_compared(name, table, condition)]
+    held = torch.from_numpy(np.logical_and.reduce(parts))
+    require(bool(held.any()), f"{name}: no row of {table.name} fulfils {condition!r}.")
+    return held
+
+
+def _column(table: Table, column: str) -> Any:
+    cells = [batch.column(0).fill_null(False).to_numpy(zero_copy_only=False) for batch in table.batches([column])]
+    return np.concatenate(cells).astype(bool)
+
+
+def _equal(name: str, table: Table, column: str, value: Any) -> Any:
+    _check_columns(name, table, [column])
+    wanted = {True: "true", False: "false"}.get(value, str(value)) if isinstance(value, bool) else str(value)
+    cells = []
+    for batch in table.batches([column]):
+        texts = as_texts(batch.column(0)).to_pandas()
+        number = pd.to_numeric(pd.Series([wanted]), errors="coerce").iloc[0]
+        same = texts == wanted
+        cells.append((same if np.isnan(number) else same | (pd.to_numeric(texts, errors="coerce") == number)).to_numpy(bool))
+    return np.concatenate(cells)
+
+
+def _compared(name: str, table: Table, text: str) -> Any:
+    columns = _columns(name, table, text)
+    cells = []
+    try:
+        for batch in table.batches(columns):
+            held = batch.to_pandas().eval(text, engine="python")
+            boolean = isinstance(held, pd.Series) and held.dtype in (bool, "boolean")
+            require(boolean, f"{name}: {text!r} is no comparison: it must be true or false for each row.")
+            cells.append(held.fillna(False).to_numpy(bool))
+    except (TypeError, ValueError, SyntaxError, NotImplementedError, pd.errors.UndefinedVariableError) as error:
+        if isinstance(error, ArgumentError):
+            raise
+        raise ArgumentError(f"{name}: {text!r} can't be compared: {error}.") from error
+    return np.concatenate(cells)
+
+
+def _columns(name: str, table: Table, text: str) -> list[str]:
+    """The columns that a comparison names; anything but a comparison is refused, since it would be run."""
+    quoted = _QUOTED.findall(text)
+    try:
+        tree = ast.parse(_QUOTED.sub("True", text).strip(), mode="eval")
+    except (SyntaxError, ValueError) as error:
+        raise ArgumentError(
+            f"{name}: {text!r} is no column of booleans and no comparison, such as \"temp < 80 and solvent != 'DMF'\" (names "
+            "with spaces in backticks)."
+        ) from error
+    odd = next((node for node in ast.walk(tree) if not isinstance(node, _ALLOWED)), None)
+    require(odd is None, f"{name}: {text!r} is more than a comparison of columns, numbers and texts: {type(odd).__name__}.")
+    columns = list(dict.fromkeys([*quoted, *(node.id for node in ast.walk(tree) if isinstance(node, ast.Name))]))
+    require(bool(columns), f"{name}: {text!r} names no column.")
+    _check_columns(name, table, columns)
+    return columns
+
+
+def _check_columns(name: str, table: Table, columns: list[str]) -> None:
+    names = table.schema.names
+    for column in columns:
+        require(column in names, f"{name}: {table.name} has no column {column!r}.{nearest(column, names)}")

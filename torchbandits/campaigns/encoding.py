@@ -1,0 +1,156 @@
+"""From rows of a table to features, by what was decided. Nothing is learned here: the same row always has the same features."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from torchbandits.campaigns.decisions import Decision, Decisions, transformed
+from torchbandits.campaigns.survey import as_numbers, as_texts
+from torchbandits.campaigns.tables import Table
+from torchbandits.errors import DataError, StateError
+from torchbandits.sources import NpyFile, npy
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
+    from sklearn import compose, impute, pipeline, preprocessing
+else:
+    from torchbandits.campaigns.extras import pandas as pd
+    from torchbandits.campaigns.extras import sklearn_compose as compose
+    from torchbandits.campaigns.extras import sklearn_impute as impute
+    from torchbandits.campaigns.extras import sklearn_pipeline as pipeline
+    from torchbandits.campaigns.extras import sklearn_preprocessing as preprocessing
+
+IN_MEMORY = 1 << 28
+"""Bytes of features that are held in memory; more are written to a file, which is mapped."""
+EMPTY = "(empty)"
+"""The category of empty cells."""
+
+
+class Encoder:
+    """Features of rows.
+
+    Args:
+        decisions: What becomes of each column.
+    """
+
+    def __init__(self, decisions: Decisions) -> None:
+        self._used = [decision for decision in decisions if decision.features]
+        self.columns, self.features = [decision.column for decision in self._used], decisions.features
+        self._parts = compose.ColumnTransformer(
+            [part for place, decision in enumerate(self._used) for part in _parts(place, decision)], sparse_threshold=0.0
+        )
+        self._ready = False
+
+    def __call__(self, batch: pa.RecordBatch | pa.Table) -> NDArray[np.float64]:
+        """Features of some rows, `n x d`."""
+        frame = pd.DataFrame({d.column: _cells(d, batch.column(d.column)) for d in self._used}, columns=self.columns)
+        try:
+            if not self._ready:
+                self._parts.fit(frame)  # checks the types of the columns: what it would learn is given
+                self._ready = True
+            return np.asarray(self._parts.transform(frame), np.float64)
+        except ValueError as error:
+            raise StateError(f"the table has changed since its columns were decided on: {error}.") from error
+
+
+def _parts(place: int, decision: Decision) -> list[tuple[str, Any, list[str]]]:
+    """What makes features of a column, for `ColumnTransformer`; every parameter is given."""
+    name, column = f"{place}", [decision.column]
+    if decision.kind == "category":
+        known = [*decision.categories, *([EMPTY] if decision.missing else [])]
+        return [(name, preprocessing.OneHotEncoder(categories=[known], sparse_output=False), column)]
+    steps: list[Any] = []
+    if decision.kind == "ordered":
+        order = [[*decision.categories, EMPTY]]
+        steps.append(preprocessing.OrdinalEncoder(categories=order, dtype=np.float64))
+        steps.append(impute.SimpleImputer(missing_values=len(order[0]) - 1.0, strategy="constant", fill_value=decision.fill))
+    else:
+        steps.append(preprocessing.FunctionTransformer(partial(_as_kind, kind=decision.kind)))
+        steps.append(impute.SimpleImputer(strategy="constant", fill_value=decision.fill, keep_empty_features=True))
+    steps.append(preprocessing.FunctionTransformer(partial(_standard, center=decision.center, scale=decision.scale)))
+    parts = [(name, pipeline.make_pipeline(*steps), column)]
+    if decision.missing:
+        empty = EMPTY if decision.kind == "ordered" else np.nan
+        parts.append((f"{name} empty", impute.MissingIndicator(missing_values=empty, features="all"), column))
+    return parts
+
+
+def _as_kind(values: Any, kind: str) -> NDArray[np.float64]:
+    return transformed(kind, np.asarray(values, np.float64))
+
+
+def _standard(values: Any, center: float, scale: float) -> NDArray[np.float64]:
+    return (np.asarray(values, np.float64) - center) / scale
+
+
+def _cells(decision: Decision, values: Any) -> Any:
+    """The cells of a column as its part takes them."""
+    values = values.combine_chunks() if hasattr(values, "combine_chunks") else values
+    if decision.kind in ("category", "ordered"):
+        return as_texts(values).fill_null(EMPTY).to_numpy(zero_copy_only=False)
+    return as_numbers(values)
+
+
+def encode(table: Table, encoder: Encoder, dtype: torch.dtype, place: Callable[[], Path]) -> Tensor | NpyFile:
+    """Features of all rows: a tensor `A x d`, or where that is large a file at `place()`, which is mapped.
+
+    A file that is there with as many rows and features is used as it is.
+
+    Raises:
+        DataError: If the file can't be written.
+
+    Cost: a pass over the table.
+    """
+    kind = np.float64 if dtype == torch.float64 else np.float32
+    shape = (table.count, encoder.features)
+    if shape[0] * shape[1] * dtype.itemsize <= IN_MEMORY:
+        features = np.empty(shape, kind)
+        _fill(features, table, encoder)
+        return torch.from_numpy(features)
+    path = place()
+    if not (path.exists() and tuple(npy(path).shape) == shape):
+        part = path.with_name(f"{path.name}.{os.getpid()}.part")
+        try:
+            mapped = np.lib.format.open_memmap(part, mode="w+", dtype=kind, shape=shape)
+            _fill(mapped, table, encoder)
+            mapped.flush()
+            del mapped
+            os.replace(part, path)
+        except OSError as error:
+            raise DataError(f"the features of {table.name} can't be written to {path}: {error}.") from error
+        finally:
+            part.unlink(missing_ok=True)
+    return npy(path, dtype=dtype)
+
+
+def _fill(features: NDArray[Any], table: Table, encoder: Encoder) -> None:
+    first = 0
+    for batch in table.batches(encoder.columns):
+        features[first : first + batch.num_rows] = encoder(batch)
+        first += batch.num_rows
+
+
+def numbers(table: Table, column: str) -> NDArray[np.float64]:
+    """The numbers of one column, NaN where empty, `A`."""
+    return np.concatenate([as_numbers(batch.column(0)) for batch in table.batches([column])])
+
+
+def feature_names(decisions: Sequence[Decision]) -> list[str]:
+    """A name for each feature, in order."""
+    names: list[str] = []
+    for d in decisions:
+        if d.kind == "category":
+            names += [f"{d.column} = {category}" for category in (*d.categories, *([EMPTY] if d.missing else []))]
+        elif d.features:
+            names += [d.column, *([f"{d.column} is empty"] if d.missing else [])]
+    return names

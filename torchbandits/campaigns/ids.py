@@ -1,0 +1,131 @@
+"""The ids of the rows: one each, looked up in the table and not held beside it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torchbandits.campaigns.survey import as_texts
+from torchbandits.campaigns.tables import Table
+from torchbandits.errors import nearest, require
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
+    from pyarrow import compute as pc
+else:
+    from torchbandits.campaigns.extras import compute as pc
+    from torchbandits.campaigns.extras import pandas as pd
+    from torchbandits.campaigns.extras import pyarrow as pa
+
+ROW = "row"
+"""The id column of a table without one: the number of the row, from 1."""
+
+
+def id_column(names: Sequence[str], told: str | None, index: str | None = None) -> str | None:
+    """The column of the ids: the one that was told, else the index of a pandas table, else one called id (in any case)."""
+    if told is not None:
+        known = told in names
+        require(known, f"id: the table has no column {told!r}; it has {', '.join(names[:30])}.{nearest(told, names)}")
+        return told
+    return index or next((name for name in names if name.strip().casefold() == "id"), None)
+
+
+class Ids:
+    """The ids of a table.
+
+    Args:
+        table: The candidates.
+        column: Of the ids; None where rows have their number for an id.
+    """
+
+    def __init__(self, table: Table, column: str | None) -> None:
+        self._table, self.column = table, column
+        clash = column is None and ROW in table.schema.names
+        require(not clash, f"{table.name} has no column of ids: say which it is, such as id={ROW!r}, or add one called 'id'.")
+        self.name = ROW if column is None else column
+
+    def check(self) -> str:
+        """Refuse empty and repeated ids, and return a digest of them all.
+
+        Raises:
+            ArgumentError: If an id is empty or stands in two rows; names the rows.
+
+        Cost: a pass over the column, and 8 bytes a row for as long as it takes.
+        """
+        whole = hashlib.sha256()
+        if self.column is None:
+            return f"{self._table.count} rows"
+        hashes = []
+        for first, texts in self._batches():
+            if texts.null_count:
+                row = first + int(np.argmax(texts.is_null().to_numpy(zero_copy_only=False)))
+                wrong = f"{self._table.name}, {self._table.where(row)}: the id (column {self.column!r}) is empty."
+                require(False, f"{wrong} Every candidate needs an id of its own.")
+            hashed = pd.util.hash_array(texts.to_numpy(zero_copy_only=False), categorize=False)
+            whole.update(hashed.tobytes())
+            hashes.append(hashed)
+        found = np.sort(np.concatenate(hashes))
+        same = found[1:][found[1:] == found[:-1]]
+        if len(same):
+            self._name_twice(set(same.tolist()))
+        return whole.hexdigest()[:16]
+
+    def _name_twice(self, hashed: set[int]) -> None:
+        rows: dict[str, list[int]] = {}
+        for first, texts in self._batches():
+            cells = texts.to_numpy(zero_copy_only=False)
+            mine = np.isin(pd.util.hash_array(cells, categorize=False), np.fromiter(hashed, np.uint64))
+            for place in np.flatnonzero(mine).tolist():
+                rows.setdefault(cells[place], []).append(first + place)
+        twice = {text: found for text, found in rows.items() if len(found) > 1}  # else two ids have one hash
+        said = "; ".join(
+            f"{text!r} in {' and '.join(map(self._table.where, found[:3]))}" for text, found in list(twice.items())[:3]
+        )
+        others = f" (and {len(twice) - 3:,} more)" if len(twice) > 3 else ""
+        require(
+            not twice,
+            f"{self._table.name} has ids more than once in column {self.column!r}: {said}{others}. Every candidate needs an id "
+            "of its own; leave repeated rows out, or name another column.",
+        )
+
+    def find(self, wanted: Iterable[str]) -> dict[str, int]:
+        """The row of each of these ids that there is. Cost: a pass over the column."""
+        missing = set(wanted)
+        if self.column is None:
+            rows = {text: int(text) - 1 for text in missing if text.isascii() and text.isdigit()}
+            return {text: row for text, row in rows.items() if 0 <= row < self._table.count}
+        found: dict[str, int] = {}
+        for first, texts in self._batches():
+            if not missing:
+                break
+            here = pc.is_in(texts, value_set=pa.array(sorted(missing), pa.string())).to_numpy(zero_copy_only=False)
+            for place in np.flatnonzero(here).tolist():
+                found[texts[place].as_py()] = first + place
+            missing -= found.keys()
+        return found
+
+    def of(self, rows: NDArray[np.int64], taken: Any) -> list[str]:
+        """The ids of rows that were taken from the table, as texts."""
+        if self.column is None:
+            return [str(row + 1) for row in rows.tolist()]
+        texts: list[str] = as_texts(taken.column(self.column).combine_chunks()).to_pylist()
+        return texts
+
+    def _batches(self) -> Iterator[tuple[int, Any]]:
+        """First row and ids as texts, batch after batch."""
+        first = 0
+        for batch in self._table.batches([self.name]):
+            yield first, as_texts(batch.column(0))
+            first += batch.num_rows
+
+
+def as_id(value: Any) -> str:
+    """An id as a text: of a whole number its digits, also where a table made it 3.0."""
+    if isinstance(value, (float, np.floating)) and float(value).is_integer():
+        return str(int(value))
+    return str(value)

@@ -1,0 +1,109 @@
+"""One HTML page of a campaign: what was measured, what is best, what is waited for, how the columns were taken."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from torchbandits.experiments.page import STYLE, escape, inline, table
+from torchbandits.experiments.printable import literal
+from torchbandits.explanation import Explanation
+from torchbandits.figures import COLORS, tidy
+from torchbandits.files import write_text
+
+MOST_COLUMNS = 12
+ENOUGH = 5
+"""Different rows that must be measured before it is said which columns matter."""
+
+
+@dataclass(frozen=True)
+class CampaignPage:
+    """What the page of a campaign shows.
+
+    Attributes:
+        title: Of the page.
+        objective: What is measured, and whether it is minimised.
+        minimize: See above.
+        facts: One line under the title.
+        values: All measurements in the order in which they were told, NaN where an evaluation failed.
+        best, opened, columns: Tables.
+        explained: What the model believes, in sentences.
+    """
+
+    title: str
+    objective: str
+    minimize: bool
+    facts: str
+    values: NDArray[np.float64]
+    best: pd.DataFrame
+    opened: pd.DataFrame
+    columns: pd.DataFrame
+    explained: tuple[str, ...] = ()
+
+
+def write_campaign(page: CampaignPage, path: Path) -> None:
+    """Write the page, whole or not at all. Raises `DataError` if it can't be written."""
+    write_text(path, html(page))
+
+
+def html(page: CampaignPage) -> str:
+    """The page as text."""
+    opened = shown(page.opened) if len(page.opened) else "<p>Nothing is waited for: ask for the next rows.</p>"
+    explained = "".join(f"<p>{escape(line)}</p>" for line in page.explained)
+    parts = [
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(page.title)}</title>',
+        f'<meta name="viewport" content="width=device-width"><style>{STYLE}</style></head><body>',
+        f'<h1>{escape(page.title)}</h1><p class="facts">{escape(page.facts)}</p>{explained}',
+        f'<h2>Progress</h2><div class="figures"><img alt="progress" src="{inline(drawn(page))}"></div>',
+        f'<h2>Best rows</h2><div class="wide">{shown(page.best)}</div>',
+        f'<h2>Rows that are waited for</h2><div class="wide">{opened}</div>',
+        f'<h2>How the columns were taken</h2><div class="wide">{shown(page.columns)}</div>',
+        "</body></html>\n",
+    ]
+    return "".join(parts)
+
+
+def drawn(page: CampaignPage) -> Figure:
+    """Every measurement, and the best one so far."""
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axes = figure.subplots()
+    t = np.arange(1, len(page.values) + 1)
+    best = (np.fmin if page.minimize else np.fmax).accumulate(page.values)
+    axes.plot(t, page.values, "o", color=COLORS[2], markersize=4, label="measured")
+    axes.step(t, best, where="post", color=COLORS[0], label=f"{'least' if page.minimize else 'largest'} so far")
+    axes.set_xlabel("evaluation")
+    axes.set_ylabel(literal(page.objective))
+    axes.legend(loc="best", frameon=False)
+    tidy(axes)
+    return figure
+
+
+def shown(frame: pd.DataFrame) -> str:
+    """An HTML table of the first columns and the last ones; those between are left out of wide ones."""
+    columns = list(frame.columns)
+    if len(columns) > MOST_COLUMNS:
+        columns = [*columns[: MOST_COLUMNS - 5], *columns[-5:]]
+    return table(columns, [[cell(value) for value in line] for line in frame[columns].itertuples(index=False)])
+
+
+def cell(value: object) -> str:
+    """A cell as text: numbers with six digits, nothing where it is empty."""
+    if isinstance(value, (float, np.floating)):
+        return "" if np.isnan(value) else f"{value:.6g}"
+    return "" if value is None or value is pd.NaT else str(value)
+
+
+def sentences(believed: Explanation, objective: str) -> tuple[str, ...]:
+    """What a model believes of the columns and of the noise, for people who see ids and the user's own units."""
+    said = [f"One more measurement of a row would be off by about {believed.noise_std:.2g}, by the model."]
+    relevance = believed.relevance
+    if bool(relevance.isfinite().all()) and believed.distinct >= ENOUGH:
+        order = relevance.argsort(descending=True).tolist()[:5]
+        named = ", ".join(f"{believed.names[j]} ({float(relevance[j]):.0%})" for j in order)
+        said.append(f"What changes {objective} fastest is {named}.")
+    return tuple(said)

@@ -1,0 +1,230 @@
+"""Tables of candidates, whatever they come as: read in batches, a few rows at a time by their number."""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torchbandits.campaigns.spreadsheets import read_csv
+from torchbandits.errors import ArgumentError, DataError, require
+from torchbandits.user_files import check_regular
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
+    from pyarrow import ipc, parquet
+else:
+    from torchbandits.campaigns.extras import ipc, parquet
+    from torchbandits.campaigns.extras import pandas as pd
+    from torchbandits.campaigns.extras import pyarrow as pa
+
+BATCH = 1 << 16
+"""Rows that are worked on at once."""
+ARROW = (".arrow", ".feather", ".ipc")
+PARQUET = (".parquet", ".pq")
+TEXT = (".csv", ".tsv", ".txt")
+
+
+class Table(ABC):
+    """Rows of candidates.
+
+    Attributes:
+        path: The file that it is read from, if any.
+        first_line: What the first row is called in messages: 2 in a CSV file, whose line 1 is the header, else 0.
+        index: The column that holds the index of a pandas table, if it says more than 0, 1, 2 ….
+    """
+
+    path: Path | None = None
+    first_line = 0
+    index: str | None = None
+
+    @property
+    @abstractmethod
+    def schema(self) -> pa.Schema:
+        """Names and types of the columns."""
+
+    @property
+    @abstractmethod
+    def count(self) -> int:
+        """Rows."""
+
+    @abstractmethod
+    def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Some columns of all rows in order, up to `BATCH` rows at a time."""
+
+    @abstractmethod
+    def take(self, rows: NDArray[np.int64]) -> pa.Table:
+        """All columns of some rows, in the order given."""
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        return "the table" if self.path is None else str(self.path)
+
+    def where(self, row: int) -> str:
+        """What messages call a row."""
+        return f"{'line' if self.first_line else 'row'} {row + self.first_line}"
+
+
+class InMemory(Table):
+    """An Arrow table, or one that is mapped into memory."""
+
+    def __init__(self, table: pa.Table, path: Path | None = None, *, first_line: int = 0, index: str | None = None) -> None:
+        self._table, self.path, self.first_line, self.index = table, path, first_line, index
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Names and types of the columns."""
+        return self._table.schema
+
+    @property
+    def count(self) -> int:
+        """Rows."""
+        return int(self._table.num_rows)
+
+    @property
+    def arrow(self) -> pa.Table:
+        """All of it."""
+        return self._table
+
+    def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Views, where a batch is not cut."""
+        yield from self._table.select(list(columns)).to_batches(max_chunksize=BATCH)
+
+    def take(self, rows: NDArray[np.int64]) -> pa.Table:
+        """A copy."""
+        return self._table.take(pa.array(rows))
+
+
+class ParquetRows(Table):
+    """A Parquet file, of which no more than a row group is in memory."""
+
+    def __init__(self, path: Path) -> None:
+        check_regular(path)
+        self.path = path
+        try:
+            self._file = parquet.ParquetFile(path)
+        except (OSError, pa.ArrowException) as error:
+            raise DataError(f"{path} can't be read as Parquet: {error}.") from error
+        metadata = self._file.metadata
+        self._ends = list(accumulate(metadata.row_group(g).num_rows for g in range(metadata.num_row_groups)))
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Names and types of the columns."""
+        return self._file.schema_arrow
+
+    @property
+    def count(self) -> int:
+        """Rows."""
+        return self._ends[-1] if self._ends else 0
+
+    def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Decoded as they are asked for."""
+        try:
+            yield from self._file.iter_batches(batch_size=BATCH, columns=list(columns))
+        except (OSError, pa.ArrowException) as error:
+            raise DataError(f"{self.path} can't be read: {error}.") from error
+
+    def take(self, rows: NDArray[np.int64]) -> pa.Table:
+        """Decodes each row group that holds one of them."""
+        group = np.searchsorted(self._ends, rows, side="right")
+        order = np.argsort(group, kind="stable")
+        parts = [self.schema.empty_table()]
+        try:
+            for g in np.unique(group).tolist():
+                begin = self._ends[g - 1] if g else 0
+                parts.append(self._file.read_row_group(g).take(pa.array(rows[group == g] - begin)))
+        except (OSError, pa.ArrowException) as error:
+            raise DataError(f"{self.path} can't be read: {error}.") from error
+        return pa.concat_tables(parts).take(pa.array(np.argsort(order, kind="stable")))
+
+
+def as_table(name: str, value: Any, texts: Sequence[str] = (), ids: str | None = None) -> Table:
+    """A table, from a path or from what pandas, Polars or Arrow hold.
+
+    Args:
+        name: Of the argument, for messages.
+        value: A path of a CSV, Parquet or Arrow file; a table of pandas, Polars, Arrow, or of anything else that exports
+            Arrow streams; or a dictionary of columns.
+        texts: Columns of a CSV file that are texts whatever they look like: ids, of which no leading zero may be lost.
+        ids: The column of the ids, if it is known. The index of a pandas table becomes a column only where there is none.
+
+    Raises:
+        DataError: If a file can't be read.
+        ArgumentError: If it is no table, has no rows, or has two columns of one name.
+    """
+    found = _opened(name, value, texts, ids)
+    names = list(found.schema.names)
+    twice = sorted({column for column in names if names.count(column) > 1})
+    require(not twice, f"{found.name} has more than one column {', '.join(map(repr, twice))}: rename all but one.")
+    require(found.count > 0, f"{found.name} has no rows.")
+    return found
+
+
+def _opened(name: str, value: Any, texts: Sequence[str], ids: str | None) -> Table:
+    if isinstance(value, (str, os.PathLike)):
+        return _file(Path(value).absolute(), texts)
+    if isinstance(value, pa.Table):
+        return InMemory(_without_views(value))
+    if type(value).__module__.partition(".")[0] == "pandas" and hasattr(value, "columns"):
+        return _of_pandas(name, value, ids)
+    try:
+        if isinstance(value, Mapping) or hasattr(value, "__arrow_c_stream__"):
+            return InMemory(_without_views(pa.table(value)))
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise ArgumentError(f"{name} can't be read as an Arrow table: {error}.") from error
+    raise ArgumentError(
+        f"{name} must be a table of pandas, Polars or Arrow, or the path of a CSV, Parquet or Arrow file, got "
+        f"{type(value).__name__}."
+    )
+
+
+def _file(path: Path, texts: Sequence[str]) -> Table:
+    suffix = path.suffix.lower()
+    if suffix in PARQUET:
+        return ParquetRows(path)
+    check_regular(path)
+    if suffix in ARROW:
+        try:
+            return InMemory(ipc.open_file(pa.memory_map(str(path))).read_all(), path)
+        except (OSError, pa.ArrowException) as error:
+            raise DataError(f"{path} can't be read as an Arrow file: {error}.") from error
+    known = ", ".join((*TEXT, *PARQUET, *ARROW))
+    require(
+        suffix in TEXT, f"{path} is none of {known}: of a spreadsheet, save the sheet as 'CSV UTF-8' and give that.", DataError
+    )
+    return InMemory(read_csv(path, texts), path, first_line=2)
+
+
+def _without_views(table: pa.Table) -> pa.Table:
+    """The same with texts as Arrow's functions take them: Polars exports them as views, of which no rows can be taken."""
+    for place, field in enumerate(table.schema):
+        if str(field.type) == "string_view":
+            table = table.set_column(place, field.name, table.column(place).cast(pa.string()))
+    return table
+
+
+def _of_pandas(name: str, frame: Any, ids: str | None) -> Table:
+    """A pandas table; its index is the column of the ids where there is no other, unless it only counts the rows."""
+    names = [str(column) for column in frame.columns]
+    other = ids in names if ids is not None else any(column.strip().casefold() == "id" for column in names)
+    counts = isinstance(frame.index, pd.RangeIndex) and frame.index.name is None
+    index = None if counts or other else str(frame.index.name or ids or "id")
+    if index is not None:
+        require(index not in names, f"{name} has a column {index!r} and an index of that name: reset_index(drop=True).")
+        frame = frame.rename_axis(index).reset_index()
+    try:
+        frame = frame.rename(columns=str)
+        return InMemory(pa.Table.from_pandas(frame, preserve_index=False).replace_schema_metadata(None), index=index)
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise ArgumentError(
+            f"{name} has a column of mixed types, which must be numbers or texts throughout: {error}."
+        ) from error

@@ -39,8 +39,8 @@ METHOD_NOTES = """## How the methods are run
   Each suggestion is evaluated at the nearest candidate not yet evaluated, and Optuna is told that candidate. They recommend the
   best observed.
 - `botorch`: `SingleTaskGP` with its defaults, fitted anew at every step; LogEI evaluated at every candidate one at a time,
-  qLogNEI in batches, there over the 500 candidates of the highest LogEI and 500 random ones. Beyond 1,000 rewards the
-  hyper-parameters are fitted to 1,000 of them.
+  qLogNEI in batches, there over the 250 candidates of the highest LogEI and 250 random ones, with the 100 best evaluated ones
+  as its baseline. Beyond 500 rewards the hyper-parameters are fitted to 500 of them.
 - `baybe`: `Campaign` with its defaults on the candidates, on 5,000 random ones where there are more.
 - `smac`: `HyperparameterOptimizationFacade` with its defaults, in the box as Optuna.
 - `auto`: `tb.auto()` without arguments.

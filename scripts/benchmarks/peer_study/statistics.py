@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-RESAMPLES = 2000
+RESAMPLES = 1000
 LEVEL = 0.95
 
 

@@ -66,12 +66,17 @@ def test_a_method_that_gives_too_few_rows_is_refused() -> None:
 
 
 def test_the_noiseless_random_search_does_not_repeat_itself() -> None:
-    method = Random(LINE, 0)
+    method = Random(LINE, Budget(5, 1), 0)
     for _ in range(5):
         row = method.ask(1)
         method.tell(row, LINE.values[row])
     assert sorted(method.history.index) == [0, 1, 2, 3, 4]
     assert method.recommend() == 4
+    again = Random(LINE, Budget(10, 5, repeats=True), 0)
+    for _ in range(2):
+        rows = again.ask(5)
+        assert len(set(rows)) == 5
+        again.tell(rows, LINE.values[rows])
 
 
 def test_equal_rows_are_one_candidate_and_categories_are_blocks() -> None:
@@ -92,7 +97,7 @@ def test_tables_have_the_size_that_is_written(load: object, shape: tuple[int, in
 
 def test_a_box_finds_the_nearest_free_candidate_and_its_parameters() -> None:
     table = suzuki()
-    box, history = Box(table), History(len(table.values))
+    box, history = Box(table), History(len(table.values), repeats=False)
     row = 4321
     assert box.nearest(box.parameters(row), history, []) == row
     history.add(np.array([row]), np.array([0.0]))

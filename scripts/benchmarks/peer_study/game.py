@@ -13,17 +13,24 @@ from peer_study.tables import Table
 
 @dataclass(frozen=True)
 class Budget:
-    """`pulls` evaluations, `batch` at a time."""
+    """`pulls` evaluations, `batch` at a time.
+
+    Args:
+        fewest_candidates: Tables with fewer candidates are left out.
+        repeats: Whether the peers, too, may evaluate a candidate again in a later batch. Without it they could not pull good
+            candidates only, where the pulls are a large part of the table.
+    """
 
     pulls: int
     batch: int
     fewest_candidates: int = 0
+    repeats: bool = False
 
 
 BUDGETS = {
     "small": Budget(110, 1),
     "middle": Budget(300, 10),
-    "large": Budget(3000, 50, fewest_candidates=6000),
+    "large": Budget(3000, 50, fewest_candidates=6000, repeats=True),
 }
 
 

@@ -6,9 +6,15 @@ import numpy as np
 
 
 class History:
-    """Rows evaluated, in order, and their rewards."""
+    """Rows evaluated, in order, and their rewards.
 
-    def __init__(self, candidates: int) -> None:
+    Args:
+        candidates: Rows of the table.
+        repeats: Whether a row stays free for later batches once it is evaluated.
+    """
+
+    def __init__(self, candidates: int, repeats: bool) -> None:
+        self.repeats = repeats
         self.index = np.empty(0, dtype=np.int64)
         self.rewards = np.empty(0)
         self.free = np.ones(candidates, dtype=bool)
@@ -18,17 +24,18 @@ class History:
 
     def add(self, index: np.ndarray, rewards: np.ndarray) -> None:
         self.index, self.rewards = np.concatenate([self.index, index]), np.concatenate([self.rewards, rewards])
-        self.free[index] = False
+        if not self.repeats:
+            self.free[index] = False
 
     def best_observed(self) -> int:
         return int(self.index[self.rewards.argmax()])
 
     def draw(self, generator: np.random.Generator, count: int) -> np.ndarray:
-        """Random rows that have not been evaluated."""
+        """Random rows that are free."""
         return generator.choice(np.flatnonzero(self.free), size=count, replace=False)
 
     def top(self, scores: np.ndarray, count: int) -> np.ndarray:
-        """The rows of the highest scores that have not been evaluated, best first."""
+        """The free rows of the highest scores, best first."""
         masked = np.where(self.free, scores, -np.inf)
         chosen = np.argpartition(-masked, count - 1)[:count]
         return chosen[np.argsort(-masked[chosen], kind="stable")]

@@ -48,7 +48,8 @@ METHOD_NOTES = """## How the methods are run
   the noise.
 
 `forest`, `botorch` and `baybe` recommend the evaluated candidate of the highest posterior mean, ours what `best_arm()` says.
-The peers do not evaluate a candidate twice (BayBE: as it decides); ours may.
+The peers do not evaluate a candidate twice with the two smaller budgets, and may in another batch with the large one (BayBE: as
+its defaults decide). Ours may.
 
 """
 

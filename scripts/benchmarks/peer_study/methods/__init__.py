@@ -17,7 +17,6 @@ class Entry:
     module: str
     name: str
     packages: tuple[str, ...]
-    needs_pulls: bool
     arguments: dict[str, str]
 
     def load(self) -> Callable[..., Method]:
@@ -25,12 +24,11 @@ class Entry:
         return getattr(import_module(f"peer_study.methods.{self.module}"), self.name)
 
     def build(self, table: Table, budget: Budget, seed: int) -> Method:
-        pulls = {"pulls": budget.pulls} if self.needs_pulls else {}
-        return self.load()(table, seed, **self.arguments, **pulls)
+        return self.load()(table, budget, seed, **self.arguments)
 
 
-def entry(module: str, name: str, *packages: str, needs_pulls: bool = False, **arguments: str) -> Entry:
-    return Entry(module, name, ("numpy", *packages), needs_pulls, arguments)
+def entry(module: str, name: str, *packages: str, **arguments: str) -> Entry:
+    return Entry(module, name, ("numpy", *packages), arguments)
 
 
 OURS = ("auto", "batch_bkb")
@@ -41,7 +39,7 @@ METHODS = {
     "optuna_tpe": entry("optuna_box", "OptunaBox", "optuna", sampler="tpe"),
     "botorch": entry("botorch_list", "BoTorchList", "botorch", "gpytorch", "torch"),
     "baybe": entry("baybe_campaign", "BaybeCampaign", "baybe", "botorch", "gpytorch", "torch"),
-    "smac": entry("smac_box", "SmacBox", "smac", "ConfigSpace", needs_pulls=True),
+    "smac": entry("smac_box", "SmacBox", "smac", "ConfigSpace"),
     "optuna_gp": entry("optuna_box", "OptunaBox", "optuna", "torch", sampler="gp"),
     "auto": entry("ours", "Auto", "torchbandits", "gpytorch", "torch"),
     "batch_bkb": entry("ours", "BatchBkb", "torchbandits", "gpytorch", "torch"),

@@ -16,6 +16,7 @@ from baybe.targets import NumericalTarget
 from baybe.utils.random import set_random_seed
 
 from peer_study.box import Box
+from peer_study.game import Budget
 from peer_study.history import History
 from peer_study.tables import Table
 
@@ -23,7 +24,7 @@ MOST = 5000
 
 
 class BaybeCampaign:
-    def __init__(self, table: Table, seed: int) -> None:
+    def __init__(self, table: Table, budget: Budget, seed: int) -> None:
         set_random_seed(seed)
         n = len(table.values)
         box = Box(table)
@@ -41,7 +42,7 @@ class BaybeCampaign:
         space = SearchSpace.from_dataframe(self.frame, parameters)
         self.campaign = Campaign(space, NumericalTarget("reward").to_objective())
         self.lookup = {tuple(values): row for values, row in zip(self.frame.itertuples(index=False), self.rows, strict=True)}
-        self.history = History(n)
+        self.history = History(n, budget.repeats)
         self.asked = pd.DataFrame()
 
     def ask(self, count: int) -> np.ndarray:

@@ -22,6 +22,7 @@ from botorch.models import SingleTaskGP
 from botorch.optim import optimize_acqf_discrete
 from gpytorch.mlls import ExactMarginalLogLikelihood
 
+from peer_study.game import Budget
 from peer_study.history import History
 from peer_study.tables import Table
 
@@ -33,11 +34,11 @@ FITTED = 500
 
 
 class BoTorchList:
-    def __init__(self, table: Table, seed: int) -> None:
+    def __init__(self, table: Table, budget: Budget, seed: int) -> None:
         # SingleTaskGP's priors are for features in the unit cube.
         low, high = table.points.min(axis=0), table.points.max(axis=0)
         self.points = torch.tensor((table.points - low) / (high - low))
-        self.history, self.generator = History(len(table.values)), np.random.default_rng(seed)
+        self.history, self.generator = History(len(table.values), budget.repeats), np.random.default_rng(seed)
         torch.manual_seed(seed)
 
     def rewards(self) -> torch.Tensor:

@@ -10,6 +10,7 @@ import numpy as np
 from scipy.stats import norm
 from sklearn.ensemble import RandomForestRegressor
 
+from peer_study.game import Budget
 from peer_study.history import History
 from peer_study.tables import Table
 
@@ -18,9 +19,9 @@ WIDTH = 2.0
 
 
 class Forest:
-    def __init__(self, table: Table, seed: int, score: str) -> None:
+    def __init__(self, table: Table, budget: Budget, seed: int, score: str) -> None:
         self.points, self.score = table.points.astype(np.float32), score
-        self.history, self.generator = History(len(table.values)), np.random.default_rng(seed)
+        self.history, self.generator = History(len(table.values), budget.repeats), np.random.default_rng(seed)
 
     def fit(self) -> RandomForestRegressor:
         forest = RandomForestRegressor(n_estimators=100, n_jobs=1, random_state=int(self.generator.integers(2**31)))

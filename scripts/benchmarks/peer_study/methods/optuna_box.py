@@ -13,6 +13,7 @@ import numpy as np
 import optuna
 
 from peer_study.box import Box
+from peer_study.game import Budget
 from peer_study.history import History
 from peer_study.tables import Table
 
@@ -20,8 +21,8 @@ optuna.logging.set_verbosity(optuna.logging.ERROR)
 
 
 class OptunaBox:
-    def __init__(self, table: Table, seed: int, sampler: str) -> None:
-        self.box, self.history = Box(table), History(len(table.values))
+    def __init__(self, table: Table, budget: Budget, seed: int, sampler: str) -> None:
+        self.box, self.history = Box(table), History(len(table.values), budget.repeats)
         self.distributions: dict[str, optuna.distributions.BaseDistribution] = {
             f"number{c}": optuna.distributions.FloatDistribution(float(self.box.low[c]), float(self.box.high[c]))
             for c in self.box.numbers

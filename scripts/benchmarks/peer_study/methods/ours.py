@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 import torchbandits as tb
+from peer_study.game import Budget
 from peer_study.tables import Table
 
 
@@ -36,12 +37,12 @@ class Ours:
 
 
 class Auto(Ours):
-    def __init__(self, table: Table, seed: int) -> None:
+    def __init__(self, table: Table, budget: Budget, seed: int) -> None:
         super().__init__(table, seed, tb.auto())
 
 
 class BatchBkb(Ours):
-    def __init__(self, table: Table, seed: int) -> None:
+    def __init__(self, table: Table, budget: Budget, seed: int) -> None:
         matern = gpytorch.kernels.MaternKernel(2.5, ard_num_dims=table.points.shape[1])
         matern.lengthscale = float(np.sqrt(table.points.shape[1]))
         policy = tb.batch_bkb(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
+from peer_study.game import Budget
 from peer_study.history import History
 from peer_study.tables import Table
 
 
 class Random:
-    def __init__(self, table: Table, seed: int) -> None:
-        self.history, self.generator = History(len(table.values)), np.random.default_rng(seed)
+    def __init__(self, table: Table, budget: Budget, seed: int) -> None:
+        self.history, self.generator = History(len(table.values), budget.repeats), np.random.default_rng(seed)
 
     def ask(self, count: int) -> np.ndarray:
         return self.history.draw(self.generator, count)

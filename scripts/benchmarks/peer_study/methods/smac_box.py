@@ -16,6 +16,7 @@ from smac import HyperparameterOptimizationFacade, Scenario
 from smac.runhistory import TrialInfo, TrialValue
 
 from peer_study.box import Box
+from peer_study.game import Budget
 from peer_study.history import History
 from peer_study.tables import Table
 
@@ -23,8 +24,8 @@ EDGE = 1e-6  # ConfigSpace rounds its limits, and would refuse a candidate that 
 
 
 class SmacBox:
-    def __init__(self, table: Table, seed: int, pulls: int) -> None:
-        self.box, self.history = Box(table), History(len(table.values))
+    def __init__(self, table: Table, budget: Budget, seed: int) -> None:
+        self.box, self.history = Box(table), History(len(table.values), budget.repeats)
         self.space = ConfigurationSpace(seed=seed)
         self.space.add(
             *[
@@ -34,7 +35,7 @@ class SmacBox:
             *[CategoricalHyperparameter(f"category{k}", list(range(len(b)))) for k, b in enumerate(table.blocks)],
         )
         self.folder = tempfile.TemporaryDirectory()
-        scenario = Scenario(self.space, n_trials=pulls, deterministic=True, seed=seed, output_directory=self.folder.name)
+        scenario = Scenario(self.space, n_trials=budget.pulls, deterministic=True, seed=seed, output_directory=self.folder.name)
         self.smac = HyperparameterOptimizationFacade(scenario, self.never, logging_level=logging.ERROR, overwrite=True)
         self.seed_of_trials: int | None = None
 

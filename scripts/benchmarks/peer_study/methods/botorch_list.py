@@ -1,7 +1,7 @@
 """BoTorch's SingleTaskGP with its defaults, over the list of candidates: LogEI one at a time, qLogNEI in batches.
 
-The first 10 rows are random (one batch, where batches are larger). The model is fitted anew at every ask on standardised
-rewards, as users do. Rows that have been evaluated are not picked again (`X_avoid` of `optimize_acqf_discrete`). LogEI is
+The first 10 rows are random (one batch, where batches are larger). The model is fitted to standardised rewards at every ask,
+as users do, from the hyper-parameters of the last fit on. Rows that have been evaluated are not picked again, but for the large budget. LogEI is
 evaluated exactly at every candidate, with the highest posterior mean of an evaluated row as the incumbent. Recommends the
 evaluated row of the highest posterior mean.
 
@@ -39,6 +39,7 @@ class BoTorchList:
         low, high = table.points.min(axis=0), table.points.max(axis=0)
         self.points = torch.tensor((table.points - low) / (high - low))
         self.history, self.generator = History(len(table.values), budget.repeats), np.random.default_rng(seed)
+        self.fitted: dict[str, torch.Tensor] | None = None
         torch.manual_seed(seed)
 
     def rewards(self) -> torch.Tensor:
@@ -53,7 +54,10 @@ class BoTorchList:
             others = self.generator.choice(order[FITTED // 2 :], size=FITTED // 2, replace=False)
             subset = torch.tensor(np.concatenate([order[: FITTED // 2], others]))
         model = SingleTaskGP(self.points[index[subset]], rewards[subset], outcome_transform=None)
+        if self.fitted is not None:
+            model.load_state_dict(self.fitted)
         fit_gpytorch_mll(ExactMarginalLogLikelihood(model.likelihood, model))
+        self.fitted = model.state_dict()
         if len(subset) < len(index):
             model.set_train_data(self.points[index], rewards[:, 0], strict=False)
         return model.eval()

@@ -1,8 +1,8 @@
 """BoTorch's SingleTaskGP with its defaults, over the list of candidates: LogEI one at a time, qLogNEI in batches.
 
 The first 10 rows are random (one batch, where batches are larger). The model is fitted to standardised rewards at every ask,
-as users do, from the hyper-parameters of the last fit on. Rows that have been evaluated are not picked again, but for the large budget. LogEI is
-evaluated exactly at every candidate, with the highest posterior mean of an evaluated row as the incumbent. Recommends the
+as users do, from the hyper-parameters of the last fit on. Rows that have been evaluated are not picked again, but for the
+large budget. LogEI is evaluated exactly at every candidate, with the highest posterior mean of an evaluated row as the incumbent. Recommends the
 evaluated row of the highest posterior mean.
 
 Reductions keep the batches affordable:

@@ -38,7 +38,7 @@ METHOD_NOTES = """## How the methods are run
 - `optuna_tpe`, `optuna_gp`: Optuna's samplers with their defaults search the box around the table (categories are categorical).
   Each suggestion is evaluated at the nearest candidate not yet evaluated, and Optuna is told that candidate. They recommend the
   best observed.
-- `botorch`: `SingleTaskGP` with its defaults, fitted at every step from the last fit on; LogEI at every candidate one at a time,
+- `botorch`: `SingleTaskGP` with its defaults, fitted at every step from the last fit on; LogEI at all candidates one by one,
   qLogNEI in batches, there over the 250 candidates of the highest LogEI and 250 random ones, with the 100 best evaluated ones
   as its baseline. Beyond 500 rewards the hyper-parameters are fitted to 500 of them.
 - `baybe`: `Campaign` with its defaults on the candidates, on 5,000 random ones where there are more.

@@ -2,8 +2,8 @@
 
 The first 10 rows are random (one batch, where batches are larger). The model is fitted to standardised rewards at every ask,
 as users do, from the hyper-parameters of the last fit on. Rows that have been evaluated are not picked again, but for the
-large budget. LogEI is evaluated exactly at every candidate, with the highest posterior mean of an evaluated row as the incumbent. Recommends the
-evaluated row of the highest posterior mean.
+large budget. LogEI is evaluated exactly at every candidate, with the highest posterior mean of an evaluated row as the
+incumbent. Recommends the evaluated row of the highest posterior mean.
 
 Reductions keep the batches affordable:
 - qLogNEI is maximised greedily over the 250 candidates of the highest LogEI and 250 random ones, with the 100 evaluated rows of

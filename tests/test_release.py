@@ -31,6 +31,7 @@ def test_every_requirement_has_a_lower_bound_that_the_pinned_version_meets():
     extras = project["optional-dependencies"]
     pinned = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line)
     pinned = {re.sub(r"[-_.]+", "-", name).lower(): version for name, version in pinned.items()}
+    assert all(line.startswith("torchbandits[") or "==" in line for line in extras.pop("peers"))  # those of the records
     for bound in [*project["dependencies"], *(line for extra in extras.values() for line in extra)]:
         if bound.startswith("torchbandits["):
             continue
@@ -43,7 +44,8 @@ def test_every_requirement_has_a_lower_bound_that_the_pinned_version_meets():
 
 def test_the_oldest_versions_are_the_lower_bounds():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    extras = [lines for name, lines in project["optional-dependencies"].items() if name != "dev"]  # tools of ours
+    not_used = ("dev", "peers")  # tools of ours, and what is compared with
+    extras = [lines for name, lines in project["optional-dependencies"].items() if name not in not_used]
     bounds = [line for lines in (project["dependencies"], *extras) for line in lines if not line.startswith("torchbandits[")]
     pins = (ROOT / "constraints-oldest.txt").read_text().splitlines()
     for bound in bounds:

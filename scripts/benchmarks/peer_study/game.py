@@ -1,0 +1,88 @@
+"""One run: a method against a table, with the noise, the regret and the processor time that are recorded."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from peer_study.tables import Table
+
+
+@dataclass(frozen=True)
+class Budget:
+    """`pulls` evaluations, `batch` at a time.
+
+    Args:
+        fewest_candidates: Tables with fewer candidates are left out.
+        repeats: Whether the peers, too, may evaluate a candidate again in a later batch. Without it they could not pull good
+            candidates only, where the pulls are a large part of the table.
+    """
+
+    pulls: int
+    batch: int
+    fewest_candidates: int = 0
+    repeats: bool = False
+
+
+BUDGETS = {
+    "small": Budget(110, 1),
+    "middle": Budget(300, 10),
+    "large": Budget(3000, 50, fewest_candidates=6000, repeats=True),
+}
+
+
+class Method(Protocol):
+    """What a method does in a run. All indices are rows of the table; all rewards are noisy and to be maximised."""
+
+    def ask(self, count: int) -> np.ndarray:
+        """`count` rows to evaluate next."""
+
+    def tell(self, index: np.ndarray, rewards: np.ndarray) -> None:
+        """The rewards of the rows asked for."""
+
+    def recommend(self) -> int:
+        """The row that the method takes for the best, by its own best practice."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Regret has 0 at the best candidate and 1 at the average one; `seconds` are of the processor, spent in the method."""
+
+    simple_regret: float
+    mean_regret: float
+    seconds: float
+
+
+def noise(table: Table, seed: int, pulls: int) -> np.ndarray:
+    """Noise of each evaluation in its order: the same for every method on this table with this seed."""
+    name = [ord(letter) for letter in table.name]
+    return table.noise_std * np.random.default_rng([seed, *name]).standard_normal(pulls)
+
+
+def play(method: Method, table: Table, budget: Budget, seed: int, started: float = 0.0) -> Outcome:
+    """Run a method until the budget is spent.
+
+    Args:
+        started: Processor seconds that building the method took.
+    """
+    errors, pulled, seconds = noise(table, seed, budget.pulls), np.empty(0, dtype=np.int64), started
+    while len(pulled) < budget.pulls:
+        wanted = min(budget.batch, budget.pulls - len(pulled))
+        began = time.process_time()
+        index = np.asarray(method.ask(wanted), dtype=np.int64)
+        seconds += time.process_time() - began
+        if index.shape != (wanted,):
+            raise ValueError(f"The method was asked for {wanted} rows and gave an array of shape {index.shape}.")
+        rewards = table.values[index] + errors[len(pulled) : len(pulled) + wanted]
+        pulled = np.concatenate([pulled, index])
+        began = time.process_time()
+        method.tell(index, rewards)
+        seconds += time.process_time() - began
+    began = time.process_time()
+    recommended = method.recommend()
+    seconds += time.process_time() - began
+    regret = table.regret(pulled)
+    return Outcome(float(table.regret(np.array([recommended]))[0]), float(regret.mean()), seconds)

@@ -1,0 +1,55 @@
+"""torchbandits: `tb.auto()` as it comes, and `tb.batch_bkb` as the documentation's practical form.
+
+Both may pull an arm again. They recommend what `Bandit.best_arm` does. `batch_bkb` has a Matérn-5/2 kernel with a length-scale
+per feature, width 2 and an estimated mean. It is told the true standard deviation of the noise, which `auto` and the peers are
+not.
+"""
+
+from __future__ import annotations
+
+import gpytorch
+import numpy as np
+import torch
+
+import torchbandits as tb
+from peer_study.game import Budget
+from peer_study.tables import Table
+
+
+class Ours:
+    """A bandit on the standardised features."""
+
+    def __init__(self, table: Table, seed: int, policy: tb.policies.Policy) -> None:
+        self.bandit = tb.Bandit(policy, torch.tensor(table.points), generator=torch.Generator().manual_seed(seed))
+
+    def ask(self, count: int) -> np.ndarray:
+        """An ask may open fewer picks than it was asked for, as the first ones do: ask until there are enough."""
+        index = self.bandit.ask(more=count).index
+        while len(index) < count:
+            index = self.bandit.ask(more=count - len(index)).index
+        return index.numpy()
+
+    def tell(self, index: np.ndarray, rewards: np.ndarray) -> None:
+        self.bandit.tell(torch.as_tensor(index), torch.as_tensor(rewards))
+
+    def recommend(self) -> int:
+        return int(self.bandit.best_arm())
+
+
+class Auto(Ours):
+    def __init__(self, table: Table, budget: Budget, seed: int) -> None:
+        super().__init__(table, seed, tb.auto())
+
+
+class BatchBkb(Ours):
+    def __init__(self, table: Table, budget: Budget, seed: int) -> None:
+        matern = gpytorch.kernels.MaternKernel(2.5, ard_num_dims=table.points.shape[1])
+        matern.lengthscale = float(np.sqrt(table.points.shape[1]))
+        policy = tb.batch_bkb(
+            gpytorch.kernels.ScaleKernel(matern),
+            noise_std=table.noise_std,
+            width=tb.widths.Constant(2.0),
+            refit_every=10,
+            prior_mean="estimate",
+        )
+        super().__init__(table, seed, policy)

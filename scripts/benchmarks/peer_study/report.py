@@ -1,0 +1,161 @@
+"""The page and its picture, from the records."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import pandas as pd
+
+from peer_study import tables
+from peer_study.game import BUDGETS
+from peer_study.methods import OURS
+from peer_study.statistics import differences, paired, ranks, summary
+
+MEASURES = {"simple_regret": "simple regret", "mean_regret": "mean regret"}
+
+HEAD = """# Against other packages
+
+This page is written by `scripts/benchmarks/peers.py report` from the records in `docs/results/peers/records.csv`.
+
+Each method picks rows of a table and is told noisy rewards. Features are standardised for all, and the noise of the first,
+second, … evaluation is the same for all methods on a table with a seed. Two measures are taken, on the scale where the best
+candidate of the table has 0 and the average one has 1:
+
+- **simple regret**: the regret of the one candidate that the method recommends in the end;
+- **mean regret**: the mean regret of the candidates that it evaluated on the way.
+
+A rank is among the methods on one table with one seed; 1 is the least regret. Intervals are 95 % bootstrap intervals: tables
+are drawn, then seeds within each table. Seconds are processor time of one thread per run, spent in the method (imports are left
+out). They vary with what else the machine does, by up to a factor of two.
+"""
+
+METHOD_NOTES = """## How the methods are run
+
+- `random`: candidates at random without repeats; recommends the best observed.
+- `forest_ucb`, `forest_ei`: scikit-learn's random forest of 100 trees, upper bound (mean + 2 deviations) or expected
+  improvement over the spread of the trees; 10 random candidates first; a batch is the candidates of the highest scores.
+- `optuna_tpe`, `optuna_gp`: Optuna's samplers with their defaults search the box around the table (categories are categorical).
+  Each suggestion is evaluated at the nearest candidate not yet evaluated, and Optuna is told that candidate. They recommend the
+  best observed.
+- `botorch`: `SingleTaskGP` with its defaults, fitted at every step from the last fit on; LogEI at all candidates one by one,
+  qLogNEI in batches, there over the 250 candidates of the highest LogEI and 250 random ones, with the 100 best evaluated ones
+  as its baseline. Beyond 500 rewards the hyper-parameters are fitted to 500 of them.
+- `baybe`: `Campaign` with its defaults on the candidates, on 5,000 random ones where there are more.
+- `smac`: `HyperparameterOptimizationFacade` with its defaults, in the box as Optuna.
+- `auto`: `tb.auto()` without arguments.
+- `batch_bkb`: `tb.batch_bkb` with a Matérn-5/2 kernel and width 2, refitted every 10 pulls, and told the true deviation of
+  the noise.
+
+`forest`, `botorch` and `baybe` recommend the evaluated candidate of the highest posterior mean, ours what `best_arm()` says.
+The peers do not evaluate a candidate twice with the two smaller budgets, and may in another batch with the large one (BayBE: as
+its defaults decide). Ours may.
+
+"""
+
+
+def with_interval(row: pd.Series, digits: int) -> str:
+    return f"{row['mean']:.{digits}f} ({row['low']:.{digits}f} to {row['high']:.{digits}f})"
+
+
+def markdown(rows: list[list[str]], header: list[str]) -> str:
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
+
+
+def overall(records: pd.DataFrame, budget: str) -> str:
+    """Mean ranks, mean regrets and seconds, by method."""
+    seconds = paired(records, budget, "seconds").groupby(level="table").mean().mean()
+    columns, order = [], None
+    for measure in MEASURES:
+        frame = paired(records, budget, measure)
+        for digits, found in ((2, summary(ranks(frame))), (3, summary(frame))):
+            order = found.index if order is None else order
+            columns.append(found.apply(with_interval, axis=1, digits=digits))
+    rows = [[f"`{m}`", *(column[m] for column in columns), f"{seconds[m]:.1f}"] for m in order]
+    header = ["method", "rank, simple regret", "simple regret", "rank, mean regret", "mean regret", "seconds"]
+    return markdown(rows, header)
+
+
+def by_table(records: pd.DataFrame, budget: str) -> str:
+    """Simple / mean regret by table and method; the least of a row in bold."""
+    means = {m: paired(records, budget, m).groupby(level="table").mean() for m in MEASURES}
+    methods, rows = list(means["simple_regret"].columns), []
+    for name in means["simple_regret"].index:
+        cells = []
+        for method in methods:
+            parts = []
+            for mean in means.values():
+                value, least = mean.loc[name, method], mean.loc[name].min()
+                parts.append(f"**{value:.2f}**" if value <= least else f"{value:.2f}")
+            cells.append(" / ".join(parts))
+        rows.append([name, *cells])
+    return markdown(rows, ["table", *(f"`{m}`" for m in methods)])
+
+
+def losses(records: pd.DataFrame, budget: str, ours: str) -> str:
+    """Our regret less each peer's, and the tables on which the peer's is the smaller."""
+    parts = []
+    for measure, words in MEASURES.items():
+        frame, rows = paired(records, budget, measure), []
+        means = frame.groupby(level="table").mean()
+        for method, row in differences(frame, ours).iloc[::-1].iterrows():
+            lost = means.index[means[ours] > means[method]]
+            rows.append([f"`{method}`", with_interval(row, 3), f"{len(lost)} of {len(means)}", ", ".join(lost) or "none"])
+        parts.append(markdown(rows, ["against", f"{words}: `{ours}` less the other", "lost on", "tables lost"]))
+    return "\n".join(parts)
+
+
+def draw(records: pd.DataFrame, budgets: list[str], path: Path) -> None:
+    """Mean ranks with their intervals: a row of panels per measure, a column per budget."""
+    figure, axes = plt.subplots(len(MEASURES), len(budgets), figsize=(1.5 + 3.6 * len(budgets), 6.4), squeeze=False)
+    for row, (measure, words) in zip(axes, MEASURES.items(), strict=True):
+        for axis, budget in zip(row, budgets, strict=True):
+            found = summary(ranks(paired(records, budget, measure))).iloc[::-1]
+            for place, (method, line) in enumerate(found.iterrows()):
+                colour = "tab:red" if method in OURS else "tab:blue"
+                axis.plot([line["low"], line["high"]], [place, place], color=colour)
+                axis.plot(line["mean"], place, "o", color=colour)
+            axis.set_yticks(range(len(found)), found.index)
+            axis.set_xlabel(f"mean rank by {words} (1 is best)")
+            axis.set_title(f"{BUDGETS[budget].pulls:,} evaluations, {BUDGETS[budget].batch} at a time", fontsize=10)
+            axis.grid(axis="x", alpha=0.3)
+    figure.tight_layout()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
+
+
+def coverage(records: pd.DataFrame, budget: str) -> str:
+    """Which runs are compared and which are recorded but not enough of them."""
+    frame = paired(records, budget, "simple_regret")
+    names, seeds = frame.index.get_level_values("table"), frame.groupby(level="table").size()
+    runs = records[records["budget"] == budget]
+    rest = runs[~runs["method"].isin(frame.columns)].groupby("method").size()
+    words = f"{names.nunique()} tables, {seeds.min()} to {seeds.max()} seeds each: the runs that all methods shown have."
+    if len(rest):
+        words += " Left out, since they are not recorded on all of the tables yet: "
+        words += ", ".join(f"`{method}` ({count} runs)" for method, count in rest.items()) + "."
+    return words + "\n"
+
+
+def write_page(records: pd.DataFrame, page: Path) -> Path:
+    """Write `page` and the picture `results/peers/ranks.png` beside it."""
+    budgets = [b for b in BUDGETS if (records["budget"] == b).any()]
+    if not budgets:
+        raise ValueError("There are no records: `peers.py run` makes them.")
+    picture = page.parent / "results" / "peers" / "ranks.png"
+    draw(records, budgets, picture)
+    parts = [HEAD, "![Mean ranks by method](results/peers/ranks.png)\n"]
+    for budget in budgets:
+        size = BUDGETS[budget]
+        parts += [f"## {size.pulls:,} evaluations, {size.batch} at a time\n", coverage(records, budget)]
+        parts += [overall(records, budget), "Simple / mean regret by table:\n", by_table(records, budget)]
+        if "auto" in paired(records, budget, "simple_regret").columns:
+            parts += ["Where `auto` loses (below 0 is in its favour):\n", losses(records, budget, "auto")]
+    note = tables.__doc__ or ""
+    parts += [METHOD_NOTES + "## The tables\n", note.split("\n", 2)[2].strip() + "\n", "## Versions\n"]
+    versions = sorted({package for line in records["versions"] for package in line.split()})
+    parts.append(f"{', '.join(versions)}; on {', '.join(sorted(set(records['cpu'])))}.\n")
+    page.write_text("\n".join(parts))
+    return page

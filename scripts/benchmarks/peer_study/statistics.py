@@ -1,0 +1,56 @@
+"""Means, ranks and their intervals, over runs that are paired by table and seed."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+RESAMPLES = 1000
+LEVEL = 0.95
+
+
+def paired(records: pd.DataFrame, budget: str, measure: str) -> pd.DataFrame:
+    """One row per table and seed, one column per method, of the runs that all of the methods have.
+
+    A method enters once it has every recorded table with one seed at least; then the rows that any of them lacks are left out.
+
+    Raises:
+        ValueError: If no table and seed is common to the methods.
+    """
+    runs = records[records["budget"] == budget]
+    wide = runs.pivot_table(index=["table", "seed"], columns="method", values=measure)
+    tables = wide.index.get_level_values("table").nunique()
+    whole = [m for m in wide.columns if wide[m].dropna().index.get_level_values("table").nunique() == tables]
+    common = wide[whole].dropna()
+    if common.empty:
+        raise ValueError(f"The methods {', '.join(whole)} share no table and seed of the {budget} budget: run the same seeds.")
+    return common
+
+
+def ranks(frame: pd.DataFrame) -> pd.DataFrame:
+    """Rank of each method in each row, 1 for the least regret; equal regrets share the mean of their ranks."""
+    return frame.rank(axis=1, method="average")
+
+
+def interval(frame: pd.DataFrame) -> np.ndarray:
+    """95 % bootstrap interval of the columns' means, `2 x columns`: tables are drawn, then seeds within each."""
+    generator = np.random.default_rng(0)
+    groups = [group.to_numpy() for _, group in frame.groupby(level="table")]
+    means = np.empty((RESAMPLES, frame.shape[1]))
+    for sample in means:
+        drawn = [groups[g] for g in generator.integers(len(groups), size=len(groups))]
+        sample[:] = np.mean([g[generator.integers(len(g), size=len(g))].mean(axis=0) for g in drawn], axis=0)
+    return np.quantile(means, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
+
+
+def summary(frame: pd.DataFrame) -> pd.DataFrame:
+    """Mean over tables of the mean over seeds, and its interval: columns `mean`, `low`, `high`, a row per method."""
+    low, high = interval(frame)
+    mean = frame.groupby(level="table").mean().mean()
+    return pd.DataFrame({"mean": mean, "low": low, "high": high}).sort_values("mean")
+
+
+def differences(frame: pd.DataFrame, ours: str) -> pd.DataFrame:
+    """`summary` of our regret less each other method's, paired: below 0 is in our favour."""
+    others = frame.drop(columns=ours)
+    return summary(others.rsub(frame[ours], axis=0))

@@ -1,0 +1,85 @@
+"""torchbandits against its peers on tables that it was not tuned on.
+
+pip install -c constraints.txt -e '.[experiments,peers]'
+python scripts/benchmarks/peers.py run --budget small      # every method, table and seed that is not recorded yet
+python scripts/benchmarks/peers.py run --budget small --methods random --methods auto --tables hplc --seeds 3
+python scripts/benchmarks/peers.py report                  # docs/peers.md and its picture from the records
+
+A run takes one thread. Its line is appended to docs/results/peers/records.csv as soon as it ends: kill and repeat at will.
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before numpy and torch start their threads
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+import time
+import warnings
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from peer_study.game import BUDGETS, play
+from peer_study.methods import METHODS
+from peer_study.records import append, done, read, record_of
+from peer_study.report import write_page
+from peer_study.tables import TABLES
+
+ROOT = Path(__file__).resolve().parents[2]
+RECORDS = ROOT / "docs" / "results" / "peers" / "records.csv"
+
+app = typer.Typer(add_completion=False, help=__doc__.splitlines()[0])
+
+
+def known(names: list[str], everything: dict, what: str) -> list[str]:
+    """The names asked for, or all of them."""
+    for name in names:
+        if name not in everything:
+            raise typer.BadParameter(f"There is no {what} {name!r}. There are: {', '.join(everything)}.")
+    return names or list(everything)
+
+
+@app.command()
+def run(
+    budget: Annotated[str, typer.Option(help=f"One of {', '.join(BUDGETS)}.")] = "small",
+    methods: Annotated[list[str], typer.Option(help="Repeat for several; all by default.")] = [],  # noqa: B006
+    tables: Annotated[list[str], typer.Option(help="Repeat for several; all by default.")] = [],  # noqa: B006
+    seeds: Annotated[int, typer.Option(help="Seeds 0, 1, … below this number.")] = 10,
+    again: Annotated[bool, typer.Option(help="Run what is recorded as well; its last record counts.")] = False,
+    records: Path = RECORDS,
+) -> None:
+    """Run what is not yet recorded, one after the other: all tables and methods of a seed before the next seed."""
+    known([budget], BUDGETS, "budget")
+    size = BUDGETS[budget]
+    methods, tables = known(methods, METHODS, "method"), known(tables, TABLES, "table")
+    finished = set() if again else done(records)
+    loaded = {name: TABLES[name]() for name in tables}
+    for seed in range(seeds):
+        for method in methods:
+            for name, table in loaded.items():
+                key = (method, name, budget, seed)
+                if key in finished or len(table.values) < size.fewest_candidates:
+                    continue
+                METHODS[method].load()  # imports are no decisions
+                began = time.process_time()
+                player = METHODS[method].build(table, size, seed)
+                outcome = play(player, table, size, seed, started=time.process_time() - began)
+                append(records, record_of(key, outcome, METHODS[method].packages))
+                print(
+                    f"{method} {name} {budget} {seed}: {outcome.simple_regret:.3f} / {outcome.mean_regret:.3f} in "
+                    f"{outcome.seconds:.1f} s",
+                    flush=True,
+                )
+
+
+@app.command()
+def report(records: Path = RECORDS, page: Path = ROOT / "docs" / "peers.md") -> None:
+    """Write the page and its picture from the records."""
+    print(f"written: {write_page(read(records), page)}")
+
+
+if __name__ == "__main__":
+    warnings.filterwarnings("ignore")  # of the peers; a run that fails raises
+    app()

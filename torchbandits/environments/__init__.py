@@ -3,7 +3,8 @@
 `BlackBox` for a function that is called once a pull, `Table` for arms with known expected rewards, `Function` for a formula,
 `rkhs` for random functions of known norm,
 `synthetic` and `global_optimization` for BoTorch's test functions, `sin_cos` and `rosenbrock` for those of CUB's figures,
-`abalone` and `cadata` for real data, `Recorded` for arms that were evaluated a few times, `nas_bench_101`, `nas_bench_201`,
+`abalone` and `cadata` for real data, `simulated_designs` for engineering formulas, `Recorded` for arms that were evaluated a few
+times, `nas_bench_101`, `nas_bench_201`,
 `fcnet` and `logistic_regression` for networks that were trained.
 """
 
@@ -14,6 +15,7 @@ from torchbandits.environments.archives import ARCHIVES, Archive
 from torchbandits.environments.base import Environment, Task
 from torchbandits.environments.black_box import BlackBox
 from torchbandits.environments.datasets import DATASETS, DataSet, abalone, cadata
+from torchbandits.environments.engineering import simulated_designs
 from torchbandits.environments.formulas import rosenbrock, sin_cos
 from torchbandits.environments.functions import Function, KernelExpansion, rkhs
 from torchbandits.environments.logistic import logistic_regression
@@ -29,6 +31,7 @@ registry: dict[str, Callable[..., Environment]] = {
     "rosenbrock": rosenbrock,
     "abalone": abalone,
     "cadata": cadata,
+    "simulated_designs": simulated_designs,
     "global_optimization": global_optimization,
     "nas_bench_101": nas_bench_101,
     "nas_bench_201": nas_bench_201,
@@ -59,6 +62,7 @@ __all__ = [
     "registry",
     "rkhs",
     "rosenbrock",
+    "simulated_designs",
     "sin_cos",
     "synthetic",
 ]

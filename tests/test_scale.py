@@ -59,6 +59,10 @@ def test_a_right_scale_is_not_spoken_of(make):
     assert told(make(rbf(), noise_std=0.1)) == []
 
 
+def test_auto_finds_the_scales_by_itself():
+    assert told(tb.auto(), 5e3 * ARMS, lambda x: 90 + 5 * smooth(x / 5e3)) == []
+
+
 OFF = {
     "rewards far from the prior mean": ({"f": lambda x: 90 + 5 * smooth(x)}, {}, 0.5, "prior_mean"),
     "rewards far wider than the kernel": (

@@ -3,9 +3,8 @@
 `BlackBox` for a function that is called once a pull, `Table` for arms with known expected rewards, `Function` for a formula,
 `rkhs` for random functions of known norm,
 `synthetic` and `global_optimization` for BoTorch's test functions, `sin_cos` and `rosenbrock` for those of CUB's figures,
-`abalone` and `cadata` for real data, `simulated_designs` for engineering formulas, `Recorded` for arms that were evaluated a few
-times, `nas_bench_101`, `nas_bench_201`,
-`fcnet` and `logistic_regression` for networks that were trained.
+`simulated_designs` for engineering formulas, `abalone` and `cadata` for real data, `Recorded` for arms that were evaluated a
+few times, `nas_bench_101`, `nas_bench_201`, `fcnet` and `logistic_regression` for networks that were trained.
 """
 
 from collections.abc import Callable

@@ -49,6 +49,8 @@ class ScaleWatch:
 
         Warns (`DiagnosticWarning`): Of each finding once, naming the fix. Cost of a check: O(A + u + 32² d).
         """
+        if posterior.units is not None:  # scales that are found from the data
+            return
         self.tells += 1
         size = posterior.statistics.size
         if size < self.next_size and self.tells < self.next_tells:

@@ -97,6 +97,21 @@ def test_a_scale_that_is_far_off_is_named_once_with_its_fix(make, run, options, 
     assert all("tb.auto()" in text for text in said)
 
 
+def test_a_kernel_that_will_be_fitted_is_not_judged_before():
+    kernel = ScaleKernel(rbf()).double()
+    options = {"width": CONSTANT, "prior_mean": "estimate", "initial": tb.starts.uniform(20), "refit_every": 20}
+    assert told(tb.gp_ucb(kernel, noise_std=0.1, **options), f=lambda x: 90 + 20 * smooth(x), rounds=16) == []
+
+
+def test_a_kernel_that_has_collapsed_is_said():
+    kernel = ScaleKernel(rbf()).double()
+    kernel.outputscale = 1e-7
+    bandit = tb.Bandit(tb.gp_ucb(kernel, noise_std=0.05, width=CONSTANT), ARMS, generator=generator(0))
+    with pytest.warns(DiagnosticWarning, match="less than a thousandth of the noise's") as said:
+        bandit.observe(torch.arange(20), torch.ones(20), 0.1 * smooth(ARMS[:20]))
+    assert len({str(warning.message) for warning in said}) == len(said)
+
+
 def test_a_dictionary_of_one_point_is_said():
     kernel = ScaleKernel(rbf(1e4)).double()
     kernel.outputscale = 1e-4
@@ -144,9 +159,9 @@ def test_between_the_checks_a_tell_costs_no_operation():
     counted = []
     for _ in range(200):
         with Operations() as operations:
-            watch.look(posterior, table, 1.0)
+            watch.look(posterior, table, 1.0, None)
         counted.append(len(operations.names))
     assert sum(count > 0 for count in counted) == 3  # at 8, 32 and 128 tells
     with Operations() as operations:
-        ScaleWatch().look(posterior, table, 1.0)
+        ScaleWatch().look(posterior, table, 1.0, None)
     assert 0 < len(operations.names) < 250

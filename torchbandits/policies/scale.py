@@ -19,7 +19,7 @@ _FEW = 3  # distinct points from which a spread says something
 _MANY_PULLS = 32  # from which a dictionary of one point does
 _SAMPLE = 32  # points that the kernel is evaluated on
 _FAR_MEAN, _FAR_SPREAD, _SMALL_SPREAD, _MISFIT = 5.0, 3.0, 30.0, 5.0  # ratios of standard deviations
-_ISOLATED, _IDENTICAL = 1e-2, 1e-4  # ratios of variances
+_ISOLATED, _IDENTICAL, _COLLAPSED = 1e-2, 1e-4, 1e-3  # ratios of variances
 
 
 @dataclass
@@ -39,13 +39,14 @@ class ScaleWatch:
     tells: int = 0
     said: set[str] = field(default_factory=set)
 
-    def look(self, posterior: GaussianProcess, table: ArmTable | None, noise_share: float) -> None:
+    def look(self, posterior: GaussianProcess, table: ArmTable | None, noise_share: float, first_fit: int | None) -> None:
         """Count a tell, and check the scales if it is time.
 
         Args:
             posterior: Everything told is in it.
             table: The posterior on the arms, or None where there is none, as in a box.
             noise_share: Variance of the noise / λ.
+            first_fit: Pulls after which the kernel is fitted for the first time: what it is before says nothing.
 
         Warns (`DiagnosticWarning`): Of each finding once, naming the fix. Cost of a check: O(A + u + 32² d).
         """
@@ -53,7 +54,7 @@ class ScaleWatch:
             return
         self.tells += 1
         size = posterior.statistics.size
-        if size < self.next_size and self.tells < self.next_tells:
+        if (size < self.next_size and self.tells < self.next_tells) or max(size, self.tells) < (first_fit or 0):
             return
         while self.next_size <= size:
             self.next_size *= _GROWTH
@@ -94,6 +95,13 @@ def _findings(posterior: GaussianProcess, table: ArmTable | None, noise: float) 
         assert posterior.finite is not None
         prior = posterior.finite.diagonal(x).double().mean(dim=-1)
         within = torch.zeros_like(prior)
+    if (row := _first(told & (prior < _COLLAPSED * noise**2))) is not None:
+        yield (
+            "noise",
+            f"{_where(row)}the kernel's variance {_at(prior, row)} is less than a thousandth of the noise's, {noise**2:.3g}: "
+            "rewards are taken for noise alone, as after a fit that has collapsed. Give the standard deviation of one "
+            "evaluation repeated at one arm as noise_std, or use tb.auto().",
+        )
     observed = y.var(dim=-1, correction=0).sqrt()
     shrunk = noise**2 * counts.reciprocal().mean(dim=-1)
     whole = (prior + shrunk).sqrt()

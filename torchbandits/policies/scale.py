@@ -50,8 +50,6 @@ class ScaleWatch:
 
         Warns (`DiagnosticWarning`): Of each finding once, naming the fix. Cost of a check: O(A + u + 32² d).
         """
-        if posterior.units is not None:  # scales that are found from the data
-            return
         self.tells += 1
         size = posterior.statistics.size
         if (size < self.next_size and self.tells < self.next_tells) or max(size, self.tells) < (first_fit or 0):
@@ -60,6 +58,8 @@ class ScaleWatch:
             self.next_size *= _GROWTH
         while self.next_tells <= self.tells:
             self.next_tells *= _GROWTH
+        if posterior.units is not None:  # scales that are found from the data
+            return
         found = dict(_findings(posterior, table, math.sqrt(noise_share * posterior.regularization)))
         new = {kind: text for kind, text in found.items() if kind not in self.said}
         self.said |= set(new)

@@ -14,7 +14,7 @@ sdist=$(ls "$work"/dist/*.tar.gz)
 
 # The sdist holds what building and reading need, and nothing that was not meant to go out.
 tar -tzf "$sdist" > "$work/listed"
-for file in pyproject.toml README.md LICENSE CHANGELOG.md CITATION.cff configs/quickstart.yaml; do
+for file in pyproject.toml README.md LICENSE CHANGELOG.md CITATION.cff configs/quickstart.yaml configs/theory.yaml; do
     grep -q "/$file\$" "$work/listed" || { echo "the sdist lacks $file" >&2; exit 1; }
 done
 if grep -E '^[^/]*/(\.venv|build|results|\.git)/' "$work/listed"; then
@@ -46,5 +46,5 @@ grep -q bbkb-fig1 "$work/figures"
 "$work/venv/bin/torchbandits" run quickstart --output "$work/quickstart" ${QUICKSTART_OPTIONS:-} > "$work/quickstart.log" 2>&1 \
     || { cat "$work/quickstart.log" >&2; exit 1; }
 "$work/venv/bin/torchbandits" report "$work/quickstart" --output "$work/quickstart/report.html"
-test -s "$work/quickstart/report.html" && test -s "$work/quickstart/table.md"
+test -s "$work/quickstart/report.html" && test -s "$work/quickstart/table.md" && test -s "$work/quickstart/headline.png"
 echo "the wheel runs the quickstart: $(basename "$wheel")"

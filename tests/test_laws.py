@@ -578,6 +578,7 @@ def test_law_5_a_device_picks_what_the_host_picks(name):
         assert_close(there.mean, here.mean, MEAN)
 
 
+@pytest.mark.filterwarnings("ignore:no arm has learned anything:torchbandits.errors.DiagnosticWarning")  # at 0.05
 @given(seed=st.integers(0, 100_000), lengthscale=st.sampled_from([0.05, 0.3, 2.0]), name=st.sampled_from(WITH_POSTERIOR))
 def test_law_4_on_random_problems(seed, lengthscale, name):
     """Short, medium and very long lengthscales, grids with exact symmetries: no pick is worse than the best."""
@@ -678,6 +679,7 @@ def test_law_5_a_batch_is_as_many_singles(name, shared_arms):
             assert_close(together.mean[r], apart.mean, MEAN)
 
 
+@pytest.mark.filterwarnings("ignore:batch row 1. :torchbandits.errors.DiagnosticWarning")  # garbage on purpose
 @pytest.mark.parametrize("name", WITH_POSTERIOR)
 def test_law_5_rows_do_not_leak(name):
     """Row 0 picks the same arms whatever row 1 holds: other arms, other rewards, other availability."""

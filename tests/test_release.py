@@ -58,6 +58,7 @@ def numbers(version: str) -> tuple[int, ...]:
 
 
 def test_the_configurations_that_come_along_are_found_by_name():
+    assert find_config("theory") == configs_folder() / "theory.yaml"
     assert find_config("quickstart") == configs_folder() / "quickstart.yaml"
     assert find_config("mine.yaml") == Path("mine.yaml")
 

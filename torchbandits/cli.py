@@ -289,3 +289,5 @@ def _show(experiment: ExperimentConfig, result: Result) -> None:
     say(f"Table: {', '.join(map(str, result.tables))}")
     say(f"Figures: {', '.join(map(str, result.figures))}")
     say(f"Records: {result.records}  Configuration: {result.config}")
+    if result.headline is not None:
+        _console().print(plain(result.headline, style="bold"))

@@ -262,6 +262,6 @@ def test_bad_test_functions(name, options, message):
 
 
 def test_the_registry_names_the_factories():
-    drawn = {"rkhs", "synthetic", "sin_cos", "rosenbrock", "global_optimization"}
+    drawn = {"rkhs", "synthetic", "sin_cos", "rosenbrock", "global_optimization", "simulated_designs"}
     recorded = {"abalone", "cadata", "nas_bench_101", "nas_bench_201", "fcnet", "logistic_regression"}
     assert set(registry) == drawn | recorded

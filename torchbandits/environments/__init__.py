@@ -3,8 +3,8 @@
 `BlackBox` for a function that is called once a pull, `Table` for arms with known expected rewards, `Function` for a formula,
 `rkhs` for random functions of known norm,
 `synthetic` and `global_optimization` for BoTorch's test functions, `sin_cos` and `rosenbrock` for those of CUB's figures,
-`abalone` and `cadata` for real data, `Recorded` for arms that were evaluated a few times, `nas_bench_101`, `nas_bench_201`,
-`fcnet` and `logistic_regression` for networks that were trained.
+`simulated_designs` for engineering formulas, `abalone` and `cadata` for real data, `Recorded` for arms that were evaluated a
+few times, `nas_bench_101`, `nas_bench_201`, `fcnet` and `logistic_regression` for networks that were trained.
 """
 
 from collections.abc import Callable
@@ -14,6 +14,7 @@ from torchbandits.environments.archives import ARCHIVES, Archive
 from torchbandits.environments.base import Environment, Task
 from torchbandits.environments.black_box import BlackBox
 from torchbandits.environments.datasets import DATASETS, DataSet, abalone, cadata
+from torchbandits.environments.engineering import simulated_designs
 from torchbandits.environments.formulas import rosenbrock, sin_cos
 from torchbandits.environments.functions import Function, KernelExpansion, rkhs
 from torchbandits.environments.logistic import logistic_regression
@@ -29,6 +30,7 @@ registry: dict[str, Callable[..., Environment]] = {
     "rosenbrock": rosenbrock,
     "abalone": abalone,
     "cadata": cadata,
+    "simulated_designs": simulated_designs,
     "global_optimization": global_optimization,
     "nas_bench_101": nas_bench_101,
     "nas_bench_201": nas_bench_201,
@@ -59,6 +61,7 @@ __all__ = [
     "registry",
     "rkhs",
     "rosenbrock",
+    "simulated_designs",
     "sin_cos",
     "synthetic",
 ]

@@ -149,13 +149,17 @@ def load(name: str, *, scaling: str, noise_std: float, dtype: torch.dtype) -> Ta
     check_dtype("dtype", dtype)
     columns = read(data)
     arms = np.stack([columns[feature] for feature in data.features], axis=-1)
-    if scaling != "none":
-        arms = (arms - arms.mean(axis=0)) / arms.std(axis=0)
-    if scaling == "standardize/sqrt_d":
-        arms /= math.sqrt(arms.shape[1])
+    arms = scaled_features(arms, scaling)
     values = columns[data.reward]
     rewards = (values - values.min()) / (values.max() - values.min())
     return Table(torch.from_numpy(arms).to(dtype), torch.from_numpy(rewards).to(dtype), noise_std, name=name)
+
+
+def scaled_features(arms: NDArray[np.float64], scaling: str) -> NDArray[np.float64]:
+    """The features (`A x d`) under one of `SCALINGS`."""
+    if scaling != "none":
+        arms = (arms - arms.mean(axis=0)) / arms.std(axis=0)
+    return arms / math.sqrt(arms.shape[1]) if scaling == "standardize/sqrt_d" else arms
 
 
 def dataset(name: str) -> DataSet:

@@ -29,6 +29,8 @@ from torchbandits.errors import ConfigError, nearest, require
 from torchbandits.experiments.printable import shortened
 from torchbandits.files import LONGEST_NAME, folder_name_fault, read_yaml
 
+BASELINE = "uniform"
+"""The policy whose regret is the unit of the regret ratio, by its name in the registry."""
 _FAULTS = 5  # named in one message
 
 
@@ -160,7 +162,8 @@ class ExperimentConfig(Section):
     that policies are compared in pairs. `history` uniform pulls, the same for all policies of a repetition, are observed
     before the first ask and are not in the records. With `together` the repetitions of a policy, and policies in a row that
     differ in the length-scale only, are batch rows of one run: the same picks, and each row's seconds are its share. They are
-    those of the wall's `clock`, or of the `processor`, which on a shared machine says more.
+    those of the wall's `clock`, or of the `processor`, which on a shared machine says more. A `headline` is one sentence and
+    one picture of what the policies have found, in place of the figures; `uniform` must be among them.
     """
 
     name: FolderName = "experiment"
@@ -174,6 +177,7 @@ class ExperimentConfig(Section):
     together: bool = False
     threads: Threads | None = None
     clock: Literal["wall", "processor"] = "wall"
+    headline: bool = False
     output: str = ""
     quick: QuickConfig | None = None
 
@@ -183,6 +187,8 @@ class ExperimentConfig(Section):
         twice = sorted({slug for slug in slugs if slugs.count(slug) > 1})
         if twice:
             raise ValueError(f"two policies are labelled {twice[0]!r}: give each its own label")
+        if self.headline and all(policy.name != BASELINE for policy in self.policies):
+            raise ValueError(f"a headline compares with {BASELINE}: put it among the policies")
         labels = [policy.label for policy in self.policies]
         unknown = [label for label in (self.quick.policies if self.quick else None) or [] if label not in labels]
         if unknown:
@@ -213,7 +219,7 @@ class ExperimentConfig(Section):
     @property
     def fingerprint(self) -> str:
         """Short hash of everything that decides the numbers in the records, but the number of repetitions."""
-        deciding = self.model_dump(mode="json", exclude={"name", "output", "repetitions", "quick"})
+        deciding = self.model_dump(mode="json", exclude={"name", "output", "repetitions", "quick", "headline"})
         return hashlib.sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest()[:16]
 
     def dump(self) -> str:

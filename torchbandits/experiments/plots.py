@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torchbandits.coercion import as_path
 from torchbandits.experiments.config import ExperimentConfig
 from torchbandits.experiments.curves import Measure, Values, measures
+from torchbandits.experiments.headline import draw_headline, headline
 from torchbandits.experiments.printable import literal
 from torchbandits.experiments.records import Record, check_config, check_records
 from torchbandits.experiments.tables import baseline_regret, mean_interval
@@ -29,7 +30,8 @@ FILENAMES = {"seconds": "time.png"}
 
 
 def draw_figures(config: ExperimentConfig, records: Sequence[Record], folder: Path) -> list[Path]:
-    """Draw regret ratio, mean regret, time, batch size and dictionary size (model order) against t, one PNG each.
+    """Draw regret ratio, mean regret, time, batch size and dictionary size (model order) against t, one PNG each; or, where the
+    configuration asks for a headline, one picture of what was found.
 
     Args:
         config: Gives the order of the policies and the title.
@@ -45,6 +47,10 @@ def draw_figures(config: ExperimentConfig, records: Sequence[Record], folder: Pa
     check_config(config)
     check_records(records)
     folder = as_path("folder", folder)
+    if config.headline and headline(config, records):
+        path = folder / "headline.png"
+        write_atomically(path, partial(draw_headline(config, records).savefig, dpi=150))
+        return [path]
     baseline = baseline_regret(config, records)
 
     known = measures(baseline)

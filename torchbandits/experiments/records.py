@@ -43,8 +43,8 @@ def record_folder(output: Path, slug: str, seed: int) -> Path:
     return output / RECORDS / slug / str(seed)
 
 
-def keep_record(config: ExperimentConfig, output: Path, place: int, seed: int, history: History) -> Record:
-    """Write the record of a run that has ended, whole or not at all."""
+def keep_record(config: ExperimentConfig, output: Path, place: int, seed: int, history: History, num_arms: int) -> Record:
+    """Write the record of a run on so many arms that has ended, whole or not at all."""
     section = config.policies[place]
     history.metadata = {
         "environment": config.environment.name,
@@ -52,6 +52,7 @@ def keep_record(config: ExperimentConfig, output: Path, place: int, seed: int, h
         "label": section.label,
         "seed": seed,
         "horizon": config.horizon,
+        "arms": num_arms,
         "fingerprint": config.fingerprint,
     }
     history.to_parquet(record_folder(output, section.slug, seed))

@@ -24,6 +24,7 @@ from torchbandits.coercion import as_path, check_flag, is_whole
 from torchbandits.errors import ConfigError, DataError, require
 from torchbandits.experiments.config import ExperimentConfig
 from torchbandits.experiments.factories import build_policy
+from torchbandits.experiments.headline import headline
 from torchbandits.experiments.jobs import Environments, Run, jobs
 from torchbandits.experiments.plots import draw_figures
 from torchbandits.experiments.printable import plain, printable
@@ -39,13 +40,14 @@ SAY_EVERY = 30.0
 
 @dataclass(frozen=True)
 class Result:
-    """What an experiment left behind: its table and the files written."""
+    """What an experiment left behind: its table, the files written, and its outcome in a sentence where it has a headline."""
 
     table: pd.DataFrame
     config: Path
     tables: tuple[Path, ...]
     figures: tuple[Path, ...]
     records: Path
+    headline: str | None = None
 
 
 def run_experiment(
@@ -106,9 +108,10 @@ def write_results(config: ExperimentConfig, records: list[Record], folder: Path)
     table = aggregate(config, records)
     csv, markdown = folder / "table.csv", folder / "table.md"
     write_atomically(csv, lambda temporary: table.to_csv(temporary, index=False))
-    write_text(markdown, to_markdown(config, table))
+    sentence = headline(config, records) if config.headline else None
+    write_text(markdown, to_markdown(config, table) + (f"\n{printable(sentence)}\n" if sentence else ""))
     figures = draw_figures(config, records, folder)
-    return Result(table, folder / CONFIG, (csv, markdown), tuple(figures), folder / RECORDS)
+    return Result(table, folder / CONFIG, (csv, markdown), tuple(figures), folder / RECORDS, sentence)
 
 
 def _runs(

@@ -12,12 +12,9 @@ from rich.box import SIMPLE
 from rich.table import Table as RichTable
 from scipy.special import stdtrit  # type: ignore[import-untyped]
 
-from torchbandits.experiments.config import ExperimentConfig
+from torchbandits.experiments.config import BASELINE, ExperimentConfig
 from torchbandits.experiments.printable import plain, printable
 from torchbandits.experiments.records import Record, check_config, check_records
-
-BASELINE = "uniform"
-"""The policy whose regret is the unit of the regret ratio, by its name in the registry."""
 
 
 def mean_interval(values: NDArray[np.float64], level: float = 0.95) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

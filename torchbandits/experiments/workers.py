@@ -28,7 +28,9 @@ def play_here(
     """Run a job in this process and keep its records."""
     histories = play(config, runs, environments, callback)
     return [
-        keep_record(config, folder, run.place, config.seed + run.repetition, history)
+        keep_record(
+            config, folder, run.place, config.seed + run.repetition, history, environments[run.repetition].arms.shape[-2]
+        )
         for run, history in zip(runs, histories, strict=True)
     ]
 

@@ -35,6 +35,9 @@ def batch_bkb(
 ) -> Composed:
     r"""BBKB: freeze mean, width and dictionary; pick by upper bound while the variance may not have shrunk by C̃.
 
+    The default width is the one of the paper's experiments: it explores for tens of thousands of pulls. On shorter runs give
+    `width=tb.widths.Constant(2.0)`, as most practitioners do.
+
     .. math:: x_s = \arg\max_x \mu_{fb}(x) + w_{fb}\,\sigma_{s-1}(x) \quad\text{until}\quad 1 + \sum_s lev_{fb}(x_s) > \tilde C
 
     Args:

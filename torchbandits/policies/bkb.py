@@ -33,6 +33,9 @@ def bkb(
 ) -> Composed:
     r"""BKB: kernel UCB on a Nyström dictionary of about the effective dimension, redrawn after each pull.
 
+    The default width is the one of the paper's experiments: it explores for tens of thousands of pulls. On shorter runs give
+    `width=tb.widths.Constant(2.0)`, as most practitioners do.
+
     .. math:: P(i \in S) = \min(1, n_i\,\bar q\,lev_t(x_i))
 
     Args:

@@ -226,6 +226,7 @@ class Composed(Policy):
             told, now = state.told // self.refit_every, (state.told + pulls.counts.sum(dim=-1)) // self.refit_every
             if bool((now > told).any()):
                 self.refit(state, rows=now > told)
+        state.scale.look(state.posterior, state.table, noise_share(self.noise_std, self.regularization), self.refit_every)
         return state
 
     def _memory(self, state: State) -> Memory:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from torchbandits.arms import ArmRows, ArmTable, Box, CellTree, GrowingTable, PosteriorDraws
 from torchbandits.errors import StateError, UnsupportedError, require
+from torchbandits.policies.scale import ScaleWatch
 from torchbandits.posteriors import GaussianProcess, PartitionedProcess, Statistics, aggregate
 from torchbandits.types import Marginals, Progress, Recommendation
 
@@ -57,6 +58,7 @@ class State(nn.Module):
         self.tree: CellTree | None = None  # of policies that look at some of the arms only
         self.box: Box | None = None  # where the arms are points of a box, found one by one
         self.counts_batches = True  # whether somebody reads the batched log-determinants
+        self.scale = ScaleWatch()  # warns of rewards and arms on a scale far from the kernel's
         self.rows, self.records, self.table, self.generators = rows, records, table, tuple(generators)
         device = rows.source.device
         for name in _PROGRESS:
@@ -90,6 +92,7 @@ class State(nn.Module):
         """Take over the progress of a state of the same posterior on other arms; nothing is pending then."""
         for name in _PROGRESS:
             self._buffers[name] = getattr(other, name)
+        self.scale = other.scale
         return self
 
     def set_pending_(self, index: Tensor, mask: Tensor) -> State:

@@ -1,0 +1,205 @@
+"""Warnings for rewards, or arms, on a scale far from that of the kernel, the prior mean and the noise."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from torchbandits.arms import ArmTable
+from torchbandits.embeddings import evaluate_kernel
+from torchbandits.errors import issue
+from torchbandits.posteriors import GaussianProcess
+
+_FIRST, _GROWTH = 8, 4  # checks at 8, 32, 128, … distinct points, and at as many tells, for a run that stays at a few arms
+_FEW = 3  # distinct points from which a spread says something
+_MANY_PULLS = 32  # from which a dictionary of one point does
+_SAMPLE = 32  # points that the kernel is evaluated on
+_FAR_MEAN, _FAR_SPREAD, _SMALL_SPREAD, _MISFIT = 5.0, 3.0, 30.0, 5.0  # ratios of standard deviations
+_ISOLATED, _IDENTICAL, _COLLAPSED = 1e-2, 1e-4, 1e-3  # ratios of variances
+
+
+@dataclass
+class ScaleWatch:
+    """Compares what a run was told with its prior, now and then, and warns once of each finding.
+
+    It looks when the distinct points, or the tells, pass 8, 32, 128, …; every other call compares two integers.
+
+    Attributes:
+        next_size, next_tells: When it looks again.
+        tells: Calls so far.
+        said: Findings that were issued.
+    """
+
+    next_size: int = _FIRST
+    next_tells: int = _FIRST
+    tells: int = 0
+    said: set[str] = field(default_factory=set)
+
+    def look(self, posterior: GaussianProcess, table: ArmTable | None, noise_share: float, first_fit: int | None) -> None:
+        """Count a tell, and check the scales if it is time.
+
+        Args:
+            posterior: Everything told is in it.
+            table: The posterior on the arms, or None where there is none, as in a box.
+            noise_share: Variance of the noise / λ.
+            first_fit: Pulls after which the kernel is fitted for the first time: what it is before says nothing.
+
+        Warns (`DiagnosticWarning`): Of each finding once, naming the fix. Cost of a check: O(A + u + 32² d).
+        """
+        self.tells += 1
+        size = posterior.statistics.size
+        if (size < self.next_size and self.tells < self.next_tells) or max(size, self.tells) < (first_fit or 0):
+            return
+        while self.next_size <= size:
+            self.next_size *= _GROWTH
+        while self.next_tells <= self.tells:
+            self.next_tells *= _GROWTH
+        if posterior.units is not None:  # scales that are found from the data
+            return
+        found = dict(_findings(posterior, table, math.sqrt(noise_share * posterior.regularization)))
+        new = {kind: text for kind, text in found.items() if kind not in self.said}
+        self.said |= set(new)
+        issue(new.values())
+
+
+def _findings(posterior: GaussianProcess, table: ArmTable | None, noise: float) -> Iterator[tuple[str, str]]:
+    """The kind of each finding, and its text."""
+    statistics = posterior.statistics
+    n, points = statistics.weights, statistics.num_rows
+    pulls = n.sum(dim=-1)
+    mean = statistics.sums.sum(dim=-1) / pulls.clamp_min(1)
+    spread = (statistics.squares.sum(dim=-1) / pulls.clamp_min(1) - mean.square()).clamp_min(0).sqrt()
+    told, varied = pulls >= _FIRST, spread > 1e-9 * mean.abs()
+
+    below = told & varied & (spread < noise * _least_ratio(pulls))
+    if (row := _first(below)) is not None:
+        yield (
+            "noise",
+            f"{_where(row)}the noise, standard deviation {noise:.3g}, is larger than the whole spread of the rewards, "
+            f"{_at(spread, row)}: they are taken for noise alone, and a fit of the kernel collapses. Give the standard "
+            "deviation of one evaluation repeated at one arm as noise_std, fit it (fit_kernel_(noise=True)), or use tb.auto().",
+        )
+
+    sample = (torch.arange(_SAMPLE, device=n.device) * points.unsqueeze(-1)) // _SAMPLE
+    x, counts = statistics.at(sample), n.gather(-1, sample).clamp_min(1)
+    y = statistics.sums.gather(-1, sample) / counts
+    own = posterior.finite is None
+    if own:
+        K = evaluate_kernel(posterior.kernel, x, x).double()
+        prior, within = K.diagonal(dim1=-2, dim2=-1).mean(dim=-1), K.mean(dim=(-2, -1))
+    else:
+        assert posterior.finite is not None
+        prior = posterior.finite.diagonal(x).double().mean(dim=-1)
+        within = torch.zeros_like(prior)
+    if (row := _first(told & (prior < _COLLAPSED * noise**2))) is not None:
+        yield (
+            "noise",
+            f"{_where(row)}the kernel's variance {_at(prior, row)} is less than a thousandth of the noise's, {noise**2:.3g}: "
+            "rewards are taken for noise alone, as after a fit that has collapsed. Give the standard deviation of one "
+            "evaluation repeated at one arm as noise_std, or use tb.auto().",
+        )
+    observed = y.var(dim=-1, correction=0).sqrt()
+    shrunk = noise**2 * counts.reciprocal().mean(dim=-1)
+    whole = (prior + shrunk).sqrt()
+    centre = posterior.estimated_prior_mean
+    distance = (mean - centre).abs()
+    if (row := _first(told & (distance > _FAR_MEAN * whole) & (distance > 2 * spread))) is not None:
+        yield (
+            "mean",
+            f"{_where(row)}the rewards have mean {_at(mean, row)}, far from the prior mean {_at(centre, row)} for a kernel of "
+            f'standard deviation {_at(prior.sqrt(), row)}: give prior_mean="estimate" or a number, standardise the rewards, or '
+            "use tb.auto().",
+        )
+    many = points >= _FIRST
+    some = told & (points >= _FEW)
+    wild = some & (observed > _FAR_SPREAD * whole)
+    if (row := _first(wild)) is not None:
+        yield (
+            "large",
+            f"{_where(row)}the rewards differ by a standard deviation of {_at(observed, row)}, while kernel and noise expect "
+            f"{_at(whole, row)} at most: wrap the kernel in a ScaleKernel of outputscale {_at(observed.square(), row)}, "
+            "standardise the rewards, or use tb.auto().",
+        )
+    if not own:
+        return
+    expected = (prior - within + shrunk).clamp_min(0).sqrt()
+    if (row := _first(many & varied & ~below & (observed * _SMALL_SPREAD < expected))) is not None:
+        yield (
+            "small",
+            f"{_where(row)}the rewards differ by a standard deviation of {_at(observed, row)}, while the kernel expects "
+            f"{_at(expected, row)}: exploration will last far longer than needed. Wrap the kernel in a ScaleKernel of a "
+            "smaller outputscale, standardise the rewards, or use tb.auto().",
+        )
+    if (row := _first(some & ~wild & (observed > _MISFIT * expected))) is not None:
+        yield (
+            "wide",
+            f"{_where(row)}the rewards differ by a standard deviation of {_at(observed, row)}, while the kernel and the noise "
+            f"allow {_at(expected, row)} at these points: the lengthscale is far too long for the features. Give a shorter "
+            "one, fit it (fit_kernel_ or refit_every=), scale the features, or use tb.auto().",
+        )
+    yield from _of_arms(posterior, table, noise, told)
+
+
+def _of_arms(posterior: GaussianProcess, table: ArmTable | None, noise: float, told: Tensor) -> Iterator[tuple[str, str]]:
+    """What the arms, their leverages and the size of the dictionary say of the lengthscales."""
+    many = posterior.statistics.num_rows >= _FIRST
+    if posterior.sparse:
+        alone = many & (posterior.statistics.pulls >= _MANY_PULLS) & (posterior.dictionary_size <= 1)
+        if (row := _first(alone)) is not None:
+            u, pulls = int(posterior.statistics.num_rows[row]), int(posterior.statistics.pulls[row])
+            yield (
+                "dictionary",
+                f"{_where(row)}the dictionary holds one point after {pulls} pulls of {u} distinct arms, so that all arms look "
+                "the same: the lengthscale is far too long for the features, or the outputscale far too small. Give others, "
+                "fit them (fit_kernel_), or use tb.auto().",
+            )
+    if table is None or table.rows.sharded:
+        return
+    prior = table.prior_diagonal / posterior.regularization
+    known = 1 - table.leverage / prior.clamp_min(1e-300)
+    pulled = table.rows.row_of_arm >= 0
+    here, elsewhere = known.masked_fill(~pulled, 0.0).amax(dim=-1), known.masked_fill(pulled, 0.0).amax(dim=-1)
+    others = (~pulled).sum(dim=-1) >= posterior.statistics.num_rows
+    if (row := _first(many & others & (here > 1e-6) & (elsewhere < _ISOLATED * here))) is not None:
+        yield (
+            "narrow",
+            f"{_where(row)}no arm has learned anything from the {int(posterior.statistics.num_rows[row])} distinct arms that "
+            "were pulled: the lengthscale is far shorter than the distance between neighbouring arms, so that each must be "
+            "pulled to be known. Standardise the features, give a longer lengthscale, or use tb.auto().",
+        )
+    x = table.rows.points((torch.arange(_SAMPLE, device=prior.device) * table.rows.num_arms // _SAMPLE).expand(*many.shape, -1))
+    K = evaluate_kernel(posterior.kernel, x.double(), x.double())
+    whole = K.diagonal(dim1=-2, dim2=-1).mean(dim=-1)
+    apart = whole - K.mean(dim=(-2, -1))
+    differ = (x.amax(dim=-2) > x.amin(dim=-2)).any(dim=-1)
+    if (row := _first(told & differ & (apart < _IDENTICAL * whole) & (apart < noise**2))) is not None:
+        yield (
+            "wide",
+            f"{_where(row)}to the kernel all arms are nearly the same: it expects them to differ by a standard deviation of "
+            f"{_at(apart.clamp_min(0).sqrt(), row)}, less than the noise of {noise:.3g}. The lengthscale is far too long for "
+            "the features: standardise the features, give a shorter one, fit it (fit_kernel_), or use tb.auto().",
+        )
+
+
+def _least_ratio(pulls: Tensor) -> Tensor:
+    """Least spread / noise of rewards that are noise alone, but for once in a thousand runs (Wilson & Hilferty 1931)."""
+    share = 2 / (9 * (pulls - 1).clamp_min(1))
+    return (1 - share - 3.1 * share.sqrt()).clamp_min(0).pow(1.5)
+
+
+def _first(found: Tensor) -> tuple[int, ...] | None:
+    """The first batch row where `found` (`batch_shape`) holds."""
+    rows = found.nonzero()
+    return tuple(rows[0].tolist()) if len(rows) else None
+
+
+def _at(values: Tensor, row: tuple[int, ...]) -> str:
+    return f"{float(values[row]):.3g}"
+
+
+def _where(row: tuple[int, ...]) -> str:
+    return f"batch row {row[0] if len(row) == 1 else row}: " if row else ""

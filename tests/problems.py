@@ -12,12 +12,19 @@ from typing import Any
 import gpytorch
 import numpy as np
 import oracles
+import pytest
 import torch
 from torch import Tensor
 
 import torchbandits as tb
 
 NOISE_STD, NORM_BOUND, DELTA = 0.1, 1.0, 0.1
+
+# Of tests whose kernel or noise is far from the data on purpose; tests/test_scale.py has what is said of it.
+OFF_SCALE = pytest.mark.filterwarnings(
+    "ignore:.*(the noise, standard deviation|the kernel's variance|the rewards (have mean|differ by)|the dictionary holds one "
+    "point|no arm has learned|to the kernel all arms):torchbandits.errors.DiagnosticWarning"
+)
 
 # name -> kernel(lengthscale) in GPyTorch and in numpy
 KERNELS: dict[str, tuple[Callable[[float], gpytorch.kernels.Kernel], Callable[[float], oracles.KernelFunction]]] = {

@@ -14,7 +14,7 @@ import oracles_diagnostics as oracle
 import pytest
 import torch
 from contract import CASES, PROBLEM, Case, every_policy, everything
-from problems import COMMON, NOISE_STD, Problem, generator, kernel_pair, rbf
+from problems import COMMON, NOISE_STD, OFF_SCALE, Problem, generator, kernel_pair, rbf
 from scipy import stats
 from tolerances import VARIANCE, VARIANCE_NEAR_DUPLICATES, Tolerance, assert_close
 
@@ -302,6 +302,7 @@ def test_silent_on_a_right_model(seed):
     assert not report.skipped
 
 
+@OFF_SCALE
 @pytest.mark.parametrize("seed", range(5))
 def test_a_lengthscale_too_long_is_told(seed):
     bandit, held, rewards = played(rbf(3.0), 0.1, seed)
@@ -365,6 +366,7 @@ def test_a_poor_dictionary_is_told():
         diagnostics.dictionary_quality(bandit)
 
 
+@OFF_SCALE
 def test_lambda_by_choice_is_a_note():
     """igp_ucb's λ = 1 makes wide posteriors on purpose."""
     problem = Problem(1)
@@ -461,6 +463,7 @@ def test_noise_is_the_pooled_variance():
     assert_close(found.upper, math.sqrt(total / stats.chi2.ppf(5e-4, degrees)), Tolerance(1e-9, 0.0))
 
 
+@OFF_SCALE
 @pytest.mark.parametrize("make", [tb.gp_ucb, tb.batch_bkb])
 def test_after_the_noise_was_fitted_repeats_are_compared_with_the_fitted_noise(make):
     problem = Problem(2)
@@ -640,6 +643,7 @@ def test_masked_places_and_float32_arms():
     assert diagnostics.diagnose(single, held_out=(problem.tensor.float()[:9], problem.rewards(90, torch.arange(9)))).parts
 
 
+@OFF_SCALE
 def test_a_warning_points_at_its_caller():
     bandit, held, rewards = played(rbf(3.0), 0.1, 0)
     for run in (diagnostics.calibration, lambda *held_out: diagnostics.diagnose(bandit, held_out=held_out[1:])):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from problems import BOUNDED, COMMON, NOISE_STD, Problem, generator, rbf
+from problems import BOUNDED, COMMON, NOISE_STD, OFF_SCALE, Problem, generator, rbf
 
 import torchbandits as tb
 from torchbandits.arms import directions as module
@@ -61,6 +61,7 @@ def test_columns_ahead_are_used():
     assert 0 < len(misses) < 100
 
 
+@OFF_SCALE
 def test_a_kept_covariance_survives_a_failed_tell_at_any_point_of_its_block(monkeypatch):
     """Directions are taken off the covariance in place: going back must not take them off twice."""
     problem = Problem(seed=5, a=60)

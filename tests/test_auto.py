@@ -154,6 +154,17 @@ def test_constant_features_and_outliers_change_little():
     assert f[picks[15:]].mean() > f.mean() + f.std() / 2
 
 
+def test_rewards_without_noise_may_be_told_again_and_again():
+    """Twenty arms, so that a few of them are pulled many times; some rewards are equal."""
+    x, f = table(20)
+    f = f.round()
+    bandit = tb.Bandit(tb.auto(), x, generator=generator(4))
+    picks = play(bandit, f, 60, noise_std=0.0)
+    assert max(map(picks.count, picks)) >= 10
+    assert f[bandit.best_arm()] == f.max()
+    assert bandit.explain().noise_share < 0.2
+
+
 @pytest.mark.parametrize("ask", [{"limit": 1}, {"more": 5}])
 def test_it_finds_what_random_picks_do_not(ask: dict[str, int]):
     ours, random = [], []

@@ -7,7 +7,7 @@ that every batch row may have a noise of its own: what changes is the scale of i
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import gpytorch
 import numpy as np
@@ -112,6 +112,9 @@ def fit_standardized_(posterior: GaussianProcess, priors: Priors, rows: Tensor, 
         some = statistics.mask[place] & (statistics.weights[place] > 0)
         n, s, q = told[place][some].unbind(dim=-1)
         averages = Averages.of(statistics.points[place][some] / ranges, n, s / c, q / c**2, 0.0)
+        # Repeats that agree to the digit, as those of a simulation do, are taken for the least noise.
+        least = priors.least_noise * (averages.weights - 1).clamp_min(0)
+        averages = replace(averages, scatter=torch.maximum(averages.scatter, least))
         names = [name for name, parameter in own.named_parameters() if parameter.requires_grad]
         climb = Climb(own, names, averages, lam / c**2, True, False, _log_normal(priors.noise, averages.points))
         if not bool(rows[place]):

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from problems import OFF_SCALE
 
 import torchbandits as tb
 from torchbandits.campaigns import extras
@@ -52,6 +53,7 @@ def measured(plate: pd.DataFrame) -> pd.DataFrame:
 # ---------------------------------------------------------------------- asking and telling
 
 
+@OFF_SCALE
 def test_rows_come_back_with_their_ids_and_what_is_expected():
     c = campaign()
     plate = c.ask(8)
@@ -123,6 +125,7 @@ def test_values_in_the_table_are_history_told_once(tmp_path: Path):
     assert int(again.bandit.pulls) == 6
 
 
+@OFF_SCALE
 def test_conditions_and_contexts_restrict_what_is_asked():
     c = campaign(candidates="temp < 80 and solvent != 'DMF'")
     plate = c.ask(10)
@@ -138,6 +141,7 @@ def test_conditions_and_contexts_restrict_what_is_asked():
         campaign(table, candidates="allowed").ask(60)
 
 
+@OFF_SCALE
 def test_without_repeats_every_row_is_asked_for_once():
     c = campaign(frame(12))
     seen: list[str] = []

@@ -12,7 +12,7 @@ import oracles
 import pytest
 import torch
 from oracles_evidence import dense_log_evidence
-from problems import BOUNDED, COMMON, NOISE_STD, Problem, generator, rbf
+from problems import BOUNDED, COMMON, NOISE_STD, OFF_SCALE, Problem, generator, rbf
 from test_laws import differences
 
 import torchbandits as tb
@@ -466,6 +466,7 @@ def test_saved_after_a_fit_it_goes_on_alike(name: str):
         assert torch.equal(bandit.ask(limit=3).index, twin.ask(limit=3).index)
 
 
+@OFF_SCALE
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_noise_in_a_bandit(dtype: torch.dtype):
     """λ moves in its ratio to the noise variance; marginals, bounds and what is saved follow."""

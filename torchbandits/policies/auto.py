@@ -44,7 +44,7 @@ def auto(
     """
     own = width if isinstance(width, Width) else Constant(1.5 if width is None else non_negative("width", width))
     return Composed(
-        gpytorch.kernels.ScaleKernel(gpytorch.kernels.MaternKernel(2.5)),  # its form: the values are estimated
+        gpytorch.kernels.ScaleKernel(gpytorch.kernels.MaternKernel(2.5)).double(),  # its form: the values are estimated
         noise_std=1.0,
         confidence=own,
         regularization=1.0,

@@ -22,6 +22,7 @@ from problems import (
     KERNELS,
     NOISE_STD,
     NORM_BOUND,
+    OFF_SCALE,
     POLICIES,
     Problem,
     generator,
@@ -894,6 +895,7 @@ def size_of(value: Any) -> int:
     return 8
 
 
+@OFF_SCALE
 @pytest.mark.parametrize("name", WITH_POSTERIOR)
 def test_law_9_the_state_does_not_grow_with_pulls(name):
     """The same five arms on offer, for ten times as long."""

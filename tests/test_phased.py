@@ -11,7 +11,7 @@ import oracles
 import oracles_phased
 import pytest
 import torch
-from problems import BOUNDED, COMMON, DELTA, NOISE_STD, NORM_BOUND, Problem, generator, kernel_pair, rbf
+from problems import BOUNDED, COMMON, DELTA, NOISE_STD, NORM_BOUND, OFF_SCALE, Problem, generator, kernel_pair, rbf
 from test_laws import same
 from test_registry_state import Interrupted, Interruption
 from tolerances import VARIANCE, Tolerance, assert_close
@@ -167,6 +167,7 @@ def test_near_duplicates_and_tiny_noise_leave_every_pick_a_largest_variance(seed
         bandit.tell(selection, problem.rewards(int(bandit.pulls), selection.index))
 
 
+@OFF_SCALE
 @pytest.mark.parametrize("seed", range(3))
 def test_the_batch_does_not_depend_on_how_it_is_asked_and_told(seed: int):
     """In parts, as workers come free, rewards out of order, some forgotten and asked again: the same pulls, survivors."""
@@ -212,6 +213,7 @@ def test_the_batch_does_not_depend_on_how_it_is_asked_and_told(seed: int):
 # ------------------------------------------------------------------------------------------ BPE: what it guarantees
 
 
+@OFF_SCALE
 def test_the_best_arm_is_never_discarded_and_the_bounds_hold():
     """30 functions of known norm, theory's width: many arms go, the best stays; δ = 0.1 allows 3 failures, none is expected."""
     failures, left = 0, []

@@ -19,6 +19,7 @@ _FEW = 3  # distinct points from which a spread says something
 _MANY_PULLS = 32  # from which a dictionary of one point does
 _SAMPLE = 32  # points that the kernel is evaluated on
 _FAR_MEAN, _FAR_SPREAD, _SMALL_SPREAD, _MISFIT = 5.0, 3.0, 30.0, 5.0  # ratios of standard deviations
+_LOUD = 0.5  # spread of the rewards / noise
 _ISOLATED, _IDENTICAL, _COLLAPSED = 1e-2, 1e-4, 1e-3  # ratios of variances
 
 
@@ -186,9 +187,10 @@ def _of_arms(posterior: GaussianProcess, table: ArmTable | None, noise: float, t
 
 
 def _least_ratio(pulls: Tensor) -> Tensor:
-    """Least spread / noise of rewards that are noise alone, but for once in a thousand runs (Wilson & Hilferty 1931)."""
+    """Least spread / noise of rewards that are noise alone, but for once in a thousand runs (Wilson & Hilferty 1931), and half
+    at most: a sub-Gaussian constant of bounded rewards may well be above their spread at the arms that a run stays at."""
     share = 2 / (9 * (pulls - 1).clamp_min(1))
-    return (1 - share - 3.1 * share.sqrt()).clamp_min(0).pow(1.5)
+    return (1 - share - 3.1 * share.sqrt()).clamp_min(0).pow(1.5).clamp_max(_LOUD)
 
 
 def _first(found: Tensor) -> tuple[int, ...] | None:

@@ -7,7 +7,7 @@ import mpmath
 import numpy as np
 import pytest
 import torch
-from problems import generator, rbf
+from problems import OFF_SCALE, generator, rbf
 from tolerances import VARIANCE_NEAR_DUPLICATES, Tolerance, assert_close
 
 import torchbandits as tb
@@ -35,6 +35,7 @@ def dense_mean(x: np.ndarray, S: list[int], u: list[int], n: list[float], s: lis
         return np.array([float(v) for v in kernel(S, list(range(len(x)))).T * a])
 
 
+@OFF_SCALE
 @pytest.mark.parametrize(
     ("seed", "d", "oversampling", "noise_std", "refused"),
     [

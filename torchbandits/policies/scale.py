@@ -19,7 +19,7 @@ _FEW = 3  # distinct points from which a spread says something
 _MANY_PULLS = 32  # from which a dictionary of one point does
 _SAMPLE = 32  # points that the kernel is evaluated on
 _FAR_MEAN, _FAR_SPREAD, _SMALL_SPREAD, _MISFIT = 5.0, 3.0, 30.0, 5.0  # ratios of standard deviations
-_LOUD = 0.5  # spread of the rewards / noise
+_LOUD = 0.25  # spread of the rewards / noise
 _ISOLATED, _IDENTICAL, _COLLAPSED = 1e-2, 1e-4, 1e-3  # ratios of variances
 
 
@@ -80,7 +80,7 @@ def _findings(posterior: GaussianProcess, table: ArmTable | None, noise: float) 
     if (row := _first(below)) is not None:
         yield (
             "noise",
-            f"{_where(row)}the noise, standard deviation {noise:.3g}, is larger than the whole spread of the rewards, "
+            f"{_where(row)}the noise, standard deviation {noise:.3g}, is far larger than the whole spread of the rewards, "
             f"{_at(spread, row)}: they are taken for noise alone, and a fit of the kernel collapses. Give the standard "
             "deviation of one evaluation repeated at one arm as noise_std, fit it (fit_kernel_(noise=True)), or use tb.auto().",
         )
@@ -187,8 +187,8 @@ def _of_arms(posterior: GaussianProcess, table: ArmTable | None, noise: float, t
 
 
 def _least_ratio(pulls: Tensor) -> Tensor:
-    """Least spread / noise of rewards that are noise alone, but for once in a thousand runs (Wilson & Hilferty 1931), and half
-    at most: a sub-Gaussian constant of bounded rewards may well be above their spread at the arms that a run stays at."""
+    """Least spread / noise of rewards that are noise alone, but for once in a thousand runs (Wilson & Hilferty 1931), and a
+    quarter at most: the sub-Gaussian constant of bounded rewards may well exceed their spread at the arms of a late run."""
     share = 2 / (9 * (pulls - 1).clamp_min(1))
     return (1 - share - 3.1 * share.sqrt()).clamp_min(0).pow(1.5).clamp_max(_LOUD)
 

@@ -255,7 +255,7 @@ def test_it_explains_itself_in_five_lines(tmp_path):
     said.figure().savefig(tmp_path / "features.png")
     with pytest.raises(errors.ArgumentError, match="each of the 3 features"):
         bandit.explain(names=["one"])
-    with pytest.raises(errors.ArgumentError, match="batch rows"):
+    with pytest.raises(errors.ArgumentError, match="row must be"):
         bandit.explain(row=2)
     other = tb.Bandit(tb.uniform(), x)
     other.tell(torch.tensor([1]), torch.ones(1))
@@ -267,7 +267,9 @@ def test_an_explanation_of_a_batch_row_and_of_a_given_kernel():
     x, f = table()
     kernel = gpytorch.kernels.RBFKernel(ard_num_dims=3).double()
     kernel.lengthscale = 0.5 * (x.amax(0) - x.amin(0))
-    for policy in (tb.auto(), tb.gp_ucb(kernel, noise_std=0.1, prior_mean="estimate")):
+    scaled = gpytorch.kernels.ScaleKernel(kernel).double()
+    scaled.outputscale = float(f.var())
+    for policy in (tb.auto(), tb.gp_ucb(scaled, noise_std=0.1, prior_mean="estimate")):
         bandit = tb.Bandit(policy, x, generator=[generator(1), generator(2)])
         for _ in range(10):
             selection = bandit.ask()

@@ -33,7 +33,7 @@ class Wrong:
 
 REASONS: dict[str, tuple[str, ...]] = {
     "a record that this package makes: it holds what it is given": (
-        *("Evidence", "FitReport", "Lease", "Marginals", "Progress", "Recommendation", "Report", "Selection"),
+        *("Evidence", "Explanation", "FitReport", "Lease", "Marginals", "Progress", "Recommendation", "Report", "Selection"),
         *("environments.Archive", "environments.DataSet", "experiments.Record", "experiments.Reproduced"),
         *(f"diagnostics.{kind}" for kind in ("Calibration", "Diagnosis", "DictionaryQuality", "EffectiveDimension")),
         *("diagnostics.Noise", "diagnostics.Widths"),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from torchbandits.coercion import is_whole
 from torchbandits.embeddings import kernel_row
 from torchbandits.errors import UnsupportedError, require
 from torchbandits.fitting.degeneracy import lengthscales, signal_variance
@@ -97,14 +98,18 @@ class Explanation:
 
 
 @torch.no_grad()
-def explain(policy: Policy, state: State, names: Sequence[str] | None, place: tuple[int, ...]) -> Explanation:
+def explain(policy: Policy, state: State, names: Sequence[str] | None, row: tuple[int, ...] | int) -> Explanation:
     """What the state of a policy that was told some rewards says; see `Bandit.explain`."""
+    place = (row,) if isinstance(row, int) else row
     posterior = state.records
     if not isinstance(posterior, GaussianProcess) or not isinstance(policy, Composed) or state.table is None:
         raise UnsupportedError("explain() reads one Gaussian process over given arms: use auto, gp_ucb or batch_bkb.")
     d, shape = posterior.statistics.points.shape[-1], posterior.batch_shape
-    require(names is None or len(names) == d, f"names must be one for each of the {d} features.")
-    require(len(place) == len(shape), f"the bandit has batch rows {tuple(shape)}: name one of them with row=.")
+    texts = isinstance(names, Sequence) and len(names) == d and all(isinstance(name, str) for name in names)
+    require(names is None or texts, f"names must be texts, one for each of the {d} features, got {names!r}.")
+    inside = isinstance(place, tuple) and len(place) == len(shape) and all(is_whole(i, 0) for i in place)
+    inside = inside and all(i < size for i, size in zip(place, shape, strict=True))
+    require(inside, f"row must be one of the batch rows {tuple(shape)}, got {place!r}.")
     own = tuple(names) if names is not None else tuple(f"feature {j}" for j in range(d))
     lower_mean, upper_mean = _bounds(policy, state)
     best = state.best(1)

@@ -169,7 +169,7 @@ class Learned(ABC):
         Cost: O(A).
         """
         check_told(1, self.pulls)
-        return explain(self.policy, self._state, names, (row,) if isinstance(row, int) else tuple(row))
+        return explain(self.policy, self._state, names, row)
 
     # ------------------------------------------------------------------ saving and moving
 

@@ -43,7 +43,7 @@ METHOD_NOTES = """## How the methods are run
   as its baseline. Beyond 500 rewards the hyper-parameters are fitted to 500 of them.
 - `baybe`: `Campaign` with its defaults on the candidates, on 5,000 random ones where there are more.
 - `smac`: `HyperparameterOptimizationFacade` with its defaults, in the box as Optuna.
-- `auto`: `tb.auto()` without arguments.
+- `auto`: `tb.auto()` without arguments; the records so far are of its first form, which had width 2.
 - `batch_bkb`: `tb.batch_bkb` with a Matérn-5/2 kernel and width 2, refitted every 10 pulls, and told the true deviation of
   the noise.
 

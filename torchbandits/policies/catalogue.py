@@ -100,7 +100,7 @@ CATALOGUE: tuple[Entry, ...] = (
         cost="O(A u)",
         batch="one, or as many as you ask for",
         kernels="its own, fitted",
-        memory="exact",
+        memory="exact, a dictionary once memory ends",
         choose="you know no kernel, no noise and no scale",
     ),
     Entry(

@@ -69,7 +69,7 @@ def draw_headline(config: ExperimentConfig, records: Sequence[Record]) -> Figure
     axes.set_xlabel("evaluations")
     axes.set_ylabel("recommended candidate\n(0 % the average one, 100 % the best of all)")
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0f} %")
-    axes.set_title(textwrap.fill(printable(title), 78), fontsize="medium", loc="left", parse_math=False)
+    axes.set_title(textwrap.fill(printable(title), 78), fontsize="medium", loc="left", pad=18, parse_math=False)
     tidy(axes)
     return figure
 

@@ -203,6 +203,7 @@ BY_NAME: dict[str, Make] = {
     "scale": given(0.5),
     "selection": given(THREE),
     "shape": given(torch.Size([30, 2])),
+    "size": given(5),
     "sketch_size": given(4),
     "source": lambda _: tb.sources.tensor(ARMS),
     "step": given(7),

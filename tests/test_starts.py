@@ -124,3 +124,71 @@ def test_batch_rows_start_like_singles():
         own = single.ask().index.tolist()
         assert picks[row, : len(own)].tolist() == own
         assert (picks[row, len(own) :] == -1).all()
+
+
+def naive_spread(arms: np.ndarray, size: int, given: list[int]) -> list[int]:
+    """Every subset that has one arm more is tried, and the mean distance to the nearest pick is computed anew for each."""
+    x, picks = arms / np.ptp(arms, axis=0), list(given)
+
+    def cost(chosen: list[int]) -> float:
+        return np.mean([min(np.sqrt(((a - x[c]) ** 2).sum()) for c in chosen) for a in x])
+
+    while len(picks) < size:
+        costs = np.array([cost([*picks, j]) for j in range(len(x))])
+        picks.append(int(np.nonzero(costs <= costs.min() * (1 + 1e-9))[0][0]))
+    return picks[len(given) :]
+
+
+@pytest.mark.parametrize("policy", ["gp_bucb", "batch_bkb", "gp_ucb"])
+def test_spread_picks_what_the_naive_one_picks(policy):
+    problem = Problem(seed=8, a=40, d=3)
+    stretched = problem.arms * np.array([1.0, 100.0, 0.01])  # distances are in ranges of the features
+    options = COMMON if policy == "gp_ucb" else BOUNDED
+    bandit = tb.Bandit(
+        getattr(tb, policy)(rbf(30.0), initial=tb.starts.spread(7), **options), torch.tensor(stretched), generator=generator(0)
+    )
+    expected, picks = naive_spread(stretched, 7, []), []
+    while len(picks) < 7:  # asked for in parts, told in parts: what is not told is forgotten
+        selection = bandit.ask(limit=3)
+        part = selection[: max(1, len(selection) - 1)]
+        bandit.tell(part, problem.rewards(0, part.index))
+        picks += part.index.tolist()
+    assert picks == expected
+    more = tb.Bandit(bandit.policy, torch.tensor(stretched), generator=generator(0))
+    assert more.ask(more=2).index.tolist() == expected[:2]
+    assert more.ask(more=5).index.tolist() == expected  # picks that are out count
+
+
+def test_spread_goes_on_from_what_is_known_and_takes_what_is_on_offer():
+    problem = Problem(seed=9, a=40, d=2)
+    policy = tb.gp_bucb(rbf(), initial=tb.starts.spread(6), **BOUNDED)
+    batch = tb.Bandit(policy, problem.tensor, generator=[generator(0), generator(1)])
+    batch.tell(torch.tensor([[3], [20]]), torch.zeros(2, 1))
+    picks = batch.ask().index
+    for row, arm in enumerate([3, 20]):
+        expected = naive_spread(problem.arms / np.ptp(problem.arms, axis=0), 6, [arm])
+        assert picks[row].tolist() == expected
+    offered = torch.zeros(40, dtype=torch.bool)
+    offered[10:20] = True
+    some = tb.Bandit(policy, problem.tensor, generator=generator(0)).ask(available=offered).index
+    assert len(set(some.tolist())) == 6
+    assert offered[some].all()
+
+
+def test_spread_over_many_arms_is_better_than_drawing_them():
+    arms = torch.rand(30_000, 4, generator=generator(5), dtype=torch.float64)
+
+    def distance(start: tb.starts.Start, seed: int) -> float:
+        bandit = tb.Bandit(tb.gp_bucb(rbf(), initial=start, **BOUNDED), arms, generator=generator(seed))
+        return float(torch.cdist(arms, arms[bandit.ask().index]).amin(dim=-1).mean())
+
+    spread, drawn = ([distance(start, seed) for seed in range(3)] for start in (tb.starts.spread(10), tb.starts.uniform(10)))
+    assert max(spread) < 0.9 * min(drawn)
+    assert len(set(spread)) == 3  # each seed draws a sample of its own
+
+
+def test_spread_over_equal_arms_and_over_few():
+    same = tb.Bandit(tb.gp_bucb(rbf(), initial=tb.starts.spread(3), **BOUNDED), torch.ones(5, 2), generator=generator(0))
+    assert len(same.ask()) == 3
+    few = tb.Bandit(tb.gp_bucb(rbf(), initial=tb.starts.spread(9), **BOUNDED), torch.rand(4, 2), generator=generator(0))
+    assert sorted(few.ask().index.tolist()) == [0, 1, 2, 3]

@@ -40,6 +40,7 @@ REASONS: dict[str, tuple[str, ...]] = {
     ),
     "called by policies and bandits with what they know": (
         *("starts.Start.picks", "starts.Start.points", "starts.Uniform.picks", "starts.Uniform.points"),
+        *("starts.Spread.picks", "starts.Spread.points"),
         *("starts.Uncertainty.picks", "starts.Uncertainty.points", "botorch.BanditModel.progress"),
         *(f"widths.{name}.__call__" for name in tb.widths.__all__ if name != "matern_regularization"),
     ),

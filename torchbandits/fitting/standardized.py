@@ -18,11 +18,7 @@ from torchbandits.embeddings import kernel_row, stack_kernels
 from torchbandits.fitting.climb import Climb
 from torchbandits.posteriors import GaussianProcess
 from torchbandits.posteriors.averages import FEWEST, Averages
-from torchbandits.sources import ArmSet, ArmSource
 from torchbandits.types import FitReport
-
-_SAMPLE = 20_000  # arms that the ranges of features are estimated from
-_ASIDE = 0.01  # part of the arms at either end of a feature that is left out of its range: outliers must not stretch it
 
 
 @dataclass(frozen=True)
@@ -66,24 +62,6 @@ def in_ranges(unit: gpytorch.kernels.ScaleKernel, ranges: Tensor) -> gpytorch.ke
     base.lengthscale = unit.base_kernel.lengthscale.detach() * ranges.double()
     kernel.outputscale = unit.outputscale.detach()
     return kernel
-
-
-def ranges_of(arms: ArmSet) -> Tensor:
-    """The range of each feature, `d` or `batch_shape x d`, float64: between the 1 % and 99 % quantiles, the whole range where
-    that is 0, and 1 for a constant feature, which tells nothing apart. From at most 20,000 arms, evenly spaced.
-
-    It is no smaller than a part of the whole range, 10⁻⁴ in float64: distances to an arm that lies further out would cost the
-    others their digits.
-    """
-    num = arms.shape[-2]
-    step = -(-num // _SAMPLE)
-    some = torch.arange(0, num, step, device=arms.device)
-    x = (arms.points(some) if isinstance(arms, ArmSource) else arms[..., some, :]).double()
-    ordered, aside = x.sort(dim=-2).values, int(_ASIDE * x.shape[-2])
-    middle = ordered[..., -1 - aside, :] - ordered[..., aside, :]
-    whole = ordered[..., -1, :] - ordered[..., 0, :]
-    ranges = torch.where(middle > 0, torch.maximum(middle, whole * torch.finfo(arms.dtype).eps ** 0.25), whole)
-    return torch.where(ranges > 0, ranges, 1.0)
 
 
 @torch.no_grad()

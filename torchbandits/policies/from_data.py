@@ -11,12 +11,13 @@ from torch import Tensor
 
 from torchbandits.arms.duplicates import matches
 from torchbandits.embeddings import stack_kernels
-from torchbandits.fitting.standardized import Priors, fit_standardized_, ranges_of
+from torchbandits.fitting.standardized import Priors, fit_standardized_
 from torchbandits.policies.learning import learn_kernel, learn_sparsely
 from torchbandits.policies.state import State
 from torchbandits.posteriors import Units
 from torchbandits.posteriors.averages import FEWEST
 from torchbandits.sources import ArmSet
+from torchbandits.sources.ranges import ranges_of
 from torchbandits.types import FitReport, Pulls
 
 _LEAST_EXACT = 16  # distinct arms of which all is kept, however many arms there are

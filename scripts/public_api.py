@@ -16,6 +16,7 @@ MODULES = (
     "torchbandits",
     "torchbandits.widths",
     "torchbandits.starts",
+    "torchbandits.ingredients",
     "torchbandits.sources",
     "torchbandits.environments",
     "torchbandits.diagnostics",
@@ -24,7 +25,7 @@ MODULES = (
     "torchbandits.botorch",
     "torchbandits.experiments",
 )
-"""Whose names are public; other modules may change without notice."""
+"""Whose names are public; other modules may change without notice, and so may what the engine calls of an ingredient."""
 
 
 def public_names(module: types.ModuleType) -> list[str]:
@@ -56,7 +57,9 @@ def described(name: str, value: Any) -> Iterator[str]:
 
 
 def members(cls: type) -> list[str]:
-    """Public methods and properties that this package defines, wherever in the ancestry."""
+    """Public methods and properties that this package defines, wherever in the ancestry; none of an ingredient."""
+    if cls in vars(importlib.import_module("torchbandits.ingredients")).values():
+        return []
     own = [c for c in cls.__mro__ if c.__module__.split(".")[0] == "torchbandits"]
     named = {name: value for c in reversed(own) for name, value in vars(c).items() if not name.startswith("_")}
     kinds = types.FunctionType | property | classmethod | staticmethod

@@ -22,6 +22,7 @@ ROOMS = [
     "errors", "threads", "coercion", "user_files", "types", "sources", "linalg", "embeddings", "posteriors", "environments",
     "arms", "widths", "memory", "batching", "scores", "starts", "fitting", "optimize",
     "policies",  # a policy starts, fits its kernel, and searches a box
+    "ingredients",
     "columns", "history", "journal",
     "selections", "validation", "botorch",  # a bandit hands out its model
     "reporting", "explanation", "learned", "together", "bandit", "worker", "contexts", "contextual", "parallel", "evaluators",

@@ -42,6 +42,7 @@ REASONS: dict[str, tuple[str, ...]] = {
         *("starts.Start.picks", "starts.Start.points", "starts.Uniform.picks", "starts.Uniform.points"),
         *("starts.Spread.picks", "starts.Spread.points"),
         *("starts.Uncertainty.picks", "starts.Uncertainty.points", "botorch.BanditModel.progress"),
+        *(f"ingredients.{name}.__call__" for name in ("UCB", "LogEI", "LogPI", "PerCost", "Score")),
         *(f"widths.{name}.__call__" for name in tb.widths.__all__ if name != "matern_regularization"),
     ),
     "the bandit's side of a journal, called by Bandit and run": tuple(
@@ -65,7 +66,15 @@ FINE: dict[str, tuple[Any, ...]] = {  # of what is tried below, what is right
     "History.record.seconds": (math.nan,),
     "environments.BlackBox.noise_std": (math.nan,),
 }
-NEGATIVE = {"History.record.seconds", "baseline", "environments.rosenbrock.a", "prior_mean", "reward", "entropy_threshold"}
+NEGATIVE = {
+    "History.record.seconds",
+    "baseline",
+    "environments.rosenbrock.a",
+    "prior_mean",
+    "reward",
+    "entropy_threshold",
+    "threshold",
+}
 MORE = {  # arguments that are handed on
     "Bandit.fit_kernel_": ("misfit", "noise_prior", "max_exact", "dictionary_size", "restarts", "max_iterations"),
 }

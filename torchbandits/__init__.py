@@ -5,7 +5,7 @@ come free at different times; `torchbandits policies` lists all), hand it to `Ba
 `run` it in one of the `environments`.
 """
 
-from torchbandits import callbacks, diagnostics, environments, errors, sources, starts, widths
+from torchbandits import callbacks, diagnostics, environments, errors, ingredients, sources, starts, widths
 from torchbandits.arms import Shard
 from torchbandits.bandit import Bandit
 from torchbandits.campaigns import Campaign
@@ -75,6 +75,7 @@ __all__ = [
     "gp_bucb",
     "gp_ucb",
     "igp_ucb",
+    "ingredients",
     "lin_ucb",
     "mini_gp_ucb",
     "per_cost",

@@ -155,9 +155,9 @@ class FixedSize(BatchRule):
     size: int = 1
 
     def __post_init__(self) -> None:
-        check_whole("batch_size", self.size)
-        object.__setattr__(self, "max_batch_size", min(self.size, self.max_batch_size or self.size))
+        check_whole("size (batch_size)", self.size)
         BatchRule.__post_init__(self)
+        object.__setattr__(self, "max_batch_size", min(self.size, self.max_batch_size or self.size))
 
     @property
     def budget(self) -> float:

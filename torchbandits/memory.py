@@ -15,7 +15,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from torchbandits.coercion import at_least, is_whole
+from torchbandits.coercion import at_least, is_finite, is_whole
 from torchbandits.embeddings import FiniteEmbedding
 from torchbandits.errors import UnsupportedError, require
 from torchbandits.posteriors import Sketch
@@ -66,6 +66,9 @@ class EntropyThreshold(Memory):
 
     threshold: float
     selective: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        require(is_finite(self.threshold), f"threshold must be a finite number of nats, got {self.threshold!r}.")
 
     def least_leverage(self, regularization: float) -> float:
         """The leverage at which a pull is dropped."""
@@ -121,7 +124,7 @@ class FrequentDirections(Memory):
     size: int
 
     def __post_init__(self) -> None:
-        require(is_whole(self.size), f"sketch_size must be a whole number of at least 1, got {self.size!r}.")
+        require(is_whole(self.size), f"size (sketch_size) must be a whole number of at least 1, got {self.size!r}.")
 
     def sketch(self, embedding: FiniteEmbedding | None, batch_shape: torch.Size, device: torch.device) -> Sketch:
         """An empty one for the features; `UnsupportedError` where there are none."""

@@ -139,6 +139,8 @@ class PerCost(Score):
     baseline: float = 0.0
 
     def __post_init__(self) -> None:
+        known = isinstance(self.base, Score | PosteriorDraw)
+        require(known, f"base must be a score or a draw of the posterior, such as UCB(), got {self.base!r}.")
         require(not isinstance(self.base, PerCost), "the score is per cost already.")
         require(is_finite(self.exponent) and self.exponent >= 0, f"exponent must be finite and ≥ 0, got {self.exponent}.")
         require(is_finite(self.baseline), f"baseline must be finite, got {self.baseline}.")

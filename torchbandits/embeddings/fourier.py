@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchbandits.coercion import is_whole
+from torchbandits.coercion import is_finite, is_whole
 from torchbandits.embeddings.base import FeatureMap, FiniteEmbedding
 from torchbandits.errors import ArgumentError, UnsupportedError, require
 from torchbandits.types import Arms, Points
@@ -177,8 +177,10 @@ class QuadratureFourier(FeatureMap):
     tolerance: float = 1e-3
 
     def __post_init__(self) -> None:
-        require(self.max_features >= 2, f"num_features must be at least 2, got {self.max_features}.")
-        require(0 < self.tolerance < 1, f"tolerance must lie in (0, 1), got {self.tolerance}.")
+        enough = is_whole(self.max_features, 2)
+        require(enough, f"max_features (num_features) must be a whole number of at least 2, got {self.max_features!r}.")
+        good = is_finite(self.tolerance) and 0 < self.tolerance < 1
+        require(good, f"tolerance must lie in (0, 1), got {self.tolerance!r}.")
 
     def build(
         self, kernel: gpytorch.kernels.Kernel, arms: Arms, generators: Sequence[torch.Generator], batch_shape: torch.Size

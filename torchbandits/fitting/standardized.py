@@ -14,7 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from torchbandits.coercion import is_finite, positive
 from torchbandits.embeddings import kernel_row, stack_kernels
+from torchbandits.errors import require
 from torchbandits.fitting.climb import Climb
 from torchbandits.posteriors import GaussianProcess
 from torchbandits.posteriors.averages import FEWEST, Averages
@@ -38,6 +40,13 @@ class Priors:
     signal: tuple[float, float] = (0.0, 1.0)
     noise: tuple[float, float] = (-4.0, 1.0)
     least_noise: float = 1e-4
+
+    def __post_init__(self) -> None:
+        for name in ("lengthscale", "signal", "noise"):
+            pair = getattr(self, name)
+            good = isinstance(pair, tuple) and len(pair) == 2 and all(map(is_finite, pair)) and pair[1] > 0
+            require(good, f"{name} must be the mean of a logarithm and its deviation > 0, two numbers, got {pair!r}.")
+        positive("least_noise", self.least_noise)
 
     def kernel(self, ranges: Tensor) -> gpytorch.kernels.ScaleKernel:
         """Matérn-5/2 with a lengthscale for each feature of these ranges (`d`), float64, at the modes of the priors."""

@@ -19,7 +19,8 @@ def check_model(kernel: Any, width: Any, regularization: Any, prior_mean: Any) -
     check_kernel("kernel", kernel)
     require(
         isinstance(width, Width),
-        f"width must be a torchbandits.widths.Width, such as widths.Constant(2.0), got {type(width).__name__}.",
+        f"width (confidence of Composed) must be a torchbandits.widths.Width, such as widths.Constant(2.0), "
+        f"got {type(width).__name__}.",
     )
     check_regularization(regularization)
     numeric = isinstance(prior_mean, (int, float)) and is_finite(prior_mean)

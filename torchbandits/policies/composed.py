@@ -70,6 +70,11 @@ class Composed(Policy):
         check_model(self.kernel, self.confidence, self.regularization, self.prior_mean)
         non_negative("noise_std", self.noise_std)
         check_initial(self.initial)
+        ingredients = (("memory", Memory), ("score", Score | PosteriorDraw), ("batch_rule", BatchRule))
+        optional = (("features", FeatureMap | None), ("from_data", FromData | None))
+        for name, kind in (*ingredients, *optional):
+            given = getattr(self, name)
+            require(isinstance(given, kind), f"{name} must be one of torchbandits.ingredients, got {given!r}.")
         check_memory_budget(self.memory_budget)
         check_whole("refit_every", self.refit_every, otherwise="to keep the kernel as it is")
 

@@ -10,7 +10,9 @@ import torch
 from torch import Tensor
 
 from torchbandits.arms.duplicates import matches
+from torchbandits.coercion import check_whole, is_finite
 from torchbandits.embeddings import stack_kernels
+from torchbandits.errors import require
 from torchbandits.fitting.standardized import Priors, fit_standardized_
 from torchbandits.policies.learning import learn_kernel, learn_sparsely
 from torchbandits.policies.state import State
@@ -36,6 +38,11 @@ class FromData:
     priors: Priors = field(default_factory=Priors)
     growth: float = 1.5
     exact_bytes: int = 2 << 30
+
+    def __post_init__(self) -> None:
+        require(isinstance(self.priors, Priors), f"priors must be ingredients.Priors, got {self.priors!r}.")
+        require(is_finite(self.growth) and self.growth > 1, f"growth must be finite and > 1, got {self.growth!r}.")
+        check_whole("exact_bytes", self.exact_bytes, 0)
 
     def kernel(self, arms: ArmSet) -> gpytorch.kernels.Kernel:
         """The kernel before data, of the ranges of the arms: one for all batch rows, unless they have arms of their own."""

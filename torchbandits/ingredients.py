@@ -1,0 +1,51 @@
+"""The five choices of which every policy is made, to make one of your own: `Composed(kernel, …, score=LogEI())`.
+
+A policy names a posterior (exact, or the features of a `FeatureMap`), a `Memory`, a `Score`, a width of `torchbandits.widths`
+and a `BatchRule`; first picks are in `torchbandits.starts`. Nothing is proved of a new mixture.
+"""
+
+from torchbandits.batching import (
+    BatchRule,
+    ExactRatio,
+    FixedSize,
+    Global,
+    GlobalThenLocal,
+    Local,
+    Product,
+    Repeat,
+)
+from torchbandits.embeddings import FeatureMap, GaussianProjection, Identity, QuadratureFourier, RandomFourier
+from torchbandits.memory import EntropyThreshold, FrequentDirections, KeepAll, LeverageSampling, Memory
+from torchbandits.policies.composed import Composed
+from torchbandits.policies.from_data import FromData, Priors
+from torchbandits.scores import UCB, LogEI, LogPI, PerCost, PosteriorDraw, Score
+
+__all__ = [
+    "UCB",
+    "BatchRule",
+    "Composed",
+    "EntropyThreshold",
+    "ExactRatio",
+    "FeatureMap",
+    "FixedSize",
+    "FrequentDirections",
+    "FromData",
+    "GaussianProjection",
+    "Global",
+    "GlobalThenLocal",
+    "Identity",
+    "KeepAll",
+    "LeverageSampling",
+    "Local",
+    "LogEI",
+    "LogPI",
+    "Memory",
+    "PerCost",
+    "PosteriorDraw",
+    "Priors",
+    "Product",
+    "QuadratureFourier",
+    "RandomFourier",
+    "Repeat",
+    "Score",
+]

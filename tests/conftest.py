@@ -23,7 +23,9 @@ except ImportError:
     beartype = None
 ENFORCED = beartype is not None
 if ENFORCED:
-    jaxtyping.install_import_hook(_checked_modules(), "beartype.beartype")
+    import annotations
+
+    annotations.install(_checked_modules())
 
 with warnings.catch_warnings():  # linear_operator scripts functions as it is imported, which torch 2.13 deprecates
     warnings.simplefilter("ignore", DeprecationWarning)

@@ -175,7 +175,7 @@ def main() -> None:
     torch.set_num_threads(1)
     warnings.simplefilter("error")
     folder = Path(sys.argv[1])
-    dist.init_process_group("gloo", timeout=timedelta(seconds=60))
+    dist.init_process_group("gloo", timeout=timedelta(minutes=30))
     if sys.argv[2:] == ["lose"]:
         lose(folder)
     done, mine = scenarios(folder) | only_on_ranks(), rank()

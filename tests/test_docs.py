@@ -79,7 +79,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
     yield run
     process.stdin.close()
-    process.wait(60)
+    process.wait()
     process.stdout.close()
     errors.close()
 

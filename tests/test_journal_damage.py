@@ -757,7 +757,7 @@ from pathlib import Path
 from test_journal_damage import counts_of, opened, step, told
 from torchbandits import errors
 
-# What torch imports when it is first used is not to be interrupted; and a busy machine is slower.
+# What torch imports when it is first used is not to be interrupted.
 warm = opened(Path({path!r} + ".warm"))
 step(warm, 5)
 began = time.perf_counter()
@@ -765,7 +765,7 @@ step(warm, 8)
 patience = time.perf_counter() - began
 path, rng, bandit, ends = Path({path!r}), random.Random(3), None, 0
 signal.signal(signal.SIGALRM, signal.default_int_handler)
-while ends < 30:
+while ends < 30 or len(told(path)) <= 30:  # a busy machine tells little in so short a time
     if rng.random() < 0.7:
         bandit = bandit or opened(path)
     try:

@@ -156,7 +156,7 @@ def test_a_browser_shows_the_page(experiment: Path, tmp_path: Path):
     command += ["--no-first-run", "--disable-extensions", "--disable-background-networking", "--disable-component-update"]
     command += [f"--user-data-dir={tmp_path / 'profile'}", "--window-size=1280,2600"]
     command += [f"--screenshot={shot}", "--dump-dom", str(tmp_path / "probed.html")]
-    shown = subprocess.run(command, capture_output=True, text=True, timeout=240)
+    shown = subprocess.run(command, capture_output=True, text=True, timeout=3600)
     title = re.search(r"<title>(\d+) (\d+) (\d+)</title>", shown.stdout)
     assert title is not None, (shown.returncode, shown.stdout[:500], shown.stderr[-2000:])
     width, window, images = map(int, title.groups())

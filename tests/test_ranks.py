@@ -27,7 +27,7 @@ def torchrun(folder: Path, ranks: int, *more: str) -> None:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), program]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        [*command, str(folder), *more], capture_output=True, text=True, timeout=500, env=environment, check=False
+        [*command, str(folder), *more], capture_output=True, text=True, timeout=3600, env=environment, check=False
     )
     assert done.returncode == 0, done.stderr[-4000:]
 

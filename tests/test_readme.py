@@ -25,6 +25,8 @@ def test_the_blocks_of_the_readme_run_in_order(tmp_path: Path):
     assert len(blocks) >= 5
     script = tmp_path / "readme.py"
     script.write_text(BEFORE + "\n".join(blocks))
-    done = subprocess.run([sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(
+        [sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, timeout=3600, check=False
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     assert "Recommendation" in done.stdout

@@ -1,0 +1,72 @@
+"""Shape annotations, enforced at a fraction of the cost of `jaxtyping.jaxtyped`, with the same checks.
+
+`jaxtyped` binds each call to the signature, for its messages, and checks the arguments a second time with the result. Here
+beartype wraps a function once, when it is first called, and only functions that mention a shape get a context of their own.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import types
+import typing
+from typing import Any
+
+import beartype
+import jaxtyping
+
+__name__ = "beartype.shapes"  # errors.py looks for the user's line beyond the frames of beartype
+
+jaxtyped = jaxtyping.jaxtyped
+
+
+def install(modules: list[str]) -> None:
+    """Before the first import of those modules."""
+    jaxtyping.jaxtyped = enforced
+    jaxtyping.install_import_hook(modules, "beartype.beartype")
+
+
+def enforced(fn: Any = None, *, typechecker: Any = None) -> Any:
+    """What the hook decorates with. Classes and generator functions are left to `jaxtyped`."""
+    if fn is None:
+        return functools.partial(enforced, typechecker=typechecker)
+    if not inspect.isfunction(fn) or inspect.isgeneratorfunction(fn):
+        return jaxtyped(fn, typechecker=typechecker)
+    checked, has_shapes = None, False
+
+    @functools.wraps(fn)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        nonlocal checked, has_shapes
+        if jaxtyping.config.jaxtyping_disable:
+            return fn(*args, **kwargs)
+        if checked is None:
+            checked, has_shapes = _checked(fn)
+        if not has_shapes:
+            return checked(*args, **kwargs)
+        with jaxtyped("context"):
+            return checked(*args, **kwargs)
+
+    return wrapper
+
+
+def _checked(fn: types.FunctionType) -> tuple[Any, bool]:
+    """The function with its annotations enforced, and whether any of them has a shape."""
+    copy = types.FunctionType(fn.__code__, fn.__globals__, fn.__name__, fn.__defaults__, fn.__closure__)
+    copy.__kwdefaults__, copy.__module__, copy.__qualname__ = fn.__kwdefaults__, fn.__module__, fn.__qualname__
+    hints = {name: _resolved(hint, fn) for name, hint in fn.__annotations__.items()}
+    copy.__annotations__ = {name: hint for name, hint in hints.items() if hint is not Any}
+    return beartype.beartype(copy), any(map(_has_shape, hints.values()))
+
+
+def _resolved(hint: Any, fn: types.FunctionType) -> Any:
+    """An annotation that can't be evaluated, such as a name imported for the type checker only, is not enforced."""
+    holder = types.SimpleNamespace(__annotations__={"hint": hint})
+    try:
+        found = typing.get_type_hints(holder, fn.__globals__, include_extras=True)["hint"]
+    except Exception:
+        return Any
+    return Any if isinstance(found, typing.ParamSpecArgs | typing.ParamSpecKwargs) else found
+
+
+def _has_shape(hint: Any) -> bool:
+    return (inspect.isclass(hint) and issubclass(hint, jaxtyping.AbstractArray)) or any(map(_has_shape, typing.get_args(hint)))

@@ -18,7 +18,7 @@ import torch
 from matplotlib.figure import Figure
 
 import torchbandits as tb
-from torchbandits.arms.leaders import pick_leaders
+from torchbandits.arms.compiled import pick_leaders
 from torchbandits.policies import Policy
 
 

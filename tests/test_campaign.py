@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +15,8 @@ import torch
 from problems import OFF_SCALE
 
 import torchbandits as tb
-from torchbandits.campaigns import extras
 from torchbandits.errors import ArgumentError, DataError, StateError, TorchBanditsError
+from torchbandits.extras import Later
 
 
 def frame(n: int = 60) -> pd.DataFrame:
@@ -435,23 +434,9 @@ def test_the_page_shows_ids_values_and_columns(tmp_path: Path):
     assert "One more measurement of a row would be off by about" in page
 
 
-def test_the_package_is_imported_without_the_extra():
-    """Nothing that `import torchbandits` reads imports the packages of the extra, but where types are checked."""
-    extra = {"pandas", "sklearn", "rich", "typer", "matplotlib", "pyarrow"}
-    folder = Path(tb.campaigns.__file__).parent
-    for path in sorted(folder.glob("*.py")):
-        if path.name in ("commands.py", "page.py"):
-            continue
-        nodes = ast.parse(path.read_text()).body
-        names = [a.name for node in nodes if isinstance(node, ast.Import) for a in node.names]
-        names += [str(node.module) for node in nodes if isinstance(node, ast.ImportFrom)]
-        assert not {name.partition(".")[0] for name in names} & extra, path
-        assert not {"torchbandits.files", "torchbandits.experiments"} & set(names), path
-
-
 def test_without_the_extra_the_message_says_how_to_get_it():
     with pytest.raises(DataError, match=r'campaigns need nowhere: pip install "torchbandits\[experiments\]"'):
-        extras.Later("nowhere.at_all").DataFrame  # noqa: B018
+        Later("nowhere.at_all", "campaigns").DataFrame  # noqa: B018
 
 
 def test_a_policy_that_repeats_nothing_in_a_batch_says_so():

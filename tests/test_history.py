@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import sys
 
 import numpy as np
 import pytest
@@ -184,7 +185,7 @@ def test_folders_without_a_history_are_refused(tmp_path):
 
 
 def test_without_pyarrow_the_message_names_the_extra(tmp_path, monkeypatch):
-    monkeypatch.setattr(history_module, "pyarrow", None)
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
     with pytest.raises(DataError, match=r"torchbandits\[experiments\]"):
         History().to_parquet(tmp_path)
     with pytest.raises(DataError, match=r"torchbandits\[experiments\]"):

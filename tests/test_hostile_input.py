@@ -495,7 +495,7 @@ def test_ctrl_c_elsewhere_is_one_line(tmp_path: Path, monkeypatch: pytest.Monkey
     def interrupt(*arguments: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("torchbandits.cli.write_page", interrupt)
+    monkeypatch.setattr("torchbandits.experiments.page.write_page", interrupt)
     result = RUNNER.invoke(app, ["report", str(tmp_path)])
     assert (result.exit_code, result.stdout) == (130, "")
     assert result.stderr == "torchbandits: interrupted: every file that was written is whole.\n"

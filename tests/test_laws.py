@@ -544,12 +544,13 @@ def test_law_4_more_picks_than_there_is_room_for():
 @pytest.mark.parametrize("embedding", ["exact", "nystrom"])
 def test_law_4_the_loop_picks_alike_compiled_or_not(monkeypatch, embedding, rule, loop):
     """Without numba, and in the form that runs on a device: the same picks as compiled."""
-    leaders, lookahead = (importlib.import_module(f"torchbandits.arms.{m}") for m in ("leaders", "lookahead"))
+    names = ("compiled", "leaders", "lookahead")
+    compiled, leaders, lookahead = (importlib.import_module(f"torchbandits.arms.{name}") for name in names)
     problem = Problem(seed=51, a=150)
     policy = batch_policy(rbf(0.7), embedding, rule, ratio_threshold=3.0, max_pulls=4)
     expected = problem.play(tb.Bandit(policy, problem.tensor, generator=generator(52)), 200)
     if loop == "plain":
-        monkeypatch.setattr(leaders, "pick_leaders", getattr(leaders.pick_leaders, "py_func", leaders.pick_leaders))
+        monkeypatch.setattr(compiled, "pick_leaders", getattr(compiled.pick_leaders, "py_func", compiled.pick_leaders))
     else:
         pick_rows = leaders.pick_rows
         monkeypatch.setattr(lookahead, "pick_rows", lambda *, on_host, **given: pick_rows(on_host=False, **given))

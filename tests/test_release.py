@@ -8,9 +8,11 @@ import sys
 import tomllib
 from pathlib import Path
 
+import pytest
 import yaml
 
 import torchbandits as tb
+from torchbandits import experiments
 from torchbandits.experiments.reproduction import configs_folder, find_config
 
 ROOT = Path(__file__).parents[1]
@@ -69,3 +71,29 @@ def test_the_plain_library_needs_no_extra():
     block = f"import sys\nfor name in {extras}:\n    sys.modules[name] = None\nimport torchbandits\n"
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", block], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
+
+
+def loaded_by(*modules: str) -> set[str]:
+    """Packages that a fresh process loads for modules, besides those of PyTorch and GPyTorch."""
+    lines = ("import sys, torch, gpytorch", "before = set(sys.modules)", *(f"import {module}" for module in modules))
+    block = "\n".join([*lines, "print(*{name.partition('.')[0] for name in set(sys.modules) - before})"])
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", block], capture_output=True, text=True, check=True)
+    return set(done.stdout.split())
+
+
+def test_nothing_slow_is_loaded_before_it_is_needed():
+    heavy = {"botorch", "matplotlib", "numba", "pandas", "pyarrow", "pydantic", "scipy", "sklearn"}
+    plain = loaded_by("torchbandits")
+    assert "torchbandits" in plain
+    assert not plain & {*heavy, "rich", "typer", "yaml"}
+    command_line = loaded_by("torchbandits.__main__", "torchbandits.experiments")
+    assert "typer" in command_line
+    assert not command_line & heavy
+    assert {"botorch", "matplotlib", "pandas"} <= loaded_by("torchbandits.botorch", "torchbandits.experiments.runner")
+
+
+def test_names_of_experiments_are_found_when_they_are_read():
+    assert all(callable(getattr(experiments, name)) for name in experiments.__all__)
+    assert set(experiments.__all__) <= set(dir(experiments))
+    with pytest.raises(AttributeError, match="has no attribute 'run_experiments'"):
+        experiments.run_experiments  # noqa: B018

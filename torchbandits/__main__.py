@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import sys
 
-# What the command line needs beyond the package itself; anything else that is missing is a fault and shows as one.
-EXTRA = ("matplotlib", "pandas", "pyarrow", "pydantic", "rich", "scipy", "typer", "yaml")
+from torchbandits.extras import missing
 
 _missing = ""
 try:
     from torchbandits import cli
 except ModuleNotFoundError as error:
-    _missing = (error.name or "").partition(".")[0]
-    if _missing not in EXTRA:
+    if not (_missing := missing(error)):
         raise
 
 
 def main() -> None:
     """Run the command line, or say in one line how to install it."""
     if _missing:
-        sys.stderr.write(f'torchbandits: the command line needs {_missing}: pip install "torchbandits[experiments]"\n')
+        sys.stderr.write(f"torchbandits: {_missing}\n")
         sys.exit(2)
     cli.app()
 

@@ -1,7 +1,8 @@
 """The command line: `torchbandits run`, `reproduce`, `plot`, `report`, `watch`, `bench`, `policies`, `data …`, `campaign …`.
 
 Every expected error is one line on standard error and exit code 2; Ctrl-C is one line and exit code 130. No control character
-of a file, a name or an argument reaches the terminal.
+of a file, a name or an argument reaches the terminal. A command imports what it needs when it is called: pandas, Matplotlib and
+BoTorch take seconds to load, and no command needs all of them.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import torch
 import typer
@@ -20,22 +21,18 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from typer.core import TyperGroup
 
-from torchbandits.benchmarks import load_benchmark, run_benchmark
 from torchbandits.campaigns.commands import campaign_app
 from torchbandits.environments import holdings
 from torchbandits.errors import ConfigError, TorchBanditsError, nearest, require
-from torchbandits.experiments.config import ExperimentConfig, load_config, parse_config
-from torchbandits.experiments.page import write_page
 from torchbandits.experiments.printable import one_line, plain, printable
-from torchbandits.experiments.records import load_records, output_folder
-from torchbandits.experiments.reproducing import Reproduced
-from torchbandits.experiments.reproducing import reproduce as run_reproduction
-from torchbandits.experiments.reproduction import ReproductionConfig, catalogue, find_config, find_reproduction
-from torchbandits.experiments.runner import Result, run_experiment, write_results
-from torchbandits.experiments.tables import to_rich
-from torchbandits.experiments.verdicts import published_table, verdicts
-from torchbandits.experiments.watching import watch as watch_journal
+from torchbandits.extras import missing
 from torchbandits.policies import CATALOGUE, markdown_table
+
+if TYPE_CHECKING:
+    from torchbandits.experiments.config import ExperimentConfig
+    from torchbandits.experiments.reproducing import Reproduced
+    from torchbandits.experiments.reproduction import ReproductionConfig
+    from torchbandits.experiments.runner import Result
 
 # Click's errors by a name that Typer exports: newer versions of Typer carry a Click of their own.
 ClickException = cast("type[typer.BadParameter]", typer.BadParameter.__mro__[2])
@@ -73,6 +70,10 @@ class OneLineErrors(TyperGroup):
             return super().invoke(ctx)
         except TorchBanditsError as error:
             complain(error)
+        except ModuleNotFoundError as error:
+            if not (said := missing(error)):
+                raise
+            complain(said)
         except MemoryError as error:
             complain(f"not enough memory: {error}")
         except RuntimeError as error:  # PyTorch on the host says it in words
@@ -124,6 +125,10 @@ def run(
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress and no table.")] = False,
 ) -> None:
     """Run an experiment; print its table; write records, resolved configuration, table and figures."""
+    from torchbandits.experiments.config import load_config, parse_config  # noqa: PLC0415
+    from torchbandits.experiments.reproduction import find_config  # noqa: PLC0415
+    from torchbandits.experiments.runner import run_experiment  # noqa: PLC0415
+
     experiment = load_config(find_config(config))
     given = {"repetitions": repetitions, "horizon": horizon, "output": None if output is None else str(output)}
     changes = {name: value for name, value in given.items() if value is not None}
@@ -145,6 +150,9 @@ def reproduce(
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
 ) -> None:
     """Reproduce figures or tables of a paper; started again after an interruption, it runs what is missing."""
+    from torchbandits.experiments.reproducing import reproduce as run_reproduction  # noqa: PLC0415
+    from torchbandits.experiments.reproduction import catalogue, find_reproduction  # noqa: PLC0415
+
     if listed or not (names or everything):
         found = [find_reproduction(known) for known in catalogue()]
         _print_table({"name": 0, "what": 5, "source": 5}, [(f.name, f.title, f.source) for f in found])
@@ -162,6 +170,8 @@ def reproduce(
 
 
 def _show_reproduction(figure: ReproductionConfig, done: Reproduced) -> None:
+    from torchbandits.experiments.verdicts import published_table, verdicts  # noqa: PLC0415
+
     numbers = [tuple(line) for line in published_table(figure, done.summary)]
     if numbers:
         _print_table({"": 5, "published": 0, "ours (95 % interval)": 4, "ratio": 0, "why they differ": 6}, numbers)
@@ -174,6 +184,9 @@ def plot(
     records: Annotated[Path, typer.Argument(help="An experiment's output folder, or the records in it.")],
 ) -> None:
     """Draw the figures and the table of an experiment again, from its records."""
+    from torchbandits.experiments.records import load_records, output_folder  # noqa: PLC0415
+    from torchbandits.experiments.runner import write_results  # noqa: PLC0415
+
     experiment, found = load_records(records)
     result = write_results(experiment, found, output_folder(records))
     _show(experiment, result)
@@ -186,6 +199,8 @@ def bench(
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress and no table.")] = False,
 ) -> None:
     """Measure time and memory against arms, dictionary and pulls, beside other packages and the machine's rates."""
+    from torchbandits.benchmarks import load_benchmark, run_benchmark  # noqa: PLC0415
+
     chosen = load_benchmark(config)
     if output is not None:
         chosen = replace(chosen, output=str(output))
@@ -201,6 +216,8 @@ def report(
     output: Annotated[Path | None, typer.Option(help="The file; report.html there, or JOURNAL.html, by default.")] = None,
 ) -> None:
     """Make one HTML page of a run or an experiment: figures, best arms, sizes, seconds. It loads nothing from elsewhere."""
+    from torchbandits.experiments.page import write_page  # noqa: PLC0415
+
     say(f"Report: {write_page(source, output)}")
 
 
@@ -212,6 +229,8 @@ def watch(
     row: Annotated[int, typer.Option(min=0, help="Batch row to show.")] = 0,
 ) -> None:
     """Watch a run through its journal while it goes on; Ctrl-C ends the watching, not the run."""
+    from torchbandits.experiments.watching import watch as watch_journal  # noqa: PLC0415
+
     watch_journal(journal, _console(), every=every, once=once, row=row)
 
 
@@ -285,6 +304,8 @@ def _console() -> Console:
 
 
 def _show(experiment: ExperimentConfig, result: Result) -> None:
+    from torchbandits.experiments.tables import to_rich  # noqa: PLC0415
+
     _console().print(to_rich(experiment, result.table))
     say(f"Table: {', '.join(map(str, result.tables))}")
     say(f"Figures: {', '.join(map(str, result.figures))}")

@@ -8,8 +8,6 @@ import warnings
 from collections.abc import Iterable
 from typing import Any
 
-from botorch.exceptions import UnsupportedError as BotorchUnsupportedError
-
 _INSIDE = {"torchbandits", "torch", "jaxtyping", "beartype"}  # the last two check shapes in tests
 
 
@@ -63,8 +61,11 @@ class EvaluationError(TorchBanditsError, RuntimeError):
         self.bandit = bandit
 
 
-class UnsupportedError(TorchBanditsError, NotImplementedError, BotorchUnsupportedError):
-    """A combination that has no meaning, such as the score of a policy that scores nothing. BoTorch's of that name, too."""
+class UnsupportedError(TorchBanditsError, NotImplementedError):
+    """A combination that has no meaning, such as the score of a policy that scores nothing.
+
+    Once `torchbandits.botorch` is imported, it is BoTorch's error of that name, too.
+    """
 
 
 class DiagnosticWarning(UserWarning):

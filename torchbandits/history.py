@@ -20,14 +20,11 @@ from torch import Tensor
 from torchbandits.coercion import as_path, as_tensor, check_whole, is_whole, non_negative
 from torchbandits.columns import Columns
 from torchbandits.errors import ArgumentError, DataError, ShapeError, require
+from torchbandits.extras import Later
 from torchbandits.types import Report
 from torchbandits.user_files import check_regular
 
-try:
-    import pyarrow
-    import pyarrow.parquet
-except ImportError:  # an extra: everything but Parquet works without it
-    pyarrow = None
+pyarrow, parquet = Later("pyarrow", "Parquet files"), Later("pyarrow.parquet", "Parquet files")
 
 PULL_COLUMNS: dict[str, type] = {
     "row": np.int64,
@@ -237,7 +234,7 @@ class History:
             ArgumentError: If the metadata is not JSON.
         """
         target = as_path("folder", folder)
-        _need_pyarrow()
+        parquet.need()
         try:
             header = json.dumps({"batch_size": self.batch_size, "metadata": self.metadata})
         except (TypeError, ValueError) as error:
@@ -248,7 +245,7 @@ class History:
             for name, columns in zip(_FILES, (self.pulls, self.batches), strict=True):
                 temporary.append(target / f".{name}.{os.getpid()}.tmp")
                 table = pyarrow.table(dict(columns)).replace_schema_metadata({_METADATA_KEY: header})
-                pyarrow.parquet.write_table(table, temporary[-1], compression="zstd")
+                parquet.write_table(table, temporary[-1], compression="zstd")
             for path, name in zip(temporary, _FILES, strict=True):
                 os.replace(path, target / name)
         except OSError as error:
@@ -265,11 +262,11 @@ class History:
             DataError: If pyarrow is missing, or the two files are missing, unreadable or not of one run.
         """
         source = as_path("folder", folder)
-        _need_pyarrow()
+        parquet.need()
         try:
             for name in _FILES:
                 check_regular(source / name)
-            tables = [pyarrow.parquet.read_table(source / name) for name in _FILES]
+            tables = [parquet.read_table(source / name) for name in _FILES]
             headers = [json.loads(table.schema.metadata[_METADATA_KEY]) for table in tables]
             pulls, batches = [
                 {name: _column(table, name, dtype) for name, dtype in columns.items()}
@@ -303,8 +300,3 @@ def _column(table: Any, name: str, dtype: type) -> NDArray[Any]:
     missing = name in older and name not in table.column_names
     values = np.full(table.num_rows, older[name]) if missing else table.column(name).to_numpy()
     return values.astype(dtype, casting="same_kind", copy=False)
-
-
-def _need_pyarrow() -> None:
-    message = 'Parquet files need pyarrow, which is not installed: pip install "torchbandits[experiments]".'
-    require(pyarrow is not None, message, DataError)

@@ -8,13 +8,11 @@ from abc import ABC
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
 
-from torchbandits.botorch.model import BanditModel
-from torchbandits.botorch.of_run import model_of_run
 from torchbandits.coercion import as_device, same_device
 from torchbandits.errors import JournalWarning, StateError, TorchBanditsError, UnsupportedError, require
 from torchbandits.explanation import Explanation, explain
@@ -25,6 +23,9 @@ from torchbandits.sources import ArmSource
 from torchbandits.threads import MANY_NUMBERS, threads
 from torchbandits.types import Recommendation, Selection
 from torchbandits.validation import check_count, check_state, check_told
+
+if TYPE_CHECKING:
+    from torchbandits.botorch.model import BanditModel
 
 Own = TypeVar("Own", bound="Learned")
 Given = ParamSpec("Given")
@@ -152,6 +153,8 @@ class Learned(ABC):
 
         Cost: as for a posterior from data, O(u³) for an exact one; O(A m²) when its arms are first scored.
         """
+        from torchbandits.botorch.of_run import model_of_run  # noqa: PLC0415 - BoTorch takes a second to load
+
         return model_of_run(self.policy, self._state)
 
     @step

@@ -7,9 +7,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from botorch.exceptions.errors import OptimizationGradientError
-from botorch.exceptions.warnings import OptimizationWarning
-from botorch.generation.gen import gen_candidates_scipy
 from torch import Tensor
 from torch.quasirandom import SobolEngine
 
@@ -185,6 +182,10 @@ def _climb(
     best of the sweep, in parts of the spread (`scale`). BoTorch's optimiser takes one feature more, the number of the problem:
     it asks for those that have not converged only.
     """
+    from botorch.exceptions.errors import OptimizationGradientError  # noqa: PLC0415 - BoTorch takes a second to load
+    from botorch.exceptions.warnings import OptimizationWarning  # noqa: PLC0415
+    from botorch.generation.gen import gen_candidates_scipy  # noqa: PLC0415
+
     shape, d = starts.shape, starts.shape[-1]
     low, high = box[..., :1, :], box[..., 1:, :]
     side = torch.where(high > low, high - low, 1.0)

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from botorch.acquisition.analytic import _log_ei_helper  # the only form accurate in the far tail; private in BoTorch
-from botorch.utils.probability.utils import log_ndtr
 from torch import Tensor
 
 from torchbandits.coercion import is_finite, is_whole
@@ -80,6 +78,9 @@ class LogEI(_Improvement):
 
     def __call__(self, mean: Tensor, std: Tensor, width: Tensor, incumbent: Tensor) -> Tensor:
         """log EI; the width does not matter."""
+        # The only form that is accurate in the far tail. It is private, and BoTorch takes a second to load.
+        from botorch.acquisition.analytic import _log_ei_helper  # noqa: PLC0415
+
         z, sigma = self._standardized(mean, std, incumbent)
         value: Tensor = _log_ei_helper(z) + sigma.log()
         return value
@@ -102,6 +103,8 @@ class LogPI(_Improvement):
 
     def __call__(self, mean: Tensor, std: Tensor, width: Tensor, incumbent: Tensor) -> Tensor:
         """log Φ(z); the width does not matter."""
+        from botorch.utils.probability.utils import log_ndtr  # noqa: PLC0415 - BoTorch takes a second to load
+
         value: Tensor = log_ndtr(self._standardized(mean, std, incumbent)[0])
         return value
 

@@ -8,8 +8,10 @@ import pytest
 import torch
 
 import torchbandits as tb
+from torchbandits.arms import compiled as loops
 from torchbandits.arms import leaders
 from torchbandits.arms.duplicates import first_occurrence
+from torchbandits.arms.ties import best_arm
 
 
 def problem(seed: int, k: int = 24) -> dict:
@@ -43,9 +45,9 @@ def run(function, seed: int, dynamic: bool) -> tuple[list[int], float, int, np.n
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("seed", range(5))
 def test_compiled_and_plain_loops_agree_to_the_bit(monkeypatch: pytest.MonkeyPatch, seed: int, dynamic: bool) -> None:
-    compiled = run(leaders.pick_leaders, seed, dynamic)
-    monkeypatch.setattr(leaders, "downdate", leaders._downdate_numpy)
-    plain = run(getattr(leaders.pick_leaders, "py_func", leaders.pick_leaders), seed, dynamic)
+    compiled = run(loops.pick_leaders, seed, dynamic)
+    monkeypatch.setattr(loops, "downdate", loops._downdate_numpy)
+    plain = run(getattr(loops.pick_leaders, "py_func", loops.pick_leaders), seed, dynamic)
     assert len(compiled[0]) > 10
     assert compiled[0] == plain[0]
     assert compiled[2] == plain[2]
@@ -60,7 +62,7 @@ def test_the_batched_loop_agrees_row_by_row(dynamic: bool) -> None:
     picks = torch.full((4, 200), -1)
     n, spent, why = leaders.pick_leaders_batched(picks=picks, dynamic=dynamic, **stacked)
     for row in range(4):
-        expected = run(leaders.pick_leaders, row, dynamic)
+        expected = run(loops.pick_leaders, row, dynamic)
         assert picks[row, : int(n[row])].tolist() == expected[0]
         assert int(why[row]) == expected[2]
         assert float(spent[row]) == pytest.approx(expected[1], rel=1e-12)
@@ -68,8 +70,8 @@ def test_the_batched_loop_agrees_row_by_row(dynamic: bool) -> None:
 
 def test_ties_go_to_the_lowest_index() -> None:
     score = torch.tensor([0.3, 1.0, 1.0 + 1e-15, 1.0 - 1e-15, 0.9], dtype=torch.float64)
-    assert int(leaders.best_arm(score)) == 1
-    assert int(leaders.best_arm(-score)) == 0
+    assert int(best_arm(score)) == 1
+    assert int(best_arm(-score)) == 0
 
 
 def test_first_occurrence_finds_exact_duplicates_only() -> None:
@@ -86,15 +88,15 @@ def test_first_occurrence_finds_exact_duplicates_only() -> None:
     assert first_occurrence(torch.randn(100, 2, generator=generator, dtype=torch.float64)) is None
 
 
-@pytest.mark.skipif(not hasattr(leaders.pick_leaders, "py_func"), reason="numba is not installed: nothing is compiled")
+@pytest.mark.skipif(not hasattr(loops.pick_leaders, "py_func"), reason="numba is not installed: nothing is compiled")
 def test_warming_up_compiles_what_runs_need() -> None:
     """No further signature is compiled by a batch, of one row or several."""
     leaders.warm_up()
-    known = len(leaders.pick_leaders.signatures)
+    known = len(loops.pick_leaders.signatures)
     arms = torch.rand(50, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     for generator in (torch.Generator(), [torch.Generator(), torch.Generator()]):
         bandit = tb.Bandit(tb.batch_bkb(gpytorch.kernels.RBFKernel().double()), arms, generator=generator)
         for _ in range(3):
             selection = bandit.ask(limit=5)
             bandit.tell(selection, torch.zeros_like(selection.index, dtype=torch.float64))
-    assert len(leaders.pick_leaders.signatures) == known
+    assert len(loops.pick_leaders.signatures) == known

@@ -8,13 +8,14 @@ from torchbandits.arms.cells import ArmDivision, BoxDivision
 from torchbandits.arms.draws import PosteriorDraws
 from torchbandits.arms.duplicates import matches
 from torchbandits.arms.growing import GrowingTable
-from torchbandits.arms.leaders import TIE, best_arm, warm_up
+from torchbandits.arms.leaders import warm_up
 from torchbandits.arms.lookahead import Lookahead
 from torchbandits.arms.ranks import Shard
 from torchbandits.arms.rows import ArmRows
 from torchbandits.arms.scanning import find
 from torchbandits.arms.sweeping import FullSweep
 from torchbandits.arms.table import ArmTable
+from torchbandits.arms.ties import TIE, best_arm
 from torchbandits.arms.tree import CellTree
 
 __all__ = [

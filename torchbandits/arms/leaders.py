@@ -2,100 +2,12 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-try:
-    from numba import njit
-except ImportError:  # numba is an extra: the same source then runs as NumPy
-
-    def njit(**_: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:  # type: ignore[no-redef]
-        """Leave the function as it is."""
-        return lambda function: function
-
-
-# Scores closer than this to the best (relative) are equal, and the lowest index wins.
-TIE = 16 * np.finfo(np.float64).eps
-
-# Why the loop came back.
-REFRESH, FULL, BROKEN, EXHAUSTED = 0, 1, 2, 3  # another arm may be better; no picks left; rule; nothing to learn
-
-
-def best_arm(score: Tensor) -> Tensor:
-    """Lowest index among the scores within 16 eps of the best, `batch_shape x A` to `batch_shape`. Cost O(A)."""
-    best = score.amax(dim=-1, keepdim=True)
-    return (score >= best - TIE * best.abs()).byte().argmax(dim=-1)
-
-
-@njit(cache=True)
-def _downdate_compiled(covariance: np.ndarray, column: np.ndarray, shrink: float) -> None:  # pragma: no cover - compiled
-    for i in range(column.shape[0]):
-        scaled = column[i] * shrink
-        for j in range(column.shape[0]):
-            covariance[i, j] -= scaled * column[j]
-
-
-def _downdate_numpy(covariance: np.ndarray, column: np.ndarray, shrink: float) -> None:
-    covariance -= np.outer(column * shrink, column)
-
-
-# Take (shrink · column) columnᵀ off the covariance: the same products in the same order, so the same bits, either way.
-downdate = _downdate_compiled if hasattr(_downdate_compiled, "py_func") else _downdate_numpy
-
-
-@njit(cache=True)
-def pick_leaders(  # one long function, because numba compiles it whole
-    mean: np.ndarray,
-    leverage: np.ndarray,
-    covariance: np.ndarray,
-    scale: np.ndarray,
-    gain: np.ndarray,
-    dynamic: bool,
-    spent: float,
-    budget: float,
-    outside: float,
-    remaining: int,
-    room: np.ndarray,
-    first: int,
-    picks: np.ndarray,
-) -> tuple[int, float, int]:  # pragma: no cover - measured through its callers when compiled
-    """Pick among k leaders until another arm may be better, the rule breaks, or the batch is full.
-
-    `mean`, `scale`, `leverage`, `gain`, `room` are k, `covariance` k x k; leverage, covariance and room are updated in place.
-    A pick spends `gain[j]`, or log(1 + leverage) where `dynamic`. Returns the number of picks written to `picks`, what
-    was spent, and why it stopped. The scores are mean + scale √leverage.
-    """
-    n = 0
-    while n < remaining:
-        score = mean + scale * np.sqrt(np.maximum(leverage, 0.0))
-        score = np.where(room > 0, score, -np.inf)
-        j = first
-        if j < 0:
-            best = score.max()
-            band = best - TIE * abs(best)
-            if not band > outside or best == -np.inf:
-                return n, spent, REFRESH
-            j = int(np.argmax(score >= band))
-        first = -1
-        picks[n] = j
-        n += 1
-        room[j] -= 1
-        before = leverage[j]
-        spent += math.log1p(max(before, 0.0)) if dynamic else gain[j]
-        column = covariance[j].copy()
-        shrink = 1.0 / (1.0 + column[j])
-        leverage -= column * column * shrink
-        downdate(covariance, column, shrink)
-        if before <= 0.0:
-            return n, spent, EXHAUSTED
-        if spent > budget:
-            return n, spent, BROKEN
-    return n, spent, FULL
+from torchbandits.arms.ties import BROKEN, EXHAUSTED, FULL, REFRESH, TIE
 
 
 def pick_leaders_batched(
@@ -113,7 +25,7 @@ def pick_leaders_batched(
     first: Tensor,
     picks: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """`pick_leaders` for every row at once, on any device: one kernel sequence a pick, no copy to the host but one
+    """`compiled.pick_leaders` for every row at once, on any device: one kernel sequence a pick, no copy to the host but one
     every 32 picks. Shapes as there with a leading batch dimension; `picks` is `batch x most`."""
     k = mean.shape[-1]
     own = torch.arange(k, device=mean.device)
@@ -154,6 +66,8 @@ def pick_rows(*, on_host: bool, picks: Tensor, **arguments: Any) -> tuple[Tensor
     """Run the loop on every row of a batch: row by row in compiled code on the host, batched on a device."""
     if not on_host:
         return pick_leaders_batched(picks=picks, **arguments)
+    from torchbandits.arms.compiled import pick_leaders  # noqa: PLC0415 - numba takes half a second to load
+
     dynamic = arguments.pop("dynamic")
     arrays = {name: value.numpy() for name, value in arguments.items()}
     out = picks.numpy()

@@ -7,8 +7,9 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from torchbandits.arms.leaders import BROKEN, EXHAUSTED, REFRESH, TIE, pick_rows
+from torchbandits.arms.leaders import pick_rows
 from torchbandits.arms.table import ArmTable
+from torchbandits.arms.ties import BROKEN, EXHAUSTED, REFRESH, TIE
 from torchbandits.posteriors import Conditioning, aggregate
 from torchbandits.types import Picks
 

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor
 
-from torchbandits.arms.leaders import best_arm
+from torchbandits.arms.ties import best_arm
 
 
 class Reductions(ABC):

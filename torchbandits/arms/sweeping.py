@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from torchbandits.arms.growing import GrowingTable
-from torchbandits.arms.leaders import best_arm
 from torchbandits.arms.table import ArmTable
+from torchbandits.arms.ties import best_arm
 from torchbandits.posteriors import Conditioning, where_frozen
 
 

@@ -5,11 +5,18 @@
 needs. Importing this registers the input constructor that Ax looks for, and the sample paths of `PathwiseThompsonSampling`.
 """
 
+from botorch.exceptions import UnsupportedError as BotorchUnsupportedError
+
 from torchbandits.botorch import inputs, paths  # noqa: F401 - they register themselves
 from torchbandits.botorch.acquisition import PolicyAcquisition
 from torchbandits.botorch.arms import optimize_arms
 from torchbandits.botorch.ax import ax_generation_strategy, ax_generator_spec, register_with_ax
 from torchbandits.botorch.model import BanditModel
+from torchbandits.errors import UnsupportedError
+
+# BoTorch catches its own error, and `torchbandits.errors` must not wait for BoTorch to load.
+if not issubclass(UnsupportedError, BotorchUnsupportedError):
+    UnsupportedError.__bases__ = (*UnsupportedError.__bases__, BotorchUnsupportedError)
 
 __all__ = [
     "BanditModel",

@@ -10,10 +10,8 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import pandas as pd
-import pyarrow.parquet
 import typer
 from rich.box import SIMPLE
 from rich.console import Console
@@ -21,10 +19,14 @@ from rich.table import Table as RichTable
 
 from torchbandits.campaigns.beginning import open_table
 from torchbandits.campaigns.campaign import Campaign
+from torchbandits.campaigns.extras import parquet
 from torchbandits.campaigns.tables import InMemory
 from torchbandits.errors import ConfigError, StateError, require
 from torchbandits.experiments.printable import plain, printable
 from torchbandits.files import prepare_folder, write_atomically
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 campaign_app = typer.Typer(help="From a table of candidates to the next experiment, file by file.", no_args_is_help=True)
 JOURNAL = "journal"
@@ -159,11 +161,11 @@ def _opened(folder: Path) -> Iterator[Campaign]:
 def _copy(table: InMemory, path: Path, began: bool) -> None:
     """Keep a table in the folder, whose file its owner goes on to edit; that of a campaign must hold the same."""
     if began:
-        same = path.exists() and table.arrow.equals(pyarrow.parquet.read_table(path))
+        same = path.exists() and table.arrow.equals(parquet.read_table(path))
         message = f"{path.parent} holds a campaign of another table: choose another --folder, or delete that one."
         require(same, message, StateError)
         return
-    write_atomically(path, lambda temporary: pyarrow.parquet.write_table(table.arrow, temporary))
+    write_atomically(path, lambda temporary: parquet.write_table(table.arrow, temporary))
 
 
 def _kind(text: str) -> tuple[str, Any]:

@@ -15,7 +15,6 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
-from scipy import special  # type: ignore[import-untyped]
 from torch import Tensor
 
 FALSE_ALARM = 1e-3
@@ -71,6 +70,8 @@ def binomial_band(size: Tensor, levels: Sequence[float], alarm: float) -> tuple[
 
 def _quantile(n: np.ndarray, p: np.ndarray, q: float) -> np.ndarray:
     """Least k with P(X ≤ k) ≥ q for a binomial X, by bisection of the incomplete beta function."""
+    from scipy import special  # type: ignore[import-untyped]  # noqa: PLC0415 - slow to load
+
     low, high = np.full(np.broadcast_shapes(n.shape, p.shape), -1.0), np.broadcast_to(n, np.broadcast_shapes(n.shape, p.shape))
     while np.any(high - low > 1):
         k = np.floor((low + high) / 2)
@@ -81,5 +82,7 @@ def _quantile(n: np.ndarray, p: np.ndarray, q: float) -> np.ndarray:
 
 def chi_square(degrees: Tensor, above: float) -> Tensor:
     """The number that a χ² of so many degrees of freedom exceeds with probability `above`; NaN for no degrees."""
+    from scipy import special  # noqa: PLC0415 - slow to load
+
     degrees_ = degrees.cpu().numpy()
     return torch.as_tensor(np.where(degrees_ > 0, special.chdtri(np.maximum(degrees_, 1e-9), above), np.nan)).to(degrees)

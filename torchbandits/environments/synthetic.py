@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import torch
-from botorch.test_functions import synthetic as problems
-from botorch.test_functions.base import BaseTestProblem
 from torch import Tensor
 from torch.quasirandom import SobolEngine
 
@@ -16,29 +14,33 @@ from torchbandits.environments.noise import check_noise
 from torchbandits.errors import ArgumentError, require
 from torchbandits.linalg import sobol_points
 
+if TYPE_CHECKING:
+    from botorch.test_functions.base import BaseTestProblem
+
 DESIGNS = ("auto", "grid", "sobol")
 
-FIXED_DIM: dict[str, Callable[[], BaseTestProblem]] = {
-    "beale": problems.Beale,
-    "branin": problems.Branin,
-    "bukin": problems.Bukin,
-    "cosine8": problems.Cosine8,
-    "drop_wave": problems.DropWave,
-    "egg_holder": problems.EggHolder,
-    "holder_table": problems.HolderTable,
-    "six_hump_camel": problems.SixHumpCamel,
-    "three_hump_camel": problems.ThreeHumpCamel,
+# The name of each class in BoTorch, by the function's.
+FIXED_DIM = {
+    "beale": "Beale",
+    "branin": "Branin",
+    "bukin": "Bukin",
+    "cosine8": "Cosine8",
+    "drop_wave": "DropWave",
+    "egg_holder": "EggHolder",
+    "holder_table": "HolderTable",
+    "six_hump_camel": "SixHumpCamel",
+    "three_hump_camel": "ThreeHumpCamel",
 }
-ANY_DIM: dict[str, Callable[..., BaseTestProblem]] = {
-    "ackley": problems.Ackley,
-    "dixon_price": problems.DixonPrice,
-    "griewank": problems.Griewank,
-    "hartmann": problems.Hartmann,
-    "levy": problems.Levy,
-    "michalewicz": problems.Michalewicz,
-    "rastrigin": problems.Rastrigin,
-    "rosenbrock": problems.Rosenbrock,
-    "styblinski_tang": problems.StyblinskiTang,
+ANY_DIM = {
+    "ackley": "Ackley",
+    "dixon_price": "DixonPrice",
+    "griewank": "Griewank",
+    "hartmann": "Hartmann",
+    "levy": "Levy",
+    "michalewicz": "Michalewicz",
+    "rastrigin": "Rastrigin",
+    "rosenbrock": "Rosenbrock",
+    "styblinski_tang": "StyblinskiTang",
 }
 
 
@@ -117,16 +119,18 @@ def global_optimization(name: str = "branin", *, num_arms: int = 900, noise_std:
 
 
 def _problem(name: str, dim: int | None) -> BaseTestProblem:
+    from botorch.test_functions import synthetic as problems  # noqa: PLC0415 - BoTorch takes a second to load
+
     check_choice("name", name, [*FIXED_DIM, *ANY_DIM])
     if name in FIXED_DIM:
         require(dim is None, f"{name} has a number of features of its own: leave out dim, got {dim}.")
-        problem = FIXED_DIM[name]()
+        problem: BaseTestProblem = getattr(problems, FIXED_DIM[name])()
     else:
         check_whole("dim", dim, otherwise="for the function's own")
         most = SobolEngine.MAXDIM
         require(dim is None or dim <= most, f"dim must be at most {most}, got {dim}.")
         try:
-            problem = ANY_DIM[name]() if dim is None else ANY_DIM[name](dim=dim)
+            problem = getattr(problems, ANY_DIM[name])(**({} if dim is None else {"dim": dim}))
         except ValueError as error:
             raise ArgumentError(f"{name} does not come with dim={dim}: {error}.") from error
     problem = problem.to(torch.float64)

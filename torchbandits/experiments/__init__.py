@@ -5,13 +5,17 @@ everything into a folder, `load_records` and `aggregate` read it back. `find_rep
 a paper.
 """
 
-from torchbandits.experiments.config import ExperimentConfig, load_config
-from torchbandits.experiments.plots import draw_figures
-from torchbandits.experiments.records import Record, load_records
-from torchbandits.experiments.reproducing import Reproduced, reproduce
-from torchbandits.experiments.reproduction import ReproductionConfig, find_reproduction
-from torchbandits.experiments.runner import run_experiment
-from torchbandits.experiments.tables import aggregate
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torchbandits.experiments.config import ExperimentConfig, load_config
+    from torchbandits.experiments.plots import draw_figures
+    from torchbandits.experiments.records import Record, load_records
+    from torchbandits.experiments.reproducing import Reproduced, reproduce
+    from torchbandits.experiments.reproduction import ReproductionConfig, find_reproduction
+    from torchbandits.experiments.runner import run_experiment
+    from torchbandits.experiments.tables import aggregate
 
 __all__ = [
     "ExperimentConfig",
@@ -26,3 +30,31 @@ __all__ = [
     "reproduce",
     "run_experiment",
 ]
+
+# Where each public name lives. A module is imported when a name of it is first read, because they need Matplotlib, pandas and
+# pydantic, and the command line imports this package for the printing of text.
+_MODULES = {
+    "ExperimentConfig": "config",
+    "Record": "records",
+    "Reproduced": "reproducing",
+    "ReproductionConfig": "reproduction",
+    "aggregate": "tables",
+    "draw_figures": "plots",
+    "find_reproduction": "reproduction",
+    "load_config": "config",
+    "load_records": "records",
+    "reproduce": "reproducing",
+    "run_experiment": "runner",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """A public name, imported from its module."""
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    """The public names, imported or not."""
+    return sorted({*globals(), *__all__})

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 import gpytorch
 import torch
-from botorch.optim.core import scipy_minimize
 from torch import Tensor
 
 from torchbandits.embeddings import kernel_diagonal
@@ -174,6 +173,8 @@ class Climb:
 
     def _climb(self, dictionary: Picks | None, max_iterations: int) -> float:
         """Ascend from the parameters as they are; leaves the best that were seen, and returns their value."""
+        from botorch.optim.core import scipy_minimize  # noqa: PLC0415 - BoTorch takes a second to load
+
         parameters = list(self._parameters.values())
         best: tuple[float, dict[str, Tensor]] = (-math.inf, self._values())
         for parameter in parameters:

@@ -16,16 +16,12 @@ from torch import Tensor
 
 from torchbandits.coercion import as_device, as_path, check_dtype, check_flag
 from torchbandits.errors import ArgumentError, DataError, ShapeError, nearest, require
+from torchbandits.extras import Later
 from torchbandits.sources.base import ArmSource, check_index, check_part, check_span, recut
 from torchbandits.sources.files import NpyFile, Stamp, save_npy
 from torchbandits.types import Picks
 
-try:
-    import pyarrow
-    import pyarrow.ipc
-    import pyarrow.parquet
-except ImportError:  # an extra: the functions below say so
-    pyarrow = None
+pyarrow, ipc, pq = (Later(name, "these files") for name in ("pyarrow", "pyarrow.ipc", "pyarrow.parquet"))
 
 _GROUPS_KEPT = 4  # decoded row groups that random access holds on to
 
@@ -45,7 +41,7 @@ class _Parquet(_Reader):
     """Row groups of a Parquet file."""
 
     def __init__(self, path: Path) -> None:
-        self._file = pyarrow.parquet.ParquetFile(path)
+        self._file = pq.ParquetFile(path)
         self.schema = self._file.schema_arrow
         self.sizes = [self._file.metadata.row_group(g).num_rows for g in range(self._file.metadata.num_row_groups)]
 
@@ -58,7 +54,7 @@ class _Arrow(_Reader):
     """Record batches of an Arrow (Feather) file, mapped into memory."""
 
     def __init__(self, path: Path) -> None:
-        self._file = pyarrow.ipc.open_file(pyarrow.memory_map(str(path)))
+        self._file = ipc.open_file(pyarrow.memory_map(str(path)))
         self.schema = self._file.schema
         self.sizes = [self._file.get_batch(g).num_rows for g in range(self._file.num_record_batches)]
 
@@ -94,7 +90,7 @@ class ColumnFile(ArmSource):
         check_flag("distinct", distinct)
         named = columns is None or (isinstance(columns, Sequence) and not isinstance(columns, str))
         require(named, f"columns must be a list of names, or None for all, got {columns!r}.")
-        require(pyarrow is not None, 'these files need pyarrow: pip install "torchbandits[experiments]".', DataError)
+        pyarrow.need()
         self._stamp, self._dtype, self._device, self.distinct = Stamp(path), dtype, device, distinct
         self._reader = _opened(path)
         known = self._reader.schema.names

@@ -8,13 +8,18 @@ import warnings
 from pathlib import Path
 
 import jaxtyping
+import pytest
+
+pytest.register_assert_rewrite("torchbandits.testing")
 
 
 def _checked_modules() -> list[str]:
-    """Every module of the package but those that numba compiles, which a type checker can't wrap."""
+    """Every module of the package but those that numba compiles, which a type checker can't wrap, and the suites, whose asserts
+    pytest rewrites."""
     root = Path(importlib.util.find_spec("torchbandits").origin).parent  # finds it, does not import it
     files = [p for p in sorted(root.rglob("*.py")) if not p.stem.startswith("__") and "njit" not in p.read_text()]
-    return [".".join(("torchbandits", *p.relative_to(root).with_suffix("").parts)) for p in files]
+    names = [".".join(("torchbandits", *p.relative_to(root).with_suffix("").parts)) for p in files]
+    return [name for name in names if not name.startswith("torchbandits.testing")]
 
 
 try:
@@ -32,7 +37,6 @@ with warnings.catch_warnings():  # linear_operator scripts functions as it is im
     import botorch  # noqa: F401
     import gpytorch  # noqa: F401
 
-import pytest  # noqa: E402
 import scipy.linalg  # noqa: E402, F401 - before the limit: it brings its own BLAS
 import threadpoolctl  # noqa: E402
 import torch  # noqa: E402

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import copy
 import inspect
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +14,7 @@ from torch import Tensor
 
 import torchbandits as tb
 from torchbandits.policies import Policy, registry
+from torchbandits.testing import play
 
 ARMS, PROBLEM = 40, Problem(seed=3, a=40)
 
@@ -94,44 +93,20 @@ class Case:
 CASES = [Case(name, mode) for name in registry for mode in OPTIONS.get(name, {})]
 # A fit to five rewards may rightly be warned of as degenerate.
 FEW = pytest.mark.filterwarnings("ignore:(batch row .*)?the fit is degenerate:torchbandits.errors.DiagnosticWarning")
-every_policy = pytest.mark.parametrize(
-    "case",
-    [pytest.param(case, marks=FEW) if case.mode == "refit" else case for case in CASES],
-    ids=lambda case: "-".join(filter(None, (case.name, case.mode))),
-)
+MARKED = [pytest.param(case, marks=FEW) if case.mode == "refit" else case for case in CASES]
+
+
+def identify(case: Case) -> str:
+    return "-".join(filter(None, (case.name, case.mode)))
+
+
+every_policy = pytest.mark.parametrize("case", MARKED, ids=identify)
 
 
 def proceed(bandit: tb.Bandit, pulls: int, most: int = 4, **ask: Any) -> list[int]:
-    """Ask and tell until so many further pulls are told, in batches of at most `most`; the picks."""
-    picks: list[int] = []
-    while len(picks) < pulls:
-        told = int(bandit.pulls)
-        selection = bandit.ask(limit=min(most, pulls - len(picks)), **ask)
-        assert len(selection) > 0
-        bandit.tell(selection, PROBLEM.rewards(told, selection.index))
-        picks += selection.index.tolist()
-    return picks
-
-
-def proceed_rows(bandit: tb.Bandit, problems: Sequence[Problem], limits: Tensor, rounds: int) -> list[list[int]]:
-    """The same for a batch, each row capped by its limit; masked places are told NaN. The picks of each row."""
-    picks: list[list[int]] = [[] for _ in problems]
-    for _ in range(rounds):
-        selection = bandit.ask(limit=limits)
-        rewards = torch.full(selection.index.shape, torch.nan, dtype=torch.float64)
-        assert torch.equal(selection.mask, selection.index >= 0)
-        for row, problem in enumerate(problems):
-            mine = selection.mask[row]
-            rewards[row][mine] = problem.rewards(len(picks[row]), selection.index[row][mine])
-            picks[row] += selection.index[row][mine].tolist()
-        bandit.tell(selection, rewards)
-    return picks
-
-
-def everything(bandit: tb.Bandit) -> dict[str, Any]:
-    """All that a bandit knows, generators included."""
-    return copy.deepcopy(bandit.state_dict())
+    """`play.proceed` on `PROBLEM`."""
+    return play.proceed(bandit, PROBLEM, pulls, most, **ask)
 
 
 def rewards_of(selection: tb.Selection) -> Tensor:
-    return PROBLEM.rewards(100, selection.index)
+    return play.rewards_of(selection, PROBLEM)

@@ -14,11 +14,11 @@ import pytest
 import torch
 from oracles_adabkb import Tree
 from problems import DELTA, NOISE_STD, Problem, generator, kernel_pair, rbf
-from test_laws import differences
 from torch import Tensor
 
 import torchbandits as tb
 from torchbandits import errors
+from torchbandits.testing.play import differences
 
 EVERYTHING = 1e12  # oversampling that keeps every pulled point
 WIDTHS = {"practical": None, "constant": 2.0}  # times the norm bound

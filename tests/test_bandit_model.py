@@ -10,7 +10,7 @@ import botorch
 import pytest
 import torch
 from botorch.optim import optimize_acqf_discrete
-from contract import ARMS, BOUNDED, CASES, PROBLEM, Case, everything, proceed
+from contract import ARMS, BOUNDED, CASES, PROBLEM, Case, proceed
 from problems import COMMON, Problem, generator, kernel_pair, rbf
 from torch import Tensor
 
@@ -20,6 +20,7 @@ from torchbandits.botorch import BanditModel, PolicyAcquisition, optimize_arms
 from torchbandits.errors import UnsupportedError
 from torchbandits.policies import Composed
 from torchbandits.scores import PosteriorDraw
+from torchbandits.testing.play import everything
 
 NO_MODEL = {"pi_gp_ucb", "soful", "epsilon_greedy", "regularized_evolution", "uniform"}
 SCORING = [

@@ -15,13 +15,13 @@ import pytest
 import torch
 from botorch.test_functions import Branin
 from problems import BOUNDED, COMMON, DELTA, NOISE_STD, NORM_BOUND, generator, kernel_pair, rbf
-from test_laws import differences
 from torch import Tensor
 
 import torchbandits as tb
 from torchbandits import errors
 from torchbandits.policies import box_picking
 from torchbandits.posteriors import SamplePaths
+from torchbandits.testing.play import differences
 
 LAM = NOISE_STD**2
 BOX = torch.tensor([[-0.5, 0.2], [1.0, 1.2]], dtype=torch.float64)

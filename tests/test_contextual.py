@@ -13,11 +13,11 @@ import pytest
 import torch
 from contract import Case, every_policy
 from problems import BOUNDED, COMMON, generator, rbf
-from test_laws import differences
 
 import torchbandits as tb
 from torchbandits import errors
 from torchbandits.arms import ArmTable
+from torchbandits.testing.play import differences
 
 RNG = np.random.default_rng(3)
 ARMS = torch.as_tensor(RNG.uniform(size=(25, 2)))

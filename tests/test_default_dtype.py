@@ -14,9 +14,8 @@ import gpytorch
 import numpy as np
 import pytest
 import torch
-from contract import ARMS, NO_POINTS, PROBLEM, every_policy, everything, proceed, proceed_rows
+from contract import ARMS, NO_POINTS, PROBLEM, every_policy, proceed
 from problems import BOUNDED, COMMON, Problem, generator, kernel_pair, rbf
-from test_laws import differences
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -27,6 +26,7 @@ from torchbandits.errors import DiagnosticWarning
 from torchbandits.experiments.config import KernelConfig
 from torchbandits.experiments.factories import build_kernel
 from torchbandits.linalg.roots import append_row, inverse_root
+from torchbandits.testing.play import differences, everything, proceed_rows
 
 KERNEL = kernel_pair("matern32", 0.3)[0]
 BOX = [[-0.3, 0.1], [0.7, 1.3]]  # numbers that float32 rounds

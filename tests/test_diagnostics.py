@@ -13,7 +13,7 @@ import numpy as np
 import oracles_diagnostics as oracle
 import pytest
 import torch
-from contract import CASES, PROBLEM, Case, every_policy, everything
+from contract import CASES, PROBLEM, Case, every_policy
 from problems import COMMON, NOISE_STD, OFF_SCALE, Problem, generator, kernel_pair, rbf
 from scipy import stats
 from tolerances import VARIANCE, VARIANCE_NEAR_DUPLICATES, Tolerance, assert_close
@@ -29,6 +29,7 @@ from torchbandits.errors import (
     StateError,
     UnsupportedError,
 )
+from torchbandits.testing.play import everything
 
 diagnostics = tb.diagnostics
 LAM, EXACT = NOISE_STD**2, VARIANCE[torch.float64]

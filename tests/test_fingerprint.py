@@ -15,15 +15,15 @@ import gpytorch
 import numpy as np
 import pytest
 import torch
-from contract import PROBLEM, everything, proceed
+from contract import PROBLEM, proceed
 from problems import generator, rbf
-from test_laws import differences
 
 import torchbandits as tb
 from torchbandits import errors, sources
 from torchbandits.environments import BlackBox, Function, Recorded, Table
 from torchbandits.journal import describe, describe_environment, describe_policy, difference
 from torchbandits.policies import Policy
+from torchbandits.testing.play import differences, everything
 
 pytestmark = pytest.mark.usefixtures("annotations_not_enforced")
 

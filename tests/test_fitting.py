@@ -13,13 +13,13 @@ import pytest
 import torch
 from oracles_evidence import dense_log_evidence
 from problems import BOUNDED, COMMON, NOISE_STD, OFF_SCALE, Problem, generator, rbf
-from test_laws import differences
 
 import torchbandits as tb
 from torchbandits import errors
 from torchbandits.fitting import degeneracy, fit_kernel_
 from torchbandits.posteriors import GaussianProcess
 from torchbandits.posteriors.averages import Averages
+from torchbandits.testing.play import differences
 
 pytestmark = pytest.mark.usefixtures("annotations_not_enforced")
 

@@ -13,10 +13,10 @@ import oracles
 import pytest
 import torch
 from problems import Problem, generator
-from test_laws import differences
 
 import torchbandits as tb
 from torchbandits import errors
+from torchbandits.testing.play import differences
 
 evolution = importlib.import_module("torchbandits.policies.regularized_evolution")  # the name is also the function's
 ROUNDS = 60

@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from contract import CASES, PROBLEM, Case, every_policy, everything
+from contract import CASES, PROBLEM, Case, every_policy
 from problems import BOUNDED, COMMON, generator, rbf
-from test_laws import differences
 
 import torchbandits as tb
 from torchbandits import errors
 from torchbandits.journal import Drawn, describe, from_bytes, pack, to_bytes, unpack
+from torchbandits.testing.play import differences, everything
 
 pytestmark = pytest.mark.usefixtures("annotations_not_enforced")
 

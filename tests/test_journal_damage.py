@@ -28,7 +28,6 @@ import pytest
 import torch
 from contract import PROBLEM
 from problems import COMMON, generator, rbf
-from test_laws import differences
 from test_watching import written
 
 import torchbandits as tb
@@ -36,6 +35,7 @@ from torchbandits import errors
 from torchbandits.journal import Drawn, Reading, from_bytes, state_as_text, to_bytes, unpack
 from torchbandits.journal.checkpoints import state_of_text
 from torchbandits.journal.lines import Lines, Mark, read_lines
+from torchbandits.testing.play import differences
 
 pytestmark = pytest.mark.usefixtures("annotations_not_enforced")
 

@@ -33,6 +33,7 @@ from problems import (
 from tolerances import VARIANCE, VARIANCE_NEAR_DUPLICATES, Tolerance, assert_close
 
 import torchbandits as tb
+from torchbandits.testing.play import differences, size_of
 
 F64, TWINS = VARIANCE[torch.float64], VARIANCE_NEAR_DUPLICATES[torch.float64]
 MEAN = Tolerance(1e-8, 1e-9)
@@ -75,24 +76,6 @@ def oracle_at(
 def dictionary_of(bandit: tb.Bandit) -> np.ndarray:
     S = bandit.dictionary.numpy()
     return S[S >= 0]
-
-
-def differences(a: Any, b: Any, path: str = "") -> list[str]:
-    """Where two nested states differ, bit for bit."""
-    if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
-        if a.dtype != b.dtype or a.shape != b.shape:
-            return [f"{path}: {a.dtype} {tuple(a.shape)} against {b.dtype} {tuple(b.shape)}"]
-        gap = (a.nan_to_num(12345.0).double() - b.nan_to_num(12345.0).double()).abs()
-        return [f"{path}: by {float(gap.max())}"] if gap.numel() and float(gap.max()) > 0 else []
-    if isinstance(a, dict) and isinstance(b, dict):
-        if list(a) != list(b):
-            return [f"{path}: keys {list(a)} against {list(b)}"]
-        return [d for k in a for d in differences(a[k], b[k], f"{path}.{k}")]
-    if isinstance(a, list | tuple) and isinstance(b, list | tuple):
-        if len(a) != len(b):
-            return [f"{path}: {len(a)} entries against {len(b)}"]
-        return [d for k, (x, y) in enumerate(zip(a, b, strict=True)) for d in differences(x, y, f"{path}[{k}]")]
-    return [] if a == b else [f"{path}: {a!r} against {b!r}"]
 
 
 def same(a: Any, b: Any) -> bool:
@@ -884,16 +867,6 @@ def test_law_8_numerical_trouble_is_an_error_and_leaves_no_trace(name, outside):
 
 
 # ------------------------------------------------------------------------- law 9: nothing grows with t
-
-
-def size_of(value: Any) -> int:
-    if isinstance(value, torch.Tensor):
-        return value.numel() * value.element_size()
-    if isinstance(value, dict):
-        return sum(map(size_of, value.values()))
-    if isinstance(value, list | tuple):
-        return sum(map(size_of, value))
-    return 8
 
 
 @OFF_SCALE

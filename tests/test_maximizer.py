@@ -8,10 +8,10 @@ from collections.abc import Callable
 import pytest
 import torch
 from problems import BOUNDED, COMMON, generator, rbf
-from test_laws import differences
 
 import torchbandits as tb
 from torchbandits import errors
+from torchbandits.testing.play import differences
 
 START = torch.rand(30, 2, generator=generator(0), dtype=torch.float64)
 

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 import torch
-from contract import CASES, PROBLEM, Case, everything
+from contract import CASES, PROBLEM, Case
 from problems import generator, rbf
-from test_laws import differences
 from torch import Tensor
 
 import torchbandits as tb
 from torchbandits import errors, sources
 from torchbandits.botorch import BanditModel, PolicyAcquisition
+from torchbandits.testing.play import differences, everything
 
 pytestmark = pytest.mark.usefixtures("annotations_not_enforced")
 

@@ -9,15 +9,14 @@ import numpy as np
 import oracles
 import pytest
 import torch
-from contract import everything
 from problems import BOUNDED, NOISE_STD, Problem, generator, kernel_pair, rbf
-from test_laws import differences
 from tolerances import VARIANCE, assert_close
 
 import torchbandits as tb
 from torchbandits.botorch import BanditModel, PolicyAcquisition, optimize_arms
 from torchbandits.errors import UnsupportedError
 from torchbandits.sources import Chunks
+from torchbandits.testing.play import differences, everything
 
 F64 = VARIANCE[torch.float64]
 LAM = NOISE_STD**2

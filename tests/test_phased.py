@@ -13,7 +13,6 @@ import pytest
 import torch
 from problems import BOUNDED, COMMON, DELTA, NOISE_STD, NORM_BOUND, OFF_SCALE, Problem, generator, kernel_pair, rbf
 from test_laws import same
-from test_registry_state import Interrupted, Interruption
 from tolerances import VARIANCE, Tolerance, assert_close
 from torch import Tensor
 
@@ -25,6 +24,7 @@ from torchbandits.policies.bpe import BatchedPureExploration, batch_lengths, sur
 from torchbandits.policies.phased import inner_of
 from torchbandits.policies.sup_kernel_ucb import num_levels
 from torchbandits.posteriors import GaussianProcess
+from torchbandits.testing.interruption import Interrupted, Interruption
 from torchbandits.types import Progress
 from torchbandits.widths import Constant, FixedDesign
 

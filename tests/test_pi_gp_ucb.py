@@ -14,7 +14,6 @@ import pytest
 import torch
 from oracles_partitioned import Partitioned, first_side
 from problems import generator, kernel_pair
-from test_laws import differences
 from tolerances import VARIANCE, Tolerance, assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -22,6 +21,7 @@ import torchbandits as tb
 from torchbandits.posteriors import grouping
 from torchbandits.posteriors.cells import COORDS, LEVEL, SIZE
 from torchbandits.posteriors.cover import Cover
+from torchbandits.testing.play import differences
 
 F64 = VARIANCE[torch.float64]
 MEAN = Tolerance(1e-8, 1e-9)

@@ -7,12 +7,12 @@ import copy
 import gpytorch
 import pytest
 import torch
-from contract import PROBLEM, Case, every_policy, everything
+from contract import PROBLEM, Case, every_policy
 from problems import COMMON, Problem, generator, rbf
-from test_laws import differences
 
 import torchbandits as tb
 from torchbandits import errors
+from torchbandits.testing.play import differences, everything
 
 
 @every_policy

@@ -7,12 +7,12 @@ import numpy as np
 import oracles
 import pytest
 import torch
-from contract import ARMS, CASES, PROBLEM, Case, every_policy, everything, proceed
+from contract import ARMS, CASES, PROBLEM, Case, every_policy, proceed
 from problems import BOUNDED, COMMON, Problem, generator, kernel_pair, rbf
-from test_laws import differences
 
 import torchbandits as tb
 from torchbandits import errors
+from torchbandits.testing.play import differences, everything
 
 POOL = Problem(seed=11, a=400)
 BOUND = {"ada_bkb", "bpe", "sup_kernel_ucb"}  # a tree of cells, arms discarded for good: set_arms_ raises UnsupportedError

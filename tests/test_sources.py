@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +21,7 @@ from torchbandits import errors, sources
 from torchbandits.arms.duplicates import first_occurrence
 from torchbandits.arms.scanning import find, scan
 from torchbandits.sources import ArmSource
+from torchbandits.testing import ArmSourceContract
 
 Maker = Callable[[Tensor, Path], ArmSource]
 
@@ -69,7 +69,6 @@ MAKERS: dict[str, Maker] = {
     "chunks at": _chunks_at,
     "pinned": _pinned,
 }
-every_source = pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
 PROBLEM = Problem(seed=4, a=120, d=2, duplicates=6, near_duplicates=6)
 
 
@@ -85,25 +84,42 @@ def play(bandit: tb.Bandit, rounds: int, most: int = 5, problem: Problem = PROBL
 # ---------------------------------------------------------------------- the seam
 
 
-@every_source
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
-def test_pieces_and_points_are_those_of_the_tensor(make: Maker, dtype: torch.dtype, tmp_path: Path):
-    arms = PROBLEM.tensor.to(dtype)
-    source = make(arms, tmp_path)
-    assert source.shape == arms.shape
-    assert source.dtype == dtype
-    for step in (1, 7, 37, 1000):
-        read = list(source.chunks(step))
-        assert [part.start for part, _ in read] == list(range(0, 120, step))
-        for part, piece in read:
-            assert torch.equal(piece, arms[part])
-    for part, piece in source.chunks(11, 35, 80):
-        assert torch.equal(piece, arms[part])
-    assert torch.equal(source.chunk(slice(30, 90)), arms[30:90])
-    index = torch.tensor([[0, 119, 64], [64, 3, 0]])
-    assert torch.equal(source.points(index), arms[index])
-    assert source.points(index[:, :0]).shape == (2, 0, 2)
-    assert copy.deepcopy(source) is source
+class TestEverySource(ArmSourceContract):
+    @pytest.fixture(autouse=True, params=MAKERS)
+    def of_kind(self, request: pytest.FixtureRequest, tmp_path: Path):
+        self.make, self.folder = MAKERS[request.param], tmp_path
+
+    @pytest.fixture(autouse=True, params=[torch.float64, torch.float32], ids=str)
+    def of_dtype(self, request: pytest.FixtureRequest):
+        self.dtype = request.param
+
+    def arms(self) -> Tensor:
+        return PROBLEM.tensor.to(self.dtype)
+
+    def source(self) -> ArmSource:
+        return self.make(self.arms(), self.folder)
+
+    def test_a_bandit_hands_out_the_source(self):
+        source = self.source()
+        assert tb.Bandit(tb.batch_bkb(rbf(), **BOUNDED), source).arms is source
+
+
+class TestGrid(ArmSourceContract):
+    axes = (torch.linspace(0, 1, 5, dtype=torch.float64), torch.tensor([5.0, -1.0, 2.0, 0.0], dtype=torch.float64))
+
+    def arms(self) -> Tensor:
+        return torch.cartesian_prod(*self.axes)
+
+    def source(self) -> ArmSource:
+        return sources.grid(self.axes)
+
+
+class TestTensor(ArmSourceContract):
+    def arms(self) -> Tensor:
+        return Problem(seed=4, a=40, d=3).tensor
+
+    def source(self) -> ArmSource:
+        return sources.tensor(self.arms(), distinct=True)
 
 
 @pytest.mark.parametrize("make", [_npy, _parquet, _lists], ids=["npy", "parquet", "arrow lists"])
@@ -154,23 +170,6 @@ def test_arms_of_equal_hashes_are_compared_in_full(monkeypatch: pytest.MonkeyPat
 
 
 # ---------------------------------------------------------------------- runs
-
-
-@every_source
-@pytest.mark.parametrize("budget", [2 << 30, 0], ids=["kept columns", "no columns"])
-def test_a_run_is_the_one_on_the_tensor(make: Maker, budget: int, tmp_path: Path):
-    """Bit for bit: the chunks of a sweep are the same."""
-    policy = tb.batch_bkb(rbf(), memory_budget=budget, ratio_threshold=1.5, **BOUNDED)
-    plain = tb.Bandit(policy, PROBLEM.tensor, generator=generator(1))
-    read = tb.Bandit(policy, make(PROBLEM.tensor, tmp_path), generator=generator(1))
-    assert play(plain, 12) == play(read, 12)
-    mine, theirs = read._state, plain._state
-    assert torch.equal(mine.table.leverage, theirs.table.leverage)
-    assert torch.equal(mine.table.channels, theirs.table.channels)
-    assert torch.equal(read.counts, plain.counts)
-    assert torch.equal(read.dictionary, plain.dictionary)
-    assert torch.equal(read.best(3).points, plain.best(3).points)
-    assert isinstance(read.arms, ArmSource)
 
 
 @pytest.mark.parametrize("budget", [2 << 30, 0], ids=["kept columns", "no columns"])

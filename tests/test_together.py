@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from contract import PROBLEM, Case, every_policy, proceed, proceed_rows
+from contract import PROBLEM, Case, every_policy, proceed
 from problems import BOUNDED, Problem, generator, rbf
 from test_journal import copied, journaled, step
 
 import torchbandits as tb
 from torchbandits import errors
+from torchbandits.testing.play import proceed_rows
 from torchbandits.types import Pulls
 
 pytestmark = pytest.mark.usefixtures("annotations_not_enforced")

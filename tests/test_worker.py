@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 import torch
-from contract import CASES, PROBLEM, Case, everything
+from contract import CASES, PROBLEM, Case
 from problems import COMMON, generator, rbf
-from test_laws import differences
 
 import torchbandits as tb
 from torchbandits import errors
+from torchbandits.testing.play import differences, everything
 
 pytestmark = pytest.mark.usefixtures("annotations_not_enforced")
 

@@ -49,16 +49,6 @@ def test_a_pull_draws_each_record_of_its_arm_alike():
     assert set(rewards.unique().tolist()) <= set(records[~records.isnan()].tolist())
 
 
-def test_rows_draw_from_their_own_generator_whatever_the_padding():
-    environment = Recorded(torch.rand(20, 3, dtype=torch.float64, generator=generators(1)[0]), random_records(torch.float64))
-    wide = torch.tensor([[3, -1, 5, 5], [-1, 7, 0, -1]])
-    rewards = environment.sample(wide, generators(2))
-    assert rewards.isnan().equal(wide < 0)
-    for row, picks in enumerate(([3, 5, 5], [7, 0])):
-        alone = environment.sample(torch.tensor(picks), [generators(2)[row]])
-        assert rewards[row][wide[row] >= 0].equal(alone)
-
-
 @pytest.mark.parametrize(
     ("records", "error", "message"),
     [

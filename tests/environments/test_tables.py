@@ -23,56 +23,6 @@ def table(batch=(), arms=7, dim=3, noise_std=0.5, noise="gaussian"):
     return Table(points, rewards, noise_std, noise=noise)
 
 
-def function(**kwargs):
-    return Function(lambda x: x.sum(-1), grid(2, 4), 0.5, **kwargs)
-
-
-ENVIRONMENTS = {
-    "table": table,
-    "uniform table": lambda: table(noise="uniform"),
-    "function": function,
-    "rkhs": lambda: rkhs(dim=1, points_per_dim=9, generator=generator(3)),
-    "branin": lambda: synthetic("branin", num_arms=16),
-    "hartmann": lambda: synthetic("hartmann", dim=3, num_arms=16),
-}
-
-
-@pytest.mark.parametrize("make", ENVIRONMENTS.values(), ids=ENVIRONMENTS)
-def test_contract(make):
-    environment = make()
-    num_arms = environment.arms.shape[0]
-    assert environment.means.shape == (num_arms,)
-    assert environment.means.dtype == environment.arms.dtype == torch.float64
-    assert environment.optimum == environment.means.max()
-    index = torch.tensor([[0, 1, -1], [2, -1, 2]])
-    regret = environment.regret(index)
-    assert torch.equal(regret.isnan(), index < 0)
-    assert (regret[index >= 0] >= 0).all()
-    assert regret[0, 0] == environment.optimum - environment.means[0]
-    rewards = environment.sample(index, [generator(1), generator(2)])
-    assert rewards.shape == index.shape
-    assert torch.equal(rewards.isnan(), index < 0)
-    again = make().sample(index, [generator(1), generator(2)])
-    assert torch.equal(rewards.nan_to_num(), again.nan_to_num())
-
-
-@pytest.mark.parametrize("noise", ["gaussian", "uniform"])
-def test_a_row_depends_on_its_own_generator_and_index_alone(noise):
-    environment = table(noise=noise)
-    rows = [[0, 3, 3, 6], [5, -1, 2, -1], [-1, -1, -1, 1]]
-    together = environment.sample(torch.tensor(rows), [generator(r) for r in range(3)])
-    for r, row in enumerate(rows):
-        alone = environment.sample(torch.tensor([arm for arm in row if arm >= 0]), [generator(r)])
-        assert torch.equal(together[r][torch.tensor(row) >= 0], alone)
-
-
-def test_a_draw_moves_a_generator_by_its_own_picks_only():
-    environment = table()
-    used, fresh = generator(4), generator(4)
-    environment.sample(torch.tensor([[-1, -1], [0, 1]]), [used, generator(5)])
-    assert torch.equal(used.get_state(), fresh.get_state())
-
-
 def test_rows_with_arms_of_their_own():
     environment = table(batch=(2,))
     index = torch.tensor([[0, 1], [6, -1]])

@@ -83,7 +83,7 @@ class BlackBox(Environment):
         check_index(self, index)
         check_generators(generators)
         mask = index >= 0
-        counts = mask.reshape(-1, index.shape[-1]).sum(dim=-1).tolist()
+        counts = mask.reshape(index.shape[:-1].numel(), index.shape[-1]).sum(dim=-1).tolist()
         pairs = zip(counts, generators, strict=True)
         seeds = torch.cat([torch.randint(2**62, (count,), generator=generator) for count, generator in pairs]).tolist()
         arms = self.arms if isinstance(self.arms, ArmSource) else InMemory(self.arms)

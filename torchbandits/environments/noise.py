@@ -50,7 +50,7 @@ def row_draws(environment: Environment, index: Tensor, generators: Sequence[torc
     `"uniform"`; 0 where the index is −1. Rows as in `noisy_rewards`."""
     check_index(environment, index)
     # The grouping of draws into rows is the batch shape, so a 1-d index is one row.
-    mask = (index >= 0).reshape(-1, index.shape[-1]).cpu()
+    mask = (index >= 0).reshape(index.shape[:-1].numel(), index.shape[-1]).cpu()
     check_generators(generators)
     if len(generators) != mask.shape[0]:
         raise ShapeError(

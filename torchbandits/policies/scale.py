@@ -55,6 +55,8 @@ class ScaleWatch:
         size = posterior.statistics.size
         if (size < self.next_size and self.tells < self.next_tells) or max(size, self.tells) < (first_fit or 0):
             return
+        if size == 0:  # every pull was dropped by the policy's memory
+            return
         while self.next_size <= size:
             self.next_size *= _GROWTH
         while self.next_tells <= self.tells:

@@ -93,7 +93,10 @@ class Case:
 CASES = [Case(name, mode) for name in registry for mode in OPTIONS.get(name, {})]
 # A fit to five rewards may rightly be warned of as degenerate.
 FEW = pytest.mark.filterwarnings("ignore:(batch row .*)?the fit is degenerate:torchbandits.errors.DiagnosticWarning")
-MARKED = [pytest.param(case, marks=FEW) if case.mode == "refit" else case for case in CASES]
+MARKED = [
+    pytest.param(case, marks=[*([FEW] if case.mode == "refit" else []), *([pytest.mark.exhaustive] if case.mode else [])])
+    for case in CASES
+]
 
 
 def identify(case: Case) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import gpytorch
 import pytest
 from contract import CASES, MARKED, NO_POINTS, NO_POSTERIOR, OPTIONS, identify
@@ -23,6 +25,16 @@ def test_the_modes_are_different_policies():
     assert len({repr(case.policy()) for case in CASES}) == len(CASES)
 
 
+def on_some(law: Callable[[PolicyContract], None]) -> Callable[[PolicyContract], None]:
+    """The law under a mark of its own: the suite's function stays as it is."""
+
+    @pytest.mark.sweep(4)
+    def marked(self: PolicyContract) -> None:
+        law(self)
+
+    return marked
+
+
 class TestEveryPolicy(PolicyContract):
     @pytest.fixture(autouse=True, params=MARKED, ids=identify)
     def of_case(self, request: pytest.FixtureRequest):
@@ -42,3 +54,16 @@ class TestEveryPolicy(PolicyContract):
     @pytest.mark.usefixtures("annotations_not_enforced")  # beartype draws from the global generator of `random`
     def test_only_the_given_generator_is_drawn_from(self):
         super().test_only_the_given_generator_is_drawn_from()
+
+
+# Further settings of a law: the default tests run them on some of the policies.
+for law in (
+    "test_history_is_learned_by_index_and_by_points_in_a_run",
+    "test_what_is_said_of_batch_rows_has_the_documented_shapes",
+    "test_batch_rows_with_arms_of_their_own_pick_what_single_runs_pick",
+    "test_batch_rows_with_kernels_of_their_own_pick_what_single_runs_pick",
+    "test_a_saved_state_continues_as_the_undisturbed_bandit_does",
+    "test_an_ask_that_fails_in_the_middle_leaves_no_trace",
+    "test_an_observe_that_fails_in_the_middle_leaves_no_trace",
+):
+    setattr(TestEveryPolicy, law, on_some(getattr(PolicyContract, law)))

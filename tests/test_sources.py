@@ -84,6 +84,7 @@ def play(bandit: tb.Bandit, rounds: int, most: int = 5, problem: Problem = PROBL
 # ---------------------------------------------------------------------- the seam
 
 
+@pytest.mark.sweep
 class TestEverySource(ArmSourceContract):
     @pytest.fixture(autouse=True, params=MAKERS)
     def of_kind(self, request: pytest.FixtureRequest, tmp_path: Path):

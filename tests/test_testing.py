@@ -41,6 +41,7 @@ class TestOwnPolicy(PolicyContract):
         return Composed(kernel, 0.1, tb.widths.Constant(2.0), 0.01, score=Pessimist())
 
 
+@pytest.mark.exhaustive
 class TestOwnPolicyOfThreeFeatures(TestOwnPolicy):
     dim = 3
 

@@ -76,6 +76,7 @@ ENVIRONMENTS = {
 }
 
 
+@pytest.mark.sweep(8)
 class TestEveryEnvironment(EnvironmentContract):
     @pytest.fixture(autouse=True, params=ENVIRONMENTS)
     def of_kind(self, request: pytest.FixtureRequest):

@@ -48,6 +48,7 @@ POSTERIORS = {
 }
 
 
+@pytest.mark.sweep(6)
 class TestEveryPosterior(PosteriorContract):
     @pytest.fixture(autouse=True, params=POSTERIORS)
     def of_kind(self, request: pytest.FixtureRequest):

@@ -24,6 +24,7 @@ MODULES = (
     "torchbandits.errors",
     "torchbandits.botorch",
     "torchbandits.experiments",
+    "torchbandits.testing",
 )
 """Whose names are public; other modules may change without notice, and so may what the engine calls of an ingredient."""
 
@@ -57,13 +58,14 @@ def described(name: str, value: Any) -> Iterator[str]:
 
 
 def members(cls: type) -> list[str]:
-    """Public methods and properties that this package defines, wherever in the ancestry; none of an ingredient."""
+    """Public methods and properties that this package defines, wherever in the ancestry; none of an ingredient, and of a
+    contract suite those that a user writes."""
     if cls in vars(importlib.import_module("torchbandits.ingredients")).values():
         return []
     own = [c for c in cls.__mro__ if c.__module__.split(".")[0] == "torchbandits"]
     named = {name: value for c in reversed(own) for name, value in vars(c).items() if not name.startswith("_")}
     kinds = types.FunctionType | property | classmethod | staticmethod
-    return sorted(name for name, value in named.items() if isinstance(value, kinds))
+    return sorted(name for name, value in named.items() if isinstance(value, kinds) and not name.startswith("test_"))
 
 
 def arguments(called: Any, *, method: bool = False) -> str:

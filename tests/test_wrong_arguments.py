@@ -52,6 +52,9 @@ REASONS: dict[str, tuple[str, ...]] = {
         *(f"sources.ArmSource.{name}" for name in ("chunk", "chunks", "points")),
         *(f"environments.Environment.{name}" for name in ("expected", "regret", "sample", "tasks")),
     ),
+    "written by a user, called by a suite": (
+        *("testing.PolicyContract.policy", "testing.PosteriorContract.posterior", "testing.PosteriorContract.learn"),
+    ),
     "torch's and BoTorch's own, with their errors": tuple(
         f"botorch.BanditModel.{name}" for name in ("custom_fit", "load_state_dict", "train")
     ),

@@ -67,27 +67,27 @@ class PolicyContract(ABC):
     # ------------------------------------------------------------------ what the laws play on
 
     @property
-    def problem(self) -> Problem:
+    def _problem(self) -> Problem:
         """Arms and rewards, the same at each call."""
         return Problem(seed=3, dim=self.dim)
 
-    def bandit(self, pulls: int = 0, seed: int = 5) -> Bandit:
+    def _bandit(self, pulls: int = 0, seed: int = 5) -> Bandit:
         """A bandit on the arms of the problem, with the first pulls told."""
-        bandit = Bandit(self.policy(rbf()), self.problem.arms, generator=generator(seed))
-        proceed(bandit, self.problem, pulls)
+        bandit = Bandit(self.policy(rbf()), self._problem.arms, generator=generator(seed))
+        proceed(bandit, self._problem, pulls)
         return bandit
 
-    def twins(self, opened: bool = True) -> tuple[Bandit, Bandit]:
+    def _twins(self, opened: bool = True) -> tuple[Bandit, Bandit]:
         """Two bandits with the same past, with picks open or not."""
-        pair = self.bandit(pulls=6), self.bandit(pulls=6)
+        pair = self._bandit(pulls=6), self._bandit(pulls=6)
         for bandit in pair if opened else ():
             bandit.ask(limit=2)
             bandit.ask(more=2)
         return pair
 
-    def check_alike(self, one: Bandit, other: Bandit, pulls: int = 5) -> None:
+    def _check_alike(self, one: Bandit, other: Bandit, pulls: int = 5) -> None:
         """Both continue with the same picks, and end in the same state."""
-        picks = [proceed(bandit, self.problem, pulls) for bandit in (one, other)]
+        picks = [proceed(bandit, self._problem, pulls) for bandit in (one, other)]
         assert picks[0] == picks[1], f"two bandits with the same past must pick the same arms, got {picks[0]} and {picks[1]}"
         check_same(everything(one), everything(other), "two bandits with the same past must end in the same state")
         assert generators_of(one) == generators_of(other), "two bandits with the same past must draw the same numbers"
@@ -96,7 +96,7 @@ class PolicyContract(ABC):
 
     def test_ask_returns_what_is_open_and_more_extends_it(self) -> None:
         """`ask` repeats the open picks without any change, and `more` appends to them."""
-        bandit = self.bandit(pulls=8)
+        bandit = self._bandit(pulls=8)
         counts, first = bandit.counts.clone(), bandit.ask(limit=2)
         state = everything(bandit)
         assert 1 <= len(first) <= 2, f"ask(limit=2) must pick one or two arms, got {len(first)}"
@@ -108,13 +108,13 @@ class PolicyContract(ABC):
         assert len(longer) == len(first) + 2, f"ask(more=2) must add two picks to {len(first)}, got {len(longer)} in all"
         assert longer.index[: len(first)].tolist() == first.index.tolist(), "ask(more=) must return earlier picks first"
         assert longer.mask.all(), "ask(more=2) must find two picks while all arms are on offer"
-        assert torch.equal(longer.points, self.problem.arms[longer.index]), "points must be the arms of the index"
+        assert torch.equal(longer.points, self._problem.arms[longer.index]), "points must be the arms of the index"
         assert torch.equal(bandit.ask().index, longer.index), "ask() after ask(more=) must return all open picks"
         assert torch.equal(bandit.counts, counts), "pending picks must not count as told"
 
     def test_limits(self) -> None:
         """`limit` caps a batch; asking for nothing and telling nothing change nothing."""
-        bandit = self.bandit(pulls=6)
+        bandit = self._bandit(pulls=6)
         before = everything(bandit)
         nothing = bandit.ask(limit=0)
         assert len(nothing) == 0, f"ask(limit=0) must pick nothing, got {len(nothing)} picks"
@@ -126,11 +126,11 @@ class PolicyContract(ABC):
         for limit in (1, torch.tensor(2), 3):
             selection = bandit.ask(limit=limit)
             assert 1 <= len(selection) <= int(limit), f"ask(limit={int(limit)}) picked {len(selection)} arms"
-            bandit.tell(selection, rewards_of(selection, self.problem))
+            bandit.tell(selection, rewards_of(selection, self._problem))
 
     def test_only_arms_on_offer_are_picked(self) -> None:
         """From the first pick on, in batches, in what `more` adds; with one arm left; and with none, which is an error."""
-        bandit, A = self.bandit(), len(self.problem.arms)
+        bandit, A = self._bandit(), len(self._problem.arms)
         draw = generator(0)
         for round_ in range(10):
             offered = torch.rand(A, generator=draw) < 0.15
@@ -140,7 +140,7 @@ class PolicyContract(ABC):
             others = ~offered
             extended = bandit.ask(more=2, available=others)
             assert others[extended.index[len(picks) :]].all(), "ask(more=, available=) must add arms on offer only"
-            bandit.tell(extended, rewards_of(extended, self.problem))
+            bandit.tell(extended, rewards_of(extended, self._problem))
         alone = torch.zeros(A, dtype=torch.bool)
         before = everything(bandit)
         check_raises(ArgumentError, lambda: bandit.ask(available=alone), "ask() with no arm on offer", naming="available")
@@ -152,12 +152,12 @@ class PolicyContract(ABC):
 
     def test_exact_duplicates_share_one_entry(self) -> None:
         """The lowest copy is picked, also where only another one is on offer."""
-        arms, copy_on_offer = self.problem.arms.clone(), torch.arange(len(self.problem.arms)) == 35
+        arms, copy_on_offer = self._problem.arms.clone(), torch.arange(len(self._problem.arms)) == 35
         arms[30:] = arms[:10]
         bandit = Bandit(self.policy(rbf()), arms, generator=generator(6))
-        highest = max(proceed(bandit, self.problem, 9))
+        highest = max(proceed(bandit, self._problem, 9))
         assert highest < 30, f"arms 30 to 39 repeat arms 0 to 9, so the lower index must be picked, got {highest}"
-        picked = proceed(bandit, self.problem, 2, available=copy_on_offer)
+        picked = proceed(bandit, self._problem, 2, available=copy_on_offer)
         assert picked == [5, 5], f"only the copy 35 of arm 5 is on offer, so 5 must be picked, got {picked}"
         bandit.tell(torch.tensor([38]), torch.zeros(1, dtype=torch.float64))
         assert torch.equal(bandit.counts[30:], bandit.counts[:10]), "copies of an arm must share its pulls"
@@ -167,10 +167,10 @@ class PolicyContract(ABC):
 
     def test_rewards_may_come_in_parts_and_in_any_order(self) -> None:
         """Each part settles its picks, and every pull is counted once."""
-        bandit = self.bandit(pulls=6)
+        bandit = self._bandit(pulls=6)
         bandit.ask(limit=2)
         opened = bandit.ask(more=3)
-        rewards, counts = rewards_of(opened, self.problem), bandit.counts.clone()
+        rewards, counts = rewards_of(opened, self._problem), bandit.counts.clone()
         left = list(range(len(opened)))
         for part in ([2], [0, 4], [1, 3]) if len(opened) == 5 else ([2], [0], [1, 3]):
             left = [place for place in left if place not in part]
@@ -189,7 +189,7 @@ class PolicyContract(ABC):
 
     def test_what_will_never_be_told_is_forgotten(self) -> None:
         """Forgetting settles open picks, undoes their effect on variances, and refuses anything else."""
-        bandit, arms = self.bandit(pulls=6), self.problem.arms
+        bandit, arms = self._bandit(pulls=6), self._problem.arms
         bandit.ask(limit=2)
         opened = bandit.ask(more=3)
         marginals = bandit.posterior(arms) if self.keeps_posterior else None
@@ -207,17 +207,17 @@ class PolicyContract(ABC):
         check_raises(StateError, lambda: bandit.forget(opened[:1]), "forgetting a pick twice")
         assert int(bandit.pulls) == 6, f"forgotten picks are no pulls: 6 were told, pulls says {int(bandit.pulls)}"
         if marginals is not None:
-            undone, untouched = (b.posterior(arms) for b in (bandit, self.bandit(pulls=6)))
+            undone, untouched = (b.posterior(arms) for b in (bandit, self._bandit(pulls=6)))
             for name in ("mean", "variance"):
                 gap = float((getattr(undone, name) - getattr(untouched, name)).abs().max())
                 assert gap <= 1e-12, f"forgetting all open picks must restore the posterior {name}, it is off by {gap}"
             assert (marginals.variance <= undone.variance + 1e-12).all(), "pending picks must not raise a variance"
-        proceed(bandit, self.problem, 4)
+        proceed(bandit, self._problem, 4)
         assert int(bandit.pulls) == 10, f"10 pulls were told, pulls says {int(bandit.pulls)}"
 
     def test_pulls_that_were_never_asked_for_are_welcome(self) -> None:
         """Rewards of any arm are learned and reported as unasked, before the first ask too."""
-        bandit, problem = self.bandit(pulls=6), self.problem
+        bandit, problem = self._bandit(pulls=6), self._problem
         opened = bandit.ask(limit=2)
         mixed = torch.cat([opened.index[:1], torch.tensor([0, 0, 39])])
         unasked = [arm for arm in mixed[1:].tolist() if arm not in opened.index[1:]]
@@ -227,7 +227,7 @@ class PolicyContract(ABC):
         assert int(report.pulls) == 10, f"10 pulls were told in all, the report says {int(report.pulls)}"
         assert bandit.counts[0] > 0, "a pull that was not asked for must be learned"
         proceed(bandit, problem, 5)
-        plain, index = self.bandit(), torch.tensor([5, 6])
+        plain, index = self._bandit(), torch.tensor([5, 6])
         report = plain.tell(index, problem.rewards(0, index))
         assert int(report.unasked) == 2, "pulls told before any ask must be reported as unasked"
         assert int(plain.best_arm()) in (5, 6), f"only arms 5 and 6 were pulled, best_arm() says {int(plain.best_arm())}"
@@ -241,7 +241,7 @@ class PolicyContract(ABC):
         self._check_history(pulls=6)
 
     def _check_history(self, pulls: int) -> None:
-        bandit, problem = self.bandit(pulls=pulls), self.problem
+        bandit, problem = self._bandit(pulls=pulls), self._problem
         opened = bandit.ask(limit=2)
         index, counts = torch.tensor([3, 8, 30]), torch.tensor([2.0, 1.0, 4.5], dtype=torch.float64)
         report = bandit.observe(index, counts, counts * problem.rewards(0, index))
@@ -274,7 +274,7 @@ class PolicyContract(ABC):
         self._check_shapes(3)
 
     def _check_shapes(self, rows: int) -> None:
-        shape, arms = (rows,) if rows else (), self.problem.arms
+        shape, arms = (rows,) if rows else (), self._problem.arms
         bandit = Bandit(self.policy(rbf()), arms, generator=[generator(r) for r in range(rows)] or generator(0))
         assert bandit.batch_shape == shape, f"batch_shape must be {shape}, got {bandit.batch_shape}"
         for recommend in (bandit.best_arm, bandit.best):
@@ -329,15 +329,15 @@ class PolicyContract(ABC):
 
     def test_batch_rows_with_generators_of_their_own_pick_what_single_runs_pick(self) -> None:
         """Rows that share arms and kernel. NaN told in masked places, and rows of other sizes, change nothing."""
-        self._check_rows([self.problem] * 3, [0.4] * 3)
+        self._check_rows([self._problem] * 3, [0.4] * 3)
 
     def test_batch_rows_with_arms_of_their_own_pick_what_single_runs_pick(self) -> None:
         """The same with different arms and rewards in each row."""
-        self._check_rows([self.problem, *(Problem(seed=70 + r, dim=self.dim) for r in range(2))], [0.4] * 3)
+        self._check_rows([self._problem, *(Problem(seed=70 + r, dim=self.dim) for r in range(2))], [0.4] * 3)
 
     def test_batch_rows_with_kernels_of_their_own_pick_what_single_runs_pick(self) -> None:
         """The same with a batch of kernels, whose lengthscales differ."""
-        self._check_rows([self.problem] * 3, [0.2, 0.4, 0.8])
+        self._check_rows([self._problem] * 3, [0.2, 0.4, 0.8])
 
     def _check_rows(self, problems: list[Problem], lengthscales: list[float]) -> None:
         own_arms = any(problem is not problems[0] for problem in problems)
@@ -363,11 +363,11 @@ class PolicyContract(ABC):
 
     def test_a_saved_state_continues_as_the_undisturbed_bandit_does(self) -> None:
         """Loaded into a fresh bandit, through a file that holds nothing but tensors, numbers and texts."""
-        self._check_resumed(self.bandit(pulls=6), self.bandit(seed=900))
+        self._check_resumed(self._bandit(pulls=6), self._bandit(seed=900))
 
     def test_a_saved_state_with_picks_open_continues_as_the_undisturbed_bandit_does(self) -> None:
         """Loaded into a bandit with a past and open picks of its own."""
-        bandit, resumed = self.bandit(pulls=6), self.bandit(pulls=11, seed=900)
+        bandit, resumed = self._bandit(pulls=6), self._bandit(pulls=11, seed=900)
         if self.learns_points:
             for b, shift in ((bandit, 0.0), (resumed, 0.3)):
                 points = Problem(seed=98, dim=self.dim).arms[:2] + shift
@@ -376,7 +376,7 @@ class PolicyContract(ABC):
         bandit.ask(limit=2)
         bandit.ask(more=2)
         part = bandit.ask()[1:3]
-        bandit.tell(part, rewards_of(part, self.problem))
+        bandit.tell(part, rewards_of(part, self._problem))
         self._check_resumed(bandit, resumed)
 
     def _check_resumed(self, bandit: Bandit, resumed: Bandit) -> None:
@@ -385,7 +385,7 @@ class PolicyContract(ABC):
         file.seek(0)
         resumed.load_state_dict(torch.load(file, weights_only=True))
         check_same(everything(bandit), everything(resumed), "a loaded state must be the saved one")
-        picks = [proceed(b, self.problem, 15) for b in (bandit, resumed)]
+        picks = [proceed(b, self._problem, 15) for b in (bandit, resumed)]
         assert picks[0] == picks[1], f"a resumed bandit must go on with the picks {picks[0]}, got {picks[1]}"
         assert generators_of(bandit) == generators_of(resumed), "a resumed bandit must draw the same numbers"
         assert torch.equal(bandit.counts, resumed.counts), "a resumed bandit must learn the same counts"
@@ -393,9 +393,9 @@ class PolicyContract(ABC):
 
     def test_a_saved_batch_continues_as_the_undisturbed_one_does(self) -> None:
         """Batch rows of different sizes, saved with picks open."""
-        limits, problems = torch.tensor([1, 3]), [self.problem] * 2
+        limits, problems = torch.tensor([1, 3]), [self._problem] * 2
         bandit, resumed = (
-            Bandit(self.policy(rbf()), self.problem.arms, generator=[generator(s), generator(s + 1)]) for s in (1, 11)
+            Bandit(self.policy(rbf()), self._problem.arms, generator=[generator(s), generator(s + 1)]) for s in (1, 11)
         )
         proceed_rows(bandit, problems, limits, rounds=5)
         bandit.ask(limit=limits)
@@ -406,42 +406,42 @@ class PolicyContract(ABC):
 
     def test_deep_copies_and_saved_states_have_a_life_of_their_own(self) -> None:
         """Later pulls of a copy change neither the original nor a saved state."""
-        bandit = self.bandit(pulls=6)
+        bandit = self._bandit(pulls=6)
         bandit.ask(more=2)
         saved, twin = bandit.state_dict(), copy.deepcopy(bandit)
         kept = copy.deepcopy(saved)
-        ahead = proceed(twin, self.problem, 15)
+        ahead = proceed(twin, self._problem, 15)
         check_same(kept, everything(bandit), "pulls of a deep copy must not change the original")
-        picks = proceed(bandit, self.problem, 15)
+        picks = proceed(bandit, self._problem, 15)
         assert picks == ahead, f"a deep copy must pick what the original picks, {picks}, got {ahead}"
         assert generators_of(bandit) == generators_of(twin), "a deep copy must draw the same numbers"
         check_same(kept, saved, "later pulls must not change a saved state")
 
     def test_states_of_other_bandits_are_refused(self) -> None:
         """States of another policy, or on other arms."""
-        bandit, twin = self.bandit(pulls=5), self.bandit(pulls=5)
+        bandit, twin = self._bandit(pulls=5), self._bandit(pulls=5)
         other = uniform() if self.keeps_posterior else gp_ucb(rbf(), noise_std=0.1, delta=0.1)
-        foreign = Bandit(other, self.problem.arms, generator=generator(5))
-        proceed(foreign, self.problem, 3)
-        smaller = Bandit(self.policy(rbf()), self.problem.arms[:20], generator=generator(0))
+        foreign = Bandit(other, self._problem.arms, generator=generator(5))
+        proceed(foreign, self._problem, 3)
+        smaller = Bandit(self.policy(rbf()), self._problem.arms[:20], generator=generator(0))
         for stranger, what in ((foreign, "another policy"), (smaller, "other arms")):
             saved = stranger.state_dict()
             check_raises(TorchBanditsError, partial(bandit.load_state_dict, saved), f"loading a state of {what}")
             check_same(everything(twin), everything(bandit), "a refused state must not change the bandit")
-        self.check_alike(bandit, twin)
+        self._check_alike(bandit, twin)
 
     # ------------------------------------------------------------------ bad input, and failures in the middle
 
     def test_bad_input_is_an_error_and_costs_nothing(self) -> None:
         """Every wrong call raises an error of this package, and leaves the state as it was."""
-        bandit, twin = self.twins()
+        bandit, twin = self._twins()
         before = everything(bandit)
-        for error, call, arguments, options in wrong_calls(bandit.ask(), *self.problem.arms.shape):
+        for error, call, arguments, options in wrong_calls(bandit.ask(), *self._problem.arms.shape):
             what = f"{call}{arguments}{options}"
             check_raises(error, partial(getattr(bandit, call), *arguments, **options), what)
             assert issubclass(error, TorchBanditsError)
             check_same(before, everything(bandit), f"{what} must not change the state")
-        self.check_alike(bandit, twin)
+        self._check_alike(bandit, twin)
 
     def test_an_ask_that_fails_in_the_middle_leaves_no_trace(self) -> None:
         """Whichever torch call fails, the state is as before, generators and derived values included."""
@@ -449,14 +449,14 @@ class PolicyContract(ABC):
 
     def test_a_tell_that_fails_in_the_middle_leaves_no_trace(self) -> None:
         """The same for telling a part of the open picks."""
-        self._check_interrupted(lambda b: b.tell(b.ask()[1:2], rewards_of(b.ask()[1:2], self.problem)))
+        self._check_interrupted(lambda b: b.tell(b.ask()[1:2], rewards_of(b.ask()[1:2], self._problem)))
 
     def test_an_observe_that_fails_in_the_middle_leaves_no_trace(self) -> None:
         """The same for a history."""
         self._check_interrupted(lambda b: b.observe(torch.tensor([3, 35]), torch.tensor([1.0, 2.0]), torch.tensor([0.1, 0.2])))
 
     def _check_interrupted(self, call: Callable[[Bandit], Any]) -> None:
-        bandit, twin = self.twins()
+        bandit, twin = self._twins()
         before = everything(bandit)
         with Interruption(torch.inf) as counting:
             call(copy.deepcopy(twin))
@@ -472,24 +472,24 @@ class PolicyContract(ABC):
         else:
             call(bandit)
         call(twin)
-        self.check_alike(bandit, twin)
+        self._check_alike(bandit, twin)
 
     def test_rewards_too_large_to_add_are_an_error_and_undone(self) -> None:
         """Finite rewards whose sum overflows."""
-        bandit, twin = self.twins(opened=False)
+        bandit, twin = self._twins(opened=False)
         before, index = everything(bandit), torch.tensor([33, 33])
         for huge in (1.7e308, -1.7e308):
             rewards = torch.tensor([huge, huge], dtype=torch.float64)
             check_raises(NumericalError, partial(bandit.tell, index, rewards), f"telling an arm {huge} twice")
             check_same(before, everything(bandit), "rewards that overflow must not change the state")
-        self.check_alike(bandit, twin)
+        self._check_alike(bandit, twin)
 
     # ------------------------------------------------------------------ staying small, and repeating itself
 
     def test_nothing_grows_with_pulls(self) -> None:
         """The same three arms: a table may hold some updates before it is swept anew, a bounded number."""
-        bandit, available = self.bandit(), torch.zeros(len(self.problem.arms), dtype=torch.bool)
-        few, problem = torch.tensor([3, 17, 35]), self.problem
+        bandit, available = self._bandit(), torch.zeros(len(self._problem.arms), dtype=torch.bool)
+        few, problem = torch.tensor([3, 17, 35]), self._problem
         available[few] = True
         sizes, half = [], self.growth_rounds // 2
         for _ in range(self.growth_rounds):
@@ -504,9 +504,9 @@ class PolicyContract(ABC):
         """The global generators are left alone, and change no pick."""
         runs = []
         for seed in (1, 2):
-            bandit, picks = self.bandit(), []
+            bandit, picks = self._bandit(), []
             for number in range(6):
                 with global_generators_seeded(seed + 10 * number):
-                    picks += proceed(bandit, self.problem, 2)
+                    picks += proceed(bandit, self._problem, 2)
             runs.append(picks)
         assert runs[0] == runs[1], f"global generators must not change picks, got {runs[0]} and {runs[1]}"

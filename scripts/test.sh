@@ -1,6 +1,11 @@
 #!/usr/bin/env bash
-# Installs (once) and runs the tests, one process a core. Arguments go to pytest, for example `-k law_4`, or `-n 0 -m benchmark`.
+# Installs (once) and runs the tests, one process a core: those of a few minutes; with `--all` first, the exhaustive ones too.
+# Arguments go to pytest, for example `-k law_4`, or `-n 0 -m benchmark`.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+if [ "${1:-}" = --all ]; then
+    shift
+    set -- -m "not cuda and not slow and not benchmark" "$@"
+fi
 bash scripts/setup.sh
-exec .venv/bin/python -m pytest -n auto "$@"
+exec .venv/bin/python -m pytest -n auto --dist worksteal "$@"

@@ -44,10 +44,50 @@ threadpoolctl.threadpool_limits(1)
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # of the processes that tests start
 
 # Shared machines stall: no deadlines. Fixed examples: a red test is red for everybody.
-settings.register_profile(
-    "torchbandits", deadline=None, derandomize=True, max_examples=20, suppress_health_check=[HealthCheck.too_slow]
-)
-settings.load_profile("torchbandits")
+for profile, examples in (("default", 5), ("exhaustive", 20)):
+    settings.register_profile(
+        f"torchbandits {profile}",
+        deadline=None,
+        derandomize=True,
+        max_examples=examples,
+        suppress_health_check=[HealthCheck.too_slow],
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Before the tests are imported: their own settings build on these."""
+    tier = "default" if "not exhaustive" in config.getoption("markexpr") else "exhaustive"
+    settings.load_profile(f"torchbandits {tier}")
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m leaves any out
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Of a test marked `sweep`, the default tests run cases that have every value of every argument among them.
+
+    With a number, `sweep(3)`, so many cases, evenly spread. The other cases are exhaustive.
+    """
+    sweeps: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("sweep") and not item.get_closest_marker("exhaustive"):
+            sweeps.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for cases in sweeps.values():
+        number = next(iter(cases[0].get_closest_marker("sweep").args), None)
+        kept = _covering(cases) if number is None else {round(j * (len(cases) - 1) / max(1, number - 1)) for j in range(number)}
+        for place, case in enumerate(cases):
+            if place not in kept:
+                case.add_marker(pytest.mark.exhaustive)
+
+
+def _covering(cases: list[pytest.Item]) -> set[int]:
+    """Places of cases, each with as many new values as any, until no value is new."""
+    simple = str, int, float, type(None)  # equal ones are one value; of other kinds an object is one
+    values = [{(k, v if isinstance(v, simple) else id(v)) for k, v in case.callspec.params.items()} for case in cases]
+    kept, missing = set(), set().union(*values)
+    while missing:
+        place = max(range(len(cases)), key=lambda j: len(values[j] & missing))
+        kept.add(place)
+        missing -= values[place]
+    return kept
 
 
 def pytest_report_header() -> str:

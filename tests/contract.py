@@ -96,7 +96,10 @@ CASES = [Case(name, mode) for name in registry for mode in OPTIONS.get(name, {})
 FEW = pytest.mark.filterwarnings("ignore:(batch row .*)?the fit is degenerate:torchbandits.errors.DiagnosticWarning")
 every_policy = pytest.mark.parametrize(
     "case",
-    [pytest.param(case, marks=FEW) if case.mode == "refit" else case for case in CASES],
+    [
+        pytest.param(case, marks=[*([FEW] if case.mode == "refit" else []), *([pytest.mark.exhaustive] if case.mode else [])])
+        for case in CASES
+    ],
     ids=lambda case: "-".join(filter(None, (case.name, case.mode))),
 )
 

@@ -74,6 +74,7 @@ def tree(bandit: tb.Bandit) -> Any:
 # ------------------------------------------------------------------------- the oracle
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("kernel", ["rbf", "matern12", "scaled"])
 @pytest.mark.parametrize("seed", range(3))
@@ -99,6 +100,7 @@ def test_picks_on_a_box_are_those_of_the_oracle(kernel: str, width: str, seed: i
     assert len(set(picks)) > 3
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("kernel", ["rbf", "matern12", "linear"])
 @pytest.mark.parametrize("seed", range(3))

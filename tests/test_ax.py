@@ -430,6 +430,7 @@ def test_known_standard_errors_reach_the_model():
     assert set(generators_of(client)[5:]) == {"torchbandits"}
 
 
+@pytest.mark.exhaustive
 def test_two_objectives_become_a_list_of_models():
     """Ax then chooses its own acquisition function: ours are for one objective."""
     register_with_ax()

@@ -10,7 +10,7 @@ import botorch
 import pytest
 import torch
 from botorch.optim import optimize_acqf_discrete
-from contract import ARMS, BOUNDED, CASES, PROBLEM, Case, everything, proceed
+from contract import ARMS, BOUNDED, CASES, PROBLEM, Case, every_policy, everything, proceed
 from problems import COMMON, Problem, generator, kernel_pair, rbf
 from torch import Tensor
 
@@ -30,7 +30,6 @@ SCORING = [
     and not isinstance(policy.score, PosteriorDraw)
 ]
 every_score = pytest.mark.parametrize("case", SCORING, ids=lambda case: "-".join(filter(None, (case.name, case.mode))))
-every_policy = pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(filter(None, (case.name, case.mode))))
 X_ARMS = PROBLEM.tensor
 
 
@@ -58,6 +57,7 @@ def settled(case: Case) -> tb.Bandit:
     return bandit
 
 
+@pytest.mark.sweep(8)
 @every_score
 def test_law_6_scores(case):
     bandit = settled(case)
@@ -77,6 +77,7 @@ def test_law_6_before_the_first_pull(case):
         torch.testing.assert_close(values, expected, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.sweep(8)
 @every_score
 def test_law_6_batches(case):
     bandit = settled(case)

@@ -34,6 +34,7 @@ def write(folder: Path, **changes: object) -> Path:
     return path
 
 
+@pytest.mark.exhaustive
 def test_the_command_measures_in_fresh_processes_and_writes_everything(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["bench", str(write(tmp_path)), "--quiet"])
     assert result.exit_code == 0, result.output

@@ -197,6 +197,7 @@ def test_drawn_dictionaries(how, dtype):
 POINTS, PLACES = 2_000, 400
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("make", "reference"), PAIRS)
 def test_two_thousand_points_one_at_a_time(make, reference):
     """400 places, each pulled again and again and not in order, beside near-duplicates: within 1e-6 of all at once."""

@@ -805,6 +805,7 @@ print(peak() - before)
 """
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("name", OURS)
 def test_memory_of_one_flat_call(name: str):
     """16,384 arms after 300 pulls: less than six matrices of arms by pulls, when the joint covariance alone is 2 GiB."""

@@ -54,7 +54,10 @@ MAKERS: dict[str, Any] = {
     "soful": lambda kernel: tb.soful(sketch_size=1, **BOUNDED),
     "uniform": lambda kernel: tb.uniform(batch_size=3),
 }
-every_policy = pytest.mark.parametrize("name", MAKERS)
+every_policy = pytest.mark.parametrize(  # the default tests run one form of each
+    "name",
+    [name if name in {*tb.policies.registry, "ts"} else pytest.param(name, marks=pytest.mark.exhaustive) for name in MAKERS],
+)
 
 
 def f(points: Tensor) -> Tensor:
@@ -119,6 +122,7 @@ class Oracle:
 # ------------------------------------------------------------------------- picks against oracles
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("kernel", ["scaled", "matern12"])
 def test_each_pick_has_the_highest_score_of_a_dense_oracle(kernel: str):
     theirs, ours = kernel_pair(kernel, 0.3)
@@ -135,6 +139,7 @@ def test_each_pick_has_the_highest_score_of_a_dense_oracle(kernel: str):
         bandit.tell(selection, rewards)
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize(("rule", "threshold"), [("product", 1e5), ("global", 300.0), ("global", 5.0)])
 def test_gp_bucb_batches_are_those_of_a_naive_loop(rule: str, threshold: float):
     """Each pick maximises the oracle's score given those before it, and the batch ends with the pick that breaks the rule."""
@@ -160,6 +165,7 @@ def test_gp_bucb_batches_are_those_of_a_naive_loop(rule: str, threshold: float):
     assert max(sizes) > 2 or threshold == 5.0
 
 
+@pytest.mark.exhaustive
 def test_bbkb_batches_keep_dictionary_and_mean():
     """In a batch the variances are those of the dictionary of its start: k(x,x) − |z|² + λ zᵀ V⁻¹ z with the picks in V."""
     theirs, ours = kernel_pair("rbf", 0.4)
@@ -343,6 +349,7 @@ def test_asking_and_telling(name: str):
         assert bandit.posterior(bandit.arms).mean.shape == (len(bandit.arms),)
 
 
+@pytest.mark.sweep(6)
 @quickly
 @pytest.mark.parametrize(("name", "opened"), [*((name, True) for name in MAKERS), ("gp_ucb", False), ("batch_bkb", False)])
 def test_a_saved_state_continues_as_the_undisturbed_bandit_does(name: str, opened: bool):
@@ -373,6 +380,7 @@ def test_deep_copies_have_a_life_of_their_own(name: str):
     assert differences(before, everything(bandit)) == []
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("name", ["gp_bucb", "batch_bkb", "ts, three", "lin_ucb", "uniform", "gp_ucb, start"])
 def test_rows_of_a_batch_are_singles(name: str):
     """Own boxes and generators; rows end their batches at different places."""
@@ -610,6 +618,7 @@ def test_bounds_of_single_precision_and_a_side_of_length_0():
 # ------------------------------------------------------------------------- regret
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("name", ["gp_ucb", "ei", "gp_bucb", "bkb", "ts"])
 def test_the_regret_on_branin_falls(name: str, monkeypatch: pytest.MonkeyPatch):
     search = partial(box_picking.optimize_continuous, num_raw=256, num_restarts=4)

@@ -53,6 +53,7 @@ def regret(policy: tb.Policy, table: Table) -> float:
     return tb.run(policy, table, HORIZON, generator=torch.Generator().manual_seed(0)).summary()["regret"]
 
 
+@pytest.mark.sweep(6)
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_a_row_followed_literally_beats_random_picks(recipe: str, given: dict) -> None:
     kind = "raw" if recipe == "tb.auto()" else "scaled"

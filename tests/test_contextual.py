@@ -66,6 +66,7 @@ def compare(policy: Any, kept: int, most: int, length: int = 60) -> tb.Contextua
     return bandit
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("most", [12, 3, 1])
 @pytest.mark.parametrize("name", ["gp_ucb", "gp_bucb", "estimate"])
 def test_exact_policies_pick_as_on_all_pairs_however_few_are_kept(name: str, most: int):

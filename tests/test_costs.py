@@ -78,6 +78,7 @@ POLICIES: dict[str, Any] = {
 }
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("name", POLICIES)
 def test_equal_costs_change_no_pick(name: str):
     """In batches too, whatever the currency; and an exponent of 0 ignores costs that differ."""
@@ -91,6 +92,7 @@ def test_equal_costs_change_no_pick(name: str):
     assert picks(tb.per_cost(POLICIES[name](), exponent=0.0), costs_of(0)) == plain
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("name", POLICIES)
 def test_costs_matter_and_rows_have_their_own(name: str):
     problem, costs = Problem(seed=5, a=A), torch.stack([costs_of(7), costs_of(8)])
@@ -209,6 +211,7 @@ def test_a_budget_is_spent_and_never_exceeded(name: str, rows: int):
         assert history.summary(row)["cost"] == pytest.approx(spent)
 
 
+@pytest.mark.exhaustive
 def test_per_cost_gains_more_for_the_same_budget():
     """Cheap and dear arms alike in reward: per unit of cost, more is gained, in the mean of ten problems."""
     gained = {"plain": [], "per cost": []}

@@ -25,6 +25,7 @@ def played(policy, environment, horizon: int) -> tuple[np.ndarray, np.ndarray]:
     return regret, np.array([row.batches["dictionary_size"][-1] for row in rows])
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize(("acquisition", "share"), [("ucb", 0.7), ("ei", 0.6), ("pi", 0.5)])
 def test_cub_is_within_ten_percent_of_the_dense_gp_on_sin_cos(acquisition, share):
     """configs/sin_cos.yaml, on fewer arms and seeds: λ is the variance of the noise, pulls of leverage 0.03 are dropped."""
@@ -38,6 +39,7 @@ def test_cub_is_within_ten_percent_of_the_dense_gp_on_sin_cos(acquisition, share
     assert kept.mean() <= share * points.mean()
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize(("acquisition", "share"), [("ucb", 0.85), ("ei", 0.75), ("pi", 0.75)])
 def test_cub_is_within_ten_percent_of_the_dense_gp_on_rosenbrock(acquisition, share):
     """configs/rosenbrock.yaml, on fewer arms and seeds: everything at its default."""
@@ -49,6 +51,7 @@ def test_cub_is_within_ten_percent_of_the_dense_gp_on_rosenbrock(acquisition, sh
     assert kept.mean() <= share * points.mean()
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("name", ["sin_cos", "sin_cos_paper", "rosenbrock"])
 def test_the_configurations_run(name, tmp_path):
     config = load_config(ROOT / "configs" / f"{name}.yaml")

@@ -354,6 +354,7 @@ PROGRAMS = {
 }
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_program_does_on_the_device_what_it_does_on_the_cpu(name, tmp_path):
     expected = PROGRAMS[name]("cpu", tmp_path)

@@ -150,6 +150,7 @@ def soak() -> Any:
     return module
 
 
+@pytest.mark.exhaustive
 def test_a_short_soak():
     """The factors of 600 steps; memory is for the long form."""
     for name in ("gp_ucb", "batch_bkb"):

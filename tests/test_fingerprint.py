@@ -233,6 +233,7 @@ print(json.dumps([describe(kernel), describe(policy), describe(scaled(2.0)), des
 """
 
 
+@pytest.mark.exhaustive
 def test_descriptions_are_the_same_in_every_process():
     """Whatever the seed of Python's hashes."""
     script, said = SCRIPT.format(tests=str(Path(__file__).parent)), []

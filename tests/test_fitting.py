@@ -205,6 +205,7 @@ def distinct_picks(bandit: tb.Bandit, f: torch.Tensor, noise: torch.Tensor) -> i
     return len(set(picks))
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.filterwarnings("ignore::torchbandits.errors.DiagnosticWarning")
 @pytest.mark.parametrize(
     ("told", "d", "noise_part", "signal", "fits_noise", "believed"),
@@ -416,6 +417,7 @@ def played(policy: Any, problem: Problem, pulls: int = 40, rows: int = 0) -> tb.
     return bandit
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("rows", [0, 2])
 @pytest.mark.parametrize("problem", [PROBLEM, LARGE], ids=["few", "many"])
 @pytest.mark.parametrize("name", MAKERS)
@@ -444,6 +446,7 @@ def test_everything_is_relearned_with_the_fitted_kernel(name: str, problem: Prob
         marginals = posterior(problem.tensor.expand(*bandit.batch_shape, -1, -1))
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("name", MAKERS)
 def test_saved_after_a_fit_it_goes_on_alike(name: str):
     """Into a fresh bandit, whose kernel has no batch shape; and back from a fitted one to one that is not."""

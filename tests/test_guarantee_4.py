@@ -104,6 +104,7 @@ def theory(name: str, problem: Functions, lam: float) -> Policy:
 
 
 @OFF_SCALE
+@pytest.mark.sweep
 @pytest.mark.parametrize(("name", "problem", "lam"), [
     ("igp_ucb", "1-d", 1.0), ("igp_ucb", "2-d", NOISE**2), ("kernel_ucb", "1-d", NOISE**2), ("kernel_ucb", "2-d", 1.0),
     ("bkb", "1-d", 1.0), ("bkb", "2-d", NOISE**2), ("batch_bkb", "1-d", 1.0), ("batch_bkb", "2-d", 1.0),

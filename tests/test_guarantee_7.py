@@ -56,6 +56,7 @@ def assert_same(bandit: tb.Bandit, naive: oracle.Compressed, problem: Problem) -
     assert_close(ours.mean, theirs.mean, Tolerance(1e-8, 1e-9))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("leverage", [0.3, 3.0, 40.0])
 @pytest.mark.parametrize("kernel_name", ["rbf", "matern32", "scaled"])
 @pytest.mark.parametrize("acquisition", ["ucb", "ei", "pi"])
@@ -199,6 +200,7 @@ def size_of(bandit: tb.Bandit) -> int:
     return sum(b.numel() for module in bandit._state.modules() for b in module._buffers.values() if b is not None)
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.usefixtures("annotations_not_enforced")  # thousands of steps
 @pytest.mark.parametrize(
     ("acquisition", "leverage", "horizon"), [("ucb", 10.0, 1000), ("ucb", 0.05, 3000), ("ei", 0.5, 1000), ("pi", 0.1, 1000)]

@@ -31,6 +31,7 @@ def dictionary_of(bandit: tb.Bandit) -> np.ndarray:
 # ------------------------------------------------------------------------- 1: leverages within α, dictionary small
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize(("oversampling", "alpha", "share"), [(2.0, 4.0, 0.9), (8.0, 1.05, 1.0)])
 @pytest.mark.parametrize("lam", [1.0, 0.1])
 def test_guarantee_1_leverages_are_accurate_and_the_dictionary_small(oversampling, alpha, share, lam):
@@ -109,6 +110,7 @@ def test_guarantee_2_lemmas_1_and_3(seed, kernel_name, size):
     assert local <= global_bound * rounding
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("threshold", [1.1, 2.0, 5.0])
 @pytest.mark.parametrize("seed", range(3))
 def test_guarantee_2_finer_rules_make_longer_batches(threshold, seed):
@@ -171,6 +173,7 @@ def test_guarantee_3_the_effective_dimension_is_at_most_the_log_determinant(seed
 # ------------------------------------------------------------------------- 5: no variance starvation
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("pulls", [6, 63, 215])
 @pytest.mark.parametrize("lam", [1.0, 1e-2, 1e-4])

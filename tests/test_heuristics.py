@@ -223,6 +223,7 @@ def test_heuristics_learn():
 # ------------------------------------------------------------------------- regularised evolution
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("given", ["auto", "tensor", "callable"])
 @pytest.mark.parametrize(("population", "tournament"), [(1, 1), (6, 3), (25, 10)])
 def test_evolution_is_the_naive_loop(given, population, tournament):

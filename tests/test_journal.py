@@ -38,7 +38,7 @@ KINDS = [
 ]  # one of each
 every_kind = pytest.mark.parametrize(
     "case",
-    [pytest.param(case, marks=() if case.name in KINDS and not case.mode else pytest.mark.slow) for case in CASES],
+    [pytest.param(case, marks=() if case.name in KINDS and not case.mode else pytest.mark.exhaustive) for case in CASES],
     ids=lambda case: f"{case.name} {case.mode}".strip(),
 )
 
@@ -592,6 +592,7 @@ while True:
 """
 
 
+@pytest.mark.exhaustive
 def test_killed_for_real(tmp_path: Path):
     """SIGKILL while it runs: every reward of which a tell returned is there, and the picks go on as undisturbed."""
     path = tmp_path / "run.journal"

@@ -611,6 +611,7 @@ def ended(process: subprocess.Popen[str], pids: Path) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
+@pytest.mark.exhaustive
 def test_a_run_whose_workers_outlive_it_can_be_resumed_at_once(tmp_path: Path):
     """kill -9 of run(executor=ProcessPoolExecutor, journal=): its workers wait for work for ever, without the lock."""
     path, pids = tmp_path / "run.journal", tmp_path / "pids"
@@ -794,6 +795,7 @@ print("agreed", len(told(path)))
 """
 
 
+@pytest.mark.exhaustive
 def test_signals_at_random_moments(tmp_path: Path):
     """Ctrl-C thirty times, in whatever is being done: what the bandit knows is what its journal has."""
     code = SIGNALS.format(tests=TESTS, path=str(tmp_path / "run.journal"))

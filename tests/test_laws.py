@@ -123,6 +123,7 @@ def test_law_1_everything_in_the_dictionary_is_exact(kernel_name, lam):
         assert_close(got.mean, expected.mean, MEAN, what=f"{name} mean")
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("kernel_name", KERNELS)
 @pytest.mark.parametrize("lam", [1.0, 1e-2])
 def test_law_1_a_part_in_the_dictionary_is_the_oracle(kernel_name, lam):
@@ -408,6 +409,7 @@ def oracle_run(
     return oracles.batch_bkb(*arguments, **({"ratio_threshold": 1.5} | sampled))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("kernel_name", KERNELS)
 @pytest.mark.parametrize("name", WITH_POSTERIOR)
 def test_law_4_whole_runs_equal_the_naive_loop(name, kernel_name):
@@ -428,6 +430,7 @@ def batch_policy(kernel: Any, embedding: str, rule: str, **options: Any) -> Any:
     return make(kernel, batch_rule=rule, **({"ratio_threshold": 1.5} | BOUNDED | extra | options))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("seed", [30, 31, 32])
 @pytest.mark.parametrize("threshold", [1.2, 3.0])
 @pytest.mark.parametrize("rule", BATCH_RULES)
@@ -443,6 +446,7 @@ def test_law_4_every_batch_rule_equals_the_naive_loop(embedding, rule, threshold
     assert max(map(len, expected.picks)) > 1
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("rule", BATCH_RULES)
 @pytest.mark.parametrize("embedding", ["exact", "nystrom"])
 def test_law_4_under_caps_masks_and_duplicates(embedding, rule):
@@ -505,6 +509,7 @@ def test_law_4_in_batches_of_hundreds(rule, horizon):
     assert max(map(len, expected.picks)) > 100
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", WITH_POSTERIOR)
 @pytest.mark.parametrize("rule", [None, *BATCH_RULES])
 def test_law_4_a_batch_without_a_limit_ends(name, rule):
@@ -539,6 +544,7 @@ def test_law_4_more_picks_than_there_is_room_for():
     assert sorted(bandit.ask(more=1).index.tolist()) == entries
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("loop", ["plain", "batched"])
 @pytest.mark.parametrize("rule", BATCH_RULES)
 @pytest.mark.parametrize("embedding", ["exact", "nystrom"])
@@ -645,6 +651,7 @@ def test_the_report_is_what_the_oracle_computes(name):
 # ------------------------------------------------------------------------- law 5: batch rows are singles
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", POLICIES)
 @pytest.mark.parametrize("shared_arms", [True, False])
 def test_law_5_a_batch_is_as_many_singles(name, shared_arms):
@@ -857,6 +864,7 @@ def test_the_policy_s_kernel_is_copied(name):
 # ------------------------------------------------------------------------- law 8: trouble is an error, and undone
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", WITH_POSTERIOR)
 @pytest.mark.parametrize("outside", [False, True])
 def test_law_8_numerical_trouble_is_an_error_and_leaves_no_trace(name, outside):
@@ -896,6 +904,7 @@ def size_of(value: Any) -> int:
     return 8
 
 
+@pytest.mark.sweep(2)
 @OFF_SCALE
 @pytest.mark.parametrize("name", WITH_POSTERIOR)
 def test_law_9_the_state_does_not_grow_with_pulls(name):

@@ -123,6 +123,7 @@ def test_cbrap_picks_what_dense_oful_picks_on_the_projection(seed: int, m: int):
     assert_same_posterior(bandit, dense, problem, lift=lambda x: x @ R)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("m", [1, 2, 5])
 @pytest.mark.parametrize(("lam", "prior_mean"), [(1.0, 0.0), (0.1, -0.2)])
@@ -331,6 +332,7 @@ def covered(policy: Composed, rows: int, pulls: int, d: int, m: int | None) -> t
     return inside.numpy(), [regret.numpy(), spent.numpy()]
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("m", [None, 2, 5])
 @pytest.mark.parametrize("lam", [1.0, 0.05])
 def test_the_bounds_hold_in_all_but_delta_of_the_runs(m: int | None, lam: float):
@@ -418,6 +420,7 @@ def test_float32_arms_have_a_float64_posterior(name: str, lam: float):
     single.ask(more=3)
 
 
+@pytest.mark.sweep
 @every
 @pytest.mark.parametrize("own_arms", [False, True])
 def test_rows_with_other_numbers_of_pulls_are_singles(name: str, own_arms: bool):

@@ -37,6 +37,7 @@ def unit(dim: int) -> Tensor:
     return torch.stack([torch.zeros(dim), torch.ones(dim)]).double()
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("acquisition", ["ucb", "ei", "pi"])
 @pytest.mark.parametrize("kernel", ["rbf", "matern52", "matern12"])
 @pytest.mark.parametrize("dim", [1, 2])

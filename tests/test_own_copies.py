@@ -41,7 +41,7 @@ Write = Callable[[Tensor], None]
 KINDS = ["gp_ucb", "batch_bkb", "pi_gp_ucb", "ada_bkb", "bpe", "soful", "epsilon_greedy", "regularized_evolution"]
 some_policies = pytest.mark.parametrize(
     "case",
-    [pytest.param(c, marks=() if c.name in KINDS and not c.mode else pytest.mark.slow) for c in CASES],
+    [pytest.param(c, marks=() if c.name in KINDS and not c.mode else pytest.mark.exhaustive) for c in CASES],
     ids=lambda case: f"{case.name} {case.mode}".strip(),
 )
 
@@ -55,6 +55,7 @@ def tensors_of(value: Any) -> list[Tensor]:
     return [tensor for part in parts for tensor in tensors_of(part)]
 
 
+@pytest.mark.sweep
 @either_way
 @some_policies
 def test_callers_may_write_to_all_that_they_handed_in_or_were_handed(case: Case, write: Write):

@@ -139,6 +139,7 @@ def test_labels_with_markup_are_text(experiment: Path):
     assert page.title == "small <&> sharp"
 
 
+@pytest.mark.exhaustive
 @pytest.mark.skipif(BROWSER is None, reason="needs Chromium on the PATH (Debian's package chromium)")
 def test_a_browser_shows_the_page(experiment: Path, tmp_path: Path):
     """Headless Chromium draws it at 1,280 pixels: nothing is wider than the window, and there is something to see.

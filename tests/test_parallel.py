@@ -116,6 +116,7 @@ def same(one: tb.History, other: tb.History) -> None:
 # ---------------------------------------------------------------------- the same picks
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", sorted(policies()))
 @pytest.mark.parametrize("kind", ["table", "black box"])
 def test_an_executor_changes_no_pick_whatever_order_rewards_come_in(name: str, kind: str):
@@ -355,6 +356,7 @@ class Fails:
         return {"nan": float("nan"), "none": None, "text": "a lot"}.get(self.how) if fails else noisy(point, seed)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("how", ["raise", "nan", "none", "text"])
 @pytest.mark.parametrize("parallel", [False, True])
 def test_what_fails_is_tried_again_and_the_run_is_the_same(how: str, parallel: bool):
@@ -368,6 +370,7 @@ def test_what_fails_is_tried_again_and_the_run_is_the_same(how: str, parallel: b
     assert "failed" not in history.summary()
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", sorted(policies()))
 @pytest.mark.parametrize(("parallel", "asynchronous"), [(False, False), (True, False), (True, True)])
 def test_failures_are_forgotten_counted_and_never_told(name: str, parallel: bool, asynchronous: bool):

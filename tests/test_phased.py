@@ -478,6 +478,7 @@ def test_the_bandit_shows_the_posterior_of_all_pulls(name: str):
     assert float(bandit.tell(picks[:1], torch.zeros(1)).information_gain) > 0
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", ["bpe", "sup_kernel_ucb"])
 @pytest.mark.parametrize("other", [{"memory_budget": 1000}, {"prior_mean": 7.0}], ids=lambda o: next(iter(o)))
 @pytest.mark.parametrize("seed", range(3))
@@ -542,6 +543,7 @@ def test_there_are_as_many_levels_as_can_be_reached():
 SUP = [(0, 0.01, 1.0, 90), (1, 1.0, 0.4, 60), (2, 0.1, 0.7, 90), (3, 0.01, None, 40), (4, 1e-4, 0.3, 120)]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("kernel_name", ["rbf", "matern32", "linear"])
 @pytest.mark.parametrize(("seed", "lam", "width", "T"), SUP)
 def test_sup_kernel_ucb_picks_what_the_oracle_picks(kernel_name: str, seed: int, lam: float, width: float | None, T: int):

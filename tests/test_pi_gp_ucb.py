@@ -468,6 +468,7 @@ def rows_of(kind: str) -> tuple[Any, list[Any], torch.Tensor, list[torch.Tensor]
     return kernel, singles, several if kind == "arms" else arms, own, [11, 12, 13]
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("kind", ["generators", "norms", "arms", "kernels"])
 def test_law_5_a_batch_picks_what_singles_pick(kind):
     kernel, singles, arms, own, seeds = rows_of(kind)

@@ -57,6 +57,7 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.exhaustive
 def test_two_processes_pick_what_one_picks(two: Path):
     check(two, 2)
     assert sum(read(two, f"rank_{rank}")["counts"] for rank in range(2)) == read(two, "rank_0")["pulls"]
@@ -69,12 +70,14 @@ def test_any_number_of_processes_picks_what_one_picks(tmp_path: Path, ranks: int
     check(tmp_path, ranks)
 
 
+@pytest.mark.exhaustive
 def test_a_checkpoint_of_two_ranks_goes_on_on_one(two: Path):
     b = tb.Bandit(ranks_program.policies()["global"](), tb.Shard(ranks_program.arms("equal")), generator=generator(99))
     b.load_state_dict(torch.load(two / "state.pt", weights_only=True))
     assert ranks_program.loop(b, 6, 6) == read(two, "alone")["resumed"][1]
 
 
+@pytest.mark.exhaustive
 def test_a_lost_rank_is_an_error_and_its_checkpoint_goes_on_on_one(two: Path, tmp_path: Path):
     torchrun(tmp_path, 2, "lose")
     lost = read(tmp_path, "lost")

@@ -181,6 +181,7 @@ def test_pulls_that_were_never_asked_for_are_welcome(case: Case):
     assert int(plain.best_arm()) in (5, 6)
 
 
+@pytest.mark.sweep
 @every_policy
 @pytest.mark.parametrize("pulls", [0, 6])
 def test_history_is_learned_by_index_and_by_points(case: Case, pulls: int):
@@ -211,6 +212,7 @@ def test_history_is_learned_by_index_and_by_points(case: Case, pulls: int):
 # ------------------------------------------------------------------------- what was learned
 
 
+@pytest.mark.sweep
 @every_policy
 @pytest.mark.parametrize("rows", [0, 3])
 def test_what_is_said_of_the_state_has_the_documented_shapes(case: Case, rows: int):
@@ -261,6 +263,7 @@ def test_what_is_said_of_the_state_has_the_documented_shapes(case: Case, rows: i
 # ------------------------------------------------------------------------- batch rows are singles
 
 
+@pytest.mark.sweep
 @every_policy
 @pytest.mark.parametrize("own", ["generators", "arms", "kernels"])
 def test_a_batch_picks_what_singles_pick(case: Case, own: str):

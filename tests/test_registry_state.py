@@ -38,6 +38,7 @@ def assert_alike(one: tb.Bandit, other: tb.Bandit, pulls: int = 5) -> None:
 # ------------------------------------------------------------------------- resuming
 
 
+@pytest.mark.sweep
 @every_policy
 @pytest.mark.parametrize("opened", [False, True])
 def test_a_saved_state_continues_as_the_undisturbed_bandit_does(case: Case, opened: bool):
@@ -191,6 +192,7 @@ CALLS: dict[str, Callable[[tb.Bandit], Any]] = {
 }
 
 
+@pytest.mark.sweep
 @every_policy
 @pytest.mark.parametrize("call", CALLS)
 def test_a_call_that_fails_in_the_middle_leaves_no_trace(case: Case, call: str):

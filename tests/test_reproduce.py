@@ -138,6 +138,7 @@ def test_rows_of_one_run_pick_what_singles_pick(tmp_path: Path) -> None:
     assert all(0 < value < elapsed for value in seconds)
 
 
+@pytest.mark.exhaustive
 def test_processes_pick_what_one_process_picks(tmp_path: Path) -> None:
     singles = parse_config(EXPERIMENT, "test")
     run_experiment(singles, tmp_path / "singles")
@@ -145,6 +146,7 @@ def test_processes_pick_what_one_process_picks(tmp_path: Path) -> None:
     assert picks(tmp_path / "apart") == picks(tmp_path / "singles")
 
 
+@pytest.mark.exhaustive
 def test_a_worker_that_dies_is_an_error_that_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def dies(*_: object) -> None:
         raise BrokenProcessPool
@@ -183,6 +185,7 @@ def test_a_record_that_is_missing_or_damaged_is_run_again_and_the_others_are_kep
     assert kept.stat().st_mtime_ns != stamp or "3" in kept.parts  # another configuration: run anew
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("end", "workers"), [(signal.SIGTERM, 1), (signal.SIGKILL, 1), (signal.SIGKILL, 2)])
 def test_a_reproduction_that_is_killed_is_finished_with_the_same_numbers(
     tmp_path: Path, end: signal.Signals, workers: int

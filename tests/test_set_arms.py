@@ -25,7 +25,11 @@ MAKERS = {
     "thompson_sampling": lambda kernel: tb.thompson_sampling(kernel, **BOUNDED),
 }
 
-movable = pytest.mark.parametrize("case", [case for case in CASES if case.name not in BOUND], ids=str)
+movable = pytest.mark.parametrize(
+    "case",
+    [pytest.param(case, marks=[pytest.mark.exhaustive] if case.mode else []) for case in CASES if case.name not in BOUND],
+    ids=str,
+)
 
 
 def expected(bandit: tb.Bandit, kernel: oracles.KernelFunction, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -44,6 +48,7 @@ def expected(bandit: tb.Bandit, kernel: oracles.KernelFunction, points: np.ndarr
     return mean, variance
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("name", MAKERS)
 def test_masks_and_new_arms_leave_what_the_statistics_say(name: str):
     """1,000 random masks and 50 sets of arms, each with arms that were never there before."""
@@ -103,6 +108,7 @@ def test_the_same_arms_again_change_nothing(case: Case):
         assert proceed(bandit, 12) == proceed(twin, 12)
 
 
+@pytest.mark.sweep
 @movable
 @pytest.mark.parametrize("rows", [0, 2])
 def test_arms_go_and_come_back(case: Case, rows: int):

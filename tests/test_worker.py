@@ -44,7 +44,7 @@ KINDS = [
 
 @pytest.mark.parametrize(
     "case",
-    [pytest.param(case, marks=() if case.name in KINDS else pytest.mark.slow) for case in CASES if not case.mode],
+    [pytest.param(case, marks=() if case.name in KINDS else pytest.mark.exhaustive) for case in CASES if not case.mode],
     ids=lambda case: case.name,
 )
 def test_workers_in_turn_pick_what_one_bandit_would(case: Case, tmp_path: Path):
@@ -269,5 +269,6 @@ def test_two_workers_and_a_killed_third_finish_500(tmp_path: Path):
     check_together(tmp_path, 500, evaluate_together(tmp_path, 500, 3.0))
 
 
+@pytest.mark.exhaustive
 def test_two_workers_and_a_killed_third(tmp_path: Path):
     check_together(tmp_path, 30, evaluate_together(tmp_path, 30, 2.0))

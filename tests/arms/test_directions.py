@@ -16,6 +16,7 @@ def run(policy, problem: Problem, pulls: int) -> tuple[list[int], tb.Bandit]:
     return [i for batch in problem.play(bandit, pulls) for i in batch], bandit
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("policy", ["gp_ucb", "igp_ucb", "gp_bucb"])
 @pytest.mark.parametrize("near", [0, 10])
 def test_all_lanes_pick_the_same_arms(policy, near, monkeypatch):
@@ -87,6 +88,7 @@ def test_a_kept_covariance_survives_a_failed_tell_at_any_point_of_its_block(monk
     torch.testing.assert_close(table.mean(), other.mean(), rtol=0, atol=1e-9)
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("arms", [60, 1500])
 def test_a_state_saved_anywhere_in_a_block_continues_identically(arms):
     problem = Problem(seed=6, a=arms)
@@ -98,6 +100,7 @@ def test_a_state_saved_anywhere_in_a_block_continues_identically(arms):
         assert problem.play(twin, 20) == problem.play(bandit, 20)
 
 
+@pytest.mark.exhaustive
 def test_a_long_run_on_few_arms_stays_exact():
     problem = Problem(seed=7, a=12)
     bandit = tb.Bandit(tb.gp_ucb(rbf(), **COMMON), problem.tensor, generator=generator(0))

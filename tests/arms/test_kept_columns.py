@@ -47,6 +47,7 @@ def test_a_row_that_did_not_exist_is_not_remembered():
     assert (kept.slots(rows) >= 0).flatten().tolist() == [True, False]
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("kernel", ["matern32", "rbf"])
 def test_a_budget_of_a_few_columns_changes_no_pick(kernel: str):
     """Few enough that columns are given away, more than the dictionary; and fewer than that."""

@@ -74,6 +74,22 @@ def test_ties_go_to_the_lowest_index() -> None:
     assert int(best_arm(-score)) == 0
 
 
+def test_both_loops_break_ties_so_at_every_pick() -> None:
+    """Room for one pick of each arm: the tied ones go in the order of their indices, whichever is larger by an ulp."""
+    score = np.array([0.3, 1.0, 1.0 + 1e-15, 1.0 - 1e-15, 0.9])
+    tied = problem(0, 5) | {"mean": score, "scale": np.zeros(5), "leverage": np.ones(5), "covariance": np.eye(5)}
+    tied |= {"gain": np.ones(5), "room": np.ones(5, dtype=int), "remaining": 5}
+    stacked = {name: torch.as_tensor(np.stack([np.asarray(value)])) for name, value in tied.items()}
+    picks = torch.full((1, 5), -1)
+    leaders.pick_leaders_batched(picks=picks, dynamic=False, **stacked)
+    assert picks[0].tolist() == [1, 2, 3, 4, 0]
+    for loop in {leaders.pick_leaders, getattr(leaders.pick_leaders, "py_func", leaders.pick_leaders)}:
+        own = np.full(5, -1)
+        copies = {name: np.copy(value) if isinstance(value, np.ndarray) else value for name, value in tied.items()}
+        loop(picks=own, dynamic=False, **copies)
+        assert own.tolist() == [1, 2, 3, 4, 0]
+
+
 def test_first_occurrence_finds_exact_duplicates_only() -> None:
     generator = torch.Generator().manual_seed(0)
     arms = torch.randint(3, (3, 50, 3), generator=generator).double()

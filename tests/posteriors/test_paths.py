@@ -61,6 +61,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("told", [True, False])
 @pytest.mark.parametrize("case", CASES)
 def test_paths_have_the_mean_and_covariance_of_the_posterior(case: str, told: bool):

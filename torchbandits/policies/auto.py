@@ -40,7 +40,8 @@ def auto(
 
     Guarantee: none, the kernel is estimated; `igp_ucb` has one for a kernel and a norm that are known. Cost: O(A u) a pick, u
     distinct arms pulled, and O(u³) an iteration for each of O(log t) fits.
-    Source: Hvarfner et al. 2024 (priors); Salinas et al. 2020 (normal scores); Srinivas et al. 2010 (the rule); Kaufman and Rousseeuw 1990 (first picks).
+    Source: Hvarfner et al. 2024 (priors); Salinas et al. 2020 (normal scores); Srinivas et al. 2010 (the rule); Kaufman and
+    Rousseeuw 1990 (first picks).
     """
     own = width if isinstance(width, Width) else Constant(2.0 if width is None else non_negative("width", width))
     return Composed(

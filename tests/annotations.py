@@ -18,6 +18,8 @@ import jaxtyping
 __name__ = "beartype.shapes"  # errors.py looks for the user's line beyond the frames of beartype
 
 jaxtyped = jaxtyping.jaxtyped
+# The error is jaxtyping's, a TypeError: what reads damaged files takes it for one of theirs.
+_beartype = beartype.beartype(conf=beartype.BeartypeConf(violation_type=jaxtyping.TypeCheckError))
 
 
 def install(modules: list[str]) -> None:
@@ -32,15 +34,15 @@ def enforced(fn: Any = None, *, typechecker: Any = None) -> Any:
         return functools.partial(enforced, typechecker=typechecker)
     if not inspect.isfunction(fn) or inspect.isgeneratorfunction(fn):
         return jaxtyped(fn, typechecker=typechecker)
-    checked, has_shapes = None, False
+    has_shapes, checked = True, None
 
     @functools.wraps(fn)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        nonlocal checked, has_shapes
+        nonlocal has_shapes, checked
         if jaxtyping.config.jaxtyping_disable:
             return fn(*args, **kwargs)
         if checked is None:
-            checked, has_shapes = _checked(fn)
+            has_shapes, checked = _checked(fn)  # in this order, for threads
         if not has_shapes:
             return checked(*args, **kwargs)
         with jaxtyped("context"):
@@ -49,13 +51,13 @@ def enforced(fn: Any = None, *, typechecker: Any = None) -> Any:
     return wrapper
 
 
-def _checked(fn: types.FunctionType) -> tuple[Any, bool]:
-    """The function with its annotations enforced, and whether any of them has a shape."""
+def _checked(fn: types.FunctionType) -> tuple[bool, Any]:
+    """Whether any annotation has a shape, and the function with its annotations enforced."""
     copy = types.FunctionType(fn.__code__, fn.__globals__, fn.__name__, fn.__defaults__, fn.__closure__)
     copy.__kwdefaults__, copy.__module__, copy.__qualname__ = fn.__kwdefaults__, fn.__module__, fn.__qualname__
     hints = {name: _resolved(hint, fn) for name, hint in fn.__annotations__.items()}
     copy.__annotations__ = {name: hint for name, hint in hints.items() if hint is not Any}
-    return beartype.beartype(copy), any(map(_has_shape, hints.values()))
+    return any(map(_has_shape, hints.values())), _beartype(copy)
 
 
 def _resolved(hint: Any, fn: types.FunctionType) -> Any:

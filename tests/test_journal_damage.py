@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import bisect
 import contextlib
+import gc
 import hashlib
 import io
 import json
@@ -699,6 +700,7 @@ def interrupted(call: Callable[[], Any], at: int) -> int | None:
         return trace
 
     before = sys.gettrace()
+    gc.disable()  # what it would finalise has instructions of its own, which are not of this call
     sys.settrace(trace)
     try:
         call()
@@ -706,6 +708,7 @@ def interrupted(call: Callable[[], Any], at: int) -> int | None:
         return None
     finally:
         sys.settrace(before)
+        gc.enable()
     return passed
 
 

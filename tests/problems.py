@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -152,3 +152,8 @@ POLICIES: dict[str, PolicyMaker] = {
     "batch_bkb": lambda kernel: tb.batch_bkb(kernel, oversampling=2.0, ratio_threshold=1.5, **BOUNDED),
     "uniform": lambda kernel: tb.uniform(),
 }
+
+
+def whole(draws: Iterable[Tensor]) -> Tensor:
+    """Draws of the posterior that came in pieces, `batch_shape x q x A`."""
+    return torch.cat(list(draws), dim=-2)

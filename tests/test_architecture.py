@@ -19,8 +19,8 @@ FILES = sorted(p for p in PACKAGE.rglob("*.py"))
 
 # Ground floor first, as in the architecture sheet: a file imports only from rooms above its own, or from its own room.
 ROOMS = [
-    "errors", "extras", "threads", "coercion", "user_files", "types", "sources", "linalg", "embeddings", "posteriors",
-    "environments", "arms", "widths", "memory", "batching", "scores", "starts", "fitting", "optimize",
+    "errors", "upstream", "extras", "threads", "coercion", "user_files", "types", "sources", "linalg", "embeddings",
+    "posteriors", "environments", "arms", "widths", "memory", "batching", "scores", "starts", "fitting", "optimize",
     "policies",  # a policy starts, fits its kernel, and searches a box
     "ingredients",
     "columns", "history", "journal",

@@ -12,7 +12,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from problems import generator
+from problems import generator, whole
 from tolerances import VARIANCE, assert_close
 
 import torchbandits as tb
@@ -567,7 +567,7 @@ def test_posterior_draws_on_linear_features(features: Any):
     tell(bandit, problem, [0, 3, 3, 5, 7, 7])
     draws, n = bandit._state.draws, 40_000
     assert draws is not None
-    values = draws.draw([n], torch.ones((), dtype=torch.float64), [generator(1)]).numpy()
+    values = whole(draws.draw([n], torch.ones((), dtype=torch.float64), [generator(1)])).numpy()
     covariance = bandit.posterior.covariance(problem.tensor).numpy()
     spread = np.sqrt((np.outer(np.diag(covariance), np.diag(covariance)) + covariance**2) / n)
     mean = bandit.posterior(problem.tensor).mean.numpy()

@@ -179,8 +179,9 @@ def test_the_page_shows_ranks_losses_and_what_is_missing(tmp_path: Path) -> None
     assert "4 tables, 3 to 3 seeds each" in words
     assert "`baybe` (9 runs)" in words
     assert "| `smac` | 1.00 (1.00 to 1.00)" in words
-    assert "| `smac` | 0.100 (0.100 to 0.100) | 4 of 4 |" in words
-    assert "| `random` | -0.300 (-0.300 to -0.300) | 0 of 4 | none |" in words
+    assert "| `smac` | 0.100 (0.100 to 0.100) | 12 | 4 of 4 |" in words
+    assert "| `random` | -0.300 (-0.300 to -0.300) | 12 | 0 of 4 | none |" in words
+    assert "| `baybe` | -0.100 (-0.100 to -0.100) | 9 | 0 of 3 | none |" in words, "against it, all runs that both have"
 
 
 def test_every_method_names_the_packages_of_its_records() -> None:

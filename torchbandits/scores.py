@@ -16,6 +16,7 @@ from torch import Tensor
 from torchbandits.coercion import is_finite, is_whole
 from torchbandits.errors import nearest, require
 from torchbandits.types import Marginals, PerPoint, Points
+from torchbandits.upstream import log_improvement
 
 
 class Score(ABC):
@@ -78,12 +79,8 @@ class LogEI(_Improvement):
 
     def __call__(self, mean: Tensor, std: Tensor, width: Tensor, incumbent: Tensor) -> Tensor:
         """log EI; the width does not matter."""
-        # The only form that is accurate in the far tail. It is private, and BoTorch takes a second to load.
-        from botorch.acquisition.analytic import _log_ei_helper  # noqa: PLC0415
-
         z, sigma = self._standardized(mean, std, incumbent)
-        value: Tensor = _log_ei_helper(z) + sigma.log()
-        return value
+        return log_improvement(z) + sigma.log()
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import gpytorch
 import numpy as np
 import pytest
 import torch
-from problems import NOISE_STD, Problem, generator, kernel_pair, rbf
+from problems import NOISE_STD, Problem, generator, kernel_pair, rbf, whole
 
 import torchbandits as tb
 from torchbandits.arms import draws as module
@@ -40,7 +40,7 @@ def draws_of(bandit: tb.Bandit, calls: int, size: int, seed: int = 5) -> np.ndar
     g, draws = generator(seed), bandit._state.draws
     assert draws is not None
     width = torch.ones((), dtype=torch.float64)
-    return torch.cat([draws.draw([size], width, [g]) for _ in range(calls)]).numpy()
+    return torch.cat([whole(draws.draw([size], width, [g])) for _ in range(calls)]).numpy()
 
 
 def z_scores(values: np.ndarray, mean: np.ndarray, covariance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -102,7 +102,7 @@ def test_the_width_scales_the_deviation_from_the_mean():
     bandit = told(problem, rbf(), "exact")
     draws, mean = bandit._state.draws, bandit.posterior(problem.tensor).mean
     assert draws is not None
-    one, three = (draws.draw([2], torch.tensor(w, dtype=torch.float64), [generator(3)]) for w in (1.0, 3.0))
+    one, three = (whole(draws.draw([2], torch.tensor(w, dtype=torch.float64), [generator(3)])) for w in (1.0, 3.0))
     torch.testing.assert_close(three - mean, 3 * (one - mean), rtol=1e-10, atol=1e-12)
 
 
@@ -115,9 +115,9 @@ def test_each_pick_is_the_best_arm_of_a_draw_and_pending_picks_have_no_say(embed
     twin.set_state(bandit.generators[0].get_state())
     draws = bandit._state.draws
     assert draws is not None
-    values = draws.draw([6], torch.ones((), dtype=torch.float64), [twin])
+    values = whole(draws.draw([6], torch.ones((), dtype=torch.float64), [twin]))
     assert bandit.ask().index.tolist() == values.argmax(dim=-1).tolist()
-    more = draws.draw([3], torch.ones((), dtype=torch.float64), [twin])
+    more = whole(draws.draw([3], torch.ones((), dtype=torch.float64), [twin]))
     assert bandit.ask(more=3).index.tolist()[6:] == more.argmax(dim=-1).tolist()
 
 
@@ -130,3 +130,25 @@ def test_100_000_arms_without_a_square_of_them():
         selection = bandit.ask()
         bandit.tell(selection, torch.sin(selection.points.sum(-1)))
     assert int(bandit.pulls) == 3
+
+
+@pytest.mark.parametrize("case", [*CASES, "any kernel"])
+def test_many_draws_are_made_some_at_a_time_and_are_the_same_ones(case, monkeypatch):
+    make, embedding, options, kind = CASES.get(case, (polynomial, "exact", {}, "independent"))
+    monkeypatch.setattr(module, "_JOINT_ARMS", 0 if kind in ("fourier", "independent") else 2000)
+    problem = Problem(seed=2, a=A)
+    policy = tb.thompson_sampling(make(), embedding=embedding, noise_std=NOISE_STD, width=tb.widths.Constant(1.0), **options)
+    width, at_once, drawn = torch.ones(2, dtype=torch.float64), [], []
+    for entries in (1 << 25, 2 * 16 * A):  # of these 16 draws at once
+        monkeypatch.setattr(module, "_DRAWN", entries)
+        generators = [generator(1), generator(2)]
+        bandit = tb.Bandit(policy, problem.tensor, generator=generators)
+        bandit.tell(torch.tensor([[3, 7, 7], [1, 2, 20]]), torch.tensor([[0.3, 0.1, 0.2], [0.5, 0.1, -0.2]]))
+        pieces = list(bandit._state.draws.draw([39, 21], width, generators))
+        at_once.append([piece.shape[-2] for piece in pieces])
+        drawn.append((whole(pieces), [g.get_state() for g in generators]))
+    assert at_once == [[39], [16, 16, 7]]
+    (together, after), (parts, states) = drawn
+    for row, size in enumerate([39, 21]):
+        torch.testing.assert_close(parts[row, :size], together[row, :size], rtol=1e-12, atol=1e-12)
+    assert all(torch.equal(*pair) for pair in zip(states, after, strict=True))

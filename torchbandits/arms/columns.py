@@ -163,9 +163,10 @@ class KernelColumns:
         Yields:
             Which arms, and their products, which the next chunk overwrites.
         """
-        m, batch, kept = rows.shape[-1], rows.shape[:-1], self._kept if self.holds(rows) else None
+        m, batch, kept, slots = rows.shape[-1], rows.shape[:-1], self._kept, rows
+        if kept is not None and bool(((slots := kept.slots(rows)) < 0).any()):
+            kept = None
         starts = None if dense is None or m <= LEAF or rows.dim() > 2 else list(range(m))
-        slots = rows if kept is None else kept.slots(rows)
         together = None if kept is None else _together(slots)  # consecutive slots need no copy
         wanted = _CHUNK_BYTES if weights.device.type == "cpu" else _DEVICE_BYTES
         A, step = self._rows.num_arms, max(256, wanted // (8 * max(1, m) * max(1, batch.numel())))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -16,6 +17,10 @@ from torchbandits.types import Generators
 
 _JOINT_ARMS = 2000  # up to here the prior is drawn jointly on the arms
 _CHUNK = 1 << 21  # entries of a block of random features
+_DRAWN = 1 << 25  # values of draws on arms that are held at once
+
+Drawn = Callable[[slice], Tensor]
+"""f₀ − μ₀ of some of the draws on all arms, `batch_shape x q' x A`, asked for in order."""
 
 
 class PosteriorDraws:
@@ -52,9 +57,10 @@ class PosteriorDraws:
         elif table.rows.num_arms <= _JOINT_ARMS:
             self.kind = "joint"
 
-    def draw(self, sizes: Sequence[int], width: Tensor, generators: Generators) -> Tensor:
-        """`sizes[r]` draws for batch row r from its generator, `batch_shape x max(sizes) x A`, reward units (rows that ask for
-        fewer are padded). Cost O(A m) a draw, and O(A F) for random features or O(A²) for joint draws.
+    def draw(self, sizes: Sequence[int], width: Tensor, generators: Generators) -> Iterator[Tensor]:
+        """`sizes[r]` draws for batch row r from its generator, reward units, some at a time: `batch_shape x q' x A`, max(sizes)
+        in all (rows that ask for fewer are padded). What is drawn does not depend on the pieces. Cost O(A m) a draw, and O(A F)
+        for random features or O(A²) for joint draws.
 
         Args:
             sizes: Draws of each batch row, in row-major order.
@@ -63,26 +69,34 @@ class PosteriorDraws:
         """
         table, posterior = self._table, self._table.posterior
         prior = {"features": self._features, "joint": self._joint, "fourier": self._fourier, "independent": self._independent}
-        deviation = prior[self.kind](sizes, generators)
-        shape = (*posterior.batch_shape, max(sizes), table.rows.num_arms)
-        return table.mean().unsqueeze(-2) + width[..., None, None] * deviation.reshape(shape)
+        drawn = prior[self.kind](sizes, generators)
+        mean, shape = table.mean().unsqueeze(-2), posterior.batch_shape
+        for part in self._parts(max(sizes)):
+            deviation = drawn(part).reshape(*shape, part.stop - part.start, table.rows.num_arms)
+            yield mean + width[..., None, None] * deviation
 
     def forget(self) -> None:
         """Drop the factors that are kept from draw to draw: the posterior has moved to another device."""
         self._root = self._residual = None
 
-    # ------------------------------------------------------------------ prior draws; each returns f₀ − μ₀ on the arms
+    def _parts(self, size: int) -> Iterator[slice]:
+        """Slices of that many draws, of whole multiples of 16, as torch's normal numbers are made in sixteens."""
+        step = 16 * max(1, _DRAWN // (16 * self._table.rows.num_arms * max(1, self._table.posterior.batch_shape.numel())))
+        for start in range(0, size, step):
+            yield slice(start, min(start + step, size))
 
-    def _features(self, sizes: Sequence[int], generators: Generators) -> Tensor:
+    # ------------------------------------------------------------------ prior draws: all that is random is drawn at once
+
+    def _features(self, sizes: Sequence[int], generators: Generators) -> Drawn:
         posterior = self._table.posterior
         arms, embedding = self._table.features_of_arms, posterior.finite
         assert arms is not None
         assert embedding is not None
         theta = embedding.spread(standard_normals(posterior, sizes, arms.num_features, generators, embedding.num_used))
         left = theta - explained(posterior, theta, sizes, generators) if posterior.statistics.size else theta
-        return arms.times(left.mT)
+        return lambda part: arms.times(left[..., part].mT)
 
-    def _joint(self, sizes: Sequence[int], generators: Generators) -> Tensor:
+    def _joint(self, sizes: Sequence[int], generators: Generators) -> Drawn:
         rows, posterior = self._table.rows, self._table.posterior
         statistics = posterior.statistics
         A, arm = rows.num_arms, rows.arm_of_row
@@ -101,20 +115,35 @@ class PosteriorDraws:
         f0 = root @ standard_normals(posterior, sizes, A + extra, generators, used)
         place = torch.where(outside, A - 1 + outside.long().cumsum(dim=-1), arm.clamp_min(0))
         at_points = f0.gather(-2, place.unsqueeze(-1).expand(*place.shape, f0.shape[-1]))
-        return self._less_mean(f0[..., :A, :].mT, at_points, sizes, generators)
+        return self._less_mean(lambda part: f0[..., :A, part].mT, at_points, sizes, generators)
 
-    def _fourier(self, sizes: Sequence[int], generators: Generators) -> Tensor:
+    def _fourier(self, sizes: Sequence[int], generators: Generators) -> Drawn:
         rows, posterior = self._table.rows, self._table.posterior
         prior = FourierPrior.draw(posterior, sizes, self._num_features, generators)
         step = max(256, _CHUNK // (self._num_features // 2 * max(1, posterior.batch_shape.numel())))
-        parts = [prior(arms.double()) for _, arms in rows.source.chunks(step)]
-        return self._less_mean(torch.cat(parts, dim=-1), prior(posterior.statistics.points).mT, sizes, generators)
 
-    def _independent(self, sizes: Sequence[int], generators: Generators) -> Tensor:
+        def on_arms(part: slice) -> Tensor:
+            some = replace(prior, amplitudes=prior.amplitudes[..., part])
+            return torch.cat([some(arms.double()) for _, arms in rows.source.chunks(step)], dim=-1)
+
+        return self._less_mean(on_arms, prior(posterior.statistics.points).mT, sizes, generators)
+
+    def _independent(self, sizes: Sequence[int], generators: Generators) -> Drawn:
         table, posterior = self._table, self._table.posterior
-        noise = standard_normals(posterior, sizes, table.rows.num_arms, generators).mT
+        twins = [torch.Generator() for _ in generators]
+        for twin, generator in zip(twins, generators, strict=True):
+            twin.set_state(generator.get_state())
+
+        def noise(part: slice, generators: Generators) -> Tensor:
+            own = [max(0, min(part.stop, size) - part.start) for size in sizes]
+            width = part.stop - part.start
+            drawn = standard_normals(posterior, own, table.rows.num_arms, generators).mT
+            return torch.nn.functional.pad(drawn, (0, 0, 0, width - drawn.shape[-2]))
+
+        for part in self._parts(max(sizes)):  # the other draws come after all of these, which are made when they are needed
+            noise(part, generators)
         if not posterior.statistics.size:
-            return noise * table.prior_diagonal.sqrt().unsqueeze(-2)
+            return lambda part: noise(part, twins) * table.prior_diagonal.sqrt().unsqueeze(-2)
         table.columns.fill(posterior.dictionary_rows()[0])
         fit = posterior.fit(table.columns.gram())
         root = fit.nystrom.root
@@ -126,19 +155,21 @@ class PosteriorDraws:
             self._residual = (fit.nystrom, residual)
         theta = self._own_coordinates(sizes, generators)
         left = root.lift(theta - explained(posterior, theta, sizes, generators))
-        return self._on_arms(left) + noise * self._residual[1].unsqueeze(-2)
+        residual = self._residual[1].unsqueeze(-2)
+        return lambda part: self._on_arms(left[..., part]) + noise(part, twins) * residual
 
     # ------------------------------------------------------------------ the rule
 
-    def _less_mean(self, f0: Tensor, at_points: Tensor, sizes: Sequence[int], generators: Generators) -> Tensor:
-        """f₀ (`batch_shape x q x A`) less the posterior mean of its noisy rewards; `at_points` are its values at the distinct
-        points, `batch_shape x u x q`."""
+    def _less_mean(self, f0: Drawn, at_points: Tensor, sizes: Sequence[int], generators: Generators) -> Drawn:
+        """f₀ on the arms less the posterior mean of its noisy rewards; `at_points` are its values at the distinct points,
+        `batch_shape x u x q`."""
         table, posterior = self._table, self._table.posterior
         if not posterior.statistics.size:
             return f0
         table.columns.fill(posterior.dictionary_rows()[0])
         posterior.fit(table.columns.gram())
-        return f0 - self._on_arms(explained_weights(posterior, at_points, sizes, generators))
+        weights = explained_weights(posterior, at_points, sizes, generators)
+        return lambda part: f0(part) - self._on_arms(weights[..., part])
 
     def _own_coordinates(self, sizes: Sequence[int], generators: Generators) -> Tensor:
         """Rᵀf₀(S) for a prior draw f₀, `batch_shape x m x q`."""

@@ -7,10 +7,6 @@ from torch import Tensor
 
 from torchbandits.types import Picks
 
-_LARGE_BYTES = (
-    64 << 20
-)  # storage beyond this is asked for at once: growing would hold it twice, and untouched pages cost nothing
-
 
 class KeptColumns:
     """Columns `k(x_j, ·)` of some rows of the statistics, `A` numbers each; every batch row has slots of its own.
@@ -53,7 +49,7 @@ class KeptColumns:
         """Different rows without a column, and the slots that are to be theirs, `batch_shape x p`, −1 where padded.
 
         Slots are made as long as the budget lasts; then columns of rows that are not asked for are forgotten, and give theirs
-        away. `put` fills them. Cost O(u), and a copy of the columns where storage grows.
+        away. `put` fills them. Cost O(u). Where storage grows, by half, its columns are copied, and are held twice meanwhile.
         """
         size = max(int(rows.max()) + 1, self._slot_of_row.shape[-1])
         slot_of_row = torch.nn.functional.pad(self._slot_of_row, (0, size - self._slot_of_row.shape[-1]), value=-1)
@@ -110,9 +106,7 @@ class KeptColumns:
         old = self.block.shape[-2]
         if size <= old:
             return
-        capacity = min(self.most, max(size + 32, min(2 * old, size + 256)))
-        if capacity * self.bytes_a_slot > _LARGE_BYTES:
-            capacity = self.most
+        capacity = min(self.most, max(size + 32, old + old // 2))
         grown = self.block.new_empty(*self.batch_shape, capacity, self.num_arms)
         grown[..., :old, :] = self.block
         self.block = grown

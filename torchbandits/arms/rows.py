@@ -40,6 +40,7 @@ class ArmRows(nn.Module):
         self.register_buffer("costs", None, persistent=False)
         self.outside = False  # whether rows may be points from outside the arms
         self._streamed = None if isinstance(arms, Tensor | InMemory) else arms
+        self._held: InMemory | None = None
         self.fingerprint: int | None = None  # of the arms in their order, whatever holds them; None while more are found
         self.across: Reductions = arms.across if isinstance(arms, Shard) else WHOLE
         held = arms.arms if isinstance(arms, InMemory) else arms
@@ -101,7 +102,12 @@ class ArmRows(nn.Module):
     @property
     def source(self) -> ArmSource:
         """The arms, to be read piece by piece."""
-        return InMemory(self.arms) if self._streamed is None else self._streamed
+        if self._streamed is not None:
+            return self._streamed
+        arms = self.arms
+        if self._held is None or self._held.arms is not arms:  # the buffer is replaced as arms are added, and by `.to()`
+            self._held = InMemory(arms)
+        return self._held
 
     @property
     def streamed(self) -> bool:

@@ -138,7 +138,7 @@ class ArmTable(nn.Module):
                 channels[..., part] = out[..., :c, :]
                 squares = T.square_().sum(dim=-2)
                 leverage[..., part] = squares if whole else self.prior_diagonal[..., part] / lam - squares
-        self.leverage, self.channels = leverage.clamp_min_(0), channels
+        self._buffers["leverage"], self._buffers["channels"] = leverage.clamp_min_(0), channels
         if storage is not None and self._exact is not None:
             self._exact.swept(storage, r)
         return self

@@ -16,6 +16,7 @@ from torchbandits.errors import ArgumentError, UnsupportedError, require
 from torchbandits.memory import FrequentDirections
 from torchbandits.policies import Composed, Policy
 from torchbandits.scores import PerCost, Score
+from torchbandits.upstream import is_affine
 
 _TOLERANCE = 1e-6  # relative, of λ: more than rounding between float32 and float64
 
@@ -126,7 +127,7 @@ def check_transforms(model: Model, posterior_transform: Any) -> None:
     """Only affine transforms keep a confidence bound what it is."""
     outcome = getattr(model, "outcome_transform", None)
     require(
-        outcome is None or outcome._is_linear,
+        outcome is None or is_affine(outcome),
         f"{type(outcome).__name__} is not affine: a confidence bound of transformed rewards is none of the rewards. Use "
         "Standardize, or transform the rewards before you give them to the model.",
         UnsupportedError,

@@ -15,6 +15,7 @@ from torchbandits.arms import TIE, best_arm
 from torchbandits.botorch.acquisition import PolicyAcquisition
 from torchbandits.coercion import check_flag, check_whole
 from torchbandits.errors import NonFiniteError, ShapeError, UnsupportedError, require
+from torchbandits.upstream import baseline_without_pending
 from torchbandits.validation import check_arms, check_available
 
 _LEADERS = 64  # arms brought up to date at once; twice as many each time that they do not suffice
@@ -109,8 +110,7 @@ def _pending(acq_function: AcquisitionFunction) -> Tensor | None:
     """The points that are pending already."""
     if isinstance(acq_function, qLogNoisyExpectedImprovement) and acq_function.incremental:
         # It keeps them at the end of its baseline and shows none, so that BoTorch's own optimisers lose them.
-        baseline: Any = acq_function._X_baseline
-        pending = acq_function.X_baseline[..., baseline.shape[-2] :, :]
+        pending = acq_function.X_baseline[..., baseline_without_pending(acq_function).shape[-2] :, :]
         return pending if pending.shape[-2] else None
     return getattr(acq_function, "X_pending", None)  # BoTorch's base class does not create it
 

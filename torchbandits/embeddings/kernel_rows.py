@@ -12,12 +12,14 @@ import gpytorch
 import torch
 from torch import Tensor, nn
 
+from torchbandits.upstream import own_batch_shape
+
 
 def expand_kernel(kernel: gpytorch.kernels.Kernel, batch_shape: torch.Size) -> gpytorch.kernels.Kernel:
     """A copy whose every parameter has the leading dimensions `batch_shape`, with which the kernel's must broadcast."""
     expanded = copy.deepcopy(kernel)
     for part, parameter in _own_parameters(expanded):
-        rest = parameter.shape[len(part._batch_shape) :]
+        rest = parameter.shape[len(own_batch_shape(part)) :]
         parameter.data = parameter.data.expand(torch.Size([*batch_shape, *rest])).contiguous()
     return _with_batch_shape(expanded, batch_shape)
 
@@ -49,7 +51,7 @@ def shaped_like(kernel: gpytorch.kernels.Kernel, saved: dict[str, Tensor], prefi
             value = saved.get(prefix + f"{name}.{own}".lstrip("."))
             if value is None or value.shape == parameter.shape:
                 continue
-            rest = parameter.shape[len(part._batch_shape) :]
+            rest = parameter.shape[len(own_batch_shape(part)) :]
             if value.shape[value.dim() - len(rest) :] == rest:  # otherwise it is another kernel's, and loading says so
                 parameter.data = parameter.data.new_zeros(value.shape)
                 part.batch_shape = value.shape[: value.dim() - len(rest)]

@@ -8,10 +8,10 @@ from torchbandits.batching import FixedSize
 from torchbandits.coercion import explains_keywords, non_negative
 from torchbandits.policies.composed import Composed
 from torchbandits.policies.from_data import FromData
-from torchbandits.starts import Start, Uniform
+from torchbandits.starts import Spread, Start
 from torchbandits.widths import Constant, Width
 
-_FIRST = 5  # picks before the model is asked
+_FIRST = 6  # picks before the model is asked
 
 
 @explains_keywords
@@ -34,22 +34,23 @@ def auto(
 
     Args:
         batch_size: Picks of one `ask`.
-        width: w, or a `Width`; 1.5 by default.
-        initial: First picks; five arms drawn uniformly by default.
+        width: w, or a `Width`; 2 by default.
+        initial: First picks; by default six arms that stand for all others, see `starts.Spread`.
         memory_budget: Bytes that the exact posterior may take; with a dictionary, that cached kernel columns may take.
 
     Guarantee: none, the kernel is estimated; `igp_ucb` has one for a kernel and a norm that are known. Cost: O(A u) a pick, u
     distinct arms pulled, and O(u³) an iteration for each of O(log t) fits.
-    Source: Hvarfner et al. 2024 (priors); Salinas et al. 2020 (normal scores); Srinivas et al. 2010 (the rule).
+    Source: Hvarfner et al. 2024 (priors); Salinas et al. 2020 (normal scores); Srinivas et al. 2010 (the rule); Kaufman and
+    Rousseeuw 1990 (first picks).
     """
-    own = width if isinstance(width, Width) else Constant(1.5 if width is None else non_negative("width", width))
+    own = width if isinstance(width, Width) else Constant(2.0 if width is None else non_negative("width", width))
     return Composed(
         gpytorch.kernels.ScaleKernel(gpytorch.kernels.MaternKernel(2.5)).double(),  # its form: the values are estimated
         noise_std=1.0,
         confidence=own,
         regularization=1.0,
         batch_rule=FixedSize(size=batch_size, max_pulls=1),
-        initial=Uniform(_FIRST) if initial is None else initial,
+        initial=Spread(_FIRST) if initial is None else initial,
         memory_budget=memory_budget,
         from_data=FromData(exact_bytes=memory_budget),
     )

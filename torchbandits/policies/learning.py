@@ -125,7 +125,7 @@ def _learn_sparse(state: State, memory: Memory, summed: tuple[Tensor, Tensor, Te
     posterior.invalidate_()  # the dictionary is about to change: no use updating the old factors
     rows.tell_(posterior, *summed)
     state.add_gains_(leverage, counts)
-    state.log_det = state.log_det + torch.log1p(counts * leverage).sum(dim=-1)
+    state._buffers["log_det"] = state.log_det + torch.log1p(counts * leverage).sum(dim=-1)
     # The dictionary is drawn with the leverages before the pulls.
     size = state.statistics.size
     row = torch.where(distinct >= 0, rows.row_of(distinct), size)

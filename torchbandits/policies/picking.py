@@ -192,12 +192,14 @@ class Picker:
     ) -> tuple[Tensor, Tensor]:
         """One draw of the posterior a pick, the best arm of each; picks that are pending have no say."""
         sizes = remaining.reshape(-1).tolist()
-        values = draws.draw(sizes, self._width, twins)
-        if isinstance(self._score, PerCost):
-            values = self._score.priced(values, self._costs(None).unsqueeze(-2))
-        if offered is not None:
-            values = values.masked_fill(~offered.unsqueeze(-2), -torch.inf)
-        index = best_arm(values)
+        picks, scores = [], []
+        for values in draws.draw(sizes, self._width, twins):
+            if isinstance(self._score, PerCost):
+                values = self._score.priced(values, self._costs(None).unsqueeze(-2))
+            if offered is not None:
+                values = values.masked_fill(~offered.unsqueeze(-2), -torch.inf)
+            picks.append(best_arm(values))
+            scores.append(values.gather(-1, picks[-1].unsqueeze(-1)).squeeze(-1))
+        index, best = torch.cat(picks, dim=-1), torch.cat(scores, dim=-1)
         drawn = torch.arange(index.shape[-1], device=index.device) < remaining.unsqueeze(-1)
-        best = values.gather(-1, index.unsqueeze(-1)).squeeze(-1)
         return torch.where(drawn, index, -1), torch.where(drawn, best, torch.nan)

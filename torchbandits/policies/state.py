@@ -69,24 +69,23 @@ class State(nn.Module):
     @property
     def statistics(self) -> Statistics:
         """Distinct points, weights and sums."""
-        return self.records if isinstance(self.records, Statistics) else self.records.statistics
+        records = self.records
+        return records if isinstance(records, Statistics) else records.statistics
 
     @property
     def process(self) -> GaussianProcess | PartitionedProcess:
         """The posterior, one or one a cell. Raises `UnsupportedError` for policies that keep none."""
-        require(
-            not isinstance(self.records, Statistics),
-            "this policy keeps no posterior; use gp_ucb, bkb or batch_bkb to have one.",
-            UnsupportedError,
-        )
-        assert not isinstance(self.records, Statistics)
-        return self.records
+        records = self.records
+        if isinstance(records, Statistics):
+            raise UnsupportedError("this policy keeps no posterior; use gp_ucb, bkb or batch_bkb to have one.")
+        return records
 
     @property
     def posterior(self) -> GaussianProcess:
         """The posterior of a policy that keeps one for all arms."""
-        assert isinstance(self.process, GaussianProcess)
-        return self.process
+        process = self.process
+        assert isinstance(process, GaussianProcess)
+        return process
 
     def continuing_(self, other: State) -> State:
         """Take over the progress of a state of the same posterior on other arms; nothing is pending then."""
@@ -181,29 +180,29 @@ class State(nn.Module):
         dimension = torch.full_like(pulls, torch.nan)
         if "effective_dimension" in reads:
             dimension = (self.row_leverage() * self.statistics.weights).sum(dim=-1)
-        whole = self.tabulation if self.tree is None else self.tree
+        whole, rows, sketch = self.tabulation if self.tree is None else self.tree, self.rows, self.posterior.sketch
         assert not isinstance(whole, GrowingTable)
         return Progress(
             t=pulls + 1,
             pulls=pulls.clamp_min(1),
-            num_arms=self.rows.total,
-            dim=self.rows.source.dim,
+            num_arms=rows.total,
+            dim=rows.source.dim,
             log_det=self.log_det,
             batched_log_det=self.batched_log_det,
             batched_log_det_3=self.batched_log_det_3,
             effective_dimension=dimension,
             kappa2=whole.kappa2.expand_as(pulls),
-            sketch_loss=torch.zeros_like(pulls) if self.posterior.sketch is None else self.posterior.sketch.loss,
+            sketch_loss=torch.zeros_like(pulls) if sketch is None else sketch.loss,
         )
 
     def row_leverage(self) -> Tensor:
         """Leverage of every distinct point given the rewards told, `batch_shape x u`."""
-        arm = self.rows.arm_of_row
+        rows, statistics = self.rows, self.statistics
+        arm, mask = rows.arm_of_row, statistics.mask
         leverage = self.leverage_at(arm)
-        outside = (arm < 0) & self.statistics.mask
-        if bool(outside.any()):
-            leverage = torch.where(outside, self.process.leverage(self.statistics.points), leverage)
-        return torch.where(self.statistics.mask, leverage, 0.0)
+        if rows.outside and bool((outside := (arm < 0) & mask).any()):
+            leverage = torch.where(outside, self.process.leverage(statistics.points), leverage)
+        return torch.where(mask, leverage, 0.0)
 
     def in_reward_units(self, mean: Tensor, variance: Tensor) -> Marginals:
         """Mean and variance of arms, `batch_shape x p`, as they are said to people: the model may have units of its own."""

@@ -78,6 +78,7 @@ class GaussianProcess(nn.Module):
         self.register_buffer("pending_points", self.statistics.points)
         self.register_buffer("pending", self.statistics.weights)
         self._fit: Factors | None = None
+        self._known_rows: tuple[Tensor, Tensor, Tensor] | None = None
 
     @property
     def batch_shape(self) -> torch.Size:
@@ -221,13 +222,18 @@ class GaussianProcess(nn.Module):
         return self.dictionary.sum(dim=-1) if self.sparse else self.statistics.num_rows
 
     def dictionary_rows(self) -> tuple[Tensor, Tensor]:
-        """Rows in the dictionary, in order, `batch_shape x m` (0 where padded), and the mask of the padding."""
+        """Rows in the dictionary, in order, `batch_shape x m` (0 where padded), and the mask of the padding; computed once per
+        dictionary."""
         if not self.sparse:
             mask = self.statistics.mask
             return torch.arange(mask.shape[-1], device=mask.device).expand_as(mask) * mask, mask
-        m = int(self.dictionary_size.max()) if self.dictionary.numel() else 0
-        order = torch.argsort((~self.dictionary).byte(), dim=-1, stable=True)[..., :m]
-        return order * (mask := self.dictionary.gather(-1, order)), mask
+        dictionary, known = self.dictionary, self._known_rows
+        if known is None or known[0] is not dictionary:
+            m = int(dictionary.sum(dim=-1).max()) if dictionary.numel() else 0
+            order = torch.argsort((~dictionary).byte(), dim=-1, stable=True)[..., :m]
+            mask = dictionary.gather(-1, order)
+            self._known_rows = known = (dictionary, order * mask, mask)
+        return known[1], known[2]
 
     def fit(self, gram: Callable[[Tensor], Tensor] | None = None) -> Factors:
         """The factors of the current statistics, computed once.
@@ -313,6 +319,7 @@ class GaussianProcess(nn.Module):
         # A fit gives each batch row a kernel of its own. New parameters: nobody's snapshot is written to.
         self.kernel = shaped_like(self.kernel, state_dict, prefix + "kernel.")
         super()._load_from_state_dict(state_dict, prefix, *args)
+        self._known_rows = None  # loading writes the dictionary in place
 
     def get_extra_state(self) -> dict[str, Any]:
         """λ, which a fit of the noise changes, and whether there is a dictionary."""

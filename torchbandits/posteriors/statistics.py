@@ -68,6 +68,7 @@ class Statistics(nn.Module):
         for name, width in (("points", dim), ("totals", 3)):
             self.register_buffer(name, torch.zeros(*batch_shape, 0, width, dtype=torch.float64, device=device))
         self.register_buffer("num_rows", torch.zeros(batch_shape, dtype=torch.int64, device=device))
+        self._known_mask: tuple[Tensor, Tensor] | None = None
 
     @property
     def weights(self) -> Tensor:
@@ -91,8 +92,13 @@ class Statistics(nn.Module):
 
     @property
     def mask(self) -> Tensor:
-        """`batch_shape x u`, True in places that hold a point."""
-        return torch.arange(self.size, device=self.totals.device) < self.num_rows.unsqueeze(-1)
+        """`batch_shape x u`, True in places that hold a point; computed once for these `num_rows`, which are replaced."""
+        num_rows, size = self.num_rows, self.size
+        known = self._known_mask
+        if known is None or known[0] is not num_rows or known[1].shape[-1] != size:
+            mask = torch.arange(size, device=num_rows.device) < num_rows.unsqueeze(-1)
+            self._known_mask = known = (num_rows, mask)
+        return known[1]
 
     def at(self, rows: Picks) -> Tensor:
         """The points of rows (`batch_shape x p`, row 0 where −1), `batch_shape x p x d`."""
@@ -165,3 +171,4 @@ class Statistics(nn.Module):
             if prefix + name in state_dict:  # sizes follow the data
                 setattr(self, name, state_dict[prefix + name].to(self.totals.device))
         super()._load_from_state_dict(state_dict, prefix, *args)
+        self._known_mask = None  # loading writes `num_rows` in place

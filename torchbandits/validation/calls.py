@@ -179,10 +179,11 @@ def check_limit(limit: Any, batch_shape: torch.Size, device: torch.device) -> Te
     """Most picks, a whole number or one a batch row."""
     if limit is None:
         return None
-    limit = min(max(limit, -1), ENDLESS) if isinstance(limit, int) and not isinstance(limit, bool) else limit
-    whole = isinstance(limit, int) or (isinstance(limit, Tensor) and not limit.is_floating_point() and not limit.is_complex())
+    if isinstance(limit, int) and not isinstance(limit, bool) and limit >= 0:  # the usual case, in few operations
+        return torch.tensor(min(limit, ENDLESS), device=device).expand(batch_shape)
+    good = isinstance(limit, Tensor) and not limit.is_floating_point() and not limit.is_complex()
     require(
-        whole and not isinstance(limit, bool) and bool((as_tensor("limit", limit) >= 0).all()),
+        good and bool((as_tensor("limit", limit) >= 0).all()),
         f"limit must be a whole number ≥ 0, or one a batch row, got {limit}.",
     )
     value = as_tensor("limit", limit, device=device)

@@ -10,7 +10,7 @@ import pandas as pd
 from peer_study import tables
 from peer_study.game import BUDGETS
 from peer_study.methods import OURS
-from peer_study.statistics import differences, paired, ranks, summary
+from peer_study.statistics import differences, pair, paired, ranks, summary
 
 MEASURES = {"simple_regret": "simple regret", "mean_regret": "mean regret"}
 
@@ -43,7 +43,7 @@ METHOD_NOTES = """## How the methods are run
   as its baseline. Beyond 500 rewards the hyper-parameters are fitted to 500 of them.
 - `baybe`: `Campaign` with its defaults on the candidates, on 5,000 random ones where there are more.
 - `smac`: `HyperparameterOptimizationFacade` with its defaults, in the box as Optuna.
-- `auto`: `tb.auto()` without arguments; the records so far are of its first form, which had width 2.
+- `auto`: `tb.auto()` without arguments.
 - `batch_bkb`: `tb.batch_bkb` with a Matérn-5/2 kernel and width 2, refitted every 10 pulls, and told the true deviation of
   the noise.
 
@@ -94,15 +94,20 @@ def by_table(records: pd.DataFrame, budget: str) -> str:
 
 
 def losses(records: pd.DataFrame, budget: str, ours: str) -> str:
-    """Our regret less each peer's, and the tables on which the peer's is the smaller."""
-    parts = []
+    """Our regret less each peer's over all runs that both have, and the tables on which the peer's is the smaller."""
+    parts, played = [], set(records[records["budget"] == budget]["method"]) - {ours}
     for measure, words in MEASURES.items():
-        frame, rows = paired(records, budget, measure), []
-        means = frame.groupby(level="table").mean()
-        for method, row in differences(frame, ours).iloc[::-1].iterrows():
+        rows = []
+        for method in sorted(played):
+            frame = pair(records, budget, measure, ours, method)
+            if frame.empty:
+                continue
+            means, row = frame.groupby(level="table").mean(), differences(frame, ours).iloc[0]
             lost = means.index[means[ours] > means[method]]
-            rows.append([f"`{method}`", with_interval(row, 3), f"{len(lost)} of {len(means)}", ", ".join(lost) or "none"])
-        parts.append(markdown(rows, ["against", f"{words}: `{ours}` less the other", "lost on", "tables lost"]))
+            found = [with_interval(row, 3), str(len(frame)), f"{len(lost)} of {len(means)}", ", ".join(lost) or "none"]
+            rows.append([row["mean"], f"`{method}`", *found])
+        rows = [line[1:] for line in sorted(rows, key=lambda line: -line[0])]
+        parts.append(markdown(rows, ["against", f"{words}: `{ours}` less the other", "runs", "lost on", "tables lost"]))
     return "\n".join(parts)
 
 
@@ -152,7 +157,8 @@ def write_page(records: pd.DataFrame, page: Path) -> Path:
         parts += [f"## {size.pulls:,} evaluations, {size.batch} at a time\n", coverage(records, budget)]
         parts += [overall(records, budget), "Simple / mean regret by table:\n", by_table(records, budget)]
         if "auto" in paired(records, budget, "simple_regret").columns:
-            parts += ["Where `auto` loses (below 0 is in its favour):\n", losses(records, budget, "auto")]
+            parts.append("Where `auto` loses, over all runs that both methods have (below 0 is in its favour):\n")
+            parts.append(losses(records, budget, "auto"))
     note = tables.__doc__ or ""
     parts += [METHOD_NOTES + "## The tables\n", note.split("\n", 2)[2].strip() + "\n", "## Versions\n"]
     versions = sorted({package for line in records["versions"] for package in line.split()})

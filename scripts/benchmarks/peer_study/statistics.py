@@ -27,6 +27,13 @@ def paired(records: pd.DataFrame, budget: str, measure: str) -> pd.DataFrame:
     return common
 
 
+def pair(records: pd.DataFrame, budget: str, measure: str, ours: str, other: str) -> pd.DataFrame:
+    """One row per table and seed that both methods have, one column per method; no rows where they share none."""
+    runs = records[(records["budget"] == budget) & records["method"].isin([ours, other])]
+    wide = runs.pivot_table(index=["table", "seed"], columns="method", values=measure)
+    return wide.reindex(columns=[ours, other]).dropna()
+
+
 def ranks(frame: pd.DataFrame) -> pd.DataFrame:
     """Rank of each method in each row, 1 for the least regret; equal regrets share the mean of their ranks."""
     return frame.rank(axis=1, method="average")
@@ -52,5 +59,4 @@ def summary(frame: pd.DataFrame) -> pd.DataFrame:
 
 def differences(frame: pd.DataFrame, ours: str) -> pd.DataFrame:
     """`summary` of our regret less each other method's, paired: below 0 is in our favour."""
-    others = frame.drop(columns=ours)
-    return summary(others.rsub(frame[ours], axis=0))
+    return summary(frame.drop(columns=ours).rsub(frame[ours], axis=0))

@@ -26,7 +26,9 @@ class Interruption(torch.overrides.TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Count, and raise `Interrupted` once."""
         self.calls += 1
-        if self.calls >= self.at and not any(frame.name == "restore" for frame in traceback.extract_stack(limit=12)):
+        # Leaving `torch.no_grad()` can't fail, and if it did gradients would be off from then on.
+        due = self.calls >= self.at and func is not torch._C._set_grad_enabled
+        if due and not any(frame.name == "restore" for frame in traceback.extract_stack(limit=12)):
             self.at = torch.inf
             raise Interrupted
         return func(*args, **(kwargs or {}))

@@ -11,9 +11,12 @@ import torch
 from problems import KERNELS, generator, kernel_pair, rbf
 from torch import Tensor
 
+from torchbandits.arms import matches
 from torchbandits.embeddings import Identity, RandomFourier
-from torchbandits.posteriors import GaussianProcess
+from torchbandits.posteriors import Domain, GaussianProcess, PartitionedProcess
+from torchbandits.posteriors.cells import SIZE
 from torchbandits.testing import PosteriorContract
+from torchbandits.testing.play import Problem
 
 LAMBDA = 0.01
 
@@ -62,3 +65,25 @@ class TestEveryPosterior(PosteriorContract):
         if posterior.sparse:
             few = posterior.statistics.points[..., 0] < 0.5  # chosen by where they are, not by when they came
             posterior.set_dictionary_(few if self.kind.endswith("few points") else torch.ones_like(few))
+
+
+class TestPartitioned(PosteriorContract):
+    """Four cells, which split into fourteen as the pulls are learned and not after: a split may raise a variance."""
+
+    arms = torch.cat([Problem(seed=2, num_arms=10).arms, Problem(seed=3, num_arms=20).arms])
+
+    def posterior(self, batch_shape: tuple[int, ...] = ()) -> PartitionedProcess:
+        corners = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
+        domain = Domain(rbf(), self.arms, None, torch.Size(batch_shape), nu=1.5, horizon=4, bounds=corners)
+        return PartitionedProcess(domain, LAMBDA, 1 << 24)
+
+    def learn(self, posterior: Any, points: Tensor, counts: Tensor, *sums: Tensor) -> None:
+        known = matches(posterior.statistics.points, points)
+        appended = posterior.statistics.append_(points, known < 0)
+        posterior.statistics.add_(torch.where(known < 0, appended, known), counts, *sums)
+        arms = self.arms.expand(*points.shape[:-2], -1, -1)
+        posterior.condition_(matches(arms, points), counts, sums[0])
+
+    def test_cells_split(self):
+        before, after = (int((p.cells.layout[SIZE] > 0).sum()) for p in (self.posterior(), self._learned()))
+        assert (before, after) == (4, 14)

@@ -66,7 +66,8 @@ class Environment(ABC):
         Returns:
             One picklable callable without arguments for each place that is pulled, in row-major order.
         """
-        flat = index.reshape(index.shape[:-1].numel(), index.shape[-1])  # no −1: there may be no pick
+        # Not reshape(-1, …), which can't tell the number of rows where there are no picks.
+        flat = index.reshape(index.shape[:-1].numel(), index.shape[-1])
         found: list[Task] = []
         for row, place in (flat >= 0).nonzero().tolist():
             seed = int(torch.randint(2**62, (), generator=generators[row]))

@@ -439,7 +439,7 @@ class PolicyContract(ABC):
         for error, call, arguments, options in wrong_calls(bandit.ask(), *self._problem.arms.shape):
             what = f"{call}{arguments}{options}"
             check_raises(error, partial(getattr(bandit, call), *arguments, **options), what)
-            assert issubclass(error, TorchBanditsError)
+            assert issubclass(error, TorchBanditsError), f"{error.__name__} must be an error of this package"
             check_same(before, everything(bandit), f"{what} must not change the state")
         self._check_alike(bandit, twin)
 

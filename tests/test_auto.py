@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 
 import gpytorch
 import numpy as np
@@ -292,3 +293,60 @@ def test_boxes_and_options_of_other_fits_are_refused():
     with pytest.raises(errors.UnsupportedError, match="leave out restarts"):
         bandit.fit_kernel_(restarts=(1.0,))
     assert bool(bandit.fit_kernel_().after.isfinite())
+
+
+@pytest.mark.parametrize("kept", [0, 10, 40, 90])
+def test_arms_in_a_file_take_no_more_memory_than_the_budget(tmp_path: Path, kept: int):
+    """`kept` numbers an arm fit: more distinct arms than half of that get a dictionary. A state is saved without what a sweep
+    computes anew, and goes on as it was."""
+    x, f = table(1200)
+    np.save(tmp_path / "arms.npy", x.numpy())
+
+    def made(budget: int) -> tb.Bandit:
+        arms = tb.sources.npy(tmp_path / "arms.npy")
+        return tb.Bandit(tb.auto(batch_size=8, memory_budget=budget), arms, generator=generator(3))
+
+    budget = kept * 8 * len(x)
+    small, large = made(budget), made(2 << 30)
+    for step in range(14):
+        for bandit in (small, large):
+            play(bandit, f, 8)
+        assert small._state.posterior.sparse or 2 * small.posterior.statistics.size <= kept
+        assert step or small._state.posterior.sparse == (kept <= 10)
+        assert small._state.table.directions.block.nbytes <= budget
+        if step % 4 == 1:
+            for bandit, room in ((small, budget), (large, 2 << 30)):
+                saved = bandit.state_dict()
+                assert max(t.numel() for t in tensors(saved) if t.is_floating_point()) <= len(x)
+                again = made(room).load_state_dict(saved)
+                torch.testing.assert_close(again.posterior(x).variance, bandit.posterior(x).variance)
+                torch.testing.assert_close(again._state.table.leverage, bandit._state.table.leverage, atol=1e-9, rtol=1e-6)
+                assert torch.equal(again.ask().index, bandit.ask().index)
+    assert small._state.posterior.sparse
+    assert not large._state.posterior.sparse
+    assert min(f[small.best_arm()], f[large.best_arm()]) > f.topk(25).values[-1]
+
+
+def test_repeated_pulls_are_folded_where_memory_is_short(tmp_path: Path):
+    x, f = table(1200)
+    f = (f - f.mean()) / f.std()
+    np.save(tmp_path / "arms.npy", x.numpy())
+    kernel, arms = gpytorch.kernels.RBFKernel().double(), tb.sources.npy(tmp_path / "arms.npy")
+    tight = tb.Bandit(tb.gp_ucb(kernel, noise_std=0.1, memory_budget=12 * 8 * len(x)), arms)
+    roomy = tb.Bandit(tb.gp_ucb(kernel, noise_std=0.1), arms)
+    for _ in range(20):
+        index = torch.arange(5)
+        for bandit in (tight, roomy):
+            bandit.tell(index, f[index])
+    assert tight._state.table.directions.used <= 12 < roomy._state.table.directions.used
+    torch.testing.assert_close(tight._state.table.leverage, roomy._state.table.leverage, atol=1e-9, rtol=1e-9)
+    with pytest.raises(errors.UnsupportedError, match=r"an exact posterior keeps 13 numbers an arm here.*nothing was learned"):
+        tight.tell(torch.arange(5, 13), f[5:13])
+    assert int(tight.pulls) == 100
+
+
+def tensors(state: object) -> list[Tensor]:
+    if isinstance(state, Tensor):
+        return [state]
+    parts = state.values() if isinstance(state, dict) else state if isinstance(state, (list, tuple)) else ()
+    return [tensor for part in parts for tensor in tensors(part)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,10 @@ import torch
 from problems import OFF_SCALE
 
 import torchbandits as tb
+from torchbandits.campaigns.tables import ParquetRows
 from torchbandits.errors import ArgumentError, DataError, StateError, TorchBanditsError
 from torchbandits.extras import Later
+from torchbandits.journal import Journal
 
 
 def frame(n: int = 60) -> pd.DataFrame:
@@ -204,7 +207,7 @@ def test_the_default_policy_finds_the_best_row():
 # ---------------------------------------------------------------------- tables of every kind
 
 
-@pytest.mark.parametrize("kind", ["arrow", "csv", "semicolons", "parquet", "feather", "dictionary", "exported"])
+@pytest.mark.parametrize("kind", ["arrow", "csv", "semicolons", "parquet", "feather", "dictionary", "exported", "batches"])
 def test_every_kind_of_table_is_the_same_campaign(kind: str, tmp_path: Path):
     table = frame()
     arrow = pa.Table.from_pandas(table, preserve_index=False)
@@ -215,18 +218,47 @@ def test_every_kind_of_table_is_the_same_campaign(kind: str, tmp_path: Path):
         writer.write_table(arrow)
     table.to_csv(tmp_path / "semicolons.csv", index=False, sep=";", decimal=",", encoding="utf-8-sig")
 
-    class Exported:  # as Polars and others do
+    class Views:  # as Polars and others do
         def __arrow_c_stream__(self, requested_schema: object = None) -> object:
             texts = arrow["solvent"].cast(pa.string()).cast(pa.string_view())
             return arrow.set_column(3, "solvent", texts).__arrow_c_stream__(requested_schema)
 
-    given = {"arrow": arrow, "dictionary": arrow.to_pydict(), "exported": Exported(), "semicolons": tmp_path / "semicolons.csv"}
+    given: dict[str, Any] = {"arrow": arrow, "batches": arrow.to_reader(max_chunksize=13), "dictionary": arrow.to_pydict()}
+    given |= {"exported": Views(), "semicolons": tmp_path / "semicolons.csv"}
     c, own = campaign((given | paths)[kind]), campaign(table)
     np.testing.assert_allclose(c.bandit.arms, own.bandit.arms, atol=1e-9)
     plate = c.ask(4)
     assert plate["id"].tolist() == own.ask(4)["id"].tolist()
     c.tell(measured(plate))
     assert c.best(1)["id"].iloc[0] in plate["id"].tolist()
+
+
+class Exported:
+    """A table of which only Arrow's interface is known, with texts as Polars exports them."""
+
+    def __init__(self, columns: dict[str, Any]) -> None:
+        views = pa.string_view()
+        parts = {name: pa.array(values) for name, values in columns.items()}
+        self._table = pa.table(
+            {k: v.cast(pa.string()).cast(views) if pa.types.is_string(v.type) else v for k, v in parts.items()}
+        )
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        return self._table.__arrow_c_stream__(requested_schema)
+
+
+def test_candidates_and_results_may_be_of_any_library_that_exports_arrow():
+    own = frame().rename(columns={"id": "name"})
+    c = campaign(Exported(own.to_dict("list")), id="name")
+    plate = c.ask(4)
+    assert set(plate["name"]) <= set(own["name"])
+    told = c.tell(Exported({"name": plate["name"].tolist(), "yield": [1.0, None, 3.0, 2.0]}))
+    assert (told.measured, told.failed, told.unasked) == (3, 1, 0)
+    assert c.best(1)["name"].iloc[0] == plate["name"][2]
+    told = c.tell(pa.RecordBatch.from_pydict({"name": ["000"], "yield": [0.5]}))
+    assert told.measured == 1
+    refused(lambda: c.tell(Exported({"name": ["nobody"], "yield": [1.0]})), "'nobody'", "results of another campaign")
+    refused(lambda: c.tell(object()), "measured must be a table of pandas, Polars or Arrow", "got object")
 
 
 def test_ids_may_be_numbers_an_index_or_the_number_of_the_row(tmp_path: Path):
@@ -261,6 +293,81 @@ def test_large_features_are_in_a_file(tmp_path: Path, monkeypatch: pytest.Monkey
     again = tb.Campaign(None, journal=path, policy=policy())
     pd.testing.assert_frame_equal(again.ask(3), plate)
     assert {p.name for p in tmp_path.iterdir()} >= {"journal", "journal.campaign.json", "journal.features.npy"}
+
+
+def large(path: Path, rows: int) -> Path:
+    """A Parquet file with ids of twelve letters, written in row groups."""
+    rng = np.random.default_rng(0)
+    columns = {"id": [f"mol-{i:08d}" for i in range(rows)], "temp": rng.uniform(20, 120, rows)}
+    columns |= {"solvent": rng.choice(["EtOH", "DMF", "H2O"], rows), "ligand": rng.choice([f"L{i}" for i in range(12)], rows)}
+    pq.write_table(pa.table(columns), path, row_group_size=5_000)
+    return path
+
+
+def test_a_large_file_is_read_in_pieces_and_its_ids_are_not_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """What further rows take, besides the numbers that PyTorch keeps of each; the text of an id alone takes 60 bytes."""
+    monkeypatch.setattr("torchbandits.campaigns.encoding.IN_MEMORY", 0)
+    monkeypatch.setattr("torchbandits.campaigns.tables.BATCH", 1 << 12)
+    read: list[str] = []
+    batches = ParquetRows.batches
+
+    def counted(self: ParquetRows, columns: Any) -> Any:
+        read.extend(columns)
+        return batches(self, columns)
+
+    def traced(call: Any) -> tuple[Any, np.ndarray]:
+        """What a call returns, and the bytes of NumPy, Python and Arrow that are held after it, and at most on the way."""
+        read.clear()
+        tracemalloc.start()
+        arrow = pa.total_allocated_bytes()
+        try:
+            result = call()
+            return result, np.array([*tracemalloc.get_traced_memory(), pa.total_allocated_bytes() - arrow])
+        finally:
+            tracemalloc.stop()
+
+    monkeypatch.setattr(ParquetRows, "batches", counted)
+    taken = []
+    for rows in (250, 100_000, 200_000):  # at first packages are imported
+        path, given = tmp_path / f"{rows}", large(tmp_path / f"{rows}.parquet", rows)
+        c, began = traced(lambda: campaign(given, journal=path))  # noqa: B023
+        assert read.count("id") == 1
+        plate = c.ask(3)
+        c.tell(plate.assign(**{"yield": [1.0, 2.0, 3.0]}))
+        c.close()
+        c, went_on = traced(lambda: tb.Campaign(None, journal=path, policy=policy()))  # noqa: B023
+        assert read == ["id"]
+        assert c.best(1)["id"].iloc[0] == plate["id"][2]
+        taken.append(np.concatenate([began, went_on]))
+    held_new, most_new, arrow_new, held_on, most_on, arrow_on = (taken[2] - taken[1]) / 100_000
+    assert max(held_new, held_on, arrow_new, arrow_on) < 4
+    assert most_new < 60, "most of it the search for equal rows"
+    assert most_on < 160, "most of it the checkpoint, 32 bytes a row, as it is read and loaded"
+
+
+def test_going_on_repeats_nothing_that_was_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    path = tmp_path / "journal"
+    c = campaign(journal=Journal(path, every=1_000))
+    for _ in range(3):
+        c.tell(measured(c.ask(3)))
+    plate = c.ask(2)
+    c.close()
+    c.close()
+
+    def never(*_: object) -> None:
+        raise AssertionError("a record was repeated, or a state was written down")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("torchbandits.journal.replay.repeat", never)
+        patched.setattr("torchbandits.learned.state_as_text", never)
+        again = campaign(journal=path)
+        pd.testing.assert_frame_equal(again.ask(2), plate)
+    again.tell(measured(plate))
+    held = (tmp_path / "journal.checkpoint").read_bytes()
+    c.close()  # what another object went on with is not its own any more
+    assert (tmp_path / "journal.checkpoint").read_bytes() == held
+    again.close()
+    assert int(campaign(journal=path).bandit.pulls) == 11
 
 
 # ---------------------------------------------------------------------- results files
@@ -315,6 +422,21 @@ def refused(call: Any, *words: str, error: type[TorchBanditsError] = ArgumentErr
     with pytest.raises(error) as caught:
         call()
     assert all(word in str(caught.value) for word in words), str(caught.value)
+
+
+@pytest.mark.parametrize("told", [None, "filled"])
+def test_an_objective_that_looks_like_a_slip_is_refused_until_the_other_column_is_explained(told: str | None, tmp_path: Path):
+    table = frame().assign(Yield=np.nan if told is None else yields(frame()).where(frame().index < 30))
+    for objective in ("yeild", "yield "):
+        wrong = ["has no column " + repr(objective), "its column 'Yield' has empty cells", "columns={'Yield': 'ignore'}"]
+        refused(lambda: tb.Campaign(table, objective, tmp_path / "journal", policy=policy()), *wrong)  # noqa: B023
+        assert list(tmp_path.iterdir()) == []
+    c = campaign(table, columns={"Yield": "ignore"}, journal=tmp_path / "journal")
+    assert c.objective == "yield"
+    c.close()
+    assert campaign(table, journal=tmp_path / "journal").objective == "yield"
+    assert tb.Campaign(table.fillna({"Yield": 1.0}), "yield", policy=policy()).columns["Yield"].kind in ("number", "ignore")
+    assert campaign(frame().assign(mass=np.nan)).objective == "yield"
 
 
 def test_bad_tables_are_refused_in_a_sentence(tmp_path: Path):

@@ -18,6 +18,7 @@ from torchbandits.errors import JournalWarning, StateError, TorchBanditsError, U
 from torchbandits.explanation import Explanation, explain
 from torchbandits.journal import Journal, difference, pack, state_as_text
 from torchbandits.policies import Policy, State
+from torchbandits.policies.learning import complete_
 from torchbandits.posteriors import GaussianProcess, PartitionedProcess
 from torchbandits.sources import ArmSource
 from torchbandits.threads import MANY_NUMBERS, threads
@@ -224,10 +225,17 @@ class Learned(ABC):
         def undo() -> None:
             # torch writes in place to what fits, before it says what does not.
             self._state.load_state_dict(before)
+            complete_(self._state)
 
+        def note() -> dict[str, Any]:
+            return {"kind": "load", "state": state_as_text(state_dict)}
+
+        # While a journal is repeated nothing is written, and a large state takes long to become a text.
+        written = self._journal is not None and not self._journal.is_repeating
         try:
-            with self._whole_or_not(note=lambda: {"kind": "load", "state": state_as_text(state_dict)}, undo=undo):
+            with self._whole_or_not(note=note if written else None, undo=undo):
                 self._state.load_state_dict(copy.deepcopy(state_dict["state"]))
+                complete_(self._state)
                 self._open = None
                 if (opened := state_dict["open"]) is not None:
                     index = opened["index"].to(self.device)
@@ -306,6 +314,13 @@ class Learned(ABC):
                 undone()
         if journal is not None:
             journal.checkpoint(self._checkpointed, urgent=record["kind"] in _COSTLY)
+
+    def _settle(self) -> None:
+        """Write a checkpoint if the journal holds more than the last one, so that resuming repeats nothing."""
+        if self._undo is not None:
+            self._undo()
+        if self._journal is not None and self._journal.behind:
+            self._journal.checkpoint(self._checkpointed, urgent=True)
 
     def _checkpointed(self) -> dict[str, Any]:
         """What a checkpoint holds: the state, and the arms where they are not those of the start."""

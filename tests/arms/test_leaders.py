@@ -11,6 +11,7 @@ import torchbandits as tb
 from torchbandits.arms import compiled as loops
 from torchbandits.arms import leaders
 from torchbandits.arms.duplicates import first_occurrence
+from torchbandits.arms.reductions import Whole
 from torchbandits.arms.ties import best_arm
 
 
@@ -83,7 +84,7 @@ def test_both_loops_break_ties_so_at_every_pick() -> None:
     picks = torch.full((1, 5), -1)
     leaders.pick_leaders_batched(picks=picks, dynamic=False, **stacked)
     assert picks[0].tolist() == [1, 2, 3, 4, 0]
-    for loop in {leaders.pick_leaders, getattr(leaders.pick_leaders, "py_func", leaders.pick_leaders)}:
+    for loop in {loops.pick_leaders, getattr(loops.pick_leaders, "py_func", loops.pick_leaders)}:
         own = np.full(5, -1)
         copies = {name: np.copy(value) if isinstance(value, np.ndarray) else value for name, value in tied.items()}
         loop(picks=own, dynamic=False, **copies)
@@ -116,3 +117,23 @@ def test_warming_up_compiles_what_runs_need() -> None:
             selection = bandit.ask(limit=5)
             bandit.tell(selection, torch.zeros_like(selection.index, dtype=torch.float64))
     assert len(loops.pick_leaders.signatures) == known
+
+
+def test_arms_that_are_all_alike_are_brought_up_to_date_in_few_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each pick lowers every score by nearly as much: the best arm is known once all were looked at again."""
+    arms = torch.rand(20_000, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    kernel = gpytorch.kernels.RBFKernel().double()
+    kernel.lengthscale = 10.0
+    policy = tb.gp_bucb(kernel, noise_std=0.1, norm_bound=1.0, ratio_threshold=1e9)
+    rounds = []
+    top = Whole.top
+    monkeypatch.setattr(Whole, "top", lambda self, score, k: rounds.append(k) or top(self, score, k))
+    picks = tb.Bandit(policy, arms, generator=torch.Generator().manual_seed(1)).ask(limit=6).index
+    assert len(rounds) <= 6 * (2 + 9)  # 64, 128, … arms: nine times doubled are all of them
+    leverage = kernel(arms[:1], arms[:1]).to_dense().new_ones(20_000)
+    directions = torch.zeros(0, 20_000, dtype=torch.float64)
+    for pick in picks:  # one arm after the other, with every score anew
+        assert int(pick) == int((leverage >= leverage.max() * (1 - 1e-14)).nonzero()[0])
+        column = kernel(arms[pick : pick + 1], arms).to_dense().detach()[0] - directions[:, pick] @ directions
+        directions = torch.cat([directions, (column / (column[pick] + 0.01).sqrt()).unsqueeze(0)])
+        leverage = 1 - directions.square().sum(dim=0)

@@ -53,9 +53,13 @@ class Directions(nn.Module):
         size = 8 * shape.numel() * A * A
         self.dense = A <= _DENSE_ARMS and size <= min(_DENSE_BYTES, memory_budget)
         self.used, self._flushes, self._pulls = 0, 0, 0
-        self._most = memory_budget if rows.streamed else None
         dtype = torch.float64 if self.dense else source.dtype
         empty = torch.zeros(*shape, 0, A, dtype=dtype, device=source.device)
+        # Arms are read piece by piece because memory is short: T then stays below the budget.
+        self._row_bytes = shape.numel() * A * dtype.itemsize
+        self._budget = memory_budget if rows.streamed else None
+        self._most = None if self._budget is None else self._budget // self._row_bytes
+        self.incomplete = False  # whether a state was loaded that was saved without T
         self.register_buffer("block", empty, persistent=False)
         self.register_buffer("covariance", empty, persistent=False)
         self._forget_ahead()
@@ -163,7 +167,9 @@ class Directions(nn.Module):
         r, p, capacity = self.used, G.shape[-2], self.block.shape[-2]
         if r + p > capacity:
             self._check_room(r + p)
-            grown = self.block.new_empty(*self.block.shape[:-2], max(r + p, 2 * capacity, _SPARE), self.block.shape[-1])
+            size = max(r + p, 2 * capacity, _SPARE)
+            size = size if self._most is None else min(size, self._most)
+            grown = self.block.new_empty(*self.block.shape[:-2], size, self.block.shape[-1])
             grown[..., :r, :] = self.block[..., :r, :]
             self.block = grown
         self.block[..., r : r + p, :] = G
@@ -172,23 +178,24 @@ class Directions(nn.Module):
 
     def sweep_storage(self, size: int) -> Tensor:
         """Storage for a sweep that writes all `size` rows anew, `batch_shape x size x A`; `swept` takes it over."""
-        spare = 0 if self.dense else _SPARE
-        self._check_room(size + spare)
-        return self.block.new_empty(*self.block.shape[:-2], size + spare, self.block.shape[-1])
+        self._check_room(size)
+        whole = size if self.dense else size + _SPARE
+        whole = whole if self._most is None else min(whole, self._most)
+        return self.block.new_empty(*self.block.shape[:-2], whole, self.block.shape[-1])
 
     def _check_room(self, size: int) -> None:
-        """Refuse rows that do not fit the budget, where arms are read piece by piece because memory is short."""
-        taken = size * self.block.shape[:-2].numel() * self.block.shape[-1] * self.block.element_size()
-        if self._most is not None and taken > self._most:
+        """Refuse rows that do not fit the budget."""
+        if self._budget is not None and size * self._row_bytes > self._budget:
+            taken = size * self._row_bytes
             raise UnsupportedError(
                 f"an exact posterior keeps {size} numbers an arm here, {taken / 2**30:.3g} GiB in all, over the budget of "
-                f"{self._most / 2**30:.3g} GiB; nothing was learned. Use batch_bkb or bkb, which keep a few numbers an arm, or "
-                f"pass memory_budget={taken} or more."
+                f"{self._budget / 2**30:.3g} GiB; nothing was learned. Use batch_bkb or bkb, which keep a few numbers an arm, "
+                f"or pass memory_budget={taken} or more."
             )
 
     def swept(self, block: Tensor, size: int) -> None:
         """Take over the rows of a sweep."""
-        self._pulls = 0
+        self._pulls, self.incomplete = 0, False
         self._forget_ahead()
         if self.dense:
             self.covariance = self._prior_covariance() - block.mT @ block
@@ -198,12 +205,15 @@ class Directions(nn.Module):
 
     def forget_all(self) -> None:
         """Back to the prior."""
-        self.used, self._pulls = 0, 0
+        self.used, self._pulls, self.incomplete = 0, 0, False
         self.block, self.covariance = (t[..., :0, :].clone() for t in (self.block, self.covariance))
         self._forget_ahead()
 
-    def needs_sweep(self) -> bool:
-        """Whether repeated pulls have doubled T, or rounding may have piled up in a kept covariance."""
+    def needs_sweep(self, rows: int = 0) -> bool:
+        """Whether repeated pulls have doubled T, or leave no room for so many further rows; or rounding may have piled up in a
+        kept covariance."""
+        if self._most is not None and self.used + rows > self._most and self.used > self._owners[1].statistics.size:
+            return True
         if self.dense:
             return self._pulls > _ANCHOR * max(self.block.shape[-1], _SPARE)
         return self.used > 2 * self._owners[1].statistics.size + _SPARE
@@ -240,11 +250,15 @@ class Directions(nn.Module):
         return restore
 
     def get_extra_state(self) -> dict[str, Any]:
-        """The rows in use without the spare room, the covariance kept, and the pulls since a sweep."""
-        return {"rows": self.rows_used.clone(), "covariance": self.covariance, "pulls": self._pulls}
+        """The rows in use without the spare room, the covariance kept, and the pulls since a sweep. Of arms that are read piece
+        by piece T is left out (None): it may take all the memory there is, and a sweep computes it anew."""
+        rows = self.rows_used.clone() if self._budget is None or self.dense or not self.used else None
+        return {"rows": rows, "covariance": self.covariance, "pulls": self._pulls}
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
-        """Restore what `get_extra_state` returned."""
-        self.block, self.covariance = (state[name].to(self.block) for name in ("rows", "covariance"))
+        """Restore what `get_extra_state` returned; a state without T is `incomplete` until the next sweep."""
+        self.incomplete = state["rows"] is None
+        self.block = self.block[..., :0, :] if self.incomplete else state["rows"].to(self.block)
+        self.covariance = state["covariance"].to(self.block)
         self.used, self._pulls = self.block.shape[-2], state["pulls"]
         self._forget_ahead()

@@ -15,6 +15,7 @@ from torchbandits.types import Picks
 
 _LEADERS = 64  # a batch of hundreds of picks spreads over more than half as many
 _PICKS_A_ROUND = 1 << 14
+_SHRUNK = 1 << 14  # arms brought up to date at once
 
 
 @runtime_checkable
@@ -173,11 +174,12 @@ class Lookahead:
             fresh = torch.zeros_like(self.score, dtype=torch.bool)
             leaders = across.top(self.score, k).sort(dim=-1).values
             leverage, covariance = self._update(leaders, conditioned)
-            only = True
-            while bool((self._waiting(across.put_(fresh, leaders, True)) & active).any()):
-                leaders, only = across.top(self.score.masked_fill(fresh, -torch.inf), k), False
-                self._update(leaders, conditioned)
-            first = across.best(self.score)
+            only, more = True, leaders
+            while bool((self._waiting(across.put_(fresh, more, True)) & active).any()):
+                k, only = 2 * k, False  # where most arms are alike, most of them wait
+                more = across.top(self.score.masked_fill(fresh, -torch.inf), k)
+                self._shrink(more, conditioned)
+            k, first = self._leaders, across.best(self.score)
             if not only or not bool((leaders == first.unsqueeze(-1)).any(dim=-1).all()):
                 leaders = self._with_first(across.top(self.score, k), first)
                 leverage, covariance = self._update(leaders, conditioned)
@@ -205,6 +207,16 @@ class Lookahead:
         leverage, covariance = self.across.agreed(leverage), self.across.agreed(covariance)
         self._write(leaders, leverage)
         return leverage.contiguous(), self.flat(covariance, 2).contiguous()
+
+    def _shrink(self, index: Picks, conditioned: tuple[Conditioning, tuple[Tensor, ...]]) -> None:
+        """Bring leverages and scores of many arms up to date, a piece at a time."""
+        conditioning, picked = conditioned
+        for some in index.split(_SHRUNK, dim=-1):
+            features = self.table.features(self.rows_first(some))
+            G = conditioning.directions(self.table.covariance(picked, features, frozen=self._frozen))
+            leverage, known = self.across.at(some, self.start, self.leverage)
+            shrunk = torch.minimum(leverage - self.flat(G.square().sum(dim=-2), 1), known)
+            self._write(some, self.across.agreed(shrunk))
 
     def _write(self, leaders: Tensor, leverage: Tensor) -> None:
         self.across.put_(self.leverage, leaders, leverage)

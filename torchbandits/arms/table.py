@@ -225,9 +225,14 @@ class ArmTable(nn.Module):
         if self._exact is not None:
             self._exact.append(G)
 
-    def needs_sweep(self) -> bool:
-        """Whether updates have made the table long or imprecise."""
-        return self._exact.needs_sweep() if self._exact is not None else self._updates > _ANCHOR
+    def needs_sweep(self, rows: int = 0) -> bool:
+        """Whether updates have made the table long or imprecise, or leave no room for pulls of so many distinct arms."""
+        return self._exact.needs_sweep(rows) if self._exact is not None else self._updates > _ANCHOR
+
+    @property
+    def incomplete(self) -> bool:
+        """Whether a state was loaded that leaves out what a sweep computes anew."""
+        return self._exact is not None and self._exact.incomplete
 
     # ------------------------------------------------------------------ covariances between arms
 

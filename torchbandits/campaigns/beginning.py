@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,11 +22,6 @@ from torchbandits.campaigns.spreadsheets import dialect
 from torchbandits.campaigns.survey import survey
 from torchbandits.campaigns.tables import TEXT, Table, as_table
 from torchbandits.errors import ArgumentError, StateError, nearest, require
-
-if TYPE_CHECKING:
-    pass
-else:
-    pass
 
 MANY = 1_000_000
 """Rows from which on features have single precision by default."""
@@ -74,6 +71,7 @@ def begin(given: Any, wanted: dict[str, Any], candidates: str | None, path: Path
         require(
             column is None or column in names, f"{role}: {table.name} has no column {column!r}.{nearest(str(column), names)}"
         )
+    _check_spelling(table, wanted["objective"], [ids.column, wanted["cost"]], wanted["overruled"] or {})
     marks = candidates if boolean_column(table, candidates) else None
     roles = _roles({"id": ids.column, "objective": wanted["objective"], "cost": wanted["cost"], "candidates": marks})
     decisions = decide(table, {column: role for column, role in roles.items() if column in names}, wanted["overruled"] or {})
@@ -94,6 +92,22 @@ def begin(given: Any, wanted: dict[str, Any], candidates: str | None, path: Path
     full = f"every row of {table.name} has a value in column {settings.objective!r}: there is nothing left to find out. Leave "
     require(len(values) < table.count, full + "the column out of the table, or name another objective.")
     return Beginning(table, ids, settings, True)
+
+
+def _check_spelling(table: Table, objective: str, known: list[str | None], overruled: Mapping[str, Any]) -> None:
+    """Refuse an objective that is no column, where a column with empty cells has nearly its name and nobody says what it is."""
+    names = table.schema.names
+    if objective in names:
+        return
+    folded = {name.strip().casefold(): name for name in names if name not in known and name not in overruled}
+    near = [folded[text] for text in difflib.get_close_matches(objective.strip().casefold(), list(folded), cutoff=0.7)]
+    found = survey(table, near) if near else {}
+    meant = next((name for name in near if found[name].missing), None)
+    require(
+        meant is None,
+        f"objective: {table.name} has no column {objective!r}, and its column {meant!r} has empty cells: is it that one? If "
+        f"not, say what {meant!r} is, such as columns={{{meant!r}: 'ignore'}} (--column {meant}=ignore).",
+    )
 
 
 def _resumed(settings: Settings, given: Any, wanted: dict[str, Any], candidates: str | None, path: Path) -> Beginning:

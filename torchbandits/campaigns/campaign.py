@@ -58,7 +58,8 @@ class Campaign:
         table: One row a candidate: a table of pandas, Polars or Arrow, or the path of a CSV, Parquet or Arrow file. A Parquet
             file is read in pieces and never held whole; features beyond 256 MiB are written to `JOURNAL.features.npy`. None to
             go on with the file that the campaign of the journal began with.
-        objective: The column of what is measured. It need not be in `table`.
+        objective: The column of what is measured. It need not be in `table`; but where a column with empty cells has nearly its
+            name, `columns` must say what that one is.
         journal: A path, or a `Journal`: what is asked and told is on the disk before it takes effect, and where there is such
             a file the campaign that it is of goes on. `JOURNAL.campaign.json` beside it holds what was decided. None to keep
             nothing.
@@ -345,8 +346,9 @@ class Campaign:
         return self._ids.of(rows, self._table.take(rows))
 
     def close(self) -> None:
-        """Give the journal back; nothing can be asked or told any more."""
+        """Give the journal back; nothing can be asked or told any more. Going on is quick then: a checkpoint holds it all."""
         if self._journal is not None:
+            self._bandit._settle()
             self._journal.close()
 
     # ------------------------------------------------------------------ inside

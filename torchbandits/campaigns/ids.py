@@ -60,7 +60,7 @@ class Ids:
         whole = hashlib.sha256()
         if self.column is None:
             return f"{self._table.count} rows"
-        hashes = []
+        hashes = np.empty(self._table.count, np.uint64)
         for first, texts in self._batches():
             if texts.null_count:
                 row = first + int(np.argmax(texts.is_null().to_numpy(zero_copy_only=False)))
@@ -68,9 +68,9 @@ class Ids:
                 require(False, f"{wrong} Every candidate needs an id of its own.")
             hashed = pd.util.hash_array(texts.to_numpy(zero_copy_only=False), categorize=False)
             whole.update(hashed.tobytes())
-            hashes.append(hashed)
-        found = np.sort(np.concatenate(hashes))
-        same = found[1:][found[1:] == found[:-1]]
+            hashes[first : first + len(hashed)] = hashed
+        hashes.sort()
+        same = hashes[1:][hashes[1:] == hashes[:-1]]
         if len(same):
             self._name_twice(set(same.tolist()))
         return whole.hexdigest()[:16]

@@ -76,7 +76,8 @@ class Survey:
             self.infinite = self._table.where(first + int(wild.argmax()))
         if not np.isnan(numbers).all():
             self.low, self.high = min(self.low, float(np.nanmin(numbers))), max(self.high, float(np.nanmax(numbers)))
-        self._parts.append(numbers[-first % self._step :: self._step])
+        # A copy: a view would hold the whole batch.
+        self._parts.append(numbers[-first % self._step :: self._step].copy())
 
     def _add_categories(self, values: pa.Array, first: int) -> None:
         if self.ordered and not self._own_order:

@@ -110,7 +110,8 @@ class ParquetRows(Table):
         check_regular(path)
         self.path = path
         try:
-            self._file = parquet.ParquetFile(path)
+            # A buffered reader keeps the bytes of all that it has read.
+            self._file = parquet.ParquetFile(path, pre_buffer=False)
         except (OSError, pa.ArrowException) as error:
             raise DataError(f"{path} can't be read as Parquet: {error}.") from error
         metadata = self._file.metadata

@@ -29,11 +29,16 @@ Stamp = tuple[int, int, int, int]
 
 def to_bytes(content: dict[str, Any]) -> bytes:
     """A dictionary of tensors and plain values as bytes: a line that says format, length and SHA-256, and what torch saves."""
+    return b"".join(_encoded(content))
+
+
+def _encoded(content: dict[str, Any]) -> tuple[bytes, memoryview]:
+    """The parts of `to_bytes`: a state may be large, and is not copied to join them."""
     buffer = io.BytesIO()
     torch.save(content, buffer)
-    data = buffer.getvalue()
+    data = buffer.getbuffer()
     head = {"torchbandits": "checkpoint", "format": FORMAT, "length": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-    return json.dumps(head).encode() + b"\n" + data
+    return json.dumps(head).encode() + b"\n", data
 
 
 def from_bytes(whole: bytes, name: str) -> dict[str, Any]:
@@ -43,6 +48,11 @@ def from_bytes(whole: bytes, name: str) -> dict[str, Any]:
         DataError: If it is cut, changed, of a later format, or holds anything but tensors and plain values.
     """
     line, _, data = whole.partition(b"\n")
+    return _decoded(line, data, name)
+
+
+def _decoded(line: bytes, data: bytes, name: str) -> dict[str, Any]:
+    """What `_encoded` made, see `from_bytes`."""
     head = _head(line, name)
     right = len(data) == head.get("length") and hashlib.sha256(data).hexdigest() == head.get("sha256")
     require(right, f"{name} is damaged: its digest does not fit.", DataError)
@@ -116,7 +126,7 @@ def write_checkpoint(path: Path, content: dict[str, Any], own: Stamp | None) -> 
         temporary.unlink(missing_ok=True)
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
         with open(fd, "wb") as file:
-            file.write(to_bytes(content))
+            file.writelines(_encoded(content))
             file.flush()
             os.fsync(file.fileno())
         written = stamp(temporary)
@@ -141,14 +151,17 @@ def read_checkpoint(path: Path) -> dict[str, Any] | None:
     try:
         # A device or a pipe may never end.
         require(stat.S_ISREG(os.stat(path).st_mode), f"the checkpoint {path} is no regular file.", DataError)
-        whole = path.read_bytes()
+        with open(path, "rb") as file:
+            line = file.readline(_HEAD)
+            require(line.endswith(b"\n"), f"{path} is not a checkpoint of torchbandits.", DataError)
+            data = file.read()
     except FileNotFoundError:
         return None
     except DataError:
         raise
     except OSError as error:
         raise DataError(f"the checkpoint {path} can't be read: {error}.") from error
-    return from_bytes(whole, str(path))
+    return _decoded(line.rstrip(b"\n"), data, str(path))
 
 
 def state_as_text(state: dict[str, Any]) -> str:

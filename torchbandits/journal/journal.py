@@ -263,6 +263,17 @@ class Journal:
         finally:
             self._repeating = False
 
+    @property
+    def is_repeating(self) -> bool:
+        """Whether records are being repeated, so that nothing is written."""
+        return self._repeating
+
+    @property
+    def behind(self) -> bool:
+        """Whether it is open, and there are records that no checkpoint holds, besides the header."""
+        lines = self._lines
+        return lines is not None and lines.is_open and lines.end.records > max(1, self._written.records)
+
     def replay(self, start: Mark, apply: Callable[[dict[str, Any]], None]) -> None:
         """Hand the records after a mark to `apply`, which repeats them.
 

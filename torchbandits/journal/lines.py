@@ -231,6 +231,11 @@ class Lines:
 
     # ------------------------------------------------------------------ closing
 
+    @property
+    def is_open(self) -> bool:
+        """Whether this process holds the file and its lock."""
+        return self._fd >= 0 and self._process == os.getpid()
+
     def close(self) -> None:
         """Close the file and release its lock."""
         if self._fd >= 0:

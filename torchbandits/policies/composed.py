@@ -223,6 +223,8 @@ class Composed(Policy):
         upper = state.known_upper
         leaders = None if upper is None else lambda count: upper.topk(min(count, upper.shape[-1]), dim=-1).indices
         state.forget_derived_()
+        if self.from_data is not None:
+            self.from_data.make_room(state, pulls)
         heard = pulls if self.from_data is None else self.from_data.in_model_units(state, pulls)
         learn(state, heard, self._memory(state), leaders)
         if self.from_data is not None:

@@ -61,6 +61,13 @@ class FromData:
         z = pulls.counts * units.to_model(pulls.sums / n)
         return replace(pulls, sums=z, squares=z.square() / n)
 
+    def make_room(self, state: State, pulls: Pulls) -> None:
+        """Give a posterior a dictionary before pulls that would make it outgrow `exact_bytes`, where arms are read piece by
+        piece. A sweep needs the room twice."""
+        most = self.exact_bytes // (2 * self._arm_bytes(state))
+        if state.rows.streamed and not state.posterior.sparse and state.statistics.size + pulls.counts.shape[-1] > most:
+            learn_sparsely(state)
+
     def learn(self, state: State, pulls: Pulls) -> None:
         """After the pulls were learned in model units: keep what was told of them, and fit anew in the batch rows where they
         have grown by so much. A posterior that outgrows `exact_bytes` gets a dictionary."""
@@ -93,5 +100,9 @@ class FromData:
 
     def most_exact(self, state: State) -> int:
         """Distinct arms up to which the posterior is exact: of each it keeps a number an arm and batch row."""
+        return max(_LEAST_EXACT, self.exact_bytes // self._arm_bytes(state))
+
+    def _arm_bytes(self, state: State) -> int:
+        """Of a number an arm and batch row."""
         source, rows = state.rows.source, state.rows.batch_shape.numel()
-        return max(_LEAST_EXACT, self.exact_bytes // (source.dtype.itemsize * source.num_arms * rows))
+        return source.dtype.itemsize * source.num_arms * rows

@@ -49,6 +49,8 @@ def _learn_exact(state: State, summed: tuple[Tensor, Tensor, Tensor, Tensor], le
     table, posterior = state.tabulation, state.posterior
     assert not isinstance(table, GrowingTable)
     distinct, counts, sums, _ = summed
+    if table.needs_sweep(distinct.shape[-1]):
+        _swept(state, posterior.factorised)
     leverage, cross = table.leverage_at(distinct), table.cross(distinct, leaders)
     sketch = posterior.sketch
     lost = None if sketch is None else sketch.loss
@@ -188,6 +190,12 @@ def learn_sparsely(state: State) -> None:
     if state.table.directions is not None:
         state.table.directions.forget_all()
     _swept(state, True)
+
+
+def complete_(state: State) -> None:
+    """Compute what a saved state leaves out, where one was loaded. Cost: that of a sweep."""
+    if state.table is not None and state.table.incomplete:
+        _swept(state, state.posterior.factorised)
 
 
 def _swept(state: State, warm: bool) -> Tensor:

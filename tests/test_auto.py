@@ -49,6 +49,13 @@ def scores_np(rewards: np.ndarray, weights: np.ndarray) -> np.ndarray:
     return np.array([scores[pulls == y][0] for y in rewards])
 
 
+def weighted_scores_np(rewards: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """The same for any weights, one reward after the other."""
+    ranks = np.array([weights[rewards < y].sum() + weights[rewards == y].sum() / 2 + 0.5 for y in rewards])
+    scores = scipy.stats.norm.ppf((ranks - 0.375) / (weights.sum() + 0.25))
+    return scores / np.sqrt(np.cov(scores, aweights=weights, ddof=0))
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_normal_scores_are_those_of_all_pulls(seed: int):
     rng = np.random.default_rng(seed)
@@ -59,6 +66,9 @@ def test_normal_scores_are_those_of_all_pulls(seed: int):
     expected = scores_np(rewards, weights)
     at = torch.searchsorted(knots, torch.as_tensor(rewards))
     np.testing.assert_allclose(scores[at], expected, rtol=1e-12)
+    np.testing.assert_allclose(weighted_scores_np(rewards, weights), expected, rtol=1e-12)
+    knots, scores = normal_scores(torch.as_tensor(rewards), torch.as_tensor(weights).double().sqrt())
+    np.testing.assert_allclose(scores[at], weighted_scores_np(rewards, np.sqrt(weights)), rtol=1e-12)
 
 
 def units_of(rewards: Tensor) -> tuple[Units, tb.posteriors.Statistics]:
@@ -112,7 +122,7 @@ def test_the_posterior_at_a_fit_is_that_of_dense_numpy():
         rewards[i].append(float(f[i]) + 0.1 * np.random.default_rng(1000 + t).standard_normal(1)[0])
     n = np.array([len(rewards[i]) for i in u])
     c = float(process.units.scale)
-    targets = c * scores_np(np.array([np.mean(rewards[i]) for i in u]), n)
+    targets = c * weighted_scores_np(np.array([np.mean(rewards[i]) for i in u]), np.sqrt(n))
     own = process.kernel.outputscale.item(), process.kernel.base_kernel.lengthscale.numpy().ravel()
     points = x.numpy()
     K = own[0] * matern52(points[u], points[u], own[1])

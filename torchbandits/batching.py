@@ -155,7 +155,7 @@ class FixedSize(BatchRule):
     size: int = 1
 
     def __post_init__(self) -> None:
-        check_whole("size (batch_size)", self.size)
+        check_whole("size or batch_size", self.size)
         BatchRule.__post_init__(self)
         object.__setattr__(self, "max_batch_size", min(self.size, self.max_batch_size or self.size))
 

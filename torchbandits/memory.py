@@ -124,7 +124,7 @@ class FrequentDirections(Memory):
     size: int
 
     def __post_init__(self) -> None:
-        require(is_whole(self.size), f"size (sketch_size) must be a whole number of at least 1, got {self.size!r}.")
+        require(is_whole(self.size), f"size or sketch_size must be a whole number of at least 1, got {self.size!r}.")
 
     def sketch(self, embedding: FiniteEmbedding | None, batch_shape: torch.Size, device: torch.device) -> Sketch:
         """An empty one for the features; `UnsupportedError` where there are none."""

@@ -178,7 +178,7 @@ class QuadratureFourier(FeatureMap):
 
     def __post_init__(self) -> None:
         enough = is_whole(self.max_features, 2)
-        require(enough, f"max_features (num_features) must be a whole number of at least 2, got {self.max_features!r}.")
+        require(enough, f"max_features or num_features must be a whole number of at least 2, got {self.max_features!r}.")
         good = is_finite(self.tolerance) and 0 < self.tolerance < 1
         require(good, f"tolerance must lie in (0, 1), got {self.tolerance!r}.")
 

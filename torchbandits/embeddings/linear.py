@@ -68,7 +68,7 @@ class GaussianProjection(FeatureMap):
     size: int
 
     def __post_init__(self) -> None:
-        require(is_whole(self.size), f"size (num_features) must be a whole number of at least 1, got {self.size!r}.")
+        require(is_whole(self.size), f"size or num_features must be a whole number of at least 1, got {self.size!r}.")
 
     def build(
         self, kernel: gpytorch.kernels.Kernel, arms: Arms, generators: Sequence[torch.Generator], batch_shape: torch.Size

@@ -6,6 +6,7 @@ import gpytorch
 
 from torchbandits.batching import FixedSize
 from torchbandits.coercion import explains_keywords, non_negative
+from torchbandits.policies.argument_checks import check_memory_budget
 from torchbandits.policies.composed import Composed
 from torchbandits.policies.from_data import FromData
 from torchbandits.starts import Spread, Start
@@ -34,7 +35,7 @@ def auto(
 
     Args:
         batch_size: Picks of one `ask`.
-        width: w, or a `Width`; 2 by default.
+        width: w, or a `Width`; 2.5 by default.
         initial: First picks; by default six arms that stand for all others, see `starts.Spread`.
         memory_budget: Bytes that the exact posterior may take; with a dictionary, that cached kernel columns may take.
 
@@ -43,7 +44,8 @@ def auto(
     Source: Hvarfner et al. 2024 (priors); Salinas et al. 2020 (normal scores); Srinivas et al. 2010 (the rule); Kaufman and
     Rousseeuw 1990 (first picks).
     """
-    own = width if isinstance(width, Width) else Constant(2.0 if width is None else non_negative("width", width))
+    check_memory_budget(memory_budget)
+    own = width if isinstance(width, Width) else Constant(2.5 if width is None else non_negative("width", width))
     return Composed(
         gpytorch.kernels.ScaleKernel(gpytorch.kernels.MaternKernel(2.5)).double(),  # its form: the values are estimated
         noise_std=1.0,

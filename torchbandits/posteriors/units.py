@@ -20,14 +20,15 @@ _MOST_KNOTS = 256
 class Units(nn.Module):
     r"""The ranges of features, and a strictly increasing, piecewise linear map g from rewards to model units; one a batch row.
 
-    At the average reward :math:`\bar y_i` of each distinct point, with n_i pulls of n in all and of n_{<i} below it, g is the
-    normal score of its rank among all pulls
+    At the average reward :math:`\bar y_i` of each distinct point, which counts as the square root r_i of its pulls, r in all
+    and r_{<i} below it, g is the normal score of its rank
 
-    .. math:: g(\bar y_i) = \frac cs \, \Phi^{-1}\Big(\frac{n_{<i} + n_i/2 + 1/8}{n + 1/4}\Big)
+    .. math:: g(\bar y_i) = \frac cs \, \Phi^{-1}\Big(\frac{r_{<i} + r_i/2 + 1/8}{r + 1/4}\Big)
 
-    with s such that the scores of all pulls have unit variance, and c > 0 the `scale` of the row. The score of an arm that is
-    pulled again and again falls towards the middle, so that others come to be worth a look. Beyond the extremes g goes on along
-    the chord from the quartile. Before `refit_` it is the identity.
+    with s such that the scores, so counted, have unit variance, and c > 0 the `scale` of the row. The score of an arm that is
+    pulled again and again falls towards the middle, so that others come to be worth a look. Counted as often as it was pulled,
+    its noise would come to fill the scores. Beyond the extremes g goes on along the chord from the quartile. Before `refit_` it
+    is the identity.
 
     Args:
         features: `batch_shape x d`, the range of each feature of the arms, > 0.
@@ -93,7 +94,7 @@ class Units(nn.Module):
         each = zip(*(t.reshape(-1, u) for t in (average, statistics.weights, told)), strict=True)
         for row, (y, n, good) in enumerate(each):
             old = (self.knots.reshape(-1, self.knots.shape[-1])[row], self.scores.reshape(-1, self.scores.shape[-1])[row])
-            marked.append(normal_scores(y[good], n[good]) if flat[row] and bool(good.any()) else old)
+            marked.append(normal_scores(y[good], n[good].sqrt()) if flat[row] and bool(good.any()) else old)
         size = max(len(knots) for knots, _ in marked)
 
         def padded(values: list[Tensor]) -> Tensor:
@@ -128,7 +129,7 @@ def normal_scores(rewards: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
 
     Args:
         rewards: `u` averages, u > 0.
-        weights: `u`, how many pulls each stands for.
+        weights: `u`, how often each counts.
     """
     values, group = rewards.unique(return_inverse=True)
     count = torch.zeros_like(values).scatter_add(0, group, weights)

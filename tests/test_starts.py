@@ -190,5 +190,10 @@ def test_spread_over_many_arms_is_better_than_drawing_them():
 def test_spread_over_equal_arms_and_over_few():
     same = tb.Bandit(tb.gp_bucb(rbf(), initial=tb.starts.spread(3), **BOUNDED), torch.ones(5, 2), generator=generator(0))
     assert len(same.ask()) == 3
+    plenty = tb.Bandit(tb.auto(), torch.rand(1500, 2, generator=generator(0)), generator=generator(0))
+    assert len(plenty.ask(more=1200).index.unique()) > 700, "more first picks than the sample has arms are no single arm"
+    assert sorted(tb.Bandit(tb.auto(), torch.rand(40, 2), generator=generator(0)).ask(more=60).index.unique().tolist()) == [
+        *range(40)
+    ]
     few = tb.Bandit(tb.gp_bucb(rbf(), initial=tb.starts.spread(9), **BOUNDED), torch.rand(4, 2), generator=generator(0))
     assert sorted(few.ask().index.tolist()) == [0, 1, 2, 3]

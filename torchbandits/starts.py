@@ -97,8 +97,7 @@ class Uniform(Start):
         left = (size - opening.made).clamp_min(0).long()
         wanted = torch.where(left > 0, opening.remaining, 0) if opening.fill else left
         missing = torch.minimum(wanted, opening.remaining).reshape(-1).tolist()
-        flat = None if opening.offered is None else opening.offered.expand(*left.shape, A).reshape(-1, A)
-        index = draw_uniform(A, missing, opening.generators, flat).to(left.device)
+        index = _drawn(opening, missing).to(left.device)
         return index.reshape(*left.shape, -1), left == 0
 
     def points(self, box: Tensor, made: Tensor, remaining: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
@@ -126,7 +125,7 @@ class Spread(Start):
         check_whole("size", self.size)
 
     def picks(self, opening: Opening) -> tuple[Tensor, Tensor]:
-        """One after the other, in the order in which they help."""
+        """One after the other, in the order in which they help; picks that are wanted beyond the sample are drawn uniformly."""
         rows, shape = opening.rows, opening.made.shape
         left = (min(rows.num_arms, self.size) - opening.made).clamp_min(0).long()
         wanted = torch.minimum(torch.where(left > 0, opening.remaining, 0) if opening.fill else left, opening.remaining)
@@ -139,11 +138,14 @@ class Spread(Start):
         asked = opening.pending[0]
         made = torch.cat([opening.statistics.points, rows.points(asked).double()], dim=-2) / ranges
         known = torch.cat([opening.statistics.mask & (opening.statistics.weights > 0), asked >= 0], dim=-1)
+        n = sample.shape[-1]
         index = torch.full((len(count), max(count)), -1, device=left.device)
+        index[:, n:] = _drawn(opening, [c if c > n else 0 for c in count])[:, n:].to(index.device) if max(count) > n else -1
         flat = (x.reshape(len(count), *x.shape[len(shape) :]) for x in (sample, points, made, known))
         for row, (arm, x, given, mask) in enumerate(zip(*flat, strict=True)):
             if count[row] and bool(arm[0] >= 0):
-                index[row, : count[row]] = arm[_medoids(x, given[mask], count[row])]
+                best = arm[_medoids(x, given[mask], min(n, count[row]))]
+                index[row, : len(best)] = best
         return index.reshape(*shape, -1), over
 
     def _sample(self, opening: Opening, count: Sequence[int]) -> Tensor:
@@ -151,9 +153,15 @@ class Spread(Start):
         A, shape = opening.rows.num_arms, opening.made.shape
         if A <= _SAMPLE and opening.offered is None:
             return torch.arange(A, device=opening.made.device).expand(*shape, A)
-        offered = None if opening.offered is None else opening.offered.expand(*shape, A).reshape(-1, A)
-        drawn = draw_uniform(A, [_SAMPLE if n else 0 for n in count], opening.generators, offered)
+        drawn = _drawn(opening, [_SAMPLE if n else 0 for n in count])
         return drawn.sort(dim=-1).values.reshape(*shape, -1).to(opening.made.device)
+
+
+def _drawn(opening: Opening, count: Sequence[int]) -> Tensor:
+    """Arms on offer drawn uniformly with replacement, `rows x max(count)`, −1 where padded."""
+    A, shape = opening.rows.num_arms, opening.made.shape
+    offered = None if opening.offered is None else opening.offered.expand(*shape, A).reshape(-1, A)
+    return draw_uniform(A, count, opening.generators, offered)
 
 
 def _medoids(points: Tensor, given: Tensor, count: int) -> Tensor:
@@ -164,10 +172,11 @@ def _medoids(points: Tensor, given: Tensor, count: int) -> Tensor:
 
     nearest = distances(given).amin(dim=-1) if len(given) else torch.full_like(points[:, 0], torch.inf)
     each, chosen = distances(points), []
+    taken = torch.zeros_like(nearest, dtype=torch.bool)
     for _ in range(count):
-        total = torch.minimum(each, nearest).sum(dim=-1)
+        total = torch.minimum(each, nearest).sum(dim=-1).masked_fill(taken, torch.inf)
         best = (total <= total.amin() * (1 + _TIE)).nonzero()[0, 0]
-        nearest = torch.minimum(nearest, each[best])
+        nearest, taken[best] = torch.minimum(nearest, each[best]), True
         chosen.append(best)
     return torch.stack(chosen)
 

@@ -158,7 +158,7 @@ def test_a_name_stays_inside_the_output_folder(name: str, tmp_path: Path, monkey
 
 
 def test_a_section_made_in_python_raises_the_error_of_the_package():
-    with pytest.raises(errors.ConfigError, match=r"ExperimentConfig: .*horizn: unknown key. Did you mean 'horizon'"):
+    with pytest.raises(errors.ConfigError, match=r"ExperimentConfig: .*horizn: unknown key. Did you mean 'horizon'[?]$"):
         ExperimentConfig(**SMALL, horizn=3)
     with pytest.raises(errors.ConfigError, match=r"KernelConfig: name: .*Did you mean 'rbf'"):
         KernelConfig(name="rbv")

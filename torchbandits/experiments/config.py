@@ -71,7 +71,7 @@ class Section(BaseModel, ABC):
         try:
             super().__init__(**values)
         except ValidationError as error:
-            raise ConfigError(f"{type(self).__name__}: {_all_faults(type(self), error)}.") from error
+            raise ConfigError(f"{type(self).__name__}: {_all_faults(type(self), error)}") from error
 
     # Pydantic's mark of a constructor that does no more than its own: sections within sections are validated without it, so
     # that their faults are named with the whole path.
@@ -251,13 +251,14 @@ def parse_section(section: type[Part], values: dict[str, Any], source: str) -> P
     try:
         return section.model_validate(values)
     except ValidationError as error:
-        raise ConfigError(f"{source}: {_all_faults(section, error)}.") from error
+        raise ConfigError(f"{source}: {_all_faults(section, error)}") from error
 
 
 def _all_faults(section: type[BaseModel], error: ValidationError) -> str:
-    """The first faults in words, and how many more there are."""
+    """The first faults in words, and how many more there are, ended by a stop unless a question ends them."""
     more = error.error_count() - _FAULTS
-    return "; ".join([*islice(_faults(section, error), _FAULTS), *([f"and {more} more"] if more > 0 else [])])
+    said = "; ".join([*islice(_faults(section, error), _FAULTS), *([f"and {more} more"] if more > 0 else [])])
+    return said if said.endswith("?") else f"{said}."
 
 
 def _faults(section: type[BaseModel], error: ValidationError) -> Iterator[str]:

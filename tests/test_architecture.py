@@ -19,12 +19,12 @@ FILES = sorted(p for p in PACKAGE.rglob("*.py"))
 
 # Ground floor first, as in the architecture sheet: a file imports only from rooms above its own, or from its own room.
 ROOMS = [
-    "errors", "upstream", "extras", "threads", "coercion", "user_files", "types", "sources", "linalg", "embeddings",
+    "errors", "upstream", "extras", "threads", "types", "checks", "sources", "linalg", "embeddings",
     "posteriors", "environments", "arms", "widths", "memory", "batching", "scores", "starts", "fitting", "optimize",
     "policies",  # a policy starts, fits its kernel, and searches a box
     "ingredients",
     "columns", "history", "journal",
-    "selections", "validation", "botorch",  # a bandit hands out its model
+    "selections", "botorch",  # a bandit hands out its model
     "reporting", "explanation", "learned", "together", "bandit", "worker", "contexts", "contextual", "parallel", "evaluators",
     "offers", "running", "callbacks", "diagnostics", "files", "figures", "explanation_figure", "experiments", "benchmarks",
     "campaigns", "cli", "testing", "__init__", "__main__",

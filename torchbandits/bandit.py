@@ -11,8 +11,25 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from torchbandits.arms import matches
-from torchbandits.coercion import explains_keywords
+from torchbandits.arms import ArmRows, Shard, matches
+from torchbandits.checks import (
+    check_arms,
+    check_available,
+    check_box,
+    check_costs,
+    check_fit,
+    check_generators,
+    check_history,
+    check_limit,
+    check_maximum,
+    check_more,
+    check_picks,
+    check_places,
+    check_replacement,
+    check_rewards,
+    explains_keywords,
+    own_copy,
+)
 from torchbandits.errors import StateError, UnsupportedError, require
 from torchbandits.journal import (
     Journal,
@@ -28,27 +45,13 @@ from torchbandits.journal import (
     told,
 )
 from torchbandits.learned import Learned, Note, step
-from torchbandits.policies import Policy
+from torchbandits.policies import Composed, Policy
 from torchbandits.reporting import certificate, report_of
+from torchbandits.scores import PerCost
 from torchbandits.selections import carried, duplicate, joined, same_picks, without
-from torchbandits.sources import ArmSource
+from torchbandits.sources import ArmSource, InMemory
 from torchbandits.together import Together
 from torchbandits.types import FitReport, Pulls, Report, Selection
-from torchbandits.validation import (
-    check_available,
-    check_costs,
-    check_domain,
-    check_fit,
-    check_generators,
-    check_history,
-    check_limit,
-    check_maximum,
-    check_more,
-    check_new_arms,
-    check_picks,
-    check_places,
-    check_rewards,
-)
 
 Maximizer = Callable[[Callable[[Tensor], Tensor]], Tensor]  # from a score of points to the point of the highest
 
@@ -87,7 +90,7 @@ class Bandit(Learned):
         journal: Journal | str | os.PathLike[str] | None = None,
     ) -> None:
         require(isinstance(policy, Policy), f"policy must be a torchbandits policy, got {type(policy).__name__}.")
-        domain = check_domain(arms, bounds, policy)
+        domain = _domain(arms, bounds, policy)
         require(bounds is None or costs is None, "costs are those of arms, and a box has none: pass arms=.", UnsupportedError)
         generators, batch_shape = check_generators(generator, domain, getattr(policy, "kernel", None))
         self.policy, self._described = policy, describe_policy(policy)
@@ -96,7 +99,7 @@ class Bandit(Learned):
         self._journal, self._besides = as_journal(journal), {}
         with begun(self._journal, policy, domain, costs, generators):
             self._state = (policy.init if bounds is None else policy.init_box)(cast(Tensor, domain), generators, batch_shape)
-            self._state.rows.costs = check_costs(costs, policy, self._state.rows)
+            self._state.rows.costs = _costs(costs, policy, self._state.rows)
             resume(self, self._journal)
 
     # ------------------------------------------------------------------ ask and tell
@@ -178,7 +181,16 @@ class Bandit(Learned):
         Returns:
             The report after the update. Cost: a refit, and a sweep over the arms.
         """
-        pulls = check_history(points_or_index, counts, sums, squares, self.batch_shape, self.arms, self._state.rows.total)
+        pulls = check_history(
+            points_or_index,
+            counts,
+            sums,
+            squares,
+            batch_shape=self.batch_shape,
+            num_arms=self._state.rows.total,
+            dim=self.arms.shape[-1],
+            device=self.device,
+        )
         return self._learn(pulls, self._open, pulls.counts.sum(dim=-1), lambda: observed(pulls))
 
     def forget(self, selection: Selection | Tensor) -> None:
@@ -234,7 +246,9 @@ class Bandit(Learned):
 
         Cost: a sweep over the new arms.  Source: Calandriello et al. 2019, appendix A, for BKB.
         """
-        checked = check_new_arms(arms, self.arms, self.batch_shape, self.policy)
+        checked = _readable(arms, self.policy)
+        check_replacement(checked, self.arms, self.batch_shape)
+        checked = own_copy(checked) if isinstance(checked, Tensor) else checked
         with self._whole_or_not(draws=False, note=lambda: moved_to(checked, costs)):
             self._move(checked, costs)
         return self
@@ -244,7 +258,7 @@ class Bandit(Learned):
     def _move(self, arms: Tensor | ArmSource, costs: Tensor | None = None) -> None:
         opened = None if self._open is None else carried(self._open, arms, self.batch_shape)
         state = self.policy.set_arms(self._state, cast(Tensor, arms))
-        state.rows.costs = check_costs(costs, self.policy, state.rows)
+        state.rows.costs = _costs(costs, self.policy, state.rows)
         self._state = state
         self._set_open(opened)
 
@@ -298,7 +312,11 @@ class Bandit(Learned):
         with self._whole_or_not(draws=False, note=lambda: {"kind": "maximize", "points": pack(torch.stack(points))}):
             for _ in range(count):
                 self._sync_pending()
-                point = check_maximum(maximizer(partial(self.policy.scores_at, self._state)), self._state.rows)
+                rows = self._state.rows
+                message = "a maximizer makes further arms, and a source holds those it has: pass the arms as a tensor."
+                require(not rows.streamed, message, UnsupportedError)
+                best = maximizer(partial(self.policy.scores_at, self._state))
+                point = check_maximum(best, rows.batch_shape, rows.arms.shape[-1]).to(rows.arms)
                 points.append(point)
                 arms, box = self._state.rows.arms.expand(*point.shape[:-2], -1, -1), self._state.box
                 index, A = matches(arms, point), arms.shape[-2]
@@ -336,5 +354,40 @@ class Bandit(Learned):
     def _picks(self, selection: Selection | Tensor) -> tuple[Tensor, Tensor]:
         index, mask = check_picks(selection, self.batch_shape, self._state.rows.total, self.device)
         if self._state.box is not None and isinstance(selection, Selection):
-            check_places(selection, self._state.rows)
+            check_places(selection, self._state.rows.points(selection.index))
         return index, mask
+
+
+def _domain(arms: Any, bounds: Any, policy: Policy) -> Tensor | ArmSource:
+    """Either arms or a box, as a copy that the caller does not hold; sources are shared."""
+    require((arms is None) != (bounds is None), "give either arms (A x d) or bounds (2 x d), and not both.")
+    found = check_box(bounds) if arms is None else _readable(arms, policy)
+    return own_copy(found) if isinstance(found, Tensor) else found
+
+
+def _readable(arms: Any, policy: Policy) -> Tensor | ArmSource:
+    """Arms as the policy reads them: a tensor, unless it reads the source piece by piece."""
+    if not isinstance(arms, ArmSource):
+        return check_arms(arms)
+    if isinstance(arms, InMemory) and not (arms.distinct and policy.streams):
+        return check_arms(arms.arms)
+    require(
+        policy.streams,
+        f"this policy looks at all arms as one tensor, and got {arms!r}: use batch_bkb, bkb or gp_ucb, or pass a tensor, such "
+        "as torch.from_numpy(numpy.load(path)).",
+        UnsupportedError,
+    )
+    require(
+        not isinstance(arms, Shard) or policy.shards,
+        "this policy does not share its arms out among ranks: use batch_bkb (batch_rule='global' or 'product') or bkb with the "
+        "UCB score, without initial= and refit_every=.",
+        UnsupportedError,
+    )
+    return arms
+
+
+def _costs(costs: Any, policy: Policy, rows: ArmRows) -> Tensor | None:
+    """Costs per arm, or None where there are none and the policy needs none."""
+    needed = isinstance(policy, Composed) and isinstance(policy.score, PerCost)
+    require(costs is not None or not needed, "a score per cost needs the costs of the arms: pass costs=, one number an arm.")
+    return None if costs is None else check_costs(costs, rows.batch_shape, rows.num_arms, rows.source.device, rows.first)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchbandits.coercion import as_tensor, check_whole, own_copy
+from torchbandits.checks import as_tensor, check_whole, own_copy
 from torchbandits.errors import NonFiniteError, ShapeError, require
 from torchbandits.types import Arms, PickMask, Picks, Points
 

@@ -11,16 +11,8 @@ import torch
 from torch import Tensor
 
 from torchbandits.bandit import Bandit
-from torchbandits.coercion import as_tensor, explains_keywords, own_copy
-from torchbandits.contexts import Contexts
-from torchbandits.errors import ArgumentError, require
-from torchbandits.journal import Journal, as_journal, begun, pack, resume, state_as_text
-from torchbandits.policies import Policy
-from torchbandits.posteriors import GaussianProcess, PartitionedProcess
-from torchbandits.selections import duplicate, joined, within
-from torchbandits.sources import ArmSource
-from torchbandits.types import FitReport, Picks, Recommendation, Report, Selection
-from torchbandits.validation import (
+from torchbandits.checks import (
+    as_tensor,
     check_arms,
     check_available,
     check_count,
@@ -31,7 +23,16 @@ from torchbandits.validation import (
     check_picks,
     check_rewards,
     check_told,
+    explains_keywords,
+    own_copy,
 )
+from torchbandits.contexts import Contexts
+from torchbandits.errors import ArgumentError, require
+from torchbandits.journal import Journal, as_journal, begun, pack, resume, state_as_text
+from torchbandits.policies import Policy
+from torchbandits.posteriors import GaussianProcess, PartitionedProcess
+from torchbandits.selections import duplicate, joined, within
+from torchbandits.types import FitReport, Picks, Recommendation, Report, Selection
 
 
 class ContextualBandit:
@@ -144,7 +145,18 @@ class ContextualBandit:
         context: Tensor | None = None,
     ) -> Report:
         """Learn from summed history, arm indices at `context` or points (context, arm); see `Bandit.observe`."""
-        pulls = check_history(points_or_index, counts, sums, squares, self.batch_shape, self._joint_like(points_or_index))
+        joint = as_tensor("points_or_index", points_or_index).is_floating_point()
+        like = self._bandit.arms if joint else self.arms
+        pulls = check_history(
+            points_or_index,
+            counts,
+            sums,
+            squares,
+            batch_shape=self.batch_shape,
+            num_arms=like.shape[-2],
+            dim=like.shape[-1],
+            device=self.device,
+        )
         where = pulls.points if pulls.index is None else self._inward(pulls.index, context).index
         assert where is not None
         return self._bandit.observe(where, pulls.counts, pulls.sums, pulls.squares)
@@ -165,7 +177,7 @@ class ContextualBandit:
         pulled there with the highest average. The context is kept tabulated from then on, as by `ask`."""
         k = check_count(k)
         self._enter(context)
-        check_told(k, self.pulls)
+        check_told(self.pulls)
         state, own = self._bandit._state, self._contexts.own
         if state.tabulated:
             lam = state.process.regularization
@@ -313,10 +325,6 @@ class ContextualBandit:
             self._enter(selection.points[..., place, : self._contexts.dim], blocks[mask].unique().tolist())
             blocks = self._contexts.blocks(selection.points)
         return self._joint(self._contexts.inward(index.masked_fill(~mask, -1), blocks), mask)
-
-    def _joint_like(self, where: Any) -> Tensor | ArmSource:
-        """The arms that history is checked against: joint points, or arm indices."""
-        return self._bandit.arms if as_tensor("points_or_index", where).is_floating_point() else self.arms
 
     def _joint(self, index: Picks, mask: Tensor) -> Selection:
         return Selection(self._bandit._state.rows.points(index), index, mask)

@@ -17,12 +17,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from torchbandits.coercion import as_path, as_tensor, check_whole, is_whole, non_negative
+from torchbandits.checks import as_path, as_tensor, check_regular, check_whole, is_whole, non_negative
 from torchbandits.columns import Columns
 from torchbandits.errors import ArgumentError, DataError, ShapeError, require
 from torchbandits.extras import Later
 from torchbandits.types import Report
-from torchbandits.user_files import check_regular
 
 pyarrow, parquet = Later("pyarrow", "Parquet files"), Later("pyarrow.parquet", "Parquet files")
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 import torch
 from torch import Tensor
 
-from torchbandits.coercion import as_device, same_device
+from torchbandits.checks import as_device, check_count, check_state, check_told, same_device
 from torchbandits.errors import JournalWarning, StateError, TorchBanditsError, UnsupportedError, require
 from torchbandits.explanation import Explanation, explain
 from torchbandits.journal import Journal, difference, pack, state_as_text
@@ -23,7 +23,6 @@ from torchbandits.posteriors import GaussianProcess, PartitionedProcess
 from torchbandits.sources import ArmSource
 from torchbandits.threads import MANY_NUMBERS, threads
 from torchbandits.types import Recommendation, Selection
-from torchbandits.validation import check_count, check_state, check_told
 
 if TYPE_CHECKING:
     from torchbandits.botorch.model import BanditModel
@@ -72,7 +71,7 @@ class Learned(ABC):
     @step
     def best_arm(self) -> Tensor:
         """The recommended arm, `batch_shape`: the index of `best()`, with its errors. Cost O(u)."""
-        check_told(1, self.pulls)
+        check_told(self.pulls)
         return self._state.best_arm()
 
     @step
@@ -85,7 +84,9 @@ class Learned(ABC):
 
         Cost: O(u).
         """
-        return self._state.best(check_told(check_count(k), self.pulls))
+        k = check_count(k)
+        check_told(self.pulls)
+        return self._state.best(k)
 
     @property
     def posterior(self) -> GaussianProcess | PartitionedProcess:
@@ -172,7 +173,7 @@ class Learned(ABC):
 
         Cost: O(A).
         """
-        check_told(1, self.pulls)
+        check_told(self.pulls)
         return explain(self.policy, self._state, names, row)
 
     # ------------------------------------------------------------------ saving and moving

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from torchbandits.bandit import Bandit
-from torchbandits.coercion import as_tensor
+from torchbandits.checks import as_tensor
 from torchbandits.environments.base import Environment
 from torchbandits.errors import require
 from torchbandits.selections import marked

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from torchbandits.coercion import check_choice, check_flag, check_whole, positive
+from torchbandits.checks import check_choice, check_flag, check_whole, positive
 from torchbandits.environments.base import Task
 from torchbandits.errors import NonFiniteError, require
 

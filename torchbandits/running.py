@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from torchbandits.bandit import Bandit
-from torchbandits.coercion import check_function, check_whole, explains_keywords
+from torchbandits.checks import check_function, check_whole, explains_keywords
 from torchbandits.environments.base import Environment
 from torchbandits.errors import EvaluationError, NonFiniteError, UnsupportedError, require
 from torchbandits.evaluators import Answers, Elsewhere, Evaluator, Here

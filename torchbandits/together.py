@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from torchbandits.checks import check_picks, check_rewards
 from torchbandits.learned import Learned
 from torchbandits.reporting import certificate
 from torchbandits.types import Picks, Pulls, Selection
-from torchbandits.validation import check_picks, check_rewards
 
 
 class Together:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from torchbandits.bandit import Bandit
-from torchbandits.coercion import as_path, as_tensor, check_text, check_whole, positive
+from torchbandits.checks import as_path, as_tensor, check_picks, check_rewards, check_text, check_whole, positive
 from torchbandits.errors import (
     DataError,
     JournalWarning,
@@ -31,7 +31,6 @@ from torchbandits.policies import Policy
 from torchbandits.sources import ArmSource
 from torchbandits.together import Together
 from torchbandits.types import Selection
-from torchbandits.validation import check_picks, check_rewards
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from torchbandits.campaigns.encoding import Encoder, encode, feature_names
 from torchbandits.campaigns.ids import as_id
 from torchbandits.campaigns.results import check_known, check_same_rows, read_results
 from torchbandits.campaigns.told import Record, Told, record_of
-from torchbandits.coercion import as_path, check_dtype, check_flag, check_text, check_whole, explains_keywords
+from torchbandits.checks import as_path, check_dtype, check_flag, check_text, check_whole, explains_keywords
 from torchbandits.errors import ArgumentError, StateError, UnsupportedError, require
 from torchbandits.journal import Journal
 from torchbandits.policies import Policy, per_cost

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from torchbandits.bandit import Bandit
-from torchbandits.coercion import is_finite
+from torchbandits.checks import is_finite
 from torchbandits.errors import ArgumentError, StateError, UnsupportedError, require
 from torchbandits.policies import Composed, State
 from torchbandits.policies.composed import noise_share

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchbandits.coercion import as_path, check_flag, check_whole
+from torchbandits.checks import as_path, check_flag, check_whole
 from torchbandits.errors import DataError, JournalWarning, StateError, TorchBanditsError, require
 from torchbandits.journal.checkpoints import Stamp, read_checkpoint, stamp, write_checkpoint
 from torchbandits.journal.fingerprint import difference

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from torchbandits.coercion import check_whole, explains_keywords, is_finite, non_negative
+from torchbandits.checks import check_whole, explains_keywords, is_finite, non_negative
 from torchbandits.errors import ArgumentError
 from torchbandits.policies.base import State
 from torchbandits.policies.heuristic import Heuristic, add_up, fresh_state

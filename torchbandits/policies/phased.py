@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from torchbandits.arms import ArmRows
-from torchbandits.coercion import check_whole
+from torchbandits.checks import check_whole
 from torchbandits.errors import NumericalError, require
 from torchbandits.policies.base import Policy, State
 from torchbandits.policies.composed import Composed

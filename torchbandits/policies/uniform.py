@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from torchbandits.arms import Box
-from torchbandits.coercion import check_whole, explains_keywords
+from torchbandits.checks import check_whole, explains_keywords
 from torchbandits.policies.base import State
 from torchbandits.policies.heuristic import Heuristic, add_up, fresh_state
 from torchbandits.posteriors import Statistics

@@ -51,7 +51,7 @@ class Offers:
 
     def again(self) -> Selection | None:
         """What is open already, to be evaluated again; None where nothing is."""
-        out = self._bandit._open
+        out = self._bandit.loop.open
         return out if out is None or self._purse is None else self._purse.pay(out)
 
     def lose(self, failed: Tensor, exclude: bool) -> None:

@@ -99,7 +99,7 @@ def run(
     good = observed is None or (isinstance(observed, Sequence) and len(observed) in (3, 4))
     require(good, f"observed must be (points_or_index, counts, sums), as for Bandit.observe, got {type(observed).__name__}.")
     if (journal := as_journal(journal)) is not None:
-        journal._answered_by(describe_environment(environment))
+        journal.answered_by(describe_environment(environment))
     bandit = Bandit(policy, environment.arms, generator=generator, costs=environment.costs, journal=journal)
     with _closed_where_it_fails(bandit):
         single = not asynchronous or bandit.batch_shape.numel() == 1
@@ -111,7 +111,7 @@ def run(
         drawn = [record for record in opening if record["kind"] == "seeds"]
         before = held(drawn[0]["told"]).to(bandit.device).long() if drawn else bandit.pulls.long()
         purse = None if budget is None else Purse(budget, environment, bandit)
-        seeds = drawn[0]["seeds"] if drawn else bandit._draw_seeds(rounds=num_rounds, environment=environment.name)
+        seeds = drawn[0]["seeds"] if drawn else bandit.recorder.draw_seeds(rounds=num_rounds, environment=environment.name)
         noise = [torch.Generator().manual_seed(seed) for seed in seeds]
         recorder, offers = _Recorder(environment, bandit.batch_shape), Offers(bandit, num_rounds + before, purse)
         if bandit.journal is not None:
@@ -141,7 +141,7 @@ def run(
                     offers.lose(lost, exclude=failures == "exclude")
                 seconds = asked + clock() - began
                 selection, rewards = answers.selection, answers.rewards
-                recorder.add(selection.index, rewards, bandit._state.best_arm(), report, seconds, lost)
+                recorder.add(selection.index, rewards, bandit.loop.best_arm(), report, seconds, lost)
                 if answers.error is not None:
                     raise EvaluationError(_what_is_kept(answers, bandit), recorder.history(), bandit) from answers.error
                 stops = [callback(bandit, selection, rewards, report) for callback in callbacks]

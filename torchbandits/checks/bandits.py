@@ -316,7 +316,6 @@ def check_history(
     counts: Any,
     sums: Any,
     squares: Any,
-    *,
     batch_shape: torch.Size,
     num_arms: int,
     dim: int,

@@ -32,7 +32,7 @@ ROOMS = [
 
 SLOW_TO_LOAD = (
     "botorch", "scipy", "torchbandits.botorch",
-    "torchbandits.arms.compiled",  # needs numba
+    "torchbandits.arms.compiled", "torchbandits.linalg.compiled",  # need numba
     "torchbandits.experiments", "torchbandits.benchmarks",  # need Matplotlib, pandas and pydantic
 )  # fmt: skip
 

@@ -99,7 +99,7 @@ def run(
     good = observed is None or (isinstance(observed, Sequence) and len(observed) in (3, 4))
     require(good, f"observed must be (points_or_index, counts, sums), as for Bandit.observe, got {type(observed).__name__}.")
     if (journal := as_journal(journal)) is not None:
-        journal.answered_by(describe_environment(environment))
+        journal.environment = describe_environment(environment)
     bandit = Bandit(policy, environment.arms, generator=generator, costs=environment.costs, journal=journal)
     with _closed_where_it_fails(bandit):
         single = not asynchronous or bandit.batch_shape.numel() == 1

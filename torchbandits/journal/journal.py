@@ -80,7 +80,8 @@ class Journal:
         self._riders: GeneratorStates | None = None
         self._before: tuple[Mark, Any] | None = None
         self._beside: Beside | None = None
-        self._environment: dict[str, str] = {}
+        # What answers, see `describe_environment`; `run` sets it before the run begins.
+        self.environment: dict[str, str] = {}
 
     # ------------------------------------------------------------------ reading
 
@@ -111,23 +112,19 @@ class Journal:
 
     # ------------------------------------------------------------------ beginning and resuming
 
-    def answered_by(self, environment: dict[str, str]) -> None:
-        """Name the environment (see `describe_environment`) before the run begins: it becomes part of what the run is of."""
-        self._environment = environment
-
     def begin(self, described: dict[str, str], generators: Sequence[torch.Generator]) -> None:
         """Open the file for a run of what is described. An existing one sets the generators back to where that run began.
 
         Raises:
-            StateError: If it is in use, or of another policy, other arms, costs or batch rows, or of another environment than
-                `answered_by` was given; nothing has changed then.
+            StateError: If it is in use, or of another policy, other arms, costs or batch rows, or of another `environment`;
+                nothing has changed then.
             DataError: If it is no journal, damaged, of a later format, or can't be written.
         """
         require(
             self._lines is None, f"the journal {self.path} serves another bandit already: a Journal is for one.", StateError
         )
         self._lines = lines = Lines(self.path, self.durable)
-        described, ready = described | self._environment, False
+        described, ready = described | self.environment, False
         try:
             first = next(lines.read(), None)
             if first is None:

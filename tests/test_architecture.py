@@ -23,10 +23,10 @@ ROOMS = [
     "posteriors", "environments", "arms", "widths", "memory", "batching", "scores", "starts", "fitting", "optimize",
     "policies",  # a policy starts, fits its kernel, and searches a box
     "ingredients",
-    "columns", "history", "selections", "reporting", "loop", "journal",
+    "history", "selections", "reporting", "loop", "journal",
     "botorch",  # a bandit hands out its model
-    "explanation", "bandit", "worker", "contextual", "parallel", "evaluators",
-    "offers", "running", "callbacks", "diagnostics", "files", "figures", "explanation_figure", "experiments", "benchmarks",
+    "explanation", "bandit", "worker", "contextual", "evaluation",
+    "running", "callbacks", "diagnostics", "files", "figures", "explanation_figure", "experiments", "benchmarks",
     "campaigns", "cli", "testing", "__init__", "__main__",
 ]  # fmt: skip
 

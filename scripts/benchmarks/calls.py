@@ -4,7 +4,8 @@
 
 900 arms on a grid, a Matérn kernel, 300 pulls before the measured steps. Calls are counted by `sys.setprofile`, comprehensions
 and properties included, and the median of 20 steps is printed beside the count before the engine was rebuilt and its target.
-Milliseconds are of steps that are not profiled. `--files` prints the calls per file, `--top` the functions that are called most.
+Milliseconds are of steps that are not profiled. `--files` prints the calls per file, `--top` the functions
+that are called most.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -41,14 +42,14 @@ from torchbandits.types import Arms, FitReport, PickMask, Picks, Points, Recomme
 
 
 class Contexts:
-    """Which block of a joint arm set belongs to which context; the one not asked for longest makes room for a new one.
+    """The contexts kept, each with its block of a joint arm set; the one not asked for longest makes room for a new one.
 
     A joint arm is (context, arm), the context's features first.
 
     Args:
         arms: `A x d` or `batch_shape x A x d`.
         known: `C x c` or `batch_shape x C x c`, contexts known at the start, at least one.
-        most: How many are kept, at least C; blocks with picks that are out are kept beyond.
+        most: The number of contexts kept, at least C; blocks with pending picks are kept beyond it.
         batch_shape: Leading dimensions of the bandit.
     """
 
@@ -62,7 +63,7 @@ class Contexts:
 
     @property
     def dim(self) -> int:
-        """Features of a context."""
+        """The number of features of a context."""
         return self.seen.shape[-1]
 
     def joint(self) -> Tensor:
@@ -76,7 +77,7 @@ class Contexts:
         return torch.cat(both, dim=-1).reshape(*shape, C * A, -1)
 
     def repeated(self, per_arm: Tensor | None) -> Tensor | None:
-        """Numbers of arms, `... x A`, for every block: `... x (C A)`."""
+        """Values per arm, `... x A`, repeated for every block: `... x (C A)`."""
         return None if per_arm is None else per_arm.tile(self.seen.shape[-2])
 
     def enter_(self, context: Any, busy: Iterable[int]) -> bool:
@@ -84,7 +85,7 @@ class Contexts:
 
         Args:
             context: As above.
-            busy: Blocks that must stay.
+            busy: Blocks that must be kept.
         """
         given = as_tensor("context", context, self.arms.dtype, self.arms.device)
         shapes = {torch.Size([self.dim]), torch.Size([*self._batch_shape, self.dim])}
@@ -109,7 +110,7 @@ class Contexts:
         return changed
 
     def asked_as(self, other: Contexts) -> bool:
-        """Whether the same blocks are current and were asked for in the same order: so after entering the current one again."""
+        """Whether the same blocks are current and were asked for in the same order, as after entering the current one again."""
 
         def ranks(times: list[int]) -> list[int]:
             return [sorted(set(times)).index(time) for time in times]
@@ -130,28 +131,28 @@ class Contexts:
         return torch.where(index >= 0, index % self.arms.shape[-2], -1)
 
     def here(self, index: Picks) -> PickMask:
-        """Which joint picks belong to the current context."""
+        """Mask of the joint picks that belong to the current context."""
         return (index >= 0) & (index // self.arms.shape[-2] == self.current.unsqueeze(-1))
 
     def only_here(self, available: Tensor | None) -> Tensor:
-        """Joint arms on offer: the current block, or what is on offer of it (`batch_shape x A`)."""
+        """Mask of the joint arms on offer: the current block, or the arms of it that are `available` (`batch_shape x A`)."""
         A, C = self.arms.shape[-2], self.seen.shape[-2]
         own = (torch.arange(C, device=self.arms.device) == self.current.unsqueeze(-1)).unsqueeze(-1)
         offered = own.expand(*own.shape[:-1], A) if available is None else own & available.unsqueeze(-2)
         return offered.flatten(-2)
 
     def own(self, per_arm: Tensor) -> Tensor:
-        """Numbers of the joint arms, `batch_shape x (C A)`, at the current context, `batch_shape x A`."""
+        """Values of the joint arms, `batch_shape x (C A)`, restricted to the current context: `batch_shape x A`."""
         A = self.arms.shape[-2]
         place = self.current.unsqueeze(-1) * A + torch.arange(A, device=per_arm.device)
         return per_arm.expand(*place.shape[:-1], -1).gather(-1, place)
 
     def state_dict(self) -> dict[str, Any]:
-        """What `load_` needs."""
+        """The contexts, as `load_` takes them."""
         return {"seen": self.seen, "current": self.current, "asked": list(self._asked)}
 
     def load_(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned."""
+        """Restore contexts from what `state_dict` returned."""
         self.seen, self.current = own_copy(state["seen"].to(self.arms)), own_copy(state["current"].to(self.arms.device))
         self._asked = list(state["asked"])
 
@@ -175,7 +176,7 @@ class ContextualBandit:
     not `ada_bkb`, `bpe`, `sup_kernel_ucb`; `pi_gp_ucb` only while none with pulls makes room.
 
     Args:
-        policy: What chooses, with a kernel on the features of a context and an arm together.
+        policy: Selects arms, with a kernel on the features of a context and an arm together.
         arms: `A x d` or `batch_shape x A x d`, copied.
         contexts: `C x c` or `batch_shape x C x c`, contexts known at the start, at least one; copied.
         max_contexts: Contexts kept, at least C. A tell updates them all.
@@ -226,12 +227,12 @@ class ContextualBandit:
         more: int | None = None,
         available: Tensor | None = None,
     ) -> Selection:
-        """The picks to evaluate next at a context: what is open there, as long as there is something.
+        """The picks to evaluate next at a context: the open ones, as long as there are any at this context.
 
         Args:
             limit: Most picks, as for `Bandit.ask`.
             context: `c` or `batch_shape x c`.
-            more: Further picks beside those that are open at this context.
+            more: Additional picks beside those that are open at this context.
             available: `A` or `batch_shape x A` booleans, arms on offer.
 
         Returns:
@@ -260,11 +261,13 @@ class ContextualBandit:
             selection: What `ask` returned, or a part of it; or arm indices `batch_shape x q` at `context`.
             rewards: `batch_shape x q`, reward units.
             context: `c` or `batch_shape x c`, of plain indices.
-            failures: What a NaN means, as for `Bandit.tell`.
+            failures: The meaning of a NaN, as for `Bandit.tell`.
         """
-        index, mask = check_picks(selection, self.batch_shape, self.arms.shape[-2], self.device)
-        check_rewards(rewards, index, mask, self.device, failures)  # before a context is entered for their sake
-        return self._bandit.tell(self._inward(selection, context), rewards, failures=failures)
+        index, mask = self._picks(selection)
+        # Checked before a context is entered for their sake.
+        given = check_rewards(rewards, index, mask, self.device, failures)
+        joint = self._inward(selection, index, mask, context)
+        return self._bandit.recorder.tell(joint, mask, given, forgets=failures == "forget")
 
     def observe(
         self,
@@ -280,14 +283,15 @@ class ContextualBandit:
         like = self._bandit.arms if joint else self.arms
         shape = (like.shape[-2], like.shape[-1], self.device)
         pulls = check_history(points_or_index, counts, sums, squares, self.batch_shape, *shape)
-        where = pulls.points if pulls.index is None else self._inward(pulls.index, context).index
-        assert where is not None
-        return self._bandit.observe(where, pulls.counts, pulls.sums, pulls.squares)
+        if pulls.index is not None and pulls.mask is not None:
+            pulls = replace(pulls, index=self._inward(pulls.index, pulls.index, pulls.mask, context))
+        return self._bandit.recorder.observe(pulls)
 
     def forget(self, selection: Selection) -> None:
         """Give up on picks that were asked for and will never be told; see `Bandit.forget`."""
         require(isinstance(selection, Selection), "selection must be one that ask() returned, which knows its context.")
-        self._bandit.forget(self._inward(selection, None))
+        index, mask = self._picks(selection)
+        self._bandit.recorder.forget(self._inward(selection, index, mask, None), mask)
 
     def fit_kernel_(self, **options: Any) -> FitReport:
         """Fit the kernel over (context, arm) to the rewards told; see `Bandit.fit_kernel_`."""
@@ -342,7 +346,7 @@ class ContextualBandit:
 
     @property
     def counts(self) -> Tensor:
-        """Pulls learned of each arm at the context named last, `batch_shape x A`."""
+        """Pulls learned of each arm at the current context, `batch_shape x A`."""
         return self._contexts.own(self._bandit.counts)
 
     @property
@@ -352,12 +356,12 @@ class ContextualBandit:
 
     @property
     def width(self) -> Tensor:
-        """What multiplies the posterior standard deviation now, `batch_shape`."""
+        """The confidence width, which multiplies the posterior standard deviation, `batch_shape`."""
         return self._bandit.width
 
     @property
     def journal(self) -> Journal | None:
-        """Where contexts, asks and tells are written, if anywhere. A copy of a bandit has none."""
+        """The journal that contexts, asks and tells are written to, if any. A copy of a bandit has none."""
         return self._bandit.journal
 
     @property
@@ -367,7 +371,7 @@ class ContextualBandit:
 
     @property
     def device(self) -> torch.device:
-        """Where arms and posterior live."""
+        """The device of the arms and the posterior."""
         return self._bandit.device
 
     # ------------------------------------------------------------------ saving
@@ -441,20 +445,27 @@ class ContextualBandit:
         loop = self._bandit.loop
         return None if loop.open is None else within(loop.open, self._contexts.here(loop.open.index), loop.points)
 
-    def _inward(self, selection: Any, context: Any) -> Selection:
-        """Picks by joint index; contexts that are not kept are entered."""
-        index, mask = check_picks(selection, self.batch_shape, self.arms.shape[-2], self.device)
+    def _picks(self, selection: Selection | Tensor) -> tuple[Tensor, Tensor]:
+        return check_picks(selection, self.batch_shape, self.arms.shape[-2], self.device)
+
+    def _inward(self, selection: Any, index: Picks, mask: PickMask, context: Any) -> Picks:
+        """Joint indices of picks, −1 where masked; contexts that are not kept are entered.
+
+        Args:
+            selection: What was passed in: a selection's points tell its contexts.
+            index: Its arms, with their mask.
+            mask: Likewise.
+            context: That of plain indices.
+        """
+        index = index.masked_fill(~mask, -1)
         if not isinstance(selection, Selection):
             if context is None:
                 raise ArgumentError("plain arm indices need to know where they were pulled: pass context=.")
             self._enter(context)
-            return self._joint(self._contexts.inward(index.masked_fill(~mask, -1), self._contexts.current.unsqueeze(-1)), mask)
+            return self._contexts.inward(index, self._contexts.current.unsqueeze(-1))
         blocks = self._contexts.blocks(selection.points)
         while bool((gone := mask & (blocks < 0)).any()):
             place = int(gone.reshape(-1, gone.shape[-1]).any(dim=0).byte().argmax())
             self._enter(selection.points[..., place, : self._contexts.dim], blocks[mask].unique().tolist())
             blocks = self._contexts.blocks(selection.points)
-        return self._joint(self._contexts.inward(index.masked_fill(~mask, -1), blocks), mask)
-
-    def _joint(self, index: Picks, mask: Tensor) -> Selection:
-        return Selection(self._bandit.loop.points(index), index, mask)
+        return self._contexts.inward(index, blocks)

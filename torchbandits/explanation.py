@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from torchbandits.coercion import is_whole
+from torchbandits.checks import is_whole
 from torchbandits.embeddings import kernel_row
 from torchbandits.errors import UnsupportedError, require
 from torchbandits.fitting.degeneracy import lengthscales, signal_variance

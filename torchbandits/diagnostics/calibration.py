@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from torchbandits.bandit import Bandit
-from torchbandits.coercion import as_tensor, non_negative
+from torchbandits.checks import as_tensor, check_picks, check_rewards, non_negative
 from torchbandits.diagnostics import chance
 from torchbandits.diagnostics.coverage import LEVELS, Calibration, judge
 from torchbandits.diagnostics.evidence import (
@@ -27,7 +27,6 @@ from torchbandits.diagnostics.evidence import (
 from torchbandits.diagnostics.left_out import left_out
 from torchbandits.errors import ArgumentError, NonFiniteError, ShapeError, issue, require
 from torchbandits.posteriors import GaussianProcess, PartitionedProcess
-from torchbandits.validation import check_picks, check_rewards
 
 
 @torch.no_grad()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from torchbandits.coercion import is_whole
+from torchbandits.checks import is_whole
 from torchbandits.diagnostics import chance
 from torchbandits.diagnostics.evidence import paragraph, spoken, worst_row
 from torchbandits.errors import UnsupportedError, require

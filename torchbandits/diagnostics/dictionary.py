@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from torchbandits.bandit import Bandit
-from torchbandits.coercion import check_generator, check_whole
+from torchbandits.checks import check_generator, check_whole
 from torchbandits.diagnostics.evidence import gaussian, paragraph, pulled, remarks, spoken, told_state, worst_row
 from torchbandits.errors import ArgumentError, issue
 from torchbandits.posteriors import GaussianProcess

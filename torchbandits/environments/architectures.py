@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from torchbandits.coercion import check_choice, check_dtype, check_flag
+from torchbandits.checks import check_choice, check_dtype, check_flag
 from torchbandits.environments.archives import NAS_BENCH_101, NAS_BENCH_101_FULL, NAS_BENCH_201, read_archive
 from torchbandits.environments.mutations import mixed_radix, one_digit_changes, table_of_neighbors
 from torchbandits.environments.noise import check_noise

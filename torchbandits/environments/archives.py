@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from torchbandits.checks import read_bytes
 from torchbandits.environments.datasets import DATA_VARIABLE, LARGEST, cache_folder, check_digest
 from torchbandits.errors import DataError, nearest, require
-from torchbandits.user_files import read_bytes
 
 
 @dataclass(frozen=True)

@@ -18,12 +18,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from torchbandits.coercion import check_choice, check_dtype
+from torchbandits.checks import check_choice, check_dtype, read_bytes
 from torchbandits.environments import openml
 from torchbandits.environments.noise import check_noise
 from torchbandits.environments.tables import Table
 from torchbandits.errors import DataError, nearest, require
-from torchbandits.user_files import read_bytes
 
 SCALINGS = ("standardize", "standardize/sqrt_d", "none")
 

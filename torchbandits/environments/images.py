@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from torchbandits.checks import read_bytes
 from torchbandits.environments.datasets import DATA_VARIABLE, cache_folder, check_digest, write_cached
 from torchbandits.environments.openml import sklearn_datasets
 from torchbandits.errors import DataError
-from torchbandits.user_files import read_bytes
 
 Images = tuple[NDArray[np.float32], NDArray[np.int64]]
 

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from torchbandits.coercion import check_choice, check_dtype, check_whole
+from torchbandits.checks import check_choice, check_dtype, check_whole
 from torchbandits.environments.images import digits, mnist
 from torchbandits.environments.recorded import Recorded
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from torchbandits.coercion import check_choice, check_dtype
+from torchbandits.checks import check_choice, check_dtype
 from torchbandits.environments.archives import FCNET, read_archive
 from torchbandits.environments.mutations import mixed_radix, one_digit_changes, table_of_neighbors
 from torchbandits.environments.recorded import Recorded

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from torchbandits.coercion import check_text
+from torchbandits.checks import check_text
 from torchbandits.environments.base import Environment, Task, known
 from torchbandits.environments.noise import row_draws
 from torchbandits.environments.tables import check_arms, check_costs, check_neighbors

@@ -24,7 +24,7 @@ from pydantic import (
     model_validator,
 )
 
-from torchbandits.coercion import as_path
+from torchbandits.checks import as_path
 from torchbandits.errors import ConfigError, nearest, require
 from torchbandits.experiments.printable import shortened
 from torchbandits.files import LONGEST_NAME, folder_name_fault, read_yaml

@@ -12,7 +12,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from torchbandits.coercion import as_path
+from torchbandits.checks import as_path
 from torchbandits.experiments.config import ExperimentConfig
 from torchbandits.experiments.curves import Measure, Values, measures
 from torchbandits.experiments.headline import draw_headline, headline

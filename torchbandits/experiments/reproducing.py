@@ -14,7 +14,7 @@ import pandas as pd
 import torch
 from rich.console import Console
 
-from torchbandits.coercion import as_path, check_flag, check_whole
+from torchbandits.checks import as_path, check_flag, check_whole
 from torchbandits.errors import require
 from torchbandits.experiments.config import ExperimentConfig
 from torchbandits.experiments.panels import draw_reproduction

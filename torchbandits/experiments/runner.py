@@ -20,7 +20,7 @@ from rich.progress import (
 )
 
 from torchbandits.arms import warm_up
-from torchbandits.coercion import as_path, check_flag, is_whole
+from torchbandits.checks import as_path, check_flag, is_whole
 from torchbandits.errors import ConfigError, DataError, require
 from torchbandits.experiments.config import ExperimentConfig
 from torchbandits.experiments.factories import build_policy

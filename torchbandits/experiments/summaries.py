@@ -13,6 +13,7 @@ import pandas as pd
 import pyarrow
 import pyarrow.parquet
 
+from torchbandits.checks import check_regular
 from torchbandits.errors import DataError, require
 from torchbandits.experiments.config import ExperimentConfig
 from torchbandits.experiments.curves import measures
@@ -21,7 +22,6 @@ from torchbandits.experiments.records import Record
 from torchbandits.experiments.reproduction import ReproductionConfig
 from torchbandits.experiments.tables import baseline_regret
 from torchbandits.files import write_atomically
-from torchbandits.user_files import check_regular
 
 COLUMNS = ("experiment", "policy", "measure", "x", "mean", "low", "high", "repetitions")
 POINTS = 40

@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 
 import torchbandits as tb
 from torchbandits.diagnostics import Calibration
-from torchbandits.diagnostics.figure import draw_coverage, draw_residuals
+from torchbandits.diagnostics.calibration import draw_coverage, draw_residuals
 
 ARMS, PULLS, HELD_OUT, NOISE_STD, LENGTHSCALE = 300, 150, 200, 0.2, 0.1
 

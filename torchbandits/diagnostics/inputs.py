@@ -1,4 +1,4 @@
-"""What the diagnostics read of a bandit, and how they say what they found. Nothing here changes a bandit."""
+"""Inputs of the diagnostics, read from a bandit without changing it, and the wording of their findings."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ WITH_POSTERIOR = "gp_ucb, bkb, batch_bkb and the other policies on one Gaussian 
 
 
 def told_state(bandit: Bandit) -> State:
-    """The state of a bandit that was told rewards in every batch row. Raises `StateError` before."""
+    """The state of a bandit. Raises `StateError` if a batch row was not told any reward yet."""
     require(isinstance(bandit, Bandit), f"bandit must be a torchbandits.Bandit, got {type(bandit).__name__}.")
-    state = bandit._state  # the diagnostics are its only readers beside the bandit
+    state = bandit._state
     require(
         bool((state.statistics.pulls > 0).all()),
         "nothing was told yet in at least one batch row: tell rewards, then ask what they say of the model.",
@@ -34,7 +34,7 @@ def told_state(bandit: Bandit) -> State:
 
 
 def with_posterior(state: State, what: str) -> State:
-    """The same state, of a policy that keeps a posterior. Raises `UnsupportedError` else."""
+    """The same state. Raises `UnsupportedError` if the policy keeps no posterior."""
     require(
         state.tabulated,
         f"{what} needs a posterior, which this policy does not keep: {WITH_POSTERIOR} do. noise() needs none.",
@@ -44,7 +44,7 @@ def with_posterior(state: State, what: str) -> State:
 
 
 def gaussian(state: State, what: str, instead: str) -> GaussianProcess:
-    """The one Gaussian process of the state. Raises `UnsupportedError` where there is none, saying what to do instead."""
+    """The single Gaussian process of the state. Raises `UnsupportedError` with an alternative if there is none."""
     process = with_posterior(state, what).process
     if not isinstance(process, GaussianProcess):
         raise UnsupportedError(
@@ -55,8 +55,8 @@ def gaussian(state: State, what: str, instead: str) -> GaussianProcess:
 
 @contextmanager
 def factors_of(process: GaussianProcess) -> Iterator[Factors]:
-    """The factors of a posterior. They are dropped afterwards if they were not at hand, so that later pulls don't have to keep
-    them up to date."""
+    """The factors of a posterior. They are dropped afterwards if they did not exist before, so that later pulls don't have to
+    update them."""
     restore = process.snapshot()
     try:
         yield process.fit()
@@ -70,7 +70,7 @@ def pulled(state: State) -> Tensor:
 
 
 def averages(state: State) -> Tensor:
-    """Average reward of every distinct point, `batch_shape x u`, reward units; 0 where there is none."""
+    """Average reward of every distinct point, `batch_shape x u`, reward units; 0 without pulls."""
     statistics = state.statistics
     return torch.where(pulled(state), statistics.sums / statistics.weights, 0.0)
 
@@ -96,8 +96,8 @@ def row_leverage(state: State) -> Tensor:
 
 
 def noise_of(bandit: Bandit, given: float | None) -> float:
-    """The standard deviation of the noise: the given one, or what the bandit believes now, as it was fitted or as its policy
-    was told. Raises `ArgumentError` for neither."""
+    """Standard deviation of the noise: the given one, else the fitted one, else the policy's. Raises `ArgumentError` if there
+    is none."""
     value = believed_noise(bandit) if given is None else given
     if not is_finite(value) or not value >= 0:
         hint = ": this policy has none, give it" if value is None else ""
@@ -106,7 +106,7 @@ def noise_of(bandit: Bandit, given: float | None) -> float:
 
 
 def believed_noise(bandit: Bandit) -> Any:
-    """`noise_std` of the policy, or the fitted one where `fit_kernel_(noise=True)` has moved λ; None where there is none."""
+    """`noise_std` of the policy, or the fitted one if `fit_kernel_(noise=True)` has changed λ; None if there is none."""
     policy, process = bandit.policy, bandit._state.process if bandit._state.tabulated else None
     if (
         isinstance(policy, Composed)
@@ -125,7 +125,7 @@ def check_levels(levels: Any) -> tuple[float, ...]:
 
 
 def remarks(state: State) -> list[str]:
-    """What to keep in mind of the statistics behind every number."""
+    """Caveats about the statistics behind every number."""
     notes = []
     if bool((state.told > state.statistics.pulls * (1 + 1e-9)).any()):
         notes.append("only pulls that the policy's memory kept are in these numbers")
@@ -133,12 +133,12 @@ def remarks(state: State) -> list[str]:
 
 
 def oversized(process: GaussianProcess | PartitionedProcess, noise_std: float) -> bool:
-    """Whether λ is a choice of a theorem rather than the variance of the noise: the posterior is then wider than a belief."""
+    """Whether λ was chosen for a theorem rather than as the variance of the noise, so that the posterior is too wide."""
     return process.regularization > 2 * noise_std**2
 
 
 def composed(policy: object, what: str) -> Composed:
-    """The policy, if it is one of the engine's. Raises `UnsupportedError` else."""
+    """The policy. Raises `UnsupportedError` unless it is one of the engine's."""
     if not isinstance(policy, Composed):
         raise UnsupportedError(f"{what} has no meaning for {type(policy).__name__}: {WITH_POSTERIOR} have it.")
     return policy
@@ -148,13 +148,13 @@ def composed(policy: object, what: str) -> Composed:
 
 
 def spoken(value: Tensor, form: str = ".3g") -> str:
-    """One number, or the range of a batch."""
+    """A single number, or the range over a batch."""
     low, high = (format(float(v), form) for v in (value.amin(), value.amax()))
     return low if low == high else f"{low} … {high}"
 
 
 def worst_row(bad: Tensor, badness: Tensor) -> tuple[tuple[int, ...], str]:
-    """The batch row of the largest badness among the bad ones (`batch_shape` each), and words that say which it is."""
+    """The bad batch row with the largest badness (`batch_shape` each), and words that identify it."""
     flat = torch.where(bad, badness, -torch.inf).reshape(-1).argmax()
     row = tuple(int(i) for i in torch.unravel_index(flat, bad.shape)) if bad.dim() else ()
     if not row:
@@ -164,5 +164,5 @@ def worst_row(bad: Tensor, badness: Tensor) -> tuple[tuple[int, ...], str]:
 
 
 def paragraph(text: str, found: Sequence[str], notes: Sequence[str]) -> str:
-    """One paragraph: what was measured, what to keep in mind, what is wrong."""
+    """One paragraph: the measurement, its notes, its warnings."""
     return " ".join([text, *(f"Note: {note}." for note in notes), *(f"WARNING: {warning}" for warning in found)])

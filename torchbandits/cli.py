@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from torchbandits.experiments.config import ExperimentConfig
     from torchbandits.experiments.reproducing import Reproduced
     from torchbandits.experiments.reproduction import ReproductionConfig
-    from torchbandits.experiments.runner import Result
+    from torchbandits.experiments.results import Result
 
 # Click's errors by a name that Typer exports: newer versions of Typer carry a Click of their own.
 ClickException = cast("type[typer.BadParameter]", typer.BadParameter.__mro__[2])
@@ -170,7 +170,7 @@ def reproduce(
 
 
 def _show_reproduction(figure: ReproductionConfig, done: Reproduced) -> None:
-    from torchbandits.experiments.verdicts import published_table, verdicts  # noqa: PLC0415
+    from torchbandits.experiments.reproducing import published_table, verdicts  # noqa: PLC0415
 
     numbers = [tuple(line) for line in published_table(figure, done.summary)]
     if numbers:
@@ -185,7 +185,7 @@ def plot(
 ) -> None:
     """Draw the figures and the table of an experiment again, from its records."""
     from torchbandits.experiments.records import load_records, output_folder  # noqa: PLC0415
-    from torchbandits.experiments.runner import write_results  # noqa: PLC0415
+    from torchbandits.experiments.results import write_results  # noqa: PLC0415
 
     experiment, found = load_records(records)
     result = write_results(experiment, found, output_folder(records))
@@ -304,7 +304,7 @@ def _console() -> Console:
 
 
 def _show(experiment: ExperimentConfig, result: Result) -> None:
-    from torchbandits.experiments.tables import to_rich  # noqa: PLC0415
+    from torchbandits.experiments.results import to_rich  # noqa: PLC0415
 
     _console().print(to_rich(experiment, result.table))
     say(f"Table: {', '.join(map(str, result.tables))}")

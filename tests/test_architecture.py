@@ -27,14 +27,14 @@ ROOMS = [
     "selections", "validation", "botorch",  # a bandit hands out its model
     "figures",
     "reporting", "explanation", "learned", "together", "bandit", "worker", "contexts", "contextual", "parallel", "evaluators",
-    "offers", "running", "callbacks", "diagnostics", "files", "experiments", "benchmarks",
+    "offers", "running", "callbacks", "diagnostics", "files", "experiments",
     "campaigns", "cli", "testing", "__init__", "__main__",
 ]  # fmt: skip
 
 SLOW_TO_LOAD = (
     "botorch", "scipy", "torchbandits.botorch",
     "torchbandits.arms.compiled",  # needs numba
-    "matplotlib", "torchbandits.experiments", "torchbandits.benchmarks",  # of an extra: Matplotlib, pandas and pydantic
+    "matplotlib", "torchbandits.experiments",  # of an extra: Matplotlib, pandas and pydantic
 )  # fmt: skip
 
 PUBLIC = ["Bandit", "run", "gp_ucb", "igp_ucb", "gp_bucb", "bkb", "batch_bkb", "uniform", "environments"]
@@ -155,7 +155,7 @@ def test_randomness_is_an_argument(path):
         if (on_torch and name in draws) or name in in_place:
             assert any(k.arg == "generator" for k in node.keywords), f"{where} draws from the global generator"
         assert not (on_torch and name in {"manual_seed", "seed"}), f"{where} seeds the global generator"
-        if room(module_name(path)) not in ("experiments", "benchmarks"):  # a runner or worker owns its process
+        if room(module_name(path)) != "experiments":  # whose worker processes are its own
             assert not (on_torch and name.startswith("set_")), f"{where} changes a process-wide setting"
 
 

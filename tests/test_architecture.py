@@ -33,7 +33,7 @@ ROOMS = [
 
 SLOW_TO_LOAD = (
     "botorch", "scipy", "torchbandits.botorch",
-    "torchbandits.arms.compiled",  # needs numba
+    "torchbandits.arms.compiled", "torchbandits.linalg.compiled",  # need numba
     "matplotlib", "torchbandits.experiments",  # of an extra: Matplotlib, pandas and pydantic
 )  # fmt: skip
 
@@ -165,9 +165,10 @@ def test_inheritance_is_shallow(cls):
 
     A base class may be concrete, such as the sections of a configuration, which share a constructor. A test that only allowed
     abstract ones made people write ABC on classes that have nothing abstract, and says nothing about how hard a class is to
-    read: depth and repeated overriding do. Errors form a tree of their own.
+    read: depth and repeated overriding do. Errors form a tree of their own, and so do the states: a family adds parts to those
+    of a wider one, and extends what restores or drops them by calling the wider one's method.
     """
-    if issubclass(cls, BaseException):
+    if issubclass(cls, BaseException | tb.policies.State):
         return
     ancestors = [c for c in cls.__mro__[1:] if c.__module__.split(".")[0] == "torchbandits"]
     assert len(ancestors) <= 2, f"{cls.__qualname__} is more than two deep"

@@ -19,6 +19,7 @@ from torchbandits.explanation import Explanation, explain
 from torchbandits.journal import Journal, difference, pack, state_as_text
 from torchbandits.policies import Policy, State
 from torchbandits.policies.learning import complete_
+from torchbandits.policies.state import TableState
 from torchbandits.posteriors import GaussianProcess, PartitionedProcess
 from torchbandits.sources import ArmSource
 from torchbandits.threads import MANY_NUMBERS, threads
@@ -240,7 +241,7 @@ class Learned(ABC):
                 if (opened := state_dict["open"]) is not None:
                     index = opened["index"].to(self.device)
                     self._open = Selection(self._state.rows.points(index), index, opened["mask"].to(self.device))
-                if self._state.rows.sharded and self._state.table is not None:
+                if self._state.rows.sharded and isinstance(self._state, TableState):
                     self._state.table.sweep_()
                 self._synced = not self._state.rows.sharded
         except (RuntimeError, IndexError, KeyError, TypeError, ValueError, AttributeError) as error:

@@ -6,6 +6,7 @@ import copy
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,6 +17,7 @@ from torchbandits.linalg import LEAF, staircase_product
 from torchbandits.posteriors import GaussianProcess
 from torchbandits.sources import InMemory
 from torchbandits.sources.base import parts
+from torchbandits.threads import MANY_PRODUCTS
 from torchbandits.types import Picks, Points
 
 _CHUNK_BYTES = 8 << 20  # a block of columns that stays in cache while it is multiplied and squared
@@ -178,6 +180,31 @@ class KernelColumns:
             else:
                 torch.matmul(weights, K_mc, out=out)
             yield part, out
+
+    def sweep(self, rows: Tensor, weights: Tensor, lower: bool, prior: Tensor, leverage: Tensor, channels: Tensor) -> bool:
+        """Write leverages and channels of every arm by one compiled pass over kept columns; False where there is none: columns
+        that are not kept, a device, work for several threads, no numba.
+
+        Args:
+            rows: `batch_shape x m`.
+            weights: `batch_shape x (c + m) x m`; see `linalg.compiled.sweep_kept` for it and `lower`.
+            prior: `A` or `batch_shape x A`, k(x, x) / λ.
+            leverage: `batch_shape x A`, written.
+            channels: `batch_shape x c x A`, written.
+        """
+        from torchbandits.linalg.compiled import COMPILED, sweep_kept  # noqa: PLC0415 - numba takes half a second to load
+
+        kept, A = self._kept, self._rows.num_arms
+        plain = weights.device.type == "cpu" and weights.dtype == torch.float64 and weights.numel() * A < MANY_PRODUCTS
+        if not COMPILED or kept is None or not plain:
+            return False
+        if bool(((slots := kept.slots(rows)) < 0).any()):
+            return False
+        prior = prior.expand(leverage.shape)
+        for place in np.ndindex(*leverage.shape[:-1]):
+            arrays = (x[place].contiguous().numpy() for x in (kept.block, slots, prior, leverage, channels))
+            sweep_kept(weights[place].contiguous().numpy(), lower, *arrays)
+        return True
 
     def _blocks(self, rows: Tensor, step: int) -> Iterator[tuple[slice, Tensor]]:
         """Columns of rows (`batch_shape x m`), evaluated anew, chunk by chunk of the arms; the next overwrites one."""

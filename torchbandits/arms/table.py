@@ -124,12 +124,14 @@ class ArmTable(nn.Module):
         else:
             if self.posterior.sparse:
                 self.columns.fill(self.posterior.dictionary_rows()[0])
-            rows, _, N, a = self.posterior.sweep_factors(self.columns.gram())
-            r = N.shape[-1]
+            factors = self.posterior.sweep_factors(self.columns.gram())
+            r, weights = factors.N.shape[-1], factors.weights.to(self.rows.source.dtype)
             if self._exact is not None:  # new storage, so that the old table survives a failure
                 storage = self._exact.sweep_storage(r)
-            weights = torch.cat([a, N], dim=-1).mT
-            parts = self.columns.products(weights.to(self.rows.source.dtype), rows, dense=c)
+            elif self.columns.sweep(factors.rows, weights, factors.lower, self.prior_diagonal / lam, leverage, channels):
+                self._buffers["leverage"], self._buffers["channels"] = leverage, channels
+                return self
+            parts = self.columns.products(weights, factors.rows, None if factors.lower else c)
         with threads(many=weights.numel() * self.rows.num_arms >= MANY_PRODUCTS):
             for part, out in parts:
                 T = out[..., c:, :]

@@ -33,6 +33,14 @@ class Precision:
         self.log_det = matrix.new_zeros(matrix.shape[:-2])
         self.refactor_()
 
+    @staticmethod
+    def of(matrix: Square, factor: Square, root: Square) -> Precision:
+        """V with its Cholesky factor and J, where they are known."""
+        precision = Precision.__new__(Precision)
+        precision.matrix, precision.basis, precision.root, precision._factor = matrix, None, root, factor
+        precision.log_det = 2 * factor.diagonal(dim1=-2, dim2=-1).log().sum(dim=-1)
+        return precision
+
     def refactor_(self) -> Precision:
         """Recompute the root from the matrix. Cost O(m³)."""
         factor, good = cholesky(self.matrix)

@@ -115,7 +115,7 @@ def test_the_posterior_at_a_fit_is_that_of_dense_numpy():
     bandit = tb.Bandit(tb.auto(), x, generator=generator(2))
     picks = play(bandit, f, 41)  # the pull of a fit: 5, 8, 12, 17, 26, 38
     bandit.fit_kernel_()
-    process = bandit._state.posterior
+    process = bandit.loop.state.posterior
     u = list(dict.fromkeys(picks))
     rewards = {i: [] for i in u}
     for t, i in enumerate(picks):
@@ -129,7 +129,7 @@ def test_the_posterior_at_a_fit_is_that_of_dense_numpy():
     k = own[0] * matern52(points[u], points, own[1])
     solved = np.linalg.solve(K + np.diag(1 / n), np.c_[targets, k])
     mean, variance = k.T @ solved[:, 0], own[0] - (k * solved[:, 1:]).sum(0)
-    state = bandit._state
+    state = bandit.loop.state
     np.testing.assert_allclose(state.arm_mean(), mean, rtol=1e-6, atol=1e-6)
     np.testing.assert_allclose(state.arm_leverage(), variance, rtol=1e-6, atol=1e-6)
     said = bandit.posterior(x)
@@ -206,16 +206,16 @@ def test_a_dictionary_takes_over_where_memory_ends():
     x, f = table(500)
     bandit = tb.Bandit(tb.auto(batch_size=4, memory_budget=500 * 8 * 40), x, generator=generator(6))
     play(bandit, f, 36)
-    assert not bandit._state.posterior.sparse
+    assert not bandit.loop.state.posterior.sparse
     before = copy.deepcopy(bandit.state_dict())
     play(bandit, f, 80)
-    assert bandit._state.posterior.sparse
-    assert 1 < int(bandit.dictionary.numel()) <= bandit._state.statistics.size
+    assert bandit.loop.state.posterior.sparse
+    assert 1 < int(bandit.dictionary.numel()) <= bandit.loop.state.statistics.size
     assert f[bandit.best_arm()] > f.topk(25).values[-1]
     resumed = tb.Bandit(bandit.policy, x, generator=generator(7)).load_state_dict(bandit.state_dict())
     assert play(resumed, f, 20) == play(bandit, f, 20)
     bandit.load_state_dict(before)  # and back
-    assert not bandit._state.posterior.sparse
+    assert not bandit.loop.state.posterior.sparse
     twin = tb.Bandit(bandit.policy, x, generator=generator(8)).load_state_dict(before)
     assert play(twin, f, 20) == play(bandit, f, 20)
 
@@ -223,10 +223,10 @@ def test_a_dictionary_takes_over_where_memory_ends():
 def test_an_update_that_fails_is_undone_whole(monkeypatch: pytest.MonkeyPatch):
     x, f = table(500)
     bandit = tb.Bandit(tb.auto(batch_size=4, memory_budget=500 * 8 * 17), x, generator=generator(6))
-    while bandit._state.statistics.size < 14:  # the next four are too many
+    while bandit.loop.state.statistics.size < 14:  # the next four are too many
         play(bandit, f, 1)
     selection, before = bandit.ask(), copy.deepcopy(bandit.state_dict())
-    assert not bandit._state.posterior.sparse
+    assert not bandit.loop.state.posterior.sparse
 
     def fail(*_: object) -> None:
         raise errors.NumericalError("on purpose")
@@ -236,7 +236,7 @@ def test_an_update_that_fails_is_undone_whole(monkeypatch: pytest.MonkeyPatch):
         patched.setattr("torchbandits.policies.from_data.FromData._fits_by", lambda self, pulls: pulls)
         with pytest.raises(errors.NumericalError, match="on purpose"):
             bandit.tell(selection, f[selection.index])
-    assert not bandit._state.posterior.sparse
+    assert not bandit.loop.state.posterior.sparse
     for name, value in before["state"].items():
         if isinstance(value, Tensor):
             assert torch.equal(value, bandit.state_dict()["state"][name]), name
@@ -321,19 +321,21 @@ def test_arms_in_a_file_take_no_more_memory_than_the_budget(tmp_path: Path, kept
     for step in range(14):
         for bandit in (small, large):
             play(bandit, f, 8)
-        assert small._state.posterior.sparse or 2 * small.posterior.statistics.size <= kept
-        assert step or small._state.posterior.sparse == (kept <= 10)
-        assert small._state.table.directions.block.nbytes <= budget
+        assert small.loop.state.posterior.sparse or 2 * small.posterior.statistics.size <= kept
+        assert step or small.loop.state.posterior.sparse == (kept <= 10)
+        assert small.loop.state.table.directions.block.nbytes <= budget
         if step % 4 == 1:
             for bandit, room in ((small, budget), (large, 2 << 30)):
                 saved = bandit.state_dict()
                 assert max(t.numel() for t in tensors(saved) if t.is_floating_point()) <= len(x)
                 again = made(room).load_state_dict(saved)
                 torch.testing.assert_close(again.posterior(x).variance, bandit.posterior(x).variance)
-                torch.testing.assert_close(again._state.table.leverage, bandit._state.table.leverage, atol=1e-9, rtol=1e-6)
+                torch.testing.assert_close(
+                    again.loop.state.table.leverage, bandit.loop.state.table.leverage, atol=1e-9, rtol=1e-6
+                )
                 assert torch.equal(again.ask().index, bandit.ask().index)
-    assert small._state.posterior.sparse
-    assert not large._state.posterior.sparse
+    assert small.loop.state.posterior.sparse
+    assert not large.loop.state.posterior.sparse
     assert min(f[small.best_arm()], f[large.best_arm()]) > f.topk(25).values[-1]
 
 
@@ -348,8 +350,8 @@ def test_repeated_pulls_are_folded_where_memory_is_short(tmp_path: Path):
         index = torch.arange(5)
         for bandit in (tight, roomy):
             bandit.tell(index, f[index])
-    assert tight._state.table.directions.used <= 12 < roomy._state.table.directions.used
-    torch.testing.assert_close(tight._state.table.leverage, roomy._state.table.leverage, atol=1e-9, rtol=1e-9)
+    assert tight.loop.state.table.directions.used <= 12 < roomy.loop.state.table.directions.used
+    torch.testing.assert_close(tight.loop.state.table.leverage, roomy.loop.state.table.leverage, atol=1e-9, rtol=1e-9)
     with pytest.raises(errors.UnsupportedError, match=r"an exact posterior keeps 13 numbers an arm here.*nothing was learned"):
         tight.tell(torch.arange(5, 13), f[5:13])
     assert int(tight.pulls) == 100

@@ -47,7 +47,7 @@ def told(policy, problem: Problem, pulls: int = 40, seed: int = 0) -> tb.Bandit:
 def summed(bandit: tb.Bandit, problem: Problem) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Arms in order of first pull, pulls and average of each."""
     statistics = bandit.posterior.statistics
-    arms = bandit._state.rows.arm_of_row.numpy()
+    arms = bandit.loop.state.rows.arm_of_row.numpy()
     return arms, statistics.weights.numpy(), (statistics.sums / statistics.weights).numpy()
 
 
@@ -362,7 +362,7 @@ def test_a_poor_dictionary_is_told():
     assert not diagnostics.dictionary_quality(bandit).warnings
     posterior = bandit.posterior
     posterior.set_dictionary_(torch.arange(posterior.statistics.size) == 0)
-    bandit._state.table.sweep_()
+    bandit.loop.state.table.sweep_()
     with pytest.warns(DiagnosticWarning, match="1 dictionary points are too few .* raise oversampling"):
         diagnostics.dictionary_quality(bandit)
 

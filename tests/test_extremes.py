@@ -27,7 +27,7 @@ POLICIES: dict[str, Callable[[Any, float], Any]] = {
 
 def exactly(bandit: tb.Bandit, lengthscale: float, points: torch.Tensor) -> list[tuple[float, float]]:
     """Mean and variance of the posterior, from the sums told, by dense solves with 120 digits."""
-    statistics = bandit._state.statistics
+    statistics = bandit.loop.state.statistics
 
     def numbers(rows: torch.Tensor) -> list[list[Any]]:
         return [[mpmath.mpf(v) for v in row] for row in rows.double().tolist()]

@@ -23,6 +23,7 @@ from typer.testing import CliRunner
 
 import torchbandits as tb
 from torchbandits import errors
+from torchbandits.checks import read_bytes
 from torchbandits.cli import app
 from torchbandits.experiments import ExperimentConfig, ReproductionConfig, load_config, runner
 from torchbandits.experiments.config import KernelConfig
@@ -31,7 +32,6 @@ from torchbandits.experiments.reproducing import draw_reproduction
 from torchbandits.experiments.summaries import Summary
 from torchbandits.files import DEEPEST, LARGEST_FILE, read_yaml
 from torchbandits.journal import Reading
-from torchbandits.user_files import read_bytes
 
 RUNNER = CliRunner()
 ARMS = torch.rand(40, 2, dtype=torch.float64, generator=generator(0))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from torchbandits.coercion import is_whole
+from torchbandits.checks import is_whole
 from torchbandits.embeddings import kernel_row
 from torchbandits.errors import UnsupportedError, require
 from torchbandits.figures import COLORS, tidy

@@ -15,7 +15,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from torchbandits.coercion import at_least, is_finite, is_whole
+from torchbandits.checks import at_least, is_finite, is_whole
 from torchbandits.embeddings import FiniteEmbedding
 from torchbandits.errors import UnsupportedError, require
 from torchbandits.posteriors import Sketch

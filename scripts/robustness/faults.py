@@ -196,7 +196,7 @@ def anything(rng: random.Random) -> Any:
 def calls(bandit: tb.Bandit, rng: random.Random) -> tuple[str, Callable[[tb.Bandit], Any]]:
     """A call with any arguments, right ones among them."""
     a, b, c, d = (anything(rng) for _ in range(4))
-    opened = bandit._open
+    opened = bandit.loop.open
     some = opened if opened is not None and rng.random() < 0.6 else a
     y = torch.rand(len(opened), dtype=torch.float64) if opened is not None and rng.random() < 0.5 else b
     count = torch.ones(3, dtype=torch.float64)

@@ -62,15 +62,15 @@ def soak(name: str, steps: int) -> dict[str, float]:
             rss = resident(process)
             least, most, mark = least or rss, max(most, rss), max(mark, SETTLED * steps) + steps / 8
     seconds = time.process_time() - began
-    statistics = bandit._state.statistics
+    statistics = bandit.loop.state.statistics
     fresh = tb.Bandit(POLICIES[name](), arms)  # the same sums, learned at once
-    arm = bandit._state.rows.arm_of_row
+    arm = bandit.loop.state.rows.arm_of_row
     fresh.observe(arm, statistics.weights, statistics.sums, statistics.squares)
     if name == "batch_bkb":  # another dictionary is another posterior: the factors of this one
         fresh = tb.Bandit(POLICIES[name](), arms).load_state_dict(bandit.state_dict())
-        fresh._state.process.invalidate_()
+        fresh.loop.state.process.invalidate_()
     mine, other = bandit.posterior(arms), fresh.posterior(arms)
-    table = bandit._state.arm_mean(), bandit._state.arm_leverage() * bandit._state.process.regularization
+    table = bandit.loop.state.arm_mean(), bandit.loop.state.arm_leverage() * bandit.loop.state.process.regularization
     apart = [
         (a - b).abs().max() / b.abs().max()
         for a, b in zip((mine.mean, mine.variance, *table), 2 * (other.mean, other.variance), strict=True)

@@ -22,7 +22,7 @@ from torchbandits.botorch.fit import fit_
 from torchbandits.botorch.observed import Observed
 from torchbandits.botorch.parts import check_transform
 from torchbandits.botorch.table import Tabulated
-from torchbandits.coercion import check_flag, check_whole, own_copy
+from torchbandits.checks import check_flag, check_whole, own_copy
 from torchbandits.errors import UnsupportedError
 from torchbandits.types import Marginals
 

@@ -22,7 +22,7 @@ from torchbandits.botorch.fit import weighed_anew
 from torchbandits.botorch.parts import check_transform, kernel_of, likelihood_of, mean_of
 from torchbandits.botorch.progress import Path, progress_of
 from torchbandits.botorch.table import Tabulated
-from torchbandits.coercion import at_least, own_copy, positive
+from torchbandits.checks import at_least, own_copy, positive
 from torchbandits.embeddings import FiniteEmbedding, shaped_like
 from torchbandits.posteriors import GaussianProcess
 from torchbandits.posteriors.conditional import Conditional

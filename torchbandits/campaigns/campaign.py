@@ -25,7 +25,7 @@ from torchbandits.campaigns.encoding import Encoder, encode, feature_names
 from torchbandits.campaigns.ids import as_id
 from torchbandits.campaigns.results import check_known, check_same_rows, read_results
 from torchbandits.campaigns.told import Record, Told, record_of
-from torchbandits.coercion import as_path, check_dtype, check_flag, check_text, check_whole, explains_keywords
+from torchbandits.checks import as_path, check_dtype, check_flag, check_text, check_whole, explains_keywords
 from torchbandits.errors import ArgumentError, StateError, UnsupportedError, require
 from torchbandits.journal import Journal
 from torchbandits.policies import Policy, per_cost
@@ -348,7 +348,7 @@ class Campaign:
     def close(self) -> None:
         """Give the journal back; nothing can be asked or told any more. Going on is quick then: a checkpoint holds it all."""
         if self._journal is not None:
-            self._bandit._settle()
+            self._bandit.recorder.settle()
             self._journal.close()
 
     # ------------------------------------------------------------------ inside
@@ -380,7 +380,7 @@ class Campaign:
 
     def _open_rows(self, offer: Tensor | None = None) -> NDArray[np.int64]:
         """Rows that are waited for; of equal rows, one that is on offer."""
-        opened, first = self._bandit._open, self._bandit._state.rows.first
+        opened, first = self._bandit.loop.open, self._bandit.loop.state.rows.first
         if opened is None:
             return np.empty(0, np.int64)
         rows = opened.index[opened.mask].cpu()
@@ -396,15 +396,15 @@ class Campaign:
     def _unseen(self, offer: Tensor | None) -> Tensor:
         """Rows on offer that are neither measured nor waited for, and equal to none that is."""
         unseen = self._bandit.counts.cpu() == 0
-        opened = self._bandit._open
+        opened = self._bandit.loop.open
         if opened is not None:
-            entries, first = opened.index[opened.mask].cpu(), self._bandit._state.rows.first
+            entries, first = opened.index[opened.mask].cpu(), self._bandit.loop.state.rows.first
             unseen &= ~torch.isin(torch.arange(len(unseen)) if first is None else first.cpu(), entries)
         return unseen if offer is None else unseen & offer
 
     def _as_told(self, rows: Tensor, told: list[int]) -> NDArray[np.int64]:
         """Of equal rows the one that was told first."""
-        own = self._bandit._state.rows.entry(torch.tensor(told, dtype=torch.int64, device=rows.device)).tolist()
+        own = self._bandit.loop.state.rows.entry(torch.tensor(told, dtype=torch.int64, device=rows.device)).tolist()
         first = dict(zip(reversed(own), reversed(told), strict=True))
         return np.array([first.get(row, row) for row in rows.tolist()], np.int64)
 
@@ -431,7 +431,7 @@ class Campaign:
             posterior = copy.deepcopy(self._bandit.posterior)
         except UnsupportedError:
             return Marginals(unknown, unknown)
-        points = self._bandit._state.rows.points(torch.from_numpy(rows).to(self._bandit.device))
+        points = self._bandit.loop.state.rows.points(torch.from_numpy(rows).to(self._bandit.device))
         if isinstance(posterior, GaussianProcess):
             posterior.set_pending_(points[:0], points.new_zeros(0))
         with torch.no_grad():

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from torchbandits.campaigns.decisions import Decision, Decisions
+from torchbandits.checks import read_bytes
 from torchbandits.errors import DataError, StateError, require
-from torchbandits.user_files import read_bytes
 
 FORMAT = 1
 _LARGEST = 1 << 26

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from torchbandits.bandit import Bandit
-from torchbandits.coercion import as_tensor, is_whole, non_negative
+from torchbandits.checks import as_tensor, check_picks, check_rewards, is_whole, non_negative
 from torchbandits.diagnostics import chance
 from torchbandits.diagnostics.inputs import (
     averages,
@@ -36,7 +36,6 @@ from torchbandits.diagnostics.inputs import (
 from torchbandits.errors import ArgumentError, NonFiniteError, ShapeError, UnsupportedError, issue, require
 from torchbandits.figures import COLORS, tidy
 from torchbandits.posteriors import GaussianProcess, PartitionedProcess, Regression
-from torchbandits.validation import check_picks, check_rewards
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

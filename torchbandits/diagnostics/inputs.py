@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from torchbandits.bandit import Bandit
-from torchbandits.coercion import is_finite
+from torchbandits.checks import is_finite
 from torchbandits.errors import ArgumentError, StateError, UnsupportedError, require
 from torchbandits.policies import Composed, State
 from torchbandits.policies.composed import noise_share
@@ -25,7 +25,7 @@ WITH_POSTERIOR = "gp_ucb, bkb, batch_bkb and the other policies on one Gaussian 
 def told_state(bandit: Bandit) -> State:
     """The state of a bandit. Raises `StateError` if a batch row was not told any reward yet."""
     require(isinstance(bandit, Bandit), f"bandit must be a torchbandits.Bandit, got {type(bandit).__name__}.")
-    state = bandit._state
+    state = bandit.loop.state
     require(
         bool((state.statistics.pulls > 0).all()),
         "nothing was told yet in at least one batch row: tell rewards, then ask what they say of the model.",
@@ -109,7 +109,7 @@ def noise_of(bandit: Bandit, given: float | None) -> float:
 
 def believed_noise(bandit: Bandit) -> Any:
     """`noise_std` of the policy, or the fitted one if `fit_kernel_(noise=True)` has changed λ; None if there is none."""
-    policy, process = bandit.policy, bandit._state.process if bandit._state.tabulated else None
+    policy, process = bandit.policy, bandit.loop.state.process if bandit.loop.state.tabulated else None
     if (
         isinstance(policy, Composed)
         and isinstance(process, GaussianProcess)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from torchbandits.bandit import Bandit
-from torchbandits.coercion import check_generator, check_whole
+from torchbandits.checks import check_generator, check_whole
 from torchbandits.diagnostics import chance
 from torchbandits.diagnostics.calibration import left_out
 from torchbandits.diagnostics.inputs import (

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from torchbandits.bandit import Bandit
-from torchbandits.coercion import non_negative
+from torchbandits.checks import non_negative
 from torchbandits.diagnostics import chance
 from torchbandits.diagnostics.inputs import believed_noise, noise_of, paragraph, remarks, spoken, told_state, worst_row
 from torchbandits.errors import issue

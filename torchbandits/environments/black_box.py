@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from torchbandits.coercion import check_flag, check_function, check_text, is_finite
+from torchbandits.checks import check_flag, check_function, check_text, is_finite
 from torchbandits.environments.base import Environment, Task
 from torchbandits.environments.noise import check_generators, check_index
 from torchbandits.environments.tables import check_arms, check_costs

@@ -23,11 +23,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from torchbandits.coercion import check_choice, check_dtype
+from torchbandits.checks import check_choice, check_dtype, read_bytes
 from torchbandits.environments.noise import check_noise
 from torchbandits.environments.tables import Table
 from torchbandits.errors import DataError, require
-from torchbandits.user_files import read_bytes
 
 Columns = dict[str, NDArray[np.float64]]
 SCALINGS = ("standardize", "standardize/sqrt_d", "none")

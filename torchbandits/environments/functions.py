@@ -10,7 +10,7 @@ import torch
 from gpytorch.kernels import Kernel, MaternKernel
 from torch import Tensor
 
-from torchbandits.coercion import (
+from torchbandits.checks import (
     as_tensor,
     check_function,
     check_generator,

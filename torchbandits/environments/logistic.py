@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from torchbandits.coercion import check_choice, check_dtype, check_whole
+from torchbandits.checks import check_choice, check_dtype, check_whole, read_bytes
 from torchbandits.environments.datasets import (
     DATA_VARIABLE,
     cache_folder,
@@ -29,7 +29,6 @@ from torchbandits.environments.datasets import (
 )
 from torchbandits.environments.tables import Recorded
 from torchbandits.errors import DataError
-from torchbandits.user_files import read_bytes
 
 IMAGES = ("digits", "mnist")
 CLASSES = 10

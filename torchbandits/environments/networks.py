@@ -19,12 +19,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from torchbandits.coercion import check_choice, check_dtype, check_flag
+from torchbandits.checks import check_choice, check_dtype, check_flag, read_bytes
 from torchbandits.environments.datasets import DATA_VARIABLE, LARGEST, cache_folder, check_digest, data_folders
 from torchbandits.environments.noise import check_noise
 from torchbandits.environments.tables import Recorded, Table
 from torchbandits.errors import DataError
-from torchbandits.user_files import read_bytes
 
 SUBSETS = ("6v-conv-pool", "full")
 NAS_201_DATASETS = ("cifar10", "cifar100", "imagenet16")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from torchbandits.coercion import check_choice, is_finite
+from torchbandits.checks import check_choice, is_finite
 from torchbandits.environments.base import Environment
 from torchbandits.errors import ArgumentError, ArmIndexError, ShapeError, require
 

@@ -35,7 +35,7 @@ from pydantic import (
 )
 from torch import Tensor
 
-from torchbandits.coercion import as_path
+from torchbandits.checks import as_path
 from torchbandits.environments import Environment
 from torchbandits.environments import registry as environments
 from torchbandits.errors import ConfigError, DataError, TorchBanditsError, nearest, require

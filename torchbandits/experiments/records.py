@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from torchbandits.coercion import as_path
+from torchbandits.checks import as_path
 from torchbandits.errors import DataError, require
 from torchbandits.experiments.config import ExperimentConfig, load_config
 from torchbandits.history import History

@@ -23,7 +23,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 from rich.console import Console
 
-from torchbandits.coercion import as_path, check_flag, check_whole
+from torchbandits.checks import as_path, check_flag, check_whole
 from torchbandits.errors import require
 from torchbandits.experiments.config import ExperimentConfig
 from torchbandits.experiments.measures import measures

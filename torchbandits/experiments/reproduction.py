@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, PositiveFloat, model_validator
 
-from torchbandits.coercion import check_text
+from torchbandits.checks import check_text
 from torchbandits.errors import ConfigError, nearest, require
 from torchbandits.experiments.config import (
     Count,

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from rich.box import SIMPLE
 from rich.table import Table as RichTable
 
-from torchbandits.coercion import as_path
+from torchbandits.checks import as_path
 from torchbandits.experiments.config import ExperimentConfig
 from torchbandits.experiments.measures import (
     Measure,

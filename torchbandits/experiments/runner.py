@@ -34,7 +34,7 @@ from rich.progress import (
 from torch import Tensor
 
 from torchbandits.arms import warm_up
-from torchbandits.coercion import as_path, check_flag, is_whole
+from torchbandits.checks import as_path, check_flag, is_whole
 from torchbandits.environments import Environment, Table
 from torchbandits.errors import ConfigError, DataError, StateError, require
 from torchbandits.experiments.config import (

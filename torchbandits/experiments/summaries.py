@@ -13,13 +13,13 @@ import pandas as pd
 import pyarrow
 import pyarrow.parquet
 
+from torchbandits.checks import check_regular
 from torchbandits.errors import DataError, require
 from torchbandits.experiments.config import ExperimentConfig
 from torchbandits.experiments.measures import band, baseline_regret, measures
 from torchbandits.experiments.records import Record
 from torchbandits.experiments.reproduction import ReproductionConfig
 from torchbandits.files import write_atomically
-from torchbandits.user_files import check_regular
 
 COLUMNS = ("experiment", "policy", "measure", "x", "mean", "low", "high", "repetitions")
 POINTS = 40  # of a curve, on a logarithmic and on a linear grid each

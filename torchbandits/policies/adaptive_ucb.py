@@ -13,11 +13,10 @@ from torch import Tensor
 
 from torchbandits.arms import ArmDivision, ArmRows, BoxDivision, CellTree, FullSweep, GrowingTable, matches
 from torchbandits.arms.cells import Division, padded_indices
-from torchbandits.coercion import check_whole, is_whole, non_negative
+from torchbandits.checks import check_instance, check_memory_budget, check_model, check_whole, is_whole, non_negative
 from torchbandits.embeddings import Spectrum, kernel_diagonal
 from torchbandits.errors import ArgumentError, NonFiniteError, ShapeError, UnsupportedError, require
 from torchbandits.memory import Memory
-from torchbandits.policies.argument_checks import check_memory_budget, check_model
 from torchbandits.policies.base import Policy
 from torchbandits.policies.learning import learn
 from torchbandits.policies.state import TreeState
@@ -57,7 +56,9 @@ class AdaptiveUCB(Policy[TreeState]):
 
     def __post_init__(self) -> None:
         N = self.num_children
-        check_model(self.kernel, self.confidence, self.regularization, self.prior_mean)
+        check_model(self.kernel, self.regularization, self.prior_mean)
+        wanted = "a torchbandits.widths.Width, such as widths.Constant(2.0)"
+        check_instance("width (confidence of Composed)", self.confidence, Width, wanted)
         non_negative("noise_std", self.noise_std)
         check_norm_bound(self.norm_bound)
         good = is_whole(N, 3) and N % 2 == 1

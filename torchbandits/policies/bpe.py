@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 from torchbandits.arms import Lookahead, best_arm
 from torchbandits.batching import Meter
-from torchbandits.coercion import check_whole, explains_keywords, is_whole
-from torchbandits.policies.argument_checks import regularization_of
+from torchbandits.checks import check_whole, explains_keywords, is_whole, regularization_of
 from torchbandits.policies.composed import Composed
 from torchbandits.policies.phased import Phased, PhasedState, offers, preference, restart_
 from torchbandits.policies.picking import room_for

@@ -12,22 +12,28 @@ from torch import Tensor
 
 from torchbandits.arms import ArmRows, ArmTable, Box, PosteriorDraws, Shard
 from torchbandits.batching import BatchRule, FixedSize
-from torchbandits.coercion import check_whole, non_negative
-from torchbandits.embeddings import FeatureMap, Spectrum
+from torchbandits.checks import (
+    check_instance,
+    check_kernel_on,
+    check_memory_budget,
+    check_model,
+    check_resolution,
+    check_whole,
+    non_negative,
+)
+from torchbandits.embeddings import FeatureMap, Spectrum, kernel_diagonal
 from torchbandits.errors import UnsupportedError, require
 from torchbandits.fitting import fit_kernel_
 from torchbandits.memory import KeepAll, LeverageSampling, Memory
-from torchbandits.policies.argument_checks import check_initial, check_memory_budget, check_model
 from torchbandits.policies.base import FROM_BOX, Policy
 from torchbandits.policies.box_picking import check_for_box, pick_in_box
 from torchbandits.policies.from_data import FromData
-from torchbandits.policies.kernel_checks import check_kernel, check_resolution
 from torchbandits.policies.learning import learn, learn_kernel, learn_together
 from torchbandits.policies.picking import Picker, first_picks, marginals, on_offer, room_for, scorer, upper_bounds, with_first
 from torchbandits.policies.state import BoxState, TableState
 from torchbandits.posteriors import GaussianProcess
 from torchbandits.scores import UCB, PerCost, PosteriorDraw, Score
-from torchbandits.sources import ArmSet
+from torchbandits.sources import ArmSet, ArmSource
 from torchbandits.starts import Start
 from torchbandits.types import Evidence, FitReport, Generators, Points, Pulls, Selection
 from torchbandits.widths import Width
@@ -68,9 +74,11 @@ class Composed(Policy[TableState | BoxState]):
     from_data: FromData | None = None
 
     def __post_init__(self) -> None:
-        check_model(self.kernel, self.confidence, self.regularization, self.prior_mean)
+        check_model(self.kernel, self.regularization, self.prior_mean)
+        wanted = "a torchbandits.widths.Width, such as widths.Constant(2.0)"
+        check_instance("width (confidence of Composed)", self.confidence, Width, wanted)
         non_negative("noise_std", self.noise_std)
-        check_initial(self.initial)
+        check_instance("initial", self.initial, Start | None, "a torchbandits.starts.Start, such as starts.uniform(1), or None")
         ingredients = (("memory", Memory), ("score", Score | PosteriorDraw), ("batch_rule", BatchRule))
         optional = (("features", FeatureMap | None), ("from_data", FromData | None))
         for name, kind in (*ingredients, *optional):
@@ -135,9 +143,9 @@ class Composed(Policy[TableState | BoxState]):
     def _posterior(self, arms: ArmSet, generators: Generators, batch_shape: torch.Size) -> GaussianProcess:
         """The prior, for arms or the corners of a box; features that are drawn are drawn now."""
         kernel = self.kernel if self.from_data is None else self.from_data.kernel(arms)
-        check_kernel(kernel, arms, batch_shape)
+        check_kernel_on(_first(arms), kernel, batch_shape, kernel_diagonal)
         if self.memory.sparse:
-            check_resolution(kernel, arms, self.regularization)
+            check_resolution(_first(arms), kernel, self.regularization, kernel_diagonal)
         finite = None
         if self.features is not None:
             assert isinstance(arms, Tensor)
@@ -168,7 +176,7 @@ class Composed(Policy[TableState | BoxState]):
         require(isinstance(state, TableState), FROM_BOX, UnsupportedError)
         message = "arms of several ranks stay: make a new Bandit on the new Shard, and observe() what was learned."
         require(not state.rows.sharded and not isinstance(arms, Shard), message, UnsupportedError)
-        check_kernel(state.posterior.kernel, arms, state.rows.batch_shape)
+        check_kernel_on(_first(arms), state.posterior.kernel, state.rows.batch_shape, kernel_diagonal)
         finite = state.posterior.finite
         if finite is not None and isinstance(arms, Tensor) and not finite.holds_at(arms):
             raise UnsupportedError(
@@ -316,6 +324,11 @@ class Composed(Policy[TableState | BoxState]):
         if (units := state.posterior.units) is not None:
             largest, lower = (units.to_rewards(bound.unsqueeze(-1)).squeeze(-1) for bound in (largest, lower))
         return largest, lower
+
+
+def _first(arms: ArmSet) -> Tensor:
+    """One arm, `... x 1 x d`."""
+    return arms.chunk(slice(0, 1)) if isinstance(arms, ArmSource) else arms[..., :1, :]
 
 
 def noise_share(noise_std: float, regularization: float) -> float:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from torchbandits.arms import ArmRows
-from torchbandits.coercion import check_whole, explains_keywords, is_finite, non_negative
+from torchbandits.checks import check_whole, explains_keywords, is_finite, non_negative
 from torchbandits.errors import ArgumentError
 from torchbandits.policies.heuristic import Heuristic, add_up, carried_sums, fresh_state
 from torchbandits.policies.state import SumsState

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from torchbandits.arms.duplicates import matches
-from torchbandits.coercion import check_whole, is_finite
+from torchbandits.checks import check_whole, is_finite
 from torchbandits.embeddings import stack_kernels
 from torchbandits.errors import require
 from torchbandits.fitting.standardized import Priors, fit_standardized_

@@ -185,9 +185,7 @@ def learn_sparsely(state: GaussianState) -> None:
     """Give an exact posterior a dictionary, of all its points until the next pulls are told. Cost: that of a sweep."""
     assert isinstance(state, TableState)
     state.forget_derived_()
-    state.posterior.keep_dictionary_()
-    if state.table.directions is not None:
-        state.table.directions.forget_all()
+    state.table.keep_dictionary_()
     _swept(state, True)
 
 

@@ -12,13 +12,16 @@ import torch
 from torch import Tensor
 
 from torchbandits.arms import TIE, ArmRows, matches
-from torchbandits.coercion import check_kernel, check_whole, non_negative, positive
+from torchbandits.checks import (
+    check_instance,
+    check_kernel,
+    check_regularization,
+    check_whole,
+    non_negative,
+    positive,
+)
 from torchbandits.embeddings import kernel_diagonal
 from torchbandits.errors import NonFiniteError, NumericalError, ShapeError, UnsupportedError, require
-from torchbandits.policies.argument_checks import (
-    check_initial,
-    check_regularization,
-)
 from torchbandits.policies.base import Policy
 from torchbandits.policies.picking import first_picks, on_offer, room_for, with_first
 from torchbandits.policies.state import PartitionedState
@@ -67,7 +70,7 @@ class PartitionedUCB(Policy[PartitionedState]):
         check_norm_bound(self.norm_bound)
         check_delta(self.delta)
         check_regularization(self.regularization, default="1")
-        check_initial(self.initial)
+        check_instance("initial", self.initial, Start | None, "a torchbandits.starts.Start, such as starts.uniform(1), or None")
         check_whole("memory_budget", self.memory_budget)  # bytes: cells need some
 
     # ------------------------------------------------------------------ the contract

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from torchbandits.arms import ArmRows, ArmTable
-from torchbandits.coercion import check_whole
+from torchbandits.checks import check_whole
 from torchbandits.errors import NumericalError, require
 from torchbandits.policies.base import Policy
 from torchbandits.policies.composed import Composed

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from torchbandits.arms import ArmRows, matches
-from torchbandits.coercion import check_whole, explains_keywords
+from torchbandits.checks import check_whole, explains_keywords
 from torchbandits.errors import ArgumentError, ArmIndexError, ShapeError, UnsupportedError, nearest, require
 from torchbandits.policies.heuristic import Heuristic, add_up
 from torchbandits.policies.state import SumsState

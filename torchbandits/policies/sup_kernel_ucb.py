@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from torchbandits.arms import FullSweep, best_arm
-from torchbandits.coercion import explains_keywords, is_whole
-from torchbandits.policies.argument_checks import regularization_of
+from torchbandits.checks import explains_keywords, is_whole, regularization_of
 from torchbandits.policies.composed import Composed
 from torchbandits.policies.phased import Phased, PhasedState, offers, preference
 from torchbandits.policies.picking import room_for

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from torchbandits.arms import ArmRows, Box
-from torchbandits.coercion import check_whole, explains_keywords
+from torchbandits.checks import check_whole, explains_keywords
 from torchbandits.policies.heuristic import Heuristic, add_up, carried_sums, fresh_state
 from torchbandits.policies.state import SumsState
 from torchbandits.posteriors import Statistics

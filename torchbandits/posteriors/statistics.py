@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchbandits.coercion import as_tensor
+from torchbandits.checks import as_tensor
 from torchbandits.errors import NonFiniteError, ShapeError, require
 from torchbandits.types import PickMask, Picks, Points
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from torchbandits.coercion import as_device, as_tensor, check_dtype, check_flag
+from torchbandits.checks import as_device, as_tensor, check_dtype, check_flag
 from torchbandits.errors import ShapeError, require
 from torchbandits.sources.base import ArmSource, check_index, check_part, parts
 from torchbandits.types import Arms, Picks

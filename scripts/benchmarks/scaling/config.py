@@ -12,7 +12,7 @@ from numbers import Integral
 from pathlib import Path
 from typing import Any
 
-from torchbandits.coercion import is_finite, is_whole
+from torchbandits.checks import is_finite, is_whole
 from torchbandits.errors import ConfigError, nearest
 from torchbandits.files import folder_name_fault, read_yaml
 

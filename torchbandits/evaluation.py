@@ -1,10 +1,11 @@
-"""Evaluations in other threads, processes or machines, through any `concurrent.futures.Executor`."""
+"""Evaluation of the picks of a run: by the environment itself, or by any `concurrent.futures.Executor`."""
 
 from __future__ import annotations
 
 import math
 import time
 import uuid
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future
@@ -12,16 +13,155 @@ from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from torchbandits.coercion import check_choice, check_flag, check_whole, positive
-from torchbandits.environments.base import Task
+import torch
+from torch import Tensor
+
+from torchbandits.checks import check_choice, check_flag, check_whole, positive
+from torchbandits.environments.base import Environment, Task
 from torchbandits.errors import NonFiniteError, require
+from torchbandits.selections import marked
+from torchbandits.types import Selection
 
 FAILURES = ("raise", "forget", "exclude")
 
 
 @dataclass(frozen=True)
+class Answers:
+    """Results of evaluations: `selection` with `rewards` `batch_shape x q` to be told, `failed` picks that were given up (None
+    for none), and the error that ends the run, if any."""
+
+    selection: Selection
+    rewards: Tensor
+    failed: Selection | None = None
+    error: BaseException | None = None
+
+
+class Evaluator(ABC):
+    """Evaluates picks: takes them on, and returns their rewards."""
+
+    @property
+    @abstractmethod
+    def waiting(self) -> int:
+        """The number of picks that were taken on and are not settled, masked places included."""
+
+    @abstractmethod
+    def submit(self, selection: Selection) -> None:
+        """Take picks on."""
+
+    @abstractmethod
+    def settle(self) -> Answers:
+        """Wait for the results that are to be told next."""
+
+    def cancel(self) -> None:
+        """Give up on all that was taken on."""
+        return
+
+
+class LocalEvaluator(Evaluator):
+    """Samples the environment in this thread, a batch at a time."""
+
+    def __init__(self, environment: Environment, noise: Sequence[torch.Generator]) -> None:
+        self._environment, self._noise = environment, noise
+        self._selection: Selection | None = None
+
+    @property
+    def waiting(self) -> int:
+        """The places of the batch."""
+        return 0 if self._selection is None else len(self._selection)
+
+    def submit(self, selection: Selection) -> None:
+        """Take a batch on."""
+        self._selection = selection
+
+    def settle(self) -> Answers:
+        """Sample the batch; an error of the environment ends the run."""
+        assert self._selection is not None
+        selection, self._selection = self._selection, None
+        try:
+            return Answers(selection, self._environment.sample(selection.index, self._noise))
+        except Exception as error:
+            nothing = torch.full_like(selection.index, torch.nan, dtype=torch.float64)
+            return Answers(marked(selection, torch.zeros_like(selection.mask)), nothing, None, error)
+
+
+class ExecutorEvaluator(Evaluator):
+    """Evaluates one task per pick through an executor.
+
+    Args:
+        environment: Gives the tasks.
+        noise: One generator per batch row.
+        evaluations: Those of the executor.
+        whole: Whether batches are told whole. Otherwise results are told as they come, for a single batch row.
+    """
+
+    def __init__(
+        self, environment: Environment, noise: Sequence[torch.Generator], evaluations: Evaluations, *, whole: bool
+    ) -> None:
+        self._environment, self._noise, self._evaluations, self._whole = environment, noise, evaluations, whole
+        self._opened: Selection | None = None  # a batch that is told whole
+        self._picks: dict[int, Selection] = {}  # picks that are told as they come, by number
+        self._first = 0  # number of the first evaluation of the batch
+
+    @property
+    def waiting(self) -> int:
+        """The number of picks that are not settled."""
+        return len(self._evaluations)
+
+    def submit(self, selection: Selection) -> None:
+        """Hand the picks to the executor."""
+        numbers = self._evaluations.submit(self._environment.tasks(selection.index, self._noise))
+        self._opened, self._first = selection, numbers.start
+        if not self._whole:
+            places = selection.mask.reshape(-1).nonzero().reshape(-1).tolist()
+            self._picks |= {n: selection[place : place + 1] for n, place in zip(numbers, places, strict=True)}
+
+    def settle(self) -> Answers:
+        """Wait for the batch or, unless batches are told whole, for one pick at least."""
+        outcomes = self._evaluations.settle(everything=self._whole)
+        selection = self._batch() if self._whole else self._part([outcome.number for outcome in outcomes])
+        device = selection.index.device
+        places = torch.arange(len(outcomes), device=device)
+        if self._whole:
+            places = torch.tensor([outcome.number - self._first for outcome in outcomes], dtype=torch.int64, device=device)
+        values = torch.tensor([outcome.reward for outcome in outcomes], dtype=torch.float64, device=device)
+        lost = torch.tensor([outcome.error is not None for outcome in outcomes], dtype=torch.bool, device=device)
+        where = selection.mask.reshape(-1).nonzero().reshape(-1)[places]  # tasks go row by row, through the places that count
+        rewards = torch.full_like(selection.index, torch.nan, dtype=torch.float64)
+        came, failed = torch.zeros_like(selection.mask), torch.zeros_like(selection.mask)
+        rewards.view(-1)[where], came.view(-1)[where], failed.view(-1)[where] = values, ~lost, lost
+        error = self._evaluations.broken
+        if error is None and not self._evaluations.patient:
+            error = next((outcome.error for outcome in outcomes if outcome.error is not None), None)
+        if error is None and bool((came == selection.mask).all()):
+            return Answers(selection, rewards)
+        given_up = marked(selection, failed) if bool(failed.any()) else None
+        return Answers(marked(selection, came), rewards, given_up, error)
+
+    def cancel(self) -> None:
+        """Cancel evaluations that have not started, and ignore those that run."""
+        self._evaluations.cancel()
+
+    def _batch(self) -> Selection:
+        assert self._opened is not None
+        return self._opened
+
+    def _part(self, numbers: Sequence[int]) -> Selection:
+        """These picks as one selection."""
+        assert self._opened is not None
+        if not numbers:
+            return self._opened[:0]
+        picks = [self._picks.pop(number) for number in numbers]
+        points = torch.cat([pick.points for pick in picks], dim=-2)
+        index, mask = (torch.cat([getattr(pick, name) for pick in picks], dim=-1) for name in ("index", "mask"))
+        return Selection(points, index, mask)
+
+
+# ---------------------------------------------------------------------- tasks of an executor
+
+
+@dataclass(frozen=True)
 class Outcome:
-    """What came of a pick: its number in the order of asking, its reward, or the error that it was given up for."""
+    """Result of one evaluation: its number in the order of asking, and its reward or the error that it was given up for."""
 
     number: int
     reward: float
@@ -37,10 +177,10 @@ class _Evaluation:
 
 
 class Inline(Executor):
-    """Evaluates at once, in the thread that submits."""
+    """Executor that evaluates at once, in the thread that submits."""
 
     def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """The future of a call that has been made; what it raised is in the future, unless it was no `Exception`."""
+        """Call `fn`, and return a future with its result or its `Exception`."""
         future: Future[Any] = Future()
         try:
             future.set_result(fn(*args, **kwargs))
@@ -73,7 +213,7 @@ class Evaluations:
         self._late: set[Future[float]] = set()  # past their time, and still with a worker
         self._done: SimpleQueue[Future[float]] = SimpleQueue()
         self._count = 0
-        self.broken: BaseException | None = None  # why nothing can be evaluated any more
+        self.broken: BaseException | None = None  # the error after which nothing can be evaluated any more
 
     def __len__(self) -> int:
         """Evaluations that are not settled."""
@@ -138,7 +278,7 @@ class Evaluations:
         return math.inf if self._workers is None else 0.0 + self._workers - len(self._running) - len(self._late)
 
     def _next(self, block: bool) -> Future[float] | None:
-        """A future that is done; None when the next deadline is over, or when none is done and nobody waits."""
+        """A future that is done; None when the next deadline has passed, or when none is done and `block` is False."""
         while self.broken is None and len(self):
             first = next(iter(self._running.values()), None)  # submitted first, due first
             # While late ones hold all the workers, one has as long again to come back.
@@ -157,7 +297,7 @@ class Evaluations:
         return None
 
     def _outcome(self, future: Future[float]) -> list[Outcome]:
-        """What came of a future that is done; nothing where the evaluation is tried again, or the executor broke."""
+        """The outcome of a future that is done; empty where the evaluation is tried again, or the executor broke."""
         evaluation = self._running.pop(future)
         error = CancelledError("cancelled by the executor") if future.cancelled() else future.exception()
         if error is None:
@@ -185,7 +325,7 @@ class Evaluations:
         return [outcome for future in done for outcome in self._outcome(future)]
 
     def _overdue(self) -> list[Outcome]:
-        """Fail what has not come in time."""
+        """Fail the evaluations whose deadline has passed."""
         now, found = time.monotonic(), []
         while self._running:
             future, evaluation = next(iter(self._running.items()))
@@ -206,7 +346,7 @@ def _evaluate(task: Task, name: str) -> float:
 def check_parallel(
     executor: object, workers: object, retries: object, timeout: object, failures: object, asynchronous: object
 ) -> None:
-    """Refuse what can't run.
+    """Refuse options of `run` that cannot be combined.
 
     Raises:
         ArgumentError: The message says what to pass.

@@ -1,7 +1,7 @@
 """Reproducing a figure or a table of a paper: run what is missing, then compare its summary with the paper.
 
-A summary holds means and intervals over the repetitions at selected pulls. The comparison is a figure in the paper's layout, the
-published numbers beside ours, and each published claim: held or not held.
+A summary holds means and intervals over the repetitions at selected pulls. The comparison is a figure in the paper's layout,
+the published numbers beside ours, and each published claim: held or not held.
 """
 
 from __future__ import annotations

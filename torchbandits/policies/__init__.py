@@ -1,4 +1,4 @@
-"""Policies: one short file a paper, each naming its ingredients for the one engine (`Composed`)."""
+"""Policies: one short file per paper, which names the paper's ingredients for the common engine (`Composed`)."""
 
 from collections.abc import Callable
 

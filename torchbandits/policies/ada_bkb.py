@@ -26,7 +26,7 @@ def ada_bkb(
     prior_mean: float | str = 0.0,
     memory_budget: int = 2 << 30,
 ) -> AdaptiveUCB:
-    r"""Ada-BKB: the posterior of BKB at one point a cell, in a tree of cells that are cut in N where they are promising.
+    r"""Ada-BKB: the posterior of BKB at one point per cell, in a tree whose promising cells are cut into N children.
 
     .. math:: I(c) = \min(u(x_c), u(x_p) + V_p) + V_c, \quad u = \mu + w\,\sigma, \quad
               V_c = F \max_{x \in c} \sqrt{k(x_c, x_c) + k(x, x) - 2 k(x_c, x)}
@@ -35,15 +35,15 @@ def ada_bkb(
     otherwise its representative x_c is evaluated. `Bandit(policy, bounds=...)` runs on a box, with centres for
     representatives (kernels: RBF and Matérn, scaled or not); `Bandit(policy, arms)` on arms, with the arms nearest to the
     centres, where cells without arms vanish and V_c is the maximum over the arms of c, for any kernel. `Report.certificate` is
-    the largest index minus the largest lower bound at an arm looked at: while width and F are valid, no point of the domain
-    is better than that arm by more.
+    the largest index minus the largest lower bound at an evaluated arm: while width and F are valid, no point of the domain
+    is better than that arm by more than this.
 
     Args:
         kernel: Kernel of the RKHS that holds the expected reward.
-        horizon: T, pulls to come; cells are cut at most ⌈d log T / (2α log N)⌉ times (α = ½ for Matérn-½, 1 otherwise).
-            None: no limit, on arms only, where cells of one arm end the tree.
+        horizon: T, the number of pulls to come; cells are cut at most ⌈d log T / (2α log N)⌉ times (α = ½ for Matérn-½, 1
+            otherwise). None sets no limit; allowed on arms only, where the tree ends at cells of one arm.
         noise_std: Sub-Gaussian constant ξ of the noise, reward units.
-        norm_bound: F, bound on the RKHS norm; one number, or one a batch row. It scales V and the default width.
+        norm_bound: F, bound on the RKHS norm; one number, or one per batch row. It scales V and the default width.
         delta: Failure probability of the bounds.
         oversampling: q̄ ≥ 1; 2 in practice, 6α log(4T/δ)/ε² in theory.
         num_children: N, odd: the middle child keeps its parent's centre.
@@ -54,7 +54,7 @@ def ada_bkb(
 
     Guarantee: no regret on a box, at the rate of BKB up to logs, for the kernels above, under the theory width and
     oversampling; the defaults are BKB's in practice. Whenever u is above f at x_c and x_p, and F is at least the norm of f,
-    I(c) is above f in all of c. Cost: O((L + u) m²) a step, L leaves, and O(m²) a cut (on arms O(A) more).
+    I(c) is above f in all of c. Cost: O((L + u) m²) per step, L leaves, and O(m²) per cut (on arms O(A) more).
 
     Differences from the paper: V is that of the cell itself instead of one bound for all cells of a depth (never larger, and no
     constants v₁ and ρ to choose); no leaf is pruned, so that the leaves cover the domain and the certificate holds for all of

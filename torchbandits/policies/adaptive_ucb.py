@@ -1,4 +1,4 @@
-"""Upper confidence bounds on a tree of cells that splits where the bounds are loose: what `ada_bkb` builds."""
+"""Upper confidence bounds on a tree of cells that splits where the bounds are loose. `ada_bkb` returns this policy."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ from torchbandits.widths.base import check_norm_bound
 
 @dataclass(frozen=True)
 class AdaptiveUCB(Policy[TreeState]):
-    """One representative a cell; the best leaf is split until it is worth an evaluation.
+    """A policy on a tree of cells with one representative per cell, which splits the best leaf until it is worth an evaluation.
 
     Args:
         kernel: Any GPyTorch kernel on a finite arm set, RBF or Matérn on a box; its batch shape becomes batch rows.
         noise_std: Sub-Gaussian constant of the noise, reward units.
         confidence: Multiplier of the posterior standard deviation.
         regularization: λ, reward units squared.
-        memory: How the dictionary is sampled.
-        norm_bound: F, bound on the RKHS norm; one number, or one a batch row.
-        num_children: N, into how many a cell is cut; odd.
-        horizon: T, pulls to come, which sets the depth of the tree; None for no limit.
-        prior_mean: Mean of the rewards before data: a number, or `"estimate"` for the average told so far.
+        memory: Rule by which the dictionary is sampled.
+        norm_bound: F, bound on the RKHS norm; one number, or one per batch row.
+        num_children: N, the odd number of children into which a cell is cut.
+        horizon: T, the number of pulls to come, which sets the depth of the tree; None for no limit.
+        prior_mean: Mean of the rewards before data: a number, or `"estimate"` for the average of the rewards told so far.
         memory_budget: Bytes that cached kernel columns may take.
     """
 
@@ -71,23 +71,23 @@ class AdaptiveUCB(Policy[TreeState]):
 
     @property
     def most_picks(self) -> int:
-        """One."""
+        """The most picks of one `select`: 1."""
         return 1
 
     @without_gradients
     def init(self, arms: Arms, generators: Sequence[torch.Generator], batch_shape: torch.Size) -> TreeState:
-        """A fresh state; the kernel is deep-copied into its posterior. Cost O(A (d + log A))."""
+        """Make a fresh state; the kernel is deep-copied into its posterior. Cost O(A (d + log A))."""
         diagonal = self._prior_diagonal(arms, batch_shape)
         rows, posterior = ArmRows(arms, batch_shape), self._posterior(arms, batch_shape)
         return self._fresh(rows, posterior, ArmDivision(rows, posterior.kernel), diagonal.amax(dim=-1), generators)
 
     @without_gradients
     def init_box(self, box: Tensor, generators: Sequence[torch.Generator], batch_shape: torch.Size) -> TreeState:
-        """A fresh state on a box, whose only arm is its centre.
+        """Make a fresh state on a box; its only arm is the centre of the box.
 
         Raises:
-            UnsupportedError: If the kernel is not known to fall with every |coordinate difference|.
-            ArgumentError: If there is no horizon: nothing else would bound the depth.
+            UnsupportedError: If the kernel is not known to decrease in every |coordinate difference|.
+            ArgumentError: If there is no horizon, without which the depth of the tree is unbounded.
         """
         if Spectrum.of(self.kernel) is None:
             raise UnsupportedError(
@@ -105,10 +105,11 @@ class AdaptiveUCB(Policy[TreeState]):
     def select(
         self, state: TreeState, *, limit: Tensor | None = None, available: Tensor | None = None, exactly: int | None = None
     ) -> tuple[Selection, Evidence]:
-        """The representative of the best leaf on offer, or where none is, the arm on offer of the largest upper bound; more
-        picks, or picks while others are pending, with deviations as if the pending ones were told, on the same tree.
+        """Pick the representative of the best leaf on offer. In a row where no leaf's representative is on offer, pick the arm
+        on offer with the largest upper bound. Further picks, and picks while others are pending, use the standard deviations
+        given the pending picks, on the same tree.
 
-        Cost: O(L), or O(L m) a further pick; O(A m²) where no leaf's representative is on offer.
+        Cost: O(L), or O(L m) per further pick; O(A m²) where no leaf's representative is on offer.
         """
         rows, tree = state.rows, state.tree
         offered = rows.offered(available)
@@ -136,16 +137,18 @@ class AdaptiveUCB(Policy[TreeState]):
 
     @without_gradients
     def update(self, state: TreeState, pulls: Pulls) -> TreeState:
-        """Learn as BKB does, then split the best leaf while it is due. Cost O(L m² + u m²), and O(m²) a split."""
+        """Learn as BKB does, then split the best leaf while it is due. Cost O(L m² + u m²), and O(m²) per split."""
         tree = state.tree
         if pulls.index is not None and pulls.mask is not None:
             tree.table.look_at_(aggregate(state.rows.entry(pulls.index), pulls.mask)[0])
-        elif pulls.points is not None:  # which may be arms
+        # Some of the points may be arms.
+        elif pulls.points is not None:
             found = matches(state.rows.arms.expand(*pulls.points.shape[:-2], -1, -1), pulls.points)
             tree.table.look_at_(aggregate(found, found >= 0)[0])
         state.forget_derived_()
         learn(state, pulls, self.memory, None)
-        told = state.told + pulls.counts.sum(dim=-1)  # the state counts these after the update
+        # `state.told` does not include these pulls until the update is over, but the width of the next pick depends on them.
+        told = state.told + pulls.counts.sum(dim=-1)
         state.derived.width = self.confidence(state.progress(self.confidence.reads, told))
         tree.refine_(state.derived.width)
         return state
@@ -159,8 +162,8 @@ class AdaptiveUCB(Policy[TreeState]):
 
     @without_gradients
     def bounds(self, state: TreeState) -> tuple[Tensor, Tensor]:
-        """Largest index of a leaf, which is above f everywhere while the width is valid, and largest lower bound over the
-        arms looked at, reward units."""
+        """The largest index of a leaf, which is above f everywhere while the width is valid, and the largest lower bound over
+        the evaluated arms, reward units."""
         tree, upper = state.tree, self._upper(state)
         lower = torch.sub(2 * tree.table.mean(), upper).masked_fill(tree.table.arm < 0, -torch.inf)
         return tree.index(upper).amax(dim=-1), lower.amax(dim=-1)
@@ -184,7 +187,8 @@ class AdaptiveUCB(Policy[TreeState]):
         return state
 
     def _max_depth(self, dim: int) -> int | None:
-        """⌈d log T / (2α log N)⌉: the variation in the smallest cells is about 1/√T of that in the box."""
+        """The maximal depth ⌈d log T / (2α log N)⌉: the variation of f in the smallest cells is about 1/√T of that in the
+        box."""
         if self.horizon is None:
             return None
         spectrum = Spectrum.of(self.kernel)
@@ -203,7 +207,7 @@ class AdaptiveUCB(Policy[TreeState]):
         )
 
     def _prior_diagonal(self, points: Tensor, batch_shape: torch.Size) -> Tensor:
-        """k(x, x) of points; a kernel for other features or batch rows is refused at once."""
+        """k(x, x) of the points. Raises at once for a kernel of another number of features or batch rows."""
         try:
             torch.broadcast_shapes(
                 batch_shape, self.kernel.batch_shape, torch.as_tensor(self.norm_bound, dtype=torch.float64).shape
@@ -220,7 +224,7 @@ class AdaptiveUCB(Policy[TreeState]):
         return value
 
     def _upper(self, state: TreeState) -> Tensor:
-        """Upper confidence bound of every arm looked at, `batch_shape x R`, reward units."""
+        """The upper confidence bound of every evaluated arm, `batch_shape x R`, reward units."""
         if state.derived.upper is None:
             state.derived.upper = state.tree.upper_bound(self.width(state))
         return state.derived.upper
@@ -228,12 +232,12 @@ class AdaptiveUCB(Policy[TreeState]):
     def _pick_several(
         self, state: TreeState, remaining: Tensor, offered: Tensor | None, lacking: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Picks of each row, `batch_shape x most` (−1 where padded), their scores and leverages at the batch start.
+        """Select several picks per row: `batch_shape x most` (−1 where padded), their scores and leverages at the batch start.
 
         Args:
-            remaining: `batch_shape`.
-            offered: `batch_shape x A`, or None.
-            lacking: `batch_shape`, rows where no leaf's representative is on offer: there all arms on offer are looked at.
+            remaining: `batch_shape`, picks to make.
+            offered: `batch_shape x A`, arms on offer, or None for all arms.
+            lacking: `batch_shape`, rows where no leaf's representative is on offer: all arms on offer are evaluated there.
         """
         tree, width = state.tree, self.width(state)
         table = tree.table.twin()

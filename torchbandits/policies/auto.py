@@ -1,4 +1,4 @@
-"""Everything from the data: scales, rewards, kernel, noise. No guarantee, and no argument that must be given."""
+"""A policy without required arguments, which estimates scales, kernel and noise from the data. It has no guarantee."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from torchbandits.policies.from_data import FromData
 from torchbandits.starts import Spread, Start
 from torchbandits.widths import Constant, Width
 
-_FIRST = 6  # picks before the model is asked
+# First picks, which are made without the model.
+_FIRST = 6
 
 
 @explains_keywords
@@ -22,31 +23,33 @@ def auto(
     initial: Start | None = None,
     memory_budget: int = 2 << 30,
 ) -> Composed:
-    r"""For someone who knows no kernel, no noise and no scale: everything is estimated from arms and rewards.
+    r"""Exact GP-UCB that estimates kernel, noise and scales from arms and rewards: for when none of them is known.
 
     Features are measured by their ranges over the arms, rewards by normal scores of their ranks. Kernel (Matérn-5/2, a
     lengthscale for each feature) and noise are fitted under priors whenever the pulls have grown by half. The arm pulled is
 
     .. math:: x_{t+1} = \arg\max_x \mu_t(x) + w\,\sigma_t(x)
 
-    in these units, with picks of a batch and picks that are out treated as pending. What the posterior, `best` and the bounds
-    say is in reward units.
+    in these units, with earlier picks of the batch and open picks treated as pending. The posterior, `best` and the bounds are
+    reported in reward units.
 
     Args:
         batch_size: Picks of one `ask`.
         width: w, or a `Width`; 2.5 by default.
-        initial: First picks; by default six arms that stand for all others, see `starts.Spread`.
-        memory_budget: Bytes that the exact posterior may take; with a dictionary, that cached kernel columns may take.
+        initial: First picks; by default six arms that represent all others, see `starts.Spread`.
+        memory_budget: Bytes that the exact posterior may take or, once there is a dictionary, that cached kernel columns may
+            take.
 
-    Guarantee: none, the kernel is estimated; `igp_ucb` has one for a kernel and a norm that are known. Cost: O(A u) a pick, u
-    distinct arms pulled, and O(u³) an iteration for each of O(log t) fits.
+    Guarantee: none, because the kernel is estimated; `igp_ucb` has one for a known kernel and norm. Cost: O(A u) per pick, u
+    distinct arms pulled, and O(u³) per iteration for each of O(log t) fits.
     Source: Hvarfner et al. 2024 (priors); Salinas et al. 2020 (normal scores); Srinivas et al. 2010 (the rule); Kaufman and
     Rousseeuw 1990 (first picks).
     """
     check_memory_budget(memory_budget)
     own = width if isinstance(width, Width) else Constant(2.5 if width is None else non_negative("width", width))
     return Composed(
-        gpytorch.kernels.ScaleKernel(gpytorch.kernels.MaternKernel(2.5)).double(),  # its form: the values are estimated
+        # Only the form of this kernel is used: the values of its parameters are estimated.
+        gpytorch.kernels.ScaleKernel(gpytorch.kernels.MaternKernel(2.5)).double(),
         noise_std=1.0,
         confidence=own,
         regularization=1.0,

@@ -22,7 +22,8 @@ S = TypeVar("S", bound=State)
 
 
 class Policy(ABC, Generic[S]):
-    """Chooses arms. Frozen: all that learns is in the `State`, of the class that the policy's family has."""
+    """A rule that chooses arms. Policies are frozen: everything that is learned lives in a `State` of the policy family's
+    class."""
 
     @property
     def draws_on_update(self) -> bool:
@@ -31,7 +32,7 @@ class Policy(ABC, Generic[S]):
 
     @property
     def most_picks(self) -> int | None:
-        """The most picks of one `select`, where that is known beforehand."""
+        """The most picks of one `select`, or None where that is not known beforehand."""
         return None
 
     @property
@@ -41,16 +42,16 @@ class Policy(ABC, Generic[S]):
 
     @property
     def shards(self) -> bool:
-        """Whether arms may be shared out among ranks, each of which gives its `Shard`."""
+        """Whether arms may be distributed over ranks, each of which passes its `Shard`."""
         return False
 
     @abstractmethod
     def init(self, arms: Arms, generators: Sequence[torch.Generator], batch_shape: torch.Size) -> S:
-        """A fresh state on `A x d` or `batch_shape x A x d` arms, with one generator a batch row. A policy that `streams` takes
-        an `ArmSource` too."""
+        """Make a fresh state on `A x d` or `batch_shape x A x d` arms, with one generator per batch row. A policy that
+        `streams` takes an `ArmSource` too."""
 
     def init_box(self, box: Tensor, generators: Sequence[torch.Generator], batch_shape: torch.Size) -> S:
-        """A fresh state on a box, `2 x d` or `batch_shape x 2 x d`: for policies that find points of their own in it."""
+        """Make a fresh state on a box, `2 x d` or `batch_shape x 2 x d`: for policies that search the box for their points."""
         raise UnsupportedError(
             "this policy chooses among given arms: pass arms= instead of bounds=, such as points that fill the box, "
             "bounds[0] + (bounds[1] - bounds[0]) * torch.quasirandom.SobolEngine(d, scramble=True, seed=0).draw(10_000); "
@@ -61,26 +62,26 @@ class Policy(ABC, Generic[S]):
     def select(
         self, state: S, *, limit: Tensor | None = None, available: Tensor | None = None, exactly: int | None = None
     ) -> tuple[Selection, Evidence]:
-        """The next batch, and the evidence for it. Changes nothing.
+        """Select the next batch, and return it with the evidence for it. Changes nothing.
 
         Args:
-            state: Its pending picks count as hallucinated.
+            state: State of this policy; its pending picks are hallucinated.
             limit: `batch_shape`, most picks of each row.
             available: `batch_shape x A` booleans, arms on offer; None for all.
-            exactly: Pick this many whatever the batch rule says (rows with fewer arms on offer pick fewer).
+            exactly: Number of picks, in place of the batch rule's (rows with fewer arms on offer pick fewer).
         """
 
     @abstractmethod
     def update(self, state: S, pulls: Pulls) -> S:
-        """Learn from pulls; returns the state, whose buffers were replaced."""
+        """Learn from pulls, and return the state, whose buffers were replaced."""
 
     def draws_on_select(self, state: S) -> bool:
-        """Whether `select` may leave the generators elsewhere than they are."""
+        """Whether `select` may advance the generators."""
         return True
 
     def learns_together(self, state: S) -> bool:
-        """Whether several tells may be learned by one `update_together`, up to rounding: not where what is learned depends on
-        the order of tells, or on draws between them."""
+        """Whether several tells may be learned by one `update_together`, up to rounding. False where the result depends on the
+        order of tells, or on draws between them."""
         return False
 
     def update_together(self, state: S, pulls: Pulls, sizes: Sequence[int]) -> S:
@@ -88,7 +89,7 @@ class Policy(ABC, Generic[S]):
 
         Args:
             state: Of this policy.
-            pulls: All of them at arms, `batch_shape x q`, in the order in which they were told.
+            pulls: Pulls of all tells, at arms, `batch_shape x q`, in the order in which they were told.
             sizes: How many of the q places belong to each tell.
         """
         for part in pulls.split(sizes):
@@ -97,7 +98,8 @@ class Policy(ABC, Generic[S]):
         return state
 
     def set_arms(self, state: S, arms: Arms) -> S:
-        """What was learned, on other arms; the state given stays as it is. Picks that were pending are not in it.
+        """Return a state with the learned data on other arms. The given state is unchanged, and pending picks are not carried
+        over.
 
         Args:
             state: Of this policy.
@@ -112,15 +114,15 @@ class Policy(ABC, Generic[S]):
         )
 
     def scores_at(self, state: S, points: Points) -> Tensor:
-        """Scores of any points, `batch_shape x n x d` to `batch_shape x n`, differentiable; pending picks shrink variances.
+        """The scores of any points, `batch_shape x n x d` to `batch_shape x n`, differentiable; pending picks shrink variances.
 
         Raises:
-            UnsupportedError: For a policy that scores nothing, or arms only.
+            UnsupportedError: For a policy without scores, or with scores of arms only.
         """
         raise UnsupportedError("this policy has no score at points; use gp_ucb, bkb or batch_bkb to have one.")
 
     def refit(self, state: S, *, noise: bool = False, rows: Tensor | None = None, **options: Any) -> FitReport:
-        """Fit the kernel of the state's posterior to what was told, and bring the state up to date with it.
+        """Fit the kernel of the state's posterior to the observations, and update the state accordingly.
 
         Args:
             state: Its buffers are replaced.
@@ -132,7 +134,7 @@ class Policy(ABC, Generic[S]):
 
     @abstractmethod
     def width(self, state: S) -> Tensor:
-        """What multiplies the standard deviation now, `batch_shape`; NaN for policies that use none."""
+        """The current multiplier of the standard deviation, `batch_shape`; NaN for policies that use none."""
 
     @abstractmethod
     def bounds(self, state: S) -> tuple[Tensor, Tensor] | None:

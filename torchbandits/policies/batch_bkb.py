@@ -1,4 +1,4 @@
-"""BBKB: BKB in batches that grow by themselves; the dictionary is redrawn once a batch."""
+"""BBKB: BKB in batches of adaptive length; the dictionary is redrawn once per batch."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ def batch_bkb(
     memory_budget: int = 2 << 30,
     refit_every: int | None = None,
 ) -> Composed:
-    r"""BBKB: freeze mean, width and dictionary; pick by upper bound while the variance may not have shrunk by C̃.
+    r"""BBKB: freeze mean, width and dictionary, and pick by upper bound until variances may have shrunk by a factor of C̃.
 
-    The default width is the one of the paper's experiments: it explores for tens of thousands of pulls. On shorter runs give
-    `width=tb.widths.Constant(2.0)`, as most practitioners do.
+    The default width is that of the paper's experiments, which explores for tens of thousands of pulls. For shorter runs pass
+    `width=tb.widths.Constant(2.0)`, as is common in practice.
 
     .. math:: x_s = \arg\max_x \mu_{fb}(x) + w_{fb}\,\sigma_{s-1}(x) \quad\text{until}\quad 1 + \sum_s lev_{fb}(x_s) > \tilde C
 
     Args:
         kernel: Kernel of the RKHS that holds the expected reward.
         noise_std: Sub-Gaussian constant ξ of the noise, reward units.
-        norm_bound: F, bound on the RKHS norm; one number, or one a batch row.
+        norm_bound: F, bound on the RKHS norm; one number, or one per batch row.
         delta: Failure probability of the bounds.
         oversampling: q̄ ≥ 1; 2 in practice, 72 C̃ log(4t/δ) in theory.
-        ratio_threshold: C̃ ≥ 1; 1 gives one pick a batch.
+        ratio_threshold: C̃ ≥ 1; 1 gives one pick per batch.
         batch_rule: `"global"`, `"local"`, `"global_then_local"`, `"product"` or `"exact_ratio"`.
         max_batch_size: Cap on the picks of a batch.
         max_pulls: Cap on the picks of one arm in a batch (1 for screening).
@@ -55,10 +55,10 @@ def batch_bkb(
         initial: First picks; the argmax of the prior by default.
         memory_budget: Bytes for cached kernel columns.
         refit_every: Fit the kernel whenever the pulls told pass a multiple of this (`Bandit.fit_kernel_`). Never by default:
-            the theory assumes a kernel that is known.
+            the theory assumes a known kernel.
 
     Guarantee: the regret of BKB up to C̃, with O(d_eff log T) batches, under the theory width (λ ≥ 1) and oversampling;
-    the defaults are what the authors run. Cost: one m x m x A product a batch, O(k²) a pick among k leaders.
+    the defaults are what the authors run. Cost: one m x m x A product per batch, O(k²) per pick among k leaders.
     Source: Calandriello et al. 2020, Alg. 1, Thm 1–2.
     """
     lam = regularization_of(noise_std, regularization)

@@ -32,29 +32,29 @@ def bkb(
 ) -> Composed:
     r"""BKB: kernel UCB on a Nyström dictionary of about the effective dimension, redrawn after each pull.
 
-    The default width is the one of the paper's experiments: it explores for tens of thousands of pulls. On shorter runs give
-    `width=tb.widths.Constant(2.0)`, as most practitioners do.
+    The default width is that of the paper's experiments, which explores for tens of thousands of pulls. For shorter runs pass
+    `width=tb.widths.Constant(2.0)`, as is common in practice.
 
     .. math:: P(i \in S) = \min(1, n_i\,\bar q\,lev_t(x_i))
 
     Args:
         kernel: Kernel of the RKHS that holds the expected reward.
         noise_std: Sub-Gaussian constant ξ of the noise, reward units.
-        norm_bound: F, bound on the RKHS norm; one number, or one a batch row.
+        norm_bound: F, bound on the RKHS norm; one number, or one per batch row.
         delta: Failure probability of the bounds.
         oversampling: q̄ ≥ 1; 2 in practice, 6α log(4T/δ)/ε² in theory.
-        acquisition: `"ucb"`; or `"ei"`, `"pi"`, the variants that CUB is compared with (nothing is proved for them).
-        margin: What an improvement must exceed, reward units; 0 for EI and `noise_std` for PI by default.
+        acquisition: `"ucb"`; or `"ei"`, `"pi"`, the variants that CUB is compared with (without a proof).
+        margin: Level that an improvement must exceed, reward units; 0 for EI and `noise_std` for PI by default.
         width: Multiplies the standard deviation; `PracticalBKB` by default, `widths.BKB` for the theorem.
         regularization: λ; noise_std² by default.
         prior_mean: A number, or `"estimate"`.
         initial: First picks; the argmax of the prior by default.
         memory_budget: Bytes for cached kernel columns.
         refit_every: Fit the kernel whenever the pulls told pass a multiple of this (`Bandit.fit_kernel_`). Never by default:
-            the theory assumes a kernel that is known.
+            the theory assumes a known kernel.
 
     Guarantee: no regret with m = O(d_eff) dictionary points, under the theory width and oversampling; the defaults are
-    what the authors run. Cost: O(A m² + u m²) a step.  Source: Calandriello et al. 2019, Alg. 1, Thm 1–3.
+    what the authors run. Cost: O(A m² + u m²) per step.  Source: Calandriello et al. 2019, Alg. 1, Thm 1–3.
     """
     lam = regularization_of(noise_std, regularization)
     return Composed(

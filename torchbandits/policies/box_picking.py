@@ -1,4 +1,4 @@
-"""How the one engine picks in a box: one maximisation of the score, or of a draw of the posterior, a pick."""
+"""Selection in a box: one maximisation of the score, or of a draw of the posterior, per pick."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from torchbandits.starts import Start
 from torchbandits.types import Evidence, Selection
 from torchbandits.widths import Width
 
-_PULLED = 64  # pulled points of the highest mean that a search looks at
+# Pulled points, those of the highest means, from which each search also starts.
+_PULLED = 64
 
 
 def check_for_box(
@@ -31,7 +32,7 @@ def check_for_box(
     """Refuse ingredients that need a finite set of arms.
 
     Raises:
-        UnsupportedError: Naming what to take instead.
+        UnsupportedError: For such an ingredient, with a message that names the alternative.
     """
     require(
         not isinstance(score, PerCost),
@@ -57,17 +58,17 @@ def check_for_box(
 def pick_in_box(
     state: BoxState, score: Score | PosteriorDraw, rule: BatchRule, width: Tensor, initial: Start | None, limit: Tensor | None
 ) -> tuple[Selection, Evidence]:
-    """The next batch, and the evidence for it. Changes nothing: the points become arms when `Box.find_` says so.
+    """Select the next batch, and return it with the evidence for it. Changes nothing: `Box.find_` makes the points arms.
 
     Args:
-        state: Of a box; its pending picks count as hallucinated, for a draw of the posterior they have no say.
-        score: What a point is worth.
-        rule: When a batch ends.
+        state: State of a box. Its pending picks are hallucinated; draws of the posterior ignore them.
+        score: Acquisition value of a point.
+        rule: Rule that ends a batch.
         width: `batch_shape`, frozen.
         initial: First picks.
         limit: `batch_shape`, most picks of each row.
 
-    Cost: two sweeps' worth of O((num_raw + 64) m²) a pick, and the climbs.
+    Cost: O((num_raw + 64) m²) per pick for two sweeps, plus the local ascents.
     """
     box, shape = state.box, state.rows.batch_shape
     remaining, twins = room_for(state, rule.max_batch_size, limit), state.twins()
@@ -99,8 +100,8 @@ def _search(
     remaining: Tensor,
     twins: Sequence[torch.Generator],
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Up to `remaining` points one after the other, `batch_shape x q x d`, which of them are picks, and their scores when they
-    were picked."""
+    """Search for up to `remaining` points one after the other. Returns the points `batch_shape x q x d`, a mask of those that
+    are picks, and their scores when they were picked."""
     posterior, corners = state.posterior, state.box.corners
     known, waiting, counts = _best_pulled(state), posterior.pending_points, posterior.pending
     points, mask, values = [corners[..., :0, :]], [remaining.new_zeros((*remaining.shape, 0)).bool()], [corners[..., 0, :0]]
@@ -110,7 +111,7 @@ def _search(
         live = (place < remaining) & ~ended
         if not bool(live.any()):
             break
-        # What is over draws from a generator that nobody looks at: a row draws the same whatever the others do.
+        # Rows that have ended draw from a spare generator, so that each row draws the same numbers whatever the others do.
         drawing = [twin if on else torch.Generator() for twin, on in zip(twins, live.reshape(-1).tolist(), strict=True)]
         pending = posterior.hallucinated(waiting, counts, frozen=frozen)
         function = (
@@ -129,7 +130,8 @@ def _search(
         if rule.budget < math.inf:
             start, now = posterior.leverage(x), posterior.marginals(x, pending).variance / posterior.regularization
             spent = spent + rule.spends(start, now).squeeze(-1)
-            ended = ended | (spent > rule.budget) | (now.squeeze(-1) <= 0)  # the pick that breaks the rule is the last one
+            # The pick that breaks the rule is the last of the batch.
+            ended = ended | (spent > rule.budget) | (now.squeeze(-1) <= 0)
         waiting = torch.cat([waiting, x], dim=-2)
         counts = torch.cat([counts, live.double().unsqueeze(-1)], dim=-1)
     return torch.cat(points, dim=-2), torch.cat(mask, dim=-1), torch.cat(values, dim=-1)
@@ -138,7 +140,7 @@ def _search(
 def _path(
     state: BoxState, score: PosteriorDraw, width: Tensor, drawing: Sequence[torch.Generator]
 ) -> Callable[[Tensor], Tensor]:
-    """One draw of the posterior a batch row, as a function of points."""
+    """One draw of the posterior per batch row, as a function of points."""
     paths = SamplePaths.draw(state.posterior, 1, drawing, num_features=score.num_features, width=width)
     return lambda points: paths(points).squeeze(-2)
 

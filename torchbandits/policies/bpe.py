@@ -1,4 +1,4 @@
-"""BPE: a few long batches that only explore, and between them elimination."""
+"""BPE: a few long batches of pure exploration, with elimination of arms between them."""
 
 from __future__ import annotations
 
@@ -19,11 +19,13 @@ from torchbandits.policies.picking import room_for
 from torchbandits.types import Arms, Evidence, Generators, Pulls, Selection
 from torchbandits.widths import FixedDesign, Width
 
-_LEADERS = 1024  # picks by variance spread over all arms: with all of them leaders, a pick costs one pass over the covariance
+# Picks by variance spread over all arms. If all arms are leaders, a pick costs one pass over their covariance.
+_LEADERS = 1024
 
 
 def batch_lengths(horizon: int) -> tuple[int, ...]:
-    """N_1, N_2, … with N_i = ⌈√(T N_{i−1})⌉ and N_0 = 1, the last one cut so that they add up to the horizon T."""
+    """The batch lengths N_1, N_2, … with N_i = ⌈√(T N_{i−1})⌉ and N_0 = 1, the last one cut so that they add up to the horizon
+    T."""
     lengths, last, left = [], 1, horizon
     while left:
         last = math.isqrt(horizon * last - 1) + 1
@@ -33,14 +35,14 @@ def batch_lengths(horizon: int) -> tuple[int, ...]:
 
 
 class Survivors(nn.Module):
-    """How far elimination has come.
+    """The arms that elimination has left, and the bounds that it has established.
 
     Args:
         alive: `batch_shape x A` booleans, arms that no batch has discarded.
-        upper: `batch_shape`, reward units: no arm is better.
-        lower: `batch_shape`, reward units: some arm is at least as good.
+        upper: `batch_shape`, upper bound on every arm, reward units.
+        lower: `batch_shape`, lower bound on the best arm, reward units.
 
-    Buffers, replaced and never written in place: these, and `batch` `batch_shape`, batches that are over.
+    Buffers, replaced and never written in place: these, and `batch` `batch_shape`, the number of finished batches.
     """
 
     alive: Tensor
@@ -55,12 +57,12 @@ class Survivors(nn.Module):
         self.register_buffer("batch", torch.zeros_like(upper, dtype=torch.int64))
 
     def eliminate_(self, mean: Tensor, spread: Tensor, over: Tensor) -> None:
-        """Discard the arms whose upper bound is below the best lower bound, in the batch rows whose batch is over.
+        """Discard the arms whose upper bound is below the best lower bound, in the batch rows whose batch is finished.
 
         Args:
-            mean: `batch_shape x A`, of the batch.
+            mean: `batch_shape x A`, posterior mean given the batch, reward units.
             spread: `batch_shape x A`, width times standard deviation.
-            over: `batch_shape` booleans.
+            over: `batch_shape` booleans, rows whose batch is finished.
         """
         upper = (mean + spread).masked_fill(~self.alive, -torch.inf)
         lower = (mean - spread).masked_fill(~self.alive, -torch.inf)
@@ -72,11 +74,11 @@ class Survivors(nn.Module):
 
 
 class EliminationState(PhasedState):
-    """The state of `bpe`: that of a policy in phases, and the arms that are left.
+    """The state of `bpe`: that of a policy in phases, and the surviving arms.
 
     Args:
         phased: Its table, inner state and generators are taken over.
-        survivors: The arms that are left, and the bounds that discarded the others.
+        survivors: The surviving arms, and the bounds that discarded the others.
     """
 
     def __init__(self, phased: PhasedState, survivors: Survivors) -> None:
@@ -86,7 +88,7 @@ class EliminationState(PhasedState):
 
 @dataclass(frozen=True)
 class BatchedPureExploration(Phased[EliminationState]):
-    """Batches of the largest variance among survivors, eliminating between them; see `bpe`.
+    """A policy that picks the largest variance among survivors and eliminates arms between batches; see `bpe`.
 
     Args:
         max_batch_size: Most picks of one selection.
@@ -100,12 +102,12 @@ class BatchedPureExploration(Phased[EliminationState]):
 
     @property
     def most_picks(self) -> int | None:
-        """`max_batch_size`."""
+        """The most picks of one `select`: `max_batch_size`."""
         return self.max_batch_size
 
     @without_gradients
     def init(self, arms: Arms, generators: Generators, batch_shape: torch.Size) -> EliminationState:
-        """A fresh state; all arms are alive. Cost O(A (d + log A))."""
+        """Make a fresh state, in which all arms are alive. Cost O(A (d + log A))."""
         outer = self.begin(arms, generators, batch_shape)
         mean, spread = self.marginals(outer.inner)
         alive = torch.ones_like(mean, dtype=torch.bool)
@@ -120,7 +122,8 @@ class BatchedPureExploration(Phased[EliminationState]):
         available: Tensor | None = None,
         exactly: int | None = None,
     ) -> tuple[Selection, Evidence]:
-        """What is left of the batch. Cost O(K²) a pick for K survivors up to a thousand, O(A) a pick and more beyond."""
+        """Select the remaining picks of the batch. Cost O(K²) per pick for K survivors up to a thousand, O(A) per pick and more
+        beyond."""
         rows, inner, survivors = state.rows, state.inner, state.survivors
         offered = offers(rows, available)
         candidates = survivors.alive & offered
@@ -138,7 +141,7 @@ class BatchedPureExploration(Phased[EliminationState]):
 
     @without_gradients
     def update(self, state: EliminationState, pulls: Pulls) -> EliminationState:
-        """Learn the pulls; those of survivors count towards the batch, and the last of them ends it. Cost O(A u) a distinct
+        """Learn the pulls. Pulls of survivors count towards the batch, and the last of them ends it. Cost O(A u) per distinct
         arm, and a sweep over the arms where a batch ends."""
         self.learn(state, pulls)
         if pulls.history or pulls.index is None:
@@ -157,28 +160,29 @@ class BatchedPureExploration(Phased[EliminationState]):
 
     @without_gradients
     def bounds(self, state: EliminationState) -> tuple[Tensor, Tensor]:
-        """As of the last batch that is over: within one, bounds would be looked at too often to hold together."""
+        """The bounds of the last finished batch. Bounds read at every pull within a batch would need a wider union bound."""
         survivors = state.survivors
         return survivors.upper, survivors.lower
 
     def _length(self, survivors: Survivors) -> Tensor:
-        """Length of the batch of each row, `batch_shape`; infinite after the last."""
+        """Length of the current batch of each row, `batch_shape`; infinite after the last."""
         lengths = torch.tensor([*batch_lengths(self.horizon), torch.inf], dtype=torch.float64, device=survivors.batch.device)
         return lengths[survivors.batch]
 
     def _explore(self, state: EliminationState, candidates: Tensor, room: Tensor) -> Tensor:
-        """Picks of the largest variance given what the batch was told and has pending, `batch_shape x q` (−1 where padded)."""
+        """Picks of the largest variance given the batch's pulls and pending picks, `batch_shape x q` (−1 where padded)."""
         inner, pending, counts = state.inner, state.pending_index, state.pending_counts
         counts = torch.where(state.survivors.alive.gather(-1, pending.clamp_min(0)) & (pending >= 0), counts, 0.0)
         leaders = min(_LEADERS, max(1, int(candidates.sum(dim=-1).max())))
         width = torch.ones_like(inner.told)
         lookahead = Lookahead(inner.table, preference(inner), width, candidates, (pending, counts), None, leaders=leaders)
         index = lookahead.pick(Meter(lookahead, math.inf, scale=0.0), room)
-        return _filled(index, candidates.byte().argmax(dim=-1), room)  # where no variance is left, any candidate will do
+        # Where no candidate has any variance left, all are equal: the first one is picked.
+        return _filled(index, candidates.byte().argmax(dim=-1), room)
 
     def _exploit(self, state: EliminationState, candidates: Tensor, offered: Tensor, room: Tensor, index: Tensor) -> Tensor:
-        """The picks `index`, with those of rows that have no batch to fill: after the horizon the survivor of the highest
-        posterior mean; where no survivor is on offer, the arm of the highest upper bound."""
+        """Complete the picks `index` in rows without a batch to fill: after the horizon by the survivor of the highest
+        posterior mean; where no survivor is on offer, by the arm of the highest upper bound."""
         mean, spread = self.marginals(state)
         upper = (mean + spread).masked_fill(~offered, -torch.inf)
         score = torch.where(candidates.any(dim=-1, keepdim=True), mean.masked_fill(~candidates, -torch.inf), upper)
@@ -210,39 +214,40 @@ def bpe(
     prior_mean: float | str = 0.0,
     memory_budget: int = 2 << 30,
 ) -> BatchedPureExploration:
-    r"""BPE: batched pure exploration, at most ⌈log₂ log₂ T⌉ + 1 batches in all, eliminating arms between them.
+    r"""BPE: batched pure exploration in at most ⌈log₂ log₂ T⌉ + 1 batches, with elimination of arms between them.
 
     .. math:: N_i = \lceil\sqrt{T N_{i-1}}\,\rceil, \quad x = \arg\max_{\text{alive}} \sigma_i(x), \quad
               \text{discard } x \text{ if } \mu_i(x) + w \sigma_i(x) < \max_{\text{alive}} (\mu_i - w \sigma_i)
 
     with N_0 = 1 and the last batch cut at T. Mean and deviation are those of the batch's own pulls: its picks need no reward,
-    so `ask` returns all that is left of it, and the width w need not pay for adaptivity.
+    so `ask` returns all remaining picks of the batch, and the width w need not account for adaptivity.
 
-    Every pull that is told of an arm that is alive counts towards the batch, asked for or not; pulls of other arms and
-    history (`observe`) only enter the posterior of all pulls, which the bandit shows. A pick that is forgotten is made up for,
-    by the arm of the largest variance then. Where no survivor is on offer, the arm on offer of the highest upper bound is
-    picked; after T pulls the survivor of the highest posterior mean. The certificate is that of the last batch that is over.
+    Every told pull of a surviving arm counts towards the batch, whether it was asked for or not. Pulls of other arms and
+    history (`observe`) only enter the posterior of all pulls, which the bandit shows. A forgotten pick is replaced by the arm
+    of the largest variance at that time. Where no survivor is on offer, the arm on offer of the highest upper bound is
+    picked; after T pulls, the survivor of the highest posterior mean. The certificate is that of the last finished batch.
 
     Args:
         kernel: Kernel of the RKHS that holds the expected reward.
         horizon: T, the number of pulls to come.
         noise_std: Sub-Gaussian constant R of the noise, reward units.
-        norm_bound: Ψ, bound on the RKHS norm; one number, or one a batch row.
+        norm_bound: Ψ, bound on the RKHS norm; one number, or one per batch row.
         delta: Failure probability of the bounds.
         width: w, multiplies the standard deviation; by default `FixedDesign`, Ψ + (R/√λ) √(2 log(A B/δ)) for B batches.
         regularization: λ; noise_std² by default.
-        max_batch_size: Most picks of one `ask`; a longer batch is then asked for in parts.
+        max_batch_size: Most picks of one `ask`; a longer batch is asked for in parts.
         prior_mean: A number, or `"estimate"`.
         memory_budget: Bytes for cached kernel columns.
 
     Guarantee: regret O*(√(T γ_T)) with probability 1 − δ, and the best arm is never discarded, for a fixed f of RKHS norm ≤ Ψ
-    under the default width and a prior mean of 0; pulls that nobody asked for must not have been chosen by the rewards of
-    their batch. The width is the paper's: one bound from one side an arm and batch is all that its proof uses, the upper
-    one of the best arm and the lower ones of the others. Cost: O(A u) a distinct arm, and O(A²) a pick up to 1,024 arms.
+    under the default width and a prior mean of 0; pulls that were not asked for must not have been chosen by the rewards of
+    their batch. The width is the paper's, whose proof uses a single one-sided bound per arm and batch: the upper one of the
+    best arm and the lower ones of the others. Cost: O(A u) per distinct arm, and O(A²) per pick up to 1,024 arms.
     Source: Li & Scarlett 2022, "Gaussian process bandit optimization with few batches", Alg. 1, Thm 1.
     """
     lam = regularization_of(noise_std, regularization)
-    batches = len(batch_lengths(horizon)) if is_whole(horizon) else 1  # else refused below
+    # Values that are not whole are refused by the policy below.
+    batches = len(batch_lengths(horizon)) if is_whole(horizon) else 1
     confidence = FixedDesign(noise_std, norm_bound, delta, lam, statements=batches) if width is None else width
     engine = Composed(kernel, noise_std, confidence, lam, prior_mean=prior_mean, memory_budget=memory_budget)
     return BatchedPureExploration(engine, horizon, max_batch_size)

@@ -1,6 +1,6 @@
-"""The catalogue: what every policy promises, costs and takes, told once.
+"""The catalogue: guarantee, cost and options of every policy, in one place.
 
-`policies.registry`, the command `torchbandits policies` and the table in README are made from it.
+`policies.registry`, the command `torchbandits policies` and the table in README are generated from it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from torchbandits.policies.uniform import uniform
 
 @dataclass(frozen=True)
 class Option:
-    """One argument of a policy: `default` as it would be typed, "required" where there is none."""
+    """One argument of a policy: `default` as source text, or "required" where there is none."""
 
     name: str
     default: str
@@ -44,17 +44,17 @@ class Option:
 
 @dataclass(frozen=True)
 class Entry:
-    """One policy, in phrases that fit a table.
+    """The description of one policy, in phrases that fit a table.
 
     Attributes:
-        factory: Makes the policy; its name is the policy's.
+        factory: Function that makes the policy; its name is the policy's name.
         paper: Authors, year, theorem or algorithm.
-        guarantee: Of the regret, and under which options; "none" where nothing is proved.
-        cost: Of a step, in A arms, u distinct arms pulled, m dictionary points or features.
-        batch: How many picks one `ask` makes.
-        kernels: What it runs with; "–" for policies without a kernel.
-        memory: What is kept of the pulls.
-        choose: Completes "choose it when".
+        guarantee: Regret bound, and the options under which it holds; "none" where nothing is proved.
+        cost: Cost of a step, in A arms, u distinct arms pulled, m dictionary points or features.
+        batch: Number of picks of one `ask`.
+        kernels: Supported kernels; "–" for policies without a kernel.
+        memory: Part of the pulls that is kept.
+        choose: Phrase that completes "choose it when".
     """
 
     factory: Callable[..., Policy]
@@ -68,7 +68,7 @@ class Entry:
 
     @property
     def name(self) -> str:
-        """By which configurations and `tb.<name>` know it."""
+        """Name of the policy in configurations and as `tb.<name>`."""
         return self.factory.__name__
 
     @property
@@ -78,7 +78,7 @@ class Entry:
 
     @property
     def options(self) -> tuple[Option, ...]:
-        """The factory's arguments in order, with what its documentation says of each."""
+        """The factory's arguments in order, each with its documentation."""
         section = re.search(r"^Args:\n(.*?)(?:\n\n|\Z)", inspect.getdoc(self.factory) or "", re.DOTALL | re.MULTILINE)
         told = re.findall(r"^ {4}(\w+): (.*(?:\n {5,}.*)*)", section[1] if section else "", re.MULTILINE)
         meanings = {name: " ".join(text.split()) for name, text in told}
@@ -297,7 +297,7 @@ CATALOGUE: tuple[Entry, ...] = (
 
 
 def markdown_table() -> str:
-    """The catalogue as README shows it."""
+    """The catalogue as the Markdown table of README."""
     cost = "cost of a step (A arms, u distinct pulled, m dictionary or features)"
     headers = ("policy", "memory", "batch", cost, "regret guarantee", "any kernel?", "choose it when")
     lines = [headers, ("---",) * len(headers)]

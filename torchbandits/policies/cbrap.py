@@ -28,13 +28,13 @@ def cbrap(
 
     .. math:: x_{t+1} = \arg\max_x z(x)^T \hat\theta_t + w_t \sqrt{\lambda z(x)^T V_t^{-1} z(x)}, \quad R_{ij} \sim N(0, 1/m)
 
-    The projection keeps xᵀθ within about |x||θ|/√m, and that error stays however long the run: the width is that of LinUCB
-    and does not cover it.
+    The projection keeps xᵀθ within about |x||θ|/√m. This error does not shrink with the number of pulls, and the width, which
+    is that of LinUCB, does not cover it.
 
     Args:
-        num_features: m, of the projection, drawn once per batch row.
+        num_features: m, features of the projection, which is drawn once per batch row.
         noise_std: Sub-Gaussian constant of the noise, reward units.
-        norm_bound: Bound on |Rᵀθ|, which is near |θ|; one number, or one a batch row.
+        norm_bound: Bound on |Rᵀθ|, which is near |θ|; one number, or one per batch row.
         delta: Failure probability of the bounds.
         regularization: λ; 1 by default.
         width: Multiplies the standard deviation; `SelfNormalized` by default.
@@ -43,10 +43,11 @@ def cbrap(
         memory_budget: Bytes for the projected features of the arms.
 
     Raises:
-        ArgumentError: If the projected features do not fit the budget (when the bandit is made), naming the number that would.
+        ArgumentError: If the projected features do not fit the budget (when the bandit is made), naming the largest number that
+            would.
 
     Guarantee: the regret of LinUCB in m dimensions, plus a term linear in T times the error of the projection.
-    Cost: O(A m + m²) a step, O(A m d) once. Source: Yu et al. 2017.
+    Cost: O(A m + m²) per step, O(A m d) once. Source: Yu et al. 2017.
     """
     return Composed(
         linear_kernel(),

@@ -1,4 +1,4 @@
-"""The one engine: a policy that is nothing but its choice of ingredients."""
+"""The common engine: a policy that is fully described by its choice of ingredients."""
 
 from __future__ import annotations
 
@@ -42,22 +42,23 @@ from torchbandits.widths import Width
 
 @dataclass(frozen=True)
 class Composed(Policy[TableState | BoxState]):
-    """Embedding and memory, score, width and batch rule, run by one engine.
+    """A policy made of an embedding, a memory, a score, a width and a batch rule, all run by the same engine.
 
     Args:
         kernel: Any GPyTorch kernel; its batch shape becomes batch rows.
         noise_std: Sub-Gaussian constant of the noise, reward units.
         confidence: Multiplier of the posterior standard deviation.
         regularization: λ, reward units squared.
-        memory: What the posterior keeps: everything (exact), informative pulls, a sampled dictionary (Nyström), a sketch.
-        features: Finite features that stand for the kernel; None for the kernel itself.
-        score: What an arm is worth.
-        batch_rule: When a batch ends.
-        prior_mean: Mean of the rewards before data: a number, or `"estimate"` for the average told so far.
+        memory: Part of the data that the posterior keeps: everything (exact), informative pulls, a sampled dictionary
+            (Nyström), or a sketch.
+        features: Finite features that approximate the kernel; None for the kernel itself.
+        score: Acquisition value of an arm.
+        batch_rule: Rule that ends a batch.
+        prior_mean: Mean of the rewards before data: a number, or `"estimate"` for the average of the rewards told so far.
         initial: First picks; None for the argmax of the prior.
         memory_budget: Bytes that cached kernel columns may take.
-        refit_every: Fit the kernel whenever the pulls told pass a multiple of this; None for never, as the theory has it.
-        from_data: What is estimated in place of `kernel`, `noise_std` and the units of rewards; None where they are given.
+        refit_every: Fit the kernel whenever the pulls told pass a multiple of this; None for never, as the theory assumes.
+        from_data: Estimates in place of `kernel`, `noise_std` and the units of rewards; None where they are given.
     """
 
     kernel: gpytorch.kernels.Kernel
@@ -92,28 +93,31 @@ class Composed(Policy[TableState | BoxState]):
 
     @property
     def draws_on_update(self) -> bool:
-        """Only a dictionary that is sampled does."""
+        """Whether `update` may advance the generators: where the dictionary is sampled, or the model is
+        estimated from the data."""
         return self.memory.sparse or self.from_data is not None
 
     @property
     def most_picks(self) -> int | None:
-        """As many as the batch rule allows; None before first picks that come as one batch are over."""
+        """The most picks that the batch rule allows; None where first picks may come as one batch."""
         return None if self.initial is not None else self.batch_rule.max_batch_size
 
     @property
     def streams(self) -> bool:
-        """Unless features of all arms are kept."""
+        """Whether arms may be read piece by piece: unless features of all arms are kept."""
         return self.features is None
 
     @property
     def shards(self) -> bool:
-        """For a sampled dictionary, upper bounds, batch rules that look at the picks alone, and no first picks."""
+        """Whether arms may be distributed over ranks: for a sampled dictionary, upper bounds, batch rules that read the picks
+        alone, and no first picks."""
         plain = self.initial is None and self.refit_every is None and self.features is None
         return self.memory.sparse and plain and isinstance(self.score, UCB) and self.batch_rule.budget is not None
 
     @without_gradients
     def init(self, arms: ArmSet, generators: Generators, batch_shape: torch.Size) -> TableState:
-        """A fresh state; the kernel is deep-copied into its posterior. Cost O(A (d + log A)), and O(A m d) for features."""
+        """Make a fresh state; the kernel is deep-copied into its posterior. Cost O(A (d + log A)), and O(A m d) for
+        features."""
         if isinstance(arms, Shard):
             kernel = {name: value.tolist() for name, value in self.kernel.state_dict().items()}
             own = {f.name: repr(getattr(self, f.name)) for f in fields(self) if f.name != "memory_budget"}
@@ -124,8 +128,8 @@ class Composed(Policy[TableState | BoxState]):
 
     @without_gradients
     def init_box(self, box: Tensor, generators: Generators, batch_shape: torch.Size) -> BoxState:
-        """A fresh state on a box, whose arms are the points that it picks; arm 0 is the centre, which is the first pick where
-        the prior is the same everywhere. In a box EI and PI improve on the highest mean of the points pulled.
+        """Make a fresh state on a box. Its arms are the picked points; arm 0 is the centre, which is the first pick where the
+        prior is the same everywhere. In a box EI and PI are relative to the highest mean of the points pulled.
 
         Raises:
             UnsupportedError: For a score per cost, a width that counts arms, a batch rule that looks at all arms, draws of the
@@ -134,7 +138,8 @@ class Composed(Policy[TableState | BoxState]):
         message = "auto measures features over given arms: pass arms=, such as points of the box, or take gp_ucb with a kernel."
         require(self.from_data is None, message, UnsupportedError)
         check_for_box(self.score, self.confidence, self.batch_rule, Spectrum.of(self.kernel), self.features)
-        if self.initial is not None:  # refuses now what it would refuse later
+        # Raise now the errors that the first call of `select` would raise.
+        if self.initial is not None:
             none = torch.zeros(batch_shape, dtype=torch.int64, device=box.device)
             self.initial.points(box.expand(*batch_shape, -1, -1), none, none, generators)
         posterior = self._posterior(box, generators, batch_shape)
@@ -142,7 +147,7 @@ class Composed(Policy[TableState | BoxState]):
         return BoxState(Box(rows, posterior, box), generators, counts_batches="batches" in self.confidence.reads)
 
     def _posterior(self, arms: ArmSet, generators: Generators, batch_shape: torch.Size) -> GaussianProcess:
-        """The prior, for arms or the corners of a box; features that are drawn are drawn now."""
+        """The prior, for arms or the corners of a box. Random features are drawn here."""
         kernel = self.kernel if self.from_data is None else self.from_data.kernel(arms)
         check_kernel_on(_first(arms), kernel, batch_shape, kernel_diagonal)
         if self.memory.sparse:
@@ -165,7 +170,7 @@ class Composed(Policy[TableState | BoxState]):
         )
 
     def _state(self, rows: ArmRows, posterior: GaussianProcess, generators: Generators) -> TableState:
-        """A state of this posterior on these arms."""
+        """Make a state of this posterior on these arms."""
         table = ArmTable(rows, posterior, self.memory_budget)
         base = self.score.base if isinstance(self.score, PerCost) else self.score
         draws = PosteriorDraws(table, base.num_features) if isinstance(base, PosteriorDraw) else None
@@ -173,7 +178,8 @@ class Composed(Policy[TableState | BoxState]):
 
     @without_gradients
     def set_arms(self, state: TableState | BoxState, arms: ArmSet) -> TableState:
-        """The same posterior on other arms. Cost O(A u (u + d)) for an exact posterior, O(A m (m + d)) for a sparse one."""
+        """Return a state of the same posterior on other arms. Cost O(A u (u + d)) for an exact posterior, O(A m (m + d)) for a
+        sparse one."""
         require(isinstance(state, TableState), FROM_BOX, UnsupportedError)
         message = "arms of several ranks stay: make a new Bandit on the new Shard, and observe() what was learned."
         require(not state.rows.sharded and not isinstance(arms, Shard), message, UnsupportedError)
@@ -202,8 +208,8 @@ class Composed(Policy[TableState | BoxState]):
         available: Tensor | None = None,
         exactly: int | None = None,
     ) -> tuple[Selection, Evidence]:
-        """Picks by score, batch by the rule, first picks by `initial`. Cost O(A) a round and O(1) a further pick; in a box a
-        maximisation a pick, see `pick_in_box`."""
+        """Select arms by the score until the batch rule ends the batch; the first picks come from `initial`. Cost O(A) per
+        round and O(1) per further pick; in a box one maximisation per pick, see `pick_in_box`."""
         rows = state.rows
         width = self.width(state)
         rule: BatchRule = self.batch_rule if exactly is None else FixedSize(size=exactly, max_pulls=self.batch_rule.max_pulls)
@@ -228,7 +234,7 @@ class Composed(Policy[TableState | BoxState]):
 
     @without_gradients
     def update(self, state: TableState | BoxState, pulls: Pulls) -> TableState | BoxState:
-        """Add the pulls, choose the dictionary anew, bring means and leverages up to date; see `learn` for the cost."""
+        """Add the pulls, choose a new dictionary, and update means and leverages; see `learn` for the cost."""
         upper = state.derived.upper
         leaders = None if upper is None else lambda count: upper.topk(min(count, upper.shape[-1]), dim=-1).indices
         state.forget_derived_()
@@ -247,23 +253,24 @@ class Composed(Policy[TableState | BoxState]):
         return state
 
     def _memory(self, state: TableState | BoxState) -> Memory:
-        """What the posterior of this state keeps: a dictionary where it outgrew its budget of memory."""
+        """The memory of this state's posterior: a dictionary once an exact posterior has outgrown its memory budget."""
         return LeverageSampling() if state.posterior.sparse and not self.memory.sparse else self.memory
 
     def draws_on_select(self, state: TableState | BoxState) -> bool:
-        """For draws of the posterior, and for first picks that are not over."""
+        """Whether `select` may advance the generators: for draws of the posterior, and until the first picks are over."""
         drawn = isinstance(state, TableState) and state.draws is not None
         return drawn or (self.initial is not None and state.opening)
 
     def learns_together(self, state: TableState | BoxState) -> bool:
-        """For an exact posterior, or finite features, under one kernel, on given arms: what was told is all that counts."""
+        """Whether several tells may be learned at once: for an exact posterior or finite features, under a fixed kernel, on
+        given arms. There the result depends on the summed observations alone."""
         whole = not self.memory.sparse and not self.memory.selective and self.refit_every is None
         plain = self.from_data is None and isinstance(state, TableState)
         return whole and plain and state.posterior.sketch is None
 
     @without_gradients
     def update_together(self, state: TableState | BoxState, pulls: Pulls, sizes: Sequence[int]) -> TableState | BoxState:
-        """See `learn_together`."""
+        """Learn several tells by one update; see `learn_together`."""
         if not (self.learns_together(state) and isinstance(state, TableState)):
             return super().update_together(state, pulls, sizes)
         state.forget_derived_()
@@ -272,7 +279,7 @@ class Composed(Policy[TableState | BoxState]):
         return state
 
     def scores_at(self, state: TableState | BoxState, points: Points) -> Tensor:
-        """Scores of any points, `batch_shape x n`, differentiable: UCB, EI or PI. Cost O(n m (m + d)).
+        """The scores of any points, `batch_shape x n`, differentiable: UCB, EI or PI. Cost O(n m (m + d)).
 
         Raises:
             UnsupportedError: For a policy that draws, or divides by the costs of arms.
@@ -314,8 +321,8 @@ class Composed(Policy[TableState | BoxState]):
 
     @without_gradients
     def bounds(self, state: TableState | BoxState) -> tuple[Tensor, Tensor] | None:
-        """Largest upper and largest lower confidence bound over the arms, reward units; None in a box, where nobody knows the
-        largest upper one. Raises `NumericalError` there where the posterior is not finite."""
+        """The largest upper and the largest lower confidence bound over the arms, reward units; None in a box, where the
+        largest upper bound is unknown. In a box raises `NumericalError` if the posterior is not finite."""
         if isinstance(state, BoxState):
             state.box.check_finite()
             return None
@@ -328,10 +335,10 @@ class Composed(Policy[TableState | BoxState]):
 
 
 def _first(arms: ArmSet) -> Tensor:
-    """One arm, `... x 1 x d`."""
+    """The first arm, `... x 1 x d`."""
     return arms.chunk(slice(0, 1)) if isinstance(arms, ArmSource) else arms[..., :1, :]
 
 
 def noise_share(noise_std: float, regularization: float) -> float:
-    """noise_std² / λ, which fits keep; a noise_std of 0 says nothing of the noise: it is taken to be λ."""
+    """The ratio noise_std² / λ, which fits keep. For a noise_std of 0 the noise variance is taken to be λ."""
     return noise_std**2 / regularization or 1.0

@@ -1,4 +1,4 @@
-"""CUB and its kin: an exact posterior that believes only informative actions."""
+"""CUB and its variants: an exact posterior that learns informative actions only."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from torchbandits.scores import named_score
 from torchbandits.starts import Start, Uniform
 from torchbandits.widths import Srinivas, Width
 
-_LEAST_LEVERAGE = 0.1  # of the default threshold: a pull is dropped that would shrink the variance by less than a tenth
+# Leverage of the default threshold: pulls that would shrink the variance by less than about a tenth are dropped.
+_LEAST_LEVERAGE = 0.1
 
 
 @explains_keywords
@@ -37,8 +38,8 @@ def compressed_gp(
 
     .. math:: \text{keep } (x_t, y_t) \iff \tfrac12 \log(2\pi e (\lambda + \sigma_D^2(x_t))) > \epsilon
 
-    A pull that is dropped leaves no trace in memory or time, so the posterior's size is bounded for ever. Variances below the
-    threshold stay as they are: EI without a margin can stay at its incumbent then; give it a margin or a finer threshold.
+    A dropped pull costs no memory and no later time, so the size of the posterior is bounded. Variances below the threshold
+    no longer shrink, so that EI without a margin can stay at its incumbent; give it a margin or a lower threshold then.
 
     Args:
         kernel: Prior covariance of the rewards.
@@ -46,7 +47,7 @@ def compressed_gp(
         acquisition: `"ucb"`, `"ei"` (expected improvement) or `"pi"` (probability of improvement), both over the highest
             posterior mean of the arms.
         entropy_threshold: ε, nats. By default pulls are kept whose leverage (variance / λ) exceeds 0.1.
-        margin: What an improvement must exceed, reward units; 0 for EI and `noise_std` for PI by default.
+        margin: Level that an improvement must exceed, reward units; 0 for EI and `noise_std` for PI by default.
         delta: Failure probability of the bounds.
         width: Multiplies the standard deviation; `Srinivas(delta)` by default.
         regularization: λ, the noise variance of the entropy test too; noise_std² by default.
@@ -54,13 +55,13 @@ def compressed_gp(
         initial: First picks; 2^d arms drawn uniformly by default.
         memory_budget: Bytes for cached kernel columns.
         refit_every: Fit the kernel whenever the pulls told pass a multiple of this (`Bandit.fit_kernel_`). Never by default:
-            the theory assumes a kernel that is known.
+            the theory assumes a known kernel.
 
     Raises:
         ArgumentError: If the threshold keeps every pull (ε ≤ ½ log(2πeλ)), naming the number above which it does not.
 
     Guarantee: the regret of GP-UCB plus a term that vanishes with ε, with a dictionary that stops growing, for UCB and EI.
-    Cost: O(A u) a pull that is kept, O(A) one that is dropped. Source: Bedi et al. 2020, Alg. 1, Thm 1–2.
+    Cost: O(A u) for a pull that is kept, O(A) for one that is dropped. Source: Bedi et al. 2020, Alg. 1, Thm 1–2.
     """
     lam = regularization_of(noise_std, regularization)
     check_regularization(lam)

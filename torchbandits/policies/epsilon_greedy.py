@@ -1,4 +1,4 @@
-"""ε-greedy: the arm with the best average so far, and now and then any arm."""
+"""ε-greedy: the arm with the best average reward so far, and with probability ε a uniform arm."""
 
 from __future__ import annotations
 
@@ -49,20 +49,20 @@ class EpsilonGreedy(Heuristic[SumsState]):
 
     @property
     def streams(self) -> bool:
-        """True: features are never looked at."""
+        """Whether arms may be read piece by piece: True, because features are never read."""
         return True
 
     def init(self, arms: ArmSet, generators: Sequence[torch.Generator], batch_shape: torch.Size) -> SumsState:
-        """Statistics only."""
+        """Make a fresh state, of statistics only."""
         return fresh_state(arms, generators, batch_shape)
 
     def draw(
         self, state: SumsState, sizes: Sequence[int], offered: Tensor | None, generators: Sequence[torch.Generator]
     ) -> Tensor:
-        """First q numbers that say which picks explore, then q uniform picks, used or not. Cost O(u + q).
+        """Draw q numbers that decide which picks explore, then q uniform picks, used or not. Cost O(u + q).
 
         Raises:
-            ArgumentError: If `epsilon(t)` is no probability.
+            ArgumentError: If `epsilon(t)` is not a probability.
         """
         made = (state.told + state.pending_counts.sum(dim=-1)).reshape(-1).tolist()
         explore = torch.ones(len(sizes), max(sizes, default=0), dtype=torch.bool)
@@ -93,7 +93,7 @@ class EpsilonGreedy(Heuristic[SumsState]):
 def best_average(state: SumsState, offered: Tensor | None) -> Tensor:
     """The arm on offer with the highest average reward in each row, `rows` on the CPU; −1 where none was pulled.
 
-    The lowest index among equals. Cost O(u).
+    Among equal averages it is the lowest index. Cost O(u).
     """
     statistics, arm = state.statistics, state.rows.arm_of_row
     rows, size = statistics.num_rows.numel(), statistics.size
@@ -120,16 +120,16 @@ def epsilon_greedy(*, epsilon: float | Callable[[float], float] = DECAY, batch_s
 
     .. math:: x_t = \arg\max_{x\ \text{pulled}} s(x)/n(x) \quad\text{or, with probability } \varepsilon_t, \quad x_t \sim U
 
-    It knows of no features: every arm has an average of its own. The first pick is uniform, and so is every pick before an
-    arm on offer was told.
+    Features are not used: every arm has an average of its own. The first pick is uniform, and so is every pick until some
+    arm on offer has an observation.
 
     Args:
-        epsilon: ε in [0, 1], or a function of t, the number of the pick being chosen (from 1, those pending counted; a
+        epsilon: ε in [0, 1], or a function of t, the number of the pick being chosen (from 1, pending picks included; a
             float, since weights of history need not be whole). By default t^(−1/3).
         batch_size: Picks of one `ask`; they share the averages.
 
-    Guarantee: regret O(T^(2/3) (A log T)^(1/3)) with ε_t = (A log t / t)^(1/3); the default leaves out what depends on the
-    number of arms, which would be 1 throughout for the large sets that this package is for. Cost: O(u) a batch.
+    Guarantee: regret O(T^(2/3) (A log T)^(1/3)) with ε_t = (A log t / t)^(1/3); the default omits the dependence on
+    the number of arms, with which ε would be 1 throughout on large arm sets. Cost: O(u) per batch.
     Source: Slivkins 2019, Alg. 1.2, Thm 1.6.
     """
     return EpsilonGreedy(epsilon, batch_size)

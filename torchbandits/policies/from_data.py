@@ -1,4 +1,4 @@
-"""What a policy estimates from arms and rewards, for someone who knows no kernel, no noise and no scale."""
+"""Estimates of kernel, noise and scales from arms and rewards, for runs where none of them is known."""
 
 from __future__ import annotations
 
@@ -22,17 +22,19 @@ from torchbandits.sources import ArmSet
 from torchbandits.sources.ranges import ranges_of
 from torchbandits.types import FitReport, Pulls
 
-_LEAST_EXACT = 16  # distinct arms of which all is kept, however many arms there are
+# Distinct arms up to which the posterior is exact, however many arms there are.
+_LEAST_EXACT = 16
 
 
 @dataclass(frozen=True)
 class FromData:
-    """Scales from the arms, units from the rewards, kernel and noise from both, fitted anew as the data grow.
+    """Estimates of scales from the arms, of units from the rewards, and of kernel and noise from both, refitted as the data
+    grow.
 
     Args:
-        priors: Of the hyper-parameters.
+        priors: Priors of the hyper-parameters.
         growth: Factor by which pulls grow between two fits, > 1.
-        exact_bytes: Of what an exact posterior keeps of all arms; a dictionary takes its place beyond.
+        exact_bytes: Bytes that an exact posterior may keep of all arms; beyond, a dictionary replaces it.
     """
 
     priors: Priors = field(default_factory=Priors)
@@ -45,7 +47,8 @@ class FromData:
         check_whole("exact_bytes", self.exact_bytes, 0)
 
     def kernel(self, arms: ArmSet) -> gpytorch.kernels.Kernel:
-        """The kernel before data, of the ranges of the arms: one for all batch rows, unless they have arms of their own."""
+        """The kernel before data, scaled to the ranges of the arms: one for all batch rows, unless they have arms of their
+        own."""
         ranges = ranges_of(arms)
         rows = [self.priors.kernel(row) for row in ranges.reshape(-1, ranges.shape[-1])]
         return stack_kernels(rows, ranges.shape[:-1]) if ranges.dim() > 1 else rows[0]
@@ -55,22 +58,22 @@ class FromData:
         return Units(ranges_of(arms).expand(*batch_shape, -1))
 
     def in_model_units(self, state: GaussianState, pulls: Pulls) -> Pulls:
-        """The pulls, with what was told of each as the model is to hear it: average rewards by the units of the moment."""
+        """The pulls with average rewards converted to the model's current units."""
         units, n = state.posterior.units, pulls.counts.clamp_min(1e-300)
         assert units is not None
         z = pulls.counts * units.to_model(pulls.sums / n)
         return replace(pulls, sums=z, squares=z.square() / n)
 
     def make_room(self, state: GaussianState, pulls: Pulls) -> None:
-        """Give a posterior a dictionary before pulls that would make it outgrow `exact_bytes`, where arms are read piece by
-        piece. A sweep needs the room twice."""
+        """Give the posterior a dictionary before pulls that would make it outgrow `exact_bytes`, where arms are read piece by
+        piece. The limit is halved, because a sweep needs the memory twice."""
         most = self.exact_bytes // (2 * self._arm_bytes(state))
         if state.rows.streamed and not state.posterior.sparse and state.statistics.size + pulls.counts.shape[-1] > most:
             learn_sparsely(state)
 
     def learn(self, state: GaussianState, pulls: Pulls) -> None:
-        """After the pulls were learned in model units: keep what was told of them, and fit anew in the batch rows where they
-        have grown by so much. A posterior that outgrows `exact_bytes` gets a dictionary."""
+        """Record the rewards of pulls that were learned in model units, and refit the batch rows whose pulls have grown by the
+        factor `growth`. A posterior that outgrows `exact_bytes` gets a dictionary."""
         units, sums, squares = state.posterior.units, pulls.sums, pulls.squares
         assert units is not None
         if pulls.points is not None:
@@ -88,7 +91,7 @@ class FromData:
             self.refit(state, due)
 
     def _fits_by(self, pulls: Tensor) -> Tensor:
-        """How many fits there are up to so many pulls: one a pull to the fifth, then one each time they have grown enough."""
+        """The number of fits up to so many pulls: one per pull up to the fifth, then one per growth by the factor `growth`."""
         grown = (pulls.clamp_min(FEWEST) / FEWEST).log() / math.log(self.growth)
         return torch.where(pulls < FEWEST, pulls.floor(), FEWEST + grown.floor())
 
@@ -99,10 +102,11 @@ class FromData:
         return report
 
     def most_exact(self, state: GaussianState) -> int:
-        """Distinct arms up to which the posterior is exact: of each it keeps a number an arm and batch row."""
+        """The number of distinct arms up to which the posterior is exact. It keeps one number per arm and batch row for
+        each."""
         return max(_LEAST_EXACT, self.exact_bytes // self._arm_bytes(state))
 
     def _arm_bytes(self, state: GaussianState) -> int:
-        """Of a number an arm and batch row."""
+        """The bytes of one number per arm and batch row."""
         source, rows = state.rows.source, state.rows.batch_shape.numel()
         return source.dtype.itemsize * source.num_arms * rows

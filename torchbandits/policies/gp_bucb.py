@@ -30,16 +30,16 @@ def gp_bucb(
     memory_budget: int = 2 << 30,
     refit_every: int | None = None,
 ) -> Composed:
-    r"""GP-BUCB: hallucinate the mean as the reward of each pick, and ask on until variances may have shrunk by C.
+    r"""GP-BUCB: hallucinate the mean as the reward of each pick, and go on until variances may have shrunk by a factor of C.
 
     .. math:: x_s = \arg\max_x \mu_{fb}(x) + C\,w_{fb}\,\sigma_{s-1}(x), \quad \prod_s (1 + lev_{s-1}(x_s)) \le C
 
     Args:
         kernel: Prior covariance of the rewards.
         noise_std: Sub-Gaussian constant of the noise, reward units.
-        norm_bound: Bound on the RKHS norm; one number, or one a batch row.
+        norm_bound: Bound on the RKHS norm; one number, or one per batch row.
         delta: Failure probability of the bounds.
-        ratio_threshold: C ≥ 1, how far a batch may let the variance ratio drift; it multiplies the width.
+        ratio_threshold: C ≥ 1, the variance ratio at which a batch ends; it multiplies the width.
         batch_rule: `"product"` (the paper), `"global"` (the improved GP-BUCB of the BBKB paper), or another rule's name.
         max_batch_size: Cap on the picks of a batch.
         max_pulls: Cap on the picks of one arm in a batch.
@@ -49,9 +49,9 @@ def gp_bucb(
         initial: First picks; the argmax of the prior by default.
         memory_budget: Bytes for cached kernel columns.
         refit_every: Fit the kernel whenever the pulls told pass a multiple of this (`Bandit.fit_kernel_`). Never by default:
-            the theory assumes a kernel that is known.
+            the theory assumes a known kernel.
 
-    Guarantee: regret within a factor C of the sequential algorithm's bound. Cost: O(A u) a distinct arm of a batch.
+    Guarantee: regret within a factor C of the sequential algorithm's bound. Cost: O(A u) per distinct arm of a batch.
     Source: Desautels et al. 2014, Alg. 1, Thm 2; Calandriello et al. 2020, Lemma 1 for the global rule.
     """
     lam = regularization_of(noise_std, regularization)

@@ -1,4 +1,4 @@
-"""GP-UCB: exact posterior, one arm a step, Srinivas' width; with EI or PI, the dense baseline of CUB's comparison."""
+"""GP-UCB: exact posterior, one arm per step, Srinivas' width. With EI or PI it is the dense baseline of CUB's comparison."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ def gp_ucb(
         kernel: Prior covariance of the rewards.
         noise_std: Standard deviation of the noise, reward units.
         delta: Failure probability of the bounds.
-        acquisition: `"ucb"`; or `"ei"`, `"pi"`, the improvement over the highest posterior mean (nothing is proved for them).
-        margin: What an improvement must exceed, reward units; 0 for EI and `noise_std` for PI by default.
+        acquisition: `"ucb"`; or `"ei"`, `"pi"`, the improvement over the highest posterior mean (without a proof).
+        margin: Level that an improvement must exceed, reward units; 0 for EI and `noise_std` for PI by default.
         width: Multiplies the standard deviation; `Srinivas(delta)` by default.
         regularization: λ; noise_std² by default.
         prior_mean: A number, or `"estimate"`.
         initial: First picks; the argmax of the prior by default.
         memory_budget: Bytes for cached kernel columns.
         refit_every: Fit the kernel whenever the pulls told pass a multiple of this (`Bandit.fit_kernel_`). Never by default:
-            the theory assumes a kernel that is known.
+            the theory assumes a known kernel.
 
-    Guarantee: regret O(√(T γ_T log A)) when the rewards are drawn from the prior. Cost: O(A u) a step, u distinct arms.
+    Guarantee: regret O(√(T γ_T log A)) when the rewards are drawn from the prior. Cost: O(A u) per step, u distinct arms.
     Source: Srinivas et al. 2010, Alg. 1, Thm 1.
     """
     return Composed(

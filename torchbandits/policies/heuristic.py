@@ -1,4 +1,4 @@
-"""What the policies without a posterior share: they add up rewards, and draw their picks."""
+"""Base of the policies without a posterior, which sum rewards and draw their picks."""
 
 from __future__ import annotations
 
@@ -33,29 +33,30 @@ class Heuristic(Policy[H], ABC):
 
     @property
     def draws_on_update(self) -> bool:
-        """False: only picks are drawn."""
+        """Whether `update` may advance the generators: False, only picks are drawn."""
         return False
 
     @property
     def most_picks(self) -> int:
-        """`batch_size`."""
+        """The most picks of one `select`: `batch_size`."""
         return self.batch_size
 
     @abstractmethod
     def draw(self, state: H, sizes: Sequence[int], offered: Tensor | None, generators: Sequence[torch.Generator]) -> Tensor:
-        """Picks, `rows x max(sizes)` arms (−1 where padded).
+        """Draw picks, `rows x max(sizes)` arms (−1 where padded).
 
         Args:
-            state: Not to be changed. Batch rows are counted in row-major order.
+            state: State to read; it must not be changed. Batch rows are counted in row-major order.
             sizes: Picks of each row.
             offered: `rows x A` booleans, at least one True in each; None for all arms.
-            generators: One a row, to draw from: whatever the other rows do, a row draws the same numbers.
+            generators: One per row, to draw from: a row draws the same numbers whatever the other rows do.
         """
 
     def select(
         self, state: H, *, limit: Tensor | None = None, available: Tensor | None = None, exactly: int | None = None
     ) -> tuple[Selection, Evidence]:
-        """`batch_size` draws a row, from copies of the generators; uniform in a box, for the policies that take one."""
+        """Draw `batch_size` picks per row, from copies of the generators; uniformly in a box, for the policies that take
+        one."""
         shape, device = state.rows.batch_shape, state.log_det.device
         size = torch.full(shape, self.batch_size if exactly is None else exactly)
         size = size if limit is None else torch.minimum(size, limit.cpu().to(size))
@@ -77,14 +78,14 @@ class Heuristic(Policy[H], ABC):
         return Selection(points, index, index >= 0), evidence
 
     def set_arms(self, state: H, arms: ArmSet) -> H:
-        """The same sums on other arms. Cost O((A + u) (d + log A))."""
+        """Return a state of the same sums on other arms. Cost O((A + u) (d + log A))."""
         require(state.box is None, FROM_BOX, UnsupportedError)
         rows = state.rows.moved(arms, state.statistics)
         return self.carried(state, rows)
 
     @abstractmethod
     def carried(self, state: H, rows: ArmRows) -> H:
-        """The state on other arms, with all that the policy keeps."""
+        """Return the state on other arms, with everything that the policy keeps."""
 
     def width(self, state: H) -> Tensor:
         """NaN: there are no bounds."""
@@ -96,7 +97,7 @@ class Heuristic(Policy[H], ABC):
 
 
 def fresh_state(arms: ArmSet, generators: Sequence[torch.Generator], batch_shape: torch.Size) -> SumsState:
-    """A state with statistics only."""
+    """Make a state of statistics only."""
     return SumsState(ArmRows(arms, batch_shape), Statistics(arms.shape[-1], batch_shape, arms.device), generators)
 
 

@@ -1,4 +1,4 @@
-"""IGP-UCB: exact posterior, one arm a step, the agnostic width of Chowdhury & Gopalan."""
+"""IGP-UCB: exact posterior, one arm per step, the agnostic width of Chowdhury & Gopalan."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def igp_ucb(
     Args:
         kernel: Kernel of the RKHS that holds the expected reward.
         noise_std: Sub-Gaussian constant R of the noise, reward units.
-        norm_bound: B, bound on the RKHS norm; one number, or one a batch row.
+        norm_bound: B, bound on the RKHS norm; one number, or one per batch row.
         delta: Failure probability of the bounds.
         width: Multiplies the standard deviation; `IGP` by default.
         regularization: λ; 1 by default, as in the paper.
@@ -40,9 +40,9 @@ def igp_ucb(
         initial: First picks; the argmax of the prior by default.
         memory_budget: Bytes for cached kernel columns.
         refit_every: Fit the kernel whenever the pulls told pass a multiple of this (`Bandit.fit_kernel_`). Never by default:
-            the theory assumes a kernel that is known.
+            the theory assumes a known kernel.
 
-    Guarantee: regret O(√T (B√γ_T + γ_T)) with probability 1 − δ. Cost: O(A u) a step, u distinct arms.
+    Guarantee: regret O(√T (B√γ_T + γ_T)) with probability 1 − δ. Cost: O(A u) per step, u distinct arms.
     Source: Chowdhury & Gopalan 2017, Alg. 1, Thm 3.
     """
     return Composed(

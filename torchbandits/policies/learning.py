@@ -1,4 +1,4 @@
-"""What a tell does to the state of the one engine: statistics, dictionary, means and leverages, information gained."""
+"""Updates of the common engine's state by a tell: statistics, dictionary, means and leverages, information gain."""
 
 from __future__ import annotations
 
@@ -17,19 +17,20 @@ from torchbandits.posteriors import Conditioning
 from torchbandits.posteriors.bless import bless
 from torchbandits.types import Pulls
 
-_AT_ONCE = 32  # more distinct arms of history than this are learned by a sweep
+# History of more distinct arms than this is learned by a sweep.
+_AT_ONCE = 32
 
 
 def learn(state: GaussianState, pulls: Pulls, memory: Memory, leaders: Leaders | None) -> None:
-    """Add pulls, choose the dictionary anew, bring means and leverages up to date.
+    """Add pulls, choose a new dictionary, and update means and leverages.
 
     Args:
-        state: Its buffers are replaced.
-        pulls: At arms, or at points.
-        memory: What is kept.
+        state: State to update; its buffers are replaced.
+        pulls: Pulls at arms, or at points.
+        memory: Rule that decides what is kept.
         leaders: Arms that are likely to be pulled next.
 
-    Cost: O(A u) a distinct arm for an exact posterior, one m x m x A product for a sparse one; a refit for history.
+    Cost: O(A u) per distinct arm for an exact posterior, one m x m x A product for a sparse one; a refit for history.
     """
     if memory.selective:
         return _learn_selected(state, pulls, memory, leaders)
@@ -58,7 +59,7 @@ def _learn_exact(state: GaussianState, summed: tuple[Tensor, Tensor, Tensor, Ten
     state.add_gains_(leverage, counts)
     state._buffers["log_det"] = state.log_det + table.update_(distinct, counts, posterior.targets_of(counts, sums), cross)
     if sketch is not None and lost is not None and bool((shrunk := sketch.loss > lost).any()):
-        # The update was right until the sketch lost something.
+        # The low-rank update of the arms is exact only as long as the sketch loses nothing.
         table.sweep_rows_(shrunk)
         state.log_det = torch.where(shrunk, posterior.log_det, state.log_det)
     if table.needs_sweep():
@@ -73,11 +74,11 @@ def learn_together(state: TableState, pulls: Pulls, sizes: Sequence[int]) -> Non
     of the p distinct arms alone.
 
     Args:
-        state: Its buffers are replaced.
-        pulls: At arms, in the order in which they were told.
+        state: State to update; its buffers are replaced.
+        pulls: Pulls at arms, in the order in which they were told.
         sizes: How many of their places belong to each tell.
 
-    Cost: that of a sweep, or O(A (u p + p²)) for few distinct arms p; O(p² q) in all for the batched log-determinants.
+    Cost: a sweep, or O(A (u p + p²)) for few distinct arms p; O(p² q) in all for the batched log-determinants.
     """
     table, posterior = state.table, state.posterior
     assert pulls.index is not None
@@ -102,7 +103,7 @@ def learn_together(state: TableState, pulls: Pulls, sizes: Sequence[int]) -> Non
 
 
 def _add_gains_in_turn(state: GaussianState, table: ArmTable, distinct: Tensor, pulls: Pulls, sizes: Sequence[int]) -> None:
-    """Add to the batched log-determinants, one tell after the other."""
+    """Add the gains of each tell to the batched log-determinants, one tell after the other."""
     features = table.features(distinct)
     C_pp = table.covariance(features, features, frozen=True)
     for told in pulls.split(sizes):
@@ -111,7 +112,8 @@ def _add_gains_in_turn(state: GaussianState, table: ArmTable, distinct: Tensor, 
         arm, counts, _, _ = state.rows.distinct(told.index, told.mask, told.counts, told.sums, told.squares)
         if not arm.shape[-1]:
             continue
-        place = (arm.unsqueeze(-1) == distinct.unsqueeze(-2)).byte().argmax(dim=-1)  # any place for a weight of 0
+        # An arm that is not among the distinct ones has a weight of 0, so that any place will do for it.
+        place = (arm.unsqueeze(-1) == distinct.unsqueeze(-2)).byte().argmax(dim=-1)
         C_bp = C_pp.gather(-2, place.unsqueeze(-1).expand(*place.shape, C_pp.shape[-1]))
         C_bb = C_bp.gather(-1, place.unsqueeze(-2).expand(*place.shape, place.shape[-1]))
         state.add_gains_(C_bb.diagonal(dim1=-2, dim2=-1).clamp_min(0), counts)
@@ -123,11 +125,12 @@ def _learn_sparse(state: GaussianState, memory: Memory, summed: tuple[Tensor, Te
     table, posterior, rows = state.tabulation, state.posterior, state.rows
     distinct, counts = summed[0], summed[1]
     leverage, known = table.leverage_at(distinct), state.row_leverage()
-    posterior.invalidate_()  # the dictionary is about to change: no use updating the old factors
+    # The dictionary is about to change, so that updating the old factors would be wasted.
+    posterior.invalidate_()
     row = rows.tell_(posterior, *summed)
     state.add_gains_(leverage, counts)
     state._buffers["log_det"] = state.log_det + torch.log1p(counts * leverage).sum(dim=-1)
-    # The dictionary is drawn with the leverages before the pulls.
+    # BKB samples point i with probability min(1, n_i q̄ lev_i), with the leverages before the pulls.
     size = state.statistics.size
     row = row.masked_fill(row < 0, size)
     drawn_with = torch.nn.functional.pad(known, (0, size + 1 - known.shape[-1])).scatter_(-1, row, leverage)[..., :-1]
@@ -138,7 +141,7 @@ def _learn_sparse(state: GaussianState, memory: Memory, summed: tuple[Tensor, Te
 def _learn_history(
     state: GaussianState, pulls: Pulls, memory: Memory, summed: tuple[Tensor, Tensor, Tensor, Tensor] | None = None
 ) -> None:
-    """History of any size, at arms (`summed`) or at points: everything is refitted, the dictionary drawn by BLESS."""
+    """Learn history of any size, at arms (`summed`) or at points: refit everything, with a dictionary drawn by BLESS."""
     posterior = state.posterior
     warm = posterior.factorised
     before = posterior.log_det if posterior.statistics.size else torch.zeros_like(state.log_det)
@@ -154,20 +157,21 @@ def _learn_history(
     gained = (log_det - before).clamp_min(0)
     state.log_det = state.log_det + gained if memory.sparse else log_det
     state.batched_log_det = state.batched_log_det + gained
-    state.batched_log_det_3 = state.batched_log_det_3 + 3 * gained  # log(1 + 3x) ≤ 3 log(1 + x)
+    # Only the total gain is known, not that of each pull: log(1 + 3x) ≤ 3 log(1 + x) bounds the other sum by it.
+    state.batched_log_det_3 = state.batched_log_det_3 + 3 * gained
 
 
 def learn_kernel(state: GaussianState, fitted: Tensor) -> None:
-    r"""Bring a state up to date with a kernel or λ that its posterior was just given. The dictionary is kept.
+    r"""Update a state after its posterior was given another kernel or λ. The dictionary is kept.
 
-    What was added up along the way can't be known under another kernel. As for history that comes summed, the batched
-    log-determinants start again from log det(V/λ), with :math:`\log(1 + 3x) \le 3 \log(1 + x)`.
+    Sums of earlier leverages are unknown under the new kernel. As for history that comes summed, the batched
+    log-determinants restart from log det(V/λ), with :math:`\log(1 + 3x) \le 3 \log(1 + x)`.
 
     Args:
-        state: Its buffers are replaced.
-        fitted: `batch_shape`, rows whose kernel is another one.
+        state: State to update; its buffers are replaced.
+        fitted: `batch_shape` booleans, rows whose kernel has changed.
 
-    Cost: that of a sweep.
+    Cost: a sweep.
     """
     table = state.tabulation
     assert not isinstance(table, GrowingTable)
@@ -182,7 +186,7 @@ def learn_kernel(state: GaussianState, fitted: Tensor) -> None:
 
 
 def learn_sparsely(state: GaussianState) -> None:
-    """Give an exact posterior a dictionary, of all its points until the next pulls are told. Cost: that of a sweep."""
+    """Give an exact posterior a dictionary, which holds all its points until the next pulls are told. Cost: a sweep."""
     assert isinstance(state, TableState)
     state.forget_derived_()
     state.table.keep_dictionary_()
@@ -190,14 +194,14 @@ def learn_sparsely(state: GaussianState) -> None:
 
 
 def complete_(state: State) -> None:
-    """Compute what a saved state leaves out, where one was loaded. Cost: that of a sweep."""
+    """Compute the derived quantities that a saved state omits, after one was loaded. Cost: a sweep."""
     if isinstance(state, TableState) and state.table.incomplete:
         _swept(state, state.posterior.factorised)
 
 
 def _swept(state: GaussianState, warm: bool) -> Tensor:
-    """Sweep the table; log det(V/λ). Factors that nobody looks at would only cost O(u²) a pull from now on: dropped unless
-    `warm`."""
+    """Sweep the table, and return log det(V/λ). The factors are dropped unless `warm`: unused, they would cost O(u²) per later
+    pull."""
     state.tabulation.sweep_()
     log_det = state.posterior.log_det
     if not warm and state.posterior.finite is None:
@@ -206,7 +210,7 @@ def _swept(state: GaussianState, warm: bool) -> Tensor:
 
 
 def _learn_selected(state: GaussianState, pulls: Pulls, memory: Memory, leaders: Leaders | None) -> None:
-    """One pull after the other, since whether it is learned depends on those before it."""
+    """Learn one pull after the other, because whether a pull is kept depends on those before it."""
     table, posterior = state.tabulation, state.posterior
     for place in range(pulls.counts.shape[-1]):
         part = slice(place, place + 1)
@@ -244,7 +248,8 @@ def _history_leverage(state: GaussianState) -> Tensor:
 
 
 def _draw_dictionary(state: GaussianState, memory: Memory, leverage: Tensor, told: Tensor) -> None:
-    """A new dictionary in the batch rows that were told something (`batch_shape`); the others keep theirs, and draw nothing."""
+    """Draw a new dictionary in the batch rows with new pulls (`told`, `batch_shape`). The others keep theirs and draw
+    nothing."""
     statistics, posterior = state.statistics, state.posterior
     resting = [g for g, active in zip(state.generators, told.reshape(-1).tolist(), strict=True) if not active]
     states = [generator.get_state() for generator in resting]

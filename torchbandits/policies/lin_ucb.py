@@ -28,20 +28,20 @@ def lin_ucb(
     .. math:: x_{t+1} = \arg\max_x x^T \hat\theta_t + w_t \sqrt{\lambda x^T V_t^{-1} x}, \quad
               V_t = \sum_s x_s x_s^T + \lambda I
 
-    There is no intercept: append a constant feature for one. An arm of zeros is never worth more than `prior_mean`.
+    There is no intercept: append a constant feature to have one. The upper bound of an arm of zeros is always `prior_mean`.
 
     Args:
         noise_std: Sub-Gaussian constant R of the noise, reward units.
-        norm_bound: S, bound on |θ|; one number, or one a batch row.
+        norm_bound: S, bound on |θ|; one number, or one per batch row.
         delta: Failure probability of the bounds.
         regularization: λ; 1 by default.
         width: Multiplies the standard deviation; `SelfNormalized` by default.
         prior_mean: A number, or `"estimate"`.
         initial: First picks; the longest arm by default.
-        memory_budget: Bytes for features of the arms; none are stored.
+        memory_budget: Bytes for features of the arms; without effect, since none are stored.
 
     Guarantee: regret O(d √T log T) with probability 1 − δ if rewards are θᵀx in [−1, 1], |θ| ≤ S, and λ ≥ max(1, |x|²).
-    Cost: O(A d + d²) a step. Source: Abbasi-Yadkori et al. 2011, Thm 2 (the width) and 3 (the regret).
+    Cost: O(A d + d²) per step. Source: Abbasi-Yadkori et al. 2011, Thm 2 (the width) and 3 (the regret).
     """
     return Composed(
         linear_kernel(),

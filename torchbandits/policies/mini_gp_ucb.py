@@ -32,7 +32,7 @@ def mini_gp_ucb(
     memory_budget: int = 2 << 30,
     refit_every: int | None = None,
 ) -> Composed:
-    r"""mini-GP-UCB: stay with an arm as long as its variance may shrink by C², then choose again.
+    r"""mini-GP-UCB: repeat an arm until its variance may have shrunk by a factor of C², then choose again.
 
     .. math:: x_h = \arg\max_x \mu_{h-1}(x) + w_{h-1}\,\sigma_{h-1}(x), \quad
               n_h = \max(1, \lfloor (C^2 - 1)/lev_{h-1}(x_h) \rfloor) \text{ pulls of } x_h
@@ -40,24 +40,24 @@ def mini_gp_ucb(
     Args:
         kernel: Kernel of the RKHS that holds the expected reward.
         noise_std: Sub-Gaussian constant of the noise, reward units.
-        norm_bound: Bound on the RKHS norm; one number, or one a batch row.
+        norm_bound: Bound on the RKHS norm; one number, or one per batch row.
         delta: Failure probability of the bounds.
-        ratio_threshold: C² ≥ 1; the paper runs 1.1. The larger, the fewer switches.
-        max_batch_size: Cap on the pulls of an arm at once.
-        max_pulls: Another such cap, for symmetry with other batch rules.
+        ratio_threshold: C² ≥ 1; 1.1 in the paper's experiments. A larger value means fewer switches.
+        max_batch_size: Cap on consecutive pulls of an arm.
+        max_pulls: A second such cap, for consistency with other batch rules.
         acquisition: `"ucb"`; `"ei"` (mini-GP-EI) or `"pi"`.
-        margin: What an improvement must exceed, reward units; 0 for EI and `noise_std` for PI by default.
+        margin: Level that an improvement must exceed, reward units; 0 for EI and `noise_std` for PI by default.
         width: Multiplies the standard deviation; `MartingaleMixture` by default.
         regularization: λ; noise_std² by default.
         prior_mean: A number, or `"estimate"`.
         initial: First picks; the argmax of the prior by default.
         memory_budget: Bytes for cached kernel columns.
         refit_every: Fit the kernel whenever the pulls told pass a multiple of this (`Bandit.fit_kernel_`). Never by default:
-            the theory assumes a kernel that is known.
+            the theory assumes a known kernel.
 
     Guarantee: the regret of GP-UCB up to C for a width that holds at every step, as the default does; at most
-    log det(V/λ)/log((C² + 1)/2) + 1 switches, so that u = O(γ_T) distinct arms (both for UCB; nothing is proved for PI).
-    Cost: O(A u) a switch, whatever the number of pulls.  Source: Calandriello et al. 2022, Alg. 1, Thm 1.
+    log det(V/λ)/log((C² + 1)/2) + 1 switches, so that u = O(γ_T) distinct arms (both for UCB; there is no proof for PI).
+    Cost: O(A u) per switch, independent of the number of pulls.  Source: Calandriello et al. 2022, Alg. 1, Thm 1.
     """
     lam = regularization_of(noise_std, regularization)
     return Composed(

@@ -1,4 +1,4 @@
-"""Upper confidence bounds of independent Gaussian processes on a splitting cover: what `pi_gp_ucb` builds."""
+"""Upper confidence bounds of independent Gaussian processes on a splitting cover. `pi_gp_ucb` returns this policy."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ Corners = tuple[tuple[float, ...], tuple[float, ...]]
 
 @dataclass(frozen=True)
 class PartitionedUCB(Policy[PartitionedState]):
-    """One arm a step by the largest upper bound over cells, each with a posterior and a width of its own.
+    """A policy that picks one arm per step, by the largest upper bound over cells with a posterior and a width each.
 
     Args:
         kernel: Any GPyTorch kernel; its batch shape becomes batch rows.
         nu: Smoothness of the kernel.
-        horizon: T, pulls to come.
+        horizon: T, the number of pulls to come.
         noise_std: Sub-Gaussian constant R of the noise, reward units.
-        norm_bound: B, bound on the RKHS norm; one number, or one a batch row.
+        norm_bound: B, bound on the RKHS norm; one number, or one per batch row.
         delta: Failure probability of the bounds.
         box: Lower and upper corner of the box; None for the bounding box of the arms.
         regularization: λ.
@@ -72,18 +72,19 @@ class PartitionedUCB(Policy[PartitionedState]):
         check_delta(self.delta)
         check_regularization(self.regularization, default="1")
         check_instance("initial", self.initial, Start | None, "a torchbandits.starts.Start, such as starts.uniform(1), or None")
-        check_whole("memory_budget", self.memory_budget)  # bytes: cells need some
+        # Bytes, at least 1, because every cell needs some.
+        check_whole("memory_budget", self.memory_budget)
 
     # ------------------------------------------------------------------ the contract
 
     @property
     def most_picks(self) -> int | None:
-        """One; None with first picks, which may come as one batch."""
+        """The most picks of one `select`: 1, or None with first picks, which may come as one batch."""
         return None if self.initial is not None else 1
 
     @without_gradients
     def init(self, arms: Arms, generators: Sequence[torch.Generator], batch_shape: torch.Size) -> PartitionedState:
-        """A fresh state; the kernel is deep-copied into its posterior. Cost O(A P) kernel values, P the arms of a cell.
+        """Make a fresh state; the kernel is deep-copied into its posterior. Cost O(A P) kernel values, P the arms of a cell.
 
         Raises:
             ShapeError: If the kernel or the bounds are for another number of features or batch rows.
@@ -106,8 +107,8 @@ class PartitionedUCB(Policy[PartitionedState]):
         available: Tensor | None = None,
         exactly: int | None = None,
     ) -> tuple[Selection, Evidence]:
-        """The arm of the largest upper bound; more picks, or picks while others are pending, shrink deviations as if the
-        pending ones were told, with means and widths frozen. Cost O(A) and O(P²) a further pick."""
+        """Pick the arm of the largest upper bound. Further picks, and picks while others are pending, use the standard
+        deviations given the pending picks, with means and widths frozen. Cost O(A), and O(P²) per further pick."""
         rows = state.rows
         offered = on_offer(rows, available)
         remaining = room_for(state, 1 if exactly is None else exactly, limit)
@@ -126,7 +127,7 @@ class PartitionedUCB(Policy[PartitionedState]):
     def update(self, state: PartitionedState, pulls: Pulls) -> PartitionedState:
         """Learn the pulls in every cell that holds them, then split the cells that are due.
 
-        Cost: O(P²) a cell that holds a pull, P its arms, whatever the number of pulls.
+        Cost: O(P²) per cell that holds a pull, P its arms, independent of the number of pulls.
         """
         if pulls.points is not None:
             raise UnsupportedError(
@@ -138,7 +139,8 @@ class PartitionedUCB(Policy[PartitionedState]):
         process = state.records
         distinct, counts, sums, squares = state.rows.distinct(pulls.index, pulls.mask, pulls.counts, pulls.sums, pulls.squares)
         state.rows.tell_(process.statistics, distinct, counts, sums, squares)
-        require(  # a bound of −∞ is the mark of an empty place, so that the bounds would not show it
+        # A bound of −∞ marks an empty place, so that the bounds could not show an overflow.
+        require(
             bool(torch.isfinite(process.statistics.sums).all()),
             "the sum of an arm's rewards overflowed; the pulls were not learned. Check the size of the rewards.",
             NumericalError,
@@ -148,10 +150,10 @@ class PartitionedUCB(Policy[PartitionedState]):
         return state
 
     def set_arms(self, state: PartitionedState, arms: Arms) -> PartitionedState:
-        """The sums learned, on other arms that include all that were pulled: the cover is built and split anew.
+        """Return a state of the same sums on other arms, which must include all arms pulled. The cover is built and split anew.
 
         Raises:
-            UnsupportedError: If an arm that was pulled is gone: a cell knows its arms only.
+            UnsupportedError: If an arm that was pulled is missing, because a cell holds its arms only.
         """
         statistics, shape = state.statistics, state.rows.batch_shape
         fresh = self.init(arms, state.generators, shape)
@@ -185,14 +187,14 @@ class PartitionedUCB(Policy[PartitionedState]):
     # ------------------------------------------------------------------ its steps
 
     def _width(self, state: PartitionedState) -> Tensor:
-        """B + (R/√λ) √(2(γ_cell + 1 + log(N/δ))) of every cell, `rows x C`, with N = max(Ñ_t, cells made).
+        """The width B + (R/√λ) √(2(γ_cell + 1 + log(N/δ))) of every cell, `rows x C`, with N = max(Ñ_t, cells made).
 
-        Ñ_t = 4(t+1)^{bd}, t the number of the pull that is being decided, from 1: one more than the pulls told.
+        Ñ_t = 4(t+1)^{bd}, t the number of the pull to be decided, from 1: the number of pulls told, plus 1.
 
         Each cell has a share δ/N of the failure probability, so that N must be at least the number of cells whose bounds
         were used. Lemma 6 of the paper says that Ñ_t is, but the first grid alone may have more cells than Ñ_1 = 4·2^{bd}.
-        Cells made are those of the first grid and all children since. Cells that have split count, for their bounds were
-        used; cells without arms do not, for they bound nothing.
+        Cells made are those of the first grid and all children since. Cells that have split count, because their bounds were
+        used; cells without arms do not, because they bound nothing.
         """
         process, d = state.records, state.rows.arms.shape[-1]
         paper = torch.log(state.told.reshape(-1, 1) + 2).mul_(d * (d + 1) / (d + 2 * self.nu)).add_(math.log(4))
@@ -204,7 +206,7 @@ class PartitionedUCB(Policy[PartitionedState]):
         return root.mul_(self.noise_std / math.sqrt(self.regularization)).add_(B)
 
     def _bounds(self, state: PartitionedState) -> tuple[Tensor, Tensor, Tensor]:
-        """Upper bound of every entry of every cell (`rows x E`, −∞ where there is none), the largest of each run of
+        """The upper bound of every entry of every cell (`rows x E`, −∞ where there is none), the largest one of each run of
         entries, and the largest lower bound (`rows`)."""
         if state.known_upper is None or state.known_marginals is None:
             cells = state.records.cells
@@ -249,7 +251,7 @@ class PartitionedUCB(Policy[PartitionedState]):
         return picks.reshape(*shape, most)
 
     def _of_arms(self, state: PartitionedState, index: Tensor) -> tuple[Tensor, Tensor]:
-        """Upper bound of arms (`batch_shape x q`) at the batch start, and their leverage in the cell it comes from."""
+        """The upper bound of arms (`batch_shape x q`) at the batch start, and their leverage in the cell that attains it."""
         cells, upper, q = state.records.cells, self._bounds(state)[0], index.shape[-1]
         arm, H = state.rows.entry(index).reshape(index.shape[:-1].numel(), q).clamp_min(0), cells.places.shape[-1]
         places = cells.places.gather(1, arm.unsqueeze(-1).expand(*arm.shape, H))
@@ -261,7 +263,7 @@ class PartitionedUCB(Policy[PartitionedState]):
         return upper.gather(1, places).reshape(index.shape), leverage.reshape(index.shape)
 
     def _check_dimensions(self, arms: Arms, batch_shape: torch.Size) -> None:
-        """A kernel or a box for other features, or other batch rows, is refused at once."""
+        """Refuse a kernel or a box for another number of features or batch rows."""
         d = arms.shape[-1]
         if self.box is not None:
             got = len(self.box[0])
@@ -284,10 +286,11 @@ def _runs(upper: Tensor) -> Tensor:
 
 
 def _best(cells: Cells, upper: Tensor, runs: Tensor) -> Tensor:
-    """Lowest arm among the bounds within 16 eps of the best, `rows`. Cost O(A / RUN) once `runs` is known."""
+    """The lowest arm among those whose bound is within 16 eps of the best, `rows`. Cost O(A / RUN) once `runs` is known."""
     best, last = runs.amax(dim=-1, keepdim=True), torch.iinfo(torch.int64).max
     band = best - TIE * best.abs()
-    if upper.numel() < RUN * RUN:  # fewer, if longer, operations
+    # Small problems are dominated by the number of operations: compare all entries at once.
+    if upper.numel() < RUN * RUN:
         return torch.where(upper >= band, cells.members[ARM], last).amin(dim=-1)
     row, run = (runs >= band).nonzero(as_tuple=True)
     arm = cells.members[ARM].view(*runs.shape, RUN)[row, run]

@@ -1,4 +1,4 @@
-"""A policy whose score is divided by what a pull costs."""
+"""A policy whose score is divided by the cost of a pull."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from torchbandits.scores import PerCost
 
 @explains_keywords
 def per_cost(policy: Policy, *, exponent: float = 1.0, baseline: float = 0.0) -> Composed:
-    r"""The same policy, choosing by score per cost of an arm.
+    r"""Make the same policy choose by score per cost of an arm.
 
     .. math:: \frac{u(x) - b}{c(x)^{\alpha}} \quad\text{or}\quad \log EI(x) - \alpha \log c(x)
 
     Args:
-        policy: One that scores arms by one Gaussian process: not `pi_gp_ucb`, `ada_bkb`, `bpe`, `sup_kernel_ucb`.
-        exponent: α ≥ 0; 1 for gain per cost, 0 for no attention to costs.
-        baseline: b, the reward at which a pull is worth nothing, reward units (UCB and draws only). Below it an arm is worth
-            less the more it costs.
+        policy: A policy that scores arms by one Gaussian process: not `pi_gp_ucb`, `ada_bkb`, `bpe`, `sup_kernel_ucb`.
+        exponent: α ≥ 0; 1 for gain per cost, 0 to ignore costs.
+        baseline: b, the reward at which a pull has no value, reward units (UCB and draws only). Below it, the score of an arm
+            decreases with its cost.
 
     The costs are the bandit's (`Bandit(policy, arms, costs=…)`), or the environment's in `run`. Batches, memory and width are
-    the policy's. Guarantee: none; per unit of cost the ratio is the right greedy choice where the budget is large.
+    the policy's. Guarantee: none; with a large budget the ratio is the right greedy choice per unit of cost.
 
     Raises:
-        UnsupportedError: For a policy that scores nothing.
+        UnsupportedError: For a policy without scores.
     """
     require(isinstance(policy, Policy), f"policy must be a torchbandits policy, got {type(policy).__name__}.")
     if not isinstance(policy, Composed):

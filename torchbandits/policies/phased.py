@@ -1,4 +1,4 @@
-"""What the policies that work in phases share: the posterior of all pulls, and within it those of some of them."""
+"""Base of the policies that work in phases: the posterior of all pulls, and inner posteriors of some of them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from torchbandits.policies.picking import on_offer
 from torchbandits.policies.state import TableState
 from torchbandits.types import Arms, Generators, Picks, Pulls
 
-_SLOPE = 1e-9  # of the largest prior deviation: more than rounding, and too little to matter
+# Part of the largest prior deviation that is more than rounding, and too small to matter.
+_SLOPE = 1e-9
 
 
 class PhasedState(TableState):
@@ -30,7 +31,7 @@ class PhasedState(TableState):
     Args:
         table: Exact posterior of all pulls on the arms.
         generators: One CPU generator per batch row; held and advanced.
-        inner: State of the pulls that count in the phases.
+        inner: State of the pulls that count towards the phases.
         counts_batches: See `GaussianState`.
     """
 
@@ -39,7 +40,7 @@ class PhasedState(TableState):
         self.inner = inner
 
     def forget_derived_(self) -> None:
-        """Drop what was derived from the state and the inner one, before they change."""
+        """Drop the quantities derived from the state and the inner one, before they change."""
         super().forget_derived_()
         self.inner.forget_derived_()
 
@@ -52,15 +53,15 @@ P = TypeVar("P", bound=PhasedState)
 
 @dataclass(frozen=True)
 class Phased(Policy[P], ABC):
-    """A policy that chooses by posteriors of some of the pulls each, whose choice did not depend on their rewards.
+    """A policy that chooses by inner posteriors, each of pulls whose choice did not depend on their rewards.
 
-    `PhasedState.inner` is what those pulls taught, a state of the same engine: one posterior per batch row, or one per level
-    (the first dimension) and batch row. Its own posterior and table are the exact posterior of all pulls, as for `gp_ucb`: the
-    bandit shows and recommends with it.
+    `PhasedState.inner` holds what was learned from those pulls, as a state of the same engine: one posterior per batch row, or
+    one per level (the first dimension) and batch row. The posterior and table of the outer state are the exact posterior of
+    all pulls, as for `gp_ucb`, from which the bandit reports and recommends.
 
     Args:
         engine: Kernel, λ and width of all these posteriors.
-        horizon: T, pulls to come.
+        horizon: T, the number of pulls to come.
     """
 
     engine: Composed
@@ -71,7 +72,7 @@ class Phased(Policy[P], ABC):
 
     @property
     def kernel(self) -> gpytorch.kernels.Kernel:
-        """Of all posteriors."""
+        """The kernel of all posteriors."""
         return self.engine.kernel
 
     @property
@@ -81,22 +82,22 @@ class Phased(Policy[P], ABC):
 
     @property
     def draws_on_update(self) -> bool:
-        """False: nothing is drawn."""
+        """Whether `update` may advance the generators: False, nothing is drawn."""
         return False
 
     def begin(self, arms: Arms, generators: Generators, batch_shape: torch.Size, levels: tuple[int, ...] = ()) -> PhasedState:
-        """A fresh state with an inner one of batch shape `(*levels, *batch_shape)`."""
+        """Make a fresh state with an inner one of batch shape `(*levels, *batch_shape)`."""
         outer = self.engine.init(arms, generators, batch_shape)
         inner = self.engine.init(arms, generators, torch.Size((*levels, *batch_shape)))
         return PhasedState(outer.table, generators, inner, counts_batches=outer.counts_batches)
 
     @without_gradients
     def width(self, state: P) -> Tensor:
-        """What multiplies the standard deviation of each phase, `batch_shape`."""
+        """The multiplier of the standard deviation in each phase, `batch_shape`."""
         return self.engine.width(state)
 
     def marginals(self, state: TableState) -> tuple[Tensor, Tensor]:
-        """Mean of every arm, and width times its standard deviation, of a state or an inner one, reward units."""
+        """The mean of every arm, and width times its standard deviation, of a state or an inner one, reward units."""
         std = (self.engine.regularization * state.arm_leverage()).sqrt()
         return state.arm_mean(), self.engine.width(state).unsqueeze(-1) * std
 
@@ -104,7 +105,7 @@ class Phased(Policy[P], ABC):
         """Add pulls to the posterior of all pulls.
 
         Raises:
-            NumericalError: If a mean is not finite any more.
+            NumericalError: If a mean is no longer finite.
         """
         self.engine.update(state, pulls)
         require(
@@ -123,25 +124,26 @@ class Phased(Policy[P], ABC):
 
 
 def preference(state: TableState) -> Tensor:
-    """Falls slowly with the index, `batch_shape x A`, reward units: added to deviations, it has the lowest of equal arms picked
-    whatever rounding does. The last two survivors, say, are equal after every second pull."""
+    """A slowly falling function of the index, `batch_shape x A`, reward units. Added to deviations, it makes the lowest of
+    equal arms win whatever the rounding. The last two survivors, for instance, are equal after every second pull."""
     A, shape = state.rows.num_arms, state.told.shape
     place = torch.arange(A, dtype=torch.float64, device=state.told.device) / A
     return (-_SLOPE * state.table.kappa2.sqrt().unsqueeze(-1) * place).expand(*shape, A)
 
 
 def restart_(state: TableState, over: Tensor) -> None:
-    """Back to the prior in the marked batch rows (`batch_shape` booleans). Cost: a sweep over the arms."""
+    """Reset the marked batch rows (`batch_shape` booleans) to the prior. Cost: a sweep over the arms."""
     state.forget_derived_()
     state.rows.clear_(state.statistics, over)
     state.posterior.invalidate_()
     state.table.sweep_()
-    state.posterior.invalidate_()  # the factors of the sweep would have to be kept up to date
+    # Kept factors would have to be updated by every later pull.
+    state.posterior.invalidate_()
     for name in ("told", "log_det", "batched_log_det", "batched_log_det_3"):
         state._buffers[name] = getattr(state, name).masked_fill(over, 0.0)
 
 
 def offers(rows: ArmRows, available: Tensor | None) -> Tensor:
-    """Arms that may be picked, `batch_shape x A`; of exact duplicates the first. Raises as `on_offer` does."""
+    """The arms that may be picked, `batch_shape x A`; of exact duplicates only the first. Raises as `on_offer` does."""
     offered = on_offer(rows, available)
     return torch.ones_like(rows.row_of_arm, dtype=torch.bool) if offered is None else offered.expand_as(rows.row_of_arm)

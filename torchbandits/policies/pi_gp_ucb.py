@@ -28,33 +28,33 @@ def pi_gp_ucb(
     initial: Start | None = None,
     memory_budget: int = 2 << 30,
 ) -> PartitionedUCB:
-    r"""π-GP-UCB: upper confidence bounds of a posterior a cell, on a cover of the box that splits where the pulls are.
+    r"""π-GP-UCB: upper confidence bounds of one posterior per cell, on a cover of the box that splits where the pulls are.
 
     .. math:: u(x) = \max_{c \ni x} \mu_c(x) + \big(B + R\sqrt{2(\gamma_c + 1 + \log(N_t/\delta))/\lambda}\big)\,
               \sigma_c(x), \quad N_t = \max\big(4(t+1)^{bd}, \text{cells made}\big), \quad b = (d+1)/(d+2\nu)
 
-    with γ_c half the log determinant of the pulls in cell c, and t the number of the pull that is being decided (from 1).
-    The paper has 4(t+1)^{bd} alone, which is fewer than the cells of a fine first grid while t is small; the union bound over
-    cells needs at least as many as were made: those of the first grid and all children since, where they hold arms.
+    with γ_c half the log determinant of the pulls in cell c, and t the number of the pull to be decided (from 1).
+    The paper has 4(t+1)^{bd} alone, which is below the number of cells of a fine first grid while t is small. The union bound
+    over cells needs at least as many as were made: those of the first grid and all children since, where they hold arms.
 
     The first cover is a grid of about T^q cells, q = d(d+1)/(d(d+2)+2ν); a cell of side ρ splits into 2^d when
     ρ^(−1/b) < pulls in it + 1. A cell is fitted to its own pulls alone; arms on an edge belong to every cell that touches
-    them, where "on" allows for the rounding of the arms' dtype (`bandit.posterior.cover` says how much).
+    them, up to the rounding of the arms' dtype (`bandit.posterior.cover` holds the tolerance).
 
-    Arms are mapped to the unit cube for the cover only: the kernel sees their own features, so its lengthscale is in their
-    units. `bandit.posterior.cover` shows the map.
+    Arms are mapped to the unit cube for the cover only: the kernel reads the original features, so its lengthscale is in their
+    units. `bandit.posterior.cover` holds the map.
 
     Args:
         kernel: Kernel of the RKHS that holds the expected reward.
         nu: Its smoothness ν > 0 (of a Matérn kernel, its `nu`).
-        horizon: T, the number of pulls to come; later ones are welcome, but the first grid was made for these.
+        horizon: T, the number of pulls to come; further pulls are allowed, but the first grid is made for T.
         noise_std: Sub-Gaussian constant R of the noise, reward units.
-        norm_bound: B, bound on the RKHS norm; one number, or one a batch row.
+        norm_bound: B, bound on the RKHS norm; one number, or one per batch row.
         delta: Failure probability of the bounds.
         bounds: `2 x d`, lower and upper corner of the box, in the units of the arms; by default the bounding box of the arms.
         regularization: λ; 1 by default, as in the paper's experiments (its theorem takes 1 + 2/T).
         initial: First picks; the argmax of the prior (lowest index) by default.
-        memory_budget: Bytes for the covariances, 8 P² a cell of P arms.
+        memory_budget: Bytes for the covariances, 8 P² per cell of P arms.
 
     Raises:
         ArgumentError: If a number is out of its range; on `Bandit(policy, arms)` also if an arm lies outside the bounds or
@@ -62,7 +62,7 @@ def pi_gp_ucb(
         ShapeError: If `bounds` is not `2 x d`.
 
     Guarantee: regret Õ(T^((1+q)/2)), sublinear for ν > 1 and every d, with probability 1 − δ (Thm 1, with λ = 1 + 2/T).
-    Cost: O(A) a step, and O(P²) a cell that holds the pull; nothing grows with the number of pulls.
+    Cost: O(A) per step, and O(P²) per cell that holds the pull; nothing grows with the number of pulls.
     Source: Janz, Burt & González 2020, "Bandit optimisation of functions in the Matérn kernel RKHS", Alg. 1, Thm 1.
     """
     box = None

@@ -1,4 +1,4 @@
-"""How the one engine picks: first picks, one arm by score, a batch by a rule, draws of the posterior."""
+"""Selection by the common engine: first picks, the best arm by score, batches by a rule, draws of the posterior."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from torchbandits.types import Generators
 
 
 def on_offer(rows: ArmRows, available: Tensor | None) -> Tensor | None:
-    """Arms that may be picked, None for all of them. Raises `ArgumentError` where a batch row has none."""
+    """The arms that may be picked, None for all of them. Raises `ArgumentError` where a batch row has none."""
     offered = rows.offered(available)
     if offered is not None and not bool(rows.across.any(offered).all()):
         raise ArgumentError("no arm is on offer in at least one batch row: `available` must have a True in each.")
@@ -27,7 +27,7 @@ def on_offer(rows: ArmRows, available: Tensor | None) -> Tensor | None:
 
 
 def room_for(state: State, most: Tensor | int | None, limit: Tensor | None) -> Tensor:
-    """Most picks of each row, `batch_shape` whole numbers: `most`, and never more than `limit`."""
+    """The most picks of each row, `batch_shape` whole numbers: the smaller of `most` and `limit`."""
     if isinstance(most, Tensor):
         left = most.long().expand(state.rows.batch_shape)
         return left if limit is None else torch.minimum(left, limit.to(left))
@@ -38,9 +38,9 @@ def room_for(state: State, most: Tensor | int | None, limit: Tensor | None) -> T
 
 
 def frozen_batch(state: State, rule: BatchRule) -> bool | Tensor:
-    """Whether the picks to come are pending with the dictionary frozen, in all rows or `batch_shape`: those of a batch rule
-    whose paper has it so, where nothing else is pending. Picks that no rule limits would pile up on one arm that the dictionary
-    does not explain."""
+    """Whether the next picks are pending with the dictionary frozen, in all rows or `batch_shape`: under a batch rule whose
+    paper specifies it, if nothing else is pending. Without a rule that ends the batch, a frozen dictionary would repeat an arm
+    that it does not explain."""
     if not rule.freezes or not state.pending_index.shape[-1]:
         return rule.freezes
     return (state.pending_index < 0).all(dim=-1)
@@ -54,8 +54,8 @@ def first_picks(
     twins: Generators,
     fill: bool = False,
 ) -> Tensor | None:
-    """Picks of `initial` for rows that have not made them all, all that remain where they are to `fill`; None once no row has
-    any left."""
+    """The picks of `initial` in rows that have not made them all (all remaining picks with `fill`); None once no row has any
+    left."""
     if initial is None:
         state.opening = False
         return None
@@ -65,7 +65,7 @@ def first_picks(
         state.rows, state.statistics, process.kernel, process.regularization, pending, made, remaining, offered, twins, fill
     )
     index, over = initial.picks(opening)
-    # Picks that are pending may yet be forgotten, and arms that are off may come back.
+    # Pending picks may still be forgotten, and arms that are off offer may return: the start may then continue.
     state.opening = not bool(over.all()) or bool(pending[0].shape[-1]) or offered is not None
     return index if bool((index >= 0).any()) else None
 
@@ -78,7 +78,7 @@ def with_first(starting: Tensor, index: Tensor) -> Tensor:
 
 
 def marginals(state: TableState) -> tuple[Tensor, Tensor]:
-    """Mean and standard deviation of every arm, `batch_shape x A`, reward units, computed once a state."""
+    """The mean and standard deviation of every arm, `batch_shape x A`, reward units, computed once per state."""
     if state.derived.marginals is None:
         lam = state.posterior.regularization
         state.derived.marginals = state.table.mean(), (lam * state.table.leverage).sqrt_()
@@ -86,7 +86,7 @@ def marginals(state: TableState) -> tuple[Tensor, Tensor]:
 
 
 def upper_bounds(state: TableState, width: Tensor) -> Tensor:
-    """Upper confidence bound of every arm, `batch_shape x A`, reward units, computed once a state."""
+    """The upper confidence bound of every arm, `batch_shape x A`, reward units, computed once per state."""
     if state.derived.upper is None:
         mean, std = marginals(state)
         state.derived.upper = torch.addcmul(mean, std, width.unsqueeze(-1))
@@ -94,8 +94,8 @@ def upper_bounds(state: TableState, width: Tensor) -> Tensor:
 
 
 def incumbent(state: TableState | BoxState) -> Tensor:
-    """The highest posterior mean over the arms, `batch_shape`, reward units; in a box over the points pulled, before the first
-    the prior mean."""
+    """The highest posterior mean over the arms, `batch_shape`, reward units; in a box that over the points pulled, or the prior
+    mean before the first pull."""
     if isinstance(state, TableState):
         return marginals(state)[0].amax(dim=-1)
     prior = state.posterior.estimated_prior_mean
@@ -117,12 +117,12 @@ def scorer(state: TableState | BoxState, score: Score, width: Tensor, pending: P
 
 
 class Picker:
-    """What one `select` looks at.
+    """The selection of one batch on given arms.
 
     Args:
-        state: Not changed, but for what is computed once.
-        score: What an arm is worth.
-        rule: When a batch ends.
+        state: State to read; only cached quantities are added to it.
+        score: Acquisition value of an arm.
+        rule: Rule that ends a batch.
         width: `batch_shape`, frozen.
     """
 
@@ -134,7 +134,8 @@ class Picker:
         self._frozen = frozen_batch(state, rule)
 
     def pick(self, offered: Tensor | None, remaining: Tensor, twins: Generators) -> tuple[Tensor, Tensor | None]:
-        """Picks `batch_shape x q` (−1 where padded), and their scores where they are not a function of the marginals."""
+        """Select picks `batch_shape x q` (−1 where padded); returns also their scores where these are not functions of the
+        marginals."""
         if not bool((remaining > 0).any()):
             return torch.full((*remaining.shape, 0), -1, device=remaining.device), None
         if self._state.draws is not None:
@@ -153,7 +154,7 @@ class Picker:
         return sweep.pick(lambda leverage: self._scores(mean, (lam * leverage).sqrt(), mean, None), remaining), None
 
     def evidence(self, index: Tensor) -> tuple[Tensor, Tensor]:
-        """Leverage at the batch start and score of picks, `batch_shape x q` each."""
+        """The leverage at the batch start and the score of picks, `batch_shape x q` each."""
         slot, across = index.clamp_min(0), self._table.rows.across
         if isinstance(self._score, UCB) and (self._state.derived.upper is not None or self._table.rows.sharded):
             leverage, upper = across.at(index, self._table.leverage, upper_bounds(self._state, self._width))
@@ -163,14 +164,14 @@ class Picker:
         return leverage, self._scores(mean.gather(-1, slot), std.gather(-1, slot), mean, slot)
 
     def _of_all(self) -> Tensor:
-        """Scores of all arms, `batch_shape x A`."""
+        """The scores of all arms, `batch_shape x A`."""
         if isinstance(self._base, UCB):
             return self._priced(upper_bounds(self._state, self._width), None)
         mean, std = marginals(self._state)
         return self._scores(mean, std, mean, None)
 
     def _scores(self, mean: Tensor, std: Tensor, means: Tensor, slot: Tensor | None) -> Tensor:
-        """Scores of the arms `slot` (all where None); `means` are those of all arms. For a draw, the upper bound."""
+        """The scores of the arms `slot` (all if None); `means` are those of all arms. For a draw, the upper bounds."""
         score = UCB() if isinstance(self._base, PosteriorDraw) else self._base
         incumbent = means.amax(dim=-1) if score.relative else self._width
         return self._priced(score(mean, std, self._width, incumbent), slot)
@@ -187,7 +188,8 @@ class Picker:
 
     def _look_ahead(self, offered: Tensor | None, remaining: Tensor) -> Tensor:
         mean, price = marginals(self._state)[0], None
-        if isinstance(self._score, PerCost):  # which side of the baseline an arm is on is frozen with the means
+        # Means are frozen within a batch, and with them the side of the baseline on which each arm lies.
+        if isinstance(self._score, PerCost):
             price = self._score.price(upper_bounds(self._state, self._width), self._costs(None))
             mean = (mean - self._score.baseline) * price
         lookahead = Lookahead(
@@ -198,7 +200,7 @@ class Picker:
     def _draw(
         self, draws: PosteriorDraws, offered: Tensor | None, remaining: Tensor, twins: Generators
     ) -> tuple[Tensor, Tensor]:
-        """One draw of the posterior a pick, the best arm of each; picks that are pending have no say."""
+        """Pick the best arm of one draw of the posterior per pick; pending picks are ignored."""
         sizes = remaining.reshape(-1).tolist()
         picks, scores = [], []
         for values in draws.draw(sizes, self._width, twins):

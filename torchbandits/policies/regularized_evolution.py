@@ -1,4 +1,4 @@
-"""Regularised evolution: mutate the winner of a tournament, and let the oldest die."""
+"""Regularised evolution: mutate the winner of a tournament, and discard the oldest member."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from torchbandits.starts import draw_uniform
 from torchbandits.types import Arms, Picks, Pulls
 
 Neighbors = Tensor | Callable[[int], Any] | str | None
-_CHUNK = 1 << 16  # arms whose distances are computed at once
+# Arms whose distances are computed at once.
+_CHUNK = 1 << 16
 
 
 class Population(nn.Module):
@@ -43,7 +44,7 @@ class Population(nn.Module):
         self.register_buffer("rewards", torch.zeros(*batch_shape, size, dtype=torch.float64, device=device))
 
     def join_(self, index: Picks, rewards: Tensor) -> None:
-        """Add members, `batch_shape x q` (index −1 is nobody), in order; the oldest make room."""
+        """Add members, `batch_shape x q` (none where the index is −1), in order; the oldest members are discarded."""
         size = self.members.shape[-1]
         members, rewards = torch.cat([self.members, index], dim=-1), torch.cat([self.rewards, rewards], dim=-1)
         order = (members >= 0).byte().argsort(dim=-1, stable=True)[..., -size:]
@@ -51,7 +52,8 @@ class Population(nn.Module):
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         size = self.members.shape[-1]
-        for name, nobody in (("members", -1), ("rewards", 0)):  # of a population of another size: the youngest
+        # From a population of another size, the youngest members are loaded.
+        for name, nobody in (("members", -1), ("rewards", 0)):
             if prefix + name in state_dict:
                 saved = state_dict[prefix + name]
                 missing = max(0, size - saved.shape[-1])
@@ -78,7 +80,7 @@ class PopulationState(SumsState):
 
 @dataclass(frozen=True, eq=False)
 class RegularizedEvolution(Heuristic[PopulationState]):
-    """The winner of a tournament among the last `population` evaluations, mutated; see `regularized_evolution`."""
+    """A policy that mutates the winner of a tournament among the last `population` evaluations; see `regularized_evolution`."""
 
     population: int = 100
     tournament: int = 10
@@ -102,11 +104,11 @@ class RegularizedEvolution(Heuristic[PopulationState]):
             raise ArgumentError(f"neighbors must be 'auto', a tensor A x k or a callable, got {type(given).__name__}.")
 
     def init(self, arms: Arms, generators: Sequence[torch.Generator], batch_shape: torch.Size) -> PopulationState:
-        """Statistics, and an empty population.
+        """Make a fresh state of statistics and an empty population.
 
         Raises:
             ArgumentError: If there are fewer arms than members.
-            ShapeError, ArmIndexError: If the tensor of neighbours is not one of these arms.
+            ShapeError, ArmIndexError: If the tensor of neighbours does not fit these arms.
         """
         A = arms.shape[-2]
         require(
@@ -121,10 +123,10 @@ class RegularizedEvolution(Heuristic[PopulationState]):
         return PopulationState(rows, statistics, generators, Population(self.population, batch_shape, arms.device))
 
     def carried(self, state: PopulationState, rows: ArmRows) -> PopulationState:
-        """The same statistics and population on other arms, less the members that are gone.
+        """Return the same statistics and population on other arms, without the members whose arms are missing.
 
         Raises:
-            UnsupportedError: If neighbours were given: they are of the arms before.
+            UnsupportedError: If neighbours were given, because they index the previous arms.
         """
         known = self.neighbors is None or isinstance(self.neighbors, str)
         message = "the neighbours given are those of the arms before: make a new Bandit, or leave neighbors=None."
@@ -141,18 +143,19 @@ class RegularizedEvolution(Heuristic[PopulationState]):
     def draw(
         self, state: PopulationState, sizes: Sequence[int], offered: Tensor | None, generators: Sequence[torch.Generator]
     ) -> Tensor:
-        """First the uniform picks of a population that is not full; then, for k mutants, k x `tournament` numbers that say who
-        meets whom, then k that say which neighbour (or, without one on offer, which arm). Cost O(A d) a distinct winner.
+        """Draw the uniform picks of a population that is not full; then, for k mutants, k x `tournament` numbers that choose
+        the members of the tournaments, then k that choose a neighbour (or, without one on offer, an arm). Cost O(A d) per
+        distinct winner.
 
         Raises:
-            ShapeError, ArmIndexError: If a callable's neighbours are no arms.
+            ShapeError, ArmIndexError: If a callable returns neighbours that are not arms.
         """
         population = state.population
         rows = len(sizes)
         members, rewards = (x.reshape(rows, -1).cpu() for x in (population.members, population.rewards))
         present = (members >= 0).sum(dim=-1)
         missing = self.population - present - state.pending_counts.sum(dim=-1).reshape(-1).cpu()
-        # A population without a member has nobody to mutate.
+        # A population without members has nothing to mutate: its picks are uniform.
         first = [
             s if not n else min(s, max(0, int(m))) for s, n, m in zip(sizes, present.tolist(), missing.tolist(), strict=True)
         ]
@@ -175,8 +178,8 @@ class RegularizedEvolution(Heuristic[PopulationState]):
         return index
 
     def update(self, state: PopulationState, pulls: Pulls) -> PopulationState:
-        """Add up the rewards; each evaluation joins the population, each arm of history with its average reward. History at
-        points that need not be arms does not join: it has no neighbours."""
+        """Add the rewards to the sums. Each evaluation joins the population, and each arm of history with its average reward.
+        History at points that need not be arms does not join, because such points have no neighbours."""
         add_up(state, pulls)
         if pulls.index is None:
             return state
@@ -188,7 +191,8 @@ class RegularizedEvolution(Heuristic[PopulationState]):
         return state
 
     def _mutants(self, state: PopulationState, row: int, winner: int, offered: Tensor | None) -> Tensor:
-        """Distinct arms on offer that the winner may become, in increasing order: its neighbours, or without any all arms."""
+        """The distinct arms on offer that the winner may become, in increasing order: its neighbours, or all arms if it has
+        none."""
         rows, A = state.rows, state.rows.num_arms
         if isinstance(self.neighbors, Tensor):
             near = self.neighbors[winner]
@@ -234,7 +238,7 @@ def nearest_arms(rows: ArmRows, row: int, index: int, count: int) -> Tensor:
 
 
 def _row(value: Tensor | None, trailing: int, batch_shape: torch.Size, row: int) -> Tensor | None:
-    """One batch row of something whose own batch shape broadcasts with the state's."""
+    """One batch row of a value whose batch shape broadcasts with that of the state."""
     if value is None:
         return None
     flat = value.reshape(-1, *value.shape[value.dim() - trailing :])
@@ -262,21 +266,21 @@ def regularized_evolution(
     num_neighbors: int = 10,
     batch_size: int = 1,
 ) -> RegularizedEvolution:
-    """Evaluate a random neighbour of the best of a few random members; the oldest member dies when a new one is told.
+    """Evaluate a random neighbour of the best of a few random members; each new observation replaces the oldest member.
 
     The first `population` picks are uniform. Afterwards `tournament` members are drawn with replacement, and the one with the
-    highest observed reward becomes one of its neighbours on offer, each alike; without one on offer, any arm on offer. Picks
-    that are pending count towards the first ones and are no members yet.
+    highest observed reward becomes one of its neighbours on offer, with equal probabilities; without one on offer, any arm on
+    offer. Pending picks count towards the first `population` picks and are not members yet.
 
     Args:
-        population: Members: the last evaluations told. At most the number of arms.
-        tournament: Members that meet; the larger, the greedier.
-        neighbors: Arms next to each arm: a tensor `A x k` of indices (−1 where padded), a callable from an index to a list of
+        population: Number of members, which are the last evaluations told. At most the number of arms.
+        tournament: Number of members in a tournament; a larger one is greedier.
+        neighbors: Neighbours of each arm: a tensor `A x k` of indices (−1 where padded), a callable from an index to a list of
             indices, or None or `"auto"` for the nearest arms in the space of the features.
-        num_neighbors: How many nearest arms, where no neighbours are given.
+        num_neighbors: Number of nearest arms, where no neighbours are given.
         batch_size: Picks of one `ask`; they share the population.
 
-    Guarantee: none. Cost: O(A d) a pick without given neighbours, O(1) in A with them.
+    Guarantee: none. Cost: O(A d) per pick without given neighbours, O(1) in A with them.
     Source: Real et al. 2019, Alg. 1 (there with tournaments of 25).
     """
     return RegularizedEvolution(population, tournament, neighbors, num_neighbors, batch_size)

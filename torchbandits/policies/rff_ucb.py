@@ -31,7 +31,7 @@ def rff_ucb(
     Args:
         kernel: RBF or Matérn kernel, scaled or not.
         noise_std: Sub-Gaussian constant of the noise, reward units.
-        norm_bound: Bound on the RKHS norm; one number, or one a batch row.
+        norm_bound: Bound on the RKHS norm; one number, or one per batch row.
         delta: Failure probability of the bounds.
         num_features: m, drawn once per batch row; an even number.
         width: Multiplies the standard deviation; `IGP` by default.
@@ -42,9 +42,9 @@ def rff_ucb(
 
     Raises:
         UnsupportedError: For a kernel whose spectrum is not known.
-        ArgumentError: If the features of the arms do not fit the budget, naming the number that would.
+        ArgumentError: If the features of the arms do not fit the budget, naming the largest number that would.
 
-    Guarantee: none; variances starve once the pulls outnumber the features. Cost: O(A m + m²) a step.
+    Guarantee: none; variances starve once the pulls outnumber the features. Cost: O(A m + m²) per step.
     Source: Rahimi & Recht 2007 for the features.
     """
     lam = regularization_of(noise_std, regularization)

@@ -14,25 +14,32 @@ from torchbandits.embeddings import evaluate_kernel
 from torchbandits.errors import issue
 from torchbandits.posteriors import GaussianProcess
 
-_FIRST, _GROWTH = 8, 4  # checks at 8, 32, 128, … distinct points, and at as many tells, for a run that stays at a few arms
-_FEW = 3  # distinct points from which a spread says something
-_MANY_PULLS = 32  # from which a dictionary of one point does
-_SAMPLE = 32  # points that the kernel is evaluated on
-_FAR_MEAN, _FAR_SPREAD, _SMALL_SPREAD, _MISFIT = 5.0, 3.0, 30.0, 5.0  # ratios of standard deviations
-_LOUD = 0.25  # spread of the rewards / noise
-_ISOLATED, _IDENTICAL, _COLLAPSED = 1e-2, 1e-4, 1e-3  # ratios of variances
+# Checks are made at 8, 32, 128, … distinct points, and at as many tells for runs that stay at a few arms.
+_FIRST, _GROWTH = 8, 4
+# Distinct points from which a spread is informative.
+_FEW = 3
+# Pulls from which a dictionary of one point is informative.
+_MANY_PULLS = 32
+# Points at which the kernel is evaluated.
+_SAMPLE = 32
+# Thresholds on ratios of standard deviations.
+_FAR_MEAN, _FAR_SPREAD, _SMALL_SPREAD, _MISFIT = 5.0, 3.0, 30.0, 5.0
+# Threshold on the ratio of the rewards' spread to the noise.
+_LOUD = 0.25
+# Thresholds on ratios of variances.
+_ISOLATED, _IDENTICAL, _COLLAPSED = 1e-2, 1e-4, 1e-3
 
 
 @dataclass
 class ScaleWatch:
-    """Compares what a run was told with its prior, now and then, and warns once of each finding.
+    """Periodic comparison of a run's observations with its prior, with one warning per finding.
 
-    It looks when the distinct points, or the tells, pass 8, 32, 128, …; every other call compares two integers.
+    Checks are made when the distinct points, or the tells, pass 8, 32, 128, …; every other call compares two integers.
 
     Attributes:
-        next_size, next_tells: When it looks again.
+        next_size, next_tells: Distinct points and tells of the next check.
         tells: Calls so far.
-        said: Findings that were issued.
+        said: Kinds of findings that were issued.
     """
 
     next_size: int = _FIRST
@@ -44,10 +51,10 @@ class ScaleWatch:
         """Count a tell, and check the scales if it is time.
 
         Args:
-            posterior: Everything told is in it.
+            posterior: Posterior of all observations.
             table: The posterior on the arms, or None where there is none, as in a box.
             noise_share: Variance of the noise / λ.
-            first_fit: Pulls after which the kernel is fitted for the first time: what it is before says nothing.
+            first_fit: Pulls after which the kernel is fitted for the first time; no check is made before.
 
         Warns (`DiagnosticWarning`): Of each finding once, naming the fix. Cost of a check: O(A + u + 32² d).
         """
@@ -55,13 +62,15 @@ class ScaleWatch:
         size = posterior.statistics.size
         if (size < self.next_size and self.tells < self.next_tells) or max(size, self.tells) < (first_fit or 0):
             return
-        if size == 0:  # every pull was dropped by the policy's memory
+        # The policy's memory has dropped every pull.
+        if size == 0:
             return
         while self.next_size <= size:
             self.next_size *= _GROWTH
         while self.next_tells <= self.tells:
             self.next_tells *= _GROWTH
-        if posterior.units is not None:  # scales that are found from the data
+        # The scales are estimated from the data.
+        if posterior.units is not None:
             return
         found = dict(_findings(posterior, table, math.sqrt(noise_share * posterior.regularization)))
         new = {kind: text for kind, text in found.items() if kind not in self.said}
@@ -70,7 +79,7 @@ class ScaleWatch:
 
 
 def _findings(posterior: GaussianProcess, table: ArmTable | None, noise: float) -> Iterator[tuple[str, str]]:
-    """The kind of each finding, and its text."""
+    """The kind and the text of each finding."""
     statistics = posterior.statistics
     n, points = statistics.weights, statistics.num_rows
     pulls = n.sum(dim=-1)
@@ -148,7 +157,7 @@ def _findings(posterior: GaussianProcess, table: ArmTable | None, noise: float) 
 
 
 def _of_arms(posterior: GaussianProcess, table: ArmTable | None, noise: float, told: Tensor) -> Iterator[tuple[str, str]]:
-    """What the arms, their leverages and the size of the dictionary say of the lengthscales."""
+    """Findings about the lengthscales, from the arms, their leverages and the size of the dictionary."""
     many = posterior.statistics.num_rows >= _FIRST
     if posterior.sparse:
         alone = many & (posterior.statistics.pulls >= _MANY_PULLS) & (posterior.dictionary_size <= 1)
@@ -189,8 +198,8 @@ def _of_arms(posterior: GaussianProcess, table: ArmTable | None, noise: float, t
 
 
 def _least_ratio(pulls: Tensor) -> Tensor:
-    """Least spread / noise of rewards that are noise alone, but for once in a thousand runs (Wilson & Hilferty 1931), and a
-    quarter at most: the sub-Gaussian constant of bounded rewards may well exceed their spread at the arms of a late run."""
+    """The ratio spread / noise that rewards of noise alone exceed in all but one of a thousand runs (Wilson & Hilferty 1931),
+    at most a quarter: the sub-Gaussian constant of bounded rewards may well exceed their spread at the arms of a late run."""
     share = 2 / (9 * (pulls - 1).clamp_min(1))
     return (1 - share - 3.1 * share.sqrt()).clamp_min(0).pow(1.5).clamp_max(_LOUD)
 

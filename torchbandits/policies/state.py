@@ -1,6 +1,6 @@
-"""The states that runs of policies carry: one class per family of policies.
+"""States of policies: one class per family of policies.
 
-`SumsState` adds up rewards. A `PosteriorState` knows the mean and the leverage of every arm as well: by one Gaussian process on
+`SumsState` sums rewards. A `PosteriorState` also has the mean and the leverage of every arm: from one Gaussian process on
 given arms (`TableState`), on the points of a box (`BoxState`) or on some of the arms (`TreeState`), or by one process per cell
 (`PartitionedState`).
 """
@@ -27,7 +27,7 @@ _PROGRESS = ("told", "log_det", "batched_log_det", "batched_log_det_3")
 
 
 class State(nn.Module, ABC):
-    """What every policy's run carries: the rows of the statistics, the pending picks, and one generator per batch row.
+    """Base of all states: the rows of the statistics, the pending picks, and one generator per batch row.
 
     Args:
         rows: The arms and their rows.
@@ -58,7 +58,8 @@ class State(nn.Module, ABC):
     ) -> None:
         super().__init__()
         self._changing: tuple[nn.Module, ...] = ()
-        self.opening = True  # whether first picks may be left: found again after loading
+        # Whether first picks may be left; determined anew after loading.
+        self.opening = True
         self.rows, self.records, self.generators, self.box = rows, records, tuple(generators), box
         statistics = records if isinstance(records, Statistics) else records.statistics
         self._keep(rows=rows, records=records, statistics=statistics)
@@ -69,12 +70,12 @@ class State(nn.Module, ABC):
         self.register_buffer("pending_counts", torch.zeros(*rows.batch_shape, 0, dtype=torch.float64, device=device))
 
     def _keep(self, **parts: nn.Module) -> None:
-        """Second names for modules that are registered elsewhere: plain attributes, which are found without a search."""
+        """Keep further references to registered modules as plain attributes, which are found without a search."""
         self.__dict__.update(parts)
 
     @property
     def process(self) -> GaussianProcess | PartitionedProcess:
-        """The posterior, one or one per cell. Raises `UnsupportedError` for policies that keep none."""
+        """The posterior, or the posteriors of the cells. Raises `UnsupportedError` for policies that keep none."""
         raise UnsupportedError(_NO_POSTERIOR)
 
     def arm_mean(self) -> Tensor:
@@ -91,7 +92,7 @@ class State(nn.Module, ABC):
             self._buffers[name] = getattr(other, name)
 
     def set_pending_(self, index: Tensor, mask: Tensor) -> None:
-        """Declare the picks that are out and not told, `batch_shape x q`; an empty one clears them."""
+        """Declare the pending picks, `batch_shape x q`; an empty index clears them."""
         self.pending_index, self.pending_counts = aggregate(self.rows.entry(index), mask)
 
     @property
@@ -100,18 +101,19 @@ class State(nn.Module, ABC):
         return bool(self.pending_index.shape[-1])
 
     def twins(self) -> tuple[torch.Generator, ...]:
-        """Copies of the generators, for draws that must change nothing."""
+        """Copies of the generators, for draws that must not advance the originals."""
         copies = tuple(torch.Generator() for _ in self.generators)
         for twin, generator in zip(copies, self.generators, strict=True):
             twin.set_state(generator.get_state())
         return copies
 
     def forget_derived_(self) -> None:
-        """Drop what was derived from the state, before it changes."""
+        """Drop the quantities derived from the state, before it changes."""
 
     def add_told_(self, counts: Tensor) -> None:
         """Count pulls told, `batch_shape x q`."""
-        self._buffers["told"] = self.told + counts.sum(dim=-1)  # attributes of modules are slow to set
+        # `Module.__setattr__` is slow, so the buffer is set directly.
+        self._buffers["told"] = self.told + counts.sum(dim=-1)
 
     def in_reward_units(self, mean: Tensor, variance: Tensor) -> Marginals:
         """Mean and variance of arms, `batch_shape x p`, in reward units: the model may have units of its own."""
@@ -155,7 +157,7 @@ class State(nn.Module, ABC):
     # ------------------------------------------------------------------ going back, and being saved
 
     def snapshot(self, *, draws: bool = True) -> Callable[[], None]:
-        """A function that restores this state. Nothing is copied, because updates never write in place.
+        """Take a snapshot: return a function that restores this state. Nothing is copied, because updates never write in place.
 
         Args:
             draws: Whether the generators may be advanced meanwhile.
@@ -178,7 +180,7 @@ class State(nn.Module, ABC):
         return restore
 
     def _snapshots(self) -> list[Callable[[], None]]:
-        """Functions that restore what is not in buffers."""
+        """Functions that restore the parts of the state outside buffers."""
         return []
 
     def get_extra_state(self) -> dict[str, Any]:
@@ -189,7 +191,7 @@ class State(nn.Module, ABC):
         """Restore what `get_extra_state` returned.
 
         Raises:
-            StateError: If it does not hold the state of each generator; those of this state are as they were then.
+            StateError: If it does not hold the state of each generator; the generators of this state are then unchanged.
         """
         states = self._checked_generators(state)
         self.forget_derived_()
@@ -198,7 +200,7 @@ class State(nn.Module, ABC):
             generator.set_state(value)
 
     def _checked_generators(self, state: Any) -> list[Tensor]:
-        """The generator states of a saved state, each tried on a generator that is thrown away."""
+        """The generator states of a saved state, each validated on a temporary generator."""
         try:
             # Copies, because torch reads a view with an offset as garbage.
             states = [value.cpu().clone() for value in state["generators"]]
@@ -220,7 +222,8 @@ class State(nn.Module, ABC):
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         for name in ("pending_index", "pending_counts"):
-            if prefix + name in state_dict:  # their size follows the open batch
+            # The size of these buffers follows the open batch.
+            if prefix + name in state_dict:
                 setattr(self, name, state_dict[prefix + name].to(self.log_det.device))
         super()._load_from_state_dict(state_dict, prefix, *args)
 
@@ -229,24 +232,24 @@ class SumsState(State):
     """The state of a policy without a posterior: sums of rewards. It recommends by average reward."""
 
     def row_marginals(self) -> tuple[Tensor, Tensor]:
-        """Average rewards, and NaN."""
+        """Average rewards of the distinct points pulled, `batch_shape x u`, and NaN for their variances."""
         mean = self.statistics.sums / self.statistics.weights
         return mean, torch.full_like(mean, torch.nan)
 
 
 class PosteriorState(State):
-    """A state that knows the mean and the leverage (posterior variance / λ) of every arm."""
+    """A state with the mean and the leverage (posterior variance / λ) of every arm."""
 
     records: GaussianProcess | PartitionedProcess
     tabulated: ClassVar[bool] = True
 
     @property
     def process(self) -> GaussianProcess | PartitionedProcess:
-        """The posterior, one or one per cell."""
+        """The posterior, or the posteriors of the cells."""
         return self.records
 
     def set_pending_(self, index: Tensor, mask: Tensor) -> None:
-        """Declare the picks that are out and not told, `batch_shape x q`, here and to the posterior."""
+        """Declare the pending picks, `batch_shape x q`, here and to the posterior."""
         super().set_pending_(index, mask)
         self.records.set_pending_(self.rows.points(self.pending_index), self.pending_counts)
 
@@ -331,7 +334,7 @@ class PartitionedState(PosteriorState):
 
 @dataclass(slots=True)
 class Derived:
-    """What was derived from a state, and is dropped by whatever changes it.
+    """Quantities derived from a state, which every change of the state drops.
 
     Attributes:
         width: `batch_shape`, confidence width.
@@ -370,13 +373,14 @@ class GaussianState(PosteriorState):
         super().__init__(rows, posterior, generators, box)
         self._keep(posterior=posterior)
         self.counts_batches = counts_batches
-        self.scale = ScaleWatch()  # warns of rewards and arms on a scale far from the kernel's
+        # Warns of rewards and arms on a scale far from that of the kernel.
+        self.scale = ScaleWatch()
         self.derived = Derived()
 
     @property
     @abstractmethod
     def tabulation(self) -> ArmTable | GrowingTable | Box:
-        """The posterior on all arms, on those that were looked at, or on the points found in a box."""
+        """The posterior on all arms, on the evaluated arms, or on the points found in a box."""
 
     @property
     @abstractmethod
@@ -418,11 +422,12 @@ class GaussianState(PosteriorState):
         super().continuing_(other)
 
     def forget_derived_(self) -> None:
-        """Drop what was derived from the state, before it changes."""
+        """Drop the quantities derived from the state, before it changes."""
         self.derived = Derived()
 
     def add_gains_(self, leverage: Tensor, counts: Tensor) -> None:
-        """Add to the batched log-determinants the pulls of points of known leverage at the batch start, `batch_shape x p`."""
+        """Add to the batched log-determinants the gains of pulls of points with these leverages at the batch start,
+        `batch_shape x p`."""
         if not self.counts_batches:
             return
         scale = leverage.new_tensor([[1.0], [3.0]])
@@ -431,7 +436,8 @@ class GaussianState(PosteriorState):
         self._buffers["batched_log_det_3"] = self.batched_log_det_3 + gains[..., 1]
 
     def progress(self, reads: frozenset[str], told: Tensor | None = None) -> Progress:
-        """What a width that reads these of the costlier entries may depend on, after so many pulls (`batch_shape`)."""
+        """The inputs of a confidence width that reads these costlier entries, after `told` pulls (`batch_shape`; by default
+        those of this state)."""
         pulls = self.told if told is None else told
         dimension = torch.full_like(pulls, torch.nan)
         if "effective_dimension" in reads:
@@ -496,8 +502,8 @@ class TableState(GaussianState):
         return self.table.leverage
 
     def row_leverage(self) -> Tensor:
-        """Leverage of every distinct point given the rewards told, `batch_shape x u`; gathered once for leverages and rows,
-        which are replaced when they change."""
+        """Leverage of every distinct point given the rewards told, `batch_shape x u`; cached for the current leverages and
+        rows, which are replaced when they change."""
         leverage, arm, known = self.table.leverage, self.rows.arm_of_row, self._row_leverage
         if known is None or known[0] is not leverage or known[1] is not arm or self.rows.outside:
             self._row_leverage = known = (leverage, arm, super().row_leverage())
@@ -514,7 +520,7 @@ class TableState(GaussianState):
 
 
 class BoxState(GaussianState):
-    """A Gaussian process whose arms are the points of a box that were picked."""
+    """A Gaussian process whose arms are the picked points of a box."""
 
     box: Box
 
@@ -533,7 +539,7 @@ class BoxState(GaussianState):
 
 
 class TreeState(GaussianState):
-    """A Gaussian process looked at through a tree of cells, at some of the arms only."""
+    """A Gaussian process evaluated at some of the arms only, the representatives of a tree of cells."""
 
     tree: CellTree
 
@@ -543,7 +549,7 @@ class TreeState(GaussianState):
 
     @property
     def tabulation(self) -> GrowingTable:
-        """The posterior on the arms that were looked at."""
+        """The posterior on the evaluated arms."""
         return self.tree.table
 
     @property

@@ -1,4 +1,4 @@
-"""SupKernelUCB: levels of accuracy, each with a posterior of pulls that no reward of the level had a say in."""
+"""SupKernelUCB: levels of accuracy, each with a posterior of pulls that were chosen independently of the level's rewards."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from torchbandits.widths import FixedDesign, Width
 
 
 def num_levels(horizon: int) -> int:
-    """S = ⌈½ log₂ T⌉, at least 1: then 2^(−S) ≤ 1/√T, so that no pick needs another level."""
+    """The number of levels S = ⌈½ log₂ T⌉, at least 1: then 2^(−S) ≤ 1/√T, so that no pick needs another level."""
     return max(1, math.ceil(0.5 * math.log2(horizon)))
 
 
 class Descent:
-    """The levels of a state, walked down arm by arm; pulls without a reward are hallucinated, which changes no state.
+    """The descent through the levels of a state. Pulls without a reward are hallucinated, which changes no state.
 
     Args:
         inner: The state of the levels, of batch shape `S x batch_shape`.
         mean: `S x batch_shape x A`, reward units.
         width: `S x batch_shape`, multiplies the standard deviation.
-        horizon: T.
+        horizon: T, the number of pulls to come.
     """
 
     def __init__(self, inner: TableState, mean: Tensor, width: Tensor, horizon: int) -> None:
@@ -43,15 +43,15 @@ class Descent:
         self._fine, self._preference = horizon**-0.5, preference(inner)
 
     def walk(self, candidates: PickMask, own: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
-        """The pick of each row, the level whose pulls it joins, and the score by which it was picked, `batch_shape` each.
+        """Descend to the pick of each row. Returns the pick, the level whose pulls it joins, and its score, `batch_shape` each.
 
         Args:
             candidates: `batch_shape x A`, arms that may be picked, at least one in each row.
-            own: `batch_shape`, arms that were picked already (−1 for none): only the level is asked for, the first at which
-                the arm is uncertain, or none once all candidates are known finely.
+            own: `batch_shape`, arms that were picked already (−1 for none). For these only the level is found: the first at
+                which the arm is uncertain, or none once all candidates are known to within 1/√T.
 
         Returns:
-            Level S stands for none.
+            Pick, level (S for none) and score.
         """
         spread = self._width * self._sweep.leverage.sqrt()
         S, shape = spread.shape[0], spread.shape[1:-1]
@@ -86,23 +86,24 @@ def at_level(index: Picks, level: Tensor, levels: int) -> Tensor:
 
 @dataclass(frozen=True)
 class SupKernelUCB(Phased[PhasedState]):
-    """Walks down the levels until some arm is uncertain, or none is; see `sup_kernel_ucb`."""
+    """A policy that descends through levels of accuracy until an arm is uncertain, or all are known; see `sup_kernel_ucb`."""
 
     @property
     def most_picks(self) -> int:
-        """One."""
+        """The most picks of one `select`: 1."""
         return 1
 
     @without_gradients
     def init(self, arms: Arms, generators: Generators, batch_shape: torch.Size) -> PhasedState:
-        """A fresh state. Cost O(A (d + log A)), and O(A S) memory for S levels."""
+        """Make a fresh state. Cost O(A (d + log A)), and O(A S) memory for S levels."""
         return self.begin(arms, generators, batch_shape, (num_levels(self.horizon),))
 
     @without_gradients
     def select(
         self, state: PhasedState, *, limit: Tensor | None = None, available: Tensor | None = None, exactly: int | None = None
     ) -> tuple[Selection, Evidence]:
-        """One pick; of several, those before and those pending count at their levels. Cost O(A S), O(A S u) a further pick."""
+        """Select one pick. With several, earlier and pending picks are hallucinated at their levels. Cost O(A S), O(A S u) a
+        further pick."""
         rows, shape = state.rows, state.rows.batch_shape
         offered, everything = offers(rows, available), offers(rows, None)
         room = room_for(state, 1 if exactly is None else exactly, limit)
@@ -122,7 +123,7 @@ class SupKernelUCB(Phased[PhasedState]):
 
     @without_gradients
     def update(self, state: PhasedState, pulls: Pulls) -> PhasedState:
-        """Learn the pulls, and each at its level, one after the other. Cost O(A S u) a pull."""
+        """Learn the pulls, each also at its level, one after the other. Cost O(A S u) per pull."""
         self.learn(state, pulls)
         if pulls.history or pulls.index is None:
             return state
@@ -139,7 +140,7 @@ class SupKernelUCB(Phased[PhasedState]):
 
     @without_gradients
     def bounds(self, state: PhasedState) -> tuple[Tensor, Tensor]:
-        """Largest upper and largest lower bound over the arms, each arm's the tightest of its levels."""
+        """The largest upper and the largest lower bound over the arms, where each arm has the tightest bounds of all levels."""
         mean, spread = self.marginals(state.inner)
         return (mean + spread).amin(dim=0).amax(dim=-1), (mean - spread).amax(dim=0).amax(dim=-1)
 
@@ -149,7 +150,7 @@ class SupKernelUCB(Phased[PhasedState]):
 
 
 def _one_by_one(index: Picks, counts: Tensor) -> Iterator[Tensor]:
-    """Pulls of arms (`batch_shape x p`, with their counts) written out, `batch_shape` at a time (−1 for none)."""
+    """Expand pulls of arms (`batch_shape x p`, with their counts) into single ones, `batch_shape` at a time (−1 for none)."""
     for place in range(index.shape[-1]):
         for number in range(int(counts[..., place].max())):
             yield torch.where(counts[..., place] > number, index[..., place], -1)
@@ -168,7 +169,7 @@ def sup_kernel_ucb(
     prior_mean: float | str = 0.0,
     memory_budget: int = 2 << 30,
 ) -> SupKernelUCB:
-    r"""SupKernelUCB: levels s = 1 … S that know f to within 2^(−s), each by a posterior of its own pulls alone.
+    r"""SupKernelUCB: levels s = 1 … S that estimate f to within 2^(−s), each by a posterior of its own pulls alone.
 
     .. math::
         w\sigma_s \le 1/\sqrt T \text{ on } \hat A:\ & \text{pick } \arg\max_{\hat A} u_s \\
@@ -176,19 +177,19 @@ def sup_kernel_ucb(
         \text{else:}\ & \text{pick } \arg\max_{\hat A} w\sigma_s \text{, which joins level } s
 
     from s = 1 and all arms on offer, with S = ⌈½ log₂ T⌉ (the paper's ⌈log T⌉ would leave levels that no pick can reach).
-    What joins a level is decided by the levels above it, so its width need not pay for adaptivity. Of several arms above 2^(−s)
-    the paper takes any, this the most uncertain. The thresholds are in reward units: they suit rewards of order 1, as in the
-    paper.
+    The levels above decide which pulls join a level, so its width need not account for adaptivity. Of several arms above
+    2^(−s) the paper takes any; this implementation takes the most uncertain. The thresholds are in reward units: they suit
+    rewards of order 1, as in the paper.
 
-    A pull that is told, asked for or not, joins the first level at which its arm is uncertain (above 2^(−s)), none once every
-    remaining candidate is known to within 1/√T; history (`observe`) only enters the posterior of all pulls, which the bandit
-    shows. Nothing changes after T pulls.
+    A told pull, asked for or not, joins the first level at which its arm is uncertain (above 2^(−s)), or none once every
+    remaining candidate is known to within 1/√T. History (`observe`) only enters the posterior of all pulls, which the bandit
+    shows. The rule stays the same after T pulls.
 
     Args:
         kernel: Kernel of the RKHS that holds the expected reward.
         horizon: T, the number of pulls to come.
         noise_std: Sub-Gaussian constant R of the noise, reward units.
-        norm_bound: F, bound on the RKHS norm; one number, or one a batch row.
+        norm_bound: F, bound on the RKHS norm; one number, or one per batch row.
         delta: Failure probability of the bounds.
         width: w, multiplies the standard deviation; by default `FixedDesign`, F + (R/√λ) √(2 log(2 A T S/δ)).
         regularization: λ; noise_std² by default.
@@ -196,12 +197,13 @@ def sup_kernel_ucb(
         memory_budget: Bytes for cached kernel columns.
 
     Guarantee: regret Õ(√(T d̃)), d̃ the effective dimension, with probability 1 − δ for a fixed f of RKHS norm ≤ F under the
-    default width (the paper's algorithm prints log(2 A T/δ); its proof takes a union over the levels too). Known to explore far
-    too much in practice. Cost: O(A S u) a step. Source: Valko et al. 2013, "Finite-time analysis of kernelised contextual
+    default width (the paper's algorithm prints log(2 A T/δ); its proof takes a union over the levels too). It explores far
+    too much in practice. Cost: O(A S u) per step. Source: Valko et al. 2013, "Finite-time analysis of kernelised contextual
     bandits", Alg. 2, Thm 1.
     """
     lam = regularization_of(noise_std, regularization)
-    statements = 2 * horizon * num_levels(horizon) if is_whole(horizon) else 1  # else refused below
+    # Values that are not whole are refused by the policy below.
+    statements = 2 * horizon * num_levels(horizon) if is_whole(horizon) else 1
     confidence = FixedDesign(noise_std, norm_bound, delta, lam, statements=statements) if width is None else width
     return SupKernelUCB(
         Composed(kernel, noise_std, confidence, lam, prior_mean=prior_mean, memory_budget=memory_budget), horizon

@@ -1,4 +1,4 @@
-"""Thompson sampling: GP-TS, asynchronous TS, TS-QFF and RFF-TS, one draw of the posterior a pick."""
+"""Thompson sampling: GP-TS, asynchronous TS, TS-QFF and RFF-TS, one draw of the posterior per pick."""
 
 from __future__ import annotations
 
@@ -35,26 +35,26 @@ def thompson_sampling(
     initial: Start | None = None,
     memory_budget: int = 2 << 30,
 ) -> Composed:
-    r"""Thompson sampling: the best arm of a draw of the posterior, a draw for each pick.
+    r"""Thompson sampling: the best arm of a draw of the posterior, with one draw per pick.
 
     .. math:: x_{t+1} = \arg\max_x \mu_t(x) + w_t (\tilde f(x) - \mu_t(x)), \quad \tilde f \sim GP(\mu_t, k_t)
 
-    With `batch_size` P it is asynchronous TS: P workers, a draw for each, picks that are pending have no say
-    (`ask(more=1)` for a worker that comes free).
+    With `batch_size` P it is asynchronous TS: one draw for each of P workers, without regard to pending picks
+    (`ask(more=1)` when a worker becomes free).
 
     Args:
         kernel: Prior covariance of the rewards.
         embedding: `"exact"`; `"nystrom"` (dictionary by leverage sampling, any kernel); `"qff"` (TS-QFF: quadrature Fourier
             features, RBF kernels in few dimensions); `"rff"` (RFF-TS: random Fourier features, RBF and Matérn kernels).
         noise_std: Sub-Gaussian constant R of the noise, reward units.
-        norm_bound: B, bound on the RKHS norm; one number, or one a batch row, for the default width.
+        norm_bound: B, bound on the RKHS norm; one number, or one per batch row, for the default width.
         delta: Failure probability of the bounds.
         batch_size: Picks of one `ask`.
-        num_features: For `"rff"` their number (1,024 by default), for `"qff"` the most allowed (4,096), else those of the
-            random part of a draw beyond 2,000 arms (512). See `arms.PosteriorDraws` for what is exact in a draw.
-        oversampling: q̄ of `"nystrom"`.
+        num_features: The number of features for `"rff"` (1,024 by default), the most allowed for `"qff"` (4,096), otherwise
+            those of the random part of a draw beyond 2,000 arms (512). See `arms.PosteriorDraws` for what is exact in a draw.
+        oversampling: q̄ of the leverage sampling of `"nystrom"`.
         width: w, scales the draw's deviation from the mean; `IGP` with δ/2 by default, as the theorem asks. Constant(1) draws
-            from the posterior itself, and is what most people run.
+            from the posterior itself, as is common in practice.
         regularization: λ; noise_std² by default.
         prior_mean: A number, or `"estimate"`.
         initial: First picks; draws of the prior by default.
@@ -66,7 +66,7 @@ def thompson_sampling(
 
     Guarantee: regret O(γ_T √(dT)) with probability 1 − δ for `"exact"` (Chowdhury & Gopalan 2017, Thm 4, with λ = 1 + 2/T),
     O(√T) up to logarithms for `"qff"` (Mutný & Krause 2018, Thm 4); none is known for `"rff"` and batches of fixed size.
-    Cost: O(A m) a draw, m features or dictionary points. Source: Kandasamy et al. 2018 for asynchronous TS.
+    Cost: O(A m) per draw, m features or dictionary points. Source: Kandasamy et al. 2018 for asynchronous TS.
     """
     check_choice("embedding", embedding, EMBEDDINGS)
     lam = regularization_of(noise_std, regularization)
@@ -76,7 +76,8 @@ def thompson_sampling(
         finite["rff"] = RandomFourier(1024 if num_features is None else num_features)
     elif embedding == "qff":
         finite["qff"] = QuadratureFourier(4096 if num_features is None else num_features)
-    sampled = LeverageSampling(oversampling)  # checked whatever the embedding
+    # Constructed for every embedding, so that `oversampling` is always checked.
+    sampled = LeverageSampling(oversampling)
     return Composed(
         kernel,
         noise_std,

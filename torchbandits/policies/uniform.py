@@ -1,4 +1,4 @@
-"""Uniform sampling: the baseline that every regret is compared with."""
+"""Uniform sampling, the baseline for every regret."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from torchbandits.types import Pulls
 
 @dataclass(frozen=True)
 class Uniform(Heuristic[SumsState]):
-    """Arms drawn uniformly with replacement, `batch_size` at a time."""
+    """A policy that draws arms uniformly with replacement, `batch_size` at a time."""
 
     batch_size: int = 1
 
@@ -29,22 +29,22 @@ class Uniform(Heuristic[SumsState]):
 
     @property
     def streams(self) -> bool:
-        """True: features are never looked at."""
+        """Whether arms may be read piece by piece: True, because features are never read."""
         return True
 
     def init(self, arms: ArmSet, generators: Sequence[torch.Generator], batch_shape: torch.Size) -> SumsState:
-        """Statistics only."""
+        """Make a fresh state, of statistics only."""
         return fresh_state(arms, generators, batch_shape)
 
     def init_box(self, box: Tensor, generators: Sequence[torch.Generator], batch_shape: torch.Size) -> SumsState:
-        """Statistics only, and a box to draw from; arm 0 is its centre."""
+        """Make a fresh state of statistics and a box to draw from; arm 0 is its centre."""
         rows = Box.centre(box, batch_shape)
         return SumsState(rows, Statistics(box.shape[-1], batch_shape, box.device), generators, Box(rows, None, box))
 
     def draw(
         self, state: SumsState, sizes: Sequence[int], offered: Tensor | None, generators: Sequence[torch.Generator]
     ) -> Tensor:
-        """One number a pick. Cost O(q)."""
+        """Draw one number per pick. Cost O(q)."""
         return draw_uniform(state.rows.num_arms, sizes, generators, offered)
 
     def update(self, state: SumsState, pulls: Pulls) -> SumsState:
@@ -64,6 +64,6 @@ def uniform(*, batch_size: int = 1) -> Uniform:
     Args:
         batch_size: Picks of one `ask`.
 
-    Guarantee: none; regret grows linearly. Cost: O(1) a pick.
+    Guarantee: none; regret grows linearly. Cost: O(1) per pick.
     """
     return Uniform(batch_size)

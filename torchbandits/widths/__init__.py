@@ -1,9 +1,9 @@
-r"""Confidence widths: what multiplies the posterior standard deviation, always.
+r"""Confidence widths: multipliers of the posterior standard deviation.
 
 Each is a frozen, pure function of `Progress`. Formulas that their authors state for √leverage are divided by √λ. Pick
-`PracticalBKB` / `PracticalBBKB` to run what the papers' experiments run, `BKB`, `BBKB`, `IGP`, `KernelUCB`, `SketchedOFUL` for
-the theorems, `MartingaleMixture` for the tightest that holds for an exact posterior, `FixedDesign` where rewards are
-looked at between phases only, `Constant` or `Scaled` to tune.
+`PracticalBKB` / `PracticalBBKB` for the papers' experiments, `BKB`, `BBKB`, `IGP`, `KernelUCB`, `SketchedOFUL` for the
+theorems, `MartingaleMixture` for the tightest width that is valid for an exact posterior, `FixedDesign` where rewards are read
+between phases only, `Constant` or `Scaled` to tune.
 """
 
 from torchbandits.widths.base import Constant, Scaled, Width

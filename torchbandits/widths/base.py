@@ -1,4 +1,4 @@
-"""What a confidence width is, and the plain ones."""
+"""The interface of confidence widths, and the elementary ones."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class Width(ABC):
 
     @property
     def reads(self) -> frozenset[str]:
-        """What it needs of the entries of `Progress` that are costlier, or not known everywhere: `"effective_dimension"` (NaN
-        where no width reads it), `"batches"`, the batched log-determinants (not kept up where no width reads them), and
-        `"num_arms"`, which a box and a model of data alone do not have."""
+        """The entries of `Progress` that the width reads among those that are costly or not always known:
+        `"effective_dimension"` (NaN where no width reads it), `"batches"`, the batched log-determinants (not updated where no
+        width reads them), and `"num_arms"`, which a box and a model of data alone do not have."""
         return self._reads
 
     @abstractmethod
@@ -34,12 +34,12 @@ class Width(ABC):
 
 
 def check_delta(delta: float) -> None:
-    """Refuse what is no failure probability."""
+    """Refuse a value that is not a failure probability."""
     require(is_finite(delta) and 0 < delta < 1, f"delta is a failure probability in (0, 1), got {delta}.")
 
 
 def check_norm_bound(norm_bound: float | Tensor) -> None:
-    """Refuse what is no number ≥ 0, nor several."""
+    """Refuse a value that is neither a number ≥ 0 nor a tensor of such numbers."""
     bound = as_tensor("norm_bound", norm_bound, torch.float64)
     good = bool((torch.isfinite(bound) & (bound >= 0)).all())
     require(good, f"norm_bound must be finite and ≥ 0, got {norm_bound}.")
@@ -57,7 +57,7 @@ class Constant(Width):
         non_negative("value, the width,", self.value)
 
     def __call__(self, progress: Progress) -> Tensor:
-        """`value`."""
+        """The width `value` at every step."""
         return torch.full_like(progress.pulls, self.value)
 
 
@@ -75,18 +75,18 @@ class Scaled(Width):
 
     @property
     def reads(self) -> frozenset[str]:
-        """What the base reads."""
+        """The entries that the base width reads."""
         return self.base.reads
 
     def __call__(self, progress: Progress) -> Tensor:
-        """`scale · base(progress)`."""
+        """The width `scale · base(progress)`."""
         return self.scale * self.base(progress)
 
 
 @dataclass(frozen=True)
 class Frequentist(Width, ABC):
-    """What the kernel-bandit widths share: noise, norm bound F (one number, or `batch_shape` of them), failure probability
-    and λ."""
+    """Base of the kernel-bandit widths: noise, norm bound F (one number, or `batch_shape` of them), failure probability and
+    λ."""
 
     noise_std: float
     norm_bound: float | Tensor
@@ -101,7 +101,7 @@ class Frequentist(Width, ABC):
         require(good, f"regularization (λ, by default noise_std²) must be finite and > 0, got {self.regularization}.")
 
     def _bound(self, progress: Progress) -> float | Tensor:
-        """The norm bound, where the posterior lives."""
+        """The norm bound, on the device of the posterior."""
         bound = self.norm_bound
         return float(bound) if isinstance(bound, Real) else torch.as_tensor(bound).to(progress.pulls)
 

@@ -1,4 +1,4 @@
-"""Widths of BKB and BBKB, in theory and in practice."""
+"""Confidence widths of BKB and BBKB, in theory and in practice."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from torchbandits.widths.base import Frequentist
 
 @dataclass(frozen=True)
 class BKB(Frequentist):
-    r"""BKB's theorem: (ξ √(2α(1 + log(1 + κ²t/λ)) Σ_s lev_t(x_s) + 2 log(1/δ)) + (1 + 1/√(1−ε)) √λ F)/√λ.
+    r"""The width of BKB's theorem: (ξ √(2α(1 + log(1 + κ²t/λ)) Σ_s lev_t(x_s) + 2 log(1/δ)) + (1 + 1/√(1−ε)) √λ F)/√λ.
 
-    α = (1+ε)/(1−ε). The paper prints a log that can be negative; this is what its proof gives.
+    α = (1+ε)/(1−ε). The paper prints a logarithm that can be negative; this is the one that its proof gives.
     Source: Calandriello et al. 2019, Thm 2 and the proof of Lemma D.1.
     """
 
@@ -43,7 +43,7 @@ class BKB(Frequentist):
 
 @dataclass(frozen=True)
 class PracticalBKB(Frequentist):
-    r"""F + (ξ/√λ) √(log t · Σ_s lev_t(x_s) + log(1/δ)): what the BKB authors' experiments run."""
+    r"""F + (ξ/√λ) √(log t · Σ_s lev_t(x_s) + log(1/δ)), the width of the BKB authors' experiments."""
 
     _reads: ClassVar[frozenset[str]] = frozenset({"effective_dimension"})
 
@@ -74,7 +74,7 @@ class BBKB(Frequentist):
 
 @dataclass(frozen=True)
 class PracticalBBKB(Frequentist):
-    r"""F + (ξ/√λ) √(C̃ Σ_s log(1 + lev_fb(x_s)) + log(1/δ)): what the BBKB authors' experiments run."""
+    r"""F + (ξ/√λ) √(C̃ Σ_s log(1 + lev_fb(x_s)) + log(1/δ)), the width of the BBKB authors' experiments."""
 
     _reads: ClassVar[frozenset[str]] = frozenset({"batches"})
 

@@ -1,4 +1,4 @@
-"""Widths for functions of bounded RKHS norm that grow with the information gained."""
+"""Confidence widths for functions of bounded RKHS norm that grow with the information gain."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class MartingaleMixture(Frequentist):
 def matern_regularization(nu: float, dim: int, horizon: int, noise_std: float = 1.0) -> float:
     """λ = ξ² T^(d/(2ν+2d)), the regularization tied to the horizon under which GP-UCB with `SelfNormalized` is sublinear.
 
-    Far larger than ξ², which explores less in practice. Source: Whitehouse et al. 2023, Thm 2, with the eigenvalue decay
+    It is far larger than ξ², which explores less in practice. Source: Whitehouse et al. 2023, Thm 2, with the eigenvalue decay
     β = (2ν+d)/d of a Matérn kernel on d features.
     """
     positive("nu", nu)
@@ -100,7 +100,7 @@ class SketchedOFUL(Frequentist):
     _reads: ClassVar[frozenset[str]] = frozenset()
 
     def __call__(self, progress: Progress) -> Tensor:
-        """Grows with the information gained and with what the sketch lost."""
+        """Grows with the information gained and with the error of the sketch."""
         epsilon = progress.sketch_loss / self.regularization
         inside = progress.log_det + progress.dim * epsilon.log1p() + 2 * self._log_inverse_delta
         noise = self.noise_std / math.sqrt(self.regularization) * ((1 + epsilon) * inside).sqrt()
@@ -109,9 +109,9 @@ class SketchedOFUL(Frequentist):
 
 @dataclass(frozen=True)
 class FixedDesign(Frequentist):
-    r"""F + (ξ/√λ) √(2 log(nA/δ)): for posteriors of pulls that were chosen without a look at their rewards.
+    r"""F + (ξ/√λ) √(2 log(nA/δ)): for posteriors of pulls that were chosen independently of their rewards.
 
-    A bound from one side then fails with probability at most δ/(nA); n (`statements`) are made of each of the A arms.
+    A one-sided bound then fails with probability at most δ/(nA); n such bounds (`statements`) are used per arm, of A arms.
     Source: Vakili et al. 2021, Thm 1, with a union bound over a finite set.
     """
 
@@ -124,6 +124,6 @@ class FixedDesign(Frequentist):
         check_whole("statements", self.statements)
 
     def __call__(self, progress: Progress) -> Tensor:
-        """The same at every step: nothing was adapted, so no information gain comes in."""
+        """Constant over the steps: without adaptivity, the information gain does not enter."""
         spread = math.sqrt(2 * (math.log(self.statements * progress.num_arms) + self._log_inverse_delta))
         return torch.full_like(progress.pulls, self.noise_std / math.sqrt(self.regularization) * spread) + self._bound(progress)

@@ -1,4 +1,4 @@
-"""Widths for rewards drawn from the prior."""
+"""Confidence widths for rewards drawn from the prior."""
 
 from __future__ import annotations
 

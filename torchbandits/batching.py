@@ -1,7 +1,7 @@
-"""When a batch ends. Each rule is frozen; while a batch grows, a meter keeps what it has spent.
+"""Rules that end a batch. Each rule is frozen; while a batch grows, a meter records how much of its budget is spent.
 
 Pick `Single` or `FixedSize` for plain loops, `Global` for the cheapest adaptive batches (BBKB), `GlobalThenLocal` for
-longer ones, `Product` for GP-BUCB, `ExactRatio` for the longest at a full sweep a pick.
+longer ones, `Product` for GP-BUCB, `ExactRatio` for the longest at a full sweep per pick.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from torchbandits.posteriors import Conditioning
 
 
 class Meter:
-    """The additive rules: a pick spends a number known beforehand, or log(1 + leverage) where `dynamic`.
+    """The meter of additive rules: a pick spends a number known beforehand, or log(1 + leverage) where `dynamic`.
 
     Attributes:
-        spent: `rows`, so far.
-        budget: `rows`; the pick that exceeds it is the batch's last.
+        spent: `rows`, sum of the gains so far.
+        budget: `rows`; the pick that exceeds it is the last of the batch.
     """
 
     def __init__(self, lookahead: Lookahead, budget: float, *, dynamic: bool = False, scale: float = 1.0) -> None:
@@ -37,15 +37,15 @@ class Meter:
         return self.scale * lookahead.across.at(leaders, lookahead.start)[0]
 
     def broke(self, lookahead: Lookahead, rows: Tensor) -> Tensor:
-        """An additive rule that is exceeded is broken."""
+        """Whether the budget was exceeded: an exceeded additive rule has ended the batch."""
         return rows
 
 
 class RatioMeter:
-    r"""The local rules: `max_x Σ_s c_s(x)² / lev_fb(x)` against a budget, measured only when it may have been exceeded.
+    r"""The meter of local rules: `max_x Σ_s c_s(x)² / lev_fb(x)`, measured only when it may have exceeded the budget.
 
-    A pick of arm j raises the maximum by at most b_j = max_x c_j(x)²/lev_fb(x), known once j has been measured, so the
-    sweep over the arms runs a few times a batch instead of once a pick, with the same decisions.
+    A pick of arm j raises the maximum by at most b_j = max_x c_j(x)²/lev_fb(x), known once j has been measured. So the
+    sweep over the arms runs a few times per batch instead of once per pick, with the same decisions.
     """
 
     dynamic, additive = False, False
@@ -86,8 +86,8 @@ class RatioMeter:
         return broken
 
     def _exact_ratio(self, lookahead: Lookahead) -> Tensor:
-        """max_x lev_fb(x) / lev_t(x), `rows`, by a sweep over the arms: the larger of the ratios with the dictionary frozen
-        (which never shrinks the residual, so that alone it would let a batch run on without end) and with k̃."""
+        """The ratio max_x lev_fb(x) / lev_t(x), `rows`, by a sweep over the arms: the larger of the ratios with the dictionary
+        frozen (which never shrinks the residual, so that alone it might never end a batch) and with k̃."""
         index, counts = (lookahead.rows_first(x) for x in lookahead.distinct())
         ratios = []
         for columns in lookahead.table.columns_between(index):
@@ -104,7 +104,7 @@ def _ratio(top: Tensor, bottom: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class BatchRule(ABC):
-    """When a batch ends; `max_batch_size` and `max_pulls` (of one arm in a batch) always cap it."""
+    """A rule that ends a batch; `max_batch_size` and `max_pulls` (of one arm in a batch) always cap it."""
 
     max_batch_size: int | None = None
     max_pulls: int | None = None
@@ -120,13 +120,13 @@ class BatchRule(ABC):
 
     @abstractmethod
     def meter(self, lookahead: Lookahead) -> Meter | RatioMeter:
-        """What to measure while a batch grows."""
+        """The meter of a growing batch."""
 
     def check_box(self) -> None:
-        """Refuse a rule that can't be told from the leverages of the picks alone: in a box there is nothing else to look at.
+        """Refuse a rule that depends on more than the leverages of the picks, which is all that is known in a box.
 
         Raises:
-            UnsupportedError: Naming the rules that can.
+            UnsupportedError: For such a rule, with a message that names the permitted ones.
         """
         if self.budget is None:
             raise UnsupportedError(
@@ -140,11 +140,12 @@ class BatchRule(ABC):
 
     @property
     def budget(self) -> float | None:
-        """What the picks of a batch may spend; None for rules that look at other arms too."""
+        """The budget of the picks of a batch; None for rules that depend on other arms too."""
         return None
 
     def spends(self, start: Tensor, now: Tensor) -> Tensor:
-        """What a pick spends, given its leverages at the batch start and with the picks before it pending, alike."""
+        """The amount that a pick spends, given its leverages at the batch start and with earlier picks pending, of the same
+        shape."""
         return torch.zeros_like(start)
 
 
@@ -175,7 +176,7 @@ class _Threshold(BatchRule):
 
     @property
     def freezes(self) -> bool:
-        """As the papers prove their rules; a rule ends a batch before the residual that is left could matter."""
+        """True, as in the proofs of the papers: the rule ends a batch before the remaining residual could matter."""
         return True
 
     def __post_init__(self) -> None:
@@ -207,9 +208,9 @@ class Global(_Threshold):
 
 @dataclass(frozen=True)
 class Repeat(_Threshold):
-    """One arm ⌊(C² − 1)/lev_fb(x)⌋ times, at least once, C² the `ratio_threshold`: as long as its variance may shrink by C².
+    """One arm ⌊(C² − 1)/lev_fb(x)⌋ times, at least once, with C² the `ratio_threshold`: until its variance shrinks by C².
 
-    Every arm that is chosen adds at least log((C² + 1)/2) to log det(V/λ), which bounds the number of switches.
+    Every chosen arm adds at least log((C² + 1)/2) to log det(V/λ), which bounds the number of switches.
     Source: Calandriello et al. 2022, Alg. 1.
     """
 
@@ -236,7 +237,7 @@ class Repeat(_Threshold):
         return math.inf
 
     def meter(self, lookahead: Lookahead) -> Meter:
-        """For picks beside others that are pending: nothing is spent."""
+        """The meter of picks beside other pending ones: nothing is spent."""
         return Meter(lookahead, self.budget, scale=0.0)
 
 
@@ -250,7 +251,7 @@ class Product(_Threshold):
         return math.log(self.ratio_threshold)
 
     def spends(self, start: Tensor, now: Tensor) -> Tensor:
-        """The logarithm of its factor."""
+        """The logarithm of the pick's factor."""
         return torch.log1p(now)
 
     def meter(self, lookahead: Lookahead) -> Meter:
@@ -260,7 +261,7 @@ class Product(_Threshold):
 
 @dataclass(frozen=True)
 class Local(_Threshold):
-    """max_x 1 + max(Σ c², Σ k̃²)/lev_fb(x) ≤ C̃. Source: Calandriello et al. 2020, Lemma 3, mended."""
+    """max_x 1 + max(Σ c², Σ k̃²)/lev_fb(x) ≤ C̃. Source: Calandriello et al. 2020, Lemma 3, corrected."""
 
     def meter(self, lookahead: Lookahead) -> RatioMeter:
         """Squared covariances with the picks."""
@@ -269,7 +270,7 @@ class Local(_Threshold):
 
 @dataclass(frozen=True)
 class GlobalThenLocal(_Threshold):
-    """`Global` until it breaks, then `Local`, from the pick that broke it on."""
+    """`Global` until it is exceeded, then `Local` from that pick on."""
 
     def meter(self, lookahead: Lookahead) -> RatioMeter:
         """Leverages first, then squared covariances."""
@@ -278,7 +279,7 @@ class GlobalThenLocal(_Threshold):
 
 @dataclass(frozen=True)
 class ExactRatio(_Threshold):
-    """max_x lev_fb(x)/lev_t(x) ≤ C̃: the largest batches, at a full sweep a pick once the bound of `Local` is exceeded."""
+    """max_x lev_fb(x)/lev_t(x) ≤ C̃: the largest batches, at a full sweep per pick once the bound of `Local` is exceeded."""
 
     def meter(self, lookahead: Lookahead) -> RatioMeter:
         """Squared covariances as a bound, then the ratio itself."""
@@ -295,6 +296,6 @@ RULES: dict[str, type[_Threshold]] = {
 
 
 def named_rule(name: str, ratio_threshold: float, max_batch_size: int | None = None, max_pulls: int | None = None) -> BatchRule:
-    """The adaptive rule of that name. Raises `ArgumentError` naming the nearest for an unknown one."""
+    """The adaptive rule of that name. Raises `ArgumentError` for an unknown name, and suggests the nearest one."""
     require(name in RULES, f"unknown batch_rule {name!r}; known: {', '.join(RULES)}.{nearest(name, RULES)}")
     return RULES[name](max_batch_size=max_batch_size, max_pulls=max_pulls, ratio_threshold=ratio_threshold)

@@ -1,4 +1,4 @@
-"""Exceptions. Every message names what was expected, what came, and what to do about it."""
+"""Exceptions. Every message names the expected value, the given one, and the remedy."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ import warnings
 from collections.abc import Iterable
 from typing import Any
 
-_INSIDE = {"torchbandits", "torch", "jaxtyping", "beartype"}  # the last two check shapes in tests
+# The last two check shapes in tests.
+_INSIDE = {"torchbandits", "torch", "jaxtyping", "beartype"}
 
 
 class TorchBanditsError(Exception):
-    """Base of every error that this package raises on purpose."""
+    """Base of all errors that this package raises deliberately."""
 
 
 class ArgumentError(TorchBanditsError, ValueError):
@@ -20,7 +21,7 @@ class ArgumentError(TorchBanditsError, ValueError):
 
 
 class KeywordError(ArgumentError, TypeError):
-    """A keyword that the function does not take; the message names what to use instead."""
+    """A keyword that the function does not take; the message names the alternative."""
 
 
 class ShapeError(ArgumentError):
@@ -40,19 +41,20 @@ class StateError(TorchBanditsError, RuntimeError):
 
 
 class NumericalError(TorchBanditsError, ArithmeticError):
-    """A factorisation or a sweep that lost its meaning; the state before the call is kept."""
+    """A factorisation or a sweep that failed numerically; the state before the call is kept."""
 
 
 class RankError(TorchBanditsError, RuntimeError):
-    """A rank of a distributed run that was lost, or that was started otherwise than the others."""
+    """A rank of a distributed run that was lost, or that was started differently from the others."""
 
 
 class EvaluationError(TorchBanditsError, RuntimeError):
-    """Evaluations that failed and so ended a run; every reward that had come was told before.
+    """Failed evaluations that ended a run; every reward received before was told.
 
     Attributes:
-        history: The record of the run up to here.
-        bandit: What was learned. Its open picks, `bandit.ask()`, are those that were given up or had not come.
+        history: The record of the run so far.
+        bandit: The bandit with everything learned. Its open picks, `bandit.ask()`, are those that were given up or had not
+            returned.
     """
 
     def __init__(self, message: str, history: Any = None, bandit: Any = None) -> None:
@@ -62,19 +64,19 @@ class EvaluationError(TorchBanditsError, RuntimeError):
 
 
 class UnsupportedError(TorchBanditsError, NotImplementedError):
-    """A combination that has no meaning, such as the score of a policy that scores nothing.
+    """A combination that is not supported, such as the score of a policy without scores.
 
-    Once `torchbandits.botorch` is imported, it is BoTorch's error of that name, too.
+    Once `torchbandits.botorch` is imported, it is also BoTorch's error of that name.
     """
 
 
 class DiagnosticWarning(UserWarning):
-    """The data speak against the kernel, the noise or the widths; says which evidence, and what to try."""
+    """The data contradict the kernel, the noise or the widths; the message names the finding and a remedy."""
 
 
 class JournalWarning(UserWarning):
-    """A journal of which the last line was torn, a checkpoint left aside or a pick came out otherwise, or a saved state that
-    does not say what it is of; says what was done."""
+    """A journal with an incomplete last line, an unused checkpoint or a pick that a replay did not reproduce, or a saved state
+    without its description; the message says how the case was handled."""
 
 
 class DataError(TorchBanditsError, OSError):
@@ -82,7 +84,7 @@ class DataError(TorchBanditsError, OSError):
 
 
 class ConfigError(TorchBanditsError, ValueError):
-    """A configuration file that does not say what it must."""
+    """An invalid or incomplete configuration file."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
@@ -93,7 +95,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def issue(found: Iterable[str]) -> None:
-    """Send texts as `DiagnosticWarning`, as seen from the first caller outside of this package and torch's decorators."""
+    """Issue texts as `DiagnosticWarning`, attributed to the first caller outside this package and torch's decorators."""
     frame, level = sys._getframe(), 1
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _INSIDE:
         frame, level = frame.f_back, level + 1

@@ -1,4 +1,4 @@
-"""Packages of the extra `experiments`, imported when they are first used: `import torchbandits` is quick, and works without."""
+"""Packages of the extra `experiments`, imported at first use: `import torchbandits` is quick, and works without them."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 from torchbandits.errors import DataError
 
 PACKAGES = ("matplotlib", "pandas", "pyarrow", "pydantic", "rich", "scipy", "typer", "yaml")
-"""What the command line needs; anything else that can't be imported is a fault, and shows as one."""
+"""Packages that the command line needs. A failed import of any other package is reported as the error it is."""
 
 
 def missing(error: ModuleNotFoundError) -> str:
-    """How to install what the command line lacks, or nothing where the fault is another one."""
+    """Instructions to install a missing package of the command line, or an empty string for any other import error."""
     package = (error.name or "").partition(".")[0]
     needed = f'the command line needs {package}: pip install "torchbandits[experiments]"'
     return needed if package in PACKAGES else ""
@@ -22,8 +22,8 @@ class Later:
     """A module that is imported when an attribute of it is first read.
 
     Args:
-        name: Of the module.
-        user: What needs it, for the message where it is not installed.
+        name: Name of the module.
+        user: Feature that needs it, for the message if it is not installed.
     """
 
     def __init__(self, name: str, user: str) -> None:
@@ -44,5 +44,5 @@ class Later:
             raise DataError(f'{self._user} need {package}: pip install "torchbandits[experiments]".') from error
 
     def __getattr__(self, attribute: str) -> Any:
-        """An attribute of the module."""
+        """Import the module and return its attribute."""
         return getattr(self.need(), attribute)

@@ -1,4 +1,4 @@
-"""Functions that record no gradients, at little cost where none are recorded anyway."""
+"""Decorator for functions without gradients, of little cost where gradients are disabled already."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ Result = TypeVar("Result")
 
 
 def without_gradients(function: Callable[Given, Result]) -> Callable[Given, Result]:
-    """Run a function under `torch.no_grad`. Within another such function nothing has to be switched: a step of a bandit enters
-    eight of them, and each switch takes as long as an operation on a small tensor."""
+    """Run a function under `torch.no_grad`, unless gradients are disabled already. A step of a bandit enters eight such
+    functions, and each switch takes as long as an operation on a small tensor."""
 
     @wraps(function)
     def quiet(*args: Given.args, **kwargs: Given.kwargs) -> Result:

@@ -1,7 +1,7 @@
-"""The five choices of which every policy is made, to make one of your own: `Composed(kernel, …, score=LogEI())`.
+"""The five ingredients of every policy, for policies of your own: `Composed(kernel, …, score=LogEI())`.
 
 A policy names a posterior (exact, or the features of a `FeatureMap`), a `Memory`, a `Score`, a width of `torchbandits.widths`
-and a `BatchRule`; first picks are in `torchbandits.starts`. Nothing is proved of a new mixture.
+and a `BatchRule`; first picks are in `torchbandits.starts`. A new combination comes without a guarantee.
 """
 
 from torchbandits.batching import (

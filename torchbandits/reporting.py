@@ -1,4 +1,4 @@
-"""What a bandit says of its state after each change."""
+"""Reports on the state of a bandit after each update."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torchbandits.types import Pulls, Report
 
 @without_gradients
 def certificate(policy: Policy, state: State) -> Tensor:
-    """Largest upper minus largest lower bound over the arms, `batch_shape`; NaN for policies that keep no posterior.
+    """The largest upper minus the largest lower bound over the arms, `batch_shape`; NaN for policies that keep no posterior.
 
     Raises:
         NumericalError: If the posterior is not finite.
@@ -33,7 +33,8 @@ def certificate(policy: Policy, state: State) -> Tensor:
 
 @without_gradients
 def report_of(policy: Policy, state: State, pulls: Pulls, unasked: Tensor) -> Report:
-    """The report after an update with these pulls, of which `unasked` (`batch_shape`) were never asked for; copies.
+    """The report after an update with these pulls, of which `unasked` (`batch_shape`) were never asked for. Holds
+    copies.
 
     Raises:
         NumericalError: If the posterior is not finite.

@@ -1,7 +1,7 @@
-"""What an arm is worth: scores of the posterior marginals, or a draw of the posterior.
+"""Scores of arms (acquisition values): functions of the posterior marginals, or a draw of the posterior.
 
-Every score falls as the standard deviation falls. Pick `UCB` for the guarantees, `LogEI` and `LogPI` for what CUB compares
-with, `PosteriorDraw` for Thompson sampling.
+Every score increases with the standard deviation. Pick `UCB` for the guarantees, `LogEI` and `LogPI` for the policies that CUB
+is compared with, `PosteriorDraw` for Thompson sampling.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from torchbandits.upstream import log_improvement
 
 
 class Score(ABC):
-    """A number to maximise, computed from the marginals."""
+    """An acquisition value, which is maximised, computed from the marginals."""
 
-    relative: ClassVar[bool] = False  # whether it compares with the highest posterior mean
+    # Whether the score is relative to the highest posterior mean.
+    relative: ClassVar[bool] = False
 
     @abstractmethod
     def __call__(self, mean: Tensor, std: Tensor, width: Tensor, incumbent: Tensor) -> Tensor:
@@ -30,15 +31,15 @@ class Score(ABC):
 
         Args:
             mean: Posterior mean, reward units.
-            std: Posterior standard deviation, alike.
+            std: Posterior standard deviation, reward units, of the same shape.
             width: `batch_shape`, multiplies the standard deviation.
             incumbent: `batch_shape`, the highest posterior mean over the arms; read only where `relative`.
         """
 
 
 def scores_of_points(score: Score, points: Points, posterior: Marginals, width: Tensor, incumbent: Tensor) -> PerPoint:
-    """Scores `batch_shape x n` of points `batch_shape x n x d` by their posterior, with a finite gradient in the points also
-    where the deviation vanishes (its root has none there), and where nothing depends on them."""
+    """Scores `batch_shape x n` of points `batch_shape x n x d` by their posterior. The gradient in the points is finite also
+    where the variance vanishes (its square root has none there), and exists where nothing depends on the points."""
     tiny = torch.finfo(posterior.variance.dtype).tiny
     value = score(posterior.mean, posterior.variance.clamp_min(tiny).sqrt(), width, incumbent)
     return value + 0 * points.sum(dim=-1)
@@ -55,7 +56,7 @@ class UCB(Score):
 
 @dataclass(frozen=True)
 class _Improvement(Score, ABC):
-    """What the improvement scores share: the level to beat, max_x μ(x) + margin."""
+    """Base of the improvement scores, with the level to exceed, max_x μ(x) + margin."""
 
     margin: float = 0.0
     relative: ClassVar[bool] = True
@@ -78,7 +79,7 @@ class LogEI(_Improvement):
         require(ok, f"the margin of expected improvement must be finite and ≥ 0, got {self.margin}.")
 
     def __call__(self, mean: Tensor, std: Tensor, width: Tensor, incumbent: Tensor) -> Tensor:
-        """log EI; the width does not matter."""
+        """The logarithm of EI; the width is ignored."""
         z, sigma = self._standardized(mean, std, incumbent)
         return log_improvement(z) + sigma.log()
 
@@ -99,7 +100,7 @@ class LogPI(_Improvement):
         )
 
     def __call__(self, mean: Tensor, std: Tensor, width: Tensor, incumbent: Tensor) -> Tensor:
-        """log Φ(z); the width does not matter."""
+        """log Φ(z); the width is ignored."""
         from botorch.utils.probability.utils import log_ndtr  # noqa: PLC0415 - BoTorch takes a second to load
 
         value: Tensor = log_ndtr(self._standardized(mean, std, incumbent)[0])
@@ -111,7 +112,7 @@ class PosteriorDraw:
     r"""A draw μ + w (f̃ − μ) of the posterior, f̃ ~ GP(μ, k_t), one for each pick.
 
     Attributes:
-        num_features: Random Fourier features of the prior's part of a draw, where it takes them (see `arms.PosteriorDraws`).
+        num_features: Random Fourier features of the prior part of a draw, where it uses them (see `arms.PosteriorDraws`).
     """
 
     num_features: int = 512
@@ -125,13 +126,13 @@ class PosteriorDraw:
 class PerCost(Score):
     r"""Another score per cost: (u(x) − baseline) / c(x)^exponent, or log EI(x) − exponent · log c(x).
 
-    An arm below the baseline is worth less the more it costs: there the gain, negative, is multiplied by the cost. For scores
-    in logarithms (EI, PI) there is no baseline. The costs are the arms' (`Bandit(..., costs=)`).
+    Below the baseline the score decreases with the cost: there the gain, which is negative, is multiplied by the cost. For
+    scores in logarithms (EI, PI) there is no baseline. The costs are the arms' (`Bandit(..., costs=)`).
 
     Attributes:
         base: The score, or a draw of the posterior.
-        exponent: 1 for gain per cost, 0 for no attention to costs.
-        baseline: Reward at which a pull is worth nothing, reward units.
+        exponent: 1 for gain per cost, 0 to ignore costs.
+        baseline: Reward at which a pull has no value, reward units.
     """
 
     base: Score | PosteriorDraw
@@ -149,22 +150,22 @@ class PerCost(Score):
 
     @property
     def relative(self) -> bool:  # type: ignore[override]
-        """What the base says."""
+        """Whether the base score is relative to the highest posterior mean."""
         return isinstance(self.base, Score) and self.base.relative
 
     def __call__(self, mean: Tensor, std: Tensor, width: Tensor, incumbent: Tensor) -> Tensor:
-        """The base's scores, before `priced`; for a draw, the upper bound."""
+        """The base scores, before `priced`; for a draw, the upper bounds."""
         base = self.base if isinstance(self.base, Score) else UCB()
         return base(mean, std, width, incumbent)
 
     def priced(self, scores: Tensor, costs: Tensor) -> Tensor:
-        """The base's scores per cost, shaped like them; `costs` of the same arms, positive."""
+        """The base scores per cost, of the same shape; `costs` are those of the same arms, positive."""
         if isinstance(self.base, _Improvement):
             return scores - self.exponent * costs.log()
         return (scores - self.baseline) * self.price(scores, costs)
 
     def price(self, scores: Tensor, costs: Tensor) -> Tensor:
-        """What multiplies the gain over the baseline, > 0: cost^(−exponent), or cost^exponent below the baseline."""
+        """The positive factor of the gain over the baseline: cost^(−exponent), or cost^exponent below the baseline."""
         power = costs**self.exponent
         return torch.where(scores >= self.baseline, 1 / power, power)
 
@@ -173,7 +174,8 @@ ACQUISITIONS = ("ucb", "ei", "pi")
 
 
 def named_score(name: str, margin: float | None, noise_std: float) -> Score:
-    """The score of that name; `margin` by default 0 for EI and `noise_std` for PI. `ArgumentError` for an unknown one."""
+    """The score of that name; `margin` by default 0 for EI and `noise_std` for PI. Raises `ArgumentError` for an unknown
+    name."""
     known = ", ".join(ACQUISITIONS)
     require(name in ACQUISITIONS, f"unknown acquisition {name!r}; known: {known}.{nearest(name, ACQUISITIONS)}")
     require(name != "ucb" or margin is None, "a margin belongs to acquisition 'ei' or 'pi', not to 'ucb'.")

@@ -1,6 +1,6 @@
-"""First picks, before a policy's own rule.
+"""First picks, made before a policy's own rule.
 
-Pick `uniform(1)` to start as the papers do, `uniform()` for CUB's 2^d points, `spread(n)` for arms that stand for all others,
+Pick `uniform(1)` to start as the papers do, `uniform()` for CUB's 2^d points, `spread(n)` for arms that represent all others,
 `uncertainty(P)` so that every later batch of the global rule has at least P (C̃ − 1) picks.
 """
 
@@ -23,26 +23,29 @@ from torchbandits.sources.ranges import ranges_of
 
 __all__ = ["Spread", "Start", "Uncertainty", "Uniform", "spread", "uncertainty", "uniform"]
 
-_SAMPLE = 1024  # arms that `Spread` looks at
-_TIE = 1e-9  # relative difference of distances that is rounding
-_MEMORY_BUDGET = 2 << 30  # bytes of what uncertainty sampling keeps meanwhile
+# Arms that `Spread` considers.
+_SAMPLE = 1024
+# Relative difference of distances that counts as rounding.
+_TIE = 1e-9
+# Bytes of cached columns during uncertainty sampling.
+_MEMORY_BUDGET = 2 << 30
 
 
 @dataclass(frozen=True)
 class Opening:
-    """What a start may look at. `rows x ...` tensors have one line a batch row.
+    """The inputs of a start. `rows x ...` tensors have one line per batch row.
 
     Attributes:
-        rows: The arms, and which row of the statistics each one is.
-        statistics: What was learned.
-        kernel: Of the policy.
+        rows: The arms, and the row of the statistics of each.
+        statistics: Sums of the observations.
+        kernel: Kernel of the policy.
         regularization: λ of the policy.
-        pending: Arms asked for and not told (−1 where padded) and their counts, `batch_shape x p`.
-        made: `batch_shape`, pulls told and pending.
-        remaining: `batch_shape`, most picks now.
+        pending: Pending arms (−1 where padded) and their counts, `batch_shape x p`.
+        made: `batch_shape`, number of pulls told and pending.
+        remaining: `batch_shape`, most picks of this call.
         offered: `batch_shape x A` booleans, or None for all arms.
-        generators: One a batch row, to draw from.
-        fill: Whether `remaining` picks are wanted, no fewer, as long as the start is not over.
+        generators: One per batch row, to draw from.
+        fill: Whether exactly `remaining` picks are required as long as the start is not over.
     """
 
     rows: ArmRows
@@ -62,19 +65,19 @@ class Start(ABC):
 
     @abstractmethod
     def picks(self, opening: Opening) -> tuple[Tensor, Tensor]:
-        """The next first picks, `batch_shape x q` (−1 where padded), and the `batch_shape` rows whose start is over."""
+        """Return the next first picks, `batch_shape x q` (−1 where padded), and the `batch_shape` rows whose start is over."""
 
     def points(self, box: Tensor, made: Tensor, remaining: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
-        """The next first picks in a box (`batch_shape x 2 x d`), `batch_shape x q x d`, NaN where padded.
+        """Return the next first picks in a box (`batch_shape x 2 x d`), `batch_shape x q x d`, NaN where padded.
 
         Args:
             box: Corners, lower first.
-            made: `batch_shape`, pulls told and pending.
-            remaining: `batch_shape`, most picks now.
-            generators: One a batch row, to draw from.
+            made: `batch_shape`, number of pulls told and pending.
+            remaining: `batch_shape`, most picks of this call.
+            generators: One per batch row, to draw from.
 
         Raises:
-            UnsupportedError: For a start that looks at all arms.
+            UnsupportedError: For a start that depends on all arms.
         """
         raise UnsupportedError(
             f"{type(self).__name__} looks at all arms, and a box has none: use starts.uniform(), or pass arms."
@@ -91,7 +94,7 @@ class Uniform(Start):
         check_whole("size", self.size, otherwise="for 2^d picks")
 
     def picks(self, opening: Opening) -> tuple[Tensor, Tensor]:
-        """Uniform over the arms on offer."""
+        """Draw uniformly from the arms on offer."""
         A = opening.rows.num_arms
         size = min(A, 2 ** min(opening.rows.source.dim, 40)) if self.size is None else self.size
         left = (size - opening.made).clamp_min(0).long()
@@ -101,7 +104,7 @@ class Uniform(Start):
         return index.reshape(*left.shape, -1), left == 0
 
     def points(self, box: Tensor, made: Tensor, remaining: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
-        """Uniform over the box. Raises `ArgumentError` where no size is given and 2^d would be more than 1,024."""
+        """Draw uniformly from the box. Raises `ArgumentError` where no size is given and 2^d would be more than 1,024."""
         d = box.shape[-1]
         message = f"2^{d} first picks are too many for a box of {d} features: pass initial=starts.uniform(size)."
         require(self.size is not None or d <= 10, message)
@@ -111,11 +114,11 @@ class Uniform(Start):
 
 @dataclass(frozen=True)
 class Spread(Start):
-    """`size` arms that stand for all others: each is the arm that most lowers the mean distance of arms to their nearest pick.
+    """`size` arms that represent all others: each most reduces the mean distance of the arms to their nearest pick.
 
-    Distances are Euclidean, each feature in units of its range over the arms (without the outer 1 % at either end). Where there
-    are more than 1,024 arms, a uniform sample of so many stands for all, drawn anew for every ask. What was told or is pending
-    counts as picked. Cost O(d) a pair of arms of the sample.
+    Distances are Euclidean, each feature in units of its range over the arms (without the outer 1 % at either end). More than
+    1,024 arms are represented by a uniform sample of that size, drawn anew for every ask. Told and pending arms count as
+    picked. Cost O(d) per pair of arms of the sample.
     Source: Kaufman and Rousseeuw 1990, the first phase of PAM.
     """
 
@@ -125,7 +128,7 @@ class Spread(Start):
         check_whole("size", self.size)
 
     def picks(self, opening: Opening) -> tuple[Tensor, Tensor]:
-        """One after the other, in the order in which they help; picks that are wanted beyond the sample are drawn uniformly."""
+        """Pick one arm after the other, by the greatest reduction first; picks beyond the sample are drawn uniformly."""
         rows, shape = opening.rows, opening.made.shape
         left = (min(rows.num_arms, self.size) - opening.made).clamp_min(0).long()
         wanted = torch.minimum(torch.where(left > 0, opening.remaining, 0) if opening.fill else left, opening.remaining)
@@ -149,7 +152,7 @@ class Spread(Start):
         return index.reshape(*shape, -1), over
 
     def _sample(self, opening: Opening, count: Sequence[int]) -> Tensor:
-        """`batch_shape x n` arms on offer, ascending; −1 where a row has none, or makes no pick."""
+        """A sample of `batch_shape x n` arms on offer, ascending; −1 where a row has none, or makes no pick."""
         A, shape = opening.rows.num_arms, opening.made.shape
         if A <= _SAMPLE and opening.offered is None:
             return torch.arange(A, device=opening.made.device).expand(*shape, A)
@@ -158,14 +161,14 @@ class Spread(Start):
 
 
 def _drawn(opening: Opening, count: Sequence[int]) -> Tensor:
-    """Arms on offer drawn uniformly with replacement, `rows x max(count)`, −1 where padded."""
+    """Draw arms on offer uniformly with replacement, `rows x max(count)`, −1 where padded."""
     A, shape = opening.rows.num_arms, opening.made.shape
     offered = None if opening.offered is None else opening.offered.expand(*shape, A).reshape(-1, A)
     return draw_uniform(A, count, opening.generators, offered)
 
 
 def _medoids(points: Tensor, given: Tensor, count: int) -> Tensor:
-    """Places of `count` points (`n x d`) that, with those given (`g x d`), leave the smallest mean distance, greedily."""
+    """Choose `count` of the points (`n x d`) greedily so that, with the given ones (`g x d`), the mean distance is smallest."""
 
     def distances(to: Tensor) -> Tensor:
         return torch.cdist(points, to, compute_mode="donot_use_mm_for_euclid_dist")
@@ -183,11 +186,11 @@ def _medoids(points: Tensor, given: Tensor, count: int) -> Tensor:
 
 @dataclass(frozen=True)
 class Uncertainty(Start):
-    """The arm of the largest leverage, again and again, until no leverage exceeds 1/`min_batch_size`.
+    """The arm of the largest leverage, repeatedly, until no leverage exceeds 1/`min_batch_size`.
 
-    No reward is needed to know these picks, so they come as one batch. They follow the exact posterior, whatever the policy
-    keeps: afterwards every batch of the global rule has at least P (C̃ − 1) picks on an exact posterior; with Nyström
-    P (C̃ − 1)/3 with probability 1 − δ under the theory's oversampling, and nothing is promised at q̄ = 2.
+    These picks do not depend on rewards, so they come as one batch. They follow the exact posterior, whatever the memory of
+    the policy: afterwards every batch of the global rule has at least P (C̃ − 1) picks on an exact posterior; with Nyström
+    P (C̃ − 1)/3 with probability 1 − δ under the theory's oversampling, without a guarantee at q̄ = 2.
     Source: Calandriello et al. 2020, Alg. 3.
     """
 
@@ -199,14 +202,16 @@ class Uncertainty(Start):
         check_whole("max_pulls", self.max_pulls)
 
     def picks(self, opening: Opening) -> tuple[Tensor, Tensor]:
-        """All that are missing, at once. Cost O(A u) a pick.
+        """Return all remaining picks at once. Cost O(A u) per pick.
 
         Raises:
-            ArgumentError: If `max_pulls` in all are not enough, naming the P that they reach; before any is asked for.
+            ArgumentError: If `max_pulls` in all are not enough, before any is asked for; the message names the P that they
+                reach.
         """
         table = _exact_table(opening)
         arms, made = [], opening.made.clone()
-        level = 1 / self.min_batch_size * (1 + 1e-9)  # a pull of an arm at exactly 1/P would be one too many
+        # The margin absorbs rounding: an arm of leverage exactly 1/P needs no further pull.
+        level = 1 / self.min_batch_size * (1 + 1e-9)
         while True:
             leverage = table.leverage if opening.offered is None else table.leverage.masked_fill(~opening.offered, 0.0)
             live = leverage.amax(dim=-1) > level
@@ -237,7 +242,7 @@ def uniform(size: int | None = None) -> Uniform:
 
 
 def spread(size: int) -> Spread:
-    """`size` arms that stand for all others; see `Spread`."""
+    """`size` arms that represent all others; see `Spread`."""
     return Spread(size)
 
 
@@ -246,7 +251,7 @@ def uncertainty(min_batch_size: float, *, max_pulls: int = 10_000) -> Uncertaint
 
     Args:
         min_batch_size: P; leverages end at or below 1/P.
-        max_pulls: Pulls in all that this may take; a P that takes more is refused before anything is asked for.
+        max_pulls: Most pulls in all; a P that takes more is refused before any arm is asked for.
     """
     return Uncertainty(min_batch_size, max_pulls)
 
@@ -271,13 +276,13 @@ def _exact_table(opening: Opening) -> ArmTable:
 
 
 def _rounded_down(value: float) -> float:
-    """To three digits."""
+    """Round down to three digits."""
     unit = 10.0 ** (math.floor(math.log10(value)) - 2)
     return math.floor(value / unit) * unit
 
 
 def _pull_(table: ArmTable, arm: Tensor, counts: Tensor) -> None:
-    """Pulls of one arm a batch row with a reward of 0."""
+    """Add pulls of one arm per batch row with a reward of 0."""
     posterior, nothing = table.posterior, torch.zeros_like(counts)
     cross = table.cross(arm)
     table.rows.tell_(posterior, arm, counts, nothing, nothing)

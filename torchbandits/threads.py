@@ -1,9 +1,9 @@
-"""Threads of a piece of work: one where it is small, those of the caller where it is large.
+"""Number of threads of a computation: one if it is small, those of the caller if it is large.
 
-A step of a bandit is a few hundred operations on small matrices. A second thread gains nothing on them, and on a machine that
-is busy with other work each operation waits for a thread that has no core: runs take ten times longer. `torch.set_num_threads`
-is a setting of the process, which is not this library's to change. What is set here holds for the calling thread alone, and
-only while the work lasts: the number of OpenMP threads, and MKL's own where PyTorch was built with it.
+A step of a bandit is a few hundred operations on small matrices. A second thread gains nothing on them, and on a busy machine
+each operation waits for a thread without a core, so that runs take ten times longer. `torch.set_num_threads` is a setting of
+the process, which a library should not change. This module sets the number of OpenMP threads, and of MKL's own threads where
+PyTorch was built with MKL, for the calling thread alone and for the duration of the computation.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _local = threading.local()
 
 
 class threads:
-    """`with threads(many=…):` one thread of PyTorch, or as many as the caller of the outermost such context had.
+    """Context with one thread of PyTorch, or as many as before the outermost such context: `with threads(many=…):`.
 
-    On exit, also by an exception, the number is what it was before. Other threads keep theirs. Builds of PyTorch without
-    OpenMP, or that hide it, keep all threads. Cost: a few microseconds.
+    On exit, also by an exception, the previous number is restored. Other Python threads are unaffected. Builds of PyTorch
+    without OpenMP, or that hide it, keep all threads. Cost: a few microseconds.
 
     Args:
-        many: Whether the work is worth all threads.
+        many: Whether the computation is large enough for all threads.
     """
 
     __slots__ = ("_back", "_many", "_outermost")
@@ -67,12 +67,13 @@ class threads:
 
 @cache
 def thread_setter() -> _Set | None:
-    """A function that sets OpenMP's number of threads and MKL's own (0 for none of its own) for the calling thread, and returns
-    MKL's before; None where PyTorch's libraries do not offer that."""
+    """A function that sets the number of OpenMP threads and MKL's own number (0 for none of its own) for the calling thread,
+    and returns MKL's previous one; None where PyTorch's libraries do not export it."""
     folder = Path(torch.__file__).parent / "lib"
     for name in ("libtorch_cpu.so", "libtorch_cpu.dylib"):
         if (folder / name).exists():
-            library = ctypes.CDLL(str(folder / name))  # loaded already: this finds what PyTorch itself calls
+            # The library is loaded already, so that this is the copy that PyTorch itself calls.
+            library = ctypes.CDLL(str(folder / name))
             break
     else:
         return None

@@ -1,4 +1,4 @@
-"""Shape aliases and the small frozen records that travel between the rooms of the package.
+"""Shape aliases, and the small frozen records that the rooms of the package exchange.
 
 Any number of batch dimensions (`...`) leads; `n` points, `a` arms, `d` features, `q` picks, `u` distinct points, `m`
 dictionary points. Sizes with an underscore may differ between the arguments of one function. The aliases are annotations
@@ -15,7 +15,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-Generators = Sequence[torch.Generator]  # one CPU generator a batch row, in row-major order
+# One CPU generator per batch row, in row-major order.
+Generators = Sequence[torch.Generator]
 Points = Float[Tensor, "... _n d"]
 Arms = Float[Tensor, "... _a d"]
 Square = Float[Tensor, "... m m"]
@@ -49,14 +50,14 @@ class Selection:
         return self.index.shape[-1]
 
     def __getitem__(self, places: Any) -> Selection:
-        """The same rows, only the given places of each (a slice or a 1-d index of the pick dimension)."""
+        """The same rows, with only the given places of each (a slice or a 1-d index of the pick dimension)."""
         return Selection(self.points[..., places, :], self.index[..., places], self.mask[..., places])
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """What a selection rests on: per pick the score (NaN for policies without one), the leverage at the batch start, per
-    row the width, and the generator states after the draws of `select` (empty when it drew nothing)."""
+    """The quantities behind a selection: per pick the score (NaN for policies without one) and the leverage at the batch start,
+    per row the width, and the generator states after the draws of `select` (empty if it drew nothing)."""
 
     score: Tensor
     leverage: Tensor
@@ -68,7 +69,7 @@ class Evidence:
 class Recommendation:
     """The k best arms among those pulled, best first: `points` `batch_shape x k x d`, the rest `batch_shape x k`.
 
-    `index` is −1 (and mean NaN) where a row has pulled fewer than k arms, or where a point came from outside the arms.
+    `index` is −1 (and mean NaN) where a row has pulled fewer than k arms, or where a point is not one of the arms.
     """
 
     points: Tensor
@@ -83,8 +84,8 @@ class Report:
 
     `certificate` is the largest upper bound minus the largest lower bound over the arms, in reward units: while the
     width is valid, no arm is better than the one with the largest lower bound by more than this. It is NaN for
-    policies that keep no posterior. `unasked` counts the pulls just told that were never asked for: history from
-    elsewhere is welcome, and this says that it came.
+    policies that keep no posterior. `unasked` counts the pulls just told that were never asked for, such as
+    history from another source.
     """
 
     pulls: Tensor
@@ -99,16 +100,16 @@ class Report:
 
 @dataclass(frozen=True)
 class FitReport:
-    """What a fit of the kernel did, one entry per batch row but for the variances.
+    """The result of a kernel fit, with one entry per batch row except for the variances.
 
     `before` and `after` are the log evidence of the rewards, log priors of the kernel's parameters included: exact up to a
     number of distinct points, a lower bound beyond; NaN where nothing was tried, −∞ where the factorisation failed.
     `accepted` rows have a new kernel, all others keep theirs. `regularized` rows were fitted under weak priors too, which
-    `before` and `after` include, since the evidence alone was highest at a degenerate kernel. `reasons` say in words why a row
-    was not accepted or was regularised, in row-major order; they are empty elsewhere. `misfit` is the variance τ² that rewards
-    show beside kernel and noise, reward units squared (0 where none was fitted). `iterations` of the optimiser; `left_out`
-    points whose rewards were too wild to fit; `jitter` that the bound needed, as a part of the largest k(x, x).
-    `regularization` (λ) and `noise_variance` are those of now, reward units squared.
+    `before` and `after` include, since the evidence alone was highest at a degenerate kernel. `reasons` state in words why a
+    row was not accepted or was regularised, in row-major order; they are empty elsewhere. `misfit` is the variance τ² that
+    neither kernel nor noise explains, reward units squared (0 where none was fitted). `iterations` counts those of the
+    optimiser, `left_out` the outliers that were excluded; `jitter` is that of the bound, as a part of the largest k(x, x).
+    `regularization` (λ) and `noise_variance` are the values after the fit, reward units squared.
     """
 
     before: Tensor
@@ -126,9 +127,9 @@ class FitReport:
 
 @dataclass(frozen=True)
 class Pulls:
-    """Pulls to learn from, already summed: `index` (arms) and `mask` `batch_shape x q`, or `points` that need not be arms,
+    """Summed pulls to learn from: `index` (arms) and `mask` `batch_shape x q`, or `points` that need not be arms,
     `batch_shape x q x d`; number of pulls, sum of rewards and sum of squared rewards of each, `batch_shape x q`. `history`
-    where they come from elsewhere, summed."""
+    is True where they were summed elsewhere."""
 
     counts: Tensor
     sums: Tensor
@@ -139,7 +140,7 @@ class Pulls:
     history: bool = False
 
     def split(self, sizes: Sequence[int]) -> list[Pulls]:
-        """Pulls at arms by the tells that they came with: so many places each."""
+        """Split pulls at arms into the tells that they came with, of the given numbers of places."""
         assert self.index is not None
         assert self.mask is not None
         whole = (self.counts, self.sums, self.squares, self.index, self.mask)
@@ -148,11 +149,12 @@ class Pulls:
 
 @dataclass(frozen=True)
 class Progress:
-    """What a confidence width may depend on; every entry broadcasts with the batch rows.
+    """The inputs of a confidence width; every entry broadcasts with the batch rows.
 
     `t` is the number of the pick being chosen (from 1), `pulls` those told, `log_det` is Σ log(1 + lev_{s−1}(x_s)),
     `batched_log_det` Σ log(1 + lev_fb(x_s)), `batched_log_det_3` Σ log(1 + 3 lev_fb(x_s)), `effective_dimension`
-    Σ_s lev_t(x_s), `kappa2` the largest k(x, x), `sketch_loss` what a sketch of V may have lost in any direction (0 without).
+    Σ_s lev_t(x_s), `kappa2` the largest k(x, x), `sketch_loss` a bound on the error of a sketch of V in any direction (0
+    without).
     """
 
     t: Tensor

@@ -1,4 +1,4 @@
-"""Names of BoTorch and GPyTorch that are private there and have no public form: all that the package uses of them."""
+"""All private names of BoTorch and GPyTorch that the package uses; they have no public equivalent."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def is_affine(outcome_transform: Any) -> bool:
 
 
 def baseline_without_pending(acq_function: Any) -> Tensor:
-    """The baseline of an incremental `qLogNoisyExpectedImprovement`; its `X_baseline` ends with what is pending."""
+    """The baseline of an incremental `qLogNoisyExpectedImprovement`; its `X_baseline` ends with the pending points."""
     baseline: Tensor = acq_function._X_baseline
     return baseline
 

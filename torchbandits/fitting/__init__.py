@@ -1,4 +1,4 @@
-"""Kernel hyper-parameters from the rewards: `fit_kernel_` fits the kernel of a posterior, `climb` holds the ascent of a row."""
+"""Fits of kernel hyper-parameters: `fit_kernel_` fits the kernel of a posterior, `climb` maximises the evidence of a row."""
 
 from torchbandits.fitting.fit import fit_kernel_
 

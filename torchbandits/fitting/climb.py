@@ -1,4 +1,4 @@
-"""The climb of one batch row: starts are compared, the best are climbed, nothing worse and nothing degenerate is kept."""
+"""The fit of one batch row: compare starts, ascend from the best, and refuse worse or degenerate hyper-parameters."""
 
 from __future__ import annotations
 
@@ -15,25 +15,30 @@ from torchbandits.posteriors.averages import Averages, nearest_distance, pooled_
 from torchbandits.posteriors.evidence import collapsed_evidence, greedy_dictionary, log_evidence
 from torchbandits.types import Picks
 
-_CLIMBED = 2  # starts that are climbed, those of the highest evidence
-_LEAST_NOISE = 1e-8  # noise variance that the evidence may choose, of the largest k(x, x)
-_RISE = 1e-9  # of the evidence, relative, that is rounding
-_NOISE, _MISFIT = "noise variance, log", "misfit variance, log"  # names that no parameter of a kernel can have
-_WORSE = 1e10  # what a step that broke the factorisation costs
+# Number of starts, those of the highest evidence, from which the ascent begins.
+_CLIMBED = 2
+# Least noise variance of a fit, as a part of the largest k(x, x).
+_LEAST_NOISE = 1e-8
+# Relative rise of the evidence that counts as rounding.
+_RISE = 1e-9
+# Names that no parameter of a kernel can have.
+_NOISE, _MISFIT = "noise variance, log", "misfit variance, log"
+# Objective value of a step whose factorisation failed.
+_WORSE = 1e10
 
 
 class Climb:
     """The fit of one batch row.
 
     Args:
-        kernel: Of the row, its own copy.
+        kernel: Kernel of the row, a copy of its own.
         fitted: Names of the parameters to fit.
-        averages: What the row was told, without outliers.
-        noise_variance: As it is.
-        noise: Whether to fit it.
-        misfit: Whether to fit a variance of every point's own; not where the noise itself is fitted by the evidence, from
-            which it can't be told without repeated pulls.
-        noise_prior: Of the noise variance, where it is fitted by the evidence.
+        averages: Average rewards of the row, without outliers.
+        noise_variance: Current noise variance, reward units squared.
+        noise: Whether to fit the noise variance.
+        misfit: Whether to fit a variance that each point has of its own; not where the evidence fits the noise itself, from
+            which the two can't be distinguished without repeated pulls.
+        noise_prior: Prior of the noise variance, where the evidence fits it.
     """
 
     def __init__(
@@ -63,7 +68,7 @@ class Climb:
             self._parameters[_MISFIT] = self._log_misfit
 
     def run(self, max_exact: int, dictionary_size: int, restarts: Sequence[float], max_iterations: int) -> None:
-        """Compare the starts, climb from the best, keep the highest: once more under weak priors where that is degenerate."""
+        """Compare the starts, ascend from the best and keep the highest; repeat under weak priors where that is degenerate."""
         size = None if len(self.averages.weights) <= max_exact else dictionary_size
         origin = self._values()
         top = self._search(origin, size, restarts, max_iterations)
@@ -75,7 +80,7 @@ class Climb:
             least = min(LEAST_CREDIBLE, self._credibility)
             top = self._search(origin, size, restarts, max_iterations)
             self._restore(top)
-            # Data that speak against any signal overcome weak priors: the kernel before them is then kept.
+            # Data without any signal overcome the weak priors: the original kernel is then kept.
             self.accepted = self.accepted and self._credibility >= least
             self.after = self.after if self.accepted else self.before
         elif not self.accepted:
@@ -96,7 +101,7 @@ class Climb:
     def _search(
         self, origin: dict[str, Tensor], size: int | None, restarts: Sequence[float], max_iterations: int
     ) -> dict[str, Tensor]:
-        """The best parameters that are found, the origin included; sets `before`, `after`, `accepted` and `misfit`."""
+        """Find the best parameters, the origin included, and set `before`, `after`, `accepted` and `misfit`."""
         self._restore(origin)
         starts, own, levels = [], self._dictionary(size), self._misfits()
         self.before = max(self._value_of(origin | {"misfit": level}, own) for level in levels)
@@ -118,7 +123,8 @@ class Climb:
             reached = self._climb(starts[j][1], max_iterations)
             if reached > best:
                 best, top = reached, self._values()
-        if size is not None:  # once more, with the dictionary of the kernel that was found
+        # Repeat the ascent with a dictionary that suits the kernel just found.
+        if size is not None:
             self._restore(top)
             reached = self._climb(self._dictionary(size), max_iterations)
             if reached > best:
@@ -132,7 +138,7 @@ class Climb:
         return top if self.accepted else origin
 
     def _misfits(self) -> list[Tensor]:
-        """log τ² to start from: next to none, and a quarter of the averages' variance."""
+        """Starting values of log τ²: almost no misfit, and a quarter of the averages' variance."""
         if _MISFIT not in self._parameters:
             return [self._log_misfit.clone()]
         own = self.averages.residuals.var(correction=0).clamp_min(torch.finfo(torch.float64).tiny)
@@ -142,7 +148,7 @@ class Climb:
         return None if size is None else greedy_dictionary(self.kernel, self.averages, size)
 
     def _log_posterior(self, dictionary: Picks | None) -> Tensor:
-        """Log evidence plus log priors, those of the kernel as GPyTorch's ExactMarginalLogLikelihood counts them."""
+        """Log evidence plus log priors, where the kernel's priors are added as in GPyTorch's ExactMarginalLogLikelihood."""
         noise, misfit = self._log_noise.exp(), self._log_misfit.exp()
         if dictionary is None:
             value = log_evidence(self.kernel, self.averages, noise, misfit)
@@ -157,7 +163,8 @@ class Climb:
             value = value + self._weak.log_density(self.kernel, noise if free else None)
         for _, module, prior, closure, _ in self.kernel.named_priors():
             at = closure(module)
-            if not bool(prior.support.check(at).all()):  # a long step may round a positive parameter to 0
+            # A long step may round a positive parameter to 0.
+            if not bool(prior.support.check(at).all()):
                 return value.new_tensor(-math.inf)
             value = value + prior.log_prob(at).sum()
         return value
@@ -172,7 +179,7 @@ class Climb:
         return self._value(dictionary)
 
     def _climb(self, dictionary: Picks | None, max_iterations: int) -> float:
-        """Ascend from the parameters as they are; leaves the best that were seen, and returns their value."""
+        """Ascend from the current parameters by L-BFGS-B, leave the best parameters visited, and return their value."""
         from botorch.optim.core import scipy_minimize  # noqa: PLC0415 - BoTorch takes a second to load
 
         parameters = list(self._parameters.values())
@@ -203,7 +210,8 @@ class Climb:
         return best[0]
 
     def _floors(self) -> dict[str, tuple[float | None, float | None]]:
-        """No lengthscale below a quarter of the typical distance to the nearest point: shorter ones can't be told apart."""
+        """Lower bounds of the lengthscales: a quarter of the typical distance to the nearest point. Shorter ones give the same
+        fit."""
         least = nearest_distance(self.averages.points) / 4
         floors: dict[str, tuple[float | None, float | None]] = {}
         for prefix, module in self.kernel.named_modules():
@@ -232,7 +240,7 @@ class Climb:
         }
 
     def _scale_lengthscales(self, factor: float) -> bool:
-        """Multiply every lengthscale that is fitted; False where there is none, or a constraint forbids it."""
+        """Multiply every fitted lengthscale; returns False where there is none, or a constraint forbids it."""
         scaled = False
         for part, raw in lengthscales(self.kernel):
             if raw in self._parameters:

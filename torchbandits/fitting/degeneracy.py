@@ -1,8 +1,8 @@
-r"""Degenerate fits: hyper-parameters under which the rewards say nothing of the arms, and the weak priors that prevent them.
+r"""Degenerate fits: hyper-parameters under which rewards are uninformative about the arms, and weak priors that prevent them.
 
-From a few rewards the evidence is often highest in a corner: no signal and all noise, a function that is constant over the
-data, or one whose values at any two points are independent. Such a kernel is of no use to a bandit, which would pull one arm
-for ever, or every arm once.
+With few rewards the evidence is often highest at a degenerate kernel: all noise and no signal, a function that is constant
+over the data, or one whose values at any two points are independent. Under such a kernel a bandit would pull the same arm
+forever, or every arm once.
 """
 
 from __future__ import annotations
@@ -18,17 +18,22 @@ from torchbandits.embeddings import kernel_diagonal, kernel_matrix
 from torchbandits.posteriors.averages import Averages
 from torchbandits.types import Points
 
-_SAMPLE = 500  # points from which the mean variogram is estimated, evenly spaced in the order of their first pulls
-LEAST_CREDIBLE = 1.0  # averages' worth of signal that all averages together must carry
-_BEYOND = 10.0  # extents of the data beyond which a lengthscale is that of a constant (or a plane)
-_ALONE = 0.95  # of the prior variance: the variogram of nearest points from which on they tell nothing of each other
-# Prior medians, in parts of the averages' variance, and deviations of their logarithms.
+# Points from which the mean variogram is estimated, evenly spaced in the order of their first pulls.
+_SAMPLE = 500
+# Least sum of credibilities: the signal that one noiseless average would carry.
+LEAST_CREDIBLE = 1.0
+# Extents of the data beyond which a lengthscale is that of a constant (or a plane).
+_BEYOND = 10.0
+# Variogram of nearest points, as a part of the prior variance, from which on their correlation is negligible.
+_ALONE = 0.95
+# Prior medians, as parts of the averages' variance, and standard deviations of their logarithms.
 _SIGNAL, _NOISE = (0.5, 1.0), (0.5, 1.0)
-_LENGTHSCALE = (math.sqrt(2.0), math.sqrt(3.0))  # of log ℓ/(extent √d)
+# Mean and standard deviation of log ℓ/(extent √d).
+_LENGTHSCALE = (math.sqrt(2.0), math.sqrt(3.0))
 
 
 def lengthscales(kernel: gpytorch.kernels.Kernel) -> Iterator[tuple[gpytorch.kernels.Kernel, str]]:
-    """Parts of the kernel with a lengthscale, and the names of its parameter."""
+    """The parts of the kernel that have a lengthscale, each with the name of its parameter."""
     for name, part in kernel.named_modules():
         if isinstance(part, gpytorch.kernels.Kernel) and part.has_lengthscale:
             yield part, f"{name}.raw_lengthscale".lstrip(".")
@@ -40,7 +45,7 @@ def signal_variance(kernel: gpytorch.kernels.Kernel, points: Points) -> Tensor:
     .. math:: v = \tfrac1{u(u-1)} \sum_{i \ne j} \gamma_{ij}, \qquad
               \gamma_{ij} = \tfrac12 \mathrm{Var}(f_i - f_j) = \tfrac12 (k_{ii} + k_{jj}) - k_{ij}
 
-    A constant part of the kernel adds nothing, nor does one that hardly changes over the points. Differentiable in the
+    A part of the kernel that is constant, or nearly so over the points, contributes nothing. Differentiable in the
     kernel's parameters. Cost: O(u² d), of at most 500 of the points.
     """
     gamma = _variogram(kernel, _sample(points))
@@ -49,7 +54,7 @@ def signal_variance(kernel: gpytorch.kernels.Kernel, points: Points) -> Tensor:
 
 @torch.no_grad()
 def credibility(kernel: gpytorch.kernels.Kernel, averages: Averages, noise_variance: float) -> float:
-    r"""Sum of the credibilities of the averages: how many of them, without noise, would carry as much signal.
+    r"""Sum of the credibilities of the averages: the number of noiseless averages that would carry as much signal.
 
     .. math:: \sum_i \frac{n_i v}{n_i v + \sigma^2}
 
@@ -61,16 +66,16 @@ def credibility(kernel: gpytorch.kernels.Kernel, averages: Averages, noise_varia
 
 @torch.no_grad()
 def degeneracy(kernel: gpytorch.kernels.Kernel, fitted: Collection[str], averages: Averages, noise_variance: float) -> str:
-    r"""What makes hyper-parameters useless for choosing among arms, in words; empty where nothing does.
+    r"""The reason, in words, why hyper-parameters are useless for choosing among arms; empty if there is none.
 
     1. The averages carry less signal than one of them would without noise: their `credibility` is below 1.
     2. Every lengthscale that was fitted is more than ten times the extent of the data in its feature.
-    3. Nearest points are hardly correlated (below 0.05, in the median): no reward tells anything of another arm.
+    3. Nearest points are hardly correlated (below 0.05, in the median): no reward is informative about another arm.
 
     Args:
-        kernel: Of one batch row.
-        fitted: Names of the parameters that are fitted. Lengthscales that are held are the user's.
-        averages: What the row was told, of at least two points.
+        kernel: Kernel of one batch row.
+        fitted: Names of the parameters that are fitted. Fixed lengthscales are not examined.
+        averages: Average rewards of the row, of at least two points.
         noise_variance: σ², reward units squared.
     """
     points = averages.points
@@ -94,14 +99,14 @@ def degeneracy(kernel: gpytorch.kernels.Kernel, fitted: Collection[str], average
 
 
 class WeakPriors:
-    """Weakly informative priors on what no registered prior bounds, relative to the data.
+    """Weakly informative priors, relative to the data, on parameters without a registered prior.
 
     Signal variance v and noise variance (where the evidence fits it) are log-normal around half the variance V of the
     averages, within a factor of e (one standard deviation). A lengthscale ℓ without a registered prior is log-normal,
     log ℓ/(extent √d) ~ N(√2, 3), as BoTorch's are.
 
     Args:
-        averages: What the row was told, with some spread.
+        averages: Average rewards of the row, which are not all equal.
         fitted: Names of the parameters that are fitted.
 
     Source: Hvarfner et al. 2024, eq. 7, for the lengthscales.
@@ -137,15 +142,15 @@ def _sample(points: Points) -> Points:
 
 
 def _variogram(kernel: gpytorch.kernels.Kernel, points: Points) -> Tensor:
-    """γ, `u x u`, with rounding below 0 cut off."""
+    """The variogram γ, `u x u`, clamped at 0 against rounding."""
     diagonal = kernel_diagonal(kernel, points)
     gamma = 0.5 * (diagonal.unsqueeze(-1) + diagonal) - kernel_matrix(kernel, points, points)
     return gamma.clamp_min(0) * (1 - torch.eye(len(points), dtype=points.dtype, device=points.device))
 
 
 def _extents(part: gpytorch.kernels.Kernel, points: Points) -> Tensor:
-    """Range of the points in each feature of a part that has lengthscales of its own, or the root mean square of the ranges;
-    infinitely small ones count as 1, since a lengthscale is free there."""
+    """The range of the points in each feature, for a part with one lengthscale per feature, or else the root mean square of the
+    ranges. Vanishing ranges count as 1, because the data leave a lengthscale undetermined there."""
     own = points if part.active_dims is None else points[:, part.active_dims]
     extents = own.amax(dim=0) - own.amin(dim=0)
     if not part.ard_num_dims or part.ard_num_dims == 1:

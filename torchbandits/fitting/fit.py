@@ -1,4 +1,4 @@
-"""Kernel hyper-parameters from the rewards: the evidence, climbed from several lengthscales, one batch row at a time."""
+"""Kernel hyper-parameters by maximum evidence, from several starting lengthscales, one batch row at a time."""
 
 from __future__ import annotations
 
@@ -32,42 +32,42 @@ def fit_kernel_(
     restarts: Sequence[float] = (0.1, 0.3, 1.0, 3.0, 10.0),
     max_iterations: int = 30,
 ) -> FitReport:
-    r"""Fit the kernel of a posterior, in place, to what it was told: the highest evidence times the kernel's priors.
+    r"""Fit the kernel of a posterior, in place, by maximising the evidence times the kernel's priors.
 
-    Every parameter of the kernel is fitted that required a gradient when the posterior was made, within its constraint. The
-    kernel as it is and its lengthscales times each of `restarts` are compared; from the two best L-BFGS-B climbs. A batch
-    row is fitted to its own rewards and gets parameters of its own. Nothing is drawn.
+    All parameters of the kernel that required a gradient when the posterior was made are fitted, within their constraints. The
+    starts are the current kernel with its lengthscales times each of `restarts`; L-BFGS-B ascends from the two best. Each
+    batch row is fitted to its own rewards and gets its own parameters. Nothing is drawn at random.
 
-    One wild reward must not spoil the kernel: points whose average lies further outside the middle nine tenths of all
-    averages than 1.5 times their span, and than three prior standard deviations, are left out of the fit (and of the fit
-    alone); a point's scatter counts up to 36 times the median.
+    Outliers are excluded. Points whose average lies further outside the middle nine tenths of all averages than 1.5 times their
+    span, and than three prior standard deviations, are left out of the fit (and of the fit alone); a point's scatter counts up
+    to 36 times the median.
 
-    A few rewards must not spoil it either. Where the evidence is highest at a degenerate kernel, one that explains all rewards
-    by noise, whose lengthscales are far beyond the extent of the points, or that relates no two of them (`fitting.degeneracy`
-    has the three conditions), the row is fitted again under weak priors: signal and noise variance around half the variance of
-    the average rewards, lengthscales as BoTorch's by default, but for what has a registered prior. A kernel that explains all
-    rewards by noise even then is refused, and the row keeps the one it had.
+    Degenerate fits are avoided. Where the evidence is highest at a degenerate kernel, one that explains all rewards by noise,
+    whose lengthscales are far beyond the extent of the points, or under which no two points are correlated
+    (`fitting.degeneracy` has the three conditions), the row is fitted again under weak priors: signal and noise variance around
+    half the variance of the average rewards, lengthscales as BoTorch's by default, except for parameters with a registered
+    prior. A kernel that explains all rewards by noise even then is refused, and the row keeps its previous kernel.
 
     Args:
-        posterior: Of any batch shape, without finite features. Where a row is accepted its kernel is replaced by another
-            object and its factors are dropped; tables made from it are the caller's to renew.
+        posterior: Posterior of any batch shape, without finite features. If a row is accepted, the kernel is replaced by
+            another object and the factors are dropped; the caller renews tables made from it.
         noise: Fit the noise variance too, by the scatter of repeated pulls where they have 10 degrees of freedom, otherwise
             with the kernel by the evidence (then rewards observed as sums alone, without squares, count as noiseless).
         misfit: Fit, and then drop, a variance τ² that each point has of its own, whatever the kernel, under the prior
-            (1 + τ²/σ²)^(−1/2): without it what no smooth function explains shortens the lengthscale everywhere. Not where the
-            noise is fitted by the evidence, which can't tell the two apart. Lengthscales end in any case at a quarter of the
-            median distance to the nearest point.
+            (1 + τ²/σ²)^(−1/2): without it, residuals that no smooth function explains shorten the lengthscale everywhere.
+            Ignored where the evidence fits the noise, from which it can't distinguish τ². Lengthscales are never shorter than a
+            quarter of the median distance to the nearest point.
         noise_share: Noise variance as a part of the posterior's λ; a fit of the noise keeps it.
-        noise_prior: Of the noise variance, reward units squared, where it is fitted by the evidence; none by default.
+        noise_prior: Prior of the noise variance, reward units squared, where the evidence fits it; none by default.
         rows: `batch_shape` booleans, the rows to fit; all of them by default.
         max_exact: Distinct points up to which the evidence is exact; its collapsed lower bound beyond.
-        dictionary_size: Points of that bound, chosen greedily.
-        restarts: Factors of all lengthscales; 1 is the kernel as it is.
-        max_iterations: Of each climb.
+        dictionary_size: Dictionary points of that bound, chosen greedily.
+        restarts: Factors of all lengthscales; 1 is the current kernel.
+        max_iterations: Most iterations of each ascent.
 
     Returns:
-        The report. A row whose evidence did not rise, whose factorisations failed, which knows fewer than five points or
-        equal rewards only, or whose best kernel is degenerate keeps its kernel, and is not `accepted`; `reasons` say which.
+        The report. A row keeps its kernel, and is not `accepted`, if its evidence did not rise, its factorisations failed, it
+        has fewer than five points or only equal rewards, or its best kernel is degenerate; `reasons` say which.
 
     Raises:
         UnsupportedError: For finite features, and for the noise of several batch rows, which share one λ.
@@ -76,7 +76,7 @@ def fit_kernel_(
 
     Warns (`DiagnosticWarning`): Once, if rows were regularised or refused, naming the fix.
 
-    Cost: O(u³) an iteration, O(u m²) beyond `max_exact`, a row.
+    Cost: O(u³) per iteration, O(u m²) beyond `max_exact`, a row.
     """
     shape, own = posterior.batch_shape, posterior.regularization * noise_share
     _check(posterior, noise, noise_share, max_exact, dictionary_size, restarts, max_iterations)
@@ -117,7 +117,7 @@ def fit_kernel_(
 
 
 def _advice(fit: Climb, place: tuple[int, ...], noise_variance: float, noise: bool) -> str:
-    """What was done about a degenerate fit of a batch row, and what to do."""
+    """Message on a degenerate fit of a batch row: its treatment, and the remedy."""
     row = f"batch row {place[0] if len(place) == 1 else place}: " if place else ""
     done = (
         "weak priors on signal, noise and lengthscales were added, and the kernel fitted with them is taken"
@@ -137,7 +137,7 @@ def _advice(fit: Climb, place: tuple[int, ...], noise_variance: float, noise: bo
 def _told(
     posterior: GaussianProcess, kernel: gpytorch.kernels.Kernel, place: tuple[int, ...], noise_variance: float
 ) -> tuple[Averages, int]:
-    """What a batch row was told, without outliers, and how many points those are."""
+    """The average rewards of a batch row without outliers, and the number of outliers."""
     points = posterior.statistics.points[place]
     variance = float(kernel_diagonal(kernel, points).amax()) if len(points) else 0.0
     return Averages.told(posterior.statistics, place, posterior.prior_mean, math.sqrt(variance + noise_variance))

@@ -1,7 +1,7 @@
-r"""A kernel that needs nothing from its user: Matérn-5/2 in the units of the data, under priors for any number of features.
+r"""Fits without user input: Matérn-5/2 in the units of the data, under priors that suit any number of features.
 
-Rewards are normal scores (`posteriors.Units`), features are measured by their ranges. The model keeps a noise variance of λ, so
-that every batch row may have a noise of its own: what changes is the scale of its scores.
+Rewards are normal scores (`posteriors.Units`), features are measured by their ranges. The noise variance of the model stays at
+λ, and each batch row has a noise of its own through the scale of its scores.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ class Priors:
     r"""Log-normal priors (mean and deviation of the logarithm) of hyper-parameters, rewards having unit variance.
 
     Attributes:
-        lengthscale: In ranges of the feature times √d, so that the prior asks no more of the model where features are many.
-        signal: Variance of the function.
-        noise: Variance of a reward around it.
-        least_noise: Smallest noise variance, so that rewards without noise do not break factorisations.
+        lengthscale: In ranges of the feature times √d, so that the prior complexity of the model does not grow with the number
+            of features.
+        signal: Variance of the function f.
+        noise: Variance of a reward around f.
+        least_noise: Smallest noise variance, so that factorisations succeed for rewards without noise.
 
     Source: Hvarfner et al. 2024, eq. 7, for lengthscales; BoTorch's default for the noise.
     """
@@ -49,11 +50,11 @@ class Priors:
         positive("least_noise", self.least_noise)
 
     def kernel(self, ranges: Tensor) -> gpytorch.kernels.ScaleKernel:
-        """Matérn-5/2 with a lengthscale for each feature of these ranges (`d`), float64, at the modes of the priors."""
+        """A Matérn-5/2 kernel with one lengthscale per feature of these ranges (`d`), float64, at the modes of the priors."""
         return in_ranges(self.unit_kernel(torch.ones_like(ranges, dtype=torch.float64)), ranges)
 
     def unit_kernel(self, like: Tensor) -> gpytorch.kernels.ScaleKernel:
-        """The same for features (`d`) of range 1, with the priors registered."""
+        """The same kernel for features (`d`) of range 1, with the priors registered."""
         center, width = self.lengthscale
         own = torch.full_like(like, center + 0.5 * math.log(len(like))).unsqueeze(0)
         prior = gpytorch.priors.LogNormalPrior(own, torch.full_like(own, width))
@@ -65,7 +66,7 @@ class Priors:
 
 
 def in_ranges(unit: gpytorch.kernels.ScaleKernel, ranges: Tensor) -> gpytorch.kernels.ScaleKernel:
-    """A kernel of features of range 1 as one of features of these ranges, without priors."""
+    """Convert a kernel on features of range 1 into one on features of these ranges, without priors."""
     base = gpytorch.kernels.MaternKernel(2.5, ard_num_dims=len(ranges)).to(ranges.double())
     kernel = gpytorch.kernels.ScaleKernel(base).to(ranges.double())
     base.lengthscale = unit.base_kernel.lengthscale.detach() * ranges.double()
@@ -75,18 +76,18 @@ def in_ranges(unit: gpytorch.kernels.ScaleKernel, ranges: Tensor) -> gpytorch.ke
 
 @torch.no_grad()
 def fit_standardized_(posterior: GaussianProcess, priors: Priors, rows: Tensor, *, max_exact: int = 500) -> FitReport:
-    """Fit units, kernel and noise of a posterior, in place, to the averages told: the highest evidence times the priors.
+    """Fit units, kernel and noise of a posterior, in place, to the average rewards by maximising evidence times priors.
 
     Args:
-        posterior: With `units`, and a kernel of `Priors.kernel`. Tables made from it are the caller's to renew.
-        priors: Of the hyper-parameters.
+        posterior: Posterior with `units` and a kernel of `Priors.kernel`. The caller renews tables made from it.
+        priors: Priors of the hyper-parameters.
         rows: `batch_shape` booleans, the rows to fit.
         max_exact: Distinct points up to which the evidence is exact; its collapsed lower bound beyond.
 
     Returns:
-        The report. A row that knows fewer than five points, or equal rewards only, keeps its kernel and gets new units.
+        The report. A row with fewer than five points, or with equal rewards only, keeps its kernel and gets new units.
 
-    Cost: O(u³) an iteration, O(u m²) beyond `max_exact`, a row.
+    Cost: O(u³) per iteration, O(u m²) beyond `max_exact`, a row.
     """
     units, statistics, shape = posterior.units, posterior.statistics, posterior.batch_shape
     assert units is not None
@@ -99,7 +100,7 @@ def fit_standardized_(posterior: GaussianProcess, priors: Priors, rows: Tensor, 
         some = statistics.mask[place] & (statistics.weights[place] > 0)
         n, s, q = told[place][some].unbind(dim=-1)
         averages = Averages.of(statistics.points[place][some] / ranges, n, s / c, q / c**2, 0.0)
-        # Repeats that agree to the digit, as those of a simulation do, are taken for the least noise.
+        # Exactly equal repeats, such as those of a simulation, are taken for the least noise.
         least = priors.least_noise * (averages.weights - 1).clamp_min(0)
         averages = replace(averages, scatter=torch.maximum(averages.scatter, least))
         names = [name for name, parameter in own.named_parameters() if parameter.requires_grad]
@@ -127,7 +128,7 @@ def fit_standardized_(posterior: GaussianProcess, priors: Priors, rows: Tensor, 
 def _standard(
     kernel: gpytorch.kernels.Kernel, fresh: gpytorch.kernels.ScaleKernel, ranges: Tensor, scale: float
 ) -> gpytorch.kernels.ScaleKernel:
-    """The kernel for rewards of unit variance and features of range 1, with the priors of a fresh one."""
+    """The kernel in units of rewards of variance 1 and features of range 1, with the priors of a fresh kernel."""
     assert isinstance(kernel, gpytorch.kernels.ScaleKernel)
     fresh.base_kernel.lengthscale = kernel.base_kernel.lengthscale / ranges
     fresh.outputscale = kernel.outputscale / scale**2

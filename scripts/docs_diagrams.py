@@ -1,6 +1,6 @@
-"""Mermaid flowcharts as SVG, drawn when the site is built: Material would fetch a script from elsewhere to draw them.
+"""Mermaid flowcharts as SVG, drawn when the site is built, so that pages need no script from another server.
 
-A small part of Mermaid is understood: `flowchart TD`, and lines `a["a label<br/>of two lines"] --> b`, downwards.
+A small part of Mermaid is supported: `flowchart TD`, and lines `a["a label<br/>of two lines"] --> b`, downwards.
 """
 
 from __future__ import annotations
@@ -10,20 +10,21 @@ from html import escape
 from itertools import pairwise
 
 FENCE = re.compile(r"^```mermaid\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-LETTER, LINE, PADDING, ACROSS, DOWN = 7.6, 18.0, 12.0, 26.0, 44.0  # pixels
+# Pixels.
+LETTER, LINE, PADDING, ACROSS, DOWN = 7.6, 18.0, 12.0, 26.0, 44.0
 _EDGE = re.compile(r'(\w+)(?:\["(.*?)"\])?')
 
 
 def drawn(markdown: str) -> str:
-    """Markdown with its flowcharts as SVG."""
+    """Replace the flowcharts of Markdown by SVG."""
     return FENCE.sub(lambda found: svg(*parsed(found[1])), markdown)
 
 
 def parsed(text: str) -> tuple[dict[str, list[str]], list[tuple[str, str]]]:
-    """Lines of the label of each node by its name, and the edges.
+    """Parse a flowchart into the label lines of each node, by its name, and the edges.
 
     Raises:
-        ValueError: If a line is not understood.
+        ValueError: If a line is not supported.
     """
     labels: dict[str, list[str]] = {}
     edges = []
@@ -43,7 +44,7 @@ def parsed(text: str) -> tuple[dict[str, list[str]], list[tuple[str, str]]]:
 
 
 def svg(labels: dict[str, list[str]], edges: list[tuple[str, str]]) -> str:
-    """Boxes in rows, each below all boxes that point to it; the first line of a label is bold."""
+    """Draw boxes in rows, each below all boxes that point to it; the first line of a label is bold."""
     ranks = dict.fromkeys(labels, 0)
     for _ in labels:
         for above, below in edges:

@@ -1,4 +1,4 @@
-"""A Griffe extension: the `.. math::` blocks of docstrings become the formulas of Markdown."""
+"""A Griffe extension: converts the `.. math::` blocks of docstrings to Markdown formulas."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ BLOCK = re.compile(r"^( *)\.\. math::[ \n]((?:.+\n?)+?)(?=^ *$|\Z)", re.MULTILIN
 
 
 def markdown(docstring: str) -> str:
-    """The docstring with `$$ … $$` for each block."""
+    """Convert a docstring, with `$$ … $$` for each block."""
     return BLOCK.sub(lambda found: f"{found[1]}$$\n{found[1]}{' '.join(found[2].split())}\n{found[1]}$$\n", docstring)
 
 
 class Mathematics(griffe.Extension):
-    """Rewrites every docstring as it is loaded."""
+    """A Griffe extension that converts every docstring when it is loaded."""
 
     def on_instance(self, *, obj: griffe.Object, **kwargs: Any) -> None:
         if obj.docstring is not None:

@@ -1,6 +1,7 @@
-"""Hooks of the documentation site: tables made from the package, parts of other files, formulas as MathML, diagrams as SVG.
+"""Hooks of the documentation site: tables generated from the package, parts of other files, formulas as MathML, diagrams as
+SVG.
 
-A page asks for a part by a comment on a line of its own: `<!-- policies -->`, `<!-- choices -->`, `<!-- bounds -->`,
+A page includes a part by a comment on a line of its own: `<!-- policies -->`, `<!-- choices -->`, `<!-- bounds -->`,
 `<!-- changelog -->`, `<!-- contributing -->` or `<!-- readme: HEADING -->`. Generated parts can't drift from the code.
 """
 
@@ -22,21 +23,22 @@ from torchbandits.policies.composed import Composed
 ROOT = Path(__file__).parents[1]
 ASKED = re.compile(r"^<!-- (policies|choices|bounds|changelog|contributing|readme)(?:: (.+?))? -->$", re.MULTILINE)
 FORMULA = re.compile(r'<(div|span) class="arithmatex">(?:\\\[|\\\()(.*?)(?:\\\]|\\\))</\1>', re.DOTALL)
-EXAMPLES = {"nu": 1.5, "horizon": 1_000, "sketch_size": 16, "num_features": 64}  # what some policies can't do without
+# Values of the required arguments of some policies.
+EXAMPLES = {"nu": 1.5, "horizon": 1_000, "sketch_size": 16, "num_features": 64}
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Fill in the parts that the page asks for, and draw its diagrams."""
+    """Fill in the parts that the page includes, and draw its diagrams."""
     return drawn(ASKED.sub(lambda found: part(found[1], found[2]), markdown))
 
 
 def on_page_content(html: str, **_: Any) -> str:
-    """Formulas as MathML, which browsers show by themselves."""
+    """Convert formulas to MathML, which browsers render natively."""
     return FORMULA.sub(lambda found: formula(found[2], display=found[1] == "div"), html)
 
 
 def formula(latex: str, *, display: bool) -> str:
-    """A formula as MathML."""
+    """Convert a LaTeX formula to MathML."""
     plain = latex.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&").strip()
     mathml = convert(plain, display="block" if display else "inline")
     return f'<span class="display-math">{mathml}</span>' if display else mathml
@@ -52,7 +54,7 @@ def part(name: str, argument: str | None) -> str:
 
 
 def section(heading: str) -> str:
-    """A section of README without its heading, its links seen from docs/."""
+    """A section of README without its heading, with links relative to docs/."""
     found = re.search(
         rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE
     )
@@ -67,12 +69,12 @@ def changelog() -> str:
 
 
 def contributing() -> str:
-    """CONTRIBUTING.md without its title, its links seen from docs/."""
+    """CONTRIBUTING.md without its title, with links relative to docs/."""
     return (ROOT / "CONTRIBUTING.md").read_text().partition("\n")[2].replace("](docs/", "](")
 
 
 def bounds() -> str:
-    """The lower bounds of pyproject.toml beside the versions that the tests run with."""
+    """Table of the lower bounds of pyproject.toml and the versions that the tests run with."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     pinned = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line)
     pinned = {name.lower(): version for name, version in pinned.items()}
@@ -85,7 +87,7 @@ def bounds() -> str:
 
 
 def choices() -> str:
-    """The five choices of every policy that is nothing else, read off the policies themselves."""
+    """Table of the five choices of every policy that consists of them, read from the policies themselves."""
     lines = ["| policy | embedding | memory | score | width | batch rule |", "| --- | --- | --- | --- | --- | --- |"]
     for entry in CATALOGUE:
         policy = entry.factory(**arguments([option.name for option in entry.options]))
@@ -101,9 +103,10 @@ def choices() -> str:
 
 
 def arguments(options: list[str]) -> dict[str, Any]:
-    """Values for those of the options that a policy requires."""
+    """Values of the options that a policy requires."""
     given: dict[str, Any] = {name: EXAMPLES[name] for name in options if name in EXAMPLES}
     return given | ({"kernel": gpytorch.kernels.RBFKernel().double()} if "kernel" in options else {})
 
 
-assert tb.__version__  # the package that is documented is the one beside this file
+# The documented package is the one beside this file.
+assert tb.__version__

@@ -1,8 +1,8 @@
-"""Show the golden traces of the tests, or record them anew. `tests/golden.py` describes them and their file.
+"""Show or record the golden traces of the tests. `tests/golden.py` describes them and their file.
 
     python scripts/golden_traces.py show bkb              # the traces of a case, one field a line
     python scripts/golden_traces.py write                 # all traces, about a minute
-    python scripts/golden_traces.py write --cases auto    # the traces of one policy, the others as they are
+    python scripts/golden_traces.py write --cases auto    # the traces of one policy, the others unchanged
 
 `write` prints the first difference of each trace that changes. The commit says why each of them had to.
 """
@@ -42,7 +42,8 @@ def write(policies: list[str]) -> None:
         elif (difference := golden.first_difference(name, before[name], traces[name])) is not None:
             print(difference)
         else:
-            traces[name] = before[name]  # rounding is no reason for a changed line
+            # Differences within rounding do not change a line of the file.
+            traces[name] = before[name]
     for name in sorted(before.keys() - traces.keys()):
         print(f"{name}: gone.")
     golden.FILE.write_text(golden.dump(traces))

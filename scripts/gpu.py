@@ -1,7 +1,7 @@
 """Tests and benchmark on a GPU, each part under a time limit of its own: the program behind `bash scripts/gpu.sh`.
 
 Every part is a process. `gpu.json` and `gpu.md` are written after each, and the benchmark writes each line when it has it, so
-that whatever ends a part, the folder holds what was measured until then.
+that the folder holds all measurements made so far, however a part ends.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ NOT_MEASURED = (
 
 @dataclass(frozen=True)
 class Part:
-    """A process of its own: `status` is its exit status, or None where it ran into its limit of `limit` seconds."""
+    """One part, run in its own process: `status` is its exit status, or None if it exceeded its limit of `limit` seconds."""
 
     name: str
     command: list[str]
@@ -44,7 +44,7 @@ class Part:
 
     @property
     def outcome(self) -> str:
-        """In words."""
+        """The outcome of the part in words."""
         if self.seconds is None:
             return "not run"
         if self.status is None:
@@ -53,7 +53,7 @@ class Part:
 
 
 def main() -> int:
-    """Run the parts; 0 if all of them succeeded, or ran into their limit with something to show."""
+    """Run the parts. Returns 0 if all of them succeeded, or reached their time limit with partial results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rehearse", action="store_true", help="On the CPU, with small sizes.")
     parser.add_argument("--output", type=Path, help="The folder; results/gpu or results/gpu-rehearsal by default.")
@@ -72,7 +72,8 @@ def main() -> int:
     parts = parts_of(folder, given.rehearse)
     write(folder, about, parts)
     for part in parts:
-        if part.name == "pictures" and done[-1].status == 0:  # the benchmark has drawn them
+        # The benchmark has drawn the pictures already.
+        if part.name == "pictures" and done[-1].status == 0:
             break
         print(f"{part.name}: at most {part.limit:.0f} s", flush=True)
         done.append(ran(part, folder))
@@ -84,7 +85,7 @@ def main() -> int:
 
 
 def parts_of(folder: Path, rehearse: bool) -> list[Part]:
-    """The tests that need a GPU, or a few that emulate one; the benchmark; and pictures of what it measured."""
+    """The parts: tests that need a GPU, or a few that emulate one; the benchmark; and pictures of its measurements."""
     marked = [str(path) for path in sorted((ROOT / "tests").rglob("test_*.py")) if "pytest.mark.cuda" in path.read_text()]
     which = ["tests/test_devices.py", "-k", "source_on_cuda"] if rehearse else [*marked, "-m", "cuda"]
     report = f"--junitxml={folder / 'tests.xml'}"
@@ -97,7 +98,7 @@ def parts_of(folder: Path, rehearse: bool) -> list[Part]:
 
 
 def ran(part: Part, folder: Path) -> Part:
-    """The part after it ran, with everything it started ended, and its words in a log."""
+    """Run a part, write its output to a log, end all processes that it started, and return the part with its status."""
     began = time.perf_counter()
     with open(folder / f"{part.name}.log", "w", encoding="utf-8") as log:
         process = subprocess.Popen(part.command, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
@@ -113,7 +114,7 @@ def ran(part: Part, folder: Path) -> Part:
 
 
 def bench(folder: Path, rehearse: bool, what: str) -> None:
-    """Measure, or draw what was measured. Without the command line, which needs pydantic."""
+    """Run the benchmark, or draw its measurements, without the command line, which needs pydantic."""
     import pandas as pd  # noqa: PLC0415 - the parts need more packages than the script that runs them
     from rich.console import Console  # noqa: PLC0415
 
@@ -132,7 +133,7 @@ def bench(folder: Path, rehearse: bool, what: str) -> None:
         write_benchmark(config, pd.read_parquet(config.folder / "results.parquet"))
 
 
-# ---------------------------------------------------------------------- what is written
+# ---------------------------------------------------------------------- output
 
 
 def described(rehearse: bool) -> dict[str, Any]:
@@ -162,7 +163,7 @@ def version_of(package: str) -> str | None:
 
 
 def driver() -> str | None:
-    """The driver's version, where nvidia-smi tells it."""
+    """The driver's version, where nvidia-smi reports it."""
     command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     try:
         return subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout.splitlines()[0].strip()
@@ -171,7 +172,7 @@ def driver() -> str | None:
 
 
 def write(folder: Path, about: dict[str, Any], parts: list[Part]) -> None:
-    """`gpu.json` and `gpu.md`, whole."""
+    """Write `gpu.json` and `gpu.md` atomically."""
     told = about | {"tests": counted(folder / "tests.xml"), "parts": [asdict(p) | {"outcome": p.outcome} for p in parts]}
     for name, text in (("gpu.json", json.dumps(told, indent=2) + "\n"), ("gpu.md", page(folder, told))):
         temporary = folder / f".{name}.tmp"
@@ -180,7 +181,7 @@ def write(folder: Path, about: dict[str, Any], parts: list[Part]) -> None:
 
 
 def counted(report: Path) -> dict[str, int] | None:
-    """Tests of pytest's report, or None before there is one."""
+    """Counts of tests from pytest's report, or None before there is one."""
     if not report.exists():
         return None
     suites = list(ElementTree.parse(report).getroot().iter("testsuite"))
@@ -188,7 +189,7 @@ def counted(report: Path) -> dict[str, int] | None:
 
 
 def page(folder: Path, told: dict[str, Any]) -> str:
-    """The same for readers, with the table of the benchmark, and what was not measured."""
+    """The report in Markdown, with the table of the benchmark and the list of missing measurements."""
     versions = ", ".join(f"{name} {version}" for name, version in told["versions"].items() if version)
     system = f"Driver {told['driver'] or 'unknown'}, CUDA {told['cuda'] or 'none'}; {told['machine']}; {versions}"
     where = "a rehearsal on the CPU: **no figure here says anything of a GPU**" if told["rehearsal"] else told["card"]
@@ -216,7 +217,7 @@ def page(folder: Path, told: dict[str, Any]) -> str:
 
 
 def said(tests: dict[str, int] | None) -> str:
-    """Numbers of tests that ran and failed, in words."""
+    """The numbers of tests that ran and failed, in words."""
     if tests is None:
         return "No report of tests: none ended, see tests.log."
     wrong = tests["failures"] + tests["errors"]

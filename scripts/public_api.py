@@ -1,6 +1,6 @@
-"""Prints the public interface, one line a name with its arguments: `python scripts/public_api.py > tests/public_api.txt`.
+"""Print the public interface, one line per name with its arguments: `python scripts/public_api.py > tests/public_api.txt`.
 
-The committed list is what a test holds the package against, so that a change of the interface is made on purpose, twice.
+A test compares the package with the committed list, so that every change of the interface is deliberate.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MODULES = (
 
 
 def public_names(module: types.ModuleType) -> list[str]:
-    """The names in `__all__`, or else the classes that the module defines; modules within a module are listed by themselves."""
+    """The names in `__all__`, or else the classes that the module defines; submodules are listed on their own."""
     defined = [name for name, value in vars(module).items() if inspect.isclass(value) and value.__module__ == module.__name__]
     names = getattr(module, "__all__", [name for name in defined if not name.startswith("_")])
     return sorted((name for name in names if not inspect.ismodule(getattr(module, name))), key=str.lower)
@@ -58,8 +58,8 @@ def described(name: str, value: Any) -> Iterator[str]:
 
 
 def members(cls: type) -> list[str]:
-    """Public methods and properties that this package defines, wherever in the ancestry; none of an ingredient, and of a
-    contract suite those that a user writes."""
+    """Public methods and properties that this package defines, inherited ones included. For an ingredient there are
+    none; for a contract suite, those that a user writes."""
     if cls in vars(importlib.import_module("torchbandits.ingredients")).values():
         return []
     own = [c for c in cls.__mro__ if c.__module__.split(".")[0] == "torchbandits"]
@@ -69,7 +69,7 @@ def members(cls: type) -> list[str]:
 
 
 def arguments(called: Any, *, method: bool = False) -> str:
-    """Names and order of the arguments; `=` marks those that may be left out."""
+    """Names and order of the arguments; `=` marks optional ones."""
     shown, keyword_only = [], False
     for parameter in list(inspect.signature(called).parameters.values())[method:]:
         star = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}.get(parameter.kind, "")

@@ -31,7 +31,7 @@ from torchbandits.files import prepare_folder, write_atomically, write_text
 
 FOLDER = "results"
 MISSING = "missing.md"
-"""File beside the configurations of figures: what could not be reproduced, and why."""
+"""File beside the configurations of figures: the reproductions that failed, and why."""
 DOTS_PER_INCH = 80
 
 INTRODUCTION = """# Results
@@ -57,7 +57,7 @@ class Entry:
 
 
 def page(entries: Iterable[Entry], missing: str) -> str:
-    """The whole page; `missing` is Markdown that lists what could not be reproduced, and why."""
+    """The whole page; `missing` is Markdown that lists the reproductions that failed, and why."""
     entries = list(entries)
     parts = [INTRODUCTION, "## Claims\n", _claims(entries)]
     parts += ["## What could not be reproduced\n", _not_run(entries) + missing]

@@ -1,4 +1,4 @@
-"""A box searched by Ada-BKB's tree, beside BKB and GP-UCB on Sobol points of it: regret, and seconds a step.
+"""Ada-BKB on a box compared with BKB and GP-UCB on Sobol points of the box: regret, and seconds per step.
 
     OMP_NUM_THREADS=1 python scripts/benchmarks/ada_bkb.py                      # 10⁵ points, five seeds
     OMP_NUM_THREADS=1 python scripts/benchmarks/ada_bkb.py --arms 10000 --only branin
@@ -6,8 +6,8 @@
 Branin (d = 2, T = 300) and Hartmann-6 (T = 700) of BoTorch, negated, on the unit cube, values scaled to [0, 1], Gaussian noise
 of 0.01 of that range. The constants are those of the Ada-BKB authors' code for Hartmann-6: RBF of lengthscale 0.5 (here 0.25
 for Branin), λ = 10⁻³, δ = 10⁻⁵, q̄ = 3, ξ = 10⁻³ in the width, N = 3. The norms of these functions are not known, so F is
-tuning (1 by default, as theirs). Regrets are against the optimum over the box: of the picks on average, and of the arm that is
-recommended at the end.
+a tuning parameter (1 by default, as in the authors' code). Regrets are relative to the optimum over the box: the average over
+picks, and that of the arm recommended at the end.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from torch import Tensor
 import torchbandits as tb
 
 NOISE, COMMON = 0.01, {"noise_std": 1e-3, "delta": 1e-5, "regularization": 1e-3}
-PROBLEMS: dict[str, tuple[Callable[[], object], int, float, float]] = {  # function, T, lengthscale, smallest value (negated)
+# Function, T, lengthscale, smallest value (negated).
+PROBLEMS: dict[str, tuple[Callable[[], object], int, float, float]] = {
     "branin": (lambda: Branin(negate=True), 300, 0.25, -308.129096),
     "hartmann6": (lambda: Hartmann(dim=6, negate=True), 700, 0.5, 0.0),
 }
@@ -45,7 +46,7 @@ def policy_for(name: str, norm_bound: float, lengthscale: float, horizon: int):
 
 
 def play(name: str, problem: str, norm_bound: float, num_arms: int, seed: int) -> tuple[float, float, float, int]:
-    """Average regret, simple regret, seconds a step, arms looked at."""
+    """Run a policy. Returns average regret, simple regret, seconds per step and the number of evaluated arms."""
     make, horizon, lengthscale, least = PROBLEMS[problem]
     function = make()
     low, high = function.bounds.double()

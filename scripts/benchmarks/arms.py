@@ -3,8 +3,8 @@
     python scripts/benchmarks/arms.py million nas --threads 2
     python scripts/benchmarks/arms.py ten_million --folder /big/disk [--rounds 2000] [--budget-gib 2]
 
-Each run has a process of its own, and prints one line: seconds by the clock and of processors, peak memory, batches, distinct
-arms, dictionary, regret. `ten_million` writes 10,000,000 x 8 arms as float32 (320 MB) and their rewards to the folder, once,
+Each run has its own process and prints one line: wall and processor seconds, peak memory, batches, distinct arms, dictionary,
+regret. `ten_million` writes 10,000,000 x 8 arms as float32 (320 MB) and their rewards to the folder, once,
 and sweeps them in double precision. The targets, on two cores: 5 minutes and 4 GB, 30 minutes and 6 GB, 2 minutes.
 """
 
@@ -26,7 +26,8 @@ from torchbandits.environments import Environment
 
 ROUNDS = {"million": 10_000, "ten_million": 2_000, "nas": 5_000}
 BANDWIDTH = {"million": 25.0, "ten_million": 25.0, "nas": 125.0}
-_STEP = 1 << 18  # arms written at once
+# Arms written at once.
+_STEP = 1 << 18
 
 
 def environment_of(name: str, num_arms: int, folder: Path) -> Environment:

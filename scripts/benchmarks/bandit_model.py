@@ -1,12 +1,12 @@
-"""`BanditModel` beside BoTorch's `SingleTaskGP`: conditioning, scoring many arms, a million arms, drift.
+"""`BanditModel` compared with BoTorch's `SingleTaskGP`: conditioning, scoring many arms, a million arms, drift.
 
     python scripts/benchmarks/bandit_model.py [condition score million drift] [--threads 2]
 
-Every way runs in a child process of its own, one after the other, on the same data: points uniform in the unit cube of eight
+Every method runs in its own child process, one after the other, on the same data: points uniform in the unit cube of eight
 dimensions, an RBF kernel of lengthscale 0.5, noise of variance 0.01, fixed hyper-parameters, float64, UCB of twice the standard
-deviation. Memory is the peak of the resident set during the work minus what the process held after its imports, its data and
-the same work at eight observations, which loads what libraries load late (Linux). Times are medians; the first repetition does
-not count. CPU seconds are those of all threads: with `--threads 1` they say what a busy machine hides.
+deviation. Memory is the peak resident set during the measured calls minus that after the imports, the data and the same
+calls at eight observations, which trigger the lazy loading of libraries (Linux). Times are medians without the first
+repetition. CPU seconds are those of all threads: with `--threads 1` they are unaffected by other load.
 
 `condition`: one observation more at t observations, and the posterior at one point.  `score`: the best of A arms.
 `million`: one sweep over 10⁶ arms.  `drift`: one observation at a time, beside a model built from all of them at once.
@@ -29,7 +29,8 @@ from pathlib import Path
 from typing import Any
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore", DeprecationWarning)  # of linear_operator under torch 2.13
+    # Warnings of linear_operator under torch 2.13.
+    warnings.simplefilter("ignore", DeprecationWarning)
     import gpytorch
     import torch
     from botorch.acquisition import UpperConfidenceBound
@@ -86,9 +87,10 @@ def resident(field: str) -> int:
 
 
 def measured(work: Callable[[], Any], repeats: int) -> dict[str, Any]:
-    """Median seconds of `work`, and the highest resident set of all repetitions over the one before them."""
+    """Median seconds of `work`, and the peak resident set of all repetitions minus the one before them."""
     before = resident("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5")  # the peak starts again from here
+    # Writing 5 resets the peak, VmHWM.
+    Path("/proc/self/clear_refs").write_text("5")
     seconds, cpu, result = [], [], None
     for _ in range(repeats + 1):
         began, began_cpu = time.perf_counter(), time.process_time()
@@ -99,7 +101,7 @@ def measured(work: Callable[[], Any], repeats: int) -> dict[str, Any]:
     return {"seconds": statistics.median(seconds[1:]), "cpu": statistics.median(cpu[1:]), "bytes": held, "result": result}
 
 
-# ---------------------------------------------------------------- the ways, each in its own process
+# ---------------------------------------------------------------- the methods, each in its own process
 
 
 def condition(way: str, t: int) -> dict[str, Any]:
@@ -109,7 +111,8 @@ def condition(way: str, t: int) -> dict[str, Any]:
 
     @torch.no_grad()
     def step() -> list[float]:
-        if "model" not in held:  # the repetition that does not count
+        # The first repetition is not measured.
+        if "model" not in held:
             seen = X[:t], Y[:t]
             held["model"] = stock(*seen) if way == "SingleTaskGP" else ours(*seen, points=64 if "64" in way else None)
             held["model"].posterior(probe).variance  # noqa: B018 - the caches
@@ -153,7 +156,8 @@ def score(way: str, t: int, num_arms: int) -> dict[str, Any]:
         return int(optimize_arms(PolicyAcquisition(known, policy), arms)[-1])
 
     found = measured(best, 5 if way.startswith("SingleTaskGP") else 15)
-    if "tabulated" in way:  # what a model without a table would choose
+    # The choice of a model without a table.
+    if "tabulated" in way:
         fresh = ours(X[: held["t"]], Y[: held["t"]]).marginals(arms)
         assert found["result"] == int((fresh.mean + WIDTH * fresh.variance.sqrt()).argmax())
         found["result"] = "as without a table"
@@ -197,7 +201,7 @@ def drift(way: str, t: int) -> dict[str, Any]:
 
 
 def child(section: str, way: str, t: int, num_arms: int, threads: int) -> dict[str, Any]:
-    """Run one way in a process of its own."""
+    """Run one method in its own process."""
     command = [sys.executable, __file__, "--child", section, way, "--t", str(t), "--arms", str(num_arms)]
     environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
     done = subprocess.run([*command, "--threads", str(threads)], env=environment, capture_output=True, text=True, check=False)

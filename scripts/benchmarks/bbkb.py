@@ -1,9 +1,9 @@
-"""BBKB on real data, and the cost of a step as pulls pile up. For large tables see arms.py.
+"""BBKB on real data, and the cost of a step as the number of pulls grows. For large tables see arms.py.
 
     python scripts/benchmarks/bbkb.py abalone cadata growth [--figure growth.png]
 
 `abalone` (σ = 17.5, T = 10,000) and `cadata` (σ = 12.5, T = 2,000) print seconds of ask and tell after a warm-up run, per
-seed and rule. `growth` runs on until T = 100,000 and prints the seconds of a pull against t, once no new arm appears.
+seed and rule. `growth` runs until T = 100,000 and prints the seconds per pull against t, after the last new arm.
 """
 
 from __future__ import annotations

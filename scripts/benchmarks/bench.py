@@ -1,4 +1,4 @@
-"""Time and memory of a posterior over many arms against arms, dictionary and pulls, beside other packages.
+"""Time and memory of a posterior over many arms as functions of arms, dictionary and pulls, compared with other packages.
 
     python scripts/benchmarks/bench.py configs/bench/cpu.yaml [--output FOLDER] [--quiet]
 

@@ -3,7 +3,8 @@
     python scripts/benchmarks/bpe.py                         # d = 1 and 2, four paired draws as batch rows, T = 10,000
     python scripts/benchmarks/bpe.py --dim 1 --scale 1 0.25  # BPE with the theorem's width, and with a quarter of it
 
-The problem is that of scripts/benchmarks/matern.py. A batch is what one ask returns. Nothing is proved for a width scaled down.
+The problem is that of scripts/benchmarks/matern.py. A batch is the result of one ask. There is no guarantee for a reduced
+width.
 """
 
 from __future__ import annotations

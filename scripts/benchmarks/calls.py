@@ -3,9 +3,8 @@
     python scripts/benchmarks/calls.py [--policies gp_ucb batch_bkb bkb] [--files] [--top 15]
 
 900 arms on a grid, a Matérn kernel, 300 pulls before the measured steps. Calls are counted by `sys.setprofile`, comprehensions
-and properties included, and the median of 20 steps is printed beside the count before the engine was rebuilt and its target.
-Milliseconds are of steps that are not profiled. `--files` prints the calls per file, `--top` the functions
-that are called most.
+and properties included, and the median of 20 steps is printed with the count before the engine was rebuilt and the target.
+Milliseconds are those of unprofiled steps. `--files` prints the calls per file, `--top` the functions called most.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ PULLS, STEPS = 300, 20
 
 
 def counted(call: Callable[[], Any]) -> tuple[Any, Counter[CodeType]]:
-    """What the call returns, and how often it entered each function of the package."""
+    """Run a call. Returns its result, and the number of entries into each function of the package."""
     entered: Counter[CodeType] = Counter()
 
     def enter(frame: FrameType, event: str, _: Any) -> None:
@@ -53,7 +52,7 @@ def counted(call: Callable[[], Any]) -> tuple[Any, Counter[CodeType]]:
 
 
 def timed(call: Callable[[], Any]) -> tuple[Any, float]:
-    """What the call returns, and its milliseconds of processor time."""
+    """Run a call. Returns its result and its milliseconds of processor time."""
     began = time.process_time()
     result = call()
     return result, 1e3 * (time.process_time() - began)
@@ -75,7 +74,8 @@ def measure(name: str, top: int, by_file: bool) -> None:
         bandit.tell(selection, rewards(selection))
     counts: dict[str, list[Counter[CodeType]]] = {"ask": [], "tell": []}
     milliseconds: dict[str, list[float]] = {"ask": [], "tell": []}
-    for step in range(6 * STEPS):  # one profiled step in six
+    # Every sixth step is profiled.
+    for step in range(6 * STEPS):
         profiled = step % 6 == 0
         record: Any = counts if profiled else milliseconds
         run: Callable[..., tuple[Any, Any]] = counted if profiled else timed

@@ -1,10 +1,10 @@
-"""The benefit of fitting the kernel on Cadata: a grid of bandwidths against starts wrong by a factor of five, fitted.
+"""The benefit of fitting the kernel on Cadata: a grid of fixed bandwidths, and fits from starts wrong by a factor of five.
 
     export TORCHBANDITS_DATA=FOLDER OMP_NUM_THREADS=1
     python scripts/benchmarks/fit_cadata.py [--grid 7.5 10 25] [--starts 5 125] [--every 50 500]
 
-BBKB with noise 0.01, F = 1, δ = 1/T, T = 2,000, ten uniform picks first, the prior mean estimated (fits compare averages with
-it), the same for all. The grid is that of the BBKB paper's sweep. Prints a Markdown table: regret as a part of that of
+BBKB with noise 0.01, F = 1, δ = 1/T, T = 2,000, ten uniform picks first, an estimated prior mean (fits compare averages with
+it), the same in all runs. The grid is that of the BBKB paper's sweep. Prints a Markdown table: regret as a fraction of that of
 uniform sampling, and its worst seed; the second half of the run alone; the bandwidth at the end; CPU seconds.
 """
 
@@ -26,7 +26,7 @@ def rbf(bandwidth: float) -> gpytorch.kernels.Kernel:
 
 
 def play(environment: tb.environments.Table, bandwidth: float, every: int | None, horizon: int, seed: int) -> list[float]:
-    """Regret ratio, that of the second half, last bandwidth, distinct arms, CPU seconds."""
+    """Run BBKB. Returns the regret ratio, that of the second half, the last bandwidth, distinct arms and CPU seconds."""
     bandits: list[tb.Bandit] = []
     policy = tb.batch_bkb(
         rbf(bandwidth),

@@ -3,10 +3,10 @@
     python scripts/benchmarks/limits.py [--threads 1] [--arms 1000000] [--dictionary 512] [--horizon 10000]
 
 The sweep is that of `arms` x 8 with RBF and Matérn 5/2 kernels: once with the kernel columns recomputed, and once with them
-kept, at as many arms as fit 4 GiB. Its rate counts the m² multiplications and additions an arm that a triangular product
-needs, and is set beside the rate of a full matrix product of the same size in the same process; the kernel's own work (a
-product of d + 2 numbers and one exponential an entry) counts as nothing, and is what the floor beside it adds. The second part
-runs BBKB on 20,640 arms, those of Cadata where TORCHBANDITS_DATA is set, and prints what `ask` takes a pick.
+kept, at as many arms as fit 4 GiB. Its rate counts the m² multiplications and additions per arm of a triangular product, and
+is compared with the rate of a full matrix product of the same size in the same process. The operations of the kernel (a
+product of d + 2 numbers and one exponential per entry) are not counted in this rate; the floor includes them. The second part
+runs BBKB on 20,640 arms, those of Cadata where TORCHBANDITS_DATA is set, and prints the time of `ask` per pick.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _KEPT_BYTES = 4 << 30
 
 
 def sweep(arms: int, dictionary: int, kept: bool) -> None:
-    """One line: seconds, share of the matmul rate, share of the floor."""
+    """Measure the sweep. Returns one line: seconds, share of the matmul rate, share of the floor."""
     point = Point(arms=arms, dictionary=dictionary, pulls=2 * dictionary)
     axes = {"arms": [arms], "dictionary": [dictionary], "pulls": [point.pulls]}
     options = {"base": asdict(point), "memory_budget": 8 if kept else 0.25, "memory_limit": 16, **axes}
@@ -53,7 +53,7 @@ def sweep(arms: int, dictionary: int, kept: bool) -> None:
 
 
 def picks(horizon: int) -> None:
-    """A run of BBKB with the time of `ask` apart; one line a class of batch sizes."""
+    """Run BBKB and time `ask` separately. Returns one line per class of batch sizes."""
     if "TORCHBANDITS_DATA" in os.environ:
         environment = tb.environments.cadata()
     else:

@@ -1,4 +1,4 @@
-"""k rank-one updates of V⁻¹ against one refactorisation: where the crossover in `linalg/precision.py` comes from.
+"""k rank-one updates of V⁻¹ against one refactorisation: measures the crossover used in `linalg/precision.py`.
 
 python scripts/benchmarks/linalg.py
 """
@@ -32,7 +32,8 @@ def main() -> None:
         Z = torch.randn(2 * m, m, generator=generator, dtype=torch.float64)
         V = Precision(Z.mT @ Z + torch.eye(m, dtype=torch.float64))
         z, n = Z[:1], torch.ones(1, dtype=torch.float64)
-        crossover, precision._UPDATES_PER_REFACTOR = precision._UPDATES_PER_REFACTOR, 0  # updates, whatever their number
+        # Forces updates, whatever their number.
+        crossover, precision._UPDATES_PER_REFACTOR = precision._UPDATES_PER_REFACTOR, 0
         update = milliseconds(lambda V=V, z=z, n=n: V.update_(z, n))
         precision._UPDATES_PER_REFACTOR = crossover
         refactor = milliseconds(V.refactor_)

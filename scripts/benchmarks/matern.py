@@ -1,7 +1,7 @@
 """Random Matérn functions of known norm (Janz et al. 2020, table 1): regret as a fraction of uniform, and seconds.
 
     python scripts/benchmarks/matern.py 1 2 --way rows --way ask     # d = 1 and 2, twelve paired draws each
-    python scripts/benchmarks/matern.py 3 --policy igp_ucb --out results/matern.jsonl   # one line a draw; resumes
+    python scripts/benchmarks/matern.py 3 --policy igp_ucb --out results/matern.jsonl   # one line per draw; resumes
 
 ν = 3/2, ℓ = 1/5, 30^d arms, noise uniform on [−1, 1], λ = 1, δ = 0.1, B the exact norm of each draw.
 """
@@ -19,7 +19,8 @@ import torch
 
 import torchbandits as tb
 
-PUBLISHED = {  # fraction of uniform, seconds
+# Fraction of uniform's regret, and seconds.
+PUBLISHED = {
     "igp_ucb": {1: (0.11, 82 * 60), 2: (0.71, 118 * 60), 3: (0.97, 30 * 3600)},
     "pi_gp_ucb": {1: (0.09, 12 * 60), 2: (0.52, 97), 3: (0.77, 29 * 60)},
 }
@@ -35,7 +36,7 @@ def policy_for(name: str, norm_bound, horizon: int):
 
 
 def environment_of(draws: list) -> tb.environments.Environment:
-    """The draws of one table as batch rows, or the only one alone."""
+    """The draws of one table as batch rows; a single draw has no batch dimension."""
     if len(draws) == 1:
         return draws[0]
     arms = draws[0].arms
@@ -44,7 +45,7 @@ def environment_of(draws: list) -> tb.environments.Environment:
 
 
 def play(name: str, seeds: list[int], d: int, horizon: int, way: str) -> list[dict]:
-    """One run of the given draws together; one record a draw."""
+    """Run the given draws together. Returns one record per draw."""
     draws = [tb.environments.rkhs(dim=d, generator=torch.Generator().manual_seed(s)) for s in seeds]
     environment = environment_of(draws)
     norms = torch.tensor([x.norm_bound for x in draws], dtype=torch.float64)

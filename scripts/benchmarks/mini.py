@@ -1,10 +1,10 @@
-"""mini-GP-UCB beside BBKB and GP-UCB on Abalone and Cadata: regret, switches, seconds.
+"""mini-GP-UCB compared with BBKB and GP-UCB on Abalone and Cadata: regret, switches, seconds.
 
     python scripts/benchmarks/mini.py [abalone cadata] [--seeds 4]
 
 The settings of the BBKB paper's experiments (noise 0.01, F = 1, δ = 1/T, first pick uniform); bandwidths 17.5 (Abalone,
-T = 10,000) and 12.5 (Cadata, T = 2,000). The ways are interleaved seed by seed. A switch is a pull of another arm than the one
-before.
+T = 10,000) and 12.5 (Cadata, T = 2,000). The methods are interleaved seed by seed. A switch is a pull of a different arm than
+the previous one.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ def compare(name: str, seeds: int) -> None:
     environment = getattr(tb.environments, name)()
     uniform = horizon * float(environment.optimum - environment.means.mean())
     rows: dict[str, list[tuple[float, ...]]] = {}
-    for seed in range(-1, seeds):  # the first round warms up
+    # The first round is a warm-up.
+    for seed in range(-1, seeds):
         for way, policy in ways(rbf(bandwidth), horizon).items():
             length = horizon if seed >= 0 else 50
             history = tb.run(policy(), environment, length, generator=torch.Generator().manual_seed(seed + 1))

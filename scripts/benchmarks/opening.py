@@ -30,7 +30,7 @@ def bandit(name: str, arms: int, path: Path) -> tb.Bandit:
 
 
 def measure(name: str, arms: int, pulls: int, folder: Path) -> None:
-    """Write a journal, open it again, and say how long both took."""
+    """Write a journal, open it again, and return the seconds of both."""
     path, noise = folder / f"{name}.journal", torch.Generator().manual_seed(1)
     one, began = bandit(name, arms, path), time.perf_counter()
     while int(one.pulls) < pulls:

@@ -1,13 +1,13 @@
-"""`bkb` and `batch_bkb` beside the NumPy code of their papers on Abalone and Cadata, one thread, processor seconds.
+"""`bkb` and `batch_bkb` compared with the NumPy code of their papers on Abalone and Cadata, one thread, processor seconds.
 
     git clone https://github.com/luigicarratino/batch-bkb
     TORCHBANDITS_DATA=... python scripts/benchmarks/papers.py --theirs batch-bkb [--rows abalone-bkb] [--rounds 3]
 
 Both play the same problem: standardised features, a Gaussian kernel of bandwidth σ, λ = noise variance = 10⁻⁴, norm bound 1,
-δ = 1/T, q̄ = 2, and for BBKB the global rule with threshold 2. They start from the same two random arms (theirs fails on a
-dictionary of one), learn the same noise pull by pull, and run in turns, so that the ratios hold while the machine's speed
-drifts. Timed are asks and tells (theirs: `predict` and `update`); setting up the arms is not, nor is a first short run that
-compiles and warms up. Medians over the rounds.
+δ = 1/T, q̄ = 2, and for BBKB the global rule with threshold 2. They start from the same two random arms (the authors' code
+fails on a dictionary of one), get the same noise pull by pull, and run alternately, so that the ratios are robust to drifts of
+the machine's speed. Asks and tells are timed (`predict` and `update` of the authors); the construction of the arms is not, nor
+is a short first run that compiles and warms up. Medians over the rounds.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from sklearn.gaussian_process.kernels import RBF, PairwiseKernel
 import torchbandits as tb
 
 NOISE, RATIO, OVERSAMPLING = 0.01, 2.0, 2.0
-# name -> data set, whether in batches, σ, T, target of theirs / ours
+# Name: data set, whether in batches, σ, T, target ratio of the authors' seconds to ours.
 ROWS = {
     "abalone-bbkb": ("abalone", True, 17.5, 10_000, 15.0),
     "cadata-bbkb": ("cadata", True, 12.5, 600, 5.0),
@@ -39,7 +39,7 @@ Play = Callable[[str, bool, float, int, int, np.ndarray, np.ndarray], tuple[floa
 
 
 def ours(_: str, batch: bool, sigma: float, horizon: int, seed: int, arms: np.ndarray, rewards: np.ndarray) -> Any:
-    """Seconds and picks of this package."""
+    """Run this package. Returns seconds and picks."""
     kernel = gpytorch.kernels.RBFKernel().double()
     kernel.lengthscale = torch.tensor(sigma, dtype=torch.float64)
     options: dict[str, Any] = {"noise_std": NOISE, "norm_bound": 1.0, "delta": 1 / horizon, "oversampling": OVERSAMPLING}
@@ -63,7 +63,7 @@ def ours(_: str, batch: bool, sigma: float, horizon: int, seed: int, arms: np.nd
 
 
 def theirs(path: str, batch: bool, sigma: float, horizon: int, seed: int, arms: np.ndarray, rewards: np.ndarray) -> Any:
-    """Seconds and picks of the code in `path`."""
+    """Run the authors' code in `path`. Returns seconds and picks."""
     if path not in sys.path:
         sys.path.insert(0, path)
     import bkb_lib  # noqa: PLC0415 - a checkout that the user names

@@ -1,18 +1,20 @@
-"""torchbandits against its peers on tables that it was not tuned on.
+"""Comparison of torchbandits with its peers on tables that were not used for tuning.
 
 pip install -c constraints.txt -e '.[experiments,peers]'
 python scripts/benchmarks/peers.py run --budget small      # every method, table and seed that is not recorded yet
 python scripts/benchmarks/peers.py run --budget small --methods random --methods auto --tables hplc --seeds 3
 python scripts/benchmarks/peers.py report                  # docs/peers.md and its picture from the records
 
-A run takes one thread. Its line is appended to docs/results/peers/records.csv as soon as it ends: kill and repeat at will.
+A run takes one thread. Its line is appended to docs/results/peers/records.csv as soon as it ends: it may be killed and repeated
+at any time.
 """
 
 from __future__ import annotations
 
 import os
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # before numpy and torch start their threads
+# Must be set before NumPy and torch start their threads.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import time
@@ -50,7 +52,8 @@ def run(
     again: Annotated[bool, typer.Option(help="Run what is recorded as well; its last record counts.")] = False,
     records: Path = RECORDS,
 ) -> None:
-    """Run what is not yet recorded, one after the other: all tables and methods of a seed before the next seed."""
+    """Run everything that is not yet recorded, one run after the other: all tables and methods of a seed before the next
+    seed."""
     known([budget], BUDGETS, "budget")
     size = BUDGETS[budget]
     methods, tables = known(methods, METHODS, "method"), known(tables, TABLES, "table")
@@ -62,7 +65,8 @@ def run(
                 key = (method, name, budget, seed)
                 if key in finished or len(table.values) < size.fewest_candidates:
                     continue
-                METHODS[method].load()  # imports are no decisions
+                # Imports do not count towards the time of decisions.
+                METHODS[method].load()
                 began = time.process_time()
                 player = METHODS[method].build(table, size, seed)
                 outcome = play(player, table, size, seed, started=time.process_time() - began)
@@ -81,5 +85,6 @@ def report(records: Path = RECORDS, page: Path = ROOT / "docs" / "peers.md") -> 
 
 
 if __name__ == "__main__":
-    warnings.filterwarnings("ignore")  # of the peers; a run that fails raises
+    # These are warnings of the peers; a failing run raises an error.
+    warnings.filterwarnings("ignore")
     app()

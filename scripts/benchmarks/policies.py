@@ -2,7 +2,7 @@
 
     python scripts/benchmarks/policies.py [--steps 20] [--only bkb gp_ucb]
 
-The arms are standard normal in 8 dimensions (2 for quadrature features, which 8 dimensions refuse). Each policy is told 1,000
+The arms are standard normal in 8 dimensions (2 for quadrature features, which do not support 8). Each policy is told 1,000
 random arms at once, then asked and told, one pick at a time (batch policies: one batch, at most 100 picks). RBF kernel of
 lengthscale 12.5, as for Cadata; Matérn-3/2 of lengthscale 4 for pi_gp_ucb.
 """
@@ -35,7 +35,7 @@ def matern() -> gpytorch.kernels.Kernel:
 
 
 def policies() -> dict[str, tuple[Callable[[], object], int]]:
-    """Label, how to make it, features of the arms."""
+    """Label, factory and number of features of each policy."""
     one = tb.widths.Constant(1.0)
     common = {"noise_std": NOISE}
     draw = common | {"width": one}
@@ -60,7 +60,7 @@ def policies() -> dict[str, tuple[Callable[[], object], int]]:
 
 
 def measure(make: Callable[[], object], d: int, steps: int) -> tuple[list[float], float, int]:
-    """Seconds of each ask and tell, picks a step, dictionary size."""
+    """Measure a policy. Returns seconds of each ask and tell, picks per step and dictionary size."""
     g = torch.Generator().manual_seed(0)
     arms = torch.randn(ARMS, d, generator=g, dtype=torch.float64)
     f = torch.tanh(arms.sum(dim=-1) / d) + 0.2 * torch.sin(arms[:, 0])
@@ -77,7 +77,8 @@ def measure(make: Callable[[], object], d: int, steps: int) -> tuple[list[float]
         rewards = f[selection.index] + NOISE * torch.randn(len(selection), generator=g, dtype=torch.float64)
         began = time.perf_counter()
         report = bandit.tell(selection, rewards)
-        if step >= 3:  # the first steps fill caches
+        # The first steps fill caches and are not measured.
+        if step >= 3:
             seconds.append(asked + time.perf_counter() - began)
             picks += len(selection)
     assert report is not None

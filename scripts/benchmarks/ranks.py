@@ -1,10 +1,9 @@
-"""Arms shared out among ranks: seconds of a tell (the sweep over the arms) and an ask on one rank and on several.
+"""Arms distributed over ranks: seconds of a tell (the sweep over the arms) and an ask on one rank and on several.
 
     python scripts/benchmarks/ranks.py --arms 400000 --ranks 1 2
 
-Each number of ranks runs in processes of its own, one thread each, one after the other, `--rounds` times in turn. Wall time
-counts where every rank has a core to itself; processor seconds (of the rank that spent most) are about what it would be then.
-Picks are compared.
+Each number of ranks runs in its own processes, with one thread each, `--rounds` times in turn. Wall time is meaningful where
+every rank has a core of its own; processor seconds (of the rank that spent most) estimate it elsewhere. Picks are compared.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ def main() -> None:
 
 
 def measure(options: argparse.Namespace) -> None:
-    """On every rank: a few steps, timed."""
+    """Time a few steps on every rank."""
     torch.set_num_threads(1)
     dist.init_process_group(options.backend)
     rank, size = dist.get_rank(), dist.get_world_size()
@@ -71,7 +70,8 @@ def measure(options: argparse.Namespace) -> None:
         dist.barrier()
         walls.append(time.perf_counter() - began)
         picks.append(selection.index.tolist())
-    most = torch.tensor(processor[1:], device=device)  # the first step compiles
+    # The first step compiles and is not counted.
+    most = torch.tensor(processor[1:], device=device)
     dist.all_reduce(most, dist.ReduceOp.MAX)
     if rank == 0:
         done = {"wall": median(walls[1:]), "processor": float(most.median()), "picks": picks}
@@ -80,7 +80,7 @@ def measure(options: argparse.Namespace) -> None:
 
 
 def compare(options: argparse.Namespace) -> None:
-    """Each number of ranks in turn."""
+    """Run each number of ranks in turn and compare them."""
     done: dict[int, list[dict]] = {ranks: [] for ranks in options.ranks}
     for _ in range(options.rounds):
         for ranks in options.ranks:

@@ -1,11 +1,11 @@
-"""One step of GP-UCB at t distinct arms: torchbandits beside plain torch and the two stock ways with BoTorch.
+"""One step of GP-UCB at t distinct arms: torchbandits compared with plain torch and two stock methods of BoTorch.
 
     python scripts/benchmarks/steps.py [--arms 4177 20640] [--t 1000] [--steps 15]
 
-A step is: learn one reward, choose the next arm (fixed hyper-parameters, float64). Every way holds the same data and, where
-exact, scores the same arms; the steps of the four ways are interleaved, so the ratios hold when the machine's speed drifts.
-Abalone's and Cadata's arms are standardised; with TORCHBANDITS_DATA unset, random arms of the same shape stand in, and the
-table says so.
+A step is: learn one reward, choose the next arm (fixed hyper-parameters, float64). All methods hold the same data and, where
+exact, score the same arms; their steps are interleaved, so that the ratios are robust to drifts of the machine's speed.
+Abalone's and Cadata's arms are standardised; with TORCHBANDITS_DATA unset, random arms of the same shape are used, and the
+table notes it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def rbf() -> gpytorch.kernels.Kernel:
 
 
 class PlainTorch:
-    """Append one Cholesky row and one row of L⁻¹K a step: what a careful user would write by hand."""
+    """GP-UCB in plain torch, which appends one Cholesky row and one row of L⁻¹K per step."""
 
     def __init__(self, arms: Tensor, index: Tensor, y: Tensor, room: int) -> None:
         self.arms, self.kernel, t = arms, rbf(), len(index)
@@ -92,7 +92,7 @@ class StockBoTorch:
 
 
 class Ours:
-    """`gp_ucb` through ask and tell."""
+    """`gp_ucb` of this package through ask and tell."""
 
     def __init__(self, arms: Tensor, index: Tensor, y: Tensor) -> None:
         policy = tb.gp_ucb(rbf(), noise_std=NOISE, width=tb.widths.Constant(math.sqrt(BETA)))
@@ -137,7 +137,8 @@ def measure(num_arms: int, t: int, steps: int, follow: bool) -> None:
                 continue
             began = time.perf_counter()
             picks.add(step(arm, float(y[arm])))
-            if i > 1:  # the first two steps warm up
+            # The first two steps are a warm-up.
+            if i > 1:
                 seconds[way].append(time.perf_counter() - began)
         assert len(picks) == 1, f"the ways disagree at step {i}: {picks}"
         arm = picks.pop()

@@ -1,8 +1,8 @@
-"""Tells per second of all workers together on one store, by their number: the total must not fall as workers are added.
+"""Tells per second of all workers of one store, by their number: the total must not fall as workers are added.
 
     python scripts/benchmarks/workers.py --arms 2000 --tells 240 --workers 1 2 4 8
 
-Evaluations take no time here, so all that is measured is what the store and learning cost.
+Evaluations take no time here, so that only the cost of the store and of learning is measured.
 """
 
 from __future__ import annotations
@@ -23,14 +23,15 @@ POLICIES = ("gp_ucb", "gp_bucb", "bkb", "batch_bkb")
 
 
 def work(path: str, policy: str, arms: int, tells: int, before: int, ready: Barrier) -> None:
-    """Ask and tell until so many rewards are told by all workers together."""
+    """Ask and tell until all workers together have told a given number of rewards."""
     torch.set_num_threads(1)
     points = torch.rand(arms, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     kernel = gpytorch.kernels.RBFKernel()
     kernel.lengthscale = 0.3
     bound = {} if policy == "gp_ucb" else {"norm_bound": 1.0}
     worker = tb.Worker(getattr(tb, policy)(kernel, noise_std=0.1, **bound), points, store=path)
-    for total in (before, before + tells):  # the first until it is warm
+    # The first pass is a warm-up.
+    for total in (before, before + tells):
         ready.wait()
         while (lease := worker.ask(limit=total)) is not None or worker.told < total:
             if lease is None:
@@ -42,7 +43,7 @@ def work(path: str, policy: str, arms: int, tells: int, before: int, ready: Barr
 
 
 def tells_per_second(policy: str, arms: int, tells: int, before: int, workers: int) -> float:
-    """Start so many workers on a new store, and time them once they are all there."""
+    """Start a number of workers on a new store, and time them once all are ready."""
     context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as folder:
         ready = context.Barrier(workers + 1)

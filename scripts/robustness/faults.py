@@ -1,4 +1,4 @@
-"""Kills, wrong calls, failing disks, damaged files and interrupts: what a run loses by them. Writes the table as Markdown.
+"""Effects of kills, wrong calls, failing disks, damaged files and interrupts on a run, as a Markdown table.
 
 python scripts/robustness/faults.py                 # 200 kills, 10,000 calls, the faults of faults_storage.py; minutes
 python scripts/robustness/faults.py --kills 20 --calls 500 --storage 0.1 --output faults.md
@@ -29,7 +29,8 @@ import gpytorch
 import torch
 from botorch.exceptions import BotorchError
 
-sys.path.insert(0, str(Path(__file__).parent))  # also where this file is imported by its path
+# Needed where this file is imported by its path.
+sys.path.insert(0, str(Path(__file__).parent))
 
 from faults_storage import Storage, all_faults, in_a_fork, seeded
 
@@ -37,10 +38,14 @@ import torchbandits as tb
 import torchbandits.botorch
 from torchbandits.errors import JournalWarning, TorchBanditsError
 
-PATIENCE = 20  # seconds that one fuzzed call may take
-MEMORY = 12 << 30  # bytes that all of them may map
-REFUSALS = (TorchBanditsError, BotorchError)  # of points and outcomes BoTorch's models have BoTorch's own
-STEPS = 120  # of a run that is killed
+# Seconds that one fuzzed call may take.
+PATIENCE = 20
+# Bytes that all fuzzed calls together may map.
+MEMORY = 12 << 30
+# For points and outcomes, BoTorch's models raise BoTorch's own errors.
+REFUSALS = (TorchBanditsError, BotorchError)
+# Pulls of a run that is killed.
+STEPS = 120
 ARMS = torch.rand(60, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
 
 
@@ -64,13 +69,13 @@ TABLE = tb.environments.Table(ARMS, ARMS.sum(dim=-1), noise_std=0.1, costs=1 + A
 
 
 def rewards(first: int, index: torch.Tensor) -> torch.Tensor:
-    """Reward of a pull, the same in every run: its noise depends on its number only."""
+    """The reward of a pull, the same in every run: its noise depends on the number of the pull only."""
     noise = [float(torch.randn((), dtype=torch.float64, generator=seeded(first + j))) for j in range(len(index))]
     return torch.sin(5 * ARMS[index, 0]) + torch.cos(3 * ARMS[index, 1]) + 0.1 * torch.tensor(noise, dtype=torch.float64)
 
 
 def play(bandit: tb.Bandit, acknowledge: Callable[[int], None], steps: int) -> None:
-    """Ask and tell until so many pulls are told, and say after each tell that it returned."""
+    """Ask and tell until a number of pulls is told, and acknowledge each tell that returned."""
     while (told := int(bandit.pulls)) < steps:
         selection = bandit.ask(limit=min(3, steps - told))
         bandit.tell(selection, rewards(told, selection.index))
@@ -78,14 +83,14 @@ def play(bandit: tb.Bandit, acknowledge: Callable[[int], None], steps: int) -> N
 
 
 def sequence(records: Iterator[dict[str, Any]]) -> list[tuple[int, float]]:
-    """Arms and rewards told, in order."""
+    """The arms and rewards told, in order."""
     told = [record for record in records if record["kind"] == "tell"]
     return [pair for record in told for pair in zip(record["index"], record["rewards"], strict=True)]
 
 
 @dataclass
 class Kills:
-    """Numbers of kills, and of what each of them has cost."""
+    """Counts of kills and of their consequences."""
 
     kills: int = 0
     lost: int = 0
@@ -114,7 +119,7 @@ def kill_often(number: int, folder: Path, rng: random.Random, steps: int = STEPS
 
 
 def _once(found: Kills, name: str, path: Path, expected: list[Any], rng: random.Random, steps: int) -> bool:
-    """Start or resume, kill, compare; False where the run ended before."""
+    """Start or resume a run, kill it and compare. Returns False if the run ended before the kill."""
     reader, writer = os.pipe()
 
     def work() -> None:
@@ -127,7 +132,8 @@ def _once(found: Kills, name: str, path: Path, expected: list[Any], rng: random.
     child = in_a_fork(work)
     os.close(writer)
     with os.fdopen(reader, "rb") as pipe:
-        lines = [pipe.readline() for _ in range(rng.randrange(12))]  # or none: then it may be killed while it resumes
+        # With no line read, the process may be killed while it resumes.
+        lines = [pipe.readline() for _ in range(rng.randrange(12))]
         time.sleep(rng.uniform(0.0, 0.02 if lines else 0.3))
         os.kill(child, signal.SIGKILL)
         status = os.waitpid(child, 0)[1]
@@ -140,7 +146,8 @@ def _once(found: Kills, name: str, path: Path, expected: list[Any], rng: random.
     kept = sequence(tb.Journal(path).records()) if path.exists() and path.read_bytes().count(b"\n") else []
     whole = path.read_bytes() if path.exists() else b""
     last = whole[whole.rfind(b"\n", 0, -1) + 1 :]
-    if b'"kind":"ask"' in last and rng.random() < 0.5:  # a write that the machine did not finish: no reward was in it
+    # Emulates a write that the machine did not finish; it contained no reward.
+    if b'"kind":"ask"' in last and rng.random() < 0.5:
         os.truncate(path, len(whole) - rng.randrange(1, len(last)))
         found.torn += 1
     found.lost += max(0, (acknowledged[-1] if acknowledged else 0) - len(kept))
@@ -153,14 +160,14 @@ def _once(found: Kills, name: str, path: Path, expected: list[Any], rng: random.
 
 
 class Wrong:
-    """An object that is nothing like what is asked for."""
+    """An object of no accepted type."""
 
     def __repr__(self) -> str:
         return "Wrong()"
 
 
 def anything(rng: random.Random) -> Any:
-    """A value that may be wrong in any way: type, shape, dtype, device, size, sign, NaN."""
+    """Draw a value that may be wrong in any way: type, shape, dtype, device, size, sign, NaN."""
     sizes = [(), (0,), (1,), (2,), (3,), (60,), (2, 3), (1, 3), (3, 2), (0, 2), (60, 2), (2, 60, 2), (1, 1, 1, 1)]
     shape = rng.choice(sizes)
     dtypes = [torch.float64, torch.float32, torch.float16, torch.int64, torch.int32, torch.uint8, torch.bool, torch.complex128]
@@ -194,7 +201,7 @@ def anything(rng: random.Random) -> Any:
 
 
 def calls(bandit: tb.Bandit, rng: random.Random) -> tuple[str, Callable[[tb.Bandit], Any]]:
-    """A call with any arguments, right ones among them."""
+    """Draw a call with any arguments, including right ones."""
     a, b, c, d = (anything(rng) for _ in range(4))
     opened = bandit.loop.open
     some = opened if opened is not None and rng.random() < 0.6 else a
@@ -234,7 +241,7 @@ def calls(bandit: tb.Bandit, rng: random.Random) -> tuple[str, Callable[[tb.Band
 
 
 def policy(rng: random.Random, value: Any) -> Any:
-    """A policy with one option that may be wrong."""
+    """Make a policy with one option that may be wrong."""
     make = rng.choice([tb.gp_ucb, tb.igp_ucb, tb.gp_bucb, tb.bkb, tb.batch_bkb, tb.thompson_sampling, tb.lin_ucb])
     names = ["noise_std", "delta", "norm_bound", "regularization", "width", "initial", "prior_mean", "kernel", "refit_every"]
     parameters = [name for name in names if name in inspect.signature(make).parameters]
@@ -243,7 +250,7 @@ def policy(rng: random.Random, value: Any) -> Any:
 
 
 def made(rng: random.Random, value: Any) -> Any:
-    """A width, a start, a source, an environment, a journal or a model, with one argument that may be wrong."""
+    """Make a width, a start, a source, an environment, a journal or a model, with one argument that may be wrong."""
     grid, table = [torch.linspace(0, 1, 3)], ARMS.sum(dim=-1)
     model = {"train_X": ARMS[:6], "train_Y": table[:6, None], "kernel": kernel(), "noise_std": 0.1}
     bounded = {"noise_std": 0.1, "norm_bound": 1.0, "delta": 0.1, "regularization": 0.1}
@@ -278,7 +285,7 @@ def made(rng: random.Random, value: Any) -> Any:
 
 
 def mangled(state: dict[str, Any], rng: random.Random, value: Any) -> dict[str, Any]:
-    """A saved state with one entry changed or gone."""
+    """Change or remove one entry of a saved state."""
     inside = state if rng.random() < 0.2 else state["state"]
     name = rng.choice(list(inside))
     if rng.random() < 0.5:
@@ -289,7 +296,7 @@ def mangled(state: dict[str, Any], rng: random.Random, value: Any) -> dict[str, 
 
 
 def image(bandit: tb.Bandit) -> str:
-    """All that a bandit knows, as a digest."""
+    """Digest of the complete state of a bandit."""
     digest = hashlib.sha256()
 
     def add(value: Any) -> None:
@@ -309,7 +316,7 @@ def image(bandit: tb.Bandit) -> str:
 
 @dataclass
 class Fuzz:
-    """Numbers of calls, and of how they ended."""
+    """Counts of calls by their outcome."""
 
     calls: int = 0
     accepted: int = 0
@@ -320,7 +327,7 @@ class Fuzz:
 
 
 def fresh(rng: random.Random, name: str) -> tb.Bandit:
-    """Some pulls told, a batch open."""
+    """Make a bandit with some pulls told and a batch open."""
     bandit = tb.Bandit(POLICIES[name](), ARMS, generator=seeded(rng.randrange(1000)))
     play(bandit, lambda _: None, rng.randrange(1, 8))
     bandit.ask(more=2)
@@ -328,13 +335,13 @@ def fresh(rng: random.Random, name: str) -> tb.Bandit:
 
 
 def too_long(*_: Any) -> None:
-    """A call that never ends is a wrong answer, too."""
+    """Fail a call that does not end in time."""
     raise TimeoutError(f"more than {PATIENCE} s")
 
 
 @contextlib.contextmanager
 def limited() -> Iterator[None]:
-    """A limit on what may be mapped, and an end to calls that last; both as they were before afterwards."""
+    """Limit mapped memory and the duration of calls; both limits are restored on exit."""
     before = resource.getrlimit(resource.RLIMIT_AS)
     patient = signal.signal(signal.SIGALRM, too_long)
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, before[1]))
@@ -347,9 +354,10 @@ def limited() -> Iterator[None]:
 
 @limited()
 def fuzz(number: int, rng: random.Random) -> Fuzz:
-    """Call what is public with anything: an error is one of this package, and changes nothing."""
+    """Call public functions with any values: errors must be of this package and leave the state unchanged."""
     found, bandit = Fuzz(), None
-    torch.manual_seed(rng.randrange(10**6))  # of the values that are handed in
+    # Seed of the random values passed in.
+    torch.manual_seed(rng.randrange(10**6))
     while found.calls < number:
         if bandit is None or found.calls % 20 == 0:
             bandit = fresh(rng, rng.choice(list(POLICIES)))
@@ -401,7 +409,7 @@ def table(kills: Kills, fuzzed: Fuzz, storage: Storage | None = None) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run all, print and write the table; 0 where nothing was lost."""
+    """Run everything, print and write the table. Returns 0 if nothing was lost."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--calls", type=int, default=10_000)

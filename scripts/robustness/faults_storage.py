@@ -1,6 +1,6 @@
 """Faults of processes and disks: killed pools and workers, full and failing disks, damaged files, interrupted calls.
 
-`faults.py` runs these beside its own kills and wrong calls, and prints one table.
+`faults.py` runs these together with its own kills and wrong calls, and prints one table.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ PACKAGE = str(Path(tb.__file__).parent)
 
 
 def policy(name: str = "gp_ucb") -> Any:
-    """A policy with a kernel of its own."""
+    """Make a policy with a kernel of its own."""
     kernel = gpytorch.kernels.RBFKernel().double()
     kernel.lengthscale = 0.3
     return getattr(tb, name)(kernel, noise_std=0.1)
@@ -54,7 +54,7 @@ def reward(index: int, number: int) -> float:
 
 
 def in_a_fork(work: Callable[[], None], *, leader: bool = False) -> int:
-    """Run `work` in a child process, if asked as the leader of a process group; returns its process id."""
+    """Run `work` in a child process, optionally as the leader of a process group, and return its process id."""
     child = os.fork()
     if child:
         return child
@@ -71,13 +71,14 @@ def in_a_fork(work: Callable[[], None], *, leader: bool = False) -> int:
 
 
 def acknowledged_by(child: int, reader: int, moments: int, rng: random.Random) -> tuple[list[int], bool]:
-    """Kill a child after some of its acknowledgements; all acknowledgements, and whether it was still running."""
+    """Kill a child after some of its acknowledgements. Returns all acknowledgements, and whether it was still running."""
     with os.fdopen(reader, "rb") as pipe:
         lines = [pipe.readline() for _ in range(moments)]
         time.sleep(rng.uniform(0.0, 0.05))
         os.kill(child, signal.SIGKILL)
         status = os.waitpid(child, 0)[1]
-        os.set_blocking(pipe.fileno(), False)  # processes that outlive the child hold the pipe open
+        # Processes that outlive the child hold the pipe open.
+        os.set_blocking(pipe.fileno(), False)
         rest = pipe.read() or b""
     if os.WIFEXITED(status) and os.WEXITSTATUS(status):
         raise RuntimeError("a run failed by itself; its traceback is above")
@@ -89,7 +90,7 @@ def acknowledged_by(child: int, reader: int, moments: int, rng: random.Random) -
 
 @dataclass
 class Pools:
-    """Runs with a pool of processes whose main process was killed."""
+    """Counts of runs with a pool of processes whose main process was killed."""
 
     kills: int = 0
     reopened: int = 0
@@ -97,13 +98,13 @@ class Pools:
 
 
 def slow_reward(features: torch.Tensor, seed: int) -> float:
-    """An evaluation that takes a while in another process."""
+    """A slow evaluation in another process."""
     time.sleep(0.02)
     return float(torch.sin(5 * features[0])) + (seed % 1000) * 1e-4
 
 
 def kill_pools(number: int, folder: Path, rng: random.Random, rounds: int = 60) -> Pools:
-    """Kill `run(executor=ProcessPoolExecutor(…), journal=…)` and reopen the journal at once, while its pool lives on."""
+    """Kill `run(executor=ProcessPoolExecutor(…), journal=…)` and reopen the journal at once, while its pool is still alive."""
     found = Pools()
     while found.kills < number:
         path = folder / f"pool-{found.kills}.journal"
@@ -137,7 +138,8 @@ def kill_pools(number: int, folder: Path, rng: random.Random, rounds: int = 60) 
                 found.lost += max(0, acknowledged[-1] - int(bandit.pulls))
                 assert bandit.journal is not None
                 bandit.journal.close()
-            else:  # the environment belongs to the run: only the same call goes on with it
+            # The environment belongs to the run: only the same call resumes it.
+            else:
                 told = sum(len(record["index"]) for record in tb.Journal(path).records() if record["kind"] == "tell")
                 found.lost += max(0, acknowledged[-1] - told)
                 found.reopened += _goes_on(path)
@@ -148,13 +150,13 @@ def kill_pools(number: int, folder: Path, rng: random.Random, rounds: int = 60) 
 
 
 def _of_bandit(path: Path) -> bool:
-    """Whether the journal names no environment, so that a Bandit alone may go on with it."""
+    """Whether the journal names no environment, so that a plain Bandit may resume it."""
     with open(path, "rb") as file:
         return b"environment" not in file.readline()
 
 
 def _goes_on(path: Path) -> bool:
-    """Whether the same call of `run` goes on with the journal."""
+    """Whether the same call of `run` resumes from the journal."""
 
     def work() -> None:
         warnings.simplefilter("ignore", JournalWarning)
@@ -174,7 +176,7 @@ def _goes_on(path: Path) -> bool:
 
 @dataclass
 class Fleets:
-    """Workers that share a store and were killed."""
+    """Counts of killed workers that shared a store."""
 
     kills: int = 0
     lost: int = 0
@@ -184,7 +186,7 @@ class Fleets:
 
 
 def kill_workers(number: int, folder: Path, rng: random.Random, fleet: int = 3) -> Fleets:
-    """Kill workers of one store at random moments, start others, and compare the store with what was acknowledged."""
+    """Kill workers of one store at random moments, start others, and compare the store with the acknowledgements."""
     found, path = Fleets(), folder / "fleet.store"
     reader, writer = os.pipe()
 
@@ -196,7 +198,8 @@ def kill_workers(number: int, folder: Path, rng: random.Random, fleet: int = 3) 
             lease = worker.ask()
             assert lease is not None
             index = int(lease.index)
-            with contextlib.suppress(StateError):  # another worker was faster with a pick whose lease had expired
+            # Another worker has told a pick whose lease had expired.
+            with contextlib.suppress(StateError):
                 worker.tell(lease, reward(index, lease.number))
                 os.write(writer, b"%d\n" % lease.number)
 
@@ -238,11 +241,11 @@ def kill_workers(number: int, folder: Path, rng: random.Random, fleet: int = 3) 
 
 
 def _events(path: Path) -> Iterator[dict[str, Any]]:
-    """Contents of the store, read by SQL alone: number of the pick, kind, arm and reward."""
+    """The contents of the store, read by SQL alone: number of the pick, kind, arm and reward."""
     query = "SELECT kind, pick, events.content, picks.content FROM events JOIN picks ON pick = picks.number"
     query += " ORDER BY events.number"
     reader = "import json, sqlite3, sys; print(json.dumps(sqlite3.connect(sys.argv[1]).execute(sys.argv[2]).fetchall()))"
-    # In a process of its own: nothing of the library's connections is shared with it.
+    # Read in a separate process, which shares none of the library's connections.
     rows = json.loads(subprocess.run([sys.executable, "-c", reader, str(path), query], check=True, capture_output=True).stdout)
     for kind, pick, content, picked in rows:
         index = json.loads(picked)["index"]
@@ -255,7 +258,7 @@ def _events(path: Path) -> Iterator[dict[str, Any]]:
 
 @dataclass
 class Disks:
-    """Calls on a disk that has no room, or reports errors."""
+    """Counts of calls on a disk that is full or reports errors."""
 
     faults: int = 0
     refused: int = 0
@@ -266,7 +269,7 @@ class Disks:
 
 
 def play(bandit: tb.Bandit, steps: int, tolerate: bool = False) -> int:
-    """Ask and tell until so many pulls are told; how many calls were refused."""
+    """Ask and tell until a number of pulls is told. Returns the number of refused calls."""
     refused = 0
     while (told := int(bandit.pulls)) < steps:
         try:
@@ -286,7 +289,7 @@ def play(bandit: tb.Bandit, steps: int, tolerate: bool = False) -> int:
 
 
 def _usable(bandit: tb.Bandit) -> bool:
-    """Whether the next call may succeed; a journal whose end is unknown must be opened again."""
+    """Whether the next call may succeed. A journal whose end is unknown must be opened again."""
     try:
         bandit.forget(torch.zeros(0, dtype=torch.int64))
     except (DataError, StateError):
@@ -295,7 +298,7 @@ def _usable(bandit: tb.Bandit) -> bool:
 
 
 def sequence(path: Path) -> list[tuple[int, float]]:
-    """Arms and rewards told, in order."""
+    """The arms and rewards told, in order."""
     told = [record for record in tb.Journal(path).records() if record["kind"] == "tell"]
     return [pair for record in told for pair in zip(record["index"], record["rewards"], strict=True)]
 
@@ -307,7 +310,7 @@ def open_journal(path: Path, every: int = 5, durable: bool = True) -> tb.Bandit:
 
 
 class FailingCalls:
-    """`os` with one function that fails once, at a given call, as a disk with a bad sector or without room does."""
+    """`os` with one function that fails once, at a given call, as on a disk with a bad sector or without space."""
 
     def __init__(self, name: str, at: int, code: int) -> None:
         self.name, self.left, self.code, self.failed = name, at, code, False
@@ -322,7 +325,8 @@ class FailingCalls:
             if self.left == 0:
                 self.failed = True
                 if self.name == "write" and len(arguments[1]) > 1:
-                    real(arguments[0], arguments[1][: len(arguments[1]) // 2])  # a part reaches the disk
+                    # A part of the data reaches the disk.
+                    real(arguments[0], arguments[1][: len(arguments[1]) // 2])
                 raise OSError(self.code, os.strerror(self.code))
             return real(*arguments, **options)
 
@@ -330,7 +334,7 @@ class FailingCalls:
 
 
 def fail_disks(number: int, folder: Path, rng: random.Random, steps: int = 25) -> Disks:
-    """Let write, fsync and ftruncate fail at random calls (EIO, ENOSPC), go on, and compare with an undisturbed run."""
+    """Make write, fsync and ftruncate fail at random calls (EIO, ENOSPC), continue, and compare with an undisturbed run."""
     found = Disks()
     plain = open_journal(folder / "plain.journal")
     play(plain, steps)
@@ -356,13 +360,13 @@ def fail_disks(number: int, folder: Path, rng: random.Random, steps: int = 25) -
         play(again, steps)
         assert again.journal is not None
         again.journal.close()
-        # A record that the disk took though it reported an error may have been told a second time: the run is longer then.
+        # A record that was written although the disk reported an error may be told twice: the run is then longer.
         found.identical += sequence(path) == expected
     return found
 
 
 def fill_tmpfs(found: Disks, folder: Path, steps: int = 400) -> bool:
-    """Fill a small tmpfs by a run, make room, go on; False if this machine allows no mount."""
+    """Fill a small tmpfs by a run, free space and continue. Returns False if this machine does not allow the mount."""
     mounted = folder / "tmpfs"
     mounted.mkdir()
     done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(mounted)], capture_output=True, text=True)
@@ -396,7 +400,7 @@ def fill_tmpfs(found: Disks, folder: Path, steps: int = 400) -> bool:
 
 @dataclass
 class Damage:
-    """Files that were changed behind the library's back."""
+    """Counts of files that were changed outside the library."""
 
     files: int = 0
     refused: int = 0
@@ -407,7 +411,7 @@ class Damage:
 
 
 def damaged(whole: bytes, rng: random.Random) -> bytes:
-    """The file with one piece of damage."""
+    """Return the file's contents with one piece of damage."""
     at = rng.randrange(len(whole))
     lines = whole.splitlines(keepends=True)
     line = rng.randrange(len(lines))
@@ -429,7 +433,8 @@ def damaged(whole: bytes, rng: random.Random) -> bytes:
 
 
 def damage_files(number: int, folder: Path, rng: random.Random, pulls: int = 12) -> Damage:
-    """Damage journals anywhere and open them: one that opens says what was written, one that is refused stays as it is."""
+    """Damage journals anywhere and open them. An opened journal must hold what was written; a refused one must stay
+    unchanged."""
     found, source = Damage(), folder / "source.journal"
     bandit = open_journal(source, every=10_000)
     play(bandit, pulls)
@@ -457,7 +462,7 @@ def damage_files(number: int, folder: Path, rng: random.Random, pulls: int = 12)
         assert again.journal is not None
         again.journal.close()
         kept = sequence(path)
-        # Only the end of the last line, which no call had returned for, may be missing.
+        # Only the end of the last line, for which no call had returned, may be missing.
         torn = whole.startswith(content) and kept == expected[: len(kept)] and content.count(b"\n") <= _records(path)
         found.torn += torn
         found.unseen += not torn and kept != expected
@@ -474,7 +479,7 @@ def _records(path: Path) -> int:
 
 @dataclass
 class Interrupts:
-    """Calls that Ctrl-C ended at a random bytecode."""
+    """Counts of calls that Ctrl-C interrupted at a random bytecode."""
 
     calls: int = 0
     interrupted: int = 0
@@ -484,7 +489,8 @@ class Interrupts:
 
 @contextlib.contextmanager
 def interrupted_after(opcodes: int) -> Iterator[Callable[[], bool]]:
-    """Raise KeyboardInterrupt after so many bytecodes of this package; the function given says whether it was raised."""
+    """Raise KeyboardInterrupt after a number of bytecodes of this package; yields a function that returns whether it was
+    raised."""
     left = opcodes
 
     def trace(frame: FrameType, event: str, _: Any) -> Any:
@@ -564,7 +570,7 @@ def interrupt_workers(number: int, folder: Path, rng: random.Random) -> Interrup
 
 
 def _interrupted(call: Callable[[], None], opcodes: int) -> bool:
-    """Whether the call was interrupted; an error of another kind goes on."""
+    """Make a call and return whether it was interrupted. Other errors propagate."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -572,15 +578,16 @@ def _interrupted(call: Callable[[], None], opcodes: int) -> bool:
                 call()
         except KeyboardInterrupt:
             return True
-        return hit()  # swallowed by a finaliser, or raised where nothing listens: no harm either
+        # The interrupt may have been swallowed by a finaliser, which is harmless.
+        return hit()
 
 
-# ------------------------------------------------------------------------- all of it
+# ------------------------------------------------------------------------- all faults
 
 
 @dataclass
 class Storage:
-    """Everything that was counted here."""
+    """All counts of this file."""
 
     pools: Pools
     fleets: Fleets
@@ -601,7 +608,7 @@ class Storage:
         return not any(bad)
 
     def rows(self) -> list[tuple[str, int]]:
-        """For the table."""
+        """The rows of the table."""
         return [
             ("kills of `run` with a pool of processes", self.pools.kills),
             ("journals reopened at once, beside the pool that lives on", self.pools.reopened),
@@ -627,7 +634,7 @@ class Storage:
 
 
 def all_faults(scale: float, folder: Path, rng: random.Random) -> Storage:
-    """Every fault of this file, `scale` times the usual number of each."""
+    """Run every fault of this file, `scale` times the usual number of each."""
 
     def count(usual: int) -> int:
         return max(1, round(scale * usual))

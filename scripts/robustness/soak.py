@@ -1,4 +1,4 @@
-"""A run of very many steps: whether memory stays flat, and the factors stay those of a refit.
+"""A run of very many steps, which checks that memory stays constant and that the factors stay those of a refit.
 
 python scripts/robustness/soak.py                                # 100,000 steps each of gp_ucb and batch_bkb; minutes
 python scripts/robustness/soak.py --steps 2000 --policies gp_ucb
@@ -20,7 +20,8 @@ import torch
 
 import torchbandits as tb
 
-SETTLED = 0.1  # part of the run after which memory must not grow
+# Fraction of the run after which memory must not grow.
+SETTLED = 0.1
 
 
 def kernel() -> gpytorch.kernels.Kernel:
@@ -36,7 +37,7 @@ POLICIES = {
 
 
 def resident(process: psutil.Process) -> int:
-    """Bytes of memory in use. What is free, and glibc keeps for later, comes and goes by megabytes: it is given back first."""
+    """Bytes of memory in use, after free memory that glibc retains, which varies by megabytes, is returned to the system."""
     gc.collect()
     library = ctypes.util.find_library("c")
     if library is not None and hasattr(libc := ctypes.CDLL(library), "malloc_trim"):
@@ -45,7 +46,8 @@ def resident(process: psutil.Process) -> int:
 
 
 def soak(name: str, steps: int) -> dict[str, float]:
-    """Ask and tell so many pulls; growth of the resident memory after the first tenth, and distance from a refit."""
+    """Ask and tell a number of pulls. Returns the growth of resident memory after the first tenth, and the distance from a
+    refit."""
     arms = torch.rand(400, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     noise = torch.Generator().manual_seed(1)
     bandit = tb.Bandit(POLICIES[name](), arms)
@@ -63,10 +65,12 @@ def soak(name: str, steps: int) -> dict[str, float]:
             least, most, mark = least or rss, max(most, rss), max(mark, SETTLED * steps) + steps / 8
     seconds = time.process_time() - began
     statistics = bandit.loop.state.statistics
-    fresh = tb.Bandit(POLICIES[name](), arms)  # the same sums, learned at once
+    # The same sums, learned at once.
+    fresh = tb.Bandit(POLICIES[name](), arms)
     arm = bandit.loop.state.rows.arm_of_row
     fresh.observe(arm, statistics.weights, statistics.sums, statistics.squares)
-    if name == "batch_bkb":  # another dictionary is another posterior: the factors of this one
+    # A new dictionary would be another posterior, so the factors of this one are compared.
+    if name == "batch_bkb":
         fresh = tb.Bandit(POLICIES[name](), arms).load_state_dict(bandit.state_dict())
         fresh.loop.state.process.invalidate_()
     mine, other = bandit.posterior(arms), fresh.posterior(arms)
@@ -85,7 +89,7 @@ def soak(name: str, steps: int) -> dict[str, float]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run, print the table; 0 where memory grew by less than 1 % and the factors are within 1e-6."""
+    """Run and print the table. Returns 0 if memory grew by less than 1 % and the factors are within 1e-6."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=100_000)
     parser.add_argument("--policies", nargs="*", default=list(POLICIES))

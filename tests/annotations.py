@@ -18,18 +18,18 @@ import jaxtyping
 __name__ = "beartype.shapes"  # errors.py looks for the user's line beyond the frames of beartype
 
 jaxtyped = jaxtyping.jaxtyped
-# The error is jaxtyping's, a TypeError: what reads damaged files takes it for one of theirs.
+# The error is jaxtyping's, a TypeError: readers of damaged files would take it for one of their own.
 _beartype = beartype.beartype(conf=beartype.BeartypeConf(violation_type=jaxtyping.TypeCheckError))
 
 
 def install(modules: list[str]) -> None:
-    """Before the first import of those modules."""
+    """Install the import hook. Must run before the first import of those modules."""
     jaxtyping.jaxtyped = enforced
     jaxtyping.install_import_hook(modules, "beartype.beartype")
 
 
 def enforced(fn: Any = None, *, typechecker: Any = None) -> Any:
-    """What the hook decorates with. Classes and generator functions are left to `jaxtyped`."""
+    """The decorator that the hook applies. Classes and generator functions are left to `jaxtyped`."""
     if fn is None:
         return functools.partial(enforced, typechecker=typechecker)
     if not inspect.isfunction(fn) or inspect.isgeneratorfunction(fn):
@@ -61,7 +61,8 @@ def _checked(fn: types.FunctionType) -> tuple[bool, Any]:
 
 
 def _resolved(hint: Any, fn: types.FunctionType) -> Any:
-    """An annotation that can't be evaluated, such as a name imported for the type checker only, is not enforced."""
+    """Evaluate an annotation. One that can't be evaluated, such as a name imported for the type checker only, is not
+    enforced."""
     holder = types.SimpleNamespace(__annotations__={"hint": hint})
     try:
         found = typing.get_type_hints(holder, fn.__globals__, include_extras=True)["hint"]

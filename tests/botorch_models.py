@@ -1,7 +1,7 @@
-"""Data and models that the tests of the BoTorch face share: the same hyper-parameters in BoTorch's own model and in ours.
+"""Data and models shared by the tests of the BoTorch interface: equal hyper-parameters in BoTorch's own model and in ours.
 
-`MODELS` is the registry that the conformance tests run over. BoTorch's `SingleTaskGP` is one of them: a demand that it fails
-is not a demand of BoTorch.
+`MODELS` is the registry that the conformance tests run over. BoTorch's `SingleTaskGP` is one of them: a requirement that it
+fails is not a requirement of BoTorch.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LENGTHSCALES, OUTPUTSCALE = [0.35, 0.6], 1.7
 
 
 def make_kernel(dim: int = DIM, dtype: torch.dtype = torch.float64) -> gpytorch.kernels.Kernel:
-    """Matérn 5/2 with a lengthscale a feature and an outputscale; nothing in it learns."""
+    """Matérn 5/2 with one lengthscale per feature and an outputscale, all fixed."""
     base = gpytorch.kernels.MaternKernel(nu=2.5, ard_num_dims=dim)
     kernel = gpytorch.kernels.ScaleKernel(base).to(dtype)
     lengthscales = [LENGTHSCALES[j % 2] * (1 + 0.1 * (j // 2)) for j in range(dim)]
@@ -38,7 +38,7 @@ def make_kernel(dim: int = DIM, dtype: torch.dtype = torch.float64) -> gpytorch.
 
 
 def dense_kernel(dim: int = DIM) -> oracles.KernelFunction:
-    """The same in numpy."""
+    """The same kernel in numpy."""
     return oracles.matern(2.5, np.array([LENGTHSCALES[j % 2] * (1 + 0.1 * (j // 2)) for j in range(dim)]), OUTPUTSCALE)
 
 
@@ -103,8 +103,8 @@ def stock(
 
 
 class Dense(GPyTorchModel, FantasizeMixin):
-    r"""The deterministic training conditional, recomputed from all data at every call: what a sparse model is compared with.
-    With `dictionary=None` the exact posterior.
+    r"""The deterministic training conditional, recomputed from all data at every call: the reference for sparse models.
+    With `dictionary=None` it is the exact posterior.
 
     .. math:: \mu(x) = \mu_0 + k_m(x)^T A^{-1} K_{mn} \Sigma^{-1} (y - \mu_0), \quad
               k(x, x') - k_m(x)^T K_{mm}^{-1} k_m(x') + k_m(x)^T A^{-1} k_m(x'), \quad A = K_{mm} + K_{mn} \Sigma^{-1} K_{nm}
@@ -163,7 +163,7 @@ class Dense(GPyTorchModel, FantasizeMixin):
 
 
 def exact(X: Tensor, Y: Tensor, Yvar: Tensor | None = None, *, dictionary: str | Tensor = "all", **options: Any) -> BanditModel:
-    """Ours, alike; cold."""
+    """Our exact model of the same data, without a cached posterior."""
     options = {"kernel": make_kernel(X.shape[-1]), "prior_mean": PRIOR_MEAN} | options
     if Yvar is None:
         options = {"noise_std": NOISE_STD} | options
@@ -171,7 +171,7 @@ def exact(X: Tensor, Y: Tensor, Yvar: Tensor | None = None, *, dictionary: str |
 
 
 def sparse(X: Tensor, Y: Tensor, Yvar: Tensor | None = None, **options: Any) -> BanditModel:
-    """Ours, with a dictionary of given points."""
+    """Our sparse model, with a dictionary of given points."""
     return exact(X, Y, Yvar, **{"dictionary": inducing(X.shape[-1])} | options)
 
 

@@ -14,8 +14,8 @@ pytest.register_assert_rewrite("torchbandits.testing")
 
 
 def _checked_modules() -> list[str]:
-    """Every module of the package but those that numba compiles, which a type checker can't wrap, and the suites, whose asserts
-    pytest rewrites."""
+    """Every module of the package except those that numba compiles, which a type checker can't wrap, and the suites, whose
+    asserts pytest rewrites."""
     root = Path(importlib.util.find_spec("torchbandits").origin).parent  # finds it, does not import it
     files = [p for p in sorted(root.rglob("*.py")) if not p.stem.startswith("__") and "njit" not in p.read_text()]
     names = [".".join(("torchbandits", *p.relative_to(root).with_suffix("").parts)) for p in files]
@@ -47,7 +47,7 @@ torch.set_num_threads(1)
 threadpoolctl.threadpool_limits(1)
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # of the processes that tests start
 
-# Shared machines stall: no deadlines. Fixed examples: a red test is red for everybody.
+# Shared machines stall, so there are no deadlines. Examples are fixed, so that failures are reproducible.
 for profile, examples in (("default", 5), ("exhaustive", 20)):
     settings.register_profile(
         f"torchbandits {profile}",
@@ -59,14 +59,14 @@ for profile, examples in (("default", 5), ("exhaustive", 20)):
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Before the tests are imported: their own settings build on these."""
+    """Set the default settings before the tests are imported, whose own settings extend them."""
     tier = "default" if "not exhaustive" in config.getoption("markexpr") else "exhaustive"
     settings.load_profile(f"torchbandits {tier}")
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m leaves any out
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Of a test marked `sweep`, the default tests run cases that have every value of every argument among them.
+    """Select the cases of tests marked `sweep`: the default ones contain every value of every argument.
 
     With a number, `sweep(3)`, so many cases, evenly spread. The other cases are exhaustive.
     """
@@ -83,7 +83,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _covering(cases: list[pytest.Item]) -> set[int]:
-    """Places of cases, each with as many new values as any, until no value is new."""
+    """Indices of cases, chosen greedily by the number of new values until no value is new."""
     simple = str, int, float, type(None)  # equal ones are one value; of other kinds an object is one
     values = [{(k, v if isinstance(v, simple) else id(v)) for k, v in case.callspec.params.items()} for case in cases]
     kept, missing = set(), set().union(*values)
@@ -105,7 +105,7 @@ def generator() -> torch.Generator:
 
 @pytest.fixture
 def annotations_not_enforced():
-    """For tests of bad input: the checks are the package's own, not the type checker's."""
+    """Disable the type checker, for tests of bad input: the checks under test are the package's own."""
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
     jaxtyping.config.update("jaxtyping_disable", False)
@@ -113,7 +113,7 @@ def annotations_not_enforced():
 
 @pytest.fixture(autouse=True)
 def gradients_stay_on():
-    """A test that interrupts `torch.no_grad()` itself would leave gradients off for all tests after it."""
+    """Restore gradients after each test, and fail a test that leaves them off, such as by an interrupt of `torch.no_grad()`."""
     yield
     left = torch.is_grad_enabled()
     torch.set_grad_enabled(True)

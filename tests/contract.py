@@ -1,4 +1,4 @@
-"""What the contract tests run: every policy of the registry in each of its modes, small, and what each documents not to do."""
+"""Cases of the contract tests: every policy of the registry in each of its modes, small, with its documented exceptions."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Case:
         return factory(*given, **OPTIONS[self.name][self.mode])
 
     def bandit(self, pulls: int = 0, seed: int = 5) -> tb.Bandit:
-        """On the arms of `PROBLEM`, with the first pulls told."""
+        """Make a bandit on the arms of `PROBLEM`, with the first pulls told."""
         bandit = tb.Bandit(self.policy(), PROBLEM.tensor, generator=generator(seed))
         proceed(bandit, pulls)
         return bandit

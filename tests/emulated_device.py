@@ -1,4 +1,4 @@
-"""A CUDA device for tests on a machine without one: tensors say that they are on `cuda:0` and keep their numbers on the CPU.
+"""A CUDA device for tests on a machine without one: tensors report the device `cuda:0` and keep their numbers on the CPU.
 
     with emulated_device():
         x = torch.rand(3).to("cuda")  # x.device is cuda:0
@@ -11,7 +11,7 @@ CUDA refuses, runs the operation on the CPU tensors and wraps the result. No ker
 
 Refused: tensors of both devices in one operation (CPU tensors without dimensions beside CUDA tensors and CPU indices of CUDA
 tensors are allowed, as in PyTorch), results and values on the wrong device, `numpy()` of a CUDA tensor, and a CPU generator for
-numbers drawn on CUDA. Not seen: rounding, races between streams, memory, and whatever only a real device does.
+numbers drawn on CUDA. Not emulated: rounding, races between streams, memory, and other effects of a real device.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _running: list[_Kernels] = []
 
 
 class DeviceError(RuntimeError):
-    """What CUDA refuses."""
+    """An operation that CUDA refuses."""
 
 
 class DeviceTensor(Tensor):
@@ -78,18 +78,18 @@ class DeviceTensor(Tensor):
 
 
 def on_host(value: Any) -> Any:
-    """The same with every tensor of the device replaced by its numbers, as the emulation keeps them."""
+    """The same value with every tensor of the device replaced by its CPU tensor."""
     return _mapped(lambda x: x.host if isinstance(x, DeviceTensor) else x, value)
 
 
 def _carrier(device: Any) -> Any:
-    """The device that C++ is told: `meta` for any name of the emulated one."""
+    """The device passed to C++: `meta` for any name of the emulated one."""
     named = isinstance(device, str | torch.device) and torch.device(device).type == "cuda"
     return _CARRIER if named or type(device) is int else device
 
 
 def _mapped(change: Callable[[Tensor], Any], value: Any) -> Any:
-    """Tensors in lists, tuples and dictionaries changed, all else as it is."""
+    """Apply a function to the tensors in lists, tuples and dictionaries."""
     if isinstance(value, Tensor):
         return change(value)
     if isinstance(value, list | tuple):
@@ -107,7 +107,8 @@ def _tensors(*values: Any) -> tuple[list[DeviceTensor], list[Tensor]]:
 
 
 class _Names(TorchFunctionMode):
-    """Translates names of devices, and stands in for functions that read a tensor's memory without an operation."""
+    """A function mode that translates names of devices and replaces functions that read a tensor's memory without an
+    operation."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
@@ -197,13 +198,13 @@ _STAND_INS: dict[Any, Callable[..., Any]] = {
 
 
 class _Kernels(TorchDispatchMode):
-    """Runs every operation on the CPU tensors, after it was checked."""
+    """A dispatch mode that checks every operation and runs it on the CPU tensors."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return self.run(func, args, kwargs or {})
 
     def run(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        """One operation of the dispatcher."""
+        """Run one operation of the dispatcher."""
         name = func._schema.name.split("::")[-1]
         there, here = _tensors(args, kwargs)
         device = kwargs.get("device")
@@ -243,7 +244,7 @@ def _check_mixed(func: Any, name: str, args: Any, here: list[Tensor]) -> None:
 
 
 class _Stream:
-    """A stream, or an event, that does everything at once."""
+    """A stream or an event that completes everything immediately."""
 
     def __init__(self, *_: Any, **__: Any) -> None: ...
     def wait_stream(self, stream: Any) -> None: ...

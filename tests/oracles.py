@@ -80,7 +80,8 @@ def exact_posterior(K_tt: Array, K_ta: Array, k_aa_diag: Array, y: Array, lam: f
 def exact_posterior_from_sums(
     K_uu: Array, K_ua: Array, k_aa_diag: Array, n: Array, s: Array, lam: float, K_aa: Array | None = None
 ) -> Posterior:
-    """The same from counts and sums: the average of n_i rewards has noise λ/n_i. Counts may be any positive floats."""
+    """The exact posterior from counts and sums: the average of n_i rewards has noise λ/n_i. Counts may be any positive
+    floats."""
     if len(n) == 0:
         return Posterior(np.zeros(len(k_aa_diag)), k_aa_diag.copy(), None if K_aa is None else K_aa.copy())
     root_n = np.sqrt(n)
@@ -174,7 +175,7 @@ def nystrom_posterior(
 
 
 def sor_variance(K_mm: Array, K_mu: Array, K_ma: Array, n: Array, lam: float) -> Array:
-    """Subset of regressors: the residual dropped. Only to show that it starves."""
+    """Subset of regressors: the residual dropped. Used only to show variance starvation."""
     R = pseudo_root(K_mm)
     Z_um, Z_am = (R @ K_mu).T, (R @ K_ma).T
     V = Z_um.T @ (n[:, None] * Z_um) + lam * np.eye(len(R))
@@ -263,9 +264,9 @@ def width_bbkb_practical(
 
 @dataclass
 class Trace:
-    """What an oracle run did: per batch the picks, the width, the dictionary it was chosen with.
+    """The record of an oracle run: per batch the picks, the width, and the dictionary used.
 
-    `gap` is, per pick, (best score − score of the pick)/|best|: zero unless the run follows somebody else's picks.
+    `gap` is, per pick, (best score − score of the pick)/|best|: zero unless the run follows given picks.
     `margin` is, per pick, the distance to the best score of another arm, likewise relative: how decided the pick was.
     `statistic` is, per pick, the value that the batch rule compares with `ratio_threshold` after that pick.
     """
@@ -306,7 +307,7 @@ class Loop:
         width: `(loop) -> float`, read at the start of each batch.
         embedding: "exact" or "nystrom".
         rule: "single", "fixed", "global", "local", "global_then_local", "product" or "exact_ratio".
-        uniforms: `u -> u numbers in [0, 1)`, one per distinct pulled arm in order of first pull, called once a tell.
+        uniforms: `u -> u numbers in [0, 1)`, one per distinct pulled arm in order of first pull, called once per tell.
         limits: `(number of the batch) -> cap on its picks`, on top of the horizon.
         available: `(number of the batch) -> a booleans`.
         follow: picks per batch to take instead of the argmax; `trace.gap` then says how far from it they were.

@@ -19,7 +19,7 @@ TIE = 1e-9
 
 @dataclass
 class Node:
-    """A cell: its box, its representative (a row of `Tree.points`), its depth, V, and what it is divided into."""
+    """A cell: its box, its representative (a row of `Tree.points`), its depth, V, and its children."""
 
     lower: Array
     upper: Array
@@ -135,7 +135,7 @@ class Tree:
         return best, width * math.sqrt(variance[best.representative])
 
     def pick(self, width: float) -> int:
-        """Split the best leaf until it is one to be evaluated; its representative."""
+        """Split the best leaf until it is due for evaluation, and return its representative."""
         best, spread = self.best(width)
         while spread <= best.variation and best.variation > 0 and best.depth < self.max_depth:
             self.split(best)

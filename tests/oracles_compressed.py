@@ -1,4 +1,4 @@
-"""The dense oracle of CUB: every pull that is kept is a row of a t x t matrix, every score and test spelt out anew each step.
+"""The dense oracle of CUB: every pull that is kept is a row of a t x t matrix, every score and test is recomputed each step.
 
 Shares no code with the package. Section 3 of the algorithms sheet, "CUB / COB".
 """
@@ -15,17 +15,17 @@ from oracles import Array, KernelFunction
 
 
 def entropy(variance: float, lam: float) -> float:
-    """Of a reward, nats: ½ log(2πe(λ + variance)), the variance the posterior's, λ that of the noise."""
+    """The entropy of a reward, nats: ½ log(2πe(λ + variance)), with the posterior variance, and λ that of the noise."""
     return 0.5 * math.log(2 * math.pi * math.e * (lam + variance))
 
 
 def least_leverage(threshold: float, lam: float) -> float:
-    """τ: where the entropy equals the threshold."""
+    """The leverage τ at which the entropy equals the threshold."""
     return math.exp(2 * threshold) / (2 * math.pi * math.e * lam) - 1
 
 
 def threshold_of(leverage: float, lam: float) -> float:
-    """ε: the entropy of a reward where the leverage is that."""
+    """The entropy ε of a reward at this leverage."""
     return entropy(leverage * lam, lam)
 
 
@@ -55,7 +55,7 @@ class Compressed:
     Args:
         acquisition: "ucb" (with Srinivas' width), "ei" or "pi".
         threshold: ε, nats.
-        margin: What an improvement must exceed.
+        margin: Level that an improvement must exceed, reward units.
     """
 
     arms: Array
@@ -92,7 +92,7 @@ class Compressed:
         return oracles.argmax(self.scores(), self.copies == np.arange(len(self.arms)))
 
     def tell(self, arm: int, reward: float) -> bool:
-        """One pull; whether it is kept."""
+        """Tell one pull, and return whether it is kept."""
         self.told += 1
         arm = int(self.copies[arm])
         informative = entropy(float(self.posterior().variance[arm]), self.lam) > self.threshold

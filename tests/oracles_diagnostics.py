@@ -1,4 +1,4 @@
-"""What the diagnostics must find: dense refits and direct sums in float64 numpy, with no code of the package."""
+"""Oracles of the diagnostics: dense refits and direct sums in float64 numpy, with no code of the package."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def binomial_band(size: int, p: float, alarm: float) -> tuple[float, float]:
 
 
 def indicator_correlation(c: float, rho: float) -> float:
-    """Of |z| ≤ c and |z'| ≤ c for standard normals of correlation ρ, by quadrature."""
+    """The correlation of the events |z| ≤ c and |z'| ≤ c for standard normals of correlation ρ, by quadrature."""
     x = np.linspace(-c, c, 4001)
     phi = np.exp(-0.5 * x**2) / math.sqrt(2 * math.pi)
     cdf = np.vectorize(lambda v: 0.5 * (1 + math.erf(v / math.sqrt(2))))

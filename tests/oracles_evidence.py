@@ -24,7 +24,7 @@ def dense_collapsed_evidence(K_tt: Array, inducing: Array, rewards: Array, noise
 
 
 def written_out(points: Array, counts: Array, rng: np.random.Generator, f: Array, noise_std: float) -> tuple[Array, Array]:
-    """Every pull with its reward: points `t x d` and rewards `t`."""
+    """Draw every single pull with its reward: points `t x d` and rewards `t`."""
     x = np.repeat(points, counts, axis=0)
     return x, np.repeat(f, counts) + noise_std * rng.normal(size=len(x))
 

@@ -24,7 +24,7 @@ def sketched(log_det: float, loss: float, d: int, noise_std: float, bound: float
 
 @dataclass
 class FrequentDirections:
-    """One row at a time into a buffer of 2m."""
+    """Frequent directions: rows enter a buffer of 2m rows one at a time."""
 
     size: int
     dim: int

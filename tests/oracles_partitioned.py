@@ -44,7 +44,7 @@ def first_side(horizon: int, d: int, nu: float) -> int:
 
 @dataclass
 class Partitioned:
-    """A run: tell it pulls, ask it for bounds."""
+    """A naive run, which is told pulls and returns bounds."""
 
     arms: Array
     kernel: KernelFunction

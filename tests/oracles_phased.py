@@ -37,7 +37,7 @@ def _half(K: Array, pulls: Sequence[int], lam: float) -> tuple[Array, Array, lis
 
 
 def near_best(values: Array) -> list[int]:
-    """The indices of the values that can't be told from the best: reward units, for prior deviations of order 1."""
+    """The indices of the values that are equal to the best within rounding: reward units, for prior deviations of order 1."""
     return np.flatnonzero(values >= values.max() - 1e-8 * max(abs(values.max()), 1)).tolist()
 
 
@@ -60,7 +60,7 @@ def lengths(horizon: int) -> list[int]:
 
 @dataclass
 class BPE:
-    """Who is alive, and the bounds on the best value, batch after batch."""
+    """A naive run of BPE: the surviving arms and the bounds on the best value, batch after batch."""
 
     K: Array
     width: float
@@ -73,12 +73,12 @@ class BPE:
         self._bound([], [])
 
     def largest(self, picks: Sequence[int]) -> list[int]:
-        """The survivors of the largest variance after these picks of the batch: one, but for ties."""
+        """The survivors of the largest variance after these picks of the batch: a single one except for ties."""
         std = posterior(self.K, picks, [], self.lam)[1]
         return [self.alive[j] for j in near_best(std[self.alive])]
 
     def finish(self, picks: Sequence[int], rewards: Sequence[float]) -> None:
-        """Discard who can't be the best, by this batch alone."""
+        """Discard the arms that can't be the best, by this batch alone."""
         upper, best = self._bound(picks, rewards)
         self.alive = [x for x in self.alive if upper[x] >= best]
 
@@ -110,7 +110,7 @@ class SupKernelUCB:
         self.arms, self.rewards, self.pending = ([[] for _ in range(levels)] for _ in range(3))
 
     def choose(self, offered: Sequence[int]) -> tuple[list[int], int | None]:
-        """Arms, one but for ties, and the level that the pick joins (None for none)."""
+        """The arms, a single one except for ties, and the level that the pick joins (None for none)."""
         candidates = np.asarray(offered)
         for s in range(len(self.arms)):
             mean, std = posterior(self.K, self.arms[s] + self.pending[s], self.rewards[s], self.lam)

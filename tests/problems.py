@@ -1,6 +1,6 @@
-"""Random problems that both sides see the same way: arms, kernels in GPyTorch and in numpy, rewards from a fixed table.
+"""Random problems for package and oracles: arms, kernels in GPyTorch and in numpy, rewards from a fixed table.
 
-`POLICIES` is the registry that the law tests run over: a policy added there is covered by all of them.
+`POLICIES` is the registry that the law tests run over: every policy in it is covered by all of them.
 """
 
 from __future__ import annotations
@@ -155,5 +155,5 @@ POLICIES: dict[str, PolicyMaker] = {
 
 
 def whole(draws: Iterable[Tensor]) -> Tensor:
-    """Draws of the posterior that came in pieces, `batch_shape x q x A`."""
+    """Concatenate draws of the posterior that come in pieces to `batch_shape x q x A`."""
     return torch.cat(list(draws), dim=-2)

@@ -1,4 +1,4 @@
-"""Run by torchrun: every scenario on this number of ranks, and then on a plain bandit, without any; picks are written down.
+"""Program for torchrun: run every scenario on this number of ranks and then on a plain bandit, and write the picks.
 
 `torchrun --nproc-per-node 2 tests/ranks_program.py FOLDER [lose]`
 """
@@ -85,7 +85,7 @@ def observed(b: tb.Bandit, x: Tensor) -> list[Any]:
 
 
 def resumed(b: tb.Bandit, make: Callable[[], tb.Bandit], folder: Path) -> list[Any]:
-    """Saved in the middle of a batch and loaded: it goes on as if nothing had been."""
+    """Save in the middle of a batch and load: the run continues unchanged."""
     first = loop(b, 5, 6)
     opened = b.ask(limit=6)
     state = b.state_dict()
@@ -127,7 +127,7 @@ def scenarios(folder: Path) -> dict[str, Any]:
 
 
 def only_on_ranks() -> dict[str, Any]:
-    """What a plain bandit does not have: rewards of rank 0, and refusals on every rank."""
+    """Scenarios without a plain counterpart: rewards of rank 0, and refusals on every rank."""
     p = policies()
     done: dict[str, Any] = {"rewards of rank 0": loop(bandit(p["global"](), arms()), 8, 12, shift=float(rank()))}
     try:
@@ -151,7 +151,7 @@ def only_on_ranks() -> dict[str, Any]:
 
 
 def lose(folder: Path) -> None:
-    """The last rank ends in the middle of a run; the others say so, and rank 0 saves what was learned."""
+    """End the last rank in the middle of a run. The others report it, and rank 0 saves what was learned."""
     b = bandit(policies()["global"](), arms("equal"), 5)
     picks = loop(b, 5, 6)
     opened = b.ask(limit=6)

@@ -1,4 +1,4 @@
-"""Right arguments for everything public, by the argument's name, and by the function's where a name means different things."""
+"""Right arguments of all public functions, by the argument's name, and by function where a name has several meanings."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def known_width() -> Any:
 
 
 def bandit() -> tb.Bandit:
-    """Some pulls told, three picks open."""
+    """Make a bandit with some pulls told and three picks open."""
     learned = tb.Bandit(gp_ucb(), ARMS)
     index = torch.arange(12)
     learned.observe(index, torch.full((12,), 2.0), 2 * REWARDS[index], 2 * REWARDS[index] ** 2 + 0.01)
@@ -55,7 +55,7 @@ def bandit() -> tb.Bandit:
 
 
 def campaign() -> tb.Campaign:
-    """Two rows measured, one waited for."""
+    """Make a campaign with two rows measured and one pending."""
     made = tb.Campaign(pandas.DataFrame({"id": range(30), "a": ARMS[:, 0], "b": ARMS[:, 1]}), "yield", policy=gp_ucb())
     made.tell({"id": [3, 4], "yield": [1.0, 2.0]})
     made.ask(1)
@@ -111,7 +111,7 @@ def evaluate(x: torch.Tensor) -> torch.Tensor:
 
 
 def config(folder: Path) -> Any:
-    """A small experiment in a file."""
+    """Write a small experiment to a file."""
     path = folder / "small.yaml"
     path.write_text(
         "{environment: {name: rosenbrock, options: {points_per_dim: 4}}, kernel: {lengthscale: 1.0}, horizon: 3, "
@@ -125,7 +125,7 @@ def records(folder: Path) -> list[experiments.Record]:
 
 
 def written(folder: Path) -> Path:
-    """A folder that an experiment wrote its records into."""
+    """A folder with the records of an experiment."""
     experiments.run_experiment(config(folder))
     return folder / "results"
 

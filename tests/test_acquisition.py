@@ -1,4 +1,4 @@
-"""PolicyAcquisition: the score of every policy, the hallucinated batch, and what BoTorch does with both."""
+"""PolicyAcquisition: the score of every policy, the hallucinated batch, and the use of both by BoTorch."""
 
 from __future__ import annotations
 
@@ -480,7 +480,7 @@ every_other_model = pytest.mark.parametrize("name", OTHERS)
 @pytest.mark.filterwarnings("ignore:.*not double precision")
 @every_other_model
 def test_upper_bounds_of_other_models_are_those_of_botorch(name: str):
-    """With beta = width², values and gradients, of t-batches."""
+    """Values and gradients of t-batches agree for beta = width²."""
     model = OTHERS[name]()
     ours, theirs = PolicyAcquisition(model, ucb()), UpperConfidenceBound(model, beta=Q_WIDTH**2)
     x = points(7).unsqueeze(-2).to(next(model.parameters()))
@@ -527,7 +527,7 @@ def test_a_mock_and_a_posterior_transform_give_the_formula():
 
 @pytest.mark.parametrize("name", ["SingleTaskGP", "transforms", "known noise", "batch"])
 def test_pending_points_shrink_the_deviations_of_other_models_alone(name: str):
-    """As if they had been observed, by the dense formula; one after the other as together; and back."""
+    """Pending points act as if observed, by the dense formula, one by one or together, and can be removed."""
     model, pending = OTHERS[name](), points(3, seed=9)
     policy, x = ucb(), points(5)
     acquisition, still = PolicyAcquisition(model, policy), PolicyAcquisition(model, ucb(width=0.0))
@@ -558,7 +558,7 @@ def test_pending_points_shrink_the_deviations_of_other_models_alone(name: str):
 
 
 def test_a_sequential_batch_of_another_model_spreads():
-    """BoTorch's analytic bound takes no pending points, and would pick one point again and again."""
+    """BoTorch's analytic bound takes no pending points, and would repeat one point; ours spreads the batch."""
     model = single_task()
     acquisition = PolicyAcquisition(model, tb.gp_bucb(rbf(), norm_bound=1.0, width=tb.widths.Constant(3.0), **BASE))
     picked, _ = optimize_acqf(acquisition, BOX, q=3, num_restarts=4, raw_samples=32, sequential=True)

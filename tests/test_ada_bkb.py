@@ -191,7 +191,7 @@ def test_few_of_many_arms_are_looked_at():
 
 @pytest.mark.parametrize("kernel", ["rbf", "matern12", "matern32", "matern52", "scaled"])
 def test_functions_of_the_space_vary_by_at_most_v_in_a_cell_of_a_box(kernel: str):
-    """And the index is above the function in the whole leaf, where the bound is the function itself at the representatives."""
+    """The index is above the function in the whole leaf if the bound equals the function at the representatives."""
     theirs, ours = kernel_pair(kernel, 0.4)
     lower, upper = BOX.numpy()
     for seed in range(2):
@@ -211,7 +211,7 @@ def test_functions_of_the_space_vary_by_at_most_v_in_a_cell_of_a_box(kernel: str
 
 
 def periodic() -> tuple[gpytorch.kernels.Kernel, oracles.KernelFunction]:
-    """Not monotone in the distance: a corner would not do."""
+    """A kernel that is not monotone in the distance, so that corners of a cell are not its extremes."""
     kernel = gpytorch.kernels.PeriodicKernel().double()
     kernel.lengthscale, kernel.period_length = torch.tensor(0.7).double(), torch.tensor(0.3).double()
 
@@ -244,7 +244,7 @@ def test_functions_of_the_space_vary_by_at_most_v_in_a_cell_of_arms(name: str):
 @pytest.mark.parametrize("domain", ["box", "arms"])
 @pytest.mark.parametrize("norm_bound", [0.5, 4.0])
 def test_the_best_leaf_is_always_one_to_be_evaluated(domain: str, norm_bound: float):
-    """From the posterior that anybody can call: before the first pull, after each, and after history of either kind."""
+    """Checked by the public posterior before the first pull, after each pull, and after history of either kind."""
     f = Member(oracles.rbf(0.4), 2, *BOX.numpy())
     given = {"bounds": BOX} if domain == "box" else {"arms": arms_in_box(400)}
     bandit = tb.Bandit(policy(rbf(0.4), norm_bound=norm_bound), generator=generator(0), **given)
@@ -276,8 +276,8 @@ def test_the_best_leaf_is_always_one_to_be_evaluated(domain: str, norm_bound: fl
 
 @pytest.mark.parametrize("domain", ["box", "arms"])
 def test_the_certificate_holds_for_functions_of_the_space(domain: str):
-    """Under the theorem's width, where every pulled point is in the dictionary: no point is better than the arm of the largest
-    lower bound by more, at any step of any run; and it shrinks."""
+    """Under the theorem's width, with every pulled point in the dictionary, no point is better than the arm of the largest
+    lower bound by more than the certificate, at any step of any run; and the certificate shrinks."""
     fine = torch.cartesian_prod(*(torch.linspace(float(a), float(b), 60) for a, b in BOX.T)).double()
     for seed in range(3):
         f = Member(oracles.matern(1.5, 0.5), seed, *BOX.numpy())
@@ -302,7 +302,7 @@ def test_the_certificate_holds_for_functions_of_the_space(domain: str):
 
 @pytest.mark.parametrize("domain", ["box", "arms"])
 def test_further_picks_count_those_pending_as_told(domain: str):
-    """Each is the best leaf under the variances that `posterior` shows, on the same tree."""
+    """Each further pick is the best leaf under the variances of `posterior`, on the same tree."""
     f = Member(oracles.rbf(0.4), 2, *BOX.numpy())
     given = {"bounds": BOX} if domain == "box" else {"arms": arms_in_box(400)}
     bandit = tb.Bandit(policy(rbf(0.4), 10.0), generator=generator(0), **given)
@@ -322,7 +322,7 @@ def test_further_picks_count_those_pending_as_told(domain: str):
 
 
 def test_arms_that_are_off():
-    """The best leaf whose representative is on offer; where there is none, the arm on offer of the largest upper bound."""
+    """The pick is the best leaf with its representative on offer, or else the arm on offer of the largest upper bound."""
     problem = Problem(seed=5, a=120)
     bandit = tb.Bandit(policy(rbf(0.3)), problem.tensor, generator=generator(0))
     problem.play(bandit, 25)
@@ -351,7 +351,8 @@ def test_arms_that_are_off():
 
 
 def test_rows_of_a_batch_of_boxes_are_singles():
-    """Own boxes, kernels, norm bounds and generators; rows find different numbers of arms."""
+    """Rows with their own boxes, kernels, norm bounds and generators, which find different numbers of arms, equal single
+    runs."""
     lengthscales, norms = [0.3, 0.5, 0.9], torch.tensor([0.5, 1.0, 3.0], dtype=torch.float64)
     boxes = torch.stack([BOX, BOX * 2, BOX - 0.4])
     kernel = gpytorch.kernels.RBFKernel(batch_shape=torch.Size([3])).double()

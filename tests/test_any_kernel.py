@@ -1,7 +1,8 @@
 """Any GPyTorch kernel: every policy of the registry that takes one, against dense numpy with that kernel.
 
-Not only stationary ones: low rank (linear, polynomial), values far from 1, products and sums on parts of the features, and a
-kernel of the user's own on bits. Forty pulls among arms with exact duplicates; picks equal those of the naive loops.
+Kernels that are not stationary are included: low rank (linear, polynomial), values far from 1, products and sums on parts of
+the features, and a kernel of the user's own on bits. Forty pulls among arms with exact duplicates; picks equal those of the
+naive loops.
 """
 
 from __future__ import annotations
@@ -170,7 +171,7 @@ def test_every_policy_with_a_kernel_is_here():
 
 @pytest.mark.parametrize("kernel_name", KERNELS)
 def test_the_oracles_speak_of_the_same_kernels(kernel_name):
-    """Also one by one, as pairs, and for points among themselves and others."""
+    """Kernels of package and oracle agree, also on single points, pairs, and points among themselves and others."""
     theirs, ours = KERNELS[kernel_name][0]().requires_grad_(False), KERNELS[kernel_name][1]
     x = problem_of(kernel_name).arms
     rtol = 1e-6 if kernel_name == "matern12" else 1e-9  # GPyTorch's distances lose half the digits near 0
@@ -185,7 +186,7 @@ def test_the_oracles_speak_of_the_same_kernels(kernel_name):
 
 
 def compressed_run(policy: str, kernel: oracles.KernelFunction, problem: Problem, picks: list[int]) -> Any:
-    """The naive run told those picks, each of which must be its own once the uniform start is over."""
+    """Run the naive loop on the given picks, which must equal its own once the uniform start is over."""
     acquisition = policy.partition(" ")[2] or "ucb"
     margin, lam = (NOISE_STD if acquisition == "pi" else 0.0), lambda_of(policy)
     threshold = oracles_compressed.threshold_of(0.1, lam)
@@ -199,7 +200,7 @@ def compressed_run(policy: str, kernel: oracles.KernelFunction, problem: Problem
 @pytest.mark.sweep
 @pytest.mark.parametrize(("policy", "kernel_name"), [pair for pair in PAIRS if pair.values[0] != "pi_gp_ucb"])
 def test_a_run_is_that_of_the_oracle(policy, kernel_name):
-    """The posterior at the end, and every pick of a policy that has a naive loop."""
+    """The posterior at the end agrees, and so does every pick of a policy that has a naive loop."""
     problem, bandit, batches = run_of(policy, kernel_name)
     picks, copies = [arm for batch in batches for arm in batch], oracles.first_copies(problem.arms)
     assert all(copies[arm] == arm for arm in picks)
@@ -247,7 +248,7 @@ def test_the_posteriors_of_cells_are_those_of_the_oracle(kernel_name):
 @pytest.mark.parametrize("kernel_name", KERNELS)
 @pytest.mark.parametrize("policy", ["gp_bucb", "batch_bkb", "thompson_sampling nystrom"])
 def test_large_histories_and_open_batches(policy, kernel_name):
-    """History of every arm (the dictionary by BLESS), then a batch of hallucinations: still the oracle's numbers."""
+    """The posterior is the oracle's after history of every arm (the dictionary by BLESS) and a batch of hallucinations."""
     problem = problem_of(kernel_name)
     name, options, _ = POLICIES[policy]
     kernel, kernel_np = KERNELS[kernel_name]

@@ -1,4 +1,4 @@
-"""The structure of the package: order of imports, inheritance, documentation. Read from the source."""
+"""The structure of the package, read from its source: order of imports, inheritance, documentation."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def is_module(module: str) -> bool:
 def imported_modules(path: Path) -> list[tuple[str, int]]:
     """Modules of the package that a file imports, anywhere in it, type-checking blocks included.
 
-    `importlib.import_module("...")` of a constant is an import like any other: it must not hide a circle.
+    `importlib.import_module("...")` of a constant is an import like any other: it must not hide a cycle.
     """
     found = []
     package = module_name(path).split(".")
@@ -83,7 +83,8 @@ def imported_modules(path: Path) -> list[tuple[str, int]]:
 
 
 def called(node: ast.Call) -> str:
-    """Last name of what is called: `import_module` for both `import_module(...)` and `importlib.import_module(...)`."""
+    """The last name of a called expression: `import_module` for both `import_module(...)` and
+    `importlib.import_module(...)`."""
     return node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
 
 
@@ -127,7 +128,7 @@ def test_no_import_cycles_within_a_room():
 
 @pytest.mark.parametrize("path", FILES, ids=identify)
 def test_only_what_is_slow_to_load_is_imported_inside_functions(path):
-    """Such imports count for the order of the rooms and for cycles like all others. What is slow may be missing, too."""
+    """Such imports count for the order of the rooms and for cycles like all others. Slow modules may also be missing."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
             for inner in [n for n in ast.walk(node) if isinstance(n, ast.Import | ast.ImportFrom)]:
@@ -143,7 +144,7 @@ def test_files_are_well_named(path):
 
 @pytest.mark.parametrize("path", FILES, ids=identify)
 def test_randomness_is_an_argument(path):
-    """Every torch draw names its generator, and nobody seeds the global one."""
+    """Every torch draw names its generator, and no code seeds the global one."""
     draws = {"rand", "randn", "randint", "randperm", "multinomial", "bernoulli", "normal"}
     in_place = {"uniform_", "normal_", "random_", "exponential_", "bernoulli_"}
     for node in ast.walk(ast.parse(path.read_text())):
@@ -199,12 +200,11 @@ def test_private_attributes_are_those_of_the_files_own_classes(path):
 
 @pytest.mark.parametrize("cls", all_classes(), ids=lambda c: f"{c.__module__}.{c.__qualname__}")
 def test_inheritance_is_shallow(cls):
-    """At most two ancestors, and no method is overridden twice: what runs is found in one class, or in one look above it.
+    """At most two ancestors, and no method is overridden twice: the code of a method is in the class or in one base class.
 
-    A base class may be concrete, such as the sections of a configuration, which share a constructor. A test that only allowed
-    abstract ones made people write ABC on classes that have nothing abstract, and says nothing about how hard a class is to
-    read: depth and repeated overriding do. Errors form a tree of their own, and so do the states: a family adds parts to those
-    of a wider one, and extends what restores or drops them by calling the wider one's method.
+    A base class may be concrete, such as that of the sections of a configuration, which share a constructor: depth and
+    repeated overriding make a class hard to read, concrete bases do not. Errors form a tree of their own, and so do the
+    states: a family adds parts to those of a wider one, and extends the methods that restore or drop them by calls of super.
     """
     if issubclass(cls, BaseException | tb.policies.State):
         return
@@ -219,7 +219,7 @@ def test_inheritance_is_shallow(cls):
 
 @pytest.mark.parametrize("cls", all_classes(), ids=lambda c: f"{c.__module__}.{c.__qualname__}")
 def test_abc_is_no_mere_label(cls):
-    """A class that is declared ABC leaves something to its subclasses."""
+    """A class that is declared ABC has an abstract member."""
     assert ABC not in cls.__bases__ or inspect.isabstract(cls), f"{cls.__qualname__} is an ABC without an abstract method"
 
 

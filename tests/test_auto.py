@@ -1,4 +1,4 @@
-"""`tb.auto()`: scales, units, kernel and noise from the data, against dense numpy; and what it is worth to a beginner."""
+"""`tb.auto()`: scales, units, kernel and noise from the data, against dense numpy, and regret without any settings."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def table(arms: int = 400, dim: int = 3, seed: int = 0) -> tuple[Tensor, Tensor]
 
 
 def play(bandit: tb.Bandit, f: Tensor, pulls: int, noise_std: float = 0.1, **ask: int) -> list[int]:
-    """Ask and tell; noise that depends on the pull alone."""
+    """Ask and tell, with noise that depends on the number of the pull alone."""
     picks: list[int] = []
     while len(picks) < pulls:
         selection = bandit.ask(**ask)
@@ -147,7 +147,7 @@ def test_the_posterior_at_a_fit_is_that_of_dense_numpy():
 
 
 def test_nothing_depends_on_the_units_of_features_and_rewards():
-    """Powers of two change no digit: the same picks, and a posterior in the other units."""
+    """Units that are powers of two give the same picks bit for bit, and the posterior in those units."""
     x, f = table()
     other = x * torch.tensor([2.0**12, 1.0, 2.0**-9], dtype=torch.float64)
     a, b = tb.Bandit(tb.auto(), x, generator=generator(3)), tb.Bandit(tb.auto(), other, generator=generator(3))
@@ -166,7 +166,7 @@ def test_constant_features_and_outliers_change_little():
 
 
 def test_rewards_without_noise_may_be_told_again_and_again():
-    """Twenty arms, so that a few of them are pulled many times; some rewards are equal."""
+    """A run on twenty arms, a few of which are pulled many times, with equal rewards among them."""
     x, f = table(20)
     f = f.round()
     bandit = tb.Bandit(tb.auto(), x, generator=generator(4))
@@ -307,8 +307,8 @@ def test_boxes_and_options_of_other_fits_are_refused():
 
 @pytest.mark.parametrize("kept", [0, 10, 40, 90])
 def test_arms_in_a_file_take_no_more_memory_than_the_budget(tmp_path: Path, kept: int):
-    """`kept` numbers an arm fit: more distinct arms than half of that get a dictionary. A state is saved without what a sweep
-    computes anew, and goes on as it was."""
+    """With room for `kept` numbers per arm, a dictionary starts at more distinct arms than half of that. A saved state omits
+    what a sweep recomputes, and continues unchanged."""
     x, f = table(1200)
     np.save(tmp_path / "arms.npy", x.numpy())
 

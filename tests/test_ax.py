@@ -62,7 +62,7 @@ def client_on(parameters, strategy, objective="-loss", constraints=(), threshold
 
 
 def play(client: Client, rounds: int, reward, together: int = 1, metric: str = "loss") -> list[dict]:
-    """So many rounds of `together` trials; every trial is told. Returns the parameters in order."""
+    """Run rounds of `together` trials, each of which is told. Returns the parameters in order."""
     played = []
     for _ in range(rounds):
         for index, parameters in client.get_next_trials(max_trials=together).items():
@@ -72,7 +72,8 @@ def play(client: Client, rounds: int, reward, together: int = 1, metric: str = "
 
 
 def attach(client: Client, count: int, reward) -> list[dict]:
-    """So many random points of `BOX`, evaluated elsewhere; then one trial, for which Ax fits its model. Returns the points."""
+    """Attach `count` random points of `BOX` with rewards, then run one trial, for which Ax fits its model. Returns the
+    points."""
     draws = torch.rand(count, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     points = [{"x": -1 + 3 * x, "y": 3 * y} for x, y in draws.tolist()]
     for parameters in points:
@@ -221,7 +222,7 @@ def test_three_trials_at_a_time_know_of_each_other():
 
 
 def test_one_batch_of_three_is_the_same_as_three_pending_trials():
-    """On a grid, where no optimiser's randomness comes in."""
+    """Compared on a grid, where no optimiser's randomness enters."""
     picks = []
     for together in (False, True):
         client = client_on(GRID, ax_generation_strategy("gp_bucb", seed=0))
@@ -263,7 +264,7 @@ def test_noisy_arms_are_pulled_again_and_every_pull_counts():
 
 
 def test_axs_own_optimisers_never_pull_an_arm_twice():
-    """The trap that `every_arm` avoids, and that our documentation tells of."""
+    """Ax's own optimisers skip arms that were pulled, which the documentation describes and `every_arm` avoids."""
     few = [ChoiceParameterConfig("x", [0.0, 1.0, 2.0], "float", is_ordered=True)]
     client = client_on(few, ax_generation_strategy(beta=4.0, num_initial=2, seed=0, every_arm=False))
     played = play(client, 3, bowl)
@@ -325,7 +326,7 @@ def test_mixed_spaces_and_unordered_choices():
 
 
 def custom_strategy(**configuration) -> GenerationStrategy:
-    """As a user of Ax writes it without our help."""
+    """A generation strategy written with Ax alone."""
     register_with_ax()
     spec = GeneratorSpec(
         Generators.BOTORCH_MODULAR,

@@ -1,4 +1,4 @@
-"""Bad input: one error of the right class that names what came and what was expected; the state stays as it was."""
+"""Bad input raises one error of the right class that names the given and the expected value, and changes no state."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PROBLEM = Problem(seed=1, a=20)
 
 @pytest.fixture(params=list(POLICIES))
 def bandit(request) -> tb.Bandit:
-    """Some pulls told, a batch open."""
+    """A bandit with some pulls told and a batch open."""
     bandit = tb.Bandit(POLICIES[request.param](rbf()), PROBLEM.tensor, generator=generator(2))
     PROBLEM.play(bandit, 12)
     bandit.ask(more=3)
@@ -30,7 +30,7 @@ def bandit(request) -> tb.Bandit:
 
 
 def refuses(bandit: tb.Bandit, error: type[Exception], words: list[str], call: str, *args: Any, **kwargs: Any) -> None:
-    """The call raises `error`, the message holds all the words, and the state is as before, to the bit."""
+    """Assert that the call raises `error` with all the words in its message, and leaves the state unchanged, bit for bit."""
     before = copy.deepcopy(bandit.state_dict())
     with pytest.raises(error) as caught:
         getattr(bandit, call)(*args, **kwargs)
@@ -181,7 +181,7 @@ def test_selections_that_point_nowhere(bandit):
 
 
 def test_told_rewards_that_were_never_asked_for_are_history(bandit):
-    """Allowed: history may come from outside. What is pending stays pending."""
+    """History from another source is allowed. Pending picks stay pending."""
     pending = sorted(bandit.ask().index.tolist())
     outside = next(i for i in range(20) if i not in pending)
     index = torch.tensor([outside])

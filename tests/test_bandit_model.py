@@ -35,7 +35,7 @@ X_ARMS = PROBLEM.tensor
 
 
 def ranked(bandit: tb.Bandit) -> Tensor:
-    """The score by which `ask` ranks each arm: the evidence for it when it alone is on offer."""
+    """The score by which `ask` ranks each arm: the evidence for it when no other arm is on offer."""
     state, A, shape = bandit.loop.state, bandit.arms.shape[-2], bandit.batch_shape
     scores = []
     for arm in range(A):
@@ -52,7 +52,7 @@ def acquisition(bandit: tb.Bandit, pending: Tensor | None = None, **options: boo
 
 
 def settled(case: Case) -> tb.Bandit:
-    """Past its first picks, with an arm that was pulled often."""
+    """A bandit after its first picks, with an arm that was pulled often."""
     bandit = case.bandit(14)
     bandit.tell(torch.tensor([3, 3, 3]), torch.tensor([0.3, 0.4, 0.2], dtype=torch.float64))
     return bandit
@@ -147,7 +147,7 @@ def test_the_model_is_the_posterior(make, kernel, prior_mean):
 
 @pytest.mark.parametrize("kernel", ["rbf", "matern12"])
 def test_large_dictionaries(kernel):
-    """Beyond 256 points products leave out the zeros of triangular factors."""
+    """Dictionaries beyond 256 points, from which products skip the zeros of triangular factors."""
     X = torch.rand(420, 3, generator=generator(0), dtype=torch.float64)
     model = BanditModel(X, X.sum(-1, keepdim=True).sin(), kernel=kernel_pair(kernel)[0], noise_std=0.1, dictionary=X[:300])
     x = torch.rand(50, 3, generator=generator(1), dtype=torch.float64)

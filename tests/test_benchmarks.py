@@ -1,4 +1,4 @@
-"""scripts/benchmarks/bench.py: from a file to numbers, table and pictures, with limits that are results."""
+"""scripts/benchmarks/bench.py: from a configuration to numbers, table and figures, where exceeded limits are results."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_other_failures_are_errors(tmp_path: Path) -> None:
 
 
 def test_every_method_says_the_same(tmp_path: Path) -> None:
-    """With every pulled arm in the dictionary all methods have the exact posterior: their best bounds agree."""
+    """The best bounds of all methods agree, since each has the exact posterior with every pulled arm in the dictionary."""
     config = load_benchmark(write(tmp_path))
     point = Point(arms=300, dictionary=30, pulls=30)
     problem = Problem.draw(config, point)
@@ -141,7 +141,7 @@ def test_every_method_says_the_same(tmp_path: Path) -> None:
 
 
 def test_the_floor() -> None:
-    """Operations over their rate where those are slow, bytes over theirs where memory is."""
+    """The floor is operations divided by their rate, or bytes divided by theirs, whichever is larger."""
     point = Point(arms=1000, dictionary=100, pulls=100)
     slow, fast = Rates(1e6, 1e12, 1e12), Rates(1e15, 1e15, 1e6)
     assert sweep_floor(point, 8, True, slow) == pytest.approx(1000 * 100 * 100 / 1e6)

@@ -52,7 +52,7 @@ def sampler(num: int = 32) -> SobolQMCNormalSampler:
 
 
 def baseline() -> tuple[Tensor, Tensor]:
-    """Well-separated points: base samples meet the same Cholesky factor on both sides."""
+    """Well-separated baseline points, so that base samples are multiplied by the same Cholesky factor on both sides."""
     return data(70, n=10, repeats=0, near=0)
 
 
@@ -87,7 +87,7 @@ ENTROPIES: dict[str, Acquire] = {
 
 
 def agree(make, reference, acquire: Acquire, X: Tensor, rtol: float = 1e-6, atol: float = 1e-8) -> None:
-    """Values and gradients at `X`, on both models of the same data."""
+    """Assert that values and gradients at `X` agree on both models of the same data."""
     found = []
     for maker in (make, reference):
         torch.manual_seed(0)
@@ -185,7 +185,7 @@ def test_knowledge_gradient(make, reference, pending):
 
 @dense_pairs
 def test_joint_entropy_search(make, reference):
-    """Conditions on the optima, one model a sample of them."""
+    """Joint entropy search conditions on the optima, with one model per sample of them."""
     optima = points(79, 5)
     acquire = partial(qJointEntropySearch, optimal_inputs=optima, optimal_outputs=1.5 + optima[:, :1], estimation_type="LB")
     agree(make, reference, acquire, points(80, 4, 2), rtol=1e-5)
@@ -193,7 +193,7 @@ def test_joint_entropy_search(make, reference):
 
 @dense_pairs
 def test_several_steps_ahead(make, reference):
-    """Fantasies of fantasies."""
+    """Multi-step lookahead, which needs fantasies of fantasies."""
     acquire = partial(qMultiStepLookahead, batch_sizes=[1, 1], num_fantasies=[3, 2])
     agree(make, reference, acquire, points(86, 2, acquire(make(*baseline())).get_augmented_q_batch_size(1)), rtol=1e-5)
 
@@ -205,7 +205,7 @@ def test_predictive_entropy_search(make, reference):
 
 @pairs
 def test_near_the_last_point(make, reference):
-    """Reads the observed points off the model."""
+    """Acquisition functions that read the observed points from the model."""
 
     def acquire(model: Model) -> acq.AcquisitionFunction:
         return acq.ProximalAcquisitionFunction(ANALYTIC["UpperConfidenceBound"](model), torch.ones(DIM).double())
@@ -227,7 +227,7 @@ def test_hypervolume_knowledge_gradient(make, reference):
 
 @pairs
 def test_sampling_from_a_finite_set(make, reference):
-    """Thompson picks and Boltzmann picks: the same ones, from the same draws."""
+    """Thompson and Boltzmann sampling give the same picks from the same draws."""
     X, picks = points(81, 60), []
     for maker in (make, reference):
         model = maker(*baseline())

@@ -1,7 +1,7 @@
-"""Our model and BoTorch's, with the same hyper-parameters and data: mean, covariance and gradients are equal.
+"""Mean, covariance and gradients of our model equal those of BoTorch's, with the same hyper-parameters and data.
 
-Exact models against `SingleTaskGP`, to which a repeated pull is a row more; sparse ones against `botorch_models.Dense`. Then
-2,000 points one at a time, against a model of all of them at once.
+Exact models are compared with `SingleTaskGP`, in which a repeated pull is a further row; sparse ones with
+`botorch_models.Dense`; and 2,000 points told one at a time with a model of all of them at once.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def equal(model: Model, reference: Model, X: Tensor, tolerance: float = 1e-8) ->
 
 
 def both(pair, *arguments, **options) -> tuple[Model, Model]:
-    """The same data in both; each copies nothing of the other."""
+    """Both models on the same data, without shared tensors."""
     return tuple(make(*arguments, **{name: each() for name, each in options.items()}) for make in pair)
 
 
@@ -159,7 +159,7 @@ def test_through_transforms(make, reference, name):
 
 @pairs
 def test_little_noise(make, reference):
-    """Noise of a thousandth, repeats and near-duplicates: what is left of the digits is equal."""
+    """With little noise, repeats and near-duplicates, the models agree to the remaining precision."""
     X, Y = data(140, n=25, repeats=8)
     noise = torch.full_like(Y, 1e-6)
     equal(make(X, Y, noise), reference(X, Y, noise), points(141, 5), tolerance=1e-6)

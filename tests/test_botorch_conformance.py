@@ -1,4 +1,4 @@
-"""What BoTorch asks of a model, as tests of our own: shapes, noise, transforms, conditioning, fantasies, storage, fitting.
+"""BoTorch's requirements of a model as tests: shapes, noise, transforms, conditioning, fantasies, storage, fitting.
 
 Every test runs over `botorch_models.MODELS`: BoTorch's own `SingleTaskGP` and ours, exact and sparse.
 """
@@ -63,7 +63,7 @@ def same(one: Model, other: Model, X: Tensor, **tolerance: float) -> None:
 
 
 def mapped(make: Make, transform: Callable[[Tensor], Tensor]) -> Make:
-    """The same model with the points of its dictionary, where it has some, somewhere else."""
+    """The same model with its dictionary points, if any, mapped by the transform."""
     return partial(make, dictionary=transform(inducing())) if make is MODELS["sparse"] else make
 
 
@@ -128,7 +128,7 @@ def test_no_points(make: Make):
 
 
 class Recorder(PosteriorTransform):
-    """Notes how it was called and gives the posterior back."""
+    """A posterior transform that records its calls and returns the posterior unchanged."""
 
     scalarize = False
 
@@ -212,7 +212,7 @@ def test_known_noise_is_averaged(make: Make):
 @models
 @pytest.mark.parametrize("batch_shape", [(), (3,)])
 def test_known_noise_goes_with_the_data(make: Make, batch_shape):
-    """What is conditioned on brings its noise along, and each batch row has its own; so do fantasies."""
+    """New data and fantasies keep their own noise variances, also per batch row."""
     X, Y = data(7, n=18, batch_shape=batch_shape)
     Yvar = 0.01 + 0.3 * torch.rand(Y.shape, generator=torch.Generator().manual_seed(2), dtype=Y.dtype)
     test = points(8, *batch_shape, 4)
@@ -312,7 +312,7 @@ def test_all_at_once_is_one_by_one(make: Make):
 
 @models
 def test_siblings_do_not_share(make: Make):
-    """Two models conditioned from one parent, and on from there, know nothing of each other."""
+    """Two models conditioned from one parent, and conditioned further, are independent."""
     X, Y = data(15, n=24)
     held = points(16, 4)
     parent = make(X[:12], Y[:12])
@@ -360,7 +360,7 @@ def test_fantasies_of_the_same_points(make: Make, batch_shape):
 
 @models
 def test_points_with_more_batch_dimensions_than_the_model(make: Make):
-    """As JES and KG condition: `b x n' x d` on a model without batch dimensions, and again on the result."""
+    """Conditioning as in JES and KG: `b x n' x d` on a model without batch dimensions, and again on the result."""
     X, Y = data(22, n=12)
     new_X, held = points(23, 5, 2), points(24, 3)
     new_Y = torch.randn(5, 2, 1, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
@@ -417,9 +417,9 @@ def test_fantasies_of_nothing(make: Make):
 
 @models
 def test_gradients_through_a_fantasy(make: Make):
-    """The derivative of what is learned at a point, with respect to where it is learned: as finite differences have it.
+    """The derivative of the fantasy model's posterior with respect to the fantasised point agrees with finite differences.
 
-    Of the mean only in BoTorch's own, which holds the root of the covariance.
+    For BoTorch's own model only that of the mean, because it holds the root of the covariance fixed.
     """
     model, held = make(*data(28, n=12)), points(29, 3)
 
@@ -471,7 +471,7 @@ def test_a_state_fits_a_model_of_another_size(make: Make):
 
 @models
 def test_a_state_with_transforms(make: Make):
-    """Ax's cross-validation: what the transforms learned from all data is kept in the folds."""
+    """In Ax's cross-validation, the folds keep the transforms fitted to all data."""
     X, Y = data(36, n=24)
     held = points(37, 4)
 
@@ -528,7 +528,7 @@ def test_copies_after_a_gradient(make: Make, copied, outcome):
 
 @models
 def test_one_output_is_all_there_is(make: Make):
-    """Row 15."""
+    """Row 15: models have a single output."""
     model, held = make(*data(43)), points(44, 3)
     try:
         subset = model.subset_output([0])
@@ -597,7 +597,7 @@ def test_the_evidence(known, transformed):
 
 
 def test_cross_validation():
-    """BoTorch's, all folds as one batch; and leave-one-out without refitting."""
+    """BoTorch's cross-validation, with all folds as one batch, and leave-one-out without refitting."""
     X, Y = data(87, n=12, near=0)
     options = {"kernel": make_kernel(), "noise_std": NOISE_STD, "prior_mean": PRIOR_MEAN}
     folds = gen_loo_cv_folds(X, Y)
@@ -704,7 +704,7 @@ OUTCOMES = {
 @pytest.mark.parametrize("outcome", OUTCOMES)
 @pytest.mark.parametrize("transform", INPUTS)
 def test_transforms(make: Make, transform, outcome):
-    """As the model without transforms, on data transformed by hand; after conditioning and fantasies too."""
+    """A model with transforms equals one without on transformed data, also after conditioning and fantasies."""
     X, Y = data(59)
     Y = Y - Y.min() + 0.5
     held, (new_X, new_Y) = points(60, 4), (points(61, 3), 1 + points(62, 3)[:, :1])

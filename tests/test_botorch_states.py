@@ -32,7 +32,7 @@ def make(seed: int, n: int = 12) -> tuple[Tensor, Tensor]:
 
 
 def test_training_mode_leaves_the_transforms_as_they_are():
-    """Blocks of later observations must not teach transforms what the data are like."""
+    """Blocks of later observations must not update the statistics of transforms."""
     X, Y = make(1)
     T, _ = make(2, 5)
     transforms = {"input_transform": Normalize(D), "outcome_transform": Standardize(1)}

@@ -1,4 +1,4 @@
-"""Policies of one Gaussian process on a box: picks against dense oracles, batch rules, and what every bandit promises."""
+"""Policies of one Gaussian process on a box: picks against dense oracles, batch rules, and the contract of every bandit."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def f(points: Tensor) -> Tensor:
 
 @pytest.fixture
 def quick_search(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For what holds whichever point of the box is picked: a search that looks at few points."""
+    """A search over few points, for tests that hold whichever point of the box is picked."""
     search = partial(box_picking.optimize_continuous, num_raw=64, num_restarts=3, max_iterations=6)
     monkeypatch.setattr(box_picking, "optimize_continuous", search)
 
@@ -99,7 +99,7 @@ def grid_of(box: Tensor, side: int) -> Tensor:
 
 
 class Oracle:
-    """The dense posterior of what was told, in numpy, on any points; pending pulls shrink variances only."""
+    """The dense posterior of all observations, in numpy, at any points; pending pulls shrink variances only."""
 
     def __init__(self, kernel: oracles.KernelFunction) -> None:
         self.kernel = kernel
@@ -226,7 +226,7 @@ def test_improvement_is_over_the_best_mean_of_the_points_pulled(acquisition: str
 
 @pytest.mark.parametrize("name", ["ts", "ts, three", "ts, qff", "ts, rff"])
 def test_a_thompson_pick_is_the_maximum_of_its_path(name: str):
-    """The same paths drawn again by hand from the same generator: pending picks have no say."""
+    """The same paths are drawn again from a copy of the generator; pending picks are ignored."""
     bandit = bandit_of(name, pulls=9)
     twin = torch.Generator()
     twin.set_state(bandit.generators[0].get_state())
@@ -271,7 +271,7 @@ def test_widths_are_fed_what_the_oracle_says():
 
 
 def test_a_pick_that_teaches_nothing_ends_no_batch_of_a_fixed_size():
-    """Of a linear kernel the variance in the origin is 0, and with negative slopes it is the best point."""
+    """Under a linear kernel the origin has variance 0, and with negative slopes it is the best point."""
     bandit = tb.Bandit(tb.lin_ucb(**BOUNDED), bounds=torch.tensor([[0.0, 0.0], [1.0, 1.0]]), generator=generator(0))
     for _ in range(3):
         selection = bandit.ask()
@@ -384,7 +384,7 @@ def test_deep_copies_have_a_life_of_their_own(name: str):
 @pytest.mark.sweep(2)
 @pytest.mark.parametrize("name", ["gp_bucb", "batch_bkb", "ts, three", "lin_ucb", "uniform", "gp_ucb, start"])
 def test_rows_of_a_batch_are_singles(name: str):
-    """Own boxes and generators; rows end their batches at different places."""
+    """Rows with their own boxes and generators, whose batches end at different places, equal single runs."""
     boxes = torch.stack([BOX, 2 * BOX, BOX - 0.3])
     batch = bandit_of(name, bounds=boxes, generator=[generator(s) for s in range(3)])
     singles = [bandit_of(name, bounds=box, seed=s) for s, box in enumerate(boxes)]
@@ -404,8 +404,8 @@ def test_rows_of_a_batch_are_singles(name: str):
 
 @pytest.mark.parametrize("name", ["gp_ucb", "ei", "gp_bucb", "bkb", "ts", "uniform"])
 def test_what_is_in_other_rows_does_not_matter(name: str):
-    """Whatever they were told, with any generators. Rounding may differ: a kernel takes pairs of points that nearly coincide in
-    any row by differences in all of them."""
+    """A row does not depend on the rewards and generators of others, up to rounding: a pair of points that nearly coincides
+    in any row is evaluated by differences in all of them."""
     rows = [bandit_of(name, generator=[generator(4), generator(seed)]) for seed in (5, 6)]
     for step in range(5):
         selections = [bandit.ask(limit=2) for bandit in rows]
@@ -500,7 +500,7 @@ def test_forgotten_picks_leave_the_posterior_alone():
 
 @quickly
 def test_history_counts():
-    """At arms, at points of the box, at points outside: the posterior is that of the dense oracle."""
+    """With history at arms, in the box and outside, the posterior is that of the dense oracle."""
     bandit, oracle = bandit_of("gp_ucb"), Oracle(oracles.rbf(0.4))
     points = torch.tensor([[0.3, 0.3], [0.9, 1.1], [3.0, 3.0]], dtype=torch.float64)
     bandit.observe(points, torch.ones(3), f(points))
@@ -552,7 +552,7 @@ def test_what_is_forgotten_does_not_add_up(name: str):
 
 @quickly
 def test_places_are_given_away_in_every_row_on_its_own():
-    """Random search in three boxes: whatever is asked, told in parts and forgotten, arms are what was asked for."""
+    """In random search in three boxes, with tells in parts and forgotten picks, the arms are the points asked for."""
     boxes, draw = torch.stack([BOX, 2 * BOX, BOX - 0.3]), generator(0)
     bandit = bandit_of("uniform", bounds=boxes, generator=[generator(s) for s in range(3)])
     told: list[dict[tuple[float, ...], float]] = [{}, {}, {}]
@@ -593,7 +593,7 @@ def test_a_kernel_is_fitted_in_a_box():
 
 @quickly
 def test_the_state_grows_with_distinct_points_only():
-    """A linear reward is best in a corner, again and again: the same arm, and nothing grows."""
+    """A linear reward is always best in the same corner: it stays one arm, and nothing grows."""
     bandit = bandit_of("lin_ucb")
     play(bandit, 10)
     size = len(bandit.arms)

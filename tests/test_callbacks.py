@@ -1,4 +1,4 @@
-"""Loggers: what `LogScalars` says, against what the bandit says itself; with a writer that only remembers."""
+"""Loggers: the scalars of `LogScalars` against the bandit's own reports, with a recording writer."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def kernel() -> gpytorch.kernels.Kernel:
 
 
 class Remembers:
-    """Stands for a `SummaryWriter`."""
+    """A `SummaryWriter` that only records its calls."""
 
     def __init__(self) -> None:
         self.lines: list[tuple[str, float, int]] = []

@@ -1,4 +1,4 @@
-"""Campaigns: rows asked for and told by id, in the user's units, through a journal, with one sentence for everything wrong."""
+"""Campaigns: rows asked for and told by id, in the user's units, with a journal, and one-sentence errors."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def yields(rows: pd.DataFrame) -> pd.Series:
 
 
 def policy() -> Any:
-    """Fast, and never fitted."""
+    """A fast policy that is never fitted."""
     return tb.gp_ucb(gpytorch.kernels.RBFKernel().double(), noise_std=0.1, width=tb.widths.Constant(2.0), prior_mean="estimate")
 
 
@@ -234,7 +234,7 @@ def test_every_kind_of_table_is_the_same_campaign(kind: str, tmp_path: Path):
 
 
 class Exported:
-    """A table of which only Arrow's interface is known, with texts as Polars exports them."""
+    """A table that has only Arrow's interface, with texts as Polars exports them."""
 
     def __init__(self, columns: dict[str, Any]) -> None:
         views = pa.string_view()
@@ -305,7 +305,7 @@ def large(path: Path, rows: int) -> Path:
 
 
 def test_a_large_file_is_read_in_pieces_and_its_ids_are_not_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """What further rows take, besides the numbers that PyTorch keeps of each; the text of an id alone takes 60 bytes."""
+    """Bounds the memory per further row, beyond PyTorch's numbers; the text of an id alone takes 60 bytes."""
     monkeypatch.setattr("torchbandits.campaigns.encoding.IN_MEMORY", 0)
     monkeypatch.setattr("torchbandits.campaigns.tables.BATCH", 1 << 12)
     read: list[str] = []
@@ -316,7 +316,7 @@ def test_a_large_file_is_read_in_pieces_and_its_ids_are_not_held(tmp_path: Path,
         return batches(self, columns)
 
     def traced(call: Any) -> tuple[Any, np.ndarray]:
-        """What a call returns, and the bytes of NumPy, Python and Arrow that are held after it, and at most on the way."""
+        """The result of a call, and the bytes of NumPy, Python and Arrow held after it and at their peak."""
         read.clear()
         tracemalloc.start()
         arrow = pa.total_allocated_bytes()

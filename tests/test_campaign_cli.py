@@ -1,4 +1,4 @@
-"""`torchbandits campaign`: a person with a spreadsheet, who repeats commands and makes mistakes."""
+"""`torchbandits campaign` with a spreadsheet, including repeated commands and user mistakes."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run(*arguments: str) -> str:
-    """A command that works: its standard output."""
+    """Run a command that must succeed, and return its standard output."""
     result = RUNNER.invoke(app, ["campaign", *arguments])
     assert result.exit_code == 0, result.output
     return result.stdout
 
 
 def refused(*arguments: str) -> str:
-    """A command that does not: its one line."""
+    """Run a command that must fail, and return its one line."""
     result = RUNNER.invoke(app, ["campaign", *arguments])
     assert result.exit_code == 2, result.output
     (line,) = [line for line in result.stderr.splitlines() if line]

@@ -1,4 +1,4 @@
-"""How columns are taken: by rule, as told, with empty cells, and what is refused; features are those of plain formulas."""
+"""Columns of campaigns: types by rule or by option, empty cells and refusals; features are those of plain formulas."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ HORIZON = 30
 
 
 def diabetes() -> Table:
-    """442 patients with 10 measures; the reward is how far the disease went on in a year."""
+    """442 patients with 10 measures; the reward is the progression of the disease in a year."""
     features, progress = load_diabetes(return_X_y=True, scaled=False)
     return Table(torch.from_numpy(features), torch.from_numpy(progress), 20.0, name="diabetes")
 
@@ -33,7 +33,7 @@ def piston() -> Table:
 
 @pytest.fixture(scope="module", params=[diabetes, piston])
 def given(request: pytest.FixtureRequest) -> dict:
-    """What the page says to find out first."""
+    """The quantities that the page asks to determine first."""
     names: dict = {}
     exec(re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)[0], names)
     table: Table = request.param()

@@ -1,4 +1,4 @@
-"""The command line: what it writes, and one clear line with exit code 2 for everything expected to go wrong."""
+"""The command line: its output, and one clear line with exit code 2 for every expected error."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_run_writes_records_table_and_figures_and_plot_draws_them_again(tmp_path
 
 
 def test_without_a_terminal_progress_is_a_line_now_and_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One about a run that takes long (here at once), one about each that has ended; no control characters."""
+    """One line for a long run (here at once), one for each finished run, and no control characters."""
     monkeypatch.setattr("torchbandits.experiments.runner.SAY_EVERY", 0.0)
     said = RUNNER.invoke(app, ["run", str(write(tmp_path, policies=SMALL["policies"][:1], repetitions=1))]).stderr
     assert said.splitlines()[:40] == [f"uniform: {t} of 40 pulls" for t in range(1, 41)]

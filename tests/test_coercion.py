@@ -1,4 +1,4 @@
-"""What users of NumPy, of tables and of other libraries hand in: taken where that is safe, refused in words that help."""
+"""Input of users of NumPy, of tables and of other libraries: converted where that is safe, refused with a helpful message."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ KINDS = {
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_run_on_arrays_lists_and_tables_is_the_run_on_tensors(kind: str):
-    """Arms, indices, rewards, points, counts, costs of other kinds: the same picks."""
+    """Picks are the same for arms, indices, rewards, points, counts and costs of other kinds."""
     convert = KINDS[kind]
     bandits = [tb.Bandit(tb.gp_ucb(rbf(), **COMMON), arms, generator=generator(0)) for arms in (ARMS, convert(ARMS.numpy()))]
     assert torch.equal(bandits[1].arms, ARMS)

@@ -40,7 +40,7 @@ def order(length: int, contexts: int, seed: int = 0) -> list[int]:
 
 
 def compare(policy: Any, kept: int, most: int, length: int = 60) -> tb.ContextualBandit:
-    """Same picks, points and reports as the plain bandit on all pairs that will ever be asked for."""
+    """Assert the same picks, points and reports as the plain bandit on all pairs that are asked for."""
     bandit = tb.ContextualBandit(policy, ARMS, CONTEXTS[:kept], max_contexts=most, generator=generator(0))
     plain = tb.Bandit(policy, joint(CONTEXTS), generator=generator(0))
     for t, c in enumerate(order(length, len(CONTEXTS))):
@@ -79,7 +79,7 @@ def test_exact_policies_pick_as_on_all_pairs_however_few_are_kept(name: str, mos
 
 
 def test_sampled_dictionaries_pick_as_on_all_pairs():
-    """Where a context goes and comes back, a row keeps its place and its leverage, so that the draws are the same."""
+    """When a context returns, a row keeps its place and its leverage, so that the draws are the same."""
     compare(tb.batch_bkb(rbf(), **BOUNDED), kept=12, most=12)
     compare(tb.bkb(rbf(), **BOUNDED), kept=2, most=2, length=40)
 
@@ -99,7 +99,7 @@ def test_a_context_seen_before_rebuilds_nothing(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_picks_open_at_several_contexts_wait_for_each_other():
-    """An ask at another context counts what is out as pending; rewards come in any order; a failed one is forgotten."""
+    """An ask at another context treats open picks as pending; rewards come in any order, and a failed pick is forgotten."""
     kernel = rbf(10.0)  # so wide that a pull anywhere tells about everywhere
     policy = tb.gp_ucb(kernel, width=tb.widths.Constant(3.0), **COMMON)
     bandit = tb.ContextualBandit(policy, ARMS, CONTEXTS[:1], max_contexts=2)
@@ -307,7 +307,7 @@ def test_a_fitted_kernel_serves_every_context_and_survives_saving():
 
 @pytest.mark.parametrize("name", ["gp_ucb", "rff_ucb", "batch_bkb"])
 def test_a_state_that_does_not_fit_changes_nothing(name: str):
-    """Also where a policy draws its features when a bandit is made."""
+    """Includes policies that draw their features when a bandit is made."""
     policy = {
         "gp_ucb": lambda: tb.gp_ucb(rbf(), **COMMON),
         "rff_ucb": lambda: tb.rff_ucb(rbf(), num_features=40, **BOUNDED),
@@ -335,7 +335,7 @@ def with_journal(path: Path | tb.Journal, policy: Any = None, **options: Any) ->
 
 
 def calls(bandit: tb.ContextualBandit, begin: int, end: int) -> list[list[int]]:
-    """Every kind of call, by its number, so that a script can be started again anywhere; the picks."""
+    """Make every kind of call, by its number, so that a script can be restarted anywhere. Returns the picks."""
     picks = []
     for t in range(begin, end):
         context = CONTEXTS[order(40, len(CONTEXTS))[t]]

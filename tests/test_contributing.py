@@ -1,4 +1,4 @@
-"""CONTRIBUTING.md is a tour that can be followed: its files exist, and a pick and a reward pass through those it names."""
+"""The tour in CONTRIBUTING.md is correct: its files exist, and a pick and a reward enter those it names."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_every_file_it_names_exists():
 
 
 def entered(call) -> tuple[object, set[str]]:
-    """What a call returns, and the files of the package that it enters."""
+    """The result of a call, and the files of the package that it enters."""
     package, files = str(ROOT / "torchbandits") + "/", set()
 
     def enter(frame, event, _):

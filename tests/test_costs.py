@@ -55,7 +55,7 @@ def oracle_picks(
 )
 @pytest.mark.parametrize("seed", range(3))
 def test_picks_are_those_of_a_plain_loop(seed: int, acquisition: str, exponent: float, baseline: float):
-    """With a baseline of 3 every arm is below it: there the dear ones are worth less."""
+    """With a baseline of 3 every arm is below it, where expensive arms have lower scores."""
     problem, costs = Problem(seed=seed, a=A), costs_of(seed)
     policy = tb.per_cost(
         tb.gp_ucb(kernel_pair("matern52")[0], acquisition=acquisition, **COMMON), exponent=exponent, baseline=baseline
@@ -81,7 +81,7 @@ POLICIES: dict[str, Any] = {
 @pytest.mark.sweep(3)
 @pytest.mark.parametrize("name", POLICIES)
 def test_equal_costs_change_no_pick(name: str):
-    """In batches too, whatever the currency; and an exponent of 0 ignores costs that differ."""
+    """Equal costs of any unit change no pick, also in batches; and an exponent of 0 ignores unequal costs."""
     problem = Problem(seed=4, a=A)
 
     def picks(policy: Any, costs: torch.Tensor | None) -> list[list[int]]:
@@ -213,7 +213,7 @@ def test_a_budget_is_spent_and_never_exceeded(name: str, rows: int):
 
 @pytest.mark.exhaustive
 def test_per_cost_gains_more_for_the_same_budget():
-    """Cheap and dear arms alike in reward: per unit of cost, more is gained, in the mean of ten problems."""
+    """Cheap and expensive arms have equal rewards; per unit of cost more is gained, in the mean of ten problems."""
     gained = {"plain": [], "per cost": []}
     for seed in range(10):
         env = environment(seed)

@@ -1,4 +1,4 @@
-"""CUB's claim at the size of a test: mean regret within 10 % of the dense GP's with a fraction of its points."""
+"""CUB's claim on small problems: mean regret within 10 % of the dense GP's with a fraction of its points."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def default_dtype(dtype: torch.dtype) -> Iterator[None]:
 
 
 class NothingInSinglePrecision(TorchDispatchMode):
-    """Refuses an operation whose result is float32 while no input is, such as int64 tensor + 1e-9: it took the default."""
+    """A mode that refuses operations with a float32 result and no float32 input, such as int64 tensor + 1e-9."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
@@ -58,7 +58,7 @@ class NothingInSinglePrecision(TorchDispatchMode):
 
 
 def in_a_library() -> bool:
-    """Whether the operation is one of GPyTorch, BoTorch or torch's Sobol engine: those are judged by what comes of them."""
+    """Whether the operation is one of GPyTorch, BoTorch or torch's Sobol engine: those are judged by their results."""
     torch_itself = str(Path(torch.__file__).parent)
     frame = sys._getframe(2)
     while (name := frame.f_code.co_filename).startswith(torch_itself) and name != torch.quasirandom.__file__:
@@ -71,7 +71,7 @@ def is_single(value: Any) -> bool:
 
 
 def same_under_both(make: Callable[[], Any], work: Callable[[Any], Any], guard: bool = True) -> None:
-    """What follows from what is made is the same under both default dtypes, and no step of it takes the default."""
+    """Assert that the work gives the same result under both default dtypes, and that none of its steps uses the default."""
     results = []
     for dtype in (torch.float32, torch.float64):
         with default_dtype(dtype), warnings.catch_warnings():
@@ -148,7 +148,7 @@ def test_picks_of_batch_rows_are_the_same(case):
 
 
 def played(bandit: tb.Bandit, steps: int = 6) -> list[Any]:
-    """Picks, reports and all that is kept of a run on a smooth function."""
+    """Picks, reports and the complete state of a run on a smooth function."""
     seen: list[Any] = []
     for _ in range(steps):
         selection = bandit.ask(limit=2)

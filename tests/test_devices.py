@@ -1,4 +1,4 @@
-"""Arms on a CUDA device, emulated: bandits, sources, runs and models there do what they do on the CPU."""
+"""Arms on a CUDA device, emulated: bandits, sources, runs and models give the same results as on the CPU."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def _picks(bandit: tb.Bandit, steps: int = 4) -> list[int]:
 
 
 def _proceed(bandit: tb.Bandit, steps: int, most: int = 4) -> list[int]:
-    """Ask and tell on whatever device the bandit is, with the rewards of `PROBLEM`; the picks."""
+    """Ask and tell on the bandit's device, with the rewards of `PROBLEM`, and return the picks."""
     picks: list[int] = []
     for _ in range(steps):
         told, selection = int(bandit.pulls), bandit.ask(limit=most)

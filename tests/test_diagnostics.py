@@ -1,4 +1,4 @@
-"""Diagnostics: numbers against dense oracles, warnings where kernel or noise are truly wrong, silence where they are right."""
+"""Diagnostics: numbers against dense oracles, warnings for a wrong kernel or noise, and none for a right one."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def summed(bandit: tb.Bandit, problem: Problem) -> tuple[np.ndarray, np.ndarray,
 
 
 def quietly(diagnostic, *arguments, **options):
-    """The record, where the smooth function of `Problem` under this kernel is nobody's point."""
+    """Run a diagnostic without warnings, for tests in which the match of function and kernel is irrelevant."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DiagnosticWarning)
         return diagnostic(*arguments, **options)
@@ -93,7 +93,7 @@ def test_leave_one_out_with_near_duplicates_and_little_noise(noise_std):
 
 
 def test_leave_one_out_of_an_arm_that_no_other_tells_about():
-    """1 − h cancels there; what is left is the prior, to eps·n·k/λ."""
+    """There 1 − h cancels, and the result is the prior to eps·n·k/λ."""
     arms = torch.arange(6, dtype=torch.float64).unsqueeze(-1) * 1e3
     bandit = tb.Bandit(tb.gp_ucb(rbf(), noise_std=1e-4), arms)
     index = torch.arange(6).repeat(50)
@@ -195,7 +195,7 @@ def test_the_effective_size_is_the_same_in_parts(monkeypatch):
 @pytest.mark.parametrize("c", [0.1, 0.7, 1.6, 2.6])
 @pytest.mark.parametrize("rho", [-0.99, -0.4, 0.1, 0.6, 0.95])
 def test_indicators_of_intervals_correlate_at_most_by_the_square(c, rho):
-    """What makes n²/Σρ² coins a bound."""
+    """This inequality makes n²/Σρ² a lower bound of the effective number of coins."""
     assert oracle.indicator_correlation(c, rho) + 1e-7 >= 0
     assert oracle.indicator_correlation(c, rho) <= rho**2 + 1e-7
 
@@ -356,7 +356,7 @@ def test_few_features_are_told():
 
 
 def test_a_poor_dictionary_is_told():
-    """The dictionary that leverage sampling draws is fine; one point of it is not."""
+    """A dictionary by leverage sampling passes; one of a single point is reported."""
     problem = Problem(3)
     bandit = told(tb.bkb(rbf(0.3), **COMMON), problem)
     assert not diagnostics.dictionary_quality(bandit).warnings
@@ -369,7 +369,7 @@ def test_a_poor_dictionary_is_told():
 
 @OFF_SCALE
 def test_lambda_by_choice_is_a_note():
-    """igp_ucb's λ = 1 makes wide posteriors on purpose."""
+    """The λ = 1 of igp_ucb, which widens posteriors deliberately, gives a note and no warning."""
     problem = Problem(1)
     bandit = tb.Bandit(tb.igp_ucb(rbf(0.05), noise_std=0.1), problem.tensor)
     index = torch.arange(40).repeat(2)

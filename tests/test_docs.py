@@ -26,8 +26,9 @@ PYTHON = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 BASH = re.compile(r"^```bash\n(.*?)^```", re.DOTALL | re.MULTILINE)
 WITH_CODE = [page for page in PAGES if PYTHON.search(page.read_text())]
 
-# Each page runs in a process of its own, forked from one that has imported the libraries and done nothing else: what a fresh
-# interpreter does, without seconds of imports a page. Warnings are errors, but for those of a model that is wrong on purpose.
+
+# Each page runs in its own process, forked from one that has only imported the libraries: this is equivalent to a fresh
+# interpreter, without seconds of imports per page. Warnings are errors, except those of a deliberately wrong model.
 SERVER = """
 import contextlib, json, os, sys, traceback, warnings
 import botorch.acquisition, botorch.fit, botorch.optim, gpytorch, matplotlib.pyplot, torch
@@ -61,7 +62,7 @@ def identify(page: Path) -> str:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """Runs the page in a folder: `server(folder)` returns its exit status."""
+    """A function that runs the page in a folder: `server(folder)` returns its exit status."""
     errors = (tmp_path_factory.mktemp("server") / "errors.txt").open("w+")
     environment = os.environ | {"MPLBACKEND": "Agg", "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(
@@ -138,7 +139,7 @@ def load(path: Path) -> ModuleType:
 
 
 def test_the_public_interface_is_the_one_on_the_list():
-    """A change of the interface is made here too, on purpose: `python scripts/public_api.py > tests/public_api.txt`."""
+    """A deliberate change of the interface updates the list: `python scripts/public_api.py > tests/public_api.txt`."""
     api = load(ROOT / "scripts" / "public_api.py")
     listed = (ROOT / "tests" / "public_api.txt").read_text().splitlines()
     assert list(api.lines()) == listed

@@ -1,4 +1,4 @@
-"""Numbers at the edge of float64 against 120 digits: within the stated tolerance, or an error that says so."""
+"""Numbers at the limits of float64 against 120 digits: within the stated tolerance, or a clear error."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_a_smooth_kernel_that_float64_takes_for_nearly_singular(pulls: float):
 @pytest.mark.parametrize("arms", [ARMS, NEAR], ids=["apart", "near"])
 @pytest.mark.parametrize("repeats", [0, 100_000])
 def test_noise_of_a_picounit_is_an_error(policy: str, arms: torch.Tensor, repeats: int):
-    """λ = 1e-24 beside k(x, x) = 1: float64 can't tell the pulls of one arm apart, and says so."""
+    """λ = 1e-24 beside k(x, x) = 1: float64 can't resolve the pulls of one arm, and an error reports it."""
     with pytest.raises(errors.NumericalError):
         told(policy, arms, 0.3, 1e-12, 1.0, repeats)
 
@@ -152,7 +152,7 @@ def soak() -> Any:
 
 @pytest.mark.exhaustive
 def test_a_short_soak():
-    """The factors of 600 steps; memory is for the long form."""
+    """Checks the factors after 600 steps; memory is checked by the long form."""
     for name in ("gp_ucb", "batch_bkb"):
         assert list(soak().soak(name, 600).values())[3] < 1e-6
 

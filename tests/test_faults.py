@@ -54,7 +54,7 @@ SETS = [
 
 
 class AgainstANaiveModel(RuleBasedStateMachine):
-    """Counts and sums by point, and what is open as a multiset: all that a bandit's posterior is made of."""
+    """A naive model of a bandit: counts and sums by point, and the open picks as a multiset."""
 
     @initialize(name=st.sampled_from(list(POLICIES)))
     def start(self, name: str) -> None:
@@ -87,7 +87,7 @@ class AgainstANaiveModel(RuleBasedStateMachine):
     @precondition(lambda self: self.open)
     @rule(data=st.data())
     def tell_some(self, data: st.DataObject) -> None:
-        """Any part, in any order, with failures among them."""
+        """Tell any part of the open picks, in any order, with failures among them."""
         selection = self.bandit.ask()
         places = data.draw(st.lists(st.integers(0, len(selection) - 1), min_size=1, unique=True))
         values = data.draw(st.lists(st.floats(-3, 3) | st.just(float("nan")), min_size=len(places), max_size=len(places)))
@@ -232,7 +232,7 @@ def test_all_kills_and_all_wrong_calls(faults: Any):
 
 
 def in_a_fork(faults: Any, work: Callable[[], None]) -> None:
-    """A child of its own limits or rights."""
+    """Run work in a child process with its own limits or rights."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads: the child calls nothing but this
         child = faults.in_a_fork(work)
@@ -244,7 +244,8 @@ def bandit_on(path: Path) -> tb.Bandit:
 
 
 def test_a_disk_that_fills_up(faults: Any, tmp_path: Path):
-    """A limit on the size of files, as a quota or a full disk would be: errors, nothing lost, and room made is used again."""
+    """A limit on the size of files, as a quota or a full disk would be: calls raise errors, nothing is lost, and freed space is
+    used again."""
     path = tmp_path / "run.journal"
 
     def work() -> None:
@@ -270,7 +271,7 @@ def test_a_disk_that_fills_up(faults: Any, tmp_path: Path):
 
 @pytest.fixture
 def visible() -> Iterator[Path]:
-    """A folder that everybody can look into; the parents of tmp_path are root's own where root runs the tests."""
+    """A folder that all users can read; the parents of tmp_path belong to root where root runs the tests."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)
         yield Path(folder)
@@ -309,7 +310,7 @@ QUICKSTART = yaml.safe_load((Path(__file__).parents[1] / "configs" / "quickstart
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Where something stands in a configuration."""
+    """The paths of all values in a nested configuration."""
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     return [path, *(place for key, part in inner for place in places(part, (*path, key)))]
 

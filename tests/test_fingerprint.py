@@ -1,4 +1,4 @@
-"""What tells runs apart: policies, functions, kernels, arms and environments, in saved states and in journals."""
+"""Fingerprints of policies, functions, kernels, arms and environments, in saved states and in journals."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_state_of_another_policy_or_of_other_hyperparameters_is_refused(name: 
 
 
 def test_a_state_of_other_arms_is_refused():
-    """As many of them, of which one is another or two changed places; in memory and read piece by piece."""
+    """States of equally many arms are refused if one arm differs or two are swapped, in memory and read piece by piece."""
     policy = tb.batch_bkb(rbf(), noise_std=0.1)
     moved, swapped = ARMS.clone(), ARMS.clone()
     moved[-1] += 0.01
@@ -86,7 +86,7 @@ def test_a_state_of_other_arms_is_refused():
 
 
 def test_states_go_where_they_belong():
-    """To other memory budgets, other holders of the same arms, shared or by row, and to a kernel that is not fitted."""
+    """States load with other memory budgets, other sources of the same arms, shared or by row, and an unfitted kernel."""
     bandit = played(tb.gp_ucb(rbf(), noise_std=0.1), pulls=8)
     bandit.fit_kernel_()
     saved = bandit.state_dict()
@@ -235,7 +235,7 @@ print(json.dumps([describe(kernel), describe(policy), describe(scaled(2.0)), des
 
 @pytest.mark.exhaustive
 def test_descriptions_are_the_same_in_every_process():
-    """Whatever the seed of Python's hashes."""
+    """Descriptions do not depend on the seed of Python's hashes."""
     script, said = SCRIPT.format(tests=str(Path(__file__).parent)), []
     for seed in ("1", "2"):
         environment = os.environ | {"PYTHONHASHSEED": seed}

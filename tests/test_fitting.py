@@ -1,4 +1,4 @@
-"""Fitting the kernel: it gets home, never does worse, is not fooled by one reward, and everything is relearned with it."""
+"""Kernel fits: they recover the truth, never lower the evidence, are robust to outliers, and update the whole state."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_the_bound_of_many_points_finds_what_the_evidence_finds():
 
 
 def test_a_fit_never_does_worse_and_ends():
-    """The second one finds nothing to improve, and keeps the very kernel."""
+    """A second fit finds no improvement and keeps the same kernel object."""
     x, y = drawn(2, 0.3, u=80)
     for options in ({}, {"max_exact": 10, "dictionary_size": 20}):
         posterior = posterior_of(rbf(0.25), x, y)
@@ -271,7 +271,7 @@ def test_rewards_that_are_all_equal_leave_the_kernel():
 
 @pytest.mark.filterwarnings("ignore::torchbandits.errors.DiagnosticWarning")
 def test_much_pure_noise_does_not_collapse_the_kernel():
-    """The evidence is right that nothing is there, and a bandit must not stop for that."""
+    """The evidence rightly finds no signal, but the bandit must keep exploring."""
     regularized = []
     for seed in range(4):
         x, y = np.random.default_rng(seed).uniform(size=(100, 2)), np.random.default_rng(9 + seed).normal(size=(100, 1))
@@ -422,7 +422,7 @@ def played(policy: Any, problem: Problem, pulls: int = 40, rows: int = 0) -> tb.
 @pytest.mark.parametrize("problem", [PROBLEM, LARGE], ids=["few", "many"])
 @pytest.mark.parametrize("name", MAKERS)
 def test_everything_is_relearned_with_the_fitted_kernel(name: str, problem: Problem, rows: int):
-    """The table, its diagonal, log det and later steps are those of a state that never knew another kernel."""
+    """The table, its diagonal, log det and later steps are those of a state made with the fitted kernel."""
     bandit = played(MAKERS[name](ard([0.1, 0.1])), problem, rows=rows)
     bandit.ask(more=2)
     report = bandit.fit_kernel_()
@@ -449,7 +449,7 @@ def test_everything_is_relearned_with_the_fitted_kernel(name: str, problem: Prob
 @pytest.mark.sweep(3)
 @pytest.mark.parametrize("name", MAKERS)
 def test_saved_after_a_fit_it_goes_on_alike(name: str):
-    """Into a fresh bandit, whose kernel has no batch shape; and back from a fitted one to one that is not."""
+    """A state saved after a fit loads into a fresh bandit without a kernel batch shape, and an unfitted one into a fitted."""
     for rows in (0, 2):
         policy = MAKERS[name](rbf(0.1))
         bandit, fresh = played(policy, PROBLEM, rows=rows), played(policy, PROBLEM, pulls=2, rows=rows)
@@ -472,7 +472,7 @@ def test_saved_after_a_fit_it_goes_on_alike(name: str):
 @OFF_SCALE
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_noise_in_a_bandit(dtype: torch.dtype):
-    """λ moves in its ratio to the noise variance; marginals, bounds and what is saved follow."""
+    """λ keeps its ratio to the noise variance; marginals, bounds and the saved state follow."""
     policy = tb.gp_ucb(rbf(0.4), noise_std=0.5, regularization=0.5)
     bandits = [tb.Bandit(policy, PROBLEM.tensor.to(dtype), generator=generator(0)) for _ in range(2)]
     bandit, fresh = bandits
@@ -554,7 +554,7 @@ def test_a_fit_that_fails_leaves_no_trace(name: str):
 
 @pytest.mark.parametrize("name", ["gp_ucb", "igp_ucb", "gp_bucb", "bkb", "batch_bkb", "compressed_gp"])
 def test_refitting_every_so_often_is_fitting_by_hand(name: str):
-    """After the tell in which the pulls pass a multiple; each row when its own do."""
+    """Fits happen after the tell in which a row's pulls pass a multiple of `refit_every`."""
     limits = torch.tensor([1, 3])
     bandits = [
         tb.Bandit(MAKERS[name](rbf(0.1), **options), PROBLEM.tensor, generator=[generator(r) for r in range(2)])

@@ -1,4 +1,4 @@
-"""No policy picks anything else than it did: every golden trace is replayed, see `golden.py`."""
+"""Every golden trace is replayed, so that no policy changes its picks; see `golden.py`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`scripts/gpu.sh` without a GPU: what it refuses, how it ends parts, and what it has written then."""
+"""`scripts/gpu.sh` without a GPU: refusals, the end of parts at their limit, and the files written by then."""
 
 from __future__ import annotations
 

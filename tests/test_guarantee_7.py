@@ -48,7 +48,7 @@ def pair(problem: Problem, kernel_name: str, acquisition: str, leverage: float, 
 
 
 def assert_same(bandit: tb.Bandit, naive: oracle.Compressed, problem: Problem) -> None:
-    """The same pulls kept, and so the same posterior."""
+    """Assert that both keep the same pulls and have the same posterior."""
     np.testing.assert_array_equal(bandit.counts.numpy()[naive.copies], naive.counts()[naive.copies])
     assert int(bandit.pulls) == naive.told
     ours, theirs = bandit.posterior(problem.tensor), naive.posterior()
@@ -196,7 +196,7 @@ def test_rows_of_a_batch_keep_what_they_would_alone():
 
 
 def size_of(bandit: tb.Bandit) -> int:
-    """Numbers in every buffer of the state, saved or not."""
+    """The number of entries in all buffers of the state, saved or not."""
     return sum(b.numel() for module in bandit.loop.state.modules() for b in module._buffers.values() if b is not None)
 
 
@@ -245,7 +245,7 @@ def test_guarantee_7_whatever_is_pulled(leverage):
 
 @pytest.mark.parametrize("lam", [1e-3, 0.01, 1.0])
 def test_guarantee_7_a_threshold_that_keeps_everything_is_refused(lam):
-    """At or below ½ log(2πeλ); the message names it, and a hair above is welcome."""
+    """At or below ½ log(2πeλ); the message names it, and a slightly larger one is accepted."""
     least = 0.5 * math.log(2 * math.pi * math.e * lam)
     for threshold in (least, least - 0.1, -math.inf):
         with pytest.raises(tb.errors.ArgumentError, match="keeps every pull") as caught:

@@ -28,7 +28,7 @@ def on_offer(copies: np.ndarray, available: np.ndarray | None) -> np.ndarray:
 
 
 class NaiveGreedy:
-    """Averages in a dictionary."""
+    """A naive ε-greedy policy with averages in a dictionary."""
 
     def __init__(self, problem: Problem, seed: int, epsilon: Callable[[int], float]) -> None:
         self.copies, self.generator, self.epsilon = oracles.first_copies(problem.arms), generator(seed), epsilon
@@ -52,7 +52,7 @@ class NaiveGreedy:
 
 
 class NaiveEvolution:
-    """A queue of pairs."""
+    """A naive regularised evolution with a queue of pairs."""
 
     def __init__(
         self, problem: Problem, seed: int, population: int, tournament: int, neighbors: Callable[[int], Iterable[int]]
@@ -244,7 +244,7 @@ def chain(problem: Problem) -> Callable[[int], list[int]]:
 
 
 def evolving(problem: Problem, population: int = 3, **options) -> tb.Bandit:
-    """With tournaments so large that the best member always wins."""
+    """A bandit with tournaments so large that the best member always wins."""
     policy = tb.regularized_evolution(population=population, tournament=200, **{"neighbors": chain(problem)} | options)
     return tb.Bandit(policy, problem.tensor, generator=generator(15))
 
@@ -255,7 +255,7 @@ def tell(bandit: tb.Bandit, *pulls: tuple[int, float]) -> None:
 
 
 def parent(bandit: tb.Bandit) -> int:
-    """Who won the next tournament."""
+    """The winner of the next tournament."""
     pick = int(bandit.ask().index)
     bandit.forget(bandit.ask())
     return pick - 1
@@ -283,7 +283,7 @@ def test_a_member_is_an_evaluation_not_an_arm():
 
 
 def test_age_is_the_order_of_telling():
-    """Not of asking; forgotten picks are nobody."""
+    """Members age in the order of tells, not of asks; forgotten picks are no members."""
     problem = Problem(seed=18, a=30)
     bandit = evolving(problem, batch_size=4)
     opened = bandit.ask()
@@ -368,7 +368,7 @@ def test_one_arm_is_enough():
 
 
 def test_a_state_of_a_population_of_another_size_is_refused():
-    """But for those saved before states said of which policy they are: of those the youngest survive."""
+    """States saved before they named their policy are still loaded: of those the youngest members survive."""
     problem = Problem(seed=23, a=30)
     bandit = evolving(problem, population=5)
     tell(bandit, (4, 1.0), (10, 9.0), (20, 2.0), (21, 3.0))

@@ -1,4 +1,4 @@
-"""Hostile input: what files, names and arguments hold reaches no terminal, fills no memory and shows no traceback."""
+"""Hostile input: contents of files, names and arguments never reach the terminal raw, exhaust memory or show a traceback."""
 
 from __future__ import annotations
 
@@ -389,7 +389,7 @@ def test_a_run_of_no_length_is_one_line(seeds: dict, played: Path, tmp_path: Pat
 
 
 def test_an_arm_that_is_not_there_is_shown_and_not_learned(tmp_path: Path):
-    """Who only looks has no arms to compare with; a bandit that goes on refuses it, whichever record has it."""
+    """Read-only views have no arms to compare with; a bandit that resumes refuses the arm, in any record."""
     path, policy = tmp_path / "run.journal", tb.gp_ucb(rbf(), **COMMON)
     environment = tb.environments.Table(ARMS, MEANS, noise_std=0.3, name="hills")
     tb.run(policy, environment, 4, generator=generator(1), journal=tb.Journal(path, durable=False))

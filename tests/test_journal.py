@@ -1,4 +1,4 @@
-"""Journals: cut anywhere, a run goes on as if nothing had been; what is damaged is refused, what is in use is left alone."""
+"""Journals: a run cut anywhere resumes unchanged; damaged files are refused, and files in use are not touched."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def checkpoints_whatever_they_take(monkeypatch: pytest.MonkeyPatch):
 
 
 def step(bandit: tb.Bandit, steps: int) -> list[list[int]]:
-    """Ask and tell until so many pulls are told: what a user's script does, whether it is started again or not."""
+    """Ask and tell until a number of pulls is told, as a user's script that may be restarted."""
     picks = []
     while int(bandit.pulls) < steps:
         told = int(bandit.pulls)
@@ -65,7 +65,7 @@ def journaled(case: Case, path: Path, **options: Any) -> tb.Bandit:
 
 
 def copied(source: Path, folder: Path, length: int | None = None, checkpoint: bytes | None = None) -> Path:
-    """A journal as a kill would leave it: its first bytes, and the checkpoint of then."""
+    """A journal as left by a kill: its first bytes, and the checkpoint of that time."""
     folder.mkdir(exist_ok=True)
     path = folder / source.name
     path.write_bytes(source.read_bytes()[:length])
@@ -115,7 +115,7 @@ def test_cut_anywhere_a_run_goes_on_as_if_undisturbed(case: Case, tmp_path: Path
 
 
 def all_calls(bandit: tb.Bandit, steps: int) -> None:
-    """Every kind of record, one a step, each told by how many pulls there are: a script that can be started again anywhere."""
+    """Write every kind of record, one per step, chosen by the number of pulls, so that the script can be restarted anywhere."""
     far = torch.cat([PROBLEM.tensor, PROBLEM.tensor[:5] + 0.01])
     while (told := int(bandit.pulls)) < steps:
         if told == 4 and len(bandit.arms) == len(PROBLEM.tensor):
@@ -507,7 +507,7 @@ def test_resuming_repeats_only_what_came_after_the_checkpoint(tmp_path: Path, mo
 
 
 def test_picks_that_come_out_otherwise_are_kept_as_they_were(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """As on another machine that breaks a tie otherwise: what was asked for stays asked for."""
+    """As on another machine that breaks a tie differently: recorded picks stay open."""
     path, case = tmp_path / "run.journal", Case("gp_ucb", "")
     bandit = journaled(case, path)
     step(bandit, 5)

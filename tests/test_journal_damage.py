@@ -237,7 +237,7 @@ def beside(source: Path, folder: Path, journal: bytes | None) -> Path:
 
 @pytest.mark.parametrize("journal", [None, b"", b"0f00", "header begun", "header", "shorter", "torn before"])
 def test_a_checkpoint_of_more_than_the_journal_is_kept(again: Reopened, written_once: Path, tmp_path: Path, journal: Any):
-    """With the journal gone, emptied, cut: refused, in words that name both files; and both are as they were."""
+    """With the journal missing, empty or cut, the checkpoint is refused with both files named, and both stay unchanged."""
     content = {
         "header begun": again.lines[0][:40],
         "header": again.lines[0],
@@ -260,7 +260,7 @@ def test_a_checkpoint_of_more_than_the_journal_is_kept(again: Reopened, written_
 
 
 def test_a_checkpoint_of_another_run_is_moved_aside(written_once: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Whatever lies there and is not of this journal is not overwritten, whenever it was put there."""
+    """A file in the checkpoint's place that is not of this journal is never overwritten."""
     monkeypatch.setattr("torchbandits.journal.journal._PATIENCE", 0)
     path = tmp_path / "run.journal"
     bandit = opened(path, every=2)
@@ -307,12 +307,12 @@ def test_a_link_in_the_place_of_a_checkpoint_is_not_followed(tmp_path: Path, mon
 
 
 def bomb(size: int) -> bytes:
-    """A checkpoint that says how much it holds, and is honest about it."""
+    """A checkpoint of a declared size, which is correct."""
     return to_bytes({"state": torch.zeros(size // 8, dtype=torch.float64), "open": None})
 
 
 def test_no_more_is_inflated_than_is_said_to_be_there(monkeypatch: pytest.MonkeyPatch):
-    """Of states, tensors and generators; and what they say has a bound, too."""
+    """States, tensors and generators are inflated only to their declared size, which is bounded itself."""
     text = state_as_text({"state": torch.ones(3), "open": None})
     assert torch.equal(state_of_text(text)["state"], torch.ones(3))
     head, _, data = zlib.decompress(base64.b64decode(text)).partition(b"\n")
@@ -397,7 +397,7 @@ def test_a_relative_path_keeps_its_meaning(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_a_file_that_is_discarded_is_removed_while_it_is_locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """And who opened it meanwhile does not go on with a file without a name."""
+    """A process that opened the file meanwhile does not continue with the unlinked file."""
     path = tmp_path / "run.journal"
     first = Lines(path, durable=False)
     close, taken, its = os.close, [], first._fd
@@ -799,7 +799,7 @@ print("agreed", len(told(path)))
 
 @pytest.mark.exhaustive
 def test_signals_at_random_moments(tmp_path: Path):
-    """Ctrl-C thirty times, in whatever is being done: what the bandit knows is what its journal has."""
+    """After thirty interrupts at random moments, the bandit's state is that of its journal."""
     code = SIGNALS.format(tests=TESTS, path=str(tmp_path / "run.journal"))
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=False)
     assert done.stdout.startswith("agreed"), done.stderr[-3000:]

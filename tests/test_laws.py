@@ -572,7 +572,7 @@ def test_law_5_a_device_picks_what_the_host_picks(name):
 @pytest.mark.filterwarnings("ignore:no arm has learned anything:torchbandits.errors.DiagnosticWarning")  # at 0.05
 @given(seed=st.integers(0, 100_000), lengthscale=st.sampled_from([0.05, 0.3, 2.0]), name=st.sampled_from(WITH_POSTERIOR))
 def test_law_4_on_random_problems(seed, lengthscale, name):
-    """Short, medium and very long lengthscales, grids with exact symmetries: no pick is worse than the best."""
+    """No pick is worse than the best, for short to very long lengthscales and grids with exact symmetries."""
     problem = Problem(seed=seed, a=49)
     if seed % 2:
         side = np.linspace(0, 1, 7)
@@ -835,7 +835,7 @@ def test_the_global_generator_is_never_used(name):
 
 @pytest.mark.parametrize("name", POLICIES)
 def test_the_policy_s_kernel_is_copied(name):
-    """What the caller does to the kernel afterwards changes nothing."""
+    """Later changes of the kernel by the caller have no effect."""
     problem = Problem(seed=90)
     kernel = rbf(0.5)
     bandit = tb.Bandit(POLICIES[name](kernel), problem.tensor, generator=generator(91))
@@ -851,7 +851,7 @@ def test_the_policy_s_kernel_is_copied(name):
 @pytest.mark.parametrize("name", WITH_POSTERIOR)
 @pytest.mark.parametrize("outside", [False, True])
 def test_law_8_numerical_trouble_is_an_error_and_leaves_no_trace(name, outside):
-    """Finite rewards whose sums overflow (bad values of single rewards: see test_bad_input)."""
+    """Finite rewards whose sums overflow raise an error (for bad single rewards see test_bad_input)."""
     problem = Problem(seed=94)
     bandit = tb.Bandit(POLICIES[name](rbf(0.5)), problem.tensor, generator=generator(95))
     problem.play(bandit, 30)
@@ -881,7 +881,7 @@ def test_law_8_numerical_trouble_is_an_error_and_leaves_no_trace(name, outside):
 @OFF_SCALE
 @pytest.mark.parametrize("name", WITH_POSTERIOR)
 def test_law_9_the_state_does_not_grow_with_pulls(name):
-    """The same five arms on offer, for ten times as long."""
+    """The state does not grow with the same five arms on offer for ten times as long."""
     problem = Problem(seed=92)
     policy = POLICIES[name](rbf(0.5))
     available = torch.zeros(problem.a, dtype=torch.bool)

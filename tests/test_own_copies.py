@@ -1,4 +1,4 @@
-"""Whatever a caller handed in or was handed may be written to later: what was learned and what is picked stay as they are."""
+"""Tensors passed in or returned may be written to later, without an effect on the state or the picks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ POINTS = ARMS[:7] * 0.5 + 0.2
 
 
 def by_torch(tensor: Tensor) -> None:
-    """Fills a tensor with what no number, index or mask may be."""
+    """Fill a tensor with values that are invalid as number, index or mask."""
     with torch.no_grad():
         tensor.fill_(torch.nan) if tensor.is_floating_point() else tensor.fill_(WRONG[tensor.dtype])
 
@@ -59,7 +59,7 @@ def tensors_of(value: Any) -> list[Tensor]:
 @either_way
 @some_policies
 def test_callers_may_write_to_all_that_they_handed_in_or_were_handed(case: Case, write: Write):
-    """After every call, to all that went in and came out; the bandit goes on as one that nobody interferes with."""
+    """All inputs and outputs of every call are overwritten; the bandit continues like an undisturbed one."""
     mine = ARMS.clone()
     bandit, twin = (tb.Bandit(case.policy(), arms, generator=generator(5)) for arms in (mine, ARMS))
     write(mine)
@@ -99,7 +99,7 @@ def test_callers_may_write_to_all_that_they_handed_in_or_were_handed(case: Case,
 
 @either_way
 def test_picks_that_the_caller_changed_are_told_as_what_they_are_now(write: Write):
-    """Never learned at the arms that were asked for, nor without a check."""
+    """Changed picks are checked, and never learned at the arms that were asked for."""
     bandit = tb.Bandit(tb.gp_ucb(rbf(), noise_std=0.1), ARMS)
     selection = bandit.ask(more=2)
     write(selection.index)

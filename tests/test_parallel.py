@@ -1,4 +1,4 @@
-"""Evaluations through executors: the same picks whoever evaluates them; failures, timeouts and crashes cost nothing learned."""
+"""Evaluations through executors: the same picks with every executor; failures, timeouts and crashes lose nothing learned."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def test_processes(processes: Executor):
 
 
 class Own(Environment):
-    """A user's environment that knows nothing of tasks."""
+    """A user's environment without support for tasks."""
 
     def __init__(self) -> None:
         self.name, self.arms, self.noise_std = "own", ARMS, 0.1
@@ -230,7 +230,7 @@ def test_a_dask_cluster():
 
 
 def fatal(point: Tensor) -> float:
-    """Kills its process at some arms."""
+    """Kill the process at some arms."""
     if point[0] < 0.3:
         os._exit(3)
     return float(point[0])
@@ -537,7 +537,7 @@ def test_a_closed_executor_is_an_error_that_says_so():
 
 
 class Killed(Exception):
-    """Stands for the end of the process."""
+    """An exception that represents the end of the process."""
 
 
 def killed_at(pulls: list[int], some_out: bool = False) -> Callable[..., None]:
@@ -554,7 +554,7 @@ def killed_at(pulls: list[int], some_out: bool = False) -> Callable[..., None]:
 @pytest.mark.parametrize("failures", ["forget", "exclude"])
 @pytest.mark.parametrize("parallel", [False, True])
 def test_a_journal_goes_on_where_evaluations_fail(failures: str, parallel: bool, tmp_path: Path):
-    """As if nobody had killed it: picks, rewards, failures and arms that are off."""
+    """Picks, rewards, failures and excluded arms are those of an undisturbed run."""
     bad = torch.arange(0, 60, 3)
 
     def play(path: Path | None, pulls: tuple[int, ...] = ()) -> tb.History:

@@ -1,4 +1,4 @@
-"""Picks that no batch rule limits: what is pending conditions the posterior exactly, so that they repel each other."""
+"""Picks that no batch rule limits: pending picks condition the posterior exactly, so that they repel each other."""
 
 from __future__ import annotations
 

@@ -463,7 +463,7 @@ def test_options_that_make_no_sense_are_refused(name: str):
 
 @pytest.mark.parametrize("name", ["bpe", "sup_kernel_ucb"])
 def test_the_bandit_shows_the_posterior_of_all_pulls(name: str):
-    """Whatever the phases keep: the same as `gp_ucb` told the same."""
+    """The public posterior equals that of `gp_ucb` with the same observations."""
     problem = Problem(seed=4, a=40)
     bandit = tb.Bandit(getattr(tb, name)(rbf(), horizon=50, width=Constant(1.0), **COMMON), problem.tensor)
     plain = tb.Bandit(tb.gp_ucb(rbf(), **COMMON), problem.tensor)
@@ -574,7 +574,7 @@ def test_sup_kernel_ucb_picks_what_the_oracle_picks(kernel_name: str, seed: int,
 
 
 def test_these_runs_go_down_the_levels_and_exploit():
-    """So that the comparison above compares something."""
+    """Precondition of the comparison above: the runs descend the levels and exploit."""
     problem = Problem(seed=4, a=60)
     oracle = oracles_phased.SupKernelUCB(oracles.rbf(0.4)(problem.arms, problem.arms), 120, 0.3, 1e-4)
     exploited = 0
@@ -621,7 +621,7 @@ def test_asking_for_several_changes_nothing():
 
 
 def test_levels_of_pulls_that_nobody_asked_for():
-    """The first level at which the arm is uncertain; history none."""
+    """Such pulls join the first level at which the arm is uncertain; history joins none."""
     problem = Problem(seed=2, a=50)
     bandit = tb.Bandit(tb.sup_kernel_ucb(rbf(), horizon=64, width=Constant(0.8), **COMMON), problem.tensor)
     assert len(told_by_level(bandit)) == 3

@@ -63,7 +63,7 @@ CASES: dict[str, tuple[np.ndarray, str, float, int, Any]] = {
 
 
 class Duel:
-    """A bandit and its oracle, told the same."""
+    """A bandit and its oracle with the same observations."""
 
     def __init__(self, case: str = "grid 2-d with arms on edges", seed: int = 0, **options: Any) -> None:
         self.arms, kernel_name, nu, horizon, corners = CASES[case]

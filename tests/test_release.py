@@ -1,4 +1,4 @@
-"""What a release says of itself, in one voice. `scripts/check_wheel.sh` builds and tries it."""
+"""Consistency of the metadata of a release. `scripts/check_wheel.sh` builds and tests the wheel."""
 
 from __future__ import annotations
 

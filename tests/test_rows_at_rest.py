@@ -1,4 +1,4 @@
-"""What is told to one batch row, or loaded in vain, leaves everything else as it was."""
+"""Observations of one batch row, or a failed load, leave everything else unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rewards, arms and noise on a scale far from the kernel's are said once; those on it never are."""
+"""Rewards, arms and noise on a scale far from the kernel's cause one warning each; matching ones cause none."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def rbf(lengthscale: float = 0.5) -> RBFKernel:
 def told(
     policy: tb.Policy, arms: Tensor = ARMS, f: Callable[[Tensor], Tensor] = smooth, noise: float = 0.1, rounds: int = 45
 ) -> list[str]:
-    """What was said in a run."""
+    """The warnings of a run."""
     bandit = tb.Bandit(policy, arms, generator=generator(0))
     own = generator(5)
     with warnings.catch_warnings(record=True) as said:

@@ -1,4 +1,4 @@
-"""Arms that come and go: what was learned stays, at arms that are gone too."""
+"""Changes of the arm set: observations are kept, also those of removed arms."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ def test_history_at_points_becomes_an_arm_when_its_arm_arrives():
 
 
 def test_hallucinations_end_with_the_arms_they_were_made_on():
-    """What was pending when the arms changed, and was forgotten or told since, shrinks no variance any more."""
+    """Picks that were pending when the arms changed no longer shrink variances once they are forgotten or told."""
     bandit = tb.Bandit(tb.gp_ucb(rbf(), **COMMON), PROBLEM.tensor)
     proceed(bandit, 3)
     selection = bandit.ask()
@@ -210,7 +210,7 @@ def test_hallucinations_end_with_the_arms_they_were_made_on():
 
 
 def test_the_largest_prior_variance_is_that_of_pulls_too():
-    """widths.BKB pays for every pull, also of arms that are gone."""
+    """widths.BKB accounts for every pull, also of removed arms."""
     arms = torch.cat([10 * PROBLEM.tensor[:20], 0.01 * PROBLEM.tensor[20:]])
     kernel = gpytorch.kernels.LinearKernel().double()
     bandit = tb.Bandit(tb.bkb(kernel, noise_std=0.1, width=tb.widths.BKB(0.1, 1.0, 1e-3, 0.01)), arms)

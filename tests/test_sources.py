@@ -1,4 +1,4 @@
-"""Arms that are read piece by piece: whatever holds them, a run is the one on the tensor."""
+"""Arms that are read piece by piece: a run on any source equals the run on a tensor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""First picks: uniform, 2^d, uncertainty sampling and what it guarantees."""
+"""First picks: uniform, 2^d, spread, and uncertainty sampling with its guarantee."""
 
 from __future__ import annotations
 

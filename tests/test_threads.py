@@ -1,4 +1,4 @@
-"""Threads of PyTorch: one in a small step, the caller's in a large one, and afterwards what they were."""
+"""Threads of PyTorch: one in a small step, the caller's number in a large one, and restored afterwards."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ import pytest
 
 
 def kept(mark: pytest.Mark, cases: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Of a test with those arguments."""
+    """The cases of a sweep over these arguments that the default tests run."""
     marks: list[list[pytest.MarkDecorator]] = [[] for _ in cases]
     items = [
         SimpleNamespace(

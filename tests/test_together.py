@@ -22,12 +22,12 @@ pytestmark = pytest.mark.usefixtures("annotations_not_enforced")
 
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch):
-    """Journals of a few records count as long ones."""
+    """Make journals of a few records count as long ones."""
     monkeypatch.setattr("torchbandits.journal.recorder._MANY", 10)
 
 
 def close(one: tb.Bandit, other: tb.Bandit) -> None:
-    """The same counts and progress, and the same posterior where there is one, up to rounding."""
+    """Assert equal counts, and up to rounding equal progress and, if there is one, an equal posterior."""
     a, b = one.loop.state, other.loop.state
     assert torch.equal(one.counts, other.counts)
     for name in ("told", "log_det", "batched_log_det", "batched_log_det_3"):

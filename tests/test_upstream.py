@@ -1,4 +1,4 @@
-"""Private names of BoTorch and GPyTorch: each is there, does what we take it for, and is used in one file only."""
+"""Private names of BoTorch and GPyTorch: each exists, behaves as assumed, and is used in one file only."""
 
 from __future__ import annotations
 

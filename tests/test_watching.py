@@ -1,4 +1,4 @@
-"""Runs seen through their journals: the numbers of page and live view against the run's own, whatever was written."""
+"""Runs seen through their journals: the numbers of page and live view against the run's own, for any journal."""
 
 from __future__ import annotations
 
@@ -141,7 +141,8 @@ def test_a_journal_that_grows_is_read_as_far_as_it_is_whole(played: tuple[tb.His
 
 
 def test_what_is_out_is_known_whatever_is_called(tmp_path: Path):
-    """Parts, any order, picks nobody asked for, failures, forgotten picks, history, other arms, a fit: beside the bandit's."""
+    """Open picks equal the bandit's after partial tells in any order, unasked pulls, failures, forgets, history, new arms, a
+    fit."""
     path = tmp_path / "run.journal"
     bandit = tb.Bandit(tb.gp_bucb(rbf(), **COMMON, max_batch_size=6), ARMS, journal=tb.Journal(path, durable=False))
     reading, told, nan = Reading(path), [], torch.nan
@@ -220,7 +221,7 @@ def test_boxes_show_points(tmp_path: Path):
 
 
 def test_journals_without_times_and_regret_are_read_and_resumed(played: tuple[tb.History, Path], tmp_path: Path):
-    """Those of the version before; and runs of which nobody knows the regret."""
+    """Journals of the previous version, and of runs with unknown regret."""
     history, source = played
     path, new = tmp_path / "old.journal", ("at", "rounds", "environment", "regret", "best_regret")
     written(path, [{k: v for k, v in record.items() if k not in new} for record in records_of(source)])

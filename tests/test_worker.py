@@ -1,4 +1,4 @@
-"""Workers on one SQLite file: none lost, none told twice, and what a dead worker held is handed out again."""
+"""Workers on one SQLite file: no pick is lost or told twice, and the picks of a dead worker are assigned again."""
 
 from __future__ import annotations
 

@@ -63,14 +63,14 @@ class Interrupt:
 
 
 def steps_of(call: Callable[[], Any]) -> int:
-    """How many steps a call has."""
+    """The number of steps of a call."""
     count = Interrupt(sys.maxsize)
     count.during(call)
     return sys.maxsize - count.left
 
 
 def agree(one: tb.Worker, other: tb.Worker) -> None:
-    """Both know the same: pulls, sums and what is open exactly, the posterior up to rounding."""
+    """Assert that both agree: pulls, sums and open picks exactly, the posterior up to rounding."""
     (a, b), arms = (one.bandit, other.bandit), PROBLEM.tensor
     assert torch.equal(a.counts, b.counts)
     assert float(a.pulls) == float(b.pulls) == one.told

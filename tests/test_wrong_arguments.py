@@ -1,4 +1,4 @@
-"""Every argument of everything public, replaced by what can't be right: an error of this package that names it, at once."""
+"""Every argument of all public functions, replaced by a wrong value, raises at once an error of this package that names it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("annotations_not_enforced")
 
 
 class Wrong:
-    """Nothing that anybody asks for."""
+    """A value of a type that no argument accepts."""
 
     def __repr__(self) -> str:
         return "Wrong()"
@@ -147,7 +147,7 @@ def arguments(name: str, named: dict[str, inspect.Parameter], folder: Path) -> d
 
 
 def wrong_values(name: str, key: str, annotation: str) -> Iterator[Any]:
-    """What can't be right for an argument of this annotation."""
+    """Values that are wrong for an argument of this annotation."""
     yield Wrong()
     kinds = set(re.findall(r"\w+", annotation))
     if kinds & {"int", "float"}:
@@ -196,7 +196,7 @@ def test_wrong_arguments_are_refused_by_name(name: str, tmp_path: Path, monkeypa
 
 
 def test_nothing_else_is_left_out():
-    """What is public and not on the list is in the test above, which fails where it has no right arguments."""
+    """Every public name not on the list is in the test above, which fails if it has no right arguments."""
     known = {*PUBLIC, *(f"{name}.{key}" for name, value in PUBLIC.items() for key in parameters(value))}
     assert known >= LEFT_OUT, f"left out, but not there: {LEFT_OUT - known}"
 

@@ -116,7 +116,7 @@ def name_of(case: Case, variant: str) -> str:
 
 
 def pulls_of(case: Case, variant: str) -> int:
-    """The length of a trace: 200 pulls, fewer where a pull is slow or a variant repeats what another one covers."""
+    """The length of a trace: 200 pulls, or fewer where a pull is slow or another variant covers the same code."""
     if variant == "box" and case.name not in ("ada_bkb", "uniform"):
         return 8  # each one climbs the score
     if case.mode == "refit" or case.name == "auto":
@@ -246,7 +246,7 @@ def names_in(saved: Any, name: str = "") -> Iterator[str]:
 
 
 def first_difference(name: str, expected: dict[str, Any], found: dict[str, Any]) -> str | None:
-    """The earliest difference between two traces, in words, or None."""
+    """A description of the earliest difference between two traces, or None."""
     variant = name.rsplit(", ", 1)[1]
     for find in (_picks_differ, _widths_differ):
         difference = find(expected, found, variant)
@@ -315,5 +315,5 @@ def dump(traces: dict[str, dict[str, Any]]) -> str:
 
 
 def _groups(names: Iterable[str]) -> list[str]:
-    """The names that begin alike, joined."""
+    """Groups of names that have the same beginning."""
     return [" ".join(group) for _, group in itertools.groupby(names, key=lambda name: name.split(".", 1)[0])]

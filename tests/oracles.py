@@ -369,7 +369,7 @@ class Loop:
         return float(sum(self.n[i] * lev[i] for i in self.order))
 
     def posterior(self, batch: list[int]) -> Posterior:
-        """Mean from what is told; variance with the batch's picks counted as pulled."""
+        """Posterior with the mean of the told rewards, and the variance with the batch's picks counted as pulled."""
         order = self.order + [i for i in dict.fromkeys(batch) if i not in self.n]
         n = np.array([float(self.n.get(i, 0)) for i in order])
         s = np.array([self.s.get(i, 0.0) for i in order])

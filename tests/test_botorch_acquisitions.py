@@ -1,4 +1,4 @@
-"""BoTorch's own acquisition functions and optimisers on our models give what they give on BoTorch's, and on a dense sparse GP.
+"""BoTorch's acquisition functions and optimisers on our models agree with those on BoTorch's models and a dense sparse GP.
 
 Exact models are compared with `SingleTaskGP`; sparse ones with `botorch_models.Dense`, which recomputes everything each time.
 """

@@ -93,7 +93,7 @@ def test_what_it_is(make: Make):
 @pytest.mark.parametrize("test_batch", [(), (3,), (4, 1, 3), (2, 3)])
 @pytest.mark.parametrize("q", [1, 4])
 def test_shapes(make: Make, model_batch, test_batch, q):
-    """Rows 2, 4: `b x q x 1`, batch dimensions of model and candidates broadcast; each row is what it is alone."""
+    """Rows 2, 4: `b x q x 1`, batch dimensions of model and candidates broadcast; each row equals a single run."""
     X, Y = data(1, batch_shape=model_batch)
     model, test = make(X, Y), points(2, *test_batch, q)
     posterior = model.posterior(test)
@@ -164,7 +164,7 @@ def test_the_order_of_a_posterior(make: Make):
 
 @models
 def test_original_inputs_are_at_hand(make: Make):
-    """Rows 6, 12: whatever mode the model is in, BoTorch finds the points as they were given."""
+    """Rows 6, 12: BoTorch can read the original points in every mode of the model."""
     X, Y = data(5)
     bounds = torch.stack([X.amin(-2), X.amax(-2)])
     for transform in (None, Normalize(DIM, bounds=bounds)):
@@ -293,7 +293,7 @@ def test_conditioning_is_refitting(make: Make, batch_shape, outcome, warm):
 
 @models
 def test_all_at_once_is_one_by_one(make: Make):
-    """In any order, repeats of old and of new points among them."""
+    """Conditioning in any order is equivalent, with repeats of old and of new points."""
     X, Y = data(13, n=30)
     new_X, new_Y, held = torch.cat([X[10:], X[5:8], X[12:14]]), torch.cat([Y[10:], Y[1:4] + 1, Y[:2] - 1]), points(14, 6)
     model = make(X[:10], Y[:10])
@@ -405,7 +405,7 @@ def test_fantasize(make: Make, batch_shape, known):
 
 @models
 def test_fantasies_of_nothing(make: Make):
-    """No points to fantasize: as many copies of the model as samples."""
+    """Without points to fantasize, the result is one copy of the model per sample."""
     model, held = make(*data(25)), points(27, 3)
     model.posterior(held)
     new = model.fantasize(points(0, 0), sampler(4))
@@ -455,7 +455,7 @@ def test_gradients_of_a_posterior(make: Make):
 
 @models
 def test_a_state_fits_a_model_of_another_size(make: Make):
-    """Row 13: hyper-parameters only, and a warm model forgets what it had computed with the old ones."""
+    """Row 13: hyper-parameters only, and a warm model drops what was computed with the old ones."""
     X, Y = data(34, n=24)
     other = make_kernel()
     other.base_kernel.lengthscale = torch.tensor([0.9, 0.2]).double()
@@ -505,7 +505,7 @@ def saved(model: Model) -> Model:
 @pytest.mark.parametrize("copied", [copy.deepcopy, pickled, saved], ids=["deepcopy", "pickle", "torch.save"])
 @pytest.mark.parametrize("outcome", [None, Standardize], ids=["plain", "standardized"])
 def test_copies_after_a_gradient(make: Make, copied, outcome):
-    """Row 14: whatever the caches hold, a copy is independent and answers the same."""
+    """Row 14: a copy is independent and gives the same posterior, for any content of the caches."""
     X, Y = data(38)
     held = points(39, 4)
     model = make(X, Y, outcome_transform=outcome and outcome(1))

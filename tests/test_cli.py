@@ -168,7 +168,7 @@ def test_the_policies_are_listed() -> None:
 
 @pytest.mark.parametrize("entry", CATALOGUE, ids=lambda entry: entry.name)
 def test_a_policy_shows_its_options(entry: Entry) -> None:
-    """Every option with its default and what the docstring says of it."""
+    """Every option is shown with its default and its documentation."""
     shown = RUNNER.invoke(app, ["policies", entry.name])
     assert shown.exit_code == 0, shown.output
     words = " ".join(shown.output.split())

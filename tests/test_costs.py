@@ -29,7 +29,7 @@ def costs_of(seed: int, a: int = A) -> torch.Tensor:
 def oracle_picks(
     problem: Problem, costs: np.ndarray, horizon: int, acquisition: str, exponent: float, baseline: float
 ) -> list[int]:
-    """Dense GP, every score computed anew, divided by the cost."""
+    """Picks of a dense GP whose scores are recomputed at every step and divided by the cost."""
     kernel = kernel_pair("matern52")[1]
     K, lam, picks, rewards = kernel(problem.arms, problem.arms), 0.01, [], []
     for t in range(horizon):

@@ -26,7 +26,6 @@ PYTHON = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 BASH = re.compile(r"^```bash\n(.*?)^```", re.DOTALL | re.MULTILINE)
 WITH_CODE = [page for page in PAGES if PYTHON.search(page.read_text())]
 
-
 # Each page runs in its own process, forked from one that has only imported the libraries: this is equivalent to a fresh
 # interpreter, without seconds of imports per page. Warnings are errors, except those of a deliberately wrong model.
 SERVER = """

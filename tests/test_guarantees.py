@@ -180,8 +180,8 @@ def test_guarantee_3_the_effective_dimension_is_at_most_the_log_determinant(seed
 def test_guarantee_5_dtc_does_not_starve(seed, pulls, lam):
     """Figure 1 of BKB: data only in [0, ½]; beyond ½ + 3ℓ DTC keeps 0.99 of the prior, SoR at most 0.05.
 
-    What SoR keeps there is the part of the prior that S explains without having seen it: at λ = 1e-4 a long dictionary
-    extrapolates further, so its number is held at λ = 1, and elsewhere to a fifth of DTC's.
+    The variance that SoR keeps there is the part of the prior that S explains by extrapolation: at λ = 1e-4 a long dictionary
+    extrapolates further, so its number is tested at λ = 1, and elsewhere against a fifth of DTC's.
     """
     rng = np.random.default_rng(seed)
     ell, kernel_np = 0.1, oracles.rbf(0.1)

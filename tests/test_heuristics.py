@@ -274,7 +274,7 @@ def test_the_best_member_is_mutated_until_it_dies_of_age():
 
 
 def test_a_member_is_an_evaluation_not_an_arm():
-    """The same arm may be there twice with other rewards: the luckier evaluation wins, whatever the average."""
+    """An arm may be a member twice with different rewards: the higher evaluation wins, independent of the average."""
     bandit = evolving(Problem(seed=17, a=30))
     tell(bandit, (4, 5.0), (4, -9.0), (12, 1.0))
     assert parent(bandit) == 4

@@ -86,7 +86,7 @@ def resumed(case: Case, path: Path) -> tb.Bandit:
 
 @every_kind
 def test_cut_anywhere_a_run_goes_on_as_if_undisturbed(case: Case, tmp_path: Path):
-    """Cuts at random bytes, checkpoints there or not: every told reward is there, and every later pick is the same."""
+    """Cuts at random bytes, checkpoints there or not: every told reward is kept, and every later pick is the same."""
     plain = tb.Bandit(case.policy(), PROBLEM.tensor, generator=generator(5))
     expected = step(plain, 2 * STEPS)
     path = tmp_path / "run.journal"
@@ -595,7 +595,8 @@ while True:
 
 @pytest.mark.exhaustive
 def test_killed_for_real(tmp_path: Path):
-    """SIGKILL while it runs: every reward of which a tell returned is there, and the picks go on as undisturbed."""
+    """SIGKILL while it runs: every reward whose tell returned is in the journal, and the later picks are those of an
+    undisturbed run."""
     path = tmp_path / "run.journal"
     code = KILLED.format(tests=str(Path(__file__).parent), path=str(path))
     process = subprocess.Popen([sys.executable, "-W", "ignore", "-c", code], stdout=subprocess.PIPE, text=True)

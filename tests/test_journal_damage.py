@@ -95,14 +95,15 @@ class Reopened:
         return line + 1, self.starts[line]
 
     def places(self, every: int = 1) -> list[int]:
-        """Every byte, or one in so many, but all around the ends of lines; of the long states in the header some."""
+        """Every byte, or one of every `every`, with all of those near the ends of lines and some of the long states in the
+        header."""
         first = self.whole.index(b'"generators"') + 20
         near = {start + k for start in self.starts for k in range(-4, 12)}
         chosen = [k for k in range(len(self.whole)) if k % every == 0 or k in near]
         return [k for k in chosen if not first < k < self.starts[1] - 20 or k % 50 == 0]
 
     def begin(self, content: bytes) -> list[dict[str, Any]]:
-        """The records of these bytes, opened to go on with them."""
+        """The records of these bytes, opened for writing."""
         self.path.write_bytes(content)
         journal = tb.Journal(self.path, durable=False)
         try:
@@ -133,7 +134,7 @@ def again(written_once: Path, tmp_path: Path) -> Reopened:
 
 
 def test_every_byte_that_changes_is_damage_at_its_line(again: Reopened):
-    """One bit of each byte, and every bit of each newline, the last one included."""
+    """Changes one bit of each byte, and every bit of each newline, the last one included."""
     whole = again.whole
     for at in again.places():
         for bit in range(8) if whole[at] == 10 else [at % 8]:
@@ -176,7 +177,7 @@ def test_lines_that_are_doubled_swapped_or_gone_are_damage(again: Reopened):
 
 
 def test_a_bandit_refuses_damage_and_goes_on_from_a_torn_line(again: Reopened, tmp_path: Path):
-    """The same through a bandit: what is refused is as it was, and the message says what to cut."""
+    """Through a bandit, refused files stay unchanged, and the message names the part to cut."""
     path, whole = tmp_path / "run.journal", again.whole
     path.write_bytes(whole[:-1] + b"J")
     with pytest.raises(errors.DataError, match=rf"line 21 .*truncate -s {again.starts[-2]} ") as caught:
@@ -337,7 +338,7 @@ def test_no_more_is_inflated_than_is_said_to_be_there(monkeypatch: pytest.Monkey
 
 
 def test_a_checkpoint_with_compressed_entries_is_refused():
-    """torch would inflate them to any size; what it saves is stored as it is."""
+    """torch would inflate such entries to any size; its own files store entries uncompressed."""
     with zipfile.ZipFile(io.BytesIO(bomb(1 << 20).partition(b"\n")[2])) as archive:
         held = {name: archive.read(name) for name in archive.namelist()}
     buffer = io.BytesIO()
@@ -743,7 +744,7 @@ def agree_after(path: Path, at: int, name: str) -> int | None:
 
 @pytest.mark.parametrize("name", ["tell", "ask", "load"])
 def test_an_interrupt_at_any_instruction_leaves_bandit_and_journal_agreed(tmp_path: Path, name: str):
-    """A call is done and written, or neither; those of the undoing included."""
+    """A call is both done and written, or neither, also if the rollback itself is interrupted."""
     agree_after(tmp_path / "cold", 0, name)  # fills caches, which takes instructions of its own
     total = agree_after(tmp_path / "warm", 0, name)
     assert total > 300

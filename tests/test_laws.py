@@ -203,7 +203,7 @@ def test_law_1_the_posterior_differentiates_in_the_points(name):
 
 @pytest.mark.parametrize("name", WITH_POSTERIOR)
 def test_law_1_with_history_from_outside_the_arms(name):
-    """Points that are no arms, weights that are no integers; then the run goes on."""
+    """History at points that are not arms, with weights that are not integers, after which the run continues."""
     problem = Problem(seed=16, a=60)
     kernel, kernel_np = kernel_pair("matern52")
     bandit = tb.Bandit(POLICIES[name](kernel), problem.tensor, generator=generator(17))
@@ -340,7 +340,7 @@ def test_law_3_hallucination_and_its_undo(name, kernel_name):
 
 
 def statistics_only(state: dict[str, Any]) -> dict[str, Any]:
-    """Without records of the calls made (asks, forgets): what was learned and what is pending."""
+    """The learned and pending parts of a state, without records of the calls made (asks, forgets)."""
     return {k: v for k, v in state["state"].items() if isinstance(v, torch.Tensor) and "pending" not in k}
 
 
@@ -463,7 +463,8 @@ def test_law_4_under_caps_masks_and_duplicates(embedding, rule):
     ("nystrom", "global"), ("nystrom", "product"), ("nystrom", "exact_ratio"),
 ])  # fmt: skip
 def test_law_4_with_near_duplicates_every_pick_is_a_best_arm(embedding, rule, seed):
-    """Twins at 1e-7 score alike to rounding: the oracle follows the picks, and none may be worse than its own."""
+    """Twins at distance 1e-7 have equal scores to rounding: the oracle follows the picks, and none may be worse than its
+    own."""
     problem = Problem(seed=seed, a=80, near_duplicates=30, duplicates=5)
     kernel, kernel_np = kernel_pair("matern32", 0.4)
     name = "gp_bucb" if embedding == "exact" else "batch_bkb"
@@ -482,7 +483,7 @@ def test_law_4_with_near_duplicates_every_pick_is_a_best_arm(embedding, rule, se
 
 @pytest.mark.parametrize(("rule", "horizon"), [("global", 1000), ("global_then_local", 1000), ("product", 450)])
 def test_law_4_in_batches_of_hundreds(rule, horizon):
-    """Many leaders, many rounds: long batches among more arms than the lazy loop looks at."""
+    """Many leaders, many rounds: long batches among more arms than the leaders of the lazy loop."""
     problem = Problem(seed=45, a=300)
     kernel, kernel_np = kernel_pair("rbf", 1.0)
     expected = oracle_run("batch_bkb", problem, kernel_np, horizon, 46, rule=rule, ratio_threshold=6.0)
@@ -532,7 +533,7 @@ def test_law_4_more_picks_than_there_is_room_for():
 @pytest.mark.parametrize("rule", BATCH_RULES)
 @pytest.mark.parametrize("embedding", ["exact", "nystrom"])
 def test_law_4_the_loop_picks_alike_compiled_or_not(monkeypatch, embedding, rule, loop):
-    """Without numba, and in the form that runs on a device: the same picks as compiled."""
+    """The picks without numba, and of the form that runs on a device, are those of the compiled loop."""
     names = ("compiled", "leaders", "lookahead")
     compiled, leaders, lookahead = (importlib.import_module(f"torchbandits.arms.{name}") for name in names)
     problem = Problem(seed=51, a=150)
@@ -674,7 +675,7 @@ def test_law_5_a_batch_is_as_many_singles(name, shared_arms):
 @pytest.mark.filterwarnings("ignore:batch row 1. :torchbandits.errors.DiagnosticWarning")  # garbage on purpose
 @pytest.mark.parametrize("name", WITH_POSTERIOR)
 def test_law_5_rows_do_not_leak(name):
-    """Row 0 picks the same arms whatever row 1 holds: other arms, other rewards, other availability."""
+    """Row 0 picks the same arms for any arms, rewards and availability of row 1."""
     problem, other = Problem(seed=70, a=50), Problem(seed=71, a=50)
 
     def row_0(second_arms: np.ndarray, scale: float, mask_second: bool) -> list[list[int]]:
@@ -795,7 +796,7 @@ def test_law_7_a_deep_copy_is_independent(name):
 
 @pytest.mark.parametrize("name", WITH_POSTERIOR)
 def test_law_7_answers_may_come_one_by_one_in_any_order(name):
-    """Told in parts, last pick first: the pulls and their sums are those of the whole."""
+    """If told in parts, last pick first, the pulls and their sums are those of a single tell."""
     problem = Problem(seed=86)
     bandit = tb.Bandit(POLICIES[name](rbf(0.5)), problem.tensor, generator=generator(87))
     problem.play(bandit, 30)

@@ -369,7 +369,7 @@ def test_what_the_width_of_a_sketch_rests_on_holds_for_any_noise(seed: int, m: i
 
 
 def test_without_its_correction_the_width_of_a_sketch_does_not_cover():
-    """The test above can fail: OFUL's own width on a lossy sketch misses in most runs."""
+    """Shows that the test above can fail: OFUL's own width on a lossy sketch does not cover f in most runs."""
     policy = tb.soful(
         sketch_size=2, regularization=0.05, width=tb.widths.SelfNormalized(NOISE_STD, 1.0, DELTA, 0.05), **OPTIONS
     )
@@ -528,7 +528,7 @@ def test_a_saved_projection_goes_with_the_state():
 
 @every
 def test_uncertainty_sampling_comes_first(name: str):
-    """The start follows the exact posterior of the kernel xᵀx', whatever is projected or sketched."""
+    """The start follows the exact posterior of the kernel xᵀx', also under a projection or sketch."""
     problem = Linear(12)
     bandit = tb.Bandit(MAKERS[name](initial=tb.starts.uncertainty(4.0)), problem.tensor, generator=generator(0))
     V = np.eye(problem.d)

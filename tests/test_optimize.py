@@ -1,4 +1,4 @@
-"""The maximiser over a box: against dense grids and known maxima, in the box, the same for a row whatever the others hold."""
+"""The maximiser over a box: results against dense grids and known maxima, inside the box, and independent of other rows."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_a_feature_with_equal_bounds_is_held():
 
 
 def test_given_points_outside_are_clamped_and_looked_at():
-    """A spike that no sweep would hit."""
+    """A given point finds a spike that no sweep would hit."""
     spike = torch.tensor([0.123456, 1.0], dtype=torch.float64)
 
     def score(points: Tensor) -> Tensor:

@@ -35,7 +35,7 @@ def q_ucb(model: Any, **options: Any) -> qUpperConfidenceBound:
 def naive(
     acqf: Any, arms: Tensor, q: int, base: Tensor, *, unique: bool, available: Tensor | None = None
 ) -> tuple[list[int], list[float]]:
-    """Score every arm alone for every pick, with what is pending; the best, the first among equals."""
+    """Score every arm alone for every pick, given the pending points, and take the best, the first among equals."""
     open_ = torch.ones(len(arms), dtype=torch.bool) if available is None else available.clone()
     picks: list[int] = []
     values: list[float] = []

@@ -31,7 +31,7 @@ def by_torch(tensor: Tensor) -> None:
 
 
 def by_numpy(tensor: Tensor) -> None:
-    """The same through memory that NumPy shares, which torch does not notice."""
+    """Fill a tensor in the same way through memory shared with NumPy, which torch does not notice."""
     array = tensor.detach().numpy()
     array[...] = float("nan") if tensor.is_floating_point() else WRONG[tensor.dtype]
 

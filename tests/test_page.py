@@ -26,7 +26,7 @@ BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "
 
 
 class Reader(HTMLParser):
-    """Collects the cells of the tables and the addresses of what is loaded; open tags must be closed in turn."""
+    """A parser that collects the cells of tables and the addresses of loaded resources, and checks that tags are closed."""
 
     def __init__(self, text: str) -> None:
         super().__init__()

@@ -39,7 +39,7 @@ def noisy(point: Tensor, seed: int) -> float:
 
 
 def late(point: Tensor, seed: int) -> float:
-    """The first picks of a batch come last."""
+    """An evaluation for which the first picks of a batch finish last."""
     time.sleep(0.02 * (seed % 3))
     return noisy(point, seed)
 
@@ -55,7 +55,7 @@ def policies() -> dict[str, tb.policies.Policy]:
 
 
 class Shuffled(Executor):
-    """Completes what was submitted in an order of its own."""
+    """An executor that completes submitted calls in shuffled order."""
 
     def __init__(self, seed: int) -> None:
         self._draw = np.random.default_rng(seed)
@@ -84,7 +84,7 @@ class Shuffled(Executor):
 
 
 class Reluctant(Shuffled):
-    """Keeps two out of three unfinished, however slow the machine, until nothing more is submitted for a while."""
+    """An executor that keeps two of three calls unfinished until no further call is submitted for a while."""
 
     def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
         future: Future[Any] = Future()
@@ -337,7 +337,7 @@ def test_a_callback_ends_an_asynchronous_run():
 
 
 class Fails:
-    """Fails on chosen arms, or on the first attempts of every pull."""
+    """An evaluation that fails on chosen arms, or on the first attempts of every pull."""
 
     def __init__(self, bad: Tensor | None = None, attempts: int = 0, how: str = "raise") -> None:
         self.bad, self.attempts, self.how = bad, attempts, how

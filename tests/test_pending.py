@@ -244,7 +244,7 @@ def test_workers_spread_before_the_first_reward(tmp_path):
 
 @pytest.mark.parametrize("name", ["batch_bkb", "batch_bkb local"])
 def test_a_batch_of_the_rule_is_the_paper_s(name):
-    """The dictionary frozen: the residual stays, whatever is picked."""
+    """The dictionary is frozen, so that picks leave the residual unchanged."""
     problem = Problem(seed=13)
     bandit = settled(name, problem, ratio_threshold=40.0)
     opened = bandit.ask()

@@ -31,7 +31,7 @@ MEAN, F64 = Tolerance(1e-8, 1e-9), VARIANCE[torch.float64]
 
 
 def play(bandit: tb.Bandit, problem: Problem, pulls: int, **ask: Any) -> list[list[int]]:
-    """Ask and tell until so many pulls are told in all; the picks of each ask."""
+    """Ask and tell until `pulls` are told in all, and return the picks of each ask."""
     picks = []
     while int(bandit.pulls) < pulls:
         told = int(bandit.pulls)
@@ -310,7 +310,7 @@ def test_what_is_asked_beyond_a_batch_is_learned_with_it():
 
 
 def test_a_forgotten_pick_is_made_up_for():
-    """The batch keeps its length: what is asked instead has the largest variance given all the others."""
+    """The batch keeps its length: the replacement has the largest variance given all the others."""
     bandit, problem = small()
     opened = bandit.ask()
     K = oracles.rbf(0.4)(problem.arms, problem.arms)
@@ -422,7 +422,7 @@ def test_saved_in_the_middle_of_a_batch_it_continues_alike(name: str):
 
 @pytest.mark.usefixtures("annotations_not_enforced")
 def test_the_end_of_a_batch_that_fails_in_the_middle_leaves_no_trace():
-    """Elimination and the new start are undone with the rest, whatever torch call fails."""
+    """Elimination and the new start are undone with the rest after a failure of any torch call."""
     bandit, problem = small()
     play(bandit, problem, 8)
     opened = bandit.ask()

@@ -447,7 +447,7 @@ def test_first_picks_may_be_drawn():
 
 
 def rows_of(kind: str) -> tuple[Any, list[Any], torch.Tensor, list[torch.Tensor], list[int]]:
-    """A batched policy with its arms, and what each row is alone."""
+    """A batched policy with its arms, and the single problem of each row."""
     arms = torch.tensor(grid(2, 7))
     several = torch.stack([arms, torch.tensor(scattered(7, 49, 2)) * 3 - 1, arms.clone()])
     several[2, [3, 17, 40]] = several[2, [40, 2, 4]]  # copies in one row only

@@ -1,4 +1,4 @@
-"""Arms on several ranks: the picks of one, whatever the number of ranks; lost ranks cost nothing learned."""
+"""Arms on several ranks: picks do not depend on the number of ranks, and lost ranks lose nothing learned."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def torchrun(folder: Path, ranks: int, *more: str) -> None:
 
 
 def check(folder: Path, ranks: int) -> None:
-    """Every rank picked, in every scenario, what a plain bandit picks; and refused what it must."""
+    """Assert that in every scenario every rank made the picks of a plain bandit and the required refusals."""
     alone = read(folder, "alone")
     for rank in range(ranks):
         done = read(folder, f"rank_{rank}")

@@ -122,7 +122,7 @@ def alive(folder: Path) -> list[int]:
 
 
 def numbers(summary: Summary) -> pd.DataFrame:
-    """Everything but the seconds."""
+    """The numbers of a summary without the seconds."""
     table = summary.table[summary.table["measure"] != "seconds"]
     return table.reset_index(drop=True)
 
@@ -202,7 +202,7 @@ def test_a_reproduction_that_is_killed_is_finished_with_the_same_numbers(
 
 
 def killed_and_finished(tmp_path: Path, horizon: int, end: signal.Signals, workers: int) -> bool:
-    """False if it ended before it could be killed."""
+    """Kill a reproduction and finish it. Returns False if it ended before it could be killed."""
     slow = EXPERIMENT | {"horizon": horizon, "policies": [EXPERIMENT["policies"][i] for i in (0, 1, 3)]}
     path = figure_file(tmp_path, experiments={"small": slow})
     command = [sys.executable, "-m", "torchbandits", "reproduce", str(path), "--output", str(tmp_path / "killed"), "--quiet"]

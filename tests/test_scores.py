@@ -1,4 +1,4 @@
-"""Scores against mpmath-free references in log space, far tails included, and what they promise the lazy argmax."""
+"""Scores against references in log space, far tails included, and the properties that the lazy argmax relies on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The suites that users test their own parts with: small parts of a user's own pass, and for each law a broken one fails."""
+"""The suites for users' own parts: small valid parts pass, and for each law a broken part fails."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from torchbandits.types import Marginals, Selection
 
 @dataclass(frozen=True)
 class Pessimist(Score):
-    """The mean, plus a third of what the upper bound adds."""
+    """A score of the mean plus a third of the confidence width times the standard deviation."""
 
     def __call__(self, mean: Tensor, std: Tensor, width: Tensor, incumbent: Tensor) -> Tensor:
         return mean + width.unsqueeze(-1) * std / 3
@@ -71,7 +71,7 @@ class TestOwnSource(ArmSourceContract):
 
 
 class Coins(tb.environments.Environment):
-    """Each arm is a coin that pays 1 with a probability of its own."""
+    """An environment of coins, each of which pays 1 with a probability of its own."""
 
     name, arms, noise_std = "coins", torch.linspace(0, 1, 6, dtype=torch.float64).unsqueeze(-1), 0.5
     means = torch.linspace(0.1, 0.9, 6, dtype=torch.float64)
@@ -133,7 +133,7 @@ def laws(contract: type) -> set[str]:
 
 
 def check_fails(contract: Any, law: str) -> None:
-    """By an assertion of the suite, in words."""
+    """Assert that the law fails by an assertion of the suite that has a message."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         with pytest.raises(AssertionError) as failure:

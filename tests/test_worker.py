@@ -229,7 +229,7 @@ while worker.told < {total}:
 
 
 def evaluate_together(folder: Path, total: int, lease: float) -> tuple[list[str], list[str], int]:
-    """Two workers and a third that is killed while it evaluates: what each printed, and what the third held."""
+    """Run two workers and a third that is killed while it evaluates. Returns the output of each and the third's open picks."""
 
     def start(name: str, stuck: bool) -> subprocess.Popen[str]:
         values = {"tests": str(Path(__file__).parent), "path": str(folder / "run.db"), "lease": lease, "total": total}

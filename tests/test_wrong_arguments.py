@@ -140,7 +140,7 @@ def called(name: str, folder: Path) -> tuple[Callable[..., Any], dict[str, inspe
 
 
 def arguments(name: str, named: dict[str, inspect.Parameter], folder: Path) -> dict[str, Any]:
-    """Right ones: those that are needed, and those that `right_arguments` gives besides."""
+    """Right arguments: the required ones, and further ones of `right_arguments`."""
     own = right.BY_FUNCTION.get(name, {})
     needed = [key for key, p in named.items() if p.default is p.empty and key not in own]
     return {key: (own.get(key) or right.BY_NAME[key])(folder) for key in [*needed, *own]}
@@ -161,7 +161,7 @@ def wrong_values(name: str, key: str, annotation: str) -> Iterator[Any]:
 
 
 def done(result: Any) -> None:
-    """A generator says what is wrong at its first step."""
+    """Run the first step of a generator, where it checks its arguments."""
     if isinstance(result, Iterator):
         next(result)
 

@@ -69,11 +69,13 @@ class RatioMeter:
         start = lookahead.start
         index, counts = lookahead.take_recent()
         if index.shape[-1]:
+            # Add the squared columns of the picks since the last measurement: c² with the dictionary frozen, and k̃².
             columns = lookahead.table.columns_between(lookahead.rows_first(index))
             squares = [lookahead.flat(c, 2).square() for c in columns]
             for total, square in zip(self.sums, squares, strict=True):
                 total += (counts.unsqueeze(-2) @ square).squeeze(-2)
             bound = _ratio(torch.maximum(*squares), start.unsqueeze(-2)).amax(dim=-1)
+            # Store b_j of the picked arms; padded picks go to a spare place.
             spare = torch.nn.functional.pad(self.bound, (0, 1))
             slot = torch.where(index >= 0, index, start.shape[-1])
             self.bound = spare.scatter(-1, slot, bound)[:, :-1].contiguous()

@@ -40,8 +40,10 @@ class Score(ABC):
 def scores_of_points(score: Score, points: Points, posterior: Marginals, width: Tensor, incumbent: Tensor) -> PerPoint:
     """Scores `batch_shape x n` of points `batch_shape x n x d` by their posterior. The gradient in the points is finite also
     where the variance vanishes (its square root has none there), and exists where nothing depends on the points."""
+    # The clamp keeps the gradient of the square root finite at a variance of 0.
     tiny = torch.finfo(posterior.variance.dtype).tiny
     value = score(posterior.mean, posterior.variance.clamp_min(tiny).sqrt(), width, incumbent)
+    # The zero term connects constant scores to the points, so that their gradient is 0 instead of missing.
     return value + 0 * points.sum(dim=-1)
 
 

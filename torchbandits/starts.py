@@ -178,6 +178,7 @@ def _medoids(points: Tensor, given: Tensor, count: int) -> Tensor:
     taken = torch.zeros_like(nearest, dtype=torch.bool)
     for _ in range(count):
         total = torch.minimum(each, nearest).sum(dim=-1).masked_fill(taken, torch.inf)
+        # Of totals that are equal within rounding, the lowest index wins.
         best = (total <= total.amin() * (1 + _TIE)).nonzero()[0, 0]
         nearest, taken[best] = torch.minimum(nearest, each[best]), True
         chosen.append(best)

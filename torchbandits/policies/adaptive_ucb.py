@@ -192,6 +192,7 @@ class AdaptiveUCB(Policy[TreeState]):
         if self.horizon is None:
             return None
         spectrum = Spectrum.of(self.kernel)
+        # α is the Hölder exponent of the kernel distance: min(ν, 1) for Matérn kernels, 1 for smooth ones.
         alpha = 1.0 if spectrum is None or spectrum.nu is None else min(spectrum.nu, 1.0)
         return math.ceil(dim * math.log(self.horizon) / (2 * alpha * math.log(self.num_children)))
 

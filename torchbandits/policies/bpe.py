@@ -175,6 +175,7 @@ class BatchedPureExploration(Phased[EliminationState]):
         counts = torch.where(state.survivors.alive.gather(-1, pending.clamp_min(0)) & (pending >= 0), counts, 0.0)
         leaders = min(_LEADERS, max(1, int(candidates.sum(dim=-1).max())))
         width = torch.ones_like(inner.told)
+        # A width of 1 and a nearly constant mean make the score the standard deviation.
         lookahead = Lookahead(inner.table, preference(inner), width, candidates, (pending, counts), None, leaders=leaders)
         index = lookahead.pick(Meter(lookahead, math.inf, scale=0.0), room)
         # Where no candidate has any variance left, all are equal: the first one is picked.

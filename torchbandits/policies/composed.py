@@ -132,8 +132,8 @@ class Composed(Policy[TableState | BoxState]):
         prior is the same everywhere. In a box EI and PI are relative to the highest mean of the points pulled.
 
         Raises:
-            UnsupportedError: For a score per cost, a width that counts arms, a batch rule that looks at all arms, draws of the
-                posterior under a kernel without known spectrum, and first picks that look at all arms.
+            UnsupportedError: For a score per cost, a width that counts arms, a batch rule that depends on all arms, draws of
+                the posterior under a kernel without known spectrum, and first picks that depend on all arms.
         """
         message = "auto measures features over given arms: pass arms=, such as points of the box, or take gp_ucb with a kernel."
         require(self.from_data is None, message, UnsupportedError)

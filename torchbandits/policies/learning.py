@@ -129,6 +129,7 @@ def _learn_sparse(state: GaussianState, memory: Memory, summed: tuple[Tensor, Te
     posterior.invalidate_()
     row = rows.tell_(posterior, *summed)
     state.add_gains_(leverage, counts)
+    # The accumulated log det grows by log(1 + n lev) per distinct arm, with the leverages before the tell.
     state._buffers["log_det"] = state.log_det + torch.log1p(counts * leverage).sum(dim=-1)
     # BKB samples point i with probability min(1, n_i q̄ lev_i), with the leverages before the pulls.
     size = state.statistics.size
@@ -223,6 +224,7 @@ def _learn_selected(state: GaussianState, pulls: Pulls, memory: Memory, leaders:
         learned = memory.admitted(leverage, counts, posterior.regularization)
         if not bool((learned > 0).any()):
             continue
+        # Of n summed pulls only `learned` are kept, with their share of the sums: each counts with the average reward.
         share = torch.where(counts > 0, learned / counts, 0.0)
         sums, squares = share * pulls.sums[..., part], share * pulls.squares[..., part]
         if points is not None:
@@ -254,6 +256,7 @@ def _draw_dictionary(state: GaussianState, memory: Memory, leverage: Tensor, tol
     resting = [g for g, active in zip(state.generators, told.reshape(-1).tolist(), strict=True) if not active]
     states = [generator.get_state() for generator in resting]
     chosen = memory.choose(leverage, statistics.weights, statistics.mask, state.generators)
+    # `choose` advances every generator, so those of rows without new pulls are set back.
     for generator, before in zip(resting, states, strict=True):
         generator.set_state(before)
     posterior.set_dictionary_(torch.where(told.unsqueeze(-1), chosen, posterior.dictionary) if resting else chosen)

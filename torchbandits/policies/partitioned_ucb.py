@@ -192,7 +192,7 @@ class PartitionedUCB(Policy[PartitionedState]):
         Ñ_t = 4(t+1)^{bd}, t the number of the pull to be decided, from 1: the number of pulls told, plus 1.
 
         Each cell has a share δ/N of the failure probability, so that N must be at least the number of cells whose bounds
-        were used. Lemma 6 of the paper says that Ñ_t is, but the first grid alone may have more cells than Ñ_1 = 4·2^{bd}.
+        were used. Lemma 6 of the paper states it of Ñ_t, but the first grid alone may have more cells than Ñ_1 = 4·2^{bd}.
         Cells made are those of the first grid and all children since. Cells that have split count, because their bounds were
         used; cells without arms do not, because they bound nothing.
         """

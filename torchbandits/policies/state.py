@@ -97,7 +97,7 @@ class State(nn.Module, ABC):
 
     @property
     def has_pending(self) -> bool:
-        """Whether picks that are out are hallucinated, here or in a posterior that other arms had before."""
+        """Whether pending picks are hallucinated, here or in a posterior that other arms had before."""
         return bool(self.pending_index.shape[-1])
 
     def twins(self) -> tuple[torch.Generator, ...]:
@@ -255,7 +255,7 @@ class PosteriorState(State):
 
     @property
     def has_pending(self) -> bool:
-        """Whether picks that are out are hallucinated, here or in a posterior that other arms had before."""
+        """Whether pending picks are hallucinated, here or in a posterior that other arms had before."""
         return super().has_pending or bool(self.records.pending.shape[-1])
 
     @abstractmethod

@@ -61,14 +61,17 @@ class Descent:
         for s in range(S):
             coarse, w = 2.0 ** -(s + 1), spread[s].masked_fill(~candidates, -torch.inf)
             upper, widest = self._mean[s] + w, w.amax(dim=-1)
+            # Exploit: every candidate is known to within 1/√T.
             fine = open_ & (widest <= self._fine)
             tested = widest if own is None else spread[s].gather(-1, own.clamp_min(0).unsqueeze(-1)).squeeze(-1)
+            # Explore: some candidate is uncertain by more than 2^(−s), so the pick joins this level.
             rough = open_ & ~fine & (tested > coarse)
             for decided, values in ((fine, upper), (rough, w + self._preference[s])):
                 arm, score = torch.where(decided, best_arm(values), arm), torch.where(decided, values.amax(dim=-1), score)
             level, open_ = torch.where(rough, s, level), open_ & ~fine & ~rough
             if not bool(open_.any()):
                 break
+            # Descend with the arms whose upper bound is within 2^(1−s) of the largest.
             candidates = candidates & (upper >= upper.amax(dim=-1, keepdim=True) - 2 * coarse)
         return arm, level, score
 

@@ -199,6 +199,74 @@ def test_a_batch_holds_an_arm_once_and_goes_on_around_it():
     assert fresh.ask(more=8).index.shape == (8,), "as many as were asked for, first picks or not"
 
 
+# ------------------------------------------------------------------------- contexts that come one by one
+
+
+def play_contexts(bandit: tb.ContextualBandit, contexts: Tensor, scale: float) -> list[int]:
+    """Ask and tell at one context after the other; the best arm is where the context is, in units of `scale`."""
+    picks: list[int] = []
+    for t, context in enumerate(contexts):
+        selection = bandit.ask(context=context)
+        picks += selection.index.tolist()
+        noise = 0.05 * np.random.default_rng(t).standard_normal(1)
+        bandit.tell(selection, -4 * (bandit.arms[picks[-1:]] - context / scale).square().sum(dim=-1) + torch.as_tensor(noise))
+    return picks
+
+
+@pytest.mark.parametrize("kept", [1, 3, 40])
+def test_nothing_depends_on_the_units_of_contexts_that_come_one_by_one(kept: int):
+    """The first context alone says nothing of their range, and the first few too little."""
+    rng = np.random.default_rng(5)
+    arms, contexts = torch.as_tensor(rng.uniform(size=(60, 2))), torch.as_tensor(rng.uniform(size=(16, 2)))
+    contexts[:4] *= 0.1
+    picks, spans = [], []
+    for scale in (1.0, 2.0**12, 2.0**-12):
+        bandit = tb.ContextualBandit(tb.auto(), arms, scale * contexts[:1], max_contexts=kept, generator=generator(1))
+        picks.append(play_contexts(bandit, scale * contexts, scale))
+        spans.append(bandit._bandit._state.posterior.units.features / torch.tensor([scale, scale, 1, 1]))
+        assert bandit.fit_kernel_().after.isfinite()
+    assert picks[0] == picks[1] == picks[2]
+    whole = contexts.amax(dim=0) - contexts.amin(dim=0)
+    for features in spans:
+        assert torch.equal(features[2:], tb.sources.ranges.ranges_of(arms)), "the arms are the same at every context"
+        assert (features[:2] <= whole * (1 + 1e-9)).all()
+        assert (features[:2] >= 0.7 * whole).all()
+
+
+def test_contexts_that_are_known_at_the_start_are_worth_as_much_when_they_come_one_by_one():
+    rng = np.random.default_rng(0)
+    arms, contexts = torch.as_tensor(rng.uniform(size=(100, 2))), 1000 * torch.as_tensor(rng.uniform(size=(40, 2)))
+    best = -4 * (arms - contexts.unsqueeze(-2) / 1000).square().sum(dim=-1)
+    regret = []
+    for known, kept in ((40, 40), (1, 1)):
+        bandit = tb.ContextualBandit(tb.auto(), arms, contexts[:known], max_contexts=kept, generator=generator(1))
+        picks = play_contexts(bandit, contexts, 1000)
+        regret.append(float((best.amax(dim=-1) - best[torch.arange(40), picks])[20:].mean()))
+    assert regret[1] < 1.2 * regret[0] + 0.1
+
+
+def test_a_feature_that_varies_for_the_first_time_gets_its_range_and_a_later_range_only_grows(tmp_path: Path):
+    x, f = table(200)
+    flat = x.clone()
+    flat[:, 0] = 7.0
+    bandit = tb.Bandit(tb.auto(), flat, generator=generator(2), journal=tmp_path / "journal")
+    play(bandit, f, 12)
+    assert bandit._state.posterior.units.features[0] == 1
+    before = float(bandit.posterior.kernel.base_kernel.lengthscale[0, 0])
+    other = x.clone()
+    other[:, 0] = 7 + 1000 * x[:, 0] / x[:, 0].amax()
+    bandit.set_arms_(other)
+    assert bandit._state.posterior.units.features[0] == tb.sources.ranges.ranges_of(other)[0]
+    assert bandit.posterior.kernel.base_kernel.lengthscale[0, 0] > 100 * before
+    wide = bandit._state.posterior.units.features
+    bandit.set_arms_(other[other[:, 0] < 200])
+    assert torch.equal(bandit._state.posterior.units.features, wide)
+    play(bandit, f, 6)
+    with pytest.raises(errors.StateError):
+        tb.Bandit(tb.auto(), other, generator=generator(2), journal=tmp_path / "journal")
+    assert np.isfinite(bandit.posterior(other).mean.numpy()).all()
+
+
 # ------------------------------------------------------------------------- beyond what an exact posterior may take
 
 

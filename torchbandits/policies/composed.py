@@ -136,7 +136,7 @@ class Composed(Policy):
 
     def _posterior(self, arms: ArmSet, generators: Generators, batch_shape: torch.Size) -> GaussianProcess:
         """The prior, for arms or the corners of a box; features that are drawn are drawn now."""
-        kernel = self.kernel if self.from_data is None else self.from_data.kernel(arms)
+        kernel, units = (self.kernel, None) if self.from_data is None else self.from_data.prior(arms, batch_shape)
         check_kernel(kernel, arms, batch_shape)
         if self.memory.sparse:
             check_resolution(kernel, arms, self.regularization)
@@ -152,7 +152,7 @@ class Composed(Policy):
             sparse=self.memory.sparse,
             prior_mean=self.prior_mean,
             finite=finite,
-            units=None if self.from_data is None else self.from_data.units(arms, batch_shape),
+            units=units,
             sketch=self.memory.sketch(finite, batch_shape, arms.device),
             device=arms.device,
         )
@@ -187,7 +187,10 @@ class Composed(Policy):
         moved.table.sweep_()
         if not warm and not posterior.sparse and posterior.finite is None:
             posterior.invalidate_()
-        return moved.continuing_(state)
+        moved.continuing_(state)
+        if self.from_data is not None:
+            self.from_data.follow(moved, state.rows.source)
+        return moved
 
     @torch.no_grad()
     def select(

@@ -15,8 +15,10 @@ from torch import Tensor
 
 import torchbandits as tb
 from torchbandits import errors
+from torchbandits.policies.repeats import most_repeated, reason_for_repeats, recent_arms
 from torchbandits.posteriors import Units
 from torchbandits.posteriors.units import normal_scores
+from torchbandits.types import Pulls
 
 
 def table(arms: int = 400, dim: int = 3, seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -340,6 +342,77 @@ def test_it_explains_itself_in_five_lines(tmp_path):
     other.tell(torch.tensor([1]), torch.ones(1))
     with pytest.raises(errors.UnsupportedError, match="Gaussian process"):
         other.explain()
+
+
+def noisy_run(signal: float, noise_std: float, seed: int, pulls: int) -> tb.Bandit:
+    """Auto on a smooth peak of standard deviation `signal` over 400 arms; what it warns of is left to the caller."""
+    rng = np.random.default_rng(seed)
+    x = torch.as_tensor(rng.uniform(size=(400, 3)))
+    f = -(x - 0.35).square().sum(-1)
+    f = f * signal / f.std()
+    bandit = tb.Bandit(tb.auto(), x, generator=generator(seed))
+    for _ in range(pulls):
+        selection = bandit.ask()
+        bandit.tell(selection, f[selection.index] + noise_std * torch.as_tensor(rng.standard_normal(1)))
+    return bandit
+
+
+@pytest.mark.filterwarnings("ignore:arm .* of the last 40 pulls")
+def test_rewards_that_are_noise_alone_are_told_from_those_of_a_run_that_repeats_its_best_arm():
+    noise, good = (noisy_run(signal, noise_std, 2, 200) for signal, noise_std in ((0.0, 1.0), (1.0, 0.3)))
+    for bandit in (noise, good):
+        assert bandit.explain().noise_share > 0.9
+    assert noise.explain().lead < 1
+    assert "look like noise alone" in str(noise.explain())
+    said = good.explain()
+    assert said.lead > 5
+    assert "look like noise alone" not in str(said)
+    assert f"the best arm is {said.lead:.2g} standard errors above the average" in str(said)
+    # In dense numpy, from the posterior of the arms pulled.
+    pulled = (good.counts > 0).nonzero().squeeze(-1)
+    state = good._state
+    mean, variance = state.arm_mean()[pulled].numpy(), state.arm_leverage()[pulled].numpy()
+    best = mean.argmax()
+    assert said.lead == pytest.approx((mean[best] - mean.mean()) / np.sqrt(variance[best] + 1 / 200))
+
+
+def test_an_arm_that_takes_most_of_the_recent_pulls_is_named_once():
+    with pytest.warns(errors.DiagnosticWarning, match=r"arm \d+ has taken 21 of the last 40 pulls: .*available=") as said:
+        bandit = noisy_run(1.0, 0.3, 2, 130)
+    assert len(said) == 1
+    assert said[0].filename == __file__
+    explained = bandit.explain()
+    assert explained.repeated is not None
+    arm, count, reason = explained.repeated
+    assert 21 <= count <= 40
+    assert f"Arm {arm} has taken {count} of the last 40 pulls: {reason}" in str(explained)
+    assert "available=" in reason
+    silent = tb.Bandit(bandit.policy, bandit.arms, generator=generator(0)).load_state_dict(bandit.state_dict())
+    assert silent.explain().repeated is None, "what came before it was loaded is not known"
+    state, before = bandit._state, bandit._state.recent
+    with pytest.raises(errors.ArgumentError):
+        bandit.tell(bandit.ask(), torch.tensor([torch.inf]))
+    assert state.recent is before
+
+
+@pytest.mark.parametrize(("sure", "noise", "words"), [(True, 0.95, "no other"), (False, 0.95, "95%"), (False, 0.3, "upper")])
+def test_the_reason_for_repeats_is_the_model_or_the_noise(sure: bool, noise: float, words: str):
+    assert words in reason_for_repeats(sure, noise)
+
+
+def test_repeats_are_counted_per_batch_row_and_only_the_last_forty():
+    assert most_repeated([1] * 40) == (1, 40)
+    assert most_repeated([1] * 39) is None
+    assert most_repeated([2] * 100 + [1, 2] * 20) is None, "half is not most"
+    assert most_repeated([2] * 100 + [1] * 21 + [3] * 19) == (1, 21)
+    bandit = tb.Bandit(tb.uniform(), torch.rand(5, 2, generator=generator(0)), generator=[generator(1), generator(2)])
+    state = bandit._state
+    index, mask = torch.tensor([[0, 1], [2, 3]]), torch.tensor([[True, True], [False, True]])
+    for _ in range(50):
+        state.remember_(Pulls(mask.double(), mask.double(), mask.double(), index=index, mask=mask))
+    assert recent_arms(state, (0,)) == [0, 1] * 20
+    assert recent_arms(state, (1,)) == [3] * 40
+    assert len(state.recent) == 40
 
 
 def test_an_explanation_of_a_batch_row_and_of_a_given_kernel():

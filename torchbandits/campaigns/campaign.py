@@ -27,8 +27,11 @@ from torchbandits.campaigns.results import check_known, check_same_rows, read_re
 from torchbandits.campaigns.told import Record, Told, record_of
 from torchbandits.coercion import as_path, check_dtype, check_flag, check_text, check_whole, explains_keywords
 from torchbandits.errors import ArgumentError, StateError, UnsupportedError, require
+from torchbandits.explanation import Explanation
 from torchbandits.journal import Journal
 from torchbandits.policies import Policy, per_cost
+from torchbandits.policies.repeats import most_repeated, reason_for_repeats
+from torchbandits.policies.state import RECENT
 from torchbandits.posteriors import GaussianProcess
 from torchbandits.types import Marginals
 
@@ -149,6 +152,7 @@ class Campaign:
         try:
             bandit = Bandit(policy, arms, generator=generator, costs=priced, journal=self._journal)
             made = True
+            bandit._state.repeats_said = True  # `tell` says it of the row's id
             return bandit
         except StateError as error:
             if "arms was" not in str(error):
@@ -244,7 +248,10 @@ class Campaign:
             f"no row of {results.name} has a value in column {self._settings.objective!r}: nothing was told. Fill it in; or, "
             "if all evaluations failed, forget() their ids (torchbandits campaign forget).",
         )
+        before = most_repeated(self._record.rows)
         told = self._learn(rows, values)
+        if before is None and most_repeated(self._record.rows) is not None:
+            notes += self._repeated(self._believed())
         every = [value for one in self._record.measured().values() for value in one]
         if len(every) > 1 and min(every) == max(every):
             notes.append(
@@ -305,7 +312,7 @@ class Campaign:
         """
         values = np.array(self._record.values)
         require(bool(np.isfinite(values).any()), "nothing was measured yet: there is nothing to show.", StateError)
-        settings, opened = self._settings, self._open_rows()
+        settings, opened, believed = self._settings, self._open_rows(), self._believed()
         aim = "small" if settings.minimize else "large"
         whole = page.CampaignPage(
             title=f"{settings.objective}: {self._table.name if self._table.path is None else self._table.path.name}",
@@ -317,7 +324,7 @@ class Campaign:
             best=self.best(10),
             opened=self._described(opened),
             columns=self.columns.to_pandas().reset_index(),
-            explained=self._explained(),
+            explained=() if believed is None else (*page.sentences(believed, self.objective), *self._repeated(believed)),
         )
         written = as_path("path", path)
         page.write_campaign(whole, written)
@@ -370,13 +377,24 @@ class Campaign:
         failed = int(np.isnan(values).sum())
         return Told(len(rows) - failed, failed, unasked=round(float(report.unasked)))
 
-    def _explained(self) -> tuple[str, ...]:
-        """What the model believes of the columns and of the noise; nothing where the policy keeps no one model."""
+    def _believed(self) -> Explanation | None:
+        """Beliefs of the model about columns and noise; None for a policy without one model."""
         try:
-            believed = self._bandit.explain(names=feature_names(list(self.columns)))
+            return self._bandit.explain(names=feature_names(list(self.columns)))
         except UnsupportedError:
-            return ()
-        return page.sentences(believed, self.objective)
+            return None
+
+    def _repeated(self, believed: Explanation | None) -> list[str]:
+        """A sentence where one row took most of the last evaluations, by the record, which outlives the process."""
+        found = most_repeated(self._record.rows)
+        if found is None or believed is None:
+            return []
+        row, count = found
+        (name,) = self._ids.of(np.array([row]), self._table.take(np.array([row])))
+        sure = believed.rivals == 0 and int(believed.best.index[0]) == int(self._entries([row])[0])
+        others = "ask for rows that were not measured yet (repeats=False, --no-repeats)"
+        why = reason_for_repeats(sure, believed.noise_share, others)
+        return [f"{name!r} has taken {count} of the last {RECENT} evaluations: {why}"]
 
     def _open_rows(self, offer: Tensor | None = None) -> NDArray[np.int64]:
         """Rows that are waited for; of equal rows, one that is on offer."""
@@ -402,9 +420,13 @@ class Campaign:
             unseen &= ~torch.isin(torch.arange(len(unseen)) if first is None else first.cpu(), entries)
         return unseen if offer is None else unseen & offer
 
+    def _entries(self, rows: Sequence[int]) -> Tensor:
+        """The first of the rows equal to each row."""
+        return self._bandit._state.rows.entry(torch.tensor(rows, dtype=torch.int64, device=self._bandit.device))
+
     def _as_told(self, rows: Tensor, told: list[int]) -> NDArray[np.int64]:
         """Of equal rows the one that was told first."""
-        own = self._bandit._state.rows.entry(torch.tensor(told, dtype=torch.int64, device=rows.device)).tolist()
+        own = self._entries(told).tolist()
         first = dict(zip(reversed(own), reversed(told), strict=True))
         return np.array([first.get(row, row) for row in rows.tolist()], np.int64)
 

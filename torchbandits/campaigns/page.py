@@ -99,7 +99,7 @@ def cell(value: object) -> str:
 
 
 def sentences(believed: Explanation, objective: str) -> tuple[str, ...]:
-    """What a model believes of the columns and of the noise, for people who see ids and the user's own units."""
+    """Beliefs of the model about columns and noise, in the user's own units."""
     said = [f"One more measurement of a row would be off by about {believed.noise_std:.2g}, by the model."]
     relevance = believed.relevance
     if bool(relevance.isfinite().all()) and believed.distinct >= ENOUGH:

@@ -24,6 +24,7 @@ from torchbandits.policies.from_data import FromData
 from torchbandits.policies.kernel_checks import check_kernel, check_resolution
 from torchbandits.policies.learning import learn, learn_kernel, learn_together
 from torchbandits.policies.picking import Picker, first_picks, marginals, on_offer, room_for, scorer, upper_bounds, with_first
+from torchbandits.policies.repeats import warn_of_repeats
 from torchbandits.posteriors import GaussianProcess
 from torchbandits.scores import UCB, PerCost, PosteriorDraw, Score
 from torchbandits.sources import ArmSet
@@ -236,7 +237,12 @@ class Composed(Policy):
             told, now = state.told // self.refit_every, (state.told + pulls.counts.sum(dim=-1)) // self.refit_every
             if bool((now > told).any()):
                 self.refit(state, rows=now > told)
-        state.scale.look(state.posterior, state.table, noise_share(self.noise_std, self.regularization), self.refit_every)
+        state.remember_(pulls)
+        share = noise_share(self.noise_std, self.regularization)
+        state.scale.look(state.posterior, state.table, share, self.refit_every)
+        # Users of other policies chose their kernel, and expect a converged run to repeat its best arm.
+        if self.from_data is not None:
+            warn_of_repeats(state, self.confidence, share * state.posterior.regularization)
         return state
 
     def _memory(self, state: State) -> Memory:
@@ -259,6 +265,7 @@ class Composed(Policy):
             return super().update_together(state, pulls, sizes)
         state.forget_derived_()
         learn_together(state, pulls, sizes)
+        state.remember_(pulls)
         state.add_told_(pulls.counts)
         return state
 

@@ -12,8 +12,10 @@ from torchbandits.arms import ArmRows, ArmTable, Box, CellTree, GrowingTable, Po
 from torchbandits.errors import StateError, UnsupportedError, require
 from torchbandits.policies.scale import ScaleWatch
 from torchbandits.posteriors import GaussianProcess, PartitionedProcess, Statistics, aggregate
-from torchbandits.types import Marginals, Progress, Recommendation
+from torchbandits.types import Marginals, Progress, Pulls, Recommendation
 
+RECENT = 40
+"""Pulls of a batch row that are remembered in their order."""
 _PROGRESS = ("told", "log_det", "batched_log_det", "batched_log_det_3")
 
 
@@ -59,6 +61,9 @@ class State(nn.Module):
         self.box: Box | None = None  # where the arms are points of a box, found one by one
         self.counts_batches = True  # whether somebody reads the batched log-determinants
         self.scale = ScaleWatch()  # warns of rewards and arms on a scale far from the kernel's
+        # Arms of the last tells, at least the last 40 pulls of each batch row if there were so many; not saved.
+        self.recent: tuple[Tensor, ...] = ()
+        self.repeats_said = False  # whether a warning named an arm that takes most of them
         self.rows, self.records, self.table, self.generators = rows, records, table, tuple(generators)
         device = rows.source.device
         for name in _PROGRESS:
@@ -91,7 +96,7 @@ class State(nn.Module):
         """Take over the progress of a state of the same posterior on other arms; nothing is pending then."""
         for name in _PROGRESS:
             self._buffers[name] = getattr(other, name)
-        self.scale = other.scale
+        self.scale, self.repeats_said = other.scale, other.repeats_said
         return self
 
     def set_pending_(self, index: Tensor, mask: Tensor) -> State:
@@ -160,6 +165,12 @@ class State(nn.Module):
         if isinstance(self.records, PartitionedProcess):
             return self.records.arm_leverage().gather(-1, index.clamp_min(0))
         return self.tabulation.leverage_at(index)
+
+    def remember_(self, pulls: Pulls) -> None:
+        """Keep the arms of a tell as the most recent ones; history that comes summed has no order and is left out."""
+        if pulls.index is not None and pulls.mask is not None and not pulls.history:
+            arms = torch.where(pulls.mask, self.rows.entry(pulls.index), -1)
+            self.recent = (*self.recent, arms)[-RECENT:]
 
     def add_told_(self, counts: Tensor) -> None:
         """Count pulls told, `batch_shape x q`."""
@@ -273,9 +284,11 @@ class State(nn.Module):
         kept = self.table if self.tree is None else self.tree.table
         table = None if kept is None else kept.snapshot()
         inner = self.inner.snapshot(draws=False) if self.inner is not None else None
+        recent = self.recent
 
         def restore() -> None:
             self.forget_derived_()
+            self.recent = recent
             for module, own in buffers:
                 module._buffers.update(own)
             for generator, state in zip(self.generators, generators, strict=False):
@@ -301,7 +314,7 @@ class State(nn.Module):
         """
         states = self._checked_generators(state)
         self.forget_derived_()
-        self.opening = True
+        self.opening, self.recent = True, ()
         for generator, value in zip(self.generators, states, strict=True):
             generator.set_state(value)
 

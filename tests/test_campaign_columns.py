@@ -196,3 +196,12 @@ def test_types_that_other_libraries_use():
     np.testing.assert_array_equal(found["dict = x"], found["text = x"])
     views = arrow.set_column(1, "text", arrow["text"].cast(pa.string()).cast(pa.string_view()))  # as Polars exports texts
     np.testing.assert_array_equal(features(views, decided(views))["text = x"], found["text = x"])
+    # Polars exports its Categorical and its Enum as dictionaries of views, the latter in an order.
+    coded = arrow["text"].cast(pa.string()).combine_chunks().dictionary_encode()
+    for ordered, kind in ((False, "category"), (True, "ordered")):
+        parts = pa.DictionaryArray.from_arrays(coded.indices, coded.dictionary.cast(pa.string_view()), ordered=ordered)
+        own = arrow.set_column(1, "text", pa.chunked_array([parts.slice(0, 7), parts.slice(7)]))
+        assert decided(own)["text"].kind == kind
+        place = coded.indices.to_numpy()
+        expected = standard(range(place.max() + 1))[place] if ordered else found["text = x"]
+        np.testing.assert_allclose(features(own, decided(own))["text" if ordered else "text = x"], expected)

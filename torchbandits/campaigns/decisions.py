@@ -212,7 +212,7 @@ def _guess(s: Survey) -> tuple[Any, str]:
             return "count", f"whole numbers, from {s.low:g} to {s.high:g}: the logarithm of one more"
         return "number", f"numbers from {s.low:.4g} to {s.high:.4g}"
     if s.ordered:
-        return "ordered", "categories of a pandas column with an order"
+        return "ordered", "categories of a column with an order"
     require(s.text, f"column {s.column!r} holds {s.type}, which is no number: split it into columns, or 'ignore' it.")
     most_rare = not s.too_many and len(s.categories) <= FEW_CATEGORIES and 2 * len(s.categories) <= s.count - s.missing
     require(most_rare or s.dictionary, _no_category(s))

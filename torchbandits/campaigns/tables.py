@@ -206,10 +206,18 @@ def _file(path: Path, texts: Sequence[str]) -> Table:
 
 
 def _without_views(table: pa.Table) -> pa.Table:
-    """The same with texts as Arrow's functions take them: Polars exports them as views, of which no rows can be taken."""
+    """The same table with texts of type string: Polars exports string views, of which Arrow takes no rows."""
     for place, field in enumerate(table.schema):
-        if str(field.type) == "string_view":
+        kind = field.type
+        if pa.types.is_string_view(kind):
             table = table.set_column(place, field.name, table.column(place).cast(pa.string()))
+        elif pa.types.is_dictionary(kind) and pa.types.is_string_view(kind.value_type):
+            chunks = [
+                pa.DictionaryArray.from_arrays(chunk.indices, chunk.dictionary.cast(pa.string()), ordered=kind.ordered)
+                for chunk in table.column(place).chunks
+            ]
+            own = pa.dictionary(kind.index_type, pa.string(), kind.ordered)
+            table = table.set_column(place, field.name, pa.chunked_array(chunks, own))
     return table
 
 

@@ -35,7 +35,8 @@ class Told:
         """In words."""
         said = [f"{_count(self.measured, 'measurement')} and {_count(self.failed, 'failed evaluation')} told."]
         if self.unasked:
-            said.append(f"{_count(self.unasked, 'measurement')} had not been asked for, and count all the same.")
+            counts = "counts" if self.unasked == 1 else "count"
+            said.append(f"{_count(self.unasked, 'measurement')} had not been asked for, and {counts} all the same.")
         if self.known:
             said.append(
                 f"{_count(self.known, 'row')} had been told before (same id, same value) and did not count again. If they were "

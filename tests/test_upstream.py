@@ -5,15 +5,19 @@ from __future__ import annotations
 import ast
 import importlib.metadata
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 import gpytorch
+import numpy as np
 import pytest
 import torch
 from botorch.acquisition import qLogNoisyExpectedImprovement
+from botorch.generation import gen
 from botorch.models import SingleTaskGP
 from botorch.models.model import Model
 from botorch.models.transforms import Log, Standardize
+from scipy.optimize import rosen, rosen_der
 from scipy.stats import norm
 
 import torchbandits as tb
@@ -55,6 +59,32 @@ def test_a_baseline_without_the_pending_points():
     function.set_X_pending(torch.rand(3, 2, dtype=torch.float64))
     assert upstream.baseline_without_pending(function).shape[-2] == 4
     assert function.X_baseline.shape[-2] == 7
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_problems_that_are_minimised_each_on_its_own(together: bool, monkeypatch: pytest.MonkeyPatch):
+    """Rosenbrock's function and a parabola, of which the second is done at once."""
+    assert hasattr(gen, "fmin_l_bfgs_b_batched"), gone("botorch.generation.gen.fmin_l_bfgs_b_batched")
+    assert hasattr(gen, "threadpool_limits"), gone("botorch.generation.gen.threadpool_limits")
+    if not together:
+        monkeypatch.delattr(gen, "fmin_l_bfgs_b_batched")
+    asked = []
+
+    def descent(x: np.ndarray, problems: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+        asked.append(list(problems))
+        values, gradients = zip(
+            *(
+                (rosen(one), rosen_der(one)) if problem == 0 else (float(((one - 0.3) ** 2).sum()), 2 * (one - 0.3))
+                for one, problem in zip(x, problems, strict=True)
+            ),
+            strict=True,
+        )
+        return np.array(values), np.stack(gradients)
+
+    found = upstream.minimize_each(descent, np.zeros((2, 2)), [(0.0, 2.0)] * 2, 200)
+    np.testing.assert_allclose(found, [[1, 1], [0.3, 0.3]], atol=1e-4)
+    assert asked[0] == ([0, 1] if together else [0])
+    assert [0] in asked
 
 
 def test_the_batch_shape_of_a_kernel_itself():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,6 +13,7 @@ from torchbandits.coercion import as_tensor, check_whole
 from torchbandits.errors import ArgumentError, NonFiniteError, NumericalError, ShapeError, require
 from torchbandits.linalg import sobol_points
 from torchbandits.types import Points
+from torchbandits.upstream import Floats, minimize_each
 
 _CHUNK = 1024  # points of a sweep that are scored at once
 _RIM = 0.02  # of the side of a box: by so much the Sobol points reach out of it, and are put back on its face
@@ -176,16 +176,11 @@ def _climb(
     steps: float,
     max_iterations: int,
 ) -> tuple[Tensor, Tensor]:
-    """Where L-BFGS-B ends from each start, `batch_shape x r x d`, and the scores there.
+    """End points of L-BFGS-B from each start, `batch_shape x r x d`, and the scores there.
 
-    Its coordinates go from 0 to `steps` over the box, since its first step has length 1; its values are the score less the
-    best of the sweep, in parts of the spread (`scale`). BoTorch's optimiser takes one feature more, the number of the problem:
-    it asks for those that have not converged only.
+    The coordinates go from 0 to `steps` over the box, since the first step has length 1; the values are the score less the best
+    of the sweep, in parts of the spread (`scale`).
     """
-    from botorch.exceptions.errors import OptimizationGradientError  # noqa: PLC0415 - BoTorch takes a second to load
-    from botorch.exceptions.warnings import OptimizationWarning  # noqa: PLC0415
-    from botorch.generation.gen import gen_candidates_scipy  # noqa: PLC0415
-
     shape, d = starts.shape, starts.shape[-1]
     low, high = box[..., :1, :], box[..., 1:, :]
     side = torch.where(high > low, high - low, 1.0)
@@ -194,33 +189,20 @@ def _climb(
     def at(place: Tensor) -> Tensor:
         return torch.lerp(low, high, (place / steps).reshape(shape))
 
-    def objective(candidates: Tensor) -> Tensor:
+    def descent(places: Floats, problems: Sequence[int]) -> tuple[Floats, Floats]:
+        """Minus the scores of some problems, and their gradients. The others are scored where they were last."""
         nonlocal latest
-        own, number = candidates[:, 0, :-1], candidates[:, 0, -1].detach().long()
-        place = latest.index_copy(0, number, own)
-        latest = place.detach()
-        value = (score(at(place)).double() - scale[0]) / scale[1] * _PRECISION
-        return value.reshape(-1)[number]
+        latest = latest.index_copy(0, torch.tensor(problems, device=box.device), torch.from_numpy(places).to(box))
+        with torch.enable_grad():
+            place = latest.clone().requires_grad_()
+            value = ((score(at(place)).double() - scale[0]) / scale[1] * _PRECISION).reshape(-1)
+            (gradient,) = torch.autograd.grad(value[problems].sum(), place)
+        if bool(gradient[problems].isnan().any()):
+            raise NumericalError("the gradient of the score is NaN.")
+        return -value.detach()[problems].cpu().numpy(), -gradient[problems].cpu().numpy()
 
-    number = torch.arange(latest.shape[0], dtype=torch.float64, device=box.device)
-    initial = torch.cat([latest, number.unsqueeze(-1)], dim=-1).unsqueeze(-2)
-    options = {"maxiter": max_iterations, "max_optimization_problem_aggregation_size": 1}
-    with torch.enable_grad(), warnings.catch_warnings(record=True) as caught:
-        try:
-            found, _ = gen_candidates_scipy(
-                initial,
-                objective,  # type: ignore[arg-type]  # it is only called
-                0.0,
-                steps,
-                options=options,
-                fixed_features={d: number},
-            )
-        except OptimizationGradientError as error:
-            raise NumericalError(f"the gradient of the score is NaN: {error}") from error
-    for warning in caught:  # a line search that ends in rounding is no news: nothing is returned that is worse than a start
-        if not issubclass(warning.category, OptimizationWarning):
-            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
-    points = at(found[:, 0, :-1]).detach()
+    found = minimize_each(descent, latest.cpu().numpy(), [(0.0, steps)] * d, max_iterations)
+    points = at(torch.from_numpy(found).to(box)).detach()
     with torch.no_grad():
         return points, score(points).double().nan_to_num(nan=-torch.inf, posinf=-torch.inf)
 

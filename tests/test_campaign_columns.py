@@ -11,9 +11,10 @@ import pyarrow as pa
 import pytest
 import torch
 
-from torchbandits.campaigns import survey
-from torchbandits.campaigns.decisions import Decision, Decisions, decide
+from torchbandits.campaigns import columns as campaign_columns
+from torchbandits.campaigns.columns import Decisions, decide
 from torchbandits.campaigns.encoding import Encoder, encode, feature_names
+from torchbandits.campaigns.settings import Settings, read_settings
 from torchbandits.campaigns.tables import as_table
 from torchbandits.errors import ArgumentError, StateError
 
@@ -119,9 +120,12 @@ def test_what_was_decided_can_be_overruled():
     assert [name for name in found if name.startswith("few")] == [f"few = {i}" for i in range(5)]
 
 
-def test_decisions_survive_being_saved():
+def test_decisions_survive_being_saved(tmp_path: Path):
     decisions = decided(table())
-    again = Decisions(tuple(Decision(**{**d.as_json(), "categories": tuple(d.categories)}) for d in decisions))
+    settings = Settings(None, 4, "digest", "yield", False, None, None, "float64", {}, None, decisions.columns)
+    (tmp_path / "settings").write_text(settings.text())
+    assert read_settings(tmp_path / "settings") == settings
+    again = read_settings(tmp_path / "settings").decisions
     assert again == decisions
     assert repr(again) == repr(decisions)
     for name, values in features(table()[::-1], again).items():
@@ -133,7 +137,7 @@ def test_batches_make_no_difference(monkeypatch: pytest.MonkeyPatch):
     whole = decided(frame)
     monkeypatch.setattr("torchbandits.campaigns.tables.BATCH", 7)
     assert decided(frame) == whole
-    monkeypatch.setattr(survey, "SAMPLE", 10)  # every fourth row tells mean and deviation
+    monkeypatch.setattr(campaign_columns, "SAMPLE", 10)  # every fourth row tells mean and deviation
     sampled = decided(frame)["number"]
     assert sampled.center == pytest.approx(frame["number"][::4].mean())
 

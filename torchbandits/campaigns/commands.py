@@ -1,7 +1,7 @@
-"""`torchbandits campaign …`: a campaign in a folder, for people who live in spreadsheets.
+"""`torchbandits campaign …`: a campaign in a folder, for users of spreadsheets.
 
-The folder holds everything: `candidates.parquet` (of a CSV file, a copy), `journal` and what belongs to it. Every command can
-be repeated, and killed at any time.
+The folder holds `candidates.parquet`, a copy of the candidates where they came as a CSV file, and `journal` with the files that
+belong to it. Every command may be repeated, and killed at any time.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table as RichTable
 
-from torchbandits.campaigns.beginning import open_table
 from torchbandits.campaigns.campaign import Campaign
 from torchbandits.campaigns.extras import parquet
+from torchbandits.campaigns.settings import open_table
 from torchbandits.campaigns.tables import InMemory
 from torchbandits.errors import ConfigError, StateError, require
 from torchbandits.experiments.printable import plain, printable
@@ -60,7 +60,8 @@ def new(
     if isinstance(table, InMemory):
         source = folder.absolute() / CANDIDATES
         if not began:
-            Campaign(candidates, objective, **options)  # what is wrong is said of the owner's file, before anything is written
+            # Errors must name the user's own file, and come before anything is written.
+            Campaign(candidates, objective, **options)
         prepare_folder(folder)
         _copy(table, source, began)
     else:
@@ -151,7 +152,7 @@ def _opened(folder: Path) -> Iterator[Campaign]:
     there = (folder / f"{JOURNAL}.campaign.json").exists()
     message = f"there is no campaign in {folder}: begin one with torchbandits campaign new, or name its --folder."
     require(there, message, StateError)
-    # A folder that was moved takes its table along.
+    # The copy in the folder comes first, since the folder may have been moved.
     own = folder / CANDIDATES
     campaign = Campaign(own if own.exists() else None, journal=folder / JOURNAL)
     yield campaign
@@ -159,7 +160,7 @@ def _opened(folder: Path) -> Iterator[Campaign]:
 
 
 def _copy(table: InMemory, path: Path, began: bool) -> None:
-    """Keep a table in the folder, whose file its owner goes on to edit; that of a campaign must hold the same."""
+    """Copy a table to the folder, since users go on to edit their files. An existing copy must be equal to it."""
     if began:
         same = path.exists() and table.arrow.equals(parquet.read_table(path))
         message = f"{path.parent} holds a campaign of another table: choose another --folder, or delete that one."
@@ -169,7 +170,7 @@ def _copy(table: InMemory, path: Path, began: bool) -> None:
 
 
 def _kind(text: str) -> tuple[str, Any]:
-    """What `--column NAME=KIND` says."""
+    """Parse `--column NAME=KIND`."""
     name, equals, kind = text.rpartition("=")
     require(bool(equals and name and kind), f"--column takes NAME=KIND, such as conc=log, got {text!r}.", ConfigError)
     return name, kind.split("<") if "<" in kind else kind

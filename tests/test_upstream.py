@@ -22,7 +22,7 @@ from scipy.stats import norm
 
 import torchbandits as tb
 from torchbandits import upstream
-from torchbandits.botorch.observed import Observed
+from torchbandits.botorch import BanditModel
 
 FILES = [path for path in Path(tb.__file__).parent.rglob("*.py") if path.name != "upstream.py"]
 LIBRARIES = {"botorch", "gpytorch", "linear_operator"}
@@ -97,7 +97,7 @@ def test_the_batch_shape_of_a_kernel_itself():
 def test_hooks_of_a_model_that_transforms_its_own_inputs():
     for name in ("_set_transformed_inputs", "_revert_to_original_inputs"):
         assert hasattr(Model, name), gone(f"Model.{name}")
-        assert name in vars(Observed), "the package overrides it"
+        assert name in vars(BanditModel), "the package overrides it"
 
 
 def test_other_files_take_none_of_them():

@@ -24,7 +24,7 @@ from torchbandits.policies.bpe import BatchedPureExploration, batch_lengths, sur
 from torchbandits.policies.phased import inner_of
 from torchbandits.policies.sup_kernel_ucb import num_levels
 from torchbandits.posteriors import GaussianProcess
-from torchbandits.testing.interruption import Interrupted, Interruption
+from torchbandits.testing.play import Interrupted, Interruption
 from torchbandits.types import Progress
 from torchbandits.widths import Constant, FixedDesign
 

@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from torchbandits.botorch.acquisition import PolicyAcquisition
-from torchbandits.botorch.inputs import check_policy
+from torchbandits.botorch.inputs import check_named_policy
 from torchbandits.botorch.model import BanditModel
 from torchbandits.coercion import check_flag, check_whole, is_whole
 from torchbandits.errors import UnsupportedError, require
@@ -74,7 +74,8 @@ def ax_generator_spec(
         require(good, f"{name} must be a dictionary of options, got {type(given).__name__}.")
     check_flag("every_arm", every_arm)
     check_whole("max_arms", max_arms)
-    check_policy(policy, policy_options, beta)  # now, not when the first trials are over
+    # An error must come now, and not after the first trials.
+    check_named_policy(policy, policy_options, beta)
     register_with_ax()
     acquisition = {"policy": policy, "policy_options": policy_options and dict(policy_options), "beta": beta}
     surrogate = _ax("ax.generators.torch.botorch_modular.surrogate")

@@ -73,7 +73,7 @@ def construct_inputs(
     }
 
 
-def check_policy(policy: Policy | str | None, policy_options: Mapping[str, Any] | None, beta: float | None) -> None:
+def check_named_policy(policy: Policy | str | None, policy_options: Mapping[str, Any] | None, beta: float | None) -> None:
     """Refuse, before there is a model, what `construct_inputs` would refuse of these arguments of its own.
 
     Raises:

@@ -6,6 +6,7 @@ import copy
 import math
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from typing import Any
 
 import gpytorch
@@ -40,10 +41,9 @@ from torchbandits.botorch.data import (
     twins,
 )
 from torchbandits.botorch.parts import check_transform, kernel_of, likelihood_of, mean_of
-from torchbandits.botorch.progress import Path, progress_of
 from torchbandits.botorch.table import Tabulated
 from torchbandits.coercion import at_least, check_flag, check_whole, own_copy, positive
-from torchbandits.embeddings import FiniteEmbedding, shaped_like
+from torchbandits.embeddings import FiniteEmbedding, kernel_diagonal, shaped_like
 from torchbandits.errors import DiagnosticWarning, NumericalError, UnsupportedError
 from torchbandits.fitting import fit_kernel_
 from torchbandits.posteriors import GaussianProcess
@@ -53,6 +53,27 @@ from torchbandits.types import Marginals, Progress
 _JOINT_POINTS = 256  # points up to which a joint covariance is computed at once, and not lazily
 _NOISE_STD = 0.1  # where none is given: the start of a fit, in units of the (standardised) outcomes
 _APPENDED = 64  # columns, or an eighth of the base's, that are appended before a base of its own is worth a factorisation
+
+
+@dataclass(frozen=True)
+class Path:
+    """Progress of a run when its bandit handed out a model, `batch_shape` each.
+
+    Attributes:
+        told: Pulls told, of which the memory of the policy may have dropped some.
+        log_det, batched_log_det, batched_log_det_3: As in `Progress`.
+        origin: log det(V/λ) of the model.
+    """
+
+    told: Tensor
+    log_det: Tensor
+    batched_log_det: Tensor
+    batched_log_det_3: Tensor
+    origin: Tensor
+
+    def to(self, device: torch.device) -> Path:
+        """The same on another device."""
+        return Path(*(getattr(self, f.name).to(device) for f in fields(self)))
 
 
 class BanditModel(GPyTorchModel, gpytorch.models.GP, FantasizeMixin):
@@ -207,9 +228,51 @@ class BanditModel(GPyTorchModel, gpytorch.models.GP, FantasizeMixin):
         """Features that stand for the kernel, lent by a bandit; None for the kernel itself."""
         return self._finite[0]
 
+    @torch.no_grad()
     def progress(self, reads: frozenset[str] = frozenset(), num_arms: int = 1) -> Progress:
-        """What a confidence width may depend on, `batch_shape` each; see `progress_of`."""
-        return progress_of(self, reads, num_arms)
+        r"""The quantities that a confidence width may depend on, `batch_shape` each.
+
+        A model made from data alone has no run: the sums over its pulls start at log det(V/λ), the batched one with factor 3 at
+        three times that, since :math:`\log(1 + 3x) \le 3 \log(1 + x)`. A model made from a bandit continues those of its run.
+        Hallucinated points do not count.
+
+        Args:
+            reads: Which of the costlier entries are computed; the others are NaN.
+            num_arms: A, for widths that depend on the number of arms.
+
+        Cost: O(u m²) for `"effective_dimension"`, else that of the posterior.
+        """
+        posterior, path = self._conditional(), self._path
+        log_det = posterior.log_det.expand(self.batch_shape)
+        # The first block of a bandit's model is what the bandit knew: its pulls are counted in `told`.
+        since = self._blocks if path is None else self._blocks[1:]
+        pulls = torch.zeros_like(log_det) if path is None else path.told.expand_as(log_det)
+        for block in since:
+            pulls = pulls + (block.Y.shape[-1] if block.weights is None else block.weights.sum(dim=-1))
+        gained = log_det if path is None else log_det - path.origin
+        before: Any = (0.0, 0.0, 0.0) if path is None else (path.log_det, path.batched_log_det, path.batched_log_det_3)
+        dimension = torch.full_like(pulls, torch.nan)
+        if "effective_dimension" in reads:
+            process = self.process()
+            told = Conditional.of(process) if self._pending else posterior
+            statistics = process.statistics
+            dimension = (statistics.weights * told.marginals(statistics.points)[1]).sum(dim=-1) / told.regularization
+        X = self.train_inputs[0] if self.arms is None else self.arms
+        X = X if X.shape[-2] else X.new_zeros(*X.shape[:-2], 1, X.shape[-1])  # any point, where nothing was observed
+        x, finite = self.transform_inputs(X).double(), posterior.seen.finite
+        diagonal = kernel_diagonal(self.covar_module, x) if finite is None else finite.diagonal(x)
+        return Progress(
+            t=pulls + 1,
+            pulls=pulls.clamp_min(1),
+            num_arms=num_arms,
+            dim=x.shape[-1],
+            log_det=before[0] + gained,
+            batched_log_det=before[1] + gained,
+            batched_log_det_3=before[2] + 3 * gained,
+            effective_dimension=dimension,
+            kappa2=diagonal.amax(dim=-1).expand(pulls.shape),
+            sketch_loss=torch.zeros_like(pulls),
+        )
 
     def process(self) -> GaussianProcess:
         """The same data, kernel, λ and dictionary as a posterior of this package, transformed; without what is hallucinated.

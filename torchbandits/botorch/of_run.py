@@ -8,8 +8,7 @@ import math
 import torch
 
 from torchbandits.botorch.data import Block
-from torchbandits.botorch.model import BanditModel
-from torchbandits.botorch.progress import Path
+from torchbandits.botorch.model import BanditModel, Path
 from torchbandits.errors import UnsupportedError, require
 from torchbandits.policies import AdaptiveUCB, Composed, State
 from torchbandits.policies.base import Policy

@@ -1,4 +1,4 @@
-"""The picture of an explanation: which features matter."""
+"""Figure of an explanation: relevance of the features."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MOST = 30
 
 
 def draw(explanation: Explanation) -> Figure:
-    """Horizontal bars, the largest on top. Raises `UnsupportedError` for a kernel without lengthscales."""
+    """Draw horizontal bars, the largest on top. Raises `UnsupportedError` for a kernel without lengthscales."""
     relevance = explanation.relevance
     require(bool(relevance.isfinite().all()), "the kernel has no lengthscales: there is nothing to draw.", UnsupportedError)
     order = relevance.argsort(descending=True)[:_MOST].tolist()

@@ -1,4 +1,4 @@
-"""The point of the highest score in a box: a quasi-random sweep, then L-BFGS-B from its best points, each on its own."""
+"""Maximisation of a score over a box: a quasi-random sweep, then L-BFGS-B from its best points."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from torchbandits.types import Points
 from torchbandits.upstream import Floats, minimize_each
 
 _CHUNK = 1024  # points of a sweep that are scored at once
-_RIM = 0.02  # of the side of a box: by so much the Sobol points reach out of it, and are put back on its face
+_RIM = 0.02  # part of a side by which Sobol points reach out of the box before they are clamped to its face
 _FLAT = 1e-14  # relative spread of scores that is rounding
-_PRECISION = 1e4  # L-BFGS-B stops at 2e-9 of the unit of the score: that is 2e-13 of its spread over the sweep
+_PRECISION = 1e4  # L-BFGS-B stops at 2e-9 of the unit of its values, with this factor at 2e-13 of the spread of the sweep
 
 
 def check_box(bounds: Any) -> Tensor:
-    """A box `batch_shape x 2 x d` of finite corners, lower first, as float64.
+    """Convert bounds to a box `batch_shape x 2 x d` of finite corners, lower first, float64.
 
     Raises:
-        ShapeError, NonFiniteError, ArgumentError: For anything else, saying what.
+        ShapeError, NonFiniteError, ArgumentError: For anything else; names what is wrong.
     """
     box = as_tensor("bounds", bounds)
     require(
@@ -51,25 +51,25 @@ def optimize_continuous(
     num_raw: int = 1024,
     max_iterations: int = 100,
 ) -> tuple[Tensor, Tensor]:
-    """The best point that is found in a box, and its score: never worse than the best of the sweep.
+    """Find the best point in a box, and its score, which is at least the best of the sweep.
 
     The sweep holds the given points, the centre of the box and scrambled Sobol points. L-BFGS-B climbs from the highest of
-    those that beat their 2d nearest neighbours, so that it looks at maxima that are nearly as high. Each restart of each batch
-    row is a problem of its own, with a line search of its own (BoTorch's batched L-BFGS-B), and the score is always asked for
-    all restarts of all rows, so that a row's result depends on the others by no more than its scores do. Among equal scores
-    the first of the sweep wins: a constant score gives the first point, or the centre.
+    those that beat their 2d nearest neighbours, so that maxima of nearly the same height are climbed too. Each restart of each
+    batch row is a problem with its own line search (BoTorch's batched L-BFGS-B). The score is always evaluated for all restarts
+    of all rows, so that the result of a row depends on other rows no more than its scores do. Among equal scores the first of
+    the sweep wins: a constant score gives the first point, or the centre.
 
     Args:
         score: From points `batch_shape x n x d` (float64) to scores `batch_shape x n`; differentiable, finite, and a function
             of each point alone.
         bounds: `2 x d` or `batch_shape x 2 x d`, lower corner first. A feature whose bounds are equal is held.
-        points: `batch_shape x p x d`, points worth a look, such as those evaluated; clamped into the box; NaN where a row
-            has fewer.
-        generator: One CPU generator, or a list of one a batch row in row-major order; each gives one number, the seed of the
+        points: `batch_shape x p x d`, further points of the sweep, such as those evaluated; clamped into the box; NaN where a
+            row has fewer.
+        generator: One CPU generator, or a list of one per batch row in row-major order; each gives one number, the seed of the
             row's Sobol points. Seed 0 by default.
-        num_restarts: Of each batch row.
-        num_raw: Sobol points of each batch row.
-        max_iterations: Of each restart.
+        num_restarts: Number of starts of L-BFGS-B per batch row.
+        num_raw: Number of Sobol points per batch row.
+        max_iterations: Iterations of each restart.
 
     Returns:
         The points, `batch_shape x d` float64, exactly in the box, and their scores, `batch_shape`.
@@ -116,12 +116,12 @@ def _generators(generator: torch.Generator | Sequence[torch.Generator] | None, r
         return [torch.Generator().manual_seed(0) for _ in range(rows)]
     given = [generator] if isinstance(generator, torch.Generator) else list(generator)
     if len(given) != rows:
-        raise ArgumentError(f"{rows} batch rows need {rows} generators, one a row, got {len(given)}.")
+        raise ArgumentError(f"{rows} batch rows need {rows} generators, one per row, got {len(given)}.")
     return given
 
 
 def _sobol(size: int, dim: int, generator: torch.Generator) -> Tensor:
-    """Scrambled Sobol points of the unit cube, `size x dim`; those next to a face are on it, where variances are largest."""
+    """Scrambled Sobol points of the unit cube, `size x dim`; those near a face are moved to it, where variances are largest."""
     seed = int(torch.randint(2**31, (), generator=generator))
     unit = sobol_points(size, dim, seed)
     return torch.lerp(torch.tensor(-_RIM, dtype=torch.float64), torch.tensor(1 + _RIM, dtype=torch.float64), unit).clamp_(0, 1)
@@ -129,7 +129,7 @@ def _sobol(size: int, dim: int, generator: torch.Generator) -> Tensor:
 
 @torch.no_grad()
 def _swept(score: Callable[[Tensor], Tensor], points: Tensor) -> Tensor:
-    """Scores of points, `batch_shape x n`, chunk by chunk."""
+    """Scores of points, `batch_shape x n`, evaluated in chunks."""
     parts = []
     for part in points.split(_CHUNK, dim=-2):
         value = score(part)
@@ -153,13 +153,13 @@ def _peaks(unit: Tensor, values: Tensor, count: int) -> Tensor:
     highest points whatever their neighbours. Cost O(n² d).
     """
     n, d = unit.shape[-2:]
-    norms = unit.square().sum(dim=-1).masked_fill(values == -torch.inf, torch.inf)  # nobody's neighbour
+    norms = unit.square().sum(dim=-1).masked_fill(values == -torch.inf, torch.inf)  # padding is no neighbour
     peak = torch.empty(values.shape, dtype=torch.bool, device=values.device)
     rows = zip(unit.reshape(-1, n, d), norms.reshape(-1, n), values.reshape(-1, n), peak.view(-1, n), strict=True)
     for own, norm, value, out in rows:
         for start in range(0, n, _CHUNK):
             part = slice(start, start + _CHUNK)
-            order_of_distance = torch.addmm(norm, own[part], own.T, alpha=-2)  # the squared distance less the same for all
+            order_of_distance = torch.addmm(norm, own[part], own.T, alpha=-2)  # squared distance up to a constant
             near = order_of_distance.topk(min(2 * d + 1, n), largest=False).indices
             out[part] = value[part] >= value[near].amax(dim=-1)
     peak &= values > -torch.inf

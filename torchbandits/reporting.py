@@ -1,4 +1,4 @@
-"""What a bandit says of its state after each change."""
+"""The report of a bandit after each change of its state."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torchbandits.types import Pulls, Report
 
 @torch.no_grad()
 def certificate(policy: Policy, state: State) -> Tensor:
-    """Largest upper minus largest lower bound over the arms, `batch_shape`; NaN for policies that keep no posterior.
+    """Largest upper minus largest lower bound over the arms, `batch_shape`; NaN for policies without a posterior.
 
     Raises:
         NumericalError: If the posterior is not finite.
@@ -32,7 +32,7 @@ def certificate(policy: Policy, state: State) -> Tensor:
 
 @torch.no_grad()
 def report_of(policy: Policy, state: State, pulls: Pulls, unasked: Tensor) -> Report:
-    """The report after an update with these pulls, of which `unasked` (`batch_shape`) were never asked for; copies.
+    """Report of a state after an update with these pulls, of which `unasked` (`batch_shape`) were never asked for; copies.
 
     Raises:
         NumericalError: If the posterior is not finite.

@@ -77,29 +77,29 @@ class Path:
 
 
 class BanditModel(GPyTorchModel, gpytorch.models.GP, FantasizeMixin):
-    r"""A Gaussian process with one outcome, exact or with a dictionary, that BoTorch's optimisers, transforms and acquisition
-    functions take like any `SingleTaskGP`: repeated points are folded into counts, a further observation costs O(m²), and no
-    call makes a matrix of all the points it is asked about.
+    r"""A Gaussian process with one outcome, exact or with a dictionary, for BoTorch's optimisers, transforms and acquisition
+    functions. Repeated points are folded into counts, a further observation costs O(m²), and no call makes a matrix over all
+    its points.
 
-    Everything is computed in float64; what is returned has the wider dtype of model and points. Hyper-parameters stay as they
-    are given until `fit_gpytorch_mll` is called, which fits every kernel parameter that requires a gradient (freeze those of a
-    kernel that is known: `kernel.requires_grad_(False)`), and the noise, under BoTorch's prior, where it was not given.
+    Everything is computed in float64; results have the wider dtype of model and points. Hyper-parameters stay as given until
+    `fit_gpytorch_mll` is called, which fits every kernel parameter that requires a gradient (to keep a known kernel, call
+    `kernel.requires_grad_(False)`), and the noise, under BoTorch's prior, where it was not given.
 
     Args:
         train_X: `batch_shape x n x d`.
         train_Y: `batch_shape x n x 1`.
-        train_Yvar: Known noise variances, alike.
+        train_Yvar: Known noise variances, of the same shape.
         kernel: Any GPyTorch kernel, deep-copied; BoTorch's RBF kernel with a dimension-scaled prior by default.
         noise_std: Standard deviation of the noise, in units of the transformed outcomes; by default 0.1 before a fit.
         regularization: λ of the regression; noise_std² by default, which makes it the posterior of a Gaussian process.
         dictionary: `"all"` distinct points (exact); drawn by `"leverage"` scores, or by approximate ones (`"bless"`, for very
-            many points); or points `m x d` of your own (not transformed). It is kept while conditioning, and drawn anew after
-            a fit.
+            many points); or given points `m x d` (not transformed). It is kept while conditioning, and drawn anew after a
+            fit.
         oversampling: q̄ ≥ 1, expected points of a drawn dictionary per effective dimension.
         prior_mean: Of the transformed outcomes; `"estimate"` for their average.
         generator: CPU generator, or one a batch row, of drawn dictionaries; copied, never advanced. Seed 0 by default.
         input_transform: As for any BoTorch model.
-        outcome_transform: Alike; none by default.
+        outcome_transform: As for any BoTorch model; none by default.
         covar_module: BoTorch's name for `kernel`.
 
     Raises:
@@ -118,7 +118,8 @@ class BanditModel(GPyTorchModel, gpytorch.models.GP, FantasizeMixin):
         train_X: Tensor,
         train_Y: Tensor,
         train_Yvar: Tensor | None = None,
-        kernel: gpytorch.kernels.Kernel | None = None,  # no keyword-only ones: Ax looks for names among the positional
+        # No keyword-only arguments, since Ax looks for names among the positional ones.
+        kernel: gpytorch.kernels.Kernel | None = None,
         noise_std: float | None = None,
         regularization: float | None = None,
         dictionary: str | Tensor = "all",
@@ -139,7 +140,8 @@ class BanditModel(GPyTorchModel, gpytorch.models.GP, FantasizeMixin):
         if input_transform is not None:
             self.input_transform = input_transform.to(train_X)
         with torch.no_grad():
-            x, Yvar = self.transform_inputs(train_X), train_Yvar  # in training mode: transforms learn their bounds
+            # In training mode, in which transforms learn their bounds.
+            x, Yvar = self.transform_inputs(train_X), train_Yvar
             if outcome_transform is not None:
                 outcome_transform.train()
                 _, Yvar = outcome_transform(train_Y, train_Yvar, X=x)
@@ -156,9 +158,10 @@ class BanditModel(GPyTorchModel, gpytorch.models.GP, FantasizeMixin):
         self._dictionary = own_copy(dictionary) if isinstance(dictionary, Tensor) else dictionary
         self._oversampling, self._generators = oversampling, generator_states(generator)
         self._drawn: Tensor | None = None  # points of the dictionary in use, transformed
-        self._finite: tuple[FiniteEmbedding | None] = (None,)  # in a tuple: of a bandit, and no part of what is fitted or saved
+        # Features of a bandit, in a tuple so that they are no submodule, which would be fitted and saved.
+        self._finite: tuple[FiniteEmbedding | None] = (None,)
         variance = None if train_Yvar is None else own_copy(train_Yvar.squeeze(-1))
-        # Copies: who gave the data may write to them later.
+        # Copies, since the caller may write to the tensors later.
         self._blocks: tuple[Block, ...] = (Block(own_copy(train_X), own_copy(train_Y.squeeze(-1)), variance),)
         self._pending: tuple[tuple[Tensor, Tensor, bool], ...] = ()  # points, counts, whether the dictionary is frozen
         self._path: Path | None = None
@@ -172,7 +175,7 @@ class BanditModel(GPyTorchModel, gpytorch.models.GP, FantasizeMixin):
     def construct_inputs(
         cls, training_data: SupervisedDataset, categorical_features: Sequence[int] | None = None, **options: Any
     ) -> dict[str, Any]:
-        """Arguments of the constructor from BoTorch's container of data, and options of one's own, as Ax asks for them."""
+        """Arguments of the constructor from BoTorch's container of data and further options, as Ax requests them."""
         check_inputs(training_data, categorical_features, options.get("kernel"))
         return super().construct_inputs(training_data) | options
 
@@ -201,7 +204,7 @@ class BanditModel(GPyTorchModel, gpytorch.models.GP, FantasizeMixin):
 
     @property
     def regularization(self) -> float:
-        """λ, in those units squared."""
+        """λ, in units of the transformed outcomes squared."""
         return self._share * self._noise_variance
 
     @property
@@ -210,22 +213,22 @@ class BanditModel(GPyTorchModel, gpytorch.models.GP, FantasizeMixin):
 
     @property
     def prior_mean(self) -> float | str:
-        """Of the transformed outcomes, a number or `"estimate"`."""
+        """Prior mean of the transformed outcomes, a number or `"estimate"`."""
         return "estimate" if self._estimates else float(self.mean_module.constant.detach())
 
     @property
     def of_run(self) -> bool:
-        """Whether a bandit handed it out, whose progress it carries on."""
+        """Whether the model was made by a bandit, whose progress it continues."""
         return self._path is not None
 
     @property
     def hallucinates(self) -> bool:
-        """Whether variances are those of points whose rewards are not known."""
+        """Whether variances are conditioned on points without rewards."""
         return bool(self._pending)
 
     @property
     def finite(self) -> FiniteEmbedding | None:
-        """Features that stand for the kernel, lent by a bandit; None for the kernel itself."""
+        """Finite features of a bandit in place of the kernel; None for the kernel itself."""
         return self._finite[0]
 
     @torch.no_grad()
@@ -275,7 +278,7 @@ class BanditModel(GPyTorchModel, gpytorch.models.GP, FantasizeMixin):
         )
 
     def process(self) -> GaussianProcess:
-        """The same data, kernel, λ and dictionary as a posterior of this package, transformed; without what is hallucinated.
+        """A posterior of this package with the same transformed data, kernel, λ and dictionary, without hallucinated points.
 
         Cost: O(n (d + log n)), and that of drawing the dictionary, the first time.
         """
@@ -314,15 +317,15 @@ class BanditModel(GPyTorchModel, gpytorch.models.GP, FantasizeMixin):
 
         Args:
             X: `... x q x d`, not transformed; its dimensions broadcast with `batch_shape`.
-            output_indices: Not looked at: there is one outcome, and BoTorch's lists of models pass indices of their own.
+            output_indices: Ignored, since there is one outcome and BoTorch's lists of models pass their own indices.
             observation_noise: True for the noise of the likelihood (the average one, where each observation has its own), or
                 variances `... x q x 1` in the space of the transformed outcomes.
             posterior_transform: Applied last.
             kwargs: None is used.
 
         Returns:
-            A `GPyTorchPosterior` (or what the transforms make of it), mean and variance `... x q x 1`. For many points the
-            covariance is evaluated when something beside its diagonal is asked for.
+            A `GPyTorchPosterior` (or what the transforms return for it), mean and variance `... x q x 1`. For many points the
+            covariance is evaluated lazily, when more than its diagonal is needed.
 
         Cost: O(m²) a point, and O(q² m) for a joint covariance.
         """
@@ -343,14 +346,15 @@ class BanditModel(GPyTorchModel, gpytorch.models.GP, FantasizeMixin):
         posterior: Any = GPyTorchPosterior(mvn)
         if hasattr(self, "outcome_transform"):
             transform = self.outcome_transform
-            if X.dtype != self._dtype:  # its buffers are the model's, and lazy products take no two dtypes
+            # Its buffers have the dtype of the model, and lazy products cannot mix dtypes.
+            if X.dtype != self._dtype:
                 transform = copy.deepcopy(transform).to(X.dtype)
             posterior = transform.untransform_posterior(posterior, X=X)
         return posterior if posterior_transform is None else posterior_transform(posterior=posterior, X=X)
 
     def transform_inputs(self, X: Tensor, input_transform: nn.Module | None = None) -> Tensor:
-        """Points in the space of the kernel. Parameters of a transform, which are not fitted, have a gradient in training mode
-        alone: it would tie every model to the one that it was conditioned from."""
+        """Transform points to the space of the kernel. Parameters of a transform have a gradient in training mode only, since
+        it would tie every model to the one that it was conditioned from."""
         check_tensor("X", X)
         check_transform("input_transform", input_transform, InputTransform)
         x = super().transform_inputs(X, input_transform)
@@ -371,7 +375,7 @@ class BanditModel(GPyTorchModel, gpytorch.models.GP, FantasizeMixin):
         return MultivariateNormal(self.mean_module(x), self.covar_module(x))
 
     def __call__(self, X: Tensor, *args: Any, **kwargs: Any) -> MultivariateNormal:
-        """In training mode the prior, for marginal likelihoods; else the posterior at points that are transformed already."""
+        """The prior in training mode, for marginal likelihoods; else the posterior at transformed points."""
         return self.forward(X) if self.training else self._normal(self._promoted(X), None)
 
     def marginals(self, X: Tensor) -> Marginals:
@@ -384,14 +388,14 @@ class BanditModel(GPyTorchModel, gpytorch.models.GP, FantasizeMixin):
         return Marginals(known[0].to(X.dtype), known[1].to(X.dtype))
 
     def joint(self, X: Tensor, other: Tensor) -> Tensor:
-        """Posterior covariance between points (not transformed), `... x n x n'`, alike. Cost O((n + n') m² + n n' m)."""
+        """Posterior covariance between points (not transformed), `... x n x n'`; differentiable. O((n + n') m² + n n' m)."""
         x, y = (self.transform_inputs(self._promoted(points, name)) for points, name in ((X, "X"), (other, "other")))
         return self._conditional().covariance(x.double(), y.double()).to(x.dtype)
 
     # ------------------------------------------------------------------ models made from this one
 
     def condition_on_observations(self, X: Tensor, Y: Tensor, noise: Tensor | None = None, **kwargs: Any) -> BanditModel:
-        """A model that has seen more; this one stays as it is, and its factors are shared, not copied.
+        """A model conditioned on further observations. This one stays as it is; factors are shared, not copied.
 
         Args:
             X: `b x p x d`, not transformed; dimensions that the model does not have become batch dimensions.
@@ -400,14 +404,14 @@ class BanditModel(GPyTorchModel, gpytorch.models.GP, FantasizeMixin):
                 where it is known for each observation).
             kwargs: None is used.
 
-        Cost: O(p m²), cold or warm, repeated points or new ones; now and then, when an eighth of m columns have been appended,
-        a factorisation. Differentiable in X and Y.
+        Cost: O(p m²) for repeated points and new ones, and a factorisation whenever m/8 columns have been appended.
+        Differentiable in X and Y.
         """
         check_tensor("X", X)
         check_tensor("Y", Y)
         check_values(X=X, Y=Y, noise=noise)
         check_pairs(X, Y)
-        # Copies, through which gradients pass: who gave the data may write to them later.
+        # Copies through which gradients pass, since the caller may write to the tensors later.
         X = self._promoted(X).clone()
         Y, noise = Y.to(X.dtype).clone(), None if noise is None else noise.to(X.dtype).clone()
         if fantasizing.off():
@@ -431,10 +435,10 @@ class BanditModel(GPyTorchModel, gpytorch.models.GP, FantasizeMixin):
         return new
 
     def hallucinate(self, X: Tensor, counts: Tensor | None = None, *, frozen_dictionary: bool = False) -> BanditModel:
-        """A model with the same mean everywhere, and the variance as if points `b x p x d` (not transformed) had been observed
-        `b x p` times, once by default. Cost as for `condition_on_observations`.
+        """A model with the same mean, and the variance after observations at points `b x p x d` (not transformed), `counts`
+        (`b x p`) of each, one by default. Cost as for `condition_on_observations`.
 
-        The process that the model is gets conditioned on them exactly, dictionary or not. With `frozen_dictionary` the part of
+        The Gaussian process is conditioned on them exactly, with a dictionary or without. With `frozen_dictionary` the part of
         the kernel that the dictionary does not explain keeps its variance, as within a batch of BBKB.
         """
         check_flag("frozen_dictionary", frozen_dictionary)
@@ -445,15 +449,15 @@ class BanditModel(GPyTorchModel, gpytorch.models.GP, FantasizeMixin):
         return self._with(posterior, _pending=(*self._pending, (X.detach(), counts, frozen_dictionary)))
 
     def tabulate_(self, arms: Tensor, memory_budget: int = 2 << 30) -> BanditModel:
-        """Keep the marginals of these arms, `A x d` (not transformed); returns self.
+        """Tabulate the marginals of these arms, `A x d` (not transformed); returns self.
 
-        Calls with these points, whole or as slices of the tensor (of `arms.unsqueeze(-2)`, as `optimize_acqf_discrete` makes
-        them), are then read off; models conditioned from this one update them by the columns they appended, in one pass over
-        memory.
+        Calls with these points, as a whole or as slices of the tensor (also of `arms.unsqueeze(-2)`, as made by
+        `optimize_acqf_discrete`), then read the table. Models conditioned from this one update it by the columns that they
+        appended, in one pass over memory.
 
         Args:
-            arms: Copied. A tensor that was written to since is no longer taken for them.
-            memory_budget: Bytes for kernel columns, which spare those models a sweep.
+            arms: Copied. A tensor that was written to afterwards is not recognised.
+            memory_budget: Bytes for kernel columns, with which those models need no sweep.
 
         Cost: O(A m²) time and O(A m) memory, when first read.
         """
@@ -461,7 +465,7 @@ class BanditModel(GPyTorchModel, gpytorch.models.GP, FantasizeMixin):
         return self._tabulate(own_copy(arms.contiguous()), int(arms.storage_offset()), memory_budget)
 
     def _tabulate(self, arms: Tensor, offset: int = 0, memory_budget: int = 2 << 30) -> BanditModel:
-        """Keep the marginals of arms that nobody writes to, a copy of a tensor at this offset of its storage."""
+        """Tabulate arms that are not written to, a copy of a tensor at this offset of its storage."""
         check_whole("memory_budget", memory_budget, 0)
         if arms.dim() != 2 or self.batch_shape:
             raise UnsupportedError(
@@ -475,11 +479,11 @@ class BanditModel(GPyTorchModel, gpytorch.models.GP, FantasizeMixin):
 
     @property
     def arms(self) -> Tensor | None:
-        """The arms that are tabulated, `A x d`, or that its bandit had, `batch_shape x A x d`; None where there are none."""
+        """The tabulated arms, `A x d`, or those of a bandit with batch rows, `batch_shape x A x d`; None without arms."""
         return self._arms if self._table is None else self._table.arms
 
     def subset_output(self, idcs: Sequence[Any]) -> BanditModel:
-        """This model for `[0]`: it has one outcome."""
+        """A copy of this model for `[0]`, its only outcome."""
         if not isinstance(idcs, Sequence) or list(idcs) not in ([0], [-1]):
             raise UnsupportedError(f"BanditModel has one outcome: idcs must be [0], got {idcs}.")
         return self._with(self._conditional())
@@ -520,7 +524,7 @@ class BanditModel(GPyTorchModel, gpytorch.models.GP, FantasizeMixin):
     # ------------------------------------------------------------------ inside
 
     def _normal(self, x: Tensor, known: tuple[Tensor, Tensor] | None) -> MultivariateNormal:
-        """The posterior at transformed points, of which mean and variance may be known."""
+        """The posterior at transformed points; `known` is their mean and variance, where tabulated."""
         posterior, dtype = self._conditional(), x.dtype
         points = x.double()
         q = x.shape[-2]
@@ -538,7 +542,7 @@ class BanditModel(GPyTorchModel, gpytorch.models.GP, FantasizeMixin):
         return MultivariateNormal(mean, LazyCovariance(variance, evaluate=evaluate))
 
     def _looked_up(self, X: Tensor) -> tuple[Tensor, Tensor] | None:
-        """Mean and variance of arms that are tabulated, shaped like the points."""
+        """Mean and variance of tabulated arms, shaped like the points; None for other points."""
         rows = None if self._table is None or self.batch_shape else self._table.rows(X)
         if self._table is None or rows is None:
             return None
@@ -550,16 +554,16 @@ class BanditModel(GPyTorchModel, gpytorch.models.GP, FantasizeMixin):
         return mean[rows].reshape(X.shape[:-1]), variance[rows].reshape(X.shape[:-1])
 
     def _average_noise(self) -> Tensor:
-        """Of each batch row, `... x 1`."""
+        """Average noise variance of each batch row, `... x 1`."""
         return self.likelihood.noise.detach().mean(dim=-1, keepdim=True)
 
     def _promoted(self, X: Tensor, name: str = "X") -> Tensor:
-        """Points in the wider dtype of theirs and the model's."""
+        """Convert points to the wider of their dtype and the model's."""
         check_points(name, X, self._blocks[0].X.shape[-1])
         return X.to(torch.promote_types(X.dtype, self._dtype))
 
     def _conditional(self) -> Conditional:
-        """The posterior of the hyper-parameters of this moment."""
+        """The posterior with the current hyper-parameters."""
         known = self._posterior
         if known is not None and not self._is_current(known):
             known = self._drawn = None
@@ -594,7 +598,7 @@ class BanditModel(GPyTorchModel, gpytorch.models.GP, FantasizeMixin):
         return X, Y, torch.cat(weighted, dim=-1)
 
     def _preprocessed(self, X: Tensor) -> Tensor:
-        """Points that a model is made of, transformed: perturbations, for one, are of points that it is asked about."""
+        """Transform training points. Some transforms, such as perturbations, apply to test points only."""
         return self.input_transform.preprocess_transform(X) if hasattr(self, "input_transform") else X
 
     def _weighed(self, block: Block) -> tuple[Tensor, Tensor]:
@@ -612,7 +616,7 @@ class BanditModel(GPyTorchModel, gpytorch.models.GP, FantasizeMixin):
     # ------------------------------------------------------------------ copied, saved, moved
 
     def _with(self, posterior: Conditional, **changes: Any) -> BanditModel:
-        """A twin with another posterior: hyper-parameters copied, data and factors shared."""
+        """A model with another posterior, copied hyper-parameters, and shared data and factors."""
         new = self.__class__.__new__(self.__class__)
         new.__dict__ = {**self.__dict__, **changes}
         new.__dict__["_modules"] = {name: copy.deepcopy(module) for name, module in self._modules.items()}
@@ -623,7 +627,7 @@ class BanditModel(GPyTorchModel, gpytorch.models.GP, FantasizeMixin):
         return new
 
     def __deepcopy__(self, memo: dict[int, Any]) -> BanditModel:
-        # Nothing that is shared is ever written to.
+        # Shared tensors are never written to.
         new = self._with(self._conditional().detached())
         memo[id(self)] = new
         return new
@@ -632,7 +636,7 @@ class BanditModel(GPyTorchModel, gpytorch.models.GP, FantasizeMixin):
         return {**self.__dict__, "_posterior": None, "_table": None, "_arms": self.arms}
 
     def _apply(self, fn: Any, recurse: bool = True) -> BanditModel:
-        # float64 whatever dtype is asked for: only the device of `.to()` counts. BoTorch casts models to its points' dtype.
+        # Only the device of `.to()` counts: BoTorch casts models to the dtype of its points, and this one stays float64.
         old = self._blocks[0].X.device
         device = fn(torch.zeros((), dtype=torch.float64, device=old)).device
         nn.Module._apply(self, lambda tensor: tensor.to(device), recurse)
@@ -643,7 +647,7 @@ class BanditModel(GPyTorchModel, gpytorch.models.GP, FantasizeMixin):
             for name in ("_dictionary", "_drawn", "_arms", "_path", "_table"):
                 held = getattr(self, name)
                 setattr(self, name, held if held is None or isinstance(held, str) else held.to(device))
-            # Copies of this model share the features, and stay where they are.
+            # Copies of this model share the features, which must stay on their device.
             self._finite = (copy.deepcopy(self._finite[0]),)
             if self._finite[0] is not None:
                 self._finite[0].to(device)
@@ -652,12 +656,13 @@ class BanditModel(GPyTorchModel, gpytorch.models.GP, FantasizeMixin):
     def load_state_dict(  # type: ignore[override]
         self, state_dict: Mapping[str, Any], strict: bool = True, keep_transforms: bool = True, assign: bool = False
     ) -> Any:
-        """Load hyper-parameters and transforms, of a model of any number of observations; those here are transformed anew.
+        """Load hyper-parameters and transforms of a model with any number of observations; those of this model are transformed
+        anew.
 
         Args:
-            state_dict: Of a `BanditModel` with the same kind of kernel and transforms.
+            state_dict: State of a `BanditModel` with the same kind of kernel and transforms.
             strict: As for any module.
-            keep_transforms: True: data are held as they came, so that they always follow the transforms.
+            keep_transforms: Has no effect: data are kept untransformed, so that they always follow the transforms.
             assign: As for any module.
         """
         return nn.Module.load_state_dict(self, state_dict, strict=strict, assign=assign)
@@ -669,17 +674,17 @@ class BanditModel(GPyTorchModel, gpytorch.models.GP, FantasizeMixin):
         super()._load_from_state_dict(state_dict, prefix, *args)
 
     def train(self, mode: bool = True) -> BanditModel:
-        """Training mode, of everything but the transforms: they have learned from the data that the model was made of."""
+        """Set training mode. Transforms stay in evaluation mode, since they have learned from the first data."""
         super().train(mode)
         for name in self._modules.keys() & {"input_transform", "outcome_transform"}:
             self.get_submodule(name).eval()
         return self
 
     def _set_transformed_inputs(self) -> None:
-        """Nothing: what was observed is kept as it came."""
+        """Do nothing, since observations are kept untransformed."""
 
     def _revert_to_original_inputs(self) -> None:
-        """Nothing: what was observed is kept as it came."""
+        """Do nothing, since observations are kept untransformed."""
 
 
 def _weighed_anew(model: BanditModel, _: Any) -> None:

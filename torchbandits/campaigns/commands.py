@@ -70,9 +70,9 @@ def new(
     _print_table(made.columns.to_pandas().reset_index())
     where = "" if folder == HERE else f" --folder {folder}"
     told = made.bandit.pulls.sum()
-    _say(f"{folder} holds this campaign already: nothing has changed." if began else f"The campaign is in {folder}.")
-    _say(f"{int(told):,} values of {objective} are known." if told else f"No value of {objective} is known yet.")
-    _say(f"Next: torchbandits campaign ask -n 8{where} > plate.csv")
+    say(f"{folder} holds this campaign already: nothing has changed." if began else f"The campaign is in {folder}.")
+    say(f"{int(told):,} values of {objective} are known." if told else f"No value of {objective} is known yet.")
+    say(f"Next: torchbandits campaign ask -n 8{where} > plate.csv")
 
 
 @campaign_app.command()
@@ -99,10 +99,10 @@ def tell(
     """Learn what was measured. An empty cell is an evaluation that failed; a file that was told before does not count again."""
     with _opened(folder) as campaign:
         for path in results:
-            _say(f"{path}: {campaign.tell(path, again=again)}")
+            say(f"{path}: {campaign.tell(path, again=again)}")
         if bool((campaign.bandit.pulls > 0).all()):
             best = campaign.best(1).iloc[0]
-            _say(f"Best so far: {best.iloc[0]}, {campaign.objective} {best.iloc[-2]:.6g} measured.")
+            say(f"Best so far: {best.iloc[0]}, {campaign.objective} {best.iloc[-2]:.6g} measured.")
 
 
 @campaign_app.command()
@@ -123,7 +123,7 @@ def report(
 ) -> None:
     """Make one HTML page of the campaign."""
     with _opened(folder) as campaign:
-        _say(f"Report: {campaign.report(folder / 'report.html' if output is None else output)}")
+        say(f"Report: {campaign.report(folder / 'report.html' if output is None else output)}")
 
 
 @campaign_app.command()
@@ -144,7 +144,7 @@ def forget(
     with _opened(folder) as campaign:
         before = len(campaign.open)
         campaign.forget(ids or None)
-        _say(f"{before - len(campaign.open):,} rows are given up, {len(campaign.open):,} are waited for.")
+        say(f"{before - len(campaign.open):,} rows are given up, {len(campaign.open):,} are waited for.")
 
 
 @contextmanager
@@ -179,7 +179,7 @@ def _kind(text: str) -> tuple[str, Any]:
 def _write(frame: pd.DataFrame, output: Path | None) -> None:
     if output is not None:
         write_atomically(output, lambda temporary: frame.to_csv(temporary, index=False))
-        _say(f"{len(frame):,} rows: {output}")
+        say(f"{len(frame):,} rows: {output}")
     elif sys.stdout.isatty():
         _print_table(frame)
     else:
@@ -196,5 +196,6 @@ def _print_table(frame: pd.DataFrame) -> None:
     (console if console.is_terminal else Console(width=160)).print(table)
 
 
-def _say(text: str) -> None:
+def say(text: object) -> None:
+    """Print a line on standard output, without control characters."""
     typer.echo(printable(text))

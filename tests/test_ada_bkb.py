@@ -68,7 +68,7 @@ def arms_in_box(number: int) -> Tensor:
 
 
 def tree(bandit: tb.Bandit) -> Any:
-    return bandit._state.tree
+    return bandit.loop.state.tree
 
 
 # ------------------------------------------------------------------------- the oracle

@@ -29,7 +29,7 @@ import torchbandits as tb
 from torchbandits import errors
 from torchbandits.policies import registry
 
-EXAMPLE = Path(__file__).parent.parent / "examples" / "any_kernel.py"
+EXAMPLE = Path(__file__).parent.parent / "docs" / "examples" / "any_kernel.py"
 PULLS, DIM = 40, 3
 
 
@@ -283,7 +283,7 @@ def test_draws_over_many_arms_need_no_spectrum(kernel_name):
     for _ in range(5):
         selection = bandit.ask()
         bandit.tell(selection, torch.zeros(1, dtype=torch.float64))
-    draws = whole(bandit._state.draws.draw([600], torch.ones((), dtype=torch.float64), [generator(18)]))
+    draws = whole(bandit.loop.state.draws.draw([600], torch.ones((), dtype=torch.float64), [generator(18)]))
     marginals = bandit.posterior(torch.as_tensor(arms))
     std = marginals.variance.sqrt()
     seen = std > 1e-6 * std.max()

@@ -117,7 +117,7 @@ def test_the_posterior_at_a_fit_is_that_of_dense_numpy():
     bandit = tb.Bandit(tb.auto(), x, generator=generator(2))
     picks = play(bandit, f, 41)  # the pull of a fit: 5, 8, 12, 17, 26, 38
     bandit.fit_kernel_()
-    process = bandit._state.posterior
+    process = bandit.loop.state.posterior
     u = list(dict.fromkeys(picks))
     rewards = {i: [] for i in u}
     for t, i in enumerate(picks):
@@ -131,7 +131,7 @@ def test_the_posterior_at_a_fit_is_that_of_dense_numpy():
     k = own[0] * matern52(points[u], points, own[1])
     solved = np.linalg.solve(K + np.diag(1 / n), np.c_[targets, k])
     mean, variance = k.T @ solved[:, 0], own[0] - (k * solved[:, 1:]).sum(0)
-    state = bandit._state
+    state = bandit.loop.state
     np.testing.assert_allclose(state.arm_mean(), mean, rtol=1e-6, atol=1e-6)
     np.testing.assert_allclose(state.arm_leverage(), variance, rtol=1e-6, atol=1e-6)
     said = bandit.posterior(x)
@@ -225,7 +225,7 @@ def test_nothing_depends_on_the_units_of_contexts_that_come_one_by_one(kept: int
     for scale in (1.0, 2.0**12, 2.0**-12):
         bandit = tb.ContextualBandit(tb.auto(), arms, scale * contexts[:1], max_contexts=kept, generator=generator(1))
         picks.append(play_contexts(bandit, scale * contexts, scale))
-        spans.append(bandit._bandit._state.posterior.units.features / torch.tensor([scale, scale, 1, 1]))
+        spans.append(bandit._bandit.loop.state.posterior.units.features / torch.tensor([scale, scale, 1, 1]))
         assert bandit.fit_kernel_().after.isfinite()
     assert picks[0] == picks[1] == picks[2]
     whole = contexts.amax(dim=0) - contexts.amin(dim=0)
@@ -253,16 +253,16 @@ def test_a_feature_that_varies_for_the_first_time_gets_its_range_and_a_later_ran
     flat[:, 0] = 7.0
     bandit = tb.Bandit(tb.auto(), flat, generator=generator(2), journal=tmp_path / "journal")
     play(bandit, f, 12)
-    assert bandit._state.posterior.units.features[0] == 1
+    assert bandit.loop.state.posterior.units.features[0] == 1
     before = float(bandit.posterior.kernel.base_kernel.lengthscale[0, 0])
     other = x.clone()
     other[:, 0] = 7 + 1000 * x[:, 0] / x[:, 0].amax()
     bandit.set_arms_(other)
-    assert bandit._state.posterior.units.features[0] == tb.sources.ranges.ranges_of(other)[0]
+    assert bandit.loop.state.posterior.units.features[0] == tb.sources.ranges.ranges_of(other)[0]
     assert bandit.posterior.kernel.base_kernel.lengthscale[0, 0] > 100 * before
-    wide = bandit._state.posterior.units.features
+    wide = bandit.loop.state.posterior.units.features
     bandit.set_arms_(other[other[:, 0] < 200])
-    assert torch.equal(bandit._state.posterior.units.features, wide)
+    assert torch.equal(bandit.loop.state.posterior.units.features, wide)
     play(bandit, f, 6)
     with pytest.raises(errors.StateError):
         tb.Bandit(tb.auto(), other, generator=generator(2), journal=tmp_path / "journal")
@@ -276,16 +276,16 @@ def test_a_dictionary_takes_over_where_memory_ends():
     x, f = table(500)
     bandit = tb.Bandit(tb.auto(batch_size=4, memory_budget=500 * 8 * 40), x, generator=generator(6))
     play(bandit, f, 36)
-    assert not bandit._state.posterior.sparse
+    assert not bandit.loop.state.posterior.sparse
     before = copy.deepcopy(bandit.state_dict())
     play(bandit, f, 80)
-    assert bandit._state.posterior.sparse
-    assert 1 < int(bandit.dictionary.numel()) <= bandit._state.statistics.size
+    assert bandit.loop.state.posterior.sparse
+    assert 1 < int(bandit.dictionary.numel()) <= bandit.loop.state.statistics.size
     assert f[bandit.best_arm()] > f.topk(25).values[-1]
     resumed = tb.Bandit(bandit.policy, x, generator=generator(7)).load_state_dict(bandit.state_dict())
     assert play(resumed, f, 20) == play(bandit, f, 20)
     bandit.load_state_dict(before)  # and back
-    assert not bandit._state.posterior.sparse
+    assert not bandit.loop.state.posterior.sparse
     twin = tb.Bandit(bandit.policy, x, generator=generator(8)).load_state_dict(before)
     assert play(twin, f, 20) == play(bandit, f, 20)
 
@@ -293,10 +293,10 @@ def test_a_dictionary_takes_over_where_memory_ends():
 def test_an_update_that_fails_is_undone_whole(monkeypatch: pytest.MonkeyPatch):
     x, f = table(500)
     bandit = tb.Bandit(tb.auto(batch_size=4, memory_budget=500 * 8 * 17), x, generator=generator(6))
-    while bandit._state.statistics.size < 14:  # the next four are too many
+    while bandit.loop.state.statistics.size < 14:  # the next four are too many
         play(bandit, f, 1)
     selection, before = bandit.ask(), copy.deepcopy(bandit.state_dict())
-    assert not bandit._state.posterior.sparse
+    assert not bandit.loop.state.posterior.sparse
 
     def fail(*_: object) -> None:
         raise errors.NumericalError("on purpose")
@@ -306,7 +306,7 @@ def test_an_update_that_fails_is_undone_whole(monkeypatch: pytest.MonkeyPatch):
         patched.setattr("torchbandits.policies.from_data.FromData._fits_by", lambda self, pulls: pulls)
         with pytest.raises(errors.NumericalError, match="on purpose"):
             bandit.tell(selection, f[selection.index])
-    assert not bandit._state.posterior.sparse
+    assert not bandit.loop.state.posterior.sparse
     for name, value in before["state"].items():
         if isinstance(value, Tensor):
             assert torch.equal(value, bandit.state_dict()["state"][name]), name
@@ -370,7 +370,7 @@ def test_rewards_that_are_noise_alone_are_told_from_those_of_a_run_that_repeats_
     assert f"the best arm is {said.lead:.2g} standard errors above the average" in str(said)
     # In dense numpy, from the posterior of the arms pulled.
     pulled = (good.counts > 0).nonzero().squeeze(-1)
-    state = good._state
+    state = good.loop.state
     mean, variance = state.arm_mean()[pulled].numpy(), state.arm_leverage()[pulled].numpy()
     best = mean.argmax()
     assert said.lead == pytest.approx((mean[best] - mean.mean()) / np.sqrt(variance[best] + 1 / 200))
@@ -389,7 +389,7 @@ def test_an_arm_that_takes_most_of_the_recent_pulls_is_named_once():
     assert "available=" in reason
     silent = tb.Bandit(bandit.policy, bandit.arms, generator=generator(0)).load_state_dict(bandit.state_dict())
     assert silent.explain().repeated is None, "what came before it was loaded is not known"
-    state, before = bandit._state, bandit._state.recent
+    state, before = bandit.loop.state, bandit.loop.state.recent
     with pytest.raises(errors.ArgumentError):
         bandit.tell(bandit.ask(), torch.tensor([torch.inf]))
     assert state.recent is before
@@ -405,8 +405,9 @@ def test_repeats_are_counted_per_batch_row_and_only_the_last_forty():
     assert most_repeated([1] * 39) is None
     assert most_repeated([2] * 100 + [1, 2] * 20) is None, "half is not most"
     assert most_repeated([2] * 100 + [1] * 21 + [3] * 19) == (1, 21)
-    bandit = tb.Bandit(tb.uniform(), torch.rand(5, 2, generator=generator(0)), generator=[generator(1), generator(2)])
-    state = bandit._state
+    arms = torch.rand(5, 2, generator=generator(0), dtype=torch.float64)
+    bandit = tb.Bandit(tb.auto(), arms, generator=[generator(1), generator(2)])
+    state = bandit.loop.state
     index, mask = torch.tensor([[0, 1], [2, 3]]), torch.tensor([[True, True], [False, True]])
     for _ in range(50):
         state.remember_(Pulls(mask.double(), mask.double(), mask.double(), index=index, mask=mask))
@@ -462,19 +463,21 @@ def test_arms_in_a_file_take_no_more_memory_than_the_budget(tmp_path: Path, kept
     for step in range(14):
         for bandit in (small, large):
             play(bandit, f, 8)
-        assert small._state.posterior.sparse or 2 * small.posterior.statistics.size <= kept
-        assert step or small._state.posterior.sparse == (kept <= 10)
-        assert small._state.table.directions.block.nbytes <= budget
+        assert small.loop.state.posterior.sparse or 2 * small.posterior.statistics.size <= kept
+        assert step or small.loop.state.posterior.sparse == (kept <= 10)
+        assert small.loop.state.table.directions.block.nbytes <= budget
         if step % 4 == 1:
             for bandit, room in ((small, budget), (large, 2 << 30)):
                 saved = bandit.state_dict()
                 assert max(t.numel() for t in tensors(saved) if t.is_floating_point()) <= len(x)
                 again = made(room).load_state_dict(saved)
                 torch.testing.assert_close(again.posterior(x).variance, bandit.posterior(x).variance)
-                torch.testing.assert_close(again._state.table.leverage, bandit._state.table.leverage, atol=1e-9, rtol=1e-6)
+                torch.testing.assert_close(
+                    again.loop.state.table.leverage, bandit.loop.state.table.leverage, atol=1e-9, rtol=1e-6
+                )
                 assert torch.equal(again.ask().index, bandit.ask().index)
-    assert small._state.posterior.sparse
-    assert not large._state.posterior.sparse
+    assert small.loop.state.posterior.sparse
+    assert not large.loop.state.posterior.sparse
     assert min(f[small.best_arm()], f[large.best_arm()]) > f.topk(25).values[-1]
 
 
@@ -489,8 +492,8 @@ def test_repeated_pulls_are_folded_where_memory_is_short(tmp_path: Path):
         index = torch.arange(5)
         for bandit in (tight, roomy):
             bandit.tell(index, f[index])
-    assert tight._state.table.directions.used <= 12 < roomy._state.table.directions.used
-    torch.testing.assert_close(tight._state.table.leverage, roomy._state.table.leverage, atol=1e-9, rtol=1e-9)
+    assert tight.loop.state.table.directions.used <= 12 < roomy.loop.state.table.directions.used
+    torch.testing.assert_close(tight.loop.state.table.leverage, roomy.loop.state.table.leverage, atol=1e-9, rtol=1e-9)
     with pytest.raises(errors.UnsupportedError, match=r"an exact posterior keeps 13 numbers an arm here.*nothing was learned"):
         tight.tell(torch.arange(5, 13), f[5:13])
     assert int(tight.pulls) == 100

@@ -36,7 +36,7 @@ X_ARMS = PROBLEM.tensor
 
 def ranked(bandit: tb.Bandit) -> Tensor:
     """The score by which `ask` ranks each arm: the evidence for it when it alone is on offer."""
-    state, A, shape = bandit._state, bandit.arms.shape[-2], bandit.batch_shape
+    state, A, shape = bandit.loop.state, bandit.arms.shape[-2], bandit.batch_shape
     scores = []
     for arm in range(A):
         only = torch.zeros(*shape, A, dtype=torch.bool)
@@ -242,7 +242,7 @@ def test_law_6_on_other_arms_and_in_a_box():
     for t in range(5):
         selection = box.ask()
         box.tell(selection, torch.randn(1, generator=generator(t), dtype=torch.float64))
-    expected = box.policy.scores_at(box._state, others)
+    expected = box.policy.scores_at(box.loop.state, others)
     torch.testing.assert_close(acquisition(box)(others.unsqueeze(-2)), expected, rtol=1e-7, atol=1e-7)
 
 

@@ -20,6 +20,7 @@ from torch import Tensor
 import torchbandits as tb
 from torchbandits import errors
 from torchbandits.policies import box_picking
+from torchbandits.policies.state import BoxState
 from torchbandits.posteriors import SamplePaths
 from torchbandits.testing.play import differences
 
@@ -200,7 +201,7 @@ def test_bbkb_batches_keep_dictionary_and_mean():
         told, sums = np.concatenate([told, x]), np.concatenate([sums, rewards.numpy()])
         sizes.append(len(x))
     assert max(sizes) > 2
-    assert int(bandit._state.posterior.dictionary_size) < len(told)
+    assert int(bandit.loop.state.posterior.dictionary_size) < len(told)
 
 
 @pytest.mark.parametrize("acquisition", ["ei", "pi"])
@@ -229,7 +230,7 @@ def test_a_thompson_pick_is_the_maximum_of_its_path(name: str):
     bandit = bandit_of(name, pulls=9)
     twin = torch.Generator()
     twin.set_state(bandit.generators[0].get_state())
-    posterior, features = bandit._state.posterior, bandit.policy.score.num_features
+    posterior, features = bandit.loop.state.posterior, bandit.policy.score.num_features
     picks, grid = bandit.ask(more=3).points, grid_of(BOX, 121)
     for place in range(3):
         path = SamplePaths.draw(posterior, 1, [twin], num_features=features, width=bandit.width)
@@ -245,7 +246,7 @@ def test_one_point_again_and_again_where_the_rule_says_so():
     sizes = []
     for _ in range(12):
         selection = bandit.ask()
-        leverage = float(bandit._state.posterior.leverage(selection.points[:1]))
+        leverage = float(bandit.loop.state.posterior.leverage(selection.points[:1]))
         assert len(selection) == max(1, math.floor(149 / leverage))
         assert len({tuple(x) for x in selection.points.tolist()}) == 1
         bandit.tell(selection, f(selection.points))
@@ -264,9 +265,9 @@ def test_widths_are_fed_what_the_oracle_says():
         expected = oracles.width_igp(log_det, NORM_BOUND, NOISE_STD, LAM, DELTA)
         assert float(bandit.width) == pytest.approx(expected, rel=1e-8)
         play(bandit, 1)
-    assert float(bandit._state.progress(frozenset()).kappa2) == pytest.approx(2.5)
+    assert float(bandit.loop.state.progress(frozenset()).kappa2) == pytest.approx(2.5)
     corner = float(BOX[1].square().sum())  # of a linear kernel k(x, x) is largest in a corner
-    assert float(bandit_of("lin_ucb")._state.progress(frozenset()).kappa2) == pytest.approx(corner)
+    assert float(bandit_of("lin_ucb").loop.state.progress(frozenset()).kappa2) == pytest.approx(corner)
 
 
 def test_a_pick_that_teaches_nothing_ends_no_batch_of_a_fixed_size():
@@ -524,7 +525,7 @@ def test_a_point_of_history_that_is_picked_keeps_its_pulls():
     assert float(bandit.counts[selection.index[0]]) == 3
     bandit.tell(selection, torch.ones(1))
     assert bandit.counts.tolist() == [1, 1, 4]
-    assert bandit._state.statistics.size == 3
+    assert bandit.loop.state.statistics.size == 3
     assert -1 not in bandit.best(3).index
 
 
@@ -559,14 +560,14 @@ def test_places_are_given_away_in_every_row_on_its_own():
         selection = bandit.ask(limit=torch.randint(0, 4, (3,), generator=draw))
         if float(torch.rand((), generator=draw)) < 0.3:
             selection = bandit.ask(more=2)
-        assert torch.equal(bandit._state.rows.points(selection.index)[selection.mask], selection.points[selection.mask])
+        assert torch.equal(bandit.loop.state.rows.points(selection.index)[selection.mask], selection.points[selection.mask])
         kept = selection.mask & (torch.rand(selection.mask.shape, generator=draw) < 0.5)
         part = tb.Selection(selection.points, torch.where(kept, selection.index, -1), kept)
         bandit.tell(part, f(part.points))
         for row, x in zip(*[where.tolist() for where in kept.nonzero(as_tuple=True)], strict=True):
             point = tuple(part.points[row, x].tolist())
             told[row][point] = told[row].get(point, 0) + 1
-        if bandit._open is not None and float(torch.rand((), generator=draw)) < 0.7:
+        if bandit.loop.open is not None and float(torch.rand((), generator=draw)) < 0.7:
             bandit.forget(bandit.ask())
         for row, own in enumerate(told):
             at = bandit.counts[row] > 0
@@ -578,13 +579,15 @@ def test_places_are_given_away_in_every_row_on_its_own():
 def test_a_kernel_is_fitted_in_a_box():
     bandit = tb.Bandit(tb.gp_ucb(gpytorch.kernels.ScaleKernel(gpytorch.kernels.RBFKernel()).double(), **WIDE), bounds=BOX)
     play(bandit, 12)
-    before = float(bandit._state.posterior.kernel.base_kernel.lengthscale)
+    before = float(bandit.loop.state.posterior.kernel.base_kernel.lengthscale)
     report = bandit.fit_kernel_()
     assert bool(report.accepted)
-    assert float(bandit._state.posterior.kernel.base_kernel.lengthscale) != before
-    assert float(bandit._state.progress(frozenset()).kappa2) == pytest.approx(float(bandit._state.posterior.kernel.outputscale))
+    assert float(bandit.loop.state.posterior.kernel.base_kernel.lengthscale) != before
+    assert float(bandit.loop.state.progress(frozenset()).kappa2) == pytest.approx(
+        float(bandit.loop.state.posterior.kernel.outputscale)
+    )
     resumed = tb.Bandit(bandit.policy, bounds=BOX).load_state_dict(bandit.state_dict())
-    assert torch.equal(resumed._state.progress(frozenset()).kappa2, bandit._state.progress(frozenset()).kappa2)
+    assert torch.equal(resumed.loop.state.progress(frozenset()).kappa2, bandit.loop.state.progress(frozenset()).kappa2)
     assert play(resumed, 2) == play(bandit, 2)
 
 
@@ -601,7 +604,7 @@ def test_the_state_grows_with_distinct_points_only():
     assert float(bandit.pulls) == 30
     bandit = bandit_of("gp_ucb", pulls=15)
     assert len(bandit.arms) == 15, "the centre is one of them"
-    assert bandit._state.table is None
+    assert isinstance(bandit.loop.state, BoxState)  # which tabulates nothing
 
 
 @quickly

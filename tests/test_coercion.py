@@ -15,7 +15,7 @@ from problems import COMMON, Problem, generator, rbf
 
 import torchbandits as tb
 from torchbandits import errors
-from torchbandits.coercion import as_tensor
+from torchbandits.checks import as_tensor
 
 pytestmark = pytest.mark.usefixtures("annotations_not_enforced")
 

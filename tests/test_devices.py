@@ -18,7 +18,7 @@ from torch import Tensor
 import torchbandits as tb
 from torchbandits import environments, policies, sources
 from torchbandits.botorch import PolicyAcquisition
-from torchbandits.coercion import as_device, same_device
+from torchbandits.checks import as_device, same_device
 from torchbandits.errors import ArgumentError
 
 NAMES = ("cuda", "cuda:0", torch.device("cuda"), DEVICE)

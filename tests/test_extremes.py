@@ -27,7 +27,7 @@ POLICIES: dict[str, Callable[[Any, float], Any]] = {
 
 def exactly(bandit: tb.Bandit, lengthscale: float, points: torch.Tensor) -> list[tuple[float, float]]:
     """Mean and variance of the posterior, from the sums told, by dense solves with 120 digits."""
-    statistics = bandit._state.statistics
+    statistics = bandit.loop.state.statistics
 
     def numbers(rows: torch.Tensor) -> list[list[Any]]:
         return [[mpmath.mpf(v) for v in row] for row in rows.double().tolist()]
@@ -144,7 +144,7 @@ def test_rewards_whose_squares_are_too_large(annotations_not_enforced):
 
 
 def soak() -> Any:
-    spec = importlib.util.spec_from_file_location("soak", Path(__file__).parents[1] / "scripts" / "soak.py")
+    spec = importlib.util.spec_from_file_location("soak", Path(__file__).parents[1] / "scripts" / "robustness" / "soak.py")
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

@@ -29,7 +29,7 @@ from torchbandits.experiments.config import load_config
 
 pytestmark = pytest.mark.usefixtures("annotations_not_enforced")
 
-SCRIPT = Path(__file__).parents[1] / "scripts" / "faults.py"
+SCRIPT = Path(__file__).parents[1] / "scripts" / "robustness" / "faults.py"
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +78,7 @@ class AgainstANaiveModel(RuleBasedStateMachine):
 
     @rule(more=st.integers(1, 3))
     def ask(self, more: int) -> None:
-        before = self.bandit._open
+        before = self.bandit.loop.open
         selection = self.bandit.ask(more=more)
         assert len(selection) == sum(self.open.values()) + more
         assert before is None or torch.equal(selection.index[: len(before)], before.index)
@@ -145,10 +145,10 @@ class AgainstANaiveModel(RuleBasedStateMachine):
 
     @rule()
     def end_and_resume(self) -> None:
-        picks = self.bandit._open
+        picks = self.bandit.loop.open
         self.bandit.journal.close()
         self.bandit = self.opened()
-        again = self.bandit._open
+        again = self.bandit.loop.open
         assert (picks is None) == (again is None)
         assert picks is None or torch.equal(picks.index, again.index)
 
@@ -171,7 +171,7 @@ class AgainstANaiveModel(RuleBasedStateMachine):
             return
         counts = torch.tensor([float(self.counts[self.key(i)]) for i in range(len(self.arms))], dtype=torch.float64)
         assert torch.equal(self.bandit.counts, counts)
-        statistics = self.bandit._state.statistics
+        statistics = self.bandit.loop.state.statistics
         sums = {
             tuple(p): s
             for p, s, n in zip(statistics.points.tolist(), statistics.sums.tolist(), statistics.weights, strict=True)
@@ -179,7 +179,7 @@ class AgainstANaiveModel(RuleBasedStateMachine):
         }
         assert {k for k, n in self.counts.items() if n} == set(sums)
         assert all(abs(sums[k] - self.sums[k]) < 1e-9 for k in sums)
-        opened = self.bandit._open
+        opened = self.bandit.loop.open
         assert Counter([] if opened is None else self.keys(opened.index)) == self.open
         assert float(self.bandit.pulls) == sum(self.counts.values())
 

@@ -290,7 +290,7 @@ def test_a_journal_of_the_first_form_opens_and_is_compared_as_it_was(tmp_path: P
         return tb.Bandit(policy, ARMS, generator=generator(1), journal=path)
 
     with monkeypatch.context() as patched:
-        patched.setattr("torchbandits.journal.replay.describe_policy", first_form)
+        patched.setattr("torchbandits.journal.fingerprint.describe_policy", first_form)
         bandit = greedy(lambda t: 1 / t)
         bandit.tell(bandit.ask(), torch.ones(1))
         bandit.journal.close()

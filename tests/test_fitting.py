@@ -427,7 +427,7 @@ def test_everything_is_relearned_with_the_fitted_kernel(name: str, problem: Prob
     bandit.ask(more=2)
     report = bandit.fit_kernel_()
     assert bool(report.accepted.all())
-    state, posterior = bandit._state, copy.deepcopy(bandit.posterior)
+    state, posterior = bandit.loop.state, copy.deepcopy(bandit.posterior)
     marginals = posterior.set_pending_(posterior.pending_points[..., :0, :], posterior.pending[..., :0])(
         problem.tensor.expand(*bandit.batch_shape, -1, -1)
     )
@@ -485,7 +485,7 @@ def test_noise_in_a_bandit(dtype: torch.dtype):
     assert fresh.posterior.regularization == report.regularization
     std = bandit.posterior(PROBLEM.tensor).variance.sqrt()
     upper = bandit.posterior(PROBLEM.tensor).mean + bandit.width * std
-    assert float(policy.bounds(bandit._state)[0]) == pytest.approx(float(upper.max()), rel=1e-4)
+    assert float(policy.bounds(bandit.loop.state)[0]) == pytest.approx(float(upper.max()), rel=1e-4)
     again = bandit.fit_kernel_(noise=True)
     assert again.noise_variance == pytest.approx(report.noise_variance, rel=1e-6)
 
@@ -568,7 +568,7 @@ def test_refitting_every_so_often_is_fitting_by_hand(name: str):
             b.tell(picks[0], torch.as_tensor(PROBLEM.f)[picks[0].index.clamp_min(0)])
         passed = (bandits[1].pulls // 7) > (told // 7)
         if bool(passed.any()):
-            bandits[1].policy.refit(bandits[1]._state, rows=passed)
+            bandits[1].policy.refit(bandits[1].loop.state, rows=passed)
     automatic, by_hand = (b.posterior.kernel.lengthscale for b in bandits)
     torch.testing.assert_close(automatic, by_hand)
     assert automatic.shape == (2, 1, 1)

@@ -150,7 +150,7 @@ def test_guarantee_4_in_every_cell_of_a_cover():
         upper, lower = (np.array(side) for side in zip(*(n.bounds() for n in naive), strict=True))
         f = problem.means.numpy()
         inside &= ((lower <= f) & (f <= upper)).all(axis=1)
-        found = policy.bounds(bandit._state)
+        found = policy.bounds(bandit.loop.state)
         np.testing.assert_allclose(found[0].numpy(), upper.max(axis=1), rtol=1e-8)
         np.testing.assert_allclose(found[1].numpy(), lower.max(axis=1), rtol=1e-8, atol=1e-8)
     assert max(len(n.cells) for n in naive) > 4

@@ -99,7 +99,7 @@ def test_a_batch_is_learned_one_pull_after_the_other(leverage, seed):
             naive.tell(arm, reward)
         t += size
         assert_same(bandit, naive, problem)
-        scores, pick = naive.scores(), int(bandit.policy.select(bandit._state)[0].index)
+        scores, pick = naive.scores(), int(bandit.policy.select(bandit.loop.state)[0].index)
         assert pick == naive.pick() or scores[pick] >= scores.max() * (1 - TIE)
     assert 25 < len(naive.kept) < 80 or leverage == 3.0
 
@@ -126,8 +126,8 @@ def test_history_is_learned_as_that_many_pulls(leverage, outside):
     assert 0 < len(naive.kept) < int(counts.sum()) == int(bandit.pulls)
     if not outside:
         assert_same(bandit, naive, problem)
-        s = bandit._state.statistics
-        np.testing.assert_allclose(s.sums.numpy(), naive.sums()[bandit._state.rows.arm_of_row.numpy()], rtol=1e-12)
+        s = bandit.loop.state.statistics
+        np.testing.assert_allclose(s.sums.numpy(), naive.sums()[bandit.loop.state.rows.arm_of_row.numpy()], rtol=1e-12)
 
 
 @pytest.mark.parametrize("acquisition", ["ucb", "ei", "pi"])
@@ -197,7 +197,7 @@ def test_rows_of_a_batch_keep_what_they_would_alone():
 
 def size_of(bandit: tb.Bandit) -> int:
     """Numbers in every buffer of the state, saved or not."""
-    return sum(b.numel() for module in bandit._state.modules() for b in module._buffers.values() if b is not None)
+    return sum(b.numel() for module in bandit.loop.state.modules() for b in module._buffers.values() if b is not None)
 
 
 @pytest.mark.sweep(1)

@@ -20,7 +20,8 @@ from problems import BOUNDED, COMMON, generator, rbf
 
 import torchbandits as tb
 from torchbandits import errors
-from torchbandits.journal import Drawn, describe, from_bytes, pack, to_bytes, unpack
+from torchbandits.journal import GeneratorStates, describe, from_bytes, pack, to_bytes, unpack
+from torchbandits.loop import Loop
 from torchbandits.testing.play import differences, everything
 
 pytestmark = pytest.mark.usefixtures("annotations_not_enforced")
@@ -129,7 +130,7 @@ def all_calls(bandit: tb.Bandit, steps: int) -> None:
             options = {"maximizer": lambda score: torch.tensor([0.31, 0.77]).double()}
         if told == 12:
             options = {"available": torch.arange(len(bandit.arms)) % 2 == 0}
-        if told == 9 and bandit._open is None:
+        if told == 9 and bandit.loop.open is None:
             options = {"more": 3}
         selection = bandit.ask(**options)
         rewards = PROBLEM.rewards(told, selection.index.clamp_max(39))
@@ -499,8 +500,8 @@ def test_resuming_repeats_only_what_came_after_the_checkpoint(tmp_path: Path, mo
     step(bandit, 33)
     bandit.journal.close()
     told = []
-    learn = tb.Bandit._learn
-    monkeypatch.setattr(tb.Bandit, "_learn", lambda self, *args: (told.append(1), learn(self, *args))[1])
+    learn = Loop.learn_
+    monkeypatch.setattr(Loop, "learn_", lambda self, *args: (told.append(1), learn(self, *args))[1])
     assert int(journaled(case, path).pulls) == 33
     assert len(told) <= 5
 
@@ -556,7 +557,7 @@ def test_what_was_not_packed_is_refused(value: Any):
 
 def test_generators_are_followed():
     mine, theirs = [generator(1), generator(2)], [generator(1), generator(2)]
-    writer, reader = Drawn(mine), Drawn(theirs)
+    writer, reader = GeneratorStates(mine), GeneratorStates(theirs)
     assert writer.since() is None
     for number in range(30):
         torch.rand(number * 40, generator=mine[0])

@@ -33,8 +33,7 @@ from test_watching import written
 
 import torchbandits as tb
 from torchbandits import errors
-from torchbandits.journal import Drawn, Reading, from_bytes, state_as_text, to_bytes, unpack
-from torchbandits.journal.checkpoints import state_of_text
+from torchbandits.journal import GeneratorStates, Reading, from_bytes, state_as_text, state_of_text, to_bytes, unpack
 from torchbandits.journal.lines import Lines, Mark, read_lines
 from torchbandits.testing.play import differences
 
@@ -319,7 +318,7 @@ def test_no_more_is_inflated_than_is_said_to_be_there(monkeypatch: pytest.Monkey
     head, _, data = zlib.decompress(base64.b64decode(text)).partition(b"\n")
     more = zlib.compress(head + b"\n" + data + bytes(64 << 20), 9)
     shape = {"dtype": "float64", "shape": [3], "bytes": base64.b64encode(zlib.compress(bytes(64 << 20), 9)).decode()}
-    one = Drawn([generator(1)])
+    one = GeneratorStates([generator(1)])
     tracemalloc.start()
     for read in (
         lambda: state_of_text(base64.b64encode(more).decode()),
@@ -680,7 +679,7 @@ def test_an_error_of_an_evaluation_leaves_the_journal_to_its_bandit(tmp_path: Pa
     assert told(tmp_path / "run.journal")[-1] == [0.5]
 
 
-TRACED = ("torchbandits/learned.py", "torchbandits/journal/lines.py", "torchbandits/journal/journal.py", "/contextlib.py")
+TRACED = ("torchbandits/loop.py", "journal/recorder.py", "journal/lines.py", "journal/journal.py")
 
 
 def interrupted(call: Callable[[], Any], at: int) -> int | None:
@@ -729,13 +728,13 @@ def agree_after(path: Path, at: int, name: str) -> int | None:
     except errors.StateError as error:
         refusal = str(error)
     assert not refusal or "interrupted while it was written" in refusal
-    counts, opened_then = counts_of(bandit), bandit._open
+    counts, opened_then = counts_of(bandit), bandit.loop.open
     bandit.journal.close()
     again = opened(path)
     if not refusal:
         assert counts_of(again) == counts, at
-        assert (opened_then is None) == (again._open is None), at
-        assert opened_then is None or torch.equal(opened_then.index, again._open.index), at
+        assert (opened_then is None) == (again.loop.open is None), at
+        assert opened_then is None or torch.equal(opened_then.index, again.loop.open.index), at
     else:
         assert sum(counts_of(again)) - sum(counts) in (0, 1), at
     again.journal.close()
@@ -744,7 +743,7 @@ def agree_after(path: Path, at: int, name: str) -> int | None:
 
 @pytest.mark.parametrize("name", ["tell", "ask", "load"])
 def test_an_interrupt_at_any_instruction_leaves_bandit_and_journal_agreed(tmp_path: Path, name: str):
-    """A call is done and written, or neither; those of `with` and of the undoing included."""
+    """A call is done and written, or neither; those of the undoing included."""
     agree_after(tmp_path / "cold", 0, name)  # fills caches, which takes instructions of its own
     total = agree_after(tmp_path / "warm", 0, name)
     assert total > 300

@@ -88,7 +88,7 @@ def assert_same_posterior(bandit: tb.Bandit, dense: oracle.LinearBandit, problem
     k = np.square(lift(points)).sum(1).max()
     assert_close(got.mean, mean, F64, scale=10 * np.abs(mean).max(), what="means")
     assert_close(got.variance, variance, F64, scale=k, what="variances")
-    state = bandit._state
+    state = bandit.loop.state
     assert_close(state.arm_mean(), mean[: problem.a], F64, scale=10 * np.abs(mean).max(), what="tabulated means")
     lam = state.posterior.regularization
     assert_close(lam * state.arm_leverage(), variance[: problem.a], F64, scale=k, what="tabulated variances")
@@ -163,7 +163,7 @@ def test_tells_of_many_arms_and_history_enter_the_sketch_arm_by_arm(m: int):
         dense.observe(x, n, 0.3 * n)
     bandit.observe(torch.as_tensor(points), torch.as_tensor(counts), torch.as_tensor(0.3 * counts))
     assert_same_posterior(bandit, dense, problem)
-    np.testing.assert_allclose(float(bandit._state.log_det), dense.log_det, rtol=1e-8)
+    np.testing.assert_allclose(float(bandit.loop.state.log_det), dense.log_det, rtol=1e-8)
     tell(bandit, problem, [3, 4])
     dense.tell([3, 4], problem.rewards(int(bandit.pulls) - 2, [3, 4]))
     assert_same_posterior(bandit, dense, problem)
@@ -318,7 +318,7 @@ def covered(policy: Composed, rows: int, pulls: int, d: int, m: int | None) -> t
     bandit = tb.Bandit(policy, arms, generator=[generator(r) for r in range(rows)])
     inside, regret, spent = torch.ones(rows, dtype=torch.bool), torch.zeros(rows), torch.zeros(rows)
     for pull in range(pulls):
-        state, pick = bandit._state, bandit.ask().index
+        state, pick = bandit.loop.state, bandit.ask().index
         width = bandit.width.unsqueeze(-1)
         half = width * (state.posterior.regularization * state.arm_leverage()).sqrt()
         inside &= ((f - state.arm_mean()).abs() <= half).all(dim=-1)
@@ -409,10 +409,10 @@ def test_float32_arms_have_a_float64_posterior(name: str, lam: float):
         for start in range(0, 40, 4):
             tell(bandit, problem, index[start : start + 4])
     got, expected = single.posterior(problem.tensor), double.posterior(problem.tensor)
-    tolerance, k = VARIANCE[torch.float32], float(double._state.table.kappa2.max())
+    tolerance, k = VARIANCE[torch.float32], float(double.loop.state.table.kappa2.max())
     assert_close(got.variance, expected.variance, tolerance, scale=k)
     assert_close(got.mean, expected.mean, tolerance)  # on the scale of the rewards, which is 1
-    state = single._state
+    state = single.loop.state
     assert state.arm_leverage().dtype == torch.float64
     assert_close(lam * state.arm_leverage(), expected.variance, tolerance, scale=k)
     assert_close(state.arm_mean(), expected.mean, tolerance)
@@ -430,14 +430,14 @@ def test_rows_with_other_numbers_of_pulls_are_singles(name: str, own_arms: bool)
     batch = tb.Bandit(MAKERS[name](), arms, generator=[generator(row) for row in range(3)])
     singles = [tb.Bandit(MAKERS[name](), p.tensor, generator=generator(row)) for row, p in enumerate(problems)]
     for _ in range(12):
-        batch.ask(more=1) if batch._open is None else None
+        batch.ask(more=1) if batch.loop.open is None else None
         for _ in range(3):
             batch.ask(more=1)
         opened = batch.ask()
         told = torch.full(opened.index.shape, torch.nan, dtype=torch.float64)
         mask = torch.zeros_like(opened.mask)
         for row, (single, problem) in enumerate(zip(singles, problems, strict=True)):
-            while single._open is None or len(single.ask()) < 4:
+            while single.loop.open is None or len(single.ask()) < 4:
                 single.ask(more=1)
             index = single.ask().index.tolist()
             assert opened.index[row].tolist() == index
@@ -447,13 +447,15 @@ def test_rows_with_other_numbers_of_pulls_are_singles(name: str, own_arms: bool)
             single.tell(single.ask()[: limits[row]], rewards)
             single.forget(single.ask()) if limits[row] < 4 else None
         batch.tell(tb.Selection(opened.points, torch.where(mask, opened.index, -1), mask), told)
-        left = batch._open
+        left = batch.loop.open
         if left is not None:
             batch.forget(left)
     assert batch.pulls.tolist() == [12.0, 48.0, 24.0]
     for row, single in enumerate(singles):
-        torch.testing.assert_close(batch._state.arm_mean()[row], single._state.arm_mean(), rtol=1e-9, atol=1e-10)
-        torch.testing.assert_close(batch._state.arm_leverage()[row], single._state.arm_leverage(), rtol=1e-9, atol=1e-12)
+        torch.testing.assert_close(batch.loop.state.arm_mean()[row], single.loop.state.arm_mean(), rtol=1e-9, atol=1e-10)
+        torch.testing.assert_close(
+            batch.loop.state.arm_leverage()[row], single.loop.state.arm_leverage(), rtol=1e-9, atol=1e-12
+        )
         torch.testing.assert_close(batch.width[row], single.width, rtol=1e-9, atol=0)
 
 
@@ -462,16 +464,18 @@ def test_a_shrink_changes_no_other_row():
     problem = Linear(6)
     bandit = tb.Bandit(MAKERS["soful"](), problem.tensor, generator=[generator(0), generator(1)])
     bandit.tell(torch.tensor([[1], [2]]), torch.tensor([[0.1], [0.2]], dtype=torch.float64))
-    before = [t[1].clone() for t in (bandit._state.arm_mean(), bandit._state.arm_leverage(), bandit.posterior.sketch.rows)]
+    before = [
+        t[1].clone() for t in (bandit.loop.state.arm_mean(), bandit.loop.state.arm_leverage(), bandit.posterior.sketch.rows)
+    ]
     for arm in range(10, 18):
         index = torch.tensor([[arm], [-1]])
         bandit.tell(
-            tb.Selection(bandit._state.rows.points(index), index, index >= 0), torch.tensor([[0.3], [math.nan]]).double()
+            tb.Selection(bandit.loop.state.rows.points(index), index, index >= 0), torch.tensor([[0.3], [math.nan]]).double()
         )
     loss = bandit.posterior.sketch.loss
     assert loss[0] > 0
     assert loss[1] == 0
-    after = [t[1] for t in (bandit._state.arm_mean(), bandit._state.arm_leverage(), bandit.posterior.sketch.rows)]
+    after = [t[1] for t in (bandit.loop.state.arm_mean(), bandit.loop.state.arm_leverage(), bandit.posterior.sketch.rows)]
     assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
 
 
@@ -514,7 +518,7 @@ def test_a_saved_projection_goes_with_the_state():
             tell(bandit, problem, bandit.ask().index.tolist())
         other.load_state_dict(bandit.state_dict())
         for name in ("prior_diagonal", "kappa2", "leverage"):
-            assert torch.equal(getattr(other._state.table, name), getattr(bandit._state.table, name)), name
+            assert torch.equal(getattr(other.loop.state.table, name), getattr(bandit.loop.state.table, name)), name
         for _ in range(20):
             picks = [b.ask().index.tolist() for b in (bandit, other)]
             assert picks[0] == picks[1]
@@ -537,7 +541,7 @@ def test_uncertainty_sampling_comes_first(name: str):
         leverage = (problem.arms * np.linalg.solve(V, problem.arms.T).T).sum(1)
     assert int(bandit.pulls) >= 6
     bandit.ask()
-    assert not bandit._state.opening
+    assert not bandit.loop.state.opening
 
 
 def test_projections_are_drawn_row_by_row_and_keep_inner_products():
@@ -565,7 +569,7 @@ def test_posterior_draws_on_linear_features(features: Any):
     )
     bandit = tb.Bandit(policy, problem.tensor, generator=generator(0))
     tell(bandit, problem, [0, 3, 3, 5, 7, 7])
-    draws, n = bandit._state.draws, 40_000
+    draws, n = bandit.loop.state.draws, 40_000
     assert draws is not None
     values = whole(draws.draw([n], torch.ones((), dtype=torch.float64), [generator(1)])).numpy()
     covariance = bandit.posterior.covariance(problem.tensor).numpy()

@@ -57,7 +57,7 @@ def test_the_score_is_that_of_the_arms_and_differentiable():
         bandit = tb.Bandit(maker(), START, generator=generator(1))
         bandit.tell(torch.arange(9), f(START[:9]))
         points = START.clone().requires_grad_()
-        score = bandit.policy.scores_at(bandit._state, points)
+        score = bandit.policy.scores_at(bandit.loop.state, points)
         assert int(score.argmax()) == int(bandit.ask().index[0])
         assert bool(torch.autograd.grad(score.sum(), points)[0].isfinite().all())
 

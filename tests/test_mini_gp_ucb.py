@@ -81,12 +81,12 @@ def test_within_a_batch_the_variance_shrinks_by_at_most_the_ratio():
     seen = 0
     for step in range(60):
         selection = bandit.ask(limit=50)
-        before = bandit._state.arm_leverage().clone()
+        before = bandit.loop.state.arm_leverage().clone()
         y = problem.rewards(step * 50, selection.index)
         bandit.tell(selection[:-1], y[:-1])
         if len(selection) > 1:
             seen += 1
-            assert float((before / bandit._state.arm_leverage()).max()) <= 1.5 + 1e-9
+            assert float((before / bandit.loop.state.arm_leverage()).max()) <= 1.5 + 1e-9
         bandit.tell(bandit.ask(), y[-1:])
     assert seen > 10
 

@@ -65,10 +65,10 @@ def test_the_mean_is_that_of_200_digits_or_refused(seed, d, oversampling, noise_
             break
     assert (error is not None) == refused
     assert error is None or "noise_std" in str(error)
-    statistics, u = bandit._state.statistics, bandit._state.rows.arm_of_row.tolist()
+    statistics, u = bandit.loop.state.statistics, bandit.loop.state.rows.arm_of_row.tolist()
     S = [i for i in bandit.dictionary.tolist() if i >= 0]
     mean = dense_mean(x, S, u, statistics.weights.tolist(), statistics.sums.tolist(), noise_std)
     tolerance = Tolerance(0.0, NEARLY_SINGULAR)
-    for found in (bandit.posterior(torch.as_tensor(x)).mean, bandit._state.table.mean()):
+    for found in (bandit.posterior(torch.as_tensor(x)).mean, bandit.loop.state.table.mean()):
         assert_close(found, mean, tolerance, what="mean")
     assert_close(bandit.model().marginals(torch.as_tensor(x)).mean, mean, tolerance, what="mean of the model")

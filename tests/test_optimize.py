@@ -30,7 +30,7 @@ def surface(
     policy = tb.gp_ucb(kernel, noise_std=NOISE_STD, acquisition=acquisition, width=tb.widths.Constant(2.0))
     bandit = tb.Bandit(policy, points)
     bandit.tell(torch.arange(pulls), torch.randn(pulls, generator=g, dtype=torch.float64))
-    return (lambda x: policy.scores_at(bandit._state, x)), points
+    return (lambda x: policy.scores_at(bandit.loop.state, x)), points
 
 
 def unit(dim: int) -> Tensor:
@@ -159,7 +159,7 @@ def test_a_row_is_the_same_whatever_the_others_hold(acquisition: str):
         bandit = tb.Bandit(policy, points, generator=[generator(s) for s in range(3)])
         bandit.tell(torch.arange(20).expand(3, -1), values)
         generators = [generator(10), generator(int(values.sum().abs() * 1e6)), generator(12)]
-        found.append(optimize_continuous(lambda p, b=bandit: policy.scores_at(b._state, p), boxes, generator=generators))
+        found.append(optimize_continuous(lambda p, b=bandit: policy.scores_at(b.loop.state, p), boxes, generator=generators))
     (x, value), (x_2, value_2) = found
     assert x.shape == (3, 2)
     assert value.shape == (3,)
@@ -174,7 +174,7 @@ def test_a_row_is_the_same_whatever_the_others_hold(acquisition: str):
         single.tell(torch.arange(20), rewards[1, row])
         seeds = [10, int(rewards[1].sum().abs() * 1e6), 12]
         alone, best = optimize_continuous(
-            lambda p, b=single, o=own: o.scores_at(b._state, p), boxes[row], generator=generator(seeds[row])
+            lambda p, b=single, o=own: o.scores_at(b.loop.state, p), boxes[row], generator=generator(seeds[row])
         )
         torch.testing.assert_close(x_2[row], alone, rtol=0, atol=1e-5)
         torch.testing.assert_close(value_2[row], best, rtol=0, atol=1e-9)

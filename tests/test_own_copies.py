@@ -75,7 +75,7 @@ def test_callers_may_write_to_all_that_they_handed_in_or_were_handed(case: Case,
         given = rewards.clone()
         handed = [bandit.tell(kept, given), bandit.counts, bandit.pulls, bandit.width, bandit.best(2), bandit.best_arm()]
         twin.tell(expected, rewards)
-        if bandit._state.tabulated:
+        if bandit.loop.state.tabulated:
             handed.append(bandit.dictionary)
             handed.append(bandit.posterior(POINTS))
         saved = bandit.state_dict()

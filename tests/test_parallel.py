@@ -274,7 +274,7 @@ def test_asynchronous_keeps_every_worker_busy_and_tells_all():
         return noisy(point, seed)
 
     def look(bandit: tb.Bandit, selection: tb.Selection, rewards: Tensor, report: tb.Report) -> None:
-        opened = bandit._open
+        opened = bandit.loop.open
         pending.append(0 if opened is None else int(opened.mask.sum()))
         assert int(report.unasked.sum()) == 0
 
@@ -394,8 +394,9 @@ def test_failures_are_forgotten_counted_and_never_told(name: str, parallel: bool
     assert history.summary()["failed"] == failed
     assert int(history.batches["size"].sum()) == len(history)
     assert history.batches["t"].tolist() == history.batches["size"].cumsum().tolist()
-    assert bandits[0]._open is None
-    assert not bandits[0]._state.has_pending or bandits[0]._synced is False
+    assert bandits[0].loop.open is None
+    bandits[0].loop.sync_()
+    assert not bandits[0].loop.state.has_pending
     told = tb.Bandit(policies()[name], ARMS)
     told.observe(torch.tensor(history.pulls["arm"]), torch.ones(len(history)), torch.tensor(history.pulls["reward"]))
     assert torch.equal(told.counts, bandits[0].counts)
@@ -541,7 +542,7 @@ class Killed(Exception):
 
 def killed_at(pulls: list[int], some_out: bool = False) -> Callable[..., None]:
     def kill(bandit: tb.Bandit, *_: Any) -> None:
-        if pulls and float(bandit.pulls) >= pulls[0] and (bandit._open is not None or not some_out):
+        if pulls and float(bandit.pulls) >= pulls[0] and (bandit.loop.open is not None or not some_out):
             pulls.pop(0)
             assert bandit.journal is not None
             bandit.journal.close()

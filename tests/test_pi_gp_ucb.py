@@ -335,10 +335,10 @@ def test_law_2_many_pulls_at_once_are_many_updates_in_any_order():
     for bandit in bandits[1:]:
         assert cells_of(bandit) == cells_of(bandits[0])
         assert_close(bandit.posterior(points).variance, bandits[0].posterior(points).variance, F64)
-        records = bandit._state.records
-        assert_close(records.arm_leverage(), bandits[0]._state.records.arm_leverage(), F64)
+        records = bandit.loop.state.records
+        assert_close(records.arm_leverage(), bandits[0].loop.state.records.arm_leverage(), F64)
         assert_close(bandit.width, bandits[0].width, F64)
-        assert_close(bandit._state.log_det, bandits[0]._state.log_det, F64)
+        assert_close(bandit.loop.state.log_det, bandits[0].loop.state.log_det, F64)
     assert len({int(bandit.ask().index) for bandit in bandits}) == 1
     assert any(level for level, *_ in cells_of(bandits[0])[0])
 

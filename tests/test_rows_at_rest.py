@@ -51,7 +51,7 @@ def test_a_dictionary_rests_with_its_row():
         bandit.tell(selection, torch.sin(5 * selection.points[..., 0]))
     selection = bandit.ask(limit=6)
     dictionary, drawn = bandit.dictionary[1].tolist(), bandit.generators[1].get_state()
-    mean = bandit._state.arm_mean()[1].clone()
+    mean = bandit.loop.state.arm_mean()[1].clone()
     only_first = selection.mask.clone()
     only_first[1] = False
     told = tb.Selection(selection.points, selection.index, only_first)
@@ -59,7 +59,7 @@ def test_a_dictionary_rests_with_its_row():
     after = bandit.dictionary[1].tolist()
     assert [arm for arm in after if arm >= 0] == [arm for arm in dictionary if arm >= 0]
     assert torch.equal(bandit.generators[1].get_state(), drawn)
-    torch.testing.assert_close(bandit._state.arm_mean()[1], mean, rtol=0, atol=1e-12)
+    torch.testing.assert_close(bandit.loop.state.arm_mean()[1], mean, rtol=0, atol=1e-12)
 
 
 @every_policy
@@ -139,5 +139,5 @@ def test_rewards_without_a_pattern_end_at_the_floor_and_stay_consistent(kernel: 
     base = bandit.posterior.kernel.base_kernel if kernel == "scaled" else bandit.posterior.kernel
     assert float(base.lengthscale.min()) >= float(nearest) / 4 * (1 - 1e-6)
     posterior = bandit.posterior(arms.expand(2, -1, -1))
-    torch.testing.assert_close(bandit._state.arm_mean(), posterior.mean, rtol=0, atol=1e-7)
-    torch.testing.assert_close(0.01 * bandit._state.arm_leverage(), posterior.variance, rtol=0, atol=1e-7)
+    torch.testing.assert_close(bandit.loop.state.arm_mean(), posterior.mean, rtol=0, atol=1e-7)
+    torch.testing.assert_close(0.01 * bandit.loop.state.arm_leverage(), posterior.variance, rtol=0, atol=1e-7)

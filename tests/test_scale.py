@@ -156,7 +156,7 @@ class Operations(TorchDispatchMode):
 def test_between_the_checks_a_tell_costs_no_operation():
     bandit = tb.Bandit(tb.gp_ucb(rbf(), noise_std=0.1, width=CONSTANT), ARMS, generator=generator(0))
     bandit.observe(torch.arange(40), torch.ones(40), smooth(ARMS[:40]))
-    watch, posterior, table = bandit._state.scale, bandit._state.posterior, bandit._state.table
+    watch, posterior, table = bandit.loop.state.scale, bandit.loop.state.posterior, bandit.loop.state.table
     counted = []
     for _ in range(200):
         with Operations() as operations:

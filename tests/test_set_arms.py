@@ -85,7 +85,7 @@ def test_masks_and_new_arms_leave_what_the_statistics_say(name: str):
     assert bandit.counts.tolist() == [len(told.get(int(a), [])) for a in here]
     mean, variance = expected(bandit, ours, POOL.arms)
     marginals = bandit.posterior(POOL.tensor)
-    state = bandit._state
+    state = bandit.loop.state
     lam = bandit.posterior.regularization
     np.testing.assert_allclose(marginals.mean.numpy(), mean, atol=1e-9)
     np.testing.assert_allclose(marginals.variance.numpy(), variance, atol=1e-10)

@@ -266,7 +266,7 @@ def test_available_observe_and_new_arms():
         mine += play(bandit, 3)
         selection = bandit.ask(limit=4, available=offered)
         mine.append(selection.index.tolist())
-        assert bool(offered[bandit._state.rows.entry(selection.index)].any())
+        assert bool(offered[bandit.loop.state.rows.entry(selection.index)].any())
         bandit.forget(selection)
         ones = torch.ones(7, dtype=torch.float64)
         bandit.observe(points, 2 * ones, 0.3 * ones)

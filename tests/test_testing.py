@@ -19,6 +19,8 @@ from torch import Tensor
 
 import torchbandits as tb
 from torchbandits.ingredients import Composed, Score
+from torchbandits.journal import Recorder
+from torchbandits.loop import Loop
 from torchbandits.policies import Policy
 from torchbandits.sources import ArmSource
 from torchbandits.testing import ArmSourceContract, EnvironmentContract, PolicyContract, PosteriorContract
@@ -179,9 +181,9 @@ def generators_kept(load: Any, bandit: tb.Bandit, state: dict[str, Any]) -> tb.B
     return bandit
 
 
-def draws_first(extend: Any, bandit: tb.Bandit, *args: Any) -> Any:
-    torch.rand(1, generator=bandit.generators[0])
-    return extend(bandit, *args)
+def draws_first(ask: Any, recorder: Recorder, *args: Any) -> Any:
+    torch.rand(1, generator=recorder.loop.state.generators[0])
+    return ask(recorder, *args)
 
 
 def never_refused(tell: Any, bandit: tb.Bandit, *args: Any, **options: Any) -> Any:
@@ -189,13 +191,13 @@ def never_refused(tell: Any, bandit: tb.Bandit, *args: Any, **options: Any) -> A
         return tell(bandit, *args, **options)
 
 
-def recorded(learn: Any, bandit: tb.Bandit, pulls: Any, *args: Any) -> Any:
-    bandit.diary = [*getattr(bandit, "diary", []), pulls.sums]
-    return learn(bandit, pulls, *args)
+def recorded(learn: Any, loop: Loop, pulls: Any, *args: Any) -> Any:
+    loop.diary = [*getattr(loop, "diary", []), pulls.sums]
+    return learn(loop, pulls, *args)
 
 
-def with_the_diary(state_dict: Any, bandit: tb.Bandit) -> dict[str, Any]:
-    return state_dict(bandit) | {"diary": getattr(bandit, "diary", [])}
+def with_the_diary(state_dict: Any, loop: Loop) -> dict[str, Any]:
+    return state_dict(loop) | {"diary": getattr(loop, "diary", [])}
 
 
 def both(*breaks: Break) -> Break:
@@ -203,7 +205,7 @@ def both(*breaks: Break) -> Break:
 
 
 def nothing_is_undone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tb.Bandit, "_whole_or_not", lambda self, **options: contextlib.nullcontext())
+    monkeypatch.setattr(Loop, "all_or_nothing", lambda self, work, **options: work())
 
 
 def draws_from_the_global_generator(select: Any, policy: Policy, *args: Any, **options: Any) -> Any:
@@ -226,11 +228,11 @@ BROKEN_POLICIES: dict[str, Break] = {
     "test_only_arms_on_offer_are_picked": wrapping(tb.Bandit, "ask", whatever_is_on_offer),
     "test_exact_duplicates_share_one_entry": lambda m: m.setattr("torchbandits.arms.rows.first_occurrence", lambda *_: None),
     "test_rewards_may_come_in_parts_and_in_any_order": wrapping(
-        tb.Bandit, "_settled", lambda settled, self, opened, *picks: (opened, settled(self, opened, *picks)[1])
+        Loop, "settled", lambda settled, self, opened, *picks: (opened, settled(self, opened, *picks)[1])
     ),
     "test_what_will_never_be_told_is_forgotten": wrapping(tb.Bandit, "forget", lambda forget, self, picks: None),
     "test_pulls_that_were_never_asked_for_are_welcome": wrapping(
-        tb.Bandit, "_settled", lambda settled, *given: (settled(*given)[0], 0 * settled(*given)[1])
+        Loop, "settled", lambda settled, *given: (settled(*given)[0], 0 * settled(*given)[1])
     ),
     "test_history_is_learned_by_index_and_by_points": wrapping(tb.Bandit, "observe", twice),
     "test_history_is_learned_by_index_and_by_points_in_a_run": wrapping(tb.Bandit, "observe", twice),
@@ -249,13 +251,11 @@ BROKEN_POLICIES: dict[str, Break] = {
     ),
     "test_states_of_other_bandits_are_refused": wrapping(tb.Bandit, "load_state_dict", lambda load, self, state: self),
     "test_bad_input_is_an_error_and_costs_nothing": wrapping(tb.Bandit, "tell", never_refused),
-    "test_an_ask_that_fails_in_the_middle_leaves_no_trace": wrapping(tb.Bandit, "_extend", draws_first),
+    "test_an_ask_that_fails_in_the_middle_leaves_no_trace": wrapping(Recorder, "ask", draws_first),
     "test_a_tell_that_fails_in_the_middle_leaves_no_trace": nothing_is_undone,
     "test_an_observe_that_fails_in_the_middle_leaves_no_trace": nothing_is_undone,
     "test_rewards_too_large_to_add_are_an_error_and_undone": wrapping(tb.Bandit, "tell", never_refused),
-    "test_nothing_grows_with_pulls": both(
-        wrapping(tb.Bandit, "_learn", recorded), wrapping(tb.Bandit, "state_dict", with_the_diary)
-    ),
+    "test_nothing_grows_with_pulls": both(wrapping(Loop, "learn_", recorded), wrapping(Loop, "state_dict", with_the_diary)),
     "test_only_the_given_generator_is_drawn_from": wrapping(Composed, "select", draws_from_the_global_generator),
 }
 

@@ -23,12 +23,12 @@ pytestmark = pytest.mark.usefixtures("annotations_not_enforced")
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch):
     """Journals of a few records count as long ones."""
-    monkeypatch.setattr("torchbandits.journal.replay._MANY", 10)
+    monkeypatch.setattr("torchbandits.journal.recorder._MANY", 10)
 
 
 def close(one: tb.Bandit, other: tb.Bandit) -> None:
     """The same counts and progress, and the same posterior where there is one, up to rounding."""
-    a, b = one._state, other._state
+    a, b = one.loop.state, other.loop.state
     assert torch.equal(one.counts, other.counts)
     for name in ("told", "log_det", "batched_log_det", "batched_log_det_3"):
         assert torch.allclose(getattr(a, name), getattr(b, name), rtol=1e-9, atol=1e-9), name
@@ -49,14 +49,14 @@ def test_one_update_with_many_tells_equals_one_after_the_other(case: Case, pulls
     sizes = [1, 3, 1] + [2] * ((pulls - 5) // 2)
     ones = torch.ones(pulls, dtype=torch.float64)
     told = Pulls(ones, rewards, rewards**2, index=index, mask=ones.bool())
-    if not one.policy.learns_together(one._state):
+    if not one.policy.learns_together(one.loop.state):
         return  # learns one after the other by definition
-    one._state = one.policy.update_together(one._state, told, sizes)
+    one.loop.state = one.policy.update_together(one.loop.state, told, sizes)
     for arms, y in zip(index.split(sizes), rewards.split(sizes), strict=True):
         other.tell(arms, y)
     close(one, other)
-    one._set_open(None)
-    other._set_open(None)
+    one.loop.set_open_(None)
+    other.loop.set_open_(None)
     assert proceed(one, 6) == proceed(other, 6)
 
 
@@ -71,7 +71,9 @@ def test_batch_rows_learn_together_each_its_own(name: str):
     rewards = torch.rand(2, 8, generator=generator(4), dtype=torch.float64)
     mask = index >= 0
     y = torch.where(mask, rewards, 0.0)
-    one._state = one.policy.update_together(one._state, Pulls(mask.double(), y, y**2, index=index, mask=mask), [3, 2, 2, 1])
+    one.loop.state = one.policy.update_together(
+        one.loop.state, Pulls(mask.double(), y, y**2, index=index, mask=mask), [3, 2, 2, 1]
+    )
     for part, values in zip(index.split([3, 2, 2, 1], dim=-1), rewards.split([3, 2, 2, 1], dim=-1), strict=True):
         other.tell(part, values)
     close(one, other)

@@ -65,8 +65,8 @@ def check(bandit: tb.Bandit, u: np.ndarray, n: np.ndarray, name: str) -> None:
     mean, variance = dense(S, u, n, ARMS)
     model, at = bandit.model().marginals(torch.as_tensor(ARMS)), bandit.posterior(torch.as_tensor(ARMS))
     found = {"model": (model.mean, model.variance), "posterior": (at.mean, at.variance)}
-    if bandit._state.table is not None:
-        found["table"] = bandit._state.table.mean(), LAM * bandit._state.table.leverage
+    if bandit.loop.state.table is not None:
+        found["table"] = bandit.loop.state.table.mean(), LAM * bandit.loop.state.table.leverage
     for what, (own_mean, own_variance) in found.items():
         assert_close(own_mean, mean, F64, what=f"mean of the {what}")
         assert_close(own_variance, variance, F64, what=f"variance of the {what}")
@@ -119,8 +119,8 @@ def test_the_information_gained_is_that_of_the_dense_matrix():
     with mpmath.workdps(60):
         K = kernel(ARMS[u], ARMS[u]) * mpmath.diag([mpmath.mpf(float(c)) / mpmath.mpf(LAM) for c in n])
         expected = float(mpmath.log(mpmath.det(mpmath.eye(12) + K)))
-    assert float(bandit._state.posterior.log_det) == pytest.approx(expected, rel=1e-12)
-    assert float(bandit._state.log_det) == pytest.approx(expected, rel=1e-12)
+    assert float(bandit.loop.state.posterior.log_det) == pytest.approx(expected, rel=1e-12)
+    assert float(bandit.loop.state.log_det) == pytest.approx(expected, rel=1e-12)
 
 
 def test_finite_features_of_heavy_and_light_arms():
@@ -146,7 +146,7 @@ def test_draws_of_light_and_heavy_arms():
     drawn = tb.Bandit(policy, torch.as_tensor(ARMS))
     heavy = counts_of(1e12, 12)
     drawn.observe(torch.arange(12), torch.as_tensor(heavy), torch.as_tensor(heavy * MEANS[:12]))
-    values = whole(drawn._state.draws.draw([200], torch.ones((), dtype=torch.float64), [generator(4)]))
+    values = whole(drawn.loop.state.draws.draw([200], torch.ones((), dtype=torch.float64), [generator(4)]))
     mean, variance = dense(np.arange(12), np.arange(12), heavy, ARMS)
     z = (values.numpy() - mean) / np.sqrt(variance)
     assert np.abs(z.mean(axis=0)).max() < 5 / np.sqrt(200)

@@ -153,7 +153,7 @@ def test_what_is_out_is_known_whatever_is_called(tmp_path: Path):
 
     def agree() -> None:
         assert reading.update() > 0
-        assert reading.out.tolist() == [0 if bandit._open is None else len(bandit.ask())]
+        assert reading.out.tolist() == [0 if bandit.loop.open is None else len(bandit.ask())]
         pulls = reading.history.pulls
         assert list(zip(pulls["arm"].tolist(), pulls["reward"].tolist(), strict=True)) == told
         assert int(bandit.pulls) == len(told) + int(reading.observed[0])

@@ -53,7 +53,7 @@ def test_workers_in_turn_pick_what_one_bandit_would(case: Case, tmp_path: Path):
     workers = [worker(tmp_path / "run.db", case, every=4) for _ in range(2)]
     for number in range(14):
         lease = workers[number % 2].ask()
-        first = alone._open
+        first = alone.loop.open
         expected = alone.ask(more=1).index[-1] if first is not None else alone.ask(more=1).index[0]
         assert int(lease.index) == int(expected), number
         assert torch.equal(lease.points[0], PROBLEM.tensor[lease.index[0]])

@@ -74,9 +74,9 @@ def agree(one: tb.Worker, other: tb.Worker) -> None:
     (a, b), arms = (one.bandit, other.bandit), PROBLEM.tensor
     assert torch.equal(a.counts, b.counts)
     assert float(a.pulls) == float(b.pulls) == one.told
-    assert torch.allclose(a._state.statistics.totals, b._state.statistics.totals, rtol=1e-12, atol=1e-12)
-    assert (a._open is None) == (b._open is None)
-    assert a._open is None or torch.equal(a._open.index, b._open.index)
+    assert torch.allclose(a.loop.state.statistics.totals, b.loop.state.statistics.totals, rtol=1e-12, atol=1e-12)
+    assert (a.loop.open is None) == (b.loop.open is None)
+    assert a.loop.open is None or torch.equal(a.loop.open.index, b.loop.open.index)
     x, y = a.posterior(arms), b.posterior(arms)
     assert torch.allclose(x.mean, y.mean, rtol=1e-9, atol=1e-9)
     assert torch.allclose(x.variance, y.variance, rtol=1e-9, atol=1e-9)

@@ -1,59 +1,55 @@
-"""Ask and tell."""
+"""Ask and tell: the checks of every call, the loop that picks and learns, and the journal."""
 
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
-from functools import partial
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
 
-from torchbandits.arms import matches
-from torchbandits.coercion import explains_keywords
-from torchbandits.errors import StateError, UnsupportedError, require
-from torchbandits.journal import (
-    Journal,
-    as_journal,
-    asked,
-    begun,
-    describe_policy,
-    moved_to,
-    observed,
-    pack,
-    reported,
-    resume,
-    told,
-)
-from torchbandits.learned import Learned, Note, step
-from torchbandits.policies import Policy
-from torchbandits.reporting import certificate, report_of
-from torchbandits.selections import carried, duplicate, joined, same_picks, without
-from torchbandits.sources import ArmSource
-from torchbandits.together import Together
-from torchbandits.types import FitReport, Pulls, Report, Selection
-from torchbandits.validation import (
+from torchbandits.arms import Shard
+from torchbandits.checks import (
+    as_device,
+    check_arms,
     check_available,
-    check_costs,
-    check_domain,
+    check_box,
+    check_count,
     check_fit,
     check_generators,
     check_history,
     check_limit,
     check_maximum,
     check_more,
-    check_new_arms,
     check_picks,
     check_places,
+    check_replacement,
     check_rewards,
+    check_state,
+    check_told,
+    explains_keywords,
+    own_copy,
+    same_device,
 )
+from torchbandits.errors import ArgumentError, JournalWarning, StateError, UnsupportedError, require
+from torchbandits.explanation import Explanation, explain
+from torchbandits.journal import Journal, Recorder, as_journal, begun, describe_policy, difference
+from torchbandits.loop import Loop, costs_for
+from torchbandits.policies import Policy
+from torchbandits.posteriors import GaussianProcess, PartitionedProcess
+from torchbandits.selections import duplicate, same_picks
+from torchbandits.sources import ArmSource, InMemory
+from torchbandits.types import FitReport, Recommendation, Report, Selection
+
+if TYPE_CHECKING:
+    from torchbandits.botorch.model import BanditModel
 
 Maximizer = Callable[[Callable[[Tensor], Tensor]], Tensor]  # from a score of points to the point of the highest
 
 
-class Bandit(Learned):
+class Bandit:
     """Chooses which arms to evaluate next, and learns from the rewards.
 
     Args:
@@ -68,6 +64,11 @@ class Bandit(Learned):
         costs: `A` or `batch_shape x A`, what a pull of each arm costs, > 0, copied; for `per_cost` policies and budgets.
         journal: A path, or a `Journal`: all that is asked and told is on the disk before it takes effect, and where there is
             such a file the run that it is of goes on, generators included (as given they count only for a new one).
+
+    Attributes:
+        policy: As given.
+        loop: State and open picks, without checks and without the journal; for code that builds on a bandit.
+        recorder: The same calls on record.
 
     Raises:
         StateError, DataError: If the journal is in use, of another run, damaged, or can't be written.
@@ -87,17 +88,16 @@ class Bandit(Learned):
         journal: Journal | str | os.PathLike[str] | None = None,
     ) -> None:
         require(isinstance(policy, Policy), f"policy must be a torchbandits policy, got {type(policy).__name__}.")
-        domain = check_domain(arms, bounds, policy)
+        domain = _domain(arms, bounds, policy)
         require(bounds is None or costs is None, "costs are those of arms, and a box has none: pass arms=.", UnsupportedError)
         generators, batch_shape = check_generators(generator, domain, getattr(policy, "kernel", None))
-        self.policy, self._described = policy, describe_policy(policy)
-        self._open: Selection | None = None
-        self._synced = True  # whether the state knows what is open
-        self._journal, self._besides = as_journal(journal), {}
-        with begun(self._journal, policy, domain, costs, generators):
-            self._state = (policy.init if bounds is None else policy.init_box)(cast(Tensor, domain), generators, batch_shape)
-            self._state.rows.costs = check_costs(costs, policy, self._state.rows)
-            resume(self, self._journal)
+        journal, described = as_journal(journal), describe_policy(policy)
+        with begun(journal, policy, domain, costs, generators):
+            state = (policy.init if bounds is None else policy.init_box)(cast(Tensor, domain), generators, batch_shape)
+            state.rows.costs = costs_for(policy, state.rows, costs)
+            self.policy, self.loop = policy, Loop(policy, state)
+            self.recorder = Recorder(self.loop, described, journal)
+            self.recorder.resume()
 
     # ------------------------------------------------------------------ ask and tell
 
@@ -126,16 +126,24 @@ class Bandit(Learned):
         Raises:
             ArgumentError: If a limit is negative, or no arm is on offer; nothing has changed then.
         """
-        most, more = check_limit(limit, self.batch_shape, self.device), check_more(more)
-        offered = check_available(available, self.batch_shape, self.arms.shape[-2], self.device)
-        require(maximizer is None or callable(maximizer), f"maximizer must be a function, got {type(maximizer).__name__}.")
-        if self._open is not None and more is None:
-            return duplicate(self._open)
+        loop = self.loop
+        most, offered = None, None
+        if limit is not None:
+            most = check_limit(limit, loop.batch_shape, loop.device)
+        if more is not None:
+            more = check_more(more)
+        if available is not None:
+            offered = check_available(available, loop.batch_shape, loop.num_arms, loop.device)
+        if maximizer is not None and not callable(maximizer):
+            raise ArgumentError(f"maximizer must be a function, got {type(maximizer).__name__}.")
+        if loop.open is not None and more is None:
+            return duplicate(loop.open)
         if maximizer is not None:
             message = "a maximizer finds one point, of no known cost: leave out limit=, available= and costs=."
-            require(limit is None and available is None and self._state.rows.costs is None, message, UnsupportedError)
-            return duplicate(self._maximize(maximizer, more or 1))
-        return self._extend(most, offered, more)[1]
+            require(limit is None and available is None and loop.state.rows.costs is None, message, UnsupportedError)
+            self._maximize(maximizer, more or 1)
+            return duplicate(cast(Selection, loop.open))
+        return self.recorder.ask(most, offered, more)[1]
 
     def tell(self, selection: Selection | Tensor, rewards: Tensor, *, failures: str = "error") -> Report:
         """Learn the rewards of picks, in any order, of a whole batch or a part of it.
@@ -153,18 +161,15 @@ class Bandit(Learned):
             ShapeError, NonFiniteError, ArmIndexError: On bad input, before anything is learned.
             NumericalError: If the posterior broke down; the state is as before the call.
         """
-        opened = self._open
-        whole = same_picks(selection, opened)  # what ask() returned needs no second look
-        index, mask = (opened.index, opened.mask) if whole and opened is not None else self._picks(selection)
-        given = check_rewards(rewards, index, mask, self.device, failures)
-        given = self._state.rows.across.agreed(torch.where(mask, given, 0.0))
-        kept = mask if failures == "error" else mask & ~given.isnan()
-        ones, y = kept.to(torch.float64), torch.where(kept, given, 0.0)
-        pulls = Pulls(counts=ones, sums=y, squares=y * y, index=index, mask=kept)
-        remaining, unasked = (None, ones.sum(dim=-1).zero_()) if whole else self._settled(self._open, index, kept)
-        if kept is not mask:
-            remaining, _ = self._settled(remaining, index, mask & ~kept)
-        return self._learn(pulls, remaining, unasked, lambda: told(index, mask, given))
+        loop = self.loop
+        opened = loop.open
+        if opened is not None and same_picks(selection, opened):
+            # What ask() returned needs no second look.
+            given = check_rewards(rewards, opened.index, opened.mask, loop.device, failures)
+            return self.recorder.tell(opened.index, opened.mask, given, forgets=failures == "forget", whole=True)
+        index, mask = self._picks(selection)
+        given = check_rewards(rewards, index, mask, loop.device, failures)
+        return self.recorder.tell(index, mask, given, forgets=failures == "forget")
 
     def observe(self, points_or_index: Tensor, counts: Tensor, sums: Tensor, squares: Tensor | None = None) -> Report:
         """Learn from history that is already summed.
@@ -178,8 +183,9 @@ class Bandit(Learned):
         Returns:
             The report after the update. Cost: a refit, and a sweep over the arms.
         """
-        pulls = check_history(points_or_index, counts, sums, squares, self.batch_shape, self.arms, self._state.rows.total)
-        return self._learn(pulls, self._open, pulls.counts.sum(dim=-1), lambda: observed(pulls))
+        loop = self.loop
+        like = (loop.batch_shape, loop.total, loop.arms.shape[-1], loop.device)
+        return self.recorder.observe(check_history(points_or_index, counts, sums, squares, *like))
 
     def forget(self, selection: Selection | Tensor) -> None:
         """Give up on picks that were asked for and will never be told; their hallucination is undone.
@@ -187,14 +193,8 @@ class Bandit(Learned):
         Raises:
             StateError: If one of them is not pending; nothing has changed then.
         """
-        index, mask = self._picks(selection)
-        remaining, unasked = self._settled(self._open, index, mask)
-        message = "some of these picks are not pending: forget what ask() returned and neither tell nor forget has settled."
-        require(not bool((unasked > 0).any()), message, StateError)
-        with self._whole_or_not(draws=False, note=lambda: {"kind": "forget", "index": pack(torch.where(mask, index, -1))}):
-            self._set_open(remaining)
+        self.recorder.forget(*self._picks(selection))
 
-    @step
     def fit_kernel_(self, *, noise: bool = False, **options: Any) -> FitReport:
         """Fit the kernel's hyper-parameters to the rewards told, each batch row on its own, and relearn everything with it.
 
@@ -213,10 +213,7 @@ class Bandit(Learned):
         Guarantee: none, theory assumes a known kernel. Cost: O(u³) an iteration, O(u m²) for many points, and a sweep.
         """
         check_fit(noise, options)
-        with self._whole_or_not(note=lambda: {"kind": "fit", "options": {"noise": noise, **options}}):
-            report = self.policy.refit(self._state, noise=noise, **options)
-            certificate(self.policy, self._state)
-        return report
+        return self.recorder.fit(noise, options)
 
     def set_arms_(self, arms: Tensor | ArmSource, *, costs: Tensor | None = None) -> Bandit:
         """Go on with other arms; all that was learned stays, at arms that are gone too. Returns self.
@@ -234,107 +231,220 @@ class Bandit(Learned):
 
         Cost: a sweep over the new arms.  Source: Calandriello et al. 2019, appendix A, for BKB.
         """
-        checked = check_new_arms(arms, self.arms, self.batch_shape, self.policy)
-        with self._whole_or_not(draws=False, note=lambda: moved_to(checked, costs)):
-            self._move(checked, costs)
+        checked = _readable(arms, self.policy)
+        check_replacement(checked, self.loop.arms, self.batch_shape)
+        self.recorder.move(own_copy(checked) if isinstance(checked, Tensor) else checked, costs)
+        return self
+
+    # ------------------------------------------------------------------ what was learned
+
+    def best_arm(self) -> Tensor:
+        """The recommended arm, `batch_shape`: the index of `best()`, with its errors. Cost O(u)."""
+        check_told(self.loop.pulls)
+        return self.loop.best_arm()
+
+    def best(self, k: int = 1) -> Recommendation:
+        """The k arms with the highest posterior mean among those pulled, best first; index −1 and mean NaN in places of a batch
+        row that has pulled fewer.
+
+        Raises:
+            StateError: If no batch row was told anything yet.
+
+        Cost: O(u).
+        """
+        k = check_count(k)
+        check_told(self.loop.pulls)
+        return self.loop.best(k)
+
+    @property
+    def posterior(self) -> GaussianProcess | PartitionedProcess:
+        """Callable on any points: `Marginals(mean, variance)` in reward units; pending picks shrink variances, not means."""
+        return self.loop.process
+
+    @property
+    def arms(self) -> Tensor | ArmSource:
+        """The arms, `A x d` or `batch_shape x A x d`: a tensor, which is the bandit's own and must not be written to, or the
+        source that they are read from."""
+        return self.loop.arms
+
+    @property
+    def generators(self) -> tuple[torch.Generator, ...]:
+        """One generator per batch row, as given and advanced since."""
+        return self.loop.state.generators
+
+    @property
+    def batch_shape(self) -> torch.Size:
+        """Leading dimensions of everything that is asked and told."""
+        return self.loop.batch_shape
+
+    @property
+    def journal(self) -> Journal | None:
+        """The journal that asks and tells are written to, if any. A copy of a bandit has none."""
+        return self.recorder.journal
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the arms and the posterior."""
+        return self.loop.device
+
+    @property
+    def counts(self) -> Tensor:
+        """Pulls learned of each arm, `batch_shape x A`; exact duplicates share those of their entry."""
+        state = self.loop.state
+        return state.rows.counts(state.statistics.weights)
+
+    @property
+    def pulls(self) -> Tensor:
+        """Pulls told in all, `batch_shape`."""
+        return self.loop.pulls.clone()
+
+    @property
+    def dictionary(self) -> Tensor:
+        """Arms in the dictionary S in order of first pull, `batch_shape x m`, −1 where padded or from outside the arms."""
+        rows, mask = self.posterior.dictionary_rows()
+        arm = self.loop.state.rows.arm_of_row
+        return torch.where(mask, arm.gather(-1, rows) if arm.shape[-1] else rows, -1)
+
+    @property
+    def width(self) -> Tensor:
+        """The confidence width, which multiplies the posterior standard deviation, `batch_shape`."""
+        return self.policy.width(self.loop.state).clone()
+
+    def model(self) -> BanditModel:
+        """What has been learned as a BoTorch model: posterior, kernel, λ, dictionary and prior mean, tabulated on the arms.
+
+        `PolicyAcquisition(bandit.model(), policy)(arms.unsqueeze(-2))` are the scores that `ask` ranks: path-dependent widths
+        are the run's own. Picks that are pending are not in it: pass their points as `X_pending`. It is a copy, which later
+        tells do not change, with one observation a distinct point: the average of its rewards, weighted by its pulls.
+
+        Raises:
+            UnsupportedError: For policies without one Gaussian process: heuristics, `pi_gp_ucb` and `soful`.
+
+        Cost: as for a posterior from data, O(u³) for an exact one; O(A m²) when its arms are first scored.
+        """
+        from torchbandits.botorch.of_run import model_of_run  # noqa: PLC0415 - BoTorch takes a second to load
+
+        return model_of_run(self.policy, self.loop.state)
+
+    def explain(self, *, names: Sequence[str] | None = None, row: tuple[int, ...] | int = ()) -> Explanation:
+        """The beliefs about features, noise and the best arm: `print` shows five plain lines, `figure()` draws the features.
+
+        Args:
+            names: Of the features; "feature 0" and so on by default.
+            row: The batch row.
+
+        Raises:
+            UnsupportedError: For a policy without one Gaussian process over given arms.
+            StateError: If nothing was told.
+
+        Cost: O(A).
+        """
+        check_told(self.loop.pulls)
+        with self.loop.few_threads():
+            return explain(self.policy, self.loop.state, names, row)
+
+    # ------------------------------------------------------------------ saving and moving
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything needed to resume exactly, the open selection and the generators included, and a description of the policy:
+        copies of tensors, numbers and texts."""
+        return self.recorder.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> Bandit:
+        """Resume from a `state_dict` of a bandit with the same policy and arms, on any device. Returns self.
+
+        A fitted kernel comes with the state; the policy is the one that the fitted bandit was made with. After `set_arms_` the
+        arms are those of the bandit that was saved. Costs are not saved: those of this bandit count. Budgets of memory may
+        differ.
+
+        Raises:
+            ArgumentError: If it is no state of a bandit.
+            StateError: If it is of another policy, other hyper-parameters, arms or batch rows; `observe` takes what was learned
+                there. Nothing has changed then.
+
+        Warns:
+            JournalWarning: For a state of an earlier version, which does not say what it is of.
+        """
+        check_state(state_dict, self.loop.state.state_dict())
+        check_description(state_dict, self.recorder.described)
+        self.recorder.load(state_dict)
+        return self
+
+    def to(self, device: torch.device | str) -> Bandit:
+        """Move arms and posterior; factors stay float64. Returns self.
+
+        Raises:
+            UnsupportedError: For arms that are read from a source, which names the device at its start.
+        """
+        device = as_device("device", device)
+        require(
+            not self.loop.state.rows.streamed or same_device(device, self.device),
+            f"arms are swept on {self.device}, where their source puts them: give a source of device={str(device)!r} to a new "
+            "Bandit, and load_state_dict() what was learned.",
+            UnsupportedError,
+        )
+        self.loop.to_(device)
         return self
 
     # ------------------------------------------------------------------ inside
 
-    def _move(self, arms: Tensor | ArmSource, costs: Tensor | None = None) -> None:
-        opened = None if self._open is None else carried(self._open, arms, self.batch_shape)
-        state = self.policy.set_arms(self._state, cast(Tensor, arms))
-        state.rows.costs = check_costs(costs, self.policy, state.rows)
-        self._state = state
-        self._set_open(opened)
+    def _maximize(self, maximizer: Maximizer, count: int) -> None:
+        """Open picks that a user's maximizer finds."""
+        message = "a maximizer makes further arms, and a source holds those it has: pass the arms as a tensor."
+        require(not self.loop.state.rows.streamed, message, UnsupportedError)
 
-    @step
-    def _extend(self, limit: Tensor | None, offered: Tensor | None, exactly: int | None) -> tuple[Selection, Selection]:
-        """Open further picks, with all that is open as pending; they alone, and a copy of all that is open then."""
-        self._sync_pending()
-        selection, evidence = self.policy.select(self._state, limit=limit, available=offered, exactly=exactly)
-        selection = selection if self._journal is None else self._journal.agreed(selection, self._state.rows.points)
-        some = bool(selection.mask.any())
-        # Copied before anything changes: a copy that fails must leave no pick open that nobody was told of.
-        handed = duplicate(selection if self._open is None else joined(self._open, selection) if some else self._open)
-        draws, box = bool(evidence.generator_states), self._state.box is not None
-        note = partial(asked, limit, offered, exactly, selection, box)
-        with nullcontext() if self._journal is None else self._whole_or_not(draws=draws, note=note):
-            self._admit(selection, evidence.generator_states)
-        return selection, handed
+        def find() -> Tensor:
+            arms = self.loop.state.rows.arms
+            return check_maximum(maximizer(self.loop.score()), self.batch_shape, arms.shape[-1]).to(arms)
 
-    def _restore(self, saved: dict[str, Any]) -> None:
-        """Take over a checkpoint."""
-        if saved["arms"] is not None:
-            self.set_arms_(saved["arms"].to(self.device), costs=saved["costs"])
-        self._load_state(saved["state"])  # the header of the journal says whose it is
-
-    def _gather(self) -> Together | None:
-        """What learns many calls of a journal together; None where they must be repeated one by one."""
-        policy, state = self.policy, self._state
-        return Together(self) if policy.learns_together(state) and not policy.draws_on_select(state) else None
-
-    def _take(self, index: Tensor) -> bool:
-        """Open picks of a journal without choosing them again; False where choosing them draws, or names points."""
-        if self._state.box is not None or self.policy.draws_on_select(self._state):
-            return False
-        index, mask = check_picks(index, self.batch_shape, self._state.rows.total, self.device)
-        self._admit(Selection(self._state.rows.points(index), index, mask), ())
-        return True
-
-    def _admit(self, selection: Selection, drawn: Sequence[Tensor]) -> None:
-        """Open picks, after draws that left the generators in these states."""
-        opened = joined(self._open, selection) if bool(selection.mask.any()) else None  # may fail: first
-        if self._state.box is not None:
-            self._state.box.find_(selection.points, selection.index, self._state.statistics)
-        for generator, state in zip(self._state.generators, drawn, strict=False):
-            generator.set_state(state)
-        if opened is not None:
-            self._set_open(opened)
-
-    def _maximize(self, maximizer: Maximizer, count: int) -> Selection:
-        """Open picks that a user's maximiser finds, each a further arm unless it is one already."""
-        points: list[Tensor] = []
-        with self._whole_or_not(draws=False, note=lambda: {"kind": "maximize", "points": pack(torch.stack(points))}):
-            for _ in range(count):
-                self._sync_pending()
-                point = check_maximum(maximizer(partial(self.policy.scores_at, self._state)), self._state.rows)
-                points.append(point)
-                arms, box = self._state.rows.arms.expand(*point.shape[:-2], -1, -1), self._state.box
-                index, A = matches(arms, point), arms.shape[-2]
-                if box is not None:
-                    index = box.found_(point, self._state.pending_index, self._state.statistics)
-                elif bool((index < 0).any()):
-                    self._move(torch.cat([arms, point], dim=-2))
-                    index = torch.where(index < 0, A, index)
-                found = Selection(self._state.rows.points(index), index, index >= 0)
-                self._set_open(found if self._open is None else joined(self._open, found))
-        assert self._open is not None
-        return self._open
-
-    @step
-    def _learn(self, pulls: Pulls, remaining: Selection | None, unasked: Tensor, note: Note) -> Report:
-        """Update the state, or leave it as it was."""
-        with self._whole_or_not(
-            draws=self.policy.draws_on_update, note=lambda: note() | reported(report, self._state.best_arm())
-        ):
-            if bool((pulls.counts > 0).any()):
-                self._state = self.policy.update(self._state, pulls)
-                self._state.add_told_(pulls.counts)
-            self._set_open(remaining)
-            report = report_of(self.policy, self._state, pulls, unasked)
-        return report
-
-    def _set_open(self, selection: Selection | None) -> None:
-        self._open, self._synced = selection, False
-
-    @step
-    def _settled(self, opened: Selection | None, index: Tensor, mask: Tensor) -> tuple[Selection | None, Tensor]:
-        """An open selection less these picks, and how many of them were not open."""
-        return without(opened, self._state.rows.entry(index), mask, self._state.rows.points)
+        self.recorder.maximize(find, count)
 
     def _picks(self, selection: Selection | Tensor) -> tuple[Tensor, Tensor]:
-        index, mask = check_picks(selection, self.batch_shape, self._state.rows.total, self.device)
-        if self._state.box is not None and isinstance(selection, Selection):
-            check_places(selection, self._state.rows)
+        loop = self.loop
+        index, mask = check_picks(selection, loop.batch_shape, loop.total, loop.device)
+        if loop.state.box is not None and isinstance(selection, Selection):
+            check_places(selection, loop.points(selection.index))
         return index, mask
+
+
+def check_description(state_dict: dict[str, Any], described: dict[str, str]) -> None:
+    """Refuse a saved state of another policy; a state of an earlier version, which does not describe its own, is a warning."""
+    if (saved := state_dict.get("policy")) is None:
+        message = (
+            "the saved state is of an earlier version and does not say of which policy and arms it is: it is taken to be "
+            "of these. Save it anew."
+        )
+        warnings.warn(message, JournalWarning, stacklevel=3)
+    elif other := difference(saved, described):
+        raise StateError(
+            f"the saved state is of another policy: {other}. Make the Bandit with the policy that the saved one was made "
+            "with, or observe() what was learned."
+        )
+
+
+def _domain(arms: Any, bounds: Any, policy: Policy) -> Tensor | ArmSource:
+    """Either arms or a box, as a copy that the caller does not hold; sources are shared."""
+    require((arms is None) != (bounds is None), "give either arms (A x d) or bounds (2 x d), and not both.")
+    found = check_box(bounds) if arms is None else _readable(arms, policy)
+    return own_copy(found) if isinstance(found, Tensor) else found
+
+
+def _readable(arms: Any, policy: Policy) -> Tensor | ArmSource:
+    """Arms as the policy reads them: a tensor, unless it reads the source piece by piece."""
+    if not isinstance(arms, ArmSource):
+        return check_arms(arms)
+    if isinstance(arms, InMemory) and not (arms.distinct and policy.streams):
+        return check_arms(arms.arms)
+    require(
+        policy.streams,
+        f"this policy looks at all arms as one tensor, and got {arms!r}: use batch_bkb, bkb or gp_ucb, or pass a tensor, such "
+        "as torch.from_numpy(numpy.load(path)).",
+        UnsupportedError,
+    )
+    require(
+        not isinstance(arms, Shard) or policy.shards,
+        "this policy does not share its arms out among ranks: use batch_bkb (batch_rule='global' or 'product') or bkb with the "
+        "UCB score, without initial= and refit_every=.",
+        UnsupportedError,
+    )
+    return arms

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from torchbandits.arms import Lookahead
-from torchbandits.coercion import at_least, check_whole
+from torchbandits.checks import at_least, check_whole
 from torchbandits.errors import UnsupportedError, nearest, require
 from torchbandits.posteriors import Conditioning
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from torchbandits.bandit import Bandit
-from torchbandits.coercion import check_function, check_text, check_whole
+from torchbandits.checks import check_function, check_text, check_whole
 from torchbandits.errors import require
 from torchbandits.types import Report, Selection
 

@@ -1,26 +1,22 @@
-"""Ask and tell at a context: one posterior over (context, arm), the argmax over arms at the context that is asked for."""
+"""Ask and tell at a context: one posterior over (context, arm), the argmax over arms at the context that is asked for.
+
+The arm set is held once for each context kept, side by side, so that one posterior and one table serve them all.
+"""
 
 from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from torchbandits.bandit import Bandit
-from torchbandits.coercion import as_tensor, explains_keywords, own_copy
-from torchbandits.contexts import Contexts
-from torchbandits.errors import ArgumentError, require
-from torchbandits.journal import Journal, as_journal, begun, pack, resume, state_as_text
-from torchbandits.policies import Policy
-from torchbandits.posteriors import GaussianProcess, PartitionedProcess
-from torchbandits.selections import duplicate, joined, within
-from torchbandits.sources import ArmSource
-from torchbandits.types import FitReport, Picks, Recommendation, Report, Selection
-from torchbandits.validation import (
+from torchbandits.bandit import Bandit, check_description
+from torchbandits.checks import (
+    as_tensor,
     check_arms,
     check_available,
     check_count,
@@ -30,8 +26,145 @@ from torchbandits.validation import (
     check_more,
     check_picks,
     check_rewards,
+    check_state,
     check_told,
+    check_whole,
+    explains_keywords,
+    own_copy,
 )
+from torchbandits.errors import ArgumentError, NonFiniteError, ShapeError, require
+from torchbandits.journal import Journal, as_journal, begun, held, pack, state_as_text, state_of_text
+from torchbandits.loop import costs_for
+from torchbandits.policies import Policy
+from torchbandits.posteriors import GaussianProcess, PartitionedProcess
+from torchbandits.selections import duplicate, joined, within
+from torchbandits.types import Arms, FitReport, PickMask, Picks, Points, Recommendation, Report, Selection
+
+
+class Contexts:
+    """The contexts kept, each with its block of a joint arm set; the one not asked for longest makes room for a new one.
+
+    A joint arm is (context, arm), the context's features first.
+
+    Args:
+        arms: `A x d` or `batch_shape x A x d`.
+        known: `C x c` or `batch_shape x C x c`, contexts known at the start, at least one.
+        most: The number of contexts kept, at least C; blocks with pending picks are kept beyond it.
+        batch_shape: Leading dimensions of the bandit.
+    """
+
+    def __init__(self, arms: Arms, known: Tensor, most: int, batch_shape: torch.Size) -> None:
+        known = own_copy(check_contexts(known, arms, batch_shape))
+        check_whole("max_contexts", most)
+        self.arms, self.most, self._batch_shape = arms, max(most, known.shape[-2]), batch_shape
+        self.seen = known  # batch_shape x C x c
+        self.current = torch.zeros(batch_shape, dtype=torch.int64, device=arms.device)  # the block of each row
+        self._asked = list(range(known.shape[-2]))  # when each was asked for
+
+    @property
+    def dim(self) -> int:
+        """The number of features of a context."""
+        return self.seen.shape[-1]
+
+    def joint(self) -> Tensor:
+        """Joint arms, block after block: `(C A) x (c + d)`, with the batch shape where contexts or arms have one."""
+        arms, seen = self.arms, self.seen
+        if arms.dim() == 2 and bool((seen == seen.reshape(-1, *seen.shape[-2:])[0]).all()):
+            seen = seen.reshape(-1, *seen.shape[-2:])[0]  # the rows share them: one set of arms for all
+        shape = torch.broadcast_shapes(arms.shape[:-2], seen.shape[:-2])
+        C, A = seen.shape[-2], arms.shape[-2]
+        both = (seen.unsqueeze(-2).expand(*shape, C, A, -1), arms.unsqueeze(-3).expand(*shape, C, A, -1))
+        return torch.cat(both, dim=-1).reshape(*shape, C * A, -1)
+
+    def repeated(self, per_arm: Tensor | None) -> Tensor | None:
+        """Values per arm, `... x A`, repeated for every block: `... x (C A)`."""
+        return None if per_arm is None else per_arm.tile(self.seen.shape[-2])
+
+    def enter_(self, context: Any, busy: Iterable[int]) -> bool:
+        """Make a context (`c` or `batch_shape x c`) the current one; True where the joint arms have changed for it.
+
+        Args:
+            context: As above.
+            busy: Blocks that must be kept.
+        """
+        given = as_tensor("context", context, self.arms.dtype, self.arms.device)
+        shapes = {torch.Size([self.dim]), torch.Size([*self._batch_shape, self.dim])}
+        if given.shape not in shapes:
+            raise ShapeError(f"context must be shaped {' or '.join(str(tuple(s)) for s in shapes)}, got {tuple(given.shape)}.")
+        require(bool(torch.isfinite(given).all()), "the context has a NaN or infinite feature.", NonFiniteError)
+        given = given.expand(*self._batch_shape, self.dim).unsqueeze(-2)
+        same = (self.seen == given).all(dim=-1)
+        changed, clock, C = not bool(same.any(dim=-1).all()), max(self._asked) + 1, self.seen.shape[-2]
+        used = same.byte().argmax(dim=-1)[same.any(dim=-1)].tolist()  # of rows that know this context
+        self._asked = list(self._asked)
+        if changed and (self.most > C or not (idle := set(range(C)) - set(busy) - set(used))):
+            self.seen = torch.cat([self.seen, given], dim=-2)
+            self._asked.append(clock)
+        elif changed:
+            place = torch.arange(C, device=given.device) == min(idle, key=lambda block: self._asked[block])
+            self.seen = torch.where(place.unsqueeze(-1), given, self.seen)
+        # A row may know a context twice, if others were paired with it differently: its first block is the one that counts.
+        self.current = (self.seen == given).all(dim=-1).byte().argmax(dim=-1)
+        for block in set(self.current.reshape(-1).tolist()):
+            self._asked[block] = clock
+        return changed
+
+    def asked_as(self, other: Contexts) -> bool:
+        """Whether the same blocks are current and were asked for in the same order, as after entering the current one again."""
+
+        def ranks(times: list[int]) -> list[int]:
+            return [sorted(set(times)).index(time) for time in times]
+
+        return torch.equal(self.current, other.current) and ranks(self._asked) == ranks(other._asked)
+
+    def blocks(self, points: Points) -> Tensor:
+        """The block of each joint point, `batch_shape x q` for `batch_shape x q x (c + d)`; −1 where it is not kept."""
+        same = (points[..., : self.dim].unsqueeze(-2) == self.seen.unsqueeze(-3)).all(dim=-1)
+        return torch.where(same.any(dim=-1), same.byte().argmax(dim=-1), -1)
+
+    def inward(self, index: Picks, block: Tensor) -> Tensor:
+        """Arm indices to joint ones; −1 stays."""
+        return torch.where(index >= 0, index + block * self.arms.shape[-2], -1)
+
+    def outward(self, index: Picks) -> Tensor:
+        """Joint indices to those of arms; −1 stays."""
+        return torch.where(index >= 0, index % self.arms.shape[-2], -1)
+
+    def here(self, index: Picks) -> PickMask:
+        """Mask of the joint picks that belong to the current context."""
+        return (index >= 0) & (index // self.arms.shape[-2] == self.current.unsqueeze(-1))
+
+    def only_here(self, available: Tensor | None) -> Tensor:
+        """Mask of the joint arms on offer: the current block, or the arms of it that are `available` (`batch_shape x A`)."""
+        A, C = self.arms.shape[-2], self.seen.shape[-2]
+        own = (torch.arange(C, device=self.arms.device) == self.current.unsqueeze(-1)).unsqueeze(-1)
+        offered = own.expand(*own.shape[:-1], A) if available is None else own & available.unsqueeze(-2)
+        return offered.flatten(-2)
+
+    def own(self, per_arm: Tensor) -> Tensor:
+        """Values of the joint arms, `batch_shape x (C A)`, restricted to the current context: `batch_shape x A`."""
+        A = self.arms.shape[-2]
+        place = self.current.unsqueeze(-1) * A + torch.arange(A, device=per_arm.device)
+        return per_arm.expand(*place.shape[:-1], -1).gather(-1, place)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The contexts, as `load_` takes them."""
+        return {"seen": self.seen, "current": self.current, "asked": list(self._asked)}
+
+    def load_(self, state: dict[str, Any]) -> None:
+        """Restore contexts from what `state_dict` returned."""
+        self.seen, self.current = own_copy(state["seen"].to(self.arms)), own_copy(state["current"].to(self.arms.device))
+        self._asked = list(state["asked"])
+
+
+def check_contexts(contexts: Any, arms: Arms, batch_shape: torch.Size) -> Tensor:
+    """Finite contexts, expanded to `batch_shape x C x c`, in the arms' dtype and on their device."""
+    known = as_tensor("contexts", contexts, arms.dtype, arms.device)
+    good = known.dim() in (2, len(batch_shape) + 2) and known.shape[:-2] in (torch.Size(), batch_shape) and known.numel() > 0
+    if not good:
+        raise ShapeError(f"contexts must be C x c or {(*batch_shape, 'C', 'c')}, at least one, got {tuple(known.shape)}.")
+    require(bool(torch.isfinite(known).all()), "a context has a NaN or infinite feature.", NonFiniteError)
+    return known.expand(*batch_shape, *known.shape[-2:])
 
 
 class ContextualBandit:
@@ -43,7 +176,7 @@ class ContextualBandit:
     not `ada_bkb`, `bpe`, `sup_kernel_ucb`; `pi_gp_ucb` only while none with pulls makes room.
 
     Args:
-        policy: What chooses, with a kernel on the features of a context and an arm together.
+        policy: Selects arms, with a kernel on the features of a context and an arm together.
         arms: `A x d` or `batch_shape x A x d`, copied.
         contexts: `C x c` or `batch_shape x C x c`, contexts known at the start, at least one; copied.
         max_contexts: Contexts kept, at least C. A tell updates them all.
@@ -78,9 +211,10 @@ class ContextualBandit:
         with begun(journal, policy, joint, repeated, generators, kept):
             one_or_all = list(generators) if batch_shape else generators[0]
             self._bandit = Bandit(policy, joint, generator=one_or_all, costs=repeated)
-            self._bandit._journal = journal
+            self._bandit.recorder.journal = journal
             self._keep(self._contexts)
-            resume(self, journal)
+            again = {"context": self._enter_again, "load": self._load_again}
+            self._bandit.recorder.resume(again, restore=self._restore)
 
     # ------------------------------------------------------------------ ask and tell
 
@@ -93,12 +227,12 @@ class ContextualBandit:
         more: int | None = None,
         available: Tensor | None = None,
     ) -> Selection:
-        """The picks to evaluate next at a context: what is open there, as long as there is something.
+        """The picks to evaluate next at a context: the open ones, as long as there are any at this context.
 
         Args:
             limit: Most picks, as for `Bandit.ask`.
             context: `c` or `batch_shape x c`.
-            more: Further picks beside those that are open at this context.
+            more: Additional picks beside those that are open at this context.
             available: `A` or `batch_shape x A` booleans, arms on offer.
 
         Returns:
@@ -107,7 +241,6 @@ class ContextualBandit:
         Raises:
             ShapeError, NonFiniteError, ArgumentError: On bad input; nothing has changed then.
         """
-        bandit = self._bandit
         limit, more = check_limit(limit, self.batch_shape, self.device), check_more(more)
         offered = check_available(available, self.batch_shape, self.arms.shape[-2], self.device)
         some = offered is None or bool(offered.any(dim=-1).all())
@@ -115,7 +248,7 @@ class ContextualBandit:
         self._enter(context)
         mine = self._open_here()
         if mine is None or more is not None:
-            added, _ = bandit._extend(limit, self._contexts.only_here(offered), more)
+            added, _ = self._bandit.recorder.ask(limit, self._contexts.only_here(offered), more)
             mine = added if mine is None else joined(mine, added)
         return duplicate(Selection(mine.points, self._contexts.outward(mine.index), mine.mask))
 
@@ -128,11 +261,13 @@ class ContextualBandit:
             selection: What `ask` returned, or a part of it; or arm indices `batch_shape x q` at `context`.
             rewards: `batch_shape x q`, reward units.
             context: `c` or `batch_shape x c`, of plain indices.
-            failures: What a NaN means, as for `Bandit.tell`.
+            failures: The meaning of a NaN, as for `Bandit.tell`.
         """
-        index, mask = check_picks(selection, self.batch_shape, self.arms.shape[-2], self.device)
-        check_rewards(rewards, index, mask, self.device, failures)  # before a context is entered for their sake
-        return self._bandit.tell(self._inward(selection, context), rewards, failures=failures)
+        index, mask = self._picks(selection)
+        # Checked before a context is entered for their sake.
+        given = check_rewards(rewards, index, mask, self.device, failures)
+        joint = self._inward(selection, index, mask, context)
+        return self._bandit.recorder.tell(joint, mask, given, forgets=failures == "forget")
 
     def observe(
         self,
@@ -144,15 +279,19 @@ class ContextualBandit:
         context: Tensor | None = None,
     ) -> Report:
         """Learn from summed history, arm indices at `context` or points (context, arm); see `Bandit.observe`."""
-        pulls = check_history(points_or_index, counts, sums, squares, self.batch_shape, self._joint_like(points_or_index))
-        where = pulls.points if pulls.index is None else self._inward(pulls.index, context).index
-        assert where is not None
-        return self._bandit.observe(where, pulls.counts, pulls.sums, pulls.squares)
+        joint = as_tensor("points_or_index", points_or_index).is_floating_point()
+        like = self._bandit.arms if joint else self.arms
+        shape = (like.shape[-2], like.shape[-1], self.device)
+        pulls = check_history(points_or_index, counts, sums, squares, self.batch_shape, *shape)
+        if pulls.index is not None and pulls.mask is not None:
+            pulls = replace(pulls, index=self._inward(pulls.index, pulls.index, pulls.mask, context))
+        return self._bandit.recorder.observe(pulls)
 
     def forget(self, selection: Selection) -> None:
         """Give up on picks that were asked for and will never be told; see `Bandit.forget`."""
         require(isinstance(selection, Selection), "selection must be one that ask() returned, which knows its context.")
-        self._bandit.forget(self._inward(selection, None))
+        index, mask = self._picks(selection)
+        self._bandit.recorder.forget(self._inward(selection, index, mask, None), mask)
 
     def fit_kernel_(self, **options: Any) -> FitReport:
         """Fit the kernel over (context, arm) to the rewards told; see `Bandit.fit_kernel_`."""
@@ -165,8 +304,8 @@ class ContextualBandit:
         pulled there with the highest average. The context is kept tabulated from then on, as by `ask`."""
         k = check_count(k)
         self._enter(context)
-        check_told(k, self.pulls)
-        state, own = self._bandit._state, self._contexts.own
+        check_told(self.pulls)
+        state, own = self._bandit.loop.state, self._contexts.own
         if state.tabulated:
             lam = state.process.regularization
             told = state.in_reward_units(own(state.arm_mean()), lam * own(state.arm_leverage()))
@@ -207,7 +346,7 @@ class ContextualBandit:
 
     @property
     def counts(self) -> Tensor:
-        """Pulls learned of each arm at the context named last, `batch_shape x A`."""
+        """Pulls learned of each arm at the current context, `batch_shape x A`."""
         return self._contexts.own(self._bandit.counts)
 
     @property
@@ -217,12 +356,12 @@ class ContextualBandit:
 
     @property
     def width(self) -> Tensor:
-        """What multiplies the posterior standard deviation now, `batch_shape`."""
+        """The confidence width, which multiplies the posterior standard deviation, `batch_shape`."""
         return self._bandit.width
 
     @property
     def journal(self) -> Journal | None:
-        """Where contexts, asks and tells are written, if anywhere. A copy of a bandit has none."""
+        """The journal that contexts, asks and tells are written to, if any. A copy of a bandit has none."""
         return self._bandit.journal
 
     @property
@@ -232,7 +371,7 @@ class ContextualBandit:
 
     @property
     def device(self) -> torch.device:
-        """Where arms and posterior live."""
+        """The device of the arms and the posterior."""
         return self._bandit.device
 
     # ------------------------------------------------------------------ saving
@@ -250,73 +389,83 @@ class ContextualBandit:
         )
         fresh = copy.copy(self._contexts)
         fresh.load_(state_dict["contexts"])
-        generators = self._bandit.generators
-        drawn, loaded = [g.get_state() for g in generators], False
-        try:
-            one_or_all = list(generators) if self.batch_shape else generators[0]
-            bandit = Bandit(self._bandit.policy, fresh.joint(), generator=one_or_all, costs=fresh.repeated(self._costs))
-            bandit.load_state_dict(state_dict["bandit"])
-            if self.journal is not None:
-                self.journal.append({"kind": "load", "state": state_as_text(state_dict)})
-            loaded = True
-        finally:
-            if not loaded:  # a new bandit may have drawn its features
-                for generator, state in zip(generators, drawn, strict=True):
-                    generator.set_state(state)
-        bandit._journal, self._bandit = self.journal, bandit
-        self._keep(fresh)
+        saved, before, loop, policy = state_dict["bandit"], self._contexts, self._bandit.loop, self._bandit.policy
+        joint = own_copy(check_arms(fresh.joint()))
+
+        def load() -> None:
+            state = policy.init(joint, loop.state.generators, loop.batch_shape)
+            state.rows.costs = costs_for(policy, state.rows, fresh.repeated(self._costs))
+            check_state(saved, state.state_dict())
+            check_description(saved, self._bandit.recorder.described)
+            loop.take_over_(saved, into=state)
+            self._keep(fresh)
+
+        def note(_: None) -> dict[str, Any]:
+            return {"kind": "load", "state": state_as_text(state_dict)}
+
+        written = self.journal is not None and not self.journal.is_repeating
+        self._bandit.recorder.change(load, note if written else None, take_back=lambda: self._keep(before))
         return self
 
     # ------------------------------------------------------------------ inside
 
     def _enter(self, context: Any, busy: Sequence[int] = ()) -> None:
         """Make a context the current one; the joint arms follow. Blocks that are `busy`, or hold what is open, stay."""
-        ahead, opened = copy.copy(self._contexts), self._bandit._open
+        ahead, opened = copy.copy(self._contexts), self._bandit.loop.open
         if opened is not None:
             busy = [*busy, *(opened.index[opened.mask] // self.arms.shape[-2]).unique().tolist()]
         changed, before = ahead.enter_(context, busy), self._contexts
         if not changed and ahead.asked_as(before):
             return
-        entered, done = {"kind": "context", "context": pack(as_tensor("context", context)), "busy": list(busy)}, False
-        try:
-            with self._bandit._whole_or_not(draws=False, note=lambda: entered):
-                if changed:
-                    self._bandit._move(ahead.joint(), ahead.repeated(self._costs))
-                self._keep(ahead)
-            done = True
-        finally:
-            if not done:
-                self._keep(before)
+        entered = {"kind": "context", "context": pack(as_tensor("context", context)), "busy": list(busy)}
+
+        def enter() -> None:
+            if changed:
+                self._bandit.loop.move_(ahead.joint(), ahead.repeated(self._costs))
+            self._keep(ahead)
+
+        self._bandit.recorder.change(enter, lambda _: entered, draws=False, take_back=lambda: self._keep(before))
+
+    def _enter_again(self, record: dict[str, Any]) -> None:
+        """Repeat the record of a context that was entered."""
+        self._enter(held(record["context"]).to(self.device), record["busy"])
+
+    def _load_again(self, record: dict[str, Any]) -> None:
+        """Repeat the record of a state that was loaded."""
+        self.load_state_dict(state_of_text(record["state"]))
 
     def _keep(self, contexts: Contexts) -> None:
         """Go on with these contexts, which the next checkpoint holds."""
-        self._contexts, self._bandit._besides = contexts, {"contexts": contexts}
+        self._contexts, self._bandit.recorder.besides = contexts, {"contexts": contexts}
 
     def _restore(self, saved: dict[str, Any]) -> None:
         self.load_state_dict({"bandit": saved["state"], "contexts": saved["contexts"]})
 
     def _open_here(self) -> Selection | None:
-        opened = self._bandit._open
-        return None if opened is None else within(opened, self._contexts.here(opened.index), self._bandit._state.rows.points)
+        loop = self._bandit.loop
+        return None if loop.open is None else within(loop.open, self._contexts.here(loop.open.index), loop.points)
 
-    def _inward(self, selection: Any, context: Any) -> Selection:
-        """Picks by joint index; contexts that are not kept are entered."""
-        index, mask = check_picks(selection, self.batch_shape, self.arms.shape[-2], self.device)
+    def _picks(self, selection: Selection | Tensor) -> tuple[Tensor, Tensor]:
+        return check_picks(selection, self.batch_shape, self.arms.shape[-2], self.device)
+
+    def _inward(self, selection: Any, index: Picks, mask: PickMask, context: Any) -> Picks:
+        """Joint indices of picks, −1 where masked; contexts that are not kept are entered.
+
+        Args:
+            selection: What was passed in: a selection's points tell its contexts.
+            index: Its arms, with their mask.
+            mask: Likewise.
+            context: That of plain indices.
+        """
+        index = index.masked_fill(~mask, -1)
         if not isinstance(selection, Selection):
             if context is None:
                 raise ArgumentError("plain arm indices need to know where they were pulled: pass context=.")
             self._enter(context)
-            return self._joint(self._contexts.inward(index.masked_fill(~mask, -1), self._contexts.current.unsqueeze(-1)), mask)
+            return self._contexts.inward(index, self._contexts.current.unsqueeze(-1))
         blocks = self._contexts.blocks(selection.points)
         while bool((gone := mask & (blocks < 0)).any()):
             place = int(gone.reshape(-1, gone.shape[-1]).any(dim=0).byte().argmax())
             self._enter(selection.points[..., place, : self._contexts.dim], blocks[mask].unique().tolist())
             blocks = self._contexts.blocks(selection.points)
-        return self._joint(self._contexts.inward(index.masked_fill(~mask, -1), blocks), mask)
-
-    def _joint_like(self, where: Any) -> Tensor | ArmSource:
-        """The arms that history is checked against: joint points, or arm indices."""
-        return self._bandit.arms if as_tensor("points_or_index", where).is_floating_point() else self.arms
-
-    def _joint(self, index: Picks, mask: Tensor) -> Selection:
-        return Selection(self._bandit._state.rows.points(index), index, mask)
+        return self._contexts.inward(index, blocks)

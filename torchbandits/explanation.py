@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -10,8 +9,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from torchbandits.coercion import is_whole
+from torchbandits.checks import is_whole
 from torchbandits.errors import UnsupportedError, require
+from torchbandits.figures import COLORS, tidy
 from torchbandits.fitting.degeneracy import lengthscales
 from torchbandits.policies.base import Policy, State
 from torchbandits.policies.composed import Composed, noise_share
@@ -23,7 +23,7 @@ from torchbandits.policies.repeats import (
     rivals,
     share_of_noise,
 )
-from torchbandits.policies.state import RECENT
+from torchbandits.policies.state import RECENT, TableState
 from torchbandits.posteriors import GaussianProcess
 from torchbandits.types import Recommendation
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _SHOWN = 5  # features that are named
+_DRAWN = 30  # features in a figure
 _FEW = 5  # distinct arms below which the fit of lengthscales says nothing
 _CLEAR = 2.0  # standard errors by which the best arm must lead, for rewards that are mostly noise to show a difference
 
@@ -112,16 +113,27 @@ class Explanation:
         return f"Features: what changes the reward fastest is {named}."
 
     def figure(self) -> Figure:
-        """A bar for the relevance of each feature, the largest first; at most thirty.
+        """Horizontal bars of the relevance of each feature, the largest first; at most thirty.
 
         Raises:
             UnsupportedError: If Matplotlib is not installed, or for a kernel without lengthscales.
         """
         try:
-            figures = importlib.import_module("torchbandits.explanation_figure")
+            from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415 - of an extra, and slow to load
+            from matplotlib.figure import Figure  # noqa: PLC0415
         except ImportError as error:
             raise UnsupportedError("figures need Matplotlib: pip install 'torchbandits[experiments]'.") from error
-        figure: Figure = figures.draw(self)
+        relevance = self.relevance
+        require(bool(relevance.isfinite().all()), "the kernel has no lengthscales: there is nothing to draw.", UnsupportedError)
+        order = relevance.argsort(descending=True)[:_DRAWN].tolist()
+        figure = Figure(figsize=(6.4, 1.2 + 0.28 * len(order)), layout="constrained")
+        FigureCanvasAgg(figure)
+        axes = figure.subplots()
+        axes.barh([self.names[j] for j in order], [100 * float(relevance[j]) for j in order], color=COLORS[5])
+        axes.invert_yaxis()
+        axes.set_xlabel("how fast the reward changes along the feature (% of all)")
+        axes.set_title(f"What matters, after {self.pulls:g} rewards", fontsize="medium", loc="left")
+        tidy(axes)
         return figure
 
 
@@ -129,9 +141,9 @@ class Explanation:
 def explain(policy: Policy, state: State, names: Sequence[str] | None, row: tuple[int, ...] | int) -> Explanation:
     """Explain the state of a policy that was told some rewards; see `Bandit.explain`."""
     place = (row,) if isinstance(row, int) else row
-    posterior = state.records
-    if not isinstance(posterior, GaussianProcess) or not isinstance(policy, Composed) or state.table is None:
+    if not isinstance(state, TableState) or not isinstance(policy, Composed):
         raise UnsupportedError("explain() reads one Gaussian process over given arms: use auto, gp_ucb or batch_bkb.")
+    posterior = state.posterior
     d, shape = posterior.statistics.points.shape[-1], posterior.batch_shape
     texts = isinstance(names, Sequence) and len(names) == d and all(isinstance(name, str) for name in names)
     require(names is None or texts, f"names must be texts, one for each of the {d} features, got {names!r}.")
@@ -164,7 +176,7 @@ def explain(policy: Policy, state: State, names: Sequence[str] | None, row: tupl
     )
 
 
-def _lead(state: State, noise_variance: float, place: tuple[int, ...]) -> float:
+def _lead(state: TableState, noise_variance: float, place: tuple[int, ...]) -> float:
     r"""Lead of the best arm pulled over the average of the u arms pulled, in standard errors:
 
     .. math:: \Big(\max_i \mu_i - \tfrac1u \sum_i \mu_i\Big) \Big/ \sqrt{v_{\mathrm{best}} + \sigma^2 / n}
@@ -182,7 +194,7 @@ def _lead(state: State, noise_variance: float, place: tuple[int, ...]) -> float:
     return float((mean[best] - mean.mean()) / error.sqrt())
 
 
-def _repeated(state: State, width: Tensor, noise: float, place: tuple[int, ...]) -> tuple[int, int, str] | None:
+def _repeated(state: TableState, width: Tensor, noise: float, place: tuple[int, ...]) -> tuple[int, int, str] | None:
     """See `Explanation.repeated`."""
     found = most_repeated(recent_arms(state, place))
     if found is None:

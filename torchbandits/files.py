@@ -10,8 +10,8 @@ from typing import Any
 
 import yaml
 
+from torchbandits.checks import read_bytes
 from torchbandits.errors import ConfigError, DataError
-from torchbandits.user_files import read_bytes
 
 LARGEST_FILE = 1 << 18
 """Bytes that a configuration file may have, also with its aliases written out."""

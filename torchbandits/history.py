@@ -17,12 +17,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from torchbandits.coercion import as_path, as_tensor, check_whole, is_whole, non_negative
-from torchbandits.columns import Columns
+from torchbandits.checks import as_path, as_tensor, check_regular, check_whole, is_whole, non_negative
 from torchbandits.errors import ArgumentError, DataError, ShapeError, require
 from torchbandits.extras import Later
 from torchbandits.types import Report
-from torchbandits.user_files import check_regular
 
 pyarrow, parquet = Later("pyarrow", "Parquet files"), Later("pyarrow.parquet", "Parquet files")
 
@@ -55,6 +53,33 @@ _REPORTED = ("dictionary_size", "distinct_arms", "width", "information_gain", "c
 _METADATA_KEY = b"torchbandits"
 _FILES = ("pulls.parquet", "batches.parquet")
 _MOST_ROWS = 1 << 20
+
+
+class Columns:
+    """Named columns of one length in buffers that double, so that an append costs what it adds."""
+
+    def __init__(self, dtypes: dict[str, type], capacity: int = 64) -> None:
+        self.length = 0
+        self._buffers: dict[str, NDArray[Any]] = {name: np.empty(capacity, dtype) for name, dtype in dtypes.items()}
+
+    def append(self, count: int, values: dict[str, Any]) -> None:
+        """Write `count` lines; every value is a scalar or an array of that length."""
+        end = self.length + count
+        capacity = len(next(iter(self._buffers.values())))
+        if end > capacity:
+            room = max(end, 2 * capacity) - capacity
+            for name, buffer in self._buffers.items():
+                self._buffers[name] = np.concatenate([buffer, np.empty(room, buffer.dtype)])
+        for name, buffer in self._buffers.items():
+            buffer[self.length : end] = values[name]
+        self.length = end
+
+    def views(self) -> dict[str, NDArray[Any]]:
+        """The filled part of every column, read-only and without a copy."""
+        views = {name: buffer[: self.length] for name, buffer in self._buffers.items()}
+        for view in views.values():
+            view.flags.writeable = False
+        return views
 
 
 class History:

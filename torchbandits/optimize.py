@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.quasirandom import SobolEngine
 
-from torchbandits.coercion import as_tensor, check_whole
+from torchbandits.checks import check_box, check_whole
 from torchbandits.errors import ArgumentError, NonFiniteError, NumericalError, ShapeError, require
 from torchbandits.linalg import sobol_points
 from torchbandits.types import Points
@@ -19,26 +18,6 @@ _CHUNK = 1024  # points of a sweep that are scored at once
 _RIM = 0.02  # part of a side by which Sobol points reach out of the box before they are clamped to its face
 _FLAT = 1e-14  # relative spread of scores that is rounding
 _PRECISION = 1e4  # L-BFGS-B stops at 2e-9 of the unit of its values, with this factor at 2e-13 of the spread of the sweep
-
-
-def check_box(bounds: Any) -> Tensor:
-    """Convert bounds to a box `batch_shape x 2 x d` of finite corners, lower first, float64.
-
-    Raises:
-        ShapeError, NonFiniteError, ArgumentError: For anything else; names what is wrong.
-    """
-    box = as_tensor("bounds", bounds)
-    require(
-        box.dim() >= 2 and box.shape[-2] == 2 and box.numel() > 0 and not box.is_complex() and box.dtype != torch.bool,
-        f"bounds must be 2 x d or batch_shape x 2 x d, lower corner first, got {box.dtype} of shape {tuple(box.shape)}.",
-        ShapeError,
-    )
-    box = box.double()
-    require(bool(torch.isfinite(box).all()), "bounds have a NaN or an infinity: give a finite box.", NonFiniteError)
-    lower, upper = box.unbind(dim=-2)
-    require(bool(torch.isfinite(upper - lower).all()), f"the bounds are too far apart: {box.tolist()}.", NonFiniteError)
-    require(bool((lower <= upper).all()), f"each lower bound must be at most the upper one, got {box.tolist()}.")
-    return box
 
 
 def optimize_continuous(

@@ -16,14 +16,20 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from torchbandits.bandit import Bandit
-from torchbandits.coercion import check_function, check_whole, explains_keywords
+from torchbandits.checks import as_tensor, check_function, check_whole, explains_keywords
 from torchbandits.environments.base import Environment
 from torchbandits.errors import EvaluationError, NonFiniteError, UnsupportedError, require
-from torchbandits.evaluators import Answers, Elsewhere, Evaluator, Here
+from torchbandits.evaluation import (
+    Answers,
+    Evaluations,
+    Evaluator,
+    ExecutorEvaluator,
+    Inline,
+    LocalEvaluator,
+    check_parallel,
+)
 from torchbandits.history import History
 from torchbandits.journal import Journal, as_journal, describe_environment, held, pack, report_in
-from torchbandits.offers import Offers, Purse
-from torchbandits.parallel import Evaluations, Inline, check_parallel
 from torchbandits.policies import Policy
 from torchbandits.selections import marked
 from torchbandits.types import Report, Selection
@@ -99,56 +105,62 @@ def run(
     good = observed is None or (isinstance(observed, Sequence) and len(observed) in (3, 4))
     require(good, f"observed must be (points_or_index, counts, sums), as for Bandit.observe, got {type(observed).__name__}.")
     if (journal := as_journal(journal)) is not None:
-        journal._answered_by(describe_environment(environment))
+        journal.environment = describe_environment(environment)
     bandit = Bandit(policy, environment.arms, generator=generator, costs=environment.costs, journal=journal)
     with _closed_where_it_fails(bandit):
         single = not asynchronous or bandit.batch_shape.numel() == 1
         require(single, "asynchronous=True is for one batch row: rows do not come free together.", UnsupportedError)
-        past = [] if bandit.journal is None else bandit.journal.records()
-        opening = list(takewhile(lambda record: record["kind"] in ("observe", "seeds"), past))
+        opening = _opening(bandit)
         if observed is not None and not opening:
             bandit.observe(*observed)
         drawn = [record for record in opening if record["kind"] == "seeds"]
         before = held(drawn[0]["told"]).to(bandit.device).long() if drawn else bandit.pulls.long()
-        purse = None if budget is None else Purse(budget, environment, bandit)
-        seeds = drawn[0]["seeds"] if drawn else bandit._draw_seeds(rounds=num_rounds, environment=environment.name)
+        money = None if budget is None else Budget(budget, environment, bandit)
+        seeds = drawn[0]["seeds"] if drawn else bandit.recorder.draw_seeds(rounds=num_rounds, environment=environment.name)
         noise = [torch.Generator().manual_seed(seed) for seed in seeds]
-        recorder, offers = _Recorder(environment, bandit.batch_shape), Offers(bandit, num_rounds + before, purse)
+        steps, rounds = _Steps(environment, bandit.batch_shape), Rounds(bandit, num_rounds + before, money)
+        exclude = failures == "exclude"
         if bandit.journal is not None:
             bandit.journal.ride(noise, _regrets(environment))
-            _catch_up(bandit.journal, recorder, purse, offers, bandit.device, exclude=failures == "exclude")
-        evaluator: Evaluator = Here(environment, noise)
+            _catch_up(bandit.journal, steps, money, rounds, bandit.device, exclude=exclude)
+        evaluator: Evaluator = LocalEvaluator(environment, noise)
         if executor is not None or retries or failures != "raise" or environment.one_by_one:
             hands, most = (Inline(), 1) if executor is None else (executor, workers)
             evaluations = Evaluations(hands, workers=most, retries=retries, timeout=timeout, patient=failures != "raise")
-            evaluator = Elsewhere(environment, noise, evaluations, whole=not asynchronous)
+            evaluator = ExecutorEvaluator(environment, noise, evaluations, whole=not asynchronous)
         try:
-            if asynchronous and (out := offers.again()) is not None:
+            if asynchronous and (out := rounds.again()) is not None:
                 evaluator.submit(out)
             while True:
                 began = clock()
-                selection = offers.ask(evaluator.waiting, workers if asynchronous else None)
+                selection = rounds.ask(evaluator.waiting, workers if asynchronous else None)
                 asked = clock() - began
                 if selection is not None:
                     evaluator.submit(selection)
                 elif not evaluator.waiting:
-                    return recorder.history()
+                    return steps.history()
                 answers = evaluator.settle()
                 began = clock()
                 answers, report = _tell(bandit, answers)
                 lost = None if answers.failed is None else answers.failed.index
                 if lost is not None and answers.error is None:
-                    offers.lose(lost, exclude=failures == "exclude")
+                    rounds.lose(lost, exclude=exclude)
                 seconds = asked + clock() - began
                 selection, rewards = answers.selection, answers.rewards
-                recorder.add(selection.index, rewards, bandit._state.best_arm(), report, seconds, lost)
+                steps.add(selection.index, rewards, bandit.loop.best_arm(), report, seconds, lost)
                 if answers.error is not None:
-                    raise EvaluationError(_what_is_kept(answers, bandit), recorder.history(), bandit) from answers.error
+                    raise EvaluationError(_what_is_kept(answers, bandit), steps.history(), bandit) from answers.error
                 stops = [callback(bandit, selection, rewards, report) for callback in callbacks]
                 if any(stops):
-                    return recorder.history()
+                    return steps.history()
         finally:
             evaluator.cancel()
+
+
+def _opening(bandit: Bandit) -> list[dict[str, Any]]:
+    """The records with which the run of a journal began: history that was observed, and the seeds of the noise."""
+    past = [] if bandit.journal is None else bandit.journal.records()
+    return list(takewhile(lambda record: record["kind"] in ("observe", "seeds"), past))
 
 
 @contextmanager
@@ -172,7 +184,7 @@ def _closed_where_it_fails(bandit: Bandit) -> Iterator[None]:
 
 
 def _tell(bandit: Bandit, answers: Answers) -> tuple[Answers, Report]:
-    """Tell what came and, unless they end the run, which evaluations failed. Rewards that are no numbers are failures."""
+    """Tell the rewards that came and, unless they end the run, the evaluations that failed. A NaN is a failure."""
     selection, rewards, failed = answers.selection, answers.rewards, answers.failed
     if failed is not None and answers.error is None:
         index = torch.where(failed.mask, failed.index, selection.index)
@@ -198,7 +210,7 @@ def _what_is_kept(answers: Answers, bandit: Bandit) -> str:
 
 
 def _catch_up(
-    journal: Journal, recorder: _Recorder, purse: Purse | None, offers: Offers, device: torch.device, *, exclude: bool
+    journal: Journal, steps: _Steps, budget: Budget | None, rounds: Rounds, device: torch.device, *, exclude: bool
 ) -> None:
     """Record, pay and count what was told before a run was cut short; a NaN is an evaluation that failed."""
     for record in journal.records():
@@ -207,15 +219,15 @@ def _catch_up(
             index, rewards = held(record["index"]).to(device), held(record["rewards"]).to(device)
             failed = (index >= 0) & rewards.isnan()
             lost = torch.where(failed, index, -1) if bool(failed.any()) else None
-            recorder.add(torch.where(failed, -1, index), rewards, best, report, float("nan"), lost)
+            steps.add(torch.where(failed, -1, index), rewards, best, report, float("nan"), lost)
             if lost is not None:
-                offers.lose(lost, exclude=exclude)
-            if purse is not None:
-                purse.spend(index)
+                rounds.lose(lost, exclude=exclude)
+            if budget is not None:
+                budget.spend(index)
 
 
 def _regrets(environment: Environment) -> Callable[[dict[str, Any]], dict[str, Any]] | None:
-    """What the record of a tell says of regret, for who reads the journal; None where nobody knows any."""
+    """Regret fields of the record of a tell, or None when the environment's optimum is unknown."""
     optimum = environment.optimum.unsqueeze(-1)
     if bool(optimum.isnan().all()):
         return None
@@ -230,8 +242,8 @@ def _regrets(environment: Environment) -> Callable[[dict[str, Any]], dict[str, A
     return beside
 
 
-class _Recorder:
-    """Keeps steps as they are and hands many at once to the history: a step then costs next to nothing."""
+class _Steps:
+    """Collects steps, and records many at once in the history, which makes the cost per step small."""
 
     def __init__(self, environment: Environment, batch_shape: torch.Size) -> None:
         self._environment, self._rows = environment, batch_shape.numel()
@@ -275,3 +287,102 @@ class _Recorder:
             costs=costs,
             failed=torch.stack(failed).reshape(k, rows),
         )
+
+
+class Rounds:
+    """The rounds that are left: the number of picks to ask for, and the arms that they are chosen from."""
+
+    def __init__(self, bandit: Bandit, rounds: Tensor, budget: Budget | None) -> None:
+        self._bandit, self._budget = bandit, budget
+        self._rounds = rounds  # `batch_shape`, pulls of the bandit when each row is done
+        self._least = int((rounds - bandit.pulls.long()).min())  # pulls that every row has left, at least
+        self._excluded: Tensor | None = None
+
+    def ask(self, waiting: int, workers: int | None) -> Selection | None:
+        """The next batch or, for a number of workers, as many further picks as they have room for; None for none now.
+
+        Args:
+            waiting: Picks that are open.
+            workers: None for batches, which are asked for when nothing is open.
+        """
+        most = self._bandit.policy.most_picks
+        limit = available = None
+        if workers is not None or self._budget is not None or self._excluded is not None or most is None or most > self._least:
+            available, able = self._available()
+            limit = self._rounds - self._bandit.pulls.long()
+            limit = limit if able is None else torch.where(able, limit, 0)
+            self._least = int(limit.min())
+            if not bool((limit > waiting).any()):
+                return None
+        if workers is None:
+            selection = self._bandit.ask(limit=limit, available=available)
+        else:
+            more = min(workers, self._least) - waiting
+            if more < 1:
+                return None
+            selection = self._bandit.ask(more=more, available=available)[waiting:]
+        self._least -= len(selection)
+        selection = selection if self._budget is None else self._budget.pay(selection)
+        return selection if workers is None or bool(selection.mask.any()) else None
+
+    def again(self) -> Selection | None:
+        """The picks that are open already, to be evaluated again; None for none."""
+        out = self._bandit.loop.open
+        return out if out is None or self._budget is None else self._budget.pay(out)
+
+    def lose(self, failed: Tensor, exclude: bool) -> None:
+        """Count evaluations that failed, of arms `batch_shape x q` (−1 where none did), as rounds; `exclude` takes them off."""
+        self._rounds = self._rounds - (failed >= 0).sum(dim=-1)
+        self._least = 0  # counted anew when asked
+        if exclude:
+            bandit = self._bandit
+            if self._excluded is None:
+                shape = (*bandit.batch_shape, bandit.arms.shape[-2])
+                self._excluded = torch.zeros(shape, dtype=torch.bool, device=bandit.device)
+            hits = torch.zeros_like(self._excluded, dtype=torch.int64).scatter_add(
+                -1, failed.clamp_min(0), (failed >= 0).long()
+            )
+            self._excluded = self._excluded | (hits > 0)
+
+    def _available(self) -> tuple[Tensor | None, Tensor | None]:
+        """Arms on offer, `batch_shape x A`, all for rows that pull no more; the rows that do, `batch_shape`; None for all."""
+        offered = None if self._budget is None else self._budget.affordable
+        if self._excluded is not None:
+            offered = ~self._excluded if offered is None else offered & ~self._excluded
+        if offered is None:
+            return None, None
+        able = offered.any(dim=-1)
+        return offered | ~able.unsqueeze(-1), able
+
+
+class Budget:
+    """The money that each batch row has left."""
+
+    def __init__(self, budget: float | Tensor, environment: Environment, bandit: Bandit) -> None:
+        costs, shape = environment.costs, bandit.batch_shape
+        require(costs is not None, f"a budget needs costs, and the environment {environment.name!r} does not know any.")
+        assert costs is not None
+        left = as_tensor("budget", budget, torch.float64, costs.device)
+        good = left.shape in (torch.Size(), shape) and bool((left > 0).all())
+        require(good, f"budget must be a number > 0, or {tuple(shape)} of them, got {budget}.")
+        self._costs, self._left, self._bandit = costs.expand(*shape, -1), left.expand(shape), bandit
+
+    @property
+    def affordable(self) -> Tensor:
+        """The arms that each row can pay for, `batch_shape x A`."""
+        return self._costs <= self._left.unsqueeze(-1)
+
+    def pay(self, selection: Selection) -> Selection:
+        """The picks that can be paid for, in order; the others are forgotten."""
+        each = torch.where(selection.mask, self._costs.gather(-1, selection.index.clamp_min(0)), 0.0)
+        kept = selection.mask & (each.cumsum(dim=-1) <= self._left.unsqueeze(-1))
+        if not torch.equal(kept, selection.mask):
+            self._bandit.forget(marked(selection, ~kept))
+            selection = marked(selection, kept)
+        self.spend(selection.index)
+        return selection
+
+    def spend(self, index: Tensor) -> None:
+        """Pay for arms, `batch_shape x q`, −1 where masked."""
+        each = self._costs.gather(-1, index.clamp_min(0).to(self._costs.device))
+        self._left = self._left - torch.where((index >= 0).to(each.device), each, 0.0).sum(dim=-1)

@@ -13,7 +13,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from torchbandits.coercion import is_finite, is_whole
+from torchbandits.checks import is_finite, is_whole
 from torchbandits.errors import nearest, require
 from torchbandits.types import Marginals, PerPoint, Points
 from torchbandits.upstream import log_improvement

@@ -32,16 +32,15 @@ def duplicate(selection: Selection) -> Selection:
     return Selection(selection.points.clone(), selection.index.clone(), selection.mask.clone())
 
 
-def same_picks(given: Any, opened: Selection | None) -> bool:
+def same_picks(given: Any, opened: Selection) -> bool:
     """Whether these are all the picks that are open, in their places and at their points."""
-    if opened is None or not isinstance(given, Selection):
+    if not isinstance(given, Selection):
         return False
-
-    def same(one: Any, own: Tensor) -> bool:
-        alike = isinstance(one, Tensor) and one.dtype == own.dtype and one.device == own.device
-        return alike and torch.equal(one, own)
-
-    return same(given.index, opened.index) and same(given.mask, opened.mask) and same(given.points, opened.points)
+    for one, own in ((given.index, opened.index), (given.mask, opened.mask), (given.points, opened.points)):
+        known = isinstance(one, Tensor) and one.dtype == own.dtype and one.device == own.device
+        if not known or not torch.equal(one, own):
+            return False
+    return True
 
 
 def marked(selection: Selection, kept: Tensor) -> Selection:

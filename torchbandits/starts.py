@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from torchbandits.arms import ArmRows, ArmTable, best_arm
-from torchbandits.coercion import check_whole, positive
+from torchbandits.checks import check_whole, positive
 from torchbandits.errors import ArgumentError, UnsupportedError, require
 from torchbandits.posteriors import GaussianProcess, Statistics
 from torchbandits.sources.ranges import or_one, spans_with

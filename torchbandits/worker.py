@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from torchbandits.bandit import Bandit
-from torchbandits.coercion import as_path, as_tensor, check_text, check_whole, positive
+from torchbandits.checks import as_path, as_tensor, check_picks, check_rewards, check_state, check_text, check_whole, positive
 from torchbandits.errors import (
     DataError,
     JournalWarning,
@@ -27,11 +27,10 @@ from torchbandits.errors import (
     require,
 )
 from torchbandits.journal import Event, Pick, SharedStore, describe_run, held, pack, unpack
+from torchbandits.loop import GatheredCalls
 from torchbandits.policies import Policy
 from torchbandits.sources import ArmSource
-from torchbandits.together import Together
 from torchbandits.types import Selection
-from torchbandits.validation import check_picks, check_rewards
 
 
 @dataclass(frozen=True)
@@ -214,16 +213,15 @@ class Worker:
 
     def _chosen(self) -> dict[str, Any]:
         """The next pick as an event; it is opened when the event is read back, at the next call."""
-        bandit = self._bandit
-        bandit._sync_pending()
-        selection, evidence = bandit.policy.select(bandit._state, exactly=1)
+        loop = self._bandit.loop
+        selection, drawn = loop.select(exactly=1)
         require(bool(selection.mask.any()), "the policy has nothing more to pick: it is at its limit of pulls.", StateError)
-        box = {"points": pack(selection.points)} if bandit._state.box is not None else {}
-        return {"index": pack(selection.index), "drawn": [pack(s) for s in evidence.generator_states], **box}
+        box = {"points": pack(selection.points)} if loop.state.box is not None else {}
+        return {"index": pack(selection.index), "drawn": [pack(s) for s in drawn], **box}
 
     def _points(self, content: dict[str, Any], index: Tensor) -> Tensor:
-        known, bandit = unpack(content.get("points")), self._bandit
-        return bandit._state.rows.points(index) if known is None else known.to(bandit.device, bandit.arms.dtype)
+        known, loop = unpack(content.get("points")), self._bandit.loop
+        return loop.points(index) if known is None else known.to(loop.device, loop.arms.dtype)
 
     def _catch_up(self) -> None:
         """Learn the events since the last.
@@ -245,9 +243,10 @@ class Worker:
 
     def _learned_together(self, events: list[Event]) -> bool:
         """Learn events by one update, if the policy may; False where one of them can't be learned."""
-        if not self._bandit.policy.learns_together(self._bandit._state):
+        loop = self._bandit.loop
+        if not loop.policy.learns_together(loop.state):
             return False
-        together, device = Together(self._bandit), self._bandit.device
+        together, device = GatheredCalls(loop), loop.device
         try:
             for _, kind, _, content, picked in events:
                 index = held(picked["index"]).to(device)
@@ -271,12 +270,14 @@ class Worker:
         """
         number, kind, pick, content, picked = event
         bandit, where = self._bandit, f"{self._store.path}, event {number}"
+        loop = bandit.loop
         try:
             index = held(picked["index"]).to(bandit.device)
-            check_picks(index, bandit.batch_shape, bandit._state.rows.total + (bandit._state.box is not None), bandit.device)
+            # In a box, the pick may be a point that becomes its next arm.
+            check_picks(index, loop.batch_shape, loop.total + (loop.state.box is not None), loop.device)
             if kind == "ask":
                 states = tuple(held(state) for state in picked["drawn"])
-                bandit._admit(Selection(self._points(picked, index), index, index >= 0), states)
+                loop.open_(Selection(self._points(picked, index), index, index >= 0), states)
             elif kind == "tell":
                 bandit.tell(index, held(content["rewards"]).to(bandit.device))
             else:
@@ -294,7 +295,10 @@ class Worker:
         try:
             saved = self._store.saved()
             if saved is not None:
-                self._bandit._load_state(saved[1]["state"])  # the store says whose it is
+                loop = self._bandit.loop
+                # The store says of which policy the state is.
+                check_state(saved[1]["state"], loop.state.state_dict())
+                loop.load_(saved[1]["state"])
                 self._seen = self._saved = saved[0]
         except (TorchBanditsError, KeyError) as error:
             warnings.warn(f"the saved state is left aside, all events are repeated: {error}", JournalWarning, stacklevel=2)

@@ -1,10 +1,11 @@
 """Python calls inside the package of one ask and one tell, and their processor time: the fixed cost of a step on a small table.
 
-    python scripts/benchmarks/calls.py [--policies gp_ucb batch_bkb bkb] [--top 15]
+    python scripts/benchmarks/calls.py [--policies gp_ucb batch_bkb bkb] [--files] [--top 15]
 
 900 arms on a grid, a Matérn kernel, 300 pulls before the measured steps. Calls are counted by `sys.setprofile`, comprehensions
 and properties included, and the median of 20 steps is printed beside the count before the engine was rebuilt and its target.
-Milliseconds are of steps that are not profiled. `--top` prints the functions that are called most.
+Milliseconds are of steps that are not profiled. `--files` prints the calls per file, `--top` the functions
+that are called most.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ def timed(call: Callable[[], Any]) -> tuple[Any, float]:
     return result, 1e3 * (time.process_time() - began)
 
 
-def measure(name: str, top: int) -> None:
+def measure(name: str, top: int, by_file: bool) -> None:
     environment = tb.environments.rkhs(dim=2, points_per_dim=30, generator=torch.Generator().manual_seed(0))
     kernel = gpytorch.kernels.MaternKernel(nu=1.5).double()
     kernel.lengthscale = 0.2
@@ -89,6 +90,11 @@ def measure(name: str, top: int) -> None:
         files = statistics.median(len({code.co_filename for code in c}) for c in entered)
         spent = statistics.median(milliseconds[call])
         print(f"| {name} {call} | {number:.0f} | {before} | {target} | {files:.0f} | {spent:.3f} |")
+        if by_file:
+            per_file: Counter[str] = Counter()
+            for code, calls in sum(entered, Counter()).items():
+                per_file[str(Path(code.co_filename).relative_to(PACKAGE))] += calls
+            print("\n".join(f"    {calls / STEPS:6.1f}  {file}" for file, calls in per_file.most_common()))
     if top:
         for code, number in sum((c for entered in counts.values() for c in entered), Counter()).most_common(top):
             where = str(Path(code.co_filename).relative_to(PACKAGE))
@@ -99,11 +105,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--policies", nargs="+", default=["gp_ucb", "batch_bkb", "bkb"])
     parser.add_argument("--top", type=int, default=0, help="print the functions called most")
+    parser.add_argument("--files", action="store_true", help="print the calls per file")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     print("| | calls | before | target | files | ms (median) |\n|---|---|---|---|---|---|")
     for name in arguments.policies:
-        measure(name, arguments.top)
+        measure(name, arguments.top, arguments.files)
 
 
 if __name__ == "__main__":

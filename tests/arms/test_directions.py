@@ -31,7 +31,7 @@ def test_all_lanes_pick_the_same_arms(policy, near, monkeypatch):
                 module.Directions, "_look_ahead", lambda self, slot, _: self._without(self._prior(slot), slot, 0)
             )
         picks, bandit = run(getattr(tb, policy)(rbf(0.2), **options), problem, 180)
-        table = bandit._state.table
+        table = bandit.loop.state.table
         assert table is not None
         assert table.directions is not None
         assert table.directions.dense == (lane == "kept")
@@ -49,7 +49,7 @@ def test_columns_ahead_are_used():
     """On a spread-out problem most pulled arms were expected."""
     problem = Problem(seed=4, a=2000)
     bandit = tb.Bandit(tb.gp_ucb(rbf(0.1), **COMMON), problem.tensor, generator=generator(0))
-    table = bandit._state.table
+    table = bandit.loop.state.table
     assert table is not None
     assert table.directions is not None
     misses = []
@@ -76,12 +76,12 @@ def test_a_kept_covariance_survives_a_failed_tell_at_any_point_of_its_block(monk
         selection = bandit.ask()
         twin.ask()
         with monkeypatch.context() as patch:
-            patch.setattr("torchbandits.bandit.report_of", fail)
+            patch.setattr("torchbandits.loop.report_of", fail)
             with pytest.raises(tb.errors.NumericalError):
                 bandit.tell(selection, torch.tensor([1e3], dtype=torch.float64))
         for b in (bandit, twin):
             b.tell(selection, problem.rewards(pull, selection.index))
-    table, other = (b._state.table for b in (bandit, twin))
+    table, other = (b.loop.state.table for b in (bandit, twin))
     assert table is not None
     assert other is not None
     torch.testing.assert_close(table.leverage, other.leverage, rtol=1e-9, atol=1e-9)
@@ -105,7 +105,7 @@ def test_a_long_run_on_few_arms_stays_exact():
     problem = Problem(seed=7, a=12)
     bandit = tb.Bandit(tb.gp_ucb(rbf(), **COMMON), problem.tensor, generator=generator(0))
     problem.play(bandit, 1100)
-    table = bandit._state.table
+    table = bandit.loop.state.table
     assert table is not None
     variance = NOISE_STD**2 * table.leverage.numpy()
     bandit.posterior.invalidate_()

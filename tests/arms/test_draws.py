@@ -37,7 +37,7 @@ def told(problem: Problem, kernel: gpytorch.kernels.Kernel, embedding: str, outs
 
 
 def draws_of(bandit: tb.Bandit, calls: int, size: int, seed: int = 5) -> np.ndarray:
-    g, draws = generator(seed), bandit._state.draws
+    g, draws = generator(seed), bandit.loop.state.draws
     assert draws is not None
     width = torch.ones((), dtype=torch.float64)
     return torch.cat([whole(draws.draw([size], width, [g])) for _ in range(calls)]).numpy()
@@ -72,8 +72,8 @@ def test_draws_have_the_mean_and_covariance_of_the_posterior(case, outside, monk
         monkeypatch.setattr(module, "_JOINT_ARMS", 0)
     problem = Problem(seed=2, a=A)
     bandit = told(problem, make(), embedding, outside, **options)
-    assert bandit._state.draws is not None
-    assert bandit._state.draws.kind == kind
+    assert bandit.loop.state.draws is not None
+    assert bandit.loop.state.draws.kind == kind
     mean = bandit.posterior(problem.tensor).mean.numpy()
     covariance = bandit.posterior.covariance(problem.tensor).numpy()
     # Fourier draws of one call share their frequencies: their covariance is that of the posterior over the calls
@@ -88,8 +88,8 @@ def test_other_kernels_beyond_the_joint_draws_have_the_right_marginals(embedding
     monkeypatch.setattr(module, "_JOINT_ARMS", 0)
     problem = Problem(seed=2, a=A)
     bandit = told(problem, polynomial(), embedding)
-    assert bandit._state.draws is not None
-    assert bandit._state.draws.kind == "independent"
+    assert bandit.loop.state.draws is not None
+    assert bandit.loop.state.draws.kind == "independent"
     marginals = bandit.posterior(problem.tensor)
     values = draws_of(bandit, 2, MANY)
     n, variance = len(values), marginals.variance.numpy()
@@ -100,7 +100,7 @@ def test_other_kernels_beyond_the_joint_draws_have_the_right_marginals(embedding
 def test_the_width_scales_the_deviation_from_the_mean():
     problem = Problem(seed=2, a=A)
     bandit = told(problem, rbf(), "exact")
-    draws, mean = bandit._state.draws, bandit.posterior(problem.tensor).mean
+    draws, mean = bandit.loop.state.draws, bandit.posterior(problem.tensor).mean
     assert draws is not None
     one, three = (whole(draws.draw([2], torch.tensor(w, dtype=torch.float64), [generator(3)])) for w in (1.0, 3.0))
     torch.testing.assert_close(three - mean, 3 * (one - mean), rtol=1e-10, atol=1e-12)
@@ -113,7 +113,7 @@ def test_each_pick_is_the_best_arm_of_a_draw_and_pending_picks_have_no_say(embed
     bandit = told(problem, rbf(), embedding, batch_size=6)
     twin = torch.Generator()
     twin.set_state(bandit.generators[0].get_state())
-    draws = bandit._state.draws
+    draws = bandit.loop.state.draws
     assert draws is not None
     values = whole(draws.draw([6], torch.ones((), dtype=torch.float64), [twin]))
     assert bandit.ask().index.tolist() == values.argmax(dim=-1).tolist()
@@ -144,7 +144,7 @@ def test_many_draws_are_made_some_at_a_time_and_are_the_same_ones(case, monkeypa
         generators = [generator(1), generator(2)]
         bandit = tb.Bandit(policy, problem.tensor, generator=generators)
         bandit.tell(torch.tensor([[3, 7, 7], [1, 2, 20]]), torch.tensor([[0.3, 0.1, 0.2], [0.5, 0.1, -0.2]]))
-        pieces = list(bandit._state.draws.draw([39, 21], width, generators))
+        pieces = list(bandit.loop.state.draws.draw([39, 21], width, generators))
         at_once.append([piece.shape[-2] for piece in pieces])
         drawn.append((whole(pieces), [g.get_state() for g in generators]))
     assert at_once == [[39], [16, 16, 7]]

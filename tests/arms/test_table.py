@@ -32,7 +32,7 @@ def test_sweeps_equal_the_posterior(
     counts = torch.randint(1, 6, (80,), generator=generator).double()
     for part in (slice(0, 40), slice(40, 80)):
         bandit.observe(index[part], counts[part], counts[part] * torch.sin(7 * arms[index[part], 0]))
-    table, marginals = bandit._state.table, bandit.posterior(arms)
+    table, marginals = bandit.loop.state.table, bandit.posterior(arms)
     assert int(bandit.posterior.dictionary_size) >= 8
     torch.testing.assert_close(0.01 * table.leverage, marginals.variance, rtol=1e-8, atol=1e-12)
     torch.testing.assert_close(table.mean(), marginals.mean, rtol=1e-8, atol=1e-9)

@@ -63,7 +63,7 @@ def test_the_posterior_is_that_of_the_features_kernel(embedding):
     got = bandit.posterior(points)
     np.testing.assert_allclose(got.mean.numpy(), mean, rtol=0, atol=1e-9)
     np.testing.assert_allclose(got.variance.numpy(), variance, rtol=1e-7, atol=1e-11)
-    table = bandit._state.table
+    table = bandit.loop.state.table
     assert table is not None
     np.testing.assert_allclose(NOISE_STD**2 * table.leverage.numpy(), variance[:50], rtol=1e-7, atol=1e-11)
     np.testing.assert_allclose(table.mean().numpy(), mean[:50], rtol=0, atol=1e-9)
@@ -78,7 +78,7 @@ def test_a_finite_table_does_not_drift():
     for _ in range(1100):
         index = torch.tensor([int(rng.integers(20))])
         bandit.tell(index, problem.rewards(0, index))
-    table, marginals = bandit._state.table, None
+    table, marginals = bandit.loop.state.table, None
     assert table is not None
     bandit.posterior.invalidate_()
     marginals = bandit.posterior(problem.tensor)

@@ -3,20 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
 from torchbandits.arms.ties import BROKEN, EXHAUSTED, FULL, REFRESH, TIE
-
-try:
-    from numba import njit
-except ImportError:  # numba is an extra: the same source then runs as NumPy
-
-    def njit(**_: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:  # type: ignore[no-redef]
-        """Leave the function as it is."""
-        return lambda function: function
+from torchbandits.linalg.compiled import njit
 
 
 @njit(cache=True)

@@ -153,11 +153,12 @@ class GrowingTable(nn.Module):
         if posterior.statistics.size == 0:
             return prior, prior.new_zeros(*prior.shape[:-1], c, prior.shape[-1])
         if self._weights is None:
-            rows, _, N, a = posterior.sweep_factors(self._gram())
+            factors = posterior.sweep_factors(self._gram())
+            rows = factors.rows
             points, known = posterior.statistics.points, None
             if StationaryColumns.supports(points, posterior.kernel):
                 known = StationaryColumns(points[rows], posterior.kernel)
-            self._weights = rows, torch.cat([a, N], dim=-1).mT, known
+            self._weights = rows, factors.weights, known
         rows, weights, known = self._weights
         if places is not None and known is not None and places.numel() <= FEW:
             points = self.rows.points(self.arm.gather(-1, places)).double()

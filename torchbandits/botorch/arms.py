@@ -13,10 +13,9 @@ from torch import Tensor
 
 from torchbandits.arms import TIE, best_arm
 from torchbandits.botorch.acquisition import PolicyAcquisition
-from torchbandits.coercion import check_flag, check_whole
+from torchbandits.checks import check_arms, check_available, check_flag, check_whole
 from torchbandits.errors import NonFiniteError, ShapeError, UnsupportedError, require
 from torchbandits.upstream import baseline_without_pending
-from torchbandits.validation import check_arms, check_available
 
 _LEADERS = 64  # arms that are refreshed at once, doubled whenever they do not suffice
 

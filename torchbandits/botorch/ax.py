@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from torchbandits.botorch.acquisition import PolicyAcquisition
 from torchbandits.botorch.inputs import check_named_policy
 from torchbandits.botorch.model import BanditModel
-from torchbandits.coercion import check_flag, check_whole, is_whole
+from torchbandits.checks import check_flag, check_whole, is_whole
 from torchbandits.errors import UnsupportedError, require
 from torchbandits.policies import Policy
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from torchbandits.arms import matches
 from torchbandits.arms.duplicates import first_occurrence
-from torchbandits.coercion import as_tensor, is_finite
+from torchbandits.checks import as_tensor, is_finite
 from torchbandits.embeddings import kernel_row
 from torchbandits.errors import ShapeError, require
 from torchbandits.memory import LeverageSampling

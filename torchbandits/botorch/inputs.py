@@ -16,7 +16,7 @@ from torch import Tensor
 from torchbandits.botorch.acquisition import PolicyAcquisition
 from torchbandits.botorch.agreement import check_scores
 from torchbandits.botorch.model import BanditModel
-from torchbandits.coercion import is_finite
+from torchbandits.checks import is_finite
 from torchbandits.errors import UnsupportedError, nearest, require
 from torchbandits.policies import Policy, registry
 from torchbandits.widths import Constant

@@ -42,7 +42,7 @@ from torchbandits.botorch.data import (
 )
 from torchbandits.botorch.parts import check_transform, kernel_of, likelihood_of, mean_of
 from torchbandits.botorch.table import Tabulated
-from torchbandits.coercion import at_least, check_flag, check_whole, own_copy, positive
+from torchbandits.checks import at_least, check_flag, check_whole, own_copy, positive
 from torchbandits.embeddings import FiniteEmbedding, kernel_diagonal, shaped_like
 from torchbandits.errors import DiagnosticWarning, NumericalError, UnsupportedError
 from torchbandits.fitting import fit_kernel_

@@ -10,7 +10,7 @@ import torch
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood
 from torch import Tensor
 
-from torchbandits.coercion import own_copy
+from torchbandits.checks import own_copy
 from torchbandits.errors import require
 from torchbandits.types import Points
 

@@ -23,13 +23,13 @@ from torchbandits.campaigns.encoding import Encoder, encode, feature_names
 from torchbandits.campaigns.ids import as_id
 from torchbandits.campaigns.results import Record, Told, check_known, check_same_rows, read_results, record_of
 from torchbandits.campaigns.settings import begin, check_pair, costs, history
-from torchbandits.coercion import as_path, check_dtype, check_flag, check_text, check_whole, explains_keywords
+from torchbandits.checks import as_path, check_dtype, check_flag, check_text, check_whole, explains_keywords
 from torchbandits.errors import ArgumentError, StateError, UnsupportedError, require
 from torchbandits.explanation import Explanation
 from torchbandits.journal import Journal
 from torchbandits.policies import Policy, auto, per_cost
 from torchbandits.policies.repeats import most_repeated, reason_for_repeats
-from torchbandits.policies.state import RECENT
+from torchbandits.policies.state import RECENT, GaussianState
 from torchbandits.posteriors import GaussianProcess
 from torchbandits.types import Marginals
 
@@ -151,7 +151,8 @@ class Campaign:
         try:
             bandit = Bandit(policy, arms, generator=generator, costs=priced, journal=self._journal)
             made = True
-            bandit._state.repeats_said = True  # `tell` says it of the row's id
+            if isinstance(state := bandit.loop.state, GaussianState):
+                state.repeats_said = True  # `tell` names the row's id instead
             return bandit
         except StateError as error:
             if "arms was" not in str(error):
@@ -355,7 +356,7 @@ class Campaign:
     def close(self) -> None:
         """Write a checkpoint and close the journal. Nothing can be asked or told afterwards; another `Campaign` goes on."""
         if self._journal is not None:
-            self._bandit._settle()
+            self._bandit.recorder.settle()
             self._journal.close()
 
     # ------------------------------------------------------------------ inside
@@ -398,7 +399,7 @@ class Campaign:
 
     def _open_rows(self, offer: Tensor | None = None) -> NDArray[np.int64]:
         """Open rows; of equal rows, one that is on offer."""
-        opened, first = self._bandit._open, self._bandit._state.rows.first
+        opened, first = self._bandit.loop.open, self._bandit.loop.state.rows.first
         if opened is None:
             return np.empty(0, np.int64)
         rows = opened.index[opened.mask].cpu()
@@ -414,15 +415,15 @@ class Campaign:
     def _unseen(self, offer: Tensor | None) -> Tensor:
         """Rows on offer that are neither measured nor open, nor equal to one that is."""
         unseen = self._bandit.counts.cpu() == 0
-        opened = self._bandit._open
+        opened = self._bandit.loop.open
         if opened is not None:
-            entries, first = opened.index[opened.mask].cpu(), self._bandit._state.rows.first
+            entries, first = opened.index[opened.mask].cpu(), self._bandit.loop.state.rows.first
             unseen &= ~torch.isin(torch.arange(len(unseen)) if first is None else first.cpu(), entries)
         return unseen if offer is None else unseen & offer
 
     def _entries(self, rows: Sequence[int]) -> Tensor:
         """The first of the rows equal to each row."""
-        return self._bandit._state.rows.entry(torch.tensor(rows, dtype=torch.int64, device=self._bandit.device))
+        return self._bandit.loop.state.rows.entry(torch.tensor(rows, dtype=torch.int64, device=self._bandit.device))
 
     def _as_told(self, rows: Tensor, told: list[int]) -> NDArray[np.int64]:
         """Replace each row by the equal one that was told first."""
@@ -453,7 +454,7 @@ class Campaign:
             posterior = copy.deepcopy(self._bandit.posterior)
         except UnsupportedError:
             return Marginals(unknown, unknown)
-        points = self._bandit._state.rows.points(torch.from_numpy(rows).to(self._bandit.device))
+        points = self._bandit.loop.state.rows.points(torch.from_numpy(rows).to(self._bandit.device))
         if isinstance(posterior, GaussianProcess):
             posterior.set_pending_(points[:0], points.new_zeros(0))
         with torch.no_grad():

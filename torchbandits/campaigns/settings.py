@@ -20,8 +20,8 @@ from torchbandits.campaigns.encoding import numbers
 from torchbandits.campaigns.ids import Ids, id_column
 from torchbandits.campaigns.spreadsheets import dialect
 from torchbandits.campaigns.tables import TEXT, Table, as_table
+from torchbandits.checks import read_bytes
 from torchbandits.errors import ArgumentError, DataError, StateError, nearest, require
-from torchbandits.user_files import read_bytes
 
 MANY = 1_000_000
 """Number of rows from which on features have single precision by default."""

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from torchbandits.checks import check_regular
 from torchbandits.errors import DataError, require
-from torchbandits.user_files import check_regular
 
 if TYPE_CHECKING:
     import pandas as pd

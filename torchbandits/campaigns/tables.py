@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchbandits.campaigns.spreadsheets import read_csv
+from torchbandits.checks import check_regular
 from torchbandits.errors import ArgumentError, DataError, require
-from torchbandits.user_files import check_regular
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchbandits.coercion import is_finite, is_whole
+from torchbandits.checks import is_finite, is_whole
 from torchbandits.embeddings.base import FeatureMap, FiniteEmbedding
 from torchbandits.errors import ArgumentError, UnsupportedError, require
 from torchbandits.types import Arms, Points

@@ -10,7 +10,7 @@ import gpytorch
 import torch
 from torch import Tensor
 
-from torchbandits.coercion import is_whole
+from torchbandits.checks import is_whole
 from torchbandits.embeddings.base import FeatureMap, FiniteEmbedding
 from torchbandits.errors import require
 from torchbandits.types import Arms, Points

@@ -88,6 +88,14 @@ class Nystrom(Embedding):
         K_mm = kernel_matrix(kernel, dictionary, dictionary).detach() if gram is None else gram
         self.root: InverseRoot = inverse_root(self._identity_where_padded(K_mm).double(), floor, cut)
 
+    @staticmethod
+    def of(kernel: gpytorch.kernels.Kernel, dictionary: Points, mask: Tensor, floor: float, root: InverseRoot) -> Nystrom:
+        """The features of a dictionary whose root is known."""
+        embedding = Nystrom.__new__(Nystrom)
+        embedding.kernel, embedding.dictionary, embedding.mask, embedding.floor = kernel, dictionary, mask, floor
+        embedding.root = root
+        return embedding
+
     def _identity_where_padded(self, K_mm: Rect) -> Tensor:
         if self.mask is None:
             return K_mm
@@ -138,8 +146,6 @@ class Nystrom(Embedding):
             return Nystrom(self.kernel, dictionary, torch.cat([old, kept], -1), floor=self.floor), kept.squeeze(-1)
         column = self.columns(x).squeeze(-1).detach()
         factor, kept = append_row(self.root.factor, column, self.diagonal(x).squeeze(-1).detach(), self.floor)
-        grown = Nystrom.__new__(Nystrom)
-        grown.kernel, grown.dictionary, grown.floor = self.kernel, dictionary, self.floor
-        grown.mask = torch.cat([old.expand(*kept.shape, -1), kept.unsqueeze(-1)], dim=-1)
-        grown.root = InverseRoot(factor, None, torch.zeros_like(kept))
-        return grown, kept
+        mask = torch.cat([old.expand(*kept.shape, -1), kept.unsqueeze(-1)], dim=-1)
+        root = InverseRoot(factor, None, torch.zeros_like(kept))
+        return Nystrom.of(self.kernel, dictionary, mask, self.floor, root), kept

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from torchbandits.coercion import check_choice, check_dtype, check_whole, is_whole
+from torchbandits.checks import check_choice, check_dtype, check_whole, is_whole
 from torchbandits.environments.datasets import SCALINGS, scaled_features
 from torchbandits.environments.functions import GRID_LIMIT
 from torchbandits.environments.noise import check_noise

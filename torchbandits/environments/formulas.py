@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from torchbandits.coercion import check_flag, check_whole, is_finite, is_whole
+from torchbandits.checks import check_flag, check_whole, is_finite, is_whole
 from torchbandits.environments.functions import GRID_LIMIT, Function, grid
 from torchbandits.errors import require
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.quasirandom import SobolEngine
 
-from torchbandits.coercion import check_choice, check_flag, check_whole, is_whole
+from torchbandits.checks import check_choice, check_flag, check_whole, is_whole
 from torchbandits.environments.functions import GRID_LIMIT, Function, grid
 from torchbandits.environments.noise import check_noise
 from torchbandits.errors import ArgumentError, require

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchbandits.coercion import check_whole, is_finite, positive
+from torchbandits.checks import check_whole, is_finite, positive
 from torchbandits.embeddings import kernel_diagonal, kernel_row, stack_kernels
 from torchbandits.errors import ArgumentError, UnsupportedError, issue, require
 from torchbandits.fitting.climb import Climb

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchbandits.coercion import is_finite, positive
+from torchbandits.checks import is_finite, positive
 from torchbandits.embeddings import kernel_row, stack_kernels
 from torchbandits.errors import require
 from torchbandits.fitting.climb import Climb

@@ -1,22 +1,28 @@
 """Durability: every ask and tell on the disk before it takes effect (`Journal`), and the way back to the exact state."""
 
-from torchbandits.journal.checkpoints import from_bytes, state_as_text, to_bytes
-from torchbandits.journal.fingerprint import describe, describe_environment, describe_policy, difference, digest
-from torchbandits.journal.journal import Journal, as_journal
-from torchbandits.journal.packing import Drawn, held, pack, unpack
+from torchbandits.journal.fingerprint import (
+    describe,
+    describe_environment,
+    describe_policy,
+    describe_run,
+    difference,
+    digest,
+)
+from torchbandits.journal.journal import Journal, as_journal, begun
+from torchbandits.journal.packing import GeneratorStates, from_bytes, held, pack, state_as_text, state_of_text, to_bytes, unpack
 from torchbandits.journal.reading import Reading, in_words
-from torchbandits.journal.replay import asked, begun, describe_run, moved_to, observed, report_in, reported, resume, told
+from torchbandits.journal.recorder import Recorder, report_in
 from torchbandits.journal.shared import Event, Pick, SharedStore
 
 __all__ = [
-    "Drawn",
     "Event",
+    "GeneratorStates",
     "Journal",
     "Pick",
     "Reading",
+    "Recorder",
     "SharedStore",
     "as_journal",
-    "asked",
     "begun",
     "describe",
     "describe_environment",
@@ -27,14 +33,10 @@ __all__ = [
     "from_bytes",
     "held",
     "in_words",
-    "moved_to",
-    "observed",
     "pack",
     "report_in",
-    "reported",
-    "resume",
     "state_as_text",
+    "state_of_text",
     "to_bytes",
-    "told",
     "unpack",
 ]

@@ -18,6 +18,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from torchbandits.arms import Shard
+from torchbandits.arms.scanning import scan
+from torchbandits.errors import UnsupportedError, require
+from torchbandits.sources import ArmSet, ArmSource
+
 FORM = "2"  # of descriptions; the first form had no entries whose names hold a "__", and none that said which form it is
 _PLAIN = (bool, int, float, str, torch.dtype, torch.Size)
 _VALUES = (complex, bytes, range, slice, Decimal, Fraction, PurePath, torch.device, np.generic)
@@ -38,6 +43,22 @@ def digest(tensor: Tensor) -> str:
 def describe_policy(policy: Any) -> dict[str, str]:
     """The description of a policy, and its form, for `difference`."""
     return {"__form__": FORM} | describe(policy)
+
+
+def describe_run(policy: Any, domain: ArmSet, costs: Any) -> dict[str, str]:
+    """The description of a policy, its arms (or box) and their costs. Cost: a pass over the arms.
+
+    Raises:
+        UnsupportedError: For arms that are shared out among ranks.
+    """
+    require(
+        not isinstance(domain, Shard),
+        "journals and stores are one process's, and these arms are shared out among ranks: save bandit.state_dict() instead.",
+        UnsupportedError,
+    )
+    own = f"{domain!r} {scan(domain).fingerprint:x}" if isinstance(domain, ArmSource) else digest(domain)
+    priced = {} if costs is None else {"costs": digest(torch.as_tensor(costs, dtype=torch.float64))}
+    return describe_policy(policy) | {"arms": own} | priced
 
 
 def describe(value: Any, name: str = "policy", within: tuple[int, ...] = ()) -> dict[str, str]:

@@ -6,7 +6,7 @@ import os
 import secrets
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,12 +14,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchbandits.coercion import as_path, check_flag, check_whole
+from torchbandits.checks import as_path, check_flag, check_whole
 from torchbandits.errors import DataError, JournalWarning, StateError, TorchBanditsError, require
-from torchbandits.journal.checkpoints import Stamp, read_checkpoint, stamp, write_checkpoint
-from torchbandits.journal.fingerprint import difference
+from torchbandits.journal.fingerprint import describe_run, difference
 from torchbandits.journal.lines import HEADER, Lines, Mark, begun_header, now, parsed, read_lines, sync_folder
-from torchbandits.journal.packing import Drawn, held, pack, unpack
+from torchbandits.journal.packing import (
+    GeneratorStates,
+    Stamp,
+    held,
+    pack,
+    read_checkpoint,
+    stamp,
+    unpack,
+    write_checkpoint,
+)
+from torchbandits.sources import ArmSet
 from torchbandits.types import Selection
 
 Beside = Callable[[dict[str, Any]], dict[str, Any]]  # from a record to what else it says
@@ -68,10 +77,11 @@ class Journal:
         self._saved: dict[str, Any] | None = None
         # The checkpoint that this journal wrote or resumed from: another file in its place is never overwritten.
         self._stamp: Stamp | None = None
-        self._riders: Drawn | None = None
+        self._riders: GeneratorStates | None = None
         self._before: tuple[Mark, Any] | None = None
         self._beside: Beside | None = None
-        self._environment: dict[str, str] = {}
+        # What answers, see `describe_environment`; `run` sets it before the run begins.
+        self.environment: dict[str, str] = {}
 
     # ------------------------------------------------------------------ reading
 
@@ -102,23 +112,19 @@ class Journal:
 
     # ------------------------------------------------------------------ beginning and resuming
 
-    def _answered_by(self, environment: dict[str, str]) -> None:
-        """Name the environment (see `describe_environment`) before the run begins: it becomes part of what the run is of."""
-        self._environment = environment
-
     def begin(self, described: dict[str, str], generators: Sequence[torch.Generator]) -> None:
         """Open the file for a run of what is described. An existing one sets the generators back to where that run began.
 
         Raises:
-            StateError: If it is in use, or of another policy, other arms, costs or batch rows, or of another environment than
-                `_answered_by` was given; nothing has changed then.
+            StateError: If it is in use, or of another policy, other arms, costs or batch rows, or of another `environment`;
+                nothing has changed then.
             DataError: If it is no journal, damaged, of a later format, or can't be written.
         """
         require(
             self._lines is None, f"the journal {self.path} serves another bandit already: a Journal is for one.", StateError
         )
         self._lines = lines = Lines(self.path, self.durable)
-        described, ready = described | self._environment, False
+        described, ready = described | self.environment, False
         try:
             first = next(lines.read(), None)
             if first is None:
@@ -341,7 +347,7 @@ class Journal:
     def ride(self, generators: Sequence[torch.Generator], beside: Beside | None = None) -> None:
         """Keep further generators, such as an environment's noise, in the journal: they stand where they stood at its last
         record, and each further record says where they stand. `beside` gives what else a record says, for readers only."""
-        self._riders, self._beside = Drawn(generators), beside
+        self._riders, self._beside = GeneratorStates(generators), beside
         for record in self.records():
             if "drawn" in record:
                 self._riders.follow(record["drawn"])
@@ -388,3 +394,29 @@ def printable(text: str) -> str:
 def as_journal(journal: Journal | str | os.PathLike[str] | None) -> Journal | None:
     """A journal, from one or its path."""
     return journal if journal is None or isinstance(journal, Journal) else Journal(as_path("journal", journal))
+
+
+@contextmanager
+def begun(
+    journal: Journal | None,
+    policy: Any,
+    domain: ArmSet,
+    costs: Any,
+    generators: Sequence[torch.Generator],
+    beside: Mapping[str, str] | None = None,
+) -> Iterator[None]:
+    """A journal opened for a run of this policy on these arms (or this box), if any; what fails inside closes it. `beside` is
+    what else must be the same when the run is resumed."""
+    if journal is None:
+        yield
+        return
+    described = describe_run(policy, domain, costs) | {"generators": str(len(generators))} | dict(beside or {})
+    journal.begin(described, generators)
+    ready = False
+    try:
+        yield
+        journal.start()
+        ready = True
+    finally:
+        if not ready:
+            journal.discard()

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from torchbandits.coercion import is_whole
+from torchbandits.checks import check_regular, is_whole
 from torchbandits.errors import DataError, require
 from torchbandits.history import History
 from torchbandits.journal.journal import FORMAT
@@ -20,7 +20,6 @@ from torchbandits.journal.lines import Mark, begun_header, parsed, read_lines
 from torchbandits.journal.packing import held
 from torchbandits.journal.shared import MAGIC, read_store
 from torchbandits.types import Report
-from torchbandits.user_files import check_regular
 
 _STEPS = 256  # recorded at once
 _UNKNOWN = {"dictionary_size": -1.0, "unasked": 0.0}  # where there is no report; the others are NaN

@@ -18,9 +18,9 @@ from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote
 
 from torchbandits.errors import DataError, StateError, require
-from torchbandits.journal.checkpoints import from_bytes, to_bytes
 from torchbandits.journal.fingerprint import difference
 from torchbandits.journal.lines import now
+from torchbandits.journal.packing import from_bytes, to_bytes
 
 FORMAT = 1
 MAGIC = b"SQLite format 3\0"

@@ -5,10 +5,9 @@ from __future__ import annotations
 import gpytorch
 from torch import Tensor
 
-from torchbandits.coercion import explains_keywords
+from torchbandits.checks import explains_keywords, regularization_of
 from torchbandits.memory import LeverageSampling
 from torchbandits.policies.adaptive_ucb import AdaptiveUCB
-from torchbandits.policies.argument_checks import regularization_of
 from torchbandits.widths import PracticalBKB, Width
 
 

@@ -13,13 +13,14 @@ from torch import Tensor
 
 from torchbandits.arms import ArmDivision, ArmRows, BoxDivision, CellTree, FullSweep, GrowingTable, matches
 from torchbandits.arms.cells import Division, padded_indices
-from torchbandits.coercion import check_whole, is_whole, non_negative
+from torchbandits.checks import check_instance, check_memory_budget, check_model, check_whole, is_whole, non_negative
 from torchbandits.embeddings import Spectrum, kernel_diagonal
 from torchbandits.errors import ArgumentError, NonFiniteError, ShapeError, UnsupportedError, require
+from torchbandits.gradients import without_gradients
 from torchbandits.memory import Memory
-from torchbandits.policies.argument_checks import check_memory_budget, check_model
-from torchbandits.policies.base import Policy, State
+from torchbandits.policies.base import Policy
 from torchbandits.policies.learning import learn
+from torchbandits.policies.state import TreeState
 from torchbandits.posteriors import GaussianProcess, aggregate
 from torchbandits.types import Arms, Evidence, Pulls, Selection
 from torchbandits.widths import Width
@@ -27,7 +28,7 @@ from torchbandits.widths.base import check_norm_bound
 
 
 @dataclass(frozen=True)
-class AdaptiveUCB(Policy):
+class AdaptiveUCB(Policy[TreeState]):
     """One representative a cell; the best leaf is split until it is worth an evaluation.
 
     Args:
@@ -56,7 +57,9 @@ class AdaptiveUCB(Policy):
 
     def __post_init__(self) -> None:
         N = self.num_children
-        check_model(self.kernel, self.confidence, self.regularization, self.prior_mean)
+        check_model(self.kernel, self.regularization, self.prior_mean)
+        wanted = "a torchbandits.widths.Width, such as widths.Constant(2.0)"
+        check_instance("width (confidence of Composed)", self.confidence, Width, wanted)
         non_negative("noise_std", self.noise_std)
         check_norm_bound(self.norm_bound)
         good = is_whole(N, 3) and N % 2 == 1
@@ -71,15 +74,15 @@ class AdaptiveUCB(Policy):
         """One."""
         return 1
 
-    @torch.no_grad()
-    def init(self, arms: Arms, generators: Sequence[torch.Generator], batch_shape: torch.Size) -> State:
+    @without_gradients
+    def init(self, arms: Arms, generators: Sequence[torch.Generator], batch_shape: torch.Size) -> TreeState:
         """A fresh state; the kernel is deep-copied into its posterior. Cost O(A (d + log A))."""
         diagonal = self._prior_diagonal(arms, batch_shape)
         rows, posterior = ArmRows(arms, batch_shape), self._posterior(arms, batch_shape)
         return self._fresh(rows, posterior, ArmDivision(rows, posterior.kernel), diagonal.amax(dim=-1), generators)
 
-    @torch.no_grad()
-    def init_box(self, box: Tensor, generators: Sequence[torch.Generator], batch_shape: torch.Size) -> State:
+    @without_gradients
+    def init_box(self, box: Tensor, generators: Sequence[torch.Generator], batch_shape: torch.Size) -> TreeState:
         """A fresh state on a box, whose only arm is its centre.
 
         Raises:
@@ -98,16 +101,16 @@ class AdaptiveUCB(Policy):
         posterior = self._posterior(centre, batch_shape)
         return self._fresh(rows, posterior, BoxDivision(box, rows, posterior.kernel), diagonal.amax(dim=-1), generators)
 
-    @torch.no_grad()
+    @without_gradients
     def select(
-        self, state: State, *, limit: Tensor | None = None, available: Tensor | None = None, exactly: int | None = None
+        self, state: TreeState, *, limit: Tensor | None = None, available: Tensor | None = None, exactly: int | None = None
     ) -> tuple[Selection, Evidence]:
         """The representative of the best leaf on offer, or where none is, the arm on offer of the largest upper bound; more
         picks, or picks while others are pending, with deviations as if the pending ones were told, on the same tree.
 
         Cost: O(L), or O(L m) a further pick; O(A m²) where no leaf's representative is on offer.
         """
-        rows, tree = state.rows, _tree(state)
+        rows, tree = state.rows, state.tree
         offered = rows.offered(available)
         if offered is not None:
             offered = offered.expand(*rows.batch_shape, -1)
@@ -131,10 +134,10 @@ class AdaptiveUCB(Policy):
             index, score, leverage = self._pick_several(state, remaining, offered, lacking)
         return Selection(rows.points(index), index, index >= 0), Evidence(score, leverage, width)
 
-    @torch.no_grad()
-    def update(self, state: State, pulls: Pulls) -> State:
+    @without_gradients
+    def update(self, state: TreeState, pulls: Pulls) -> TreeState:
         """Learn as BKB does, then split the best leaf while it is due. Cost O(L m² + u m²), and O(m²) a split."""
-        tree = _tree(state)
+        tree = state.tree
         if pulls.index is not None and pulls.mask is not None:
             tree.table.look_at_(aggregate(state.rows.entry(pulls.index), pulls.mask)[0])
         elif pulls.points is not None:  # which may be arms
@@ -143,22 +146,22 @@ class AdaptiveUCB(Policy):
         state.forget_derived_()
         learn(state, pulls, self.memory, None)
         told = state.told + pulls.counts.sum(dim=-1)  # the state counts these after the update
-        state.known_width = self.confidence(state.progress(self.confidence.reads, told))
-        tree.refine_(state.known_width)
+        state.derived.width = self.confidence(state.progress(self.confidence.reads, told))
+        tree.refine_(state.derived.width)
         return state
 
-    @torch.no_grad()
-    def width(self, state: State) -> Tensor:
+    @without_gradients
+    def width(self, state: TreeState) -> Tensor:
         """The confidence width for the next pick, `batch_shape`."""
-        if state.known_width is None:
-            state.known_width = self.confidence(state.progress(self.confidence.reads))
-        return state.known_width
+        if state.derived.width is None:
+            state.derived.width = self.confidence(state.progress(self.confidence.reads))
+        return state.derived.width
 
-    @torch.no_grad()
-    def bounds(self, state: State) -> tuple[Tensor, Tensor]:
+    @without_gradients
+    def bounds(self, state: TreeState) -> tuple[Tensor, Tensor]:
         """Largest index of a leaf, which is above f everywhere while the width is valid, and largest lower bound over the
         arms looked at, reward units."""
-        tree, upper = _tree(state), self._upper(state)
+        tree, upper = state.tree, self._upper(state)
         lower = torch.sub(2 * tree.table.mean(), upper).masked_fill(tree.table.arm < 0, -torch.inf)
         return tree.index(upper).amax(dim=-1), lower.amax(dim=-1)
 
@@ -171,14 +174,13 @@ class AdaptiveUCB(Policy):
         division: Division,
         kappa2: Tensor,
         generators: Sequence[torch.Generator],
-    ) -> State:
-        state = State(rows, posterior, None, generators)
-        state.counts_batches = "batches" in self.confidence.reads
+    ) -> TreeState:
         table = GrowingTable(rows, posterior, self.memory_budget)
         bound = torch.as_tensor(self.norm_bound, dtype=torch.float64)
         depth = self._max_depth(rows.arms.shape[-1])
-        state.tree = CellTree(table, division, bound, kappa2, self.num_children, depth)
-        state.tree.refine_(self.width(state))
+        tree = CellTree(table, division, bound, kappa2, self.num_children, depth)
+        state = TreeState(tree, generators, counts_batches="batches" in self.confidence.reads)
+        tree.refine_(self.width(state))
         return state
 
     def _max_depth(self, dim: int) -> int | None:
@@ -217,14 +219,14 @@ class AdaptiveUCB(Policy):
         require(finite, "the kernel is NaN or infinite on the arms: check its hyper-parameters.", NonFiniteError)
         return value
 
-    def _upper(self, state: State) -> Tensor:
+    def _upper(self, state: TreeState) -> Tensor:
         """Upper confidence bound of every arm looked at, `batch_shape x R`, reward units."""
-        if state.known_upper is None:
-            state.known_upper = _tree(state).upper_bound(self.width(state))
-        return state.known_upper
+        if state.derived.upper is None:
+            state.derived.upper = state.tree.upper_bound(self.width(state))
+        return state.derived.upper
 
     def _pick_several(
-        self, state: State, remaining: Tensor, offered: Tensor | None, lacking: Tensor
+        self, state: TreeState, remaining: Tensor, offered: Tensor | None, lacking: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Picks of each row, `batch_shape x most` (−1 where padded), their scores and leverages at the batch start.
 
@@ -233,7 +235,7 @@ class AdaptiveUCB(Policy):
             offered: `batch_shape x A`, or None.
             lacking: `batch_shape`, rows where no leaf's representative is on offer: there all arms on offer are looked at.
         """
-        tree, width = _tree(state), self.width(state)
+        tree, width = state.tree, self.width(state)
         table = tree.table.twin()
         pending = table.look_at_(state.pending_index)
         if offered is not None and bool(lacking.any()):
@@ -255,8 +257,3 @@ class AdaptiveUCB(Policy):
         slot = picks.clamp_min(0)
         index = torch.where(picks >= 0, arm.gather(-1, slot), -1)
         return index, start.gather(-1, slot), table.leverage.gather(-1, slot)
-
-
-def _tree(state: State) -> CellTree:
-    assert state.tree is not None
-    return state.tree

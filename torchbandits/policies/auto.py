@@ -5,8 +5,7 @@ from __future__ import annotations
 import gpytorch
 
 from torchbandits.batching import FixedSize
-from torchbandits.coercion import explains_keywords, non_negative
-from torchbandits.policies.argument_checks import check_memory_budget
+from torchbandits.checks import check_memory_budget, explains_keywords, non_negative
 from torchbandits.policies.composed import Composed
 from torchbandits.policies.from_data import FromData
 from torchbandits.starts import Spread, Start

@@ -6,9 +6,8 @@ import gpytorch
 from torch import Tensor
 
 from torchbandits.batching import named_rule
-from torchbandits.coercion import explains_keywords
+from torchbandits.checks import explains_keywords, regularization_of
 from torchbandits.memory import LeverageSampling
-from torchbandits.policies.argument_checks import regularization_of
 from torchbandits.policies.composed import Composed
 from torchbandits.starts import Start
 from torchbandits.widths import PracticalBBKB, Width

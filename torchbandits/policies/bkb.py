@@ -5,9 +5,8 @@ from __future__ import annotations
 import gpytorch
 from torch import Tensor
 
-from torchbandits.coercion import explains_keywords
+from torchbandits.checks import explains_keywords, regularization_of
 from torchbandits.memory import LeverageSampling
-from torchbandits.policies.argument_checks import regularization_of
 from torchbandits.policies.composed import Composed
 from torchbandits.scores import named_score
 from torchbandits.starts import Start

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from torchbandits.coercion import explains_keywords
+from torchbandits.checks import explains_keywords
 from torchbandits.embeddings import GaussianProjection, linear_kernel
 from torchbandits.policies.composed import Composed
 from torchbandits.starts import Start

@@ -6,10 +6,9 @@ import math
 
 import gpytorch
 
-from torchbandits.coercion import explains_keywords, is_finite
+from torchbandits.checks import check_regularization, explains_keywords, is_finite, regularization_of
 from torchbandits.errors import require
 from torchbandits.memory import EntropyThreshold
-from torchbandits.policies.argument_checks import check_regularization, regularization_of
 from torchbandits.policies.composed import Composed
 from torchbandits.scores import named_score
 from torchbandits.starts import Start, Uniform

@@ -6,8 +6,7 @@ import gpytorch
 from torch import Tensor
 
 from torchbandits.batching import named_rule
-from torchbandits.coercion import explains_keywords
-from torchbandits.policies.argument_checks import regularization_of
+from torchbandits.checks import explains_keywords, regularization_of
 from torchbandits.policies.composed import Composed
 from torchbandits.starts import Start
 from torchbandits.widths import IGP, Scaled, Width

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import gpytorch
 
-from torchbandits.coercion import explains_keywords
-from torchbandits.policies.argument_checks import regularization_of
+from torchbandits.checks import explains_keywords, regularization_of
 from torchbandits.policies.composed import Composed
 from torchbandits.scores import named_score
 from torchbandits.starts import Start

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gpytorch
 from torch import Tensor
 
-from torchbandits.coercion import explains_keywords
+from torchbandits.checks import explains_keywords
 from torchbandits.policies.composed import Composed
 from torchbandits.starts import Start
 from torchbandits.widths import IGP, Width

@@ -6,8 +6,7 @@ import gpytorch
 from torch import Tensor
 
 from torchbandits.batching import Repeat
-from torchbandits.coercion import explains_keywords
-from torchbandits.policies.argument_checks import regularization_of
+from torchbandits.checks import explains_keywords, regularization_of
 from torchbandits.policies.composed import Composed
 from torchbandits.scores import named_score
 from torchbandits.starts import Start

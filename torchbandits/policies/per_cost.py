@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from torchbandits.coercion import explains_keywords
+from torchbandits.checks import explains_keywords
 from torchbandits.errors import UnsupportedError, require
 from torchbandits.policies.base import Policy
 from torchbandits.policies.composed import Composed

@@ -8,7 +8,7 @@ import gpytorch
 import torch
 from torch import Tensor
 
-from torchbandits.coercion import as_tensor, explains_keywords
+from torchbandits.checks import as_tensor, explains_keywords
 from torchbandits.errors import NonFiniteError, ShapeError, require
 from torchbandits.policies.partitioned_ucb import PartitionedUCB
 from torchbandits.starts import Start

@@ -10,7 +10,8 @@ from torch import Tensor
 from torchbandits.arms import ArmRows, ArmTable, FullSweep, Lookahead, PosteriorDraws, best_arm
 from torchbandits.batching import BatchRule, Repeat
 from torchbandits.errors import ArgumentError
-from torchbandits.policies.base import State
+from torchbandits.gradients import without_gradients
+from torchbandits.policies.state import BoxState, PosteriorState, State, TableState
 from torchbandits.posteriors import Pending
 from torchbandits.scores import UCB, PerCost, PosteriorDraw, Score, scores_of_points
 from torchbandits.starts import Opening, Start
@@ -27,9 +28,13 @@ def on_offer(rows: ArmRows, available: Tensor | None) -> Tensor | None:
 
 def room_for(state: State, most: Tensor | int | None, limit: Tensor | None) -> Tensor:
     """Most picks of each row, `batch_shape` whole numbers: `most`, and never more than `limit`."""
+    if isinstance(most, Tensor):
+        left = most.long().expand(state.rows.batch_shape)
+        return left if limit is None else torch.minimum(left, limit.to(left))
+    if limit is not None:
+        return limit.long() if most is None else limit.long().clamp_max(most)
     most = torch.iinfo(torch.int32).max if most is None else most
-    left = torch.as_tensor(most, device=state.log_det.device).long().expand(state.rows.batch_shape)
-    return left if limit is None else torch.minimum(left, limit.to(left))
+    return torch.full_like(state.told, most, dtype=torch.int64)
 
 
 def frozen_batch(state: State, rule: BatchRule) -> bool | Tensor:
@@ -42,7 +47,12 @@ def frozen_batch(state: State, rule: BatchRule) -> bool | Tensor:
 
 
 def first_picks(
-    state: State, initial: Start | None, remaining: Tensor, offered: Tensor | None, twins: Generators, fill: bool = False
+    state: PosteriorState,
+    initial: Start | None,
+    remaining: Tensor,
+    offered: Tensor | None,
+    twins: Generators,
+    fill: bool = False,
 ) -> Tensor | None:
     """Picks of `initial` for rows that have not made them all, all that remain where they are to `fill`; None once no row has
     any left."""
@@ -67,27 +77,26 @@ def with_first(starting: Tensor, index: Tensor) -> Tensor:
     return torch.where((starting >= 0).any(dim=-1, keepdim=True), starting, index)
 
 
-def marginals(state: State) -> tuple[Tensor, Tensor]:
+def marginals(state: TableState) -> tuple[Tensor, Tensor]:
     """Mean and standard deviation of every arm, `batch_shape x A`, reward units, computed once a state."""
-    assert state.table is not None
-    if state.known_marginals is None:
+    if state.derived.marginals is None:
         lam = state.posterior.regularization
-        state.known_marginals = state.table.mean(), (lam * state.table.leverage).sqrt_()
-    return state.known_marginals
+        state.derived.marginals = state.table.mean(), (lam * state.table.leverage).sqrt_()
+    return state.derived.marginals
 
 
-def upper_bounds(state: State, width: Tensor) -> Tensor:
+def upper_bounds(state: TableState, width: Tensor) -> Tensor:
     """Upper confidence bound of every arm, `batch_shape x A`, reward units, computed once a state."""
-    if state.known_upper is None:
+    if state.derived.upper is None:
         mean, std = marginals(state)
-        state.known_upper = torch.addcmul(mean, std, width.unsqueeze(-1))
-    return state.known_upper
+        state.derived.upper = torch.addcmul(mean, std, width.unsqueeze(-1))
+    return state.derived.upper
 
 
-def incumbent(state: State) -> Tensor:
+def incumbent(state: TableState | BoxState) -> Tensor:
     """The highest posterior mean over the arms, `batch_shape`, reward units; in a box over the points pulled, before the first
     the prior mean."""
-    if state.box is None:
+    if isinstance(state, TableState):
         return marginals(state)[0].amax(dim=-1)
     prior = state.posterior.estimated_prior_mean
     if not state.statistics.size:
@@ -96,8 +105,8 @@ def incumbent(state: State) -> Tensor:
     return torch.where(best > -torch.inf, best, prior)
 
 
-@torch.no_grad()
-def scorer(state: State, score: Score, width: Tensor, pending: Pending | None) -> Callable[[Tensor], Tensor]:
+@without_gradients
+def scorer(state: TableState | BoxState, score: Score, width: Tensor, pending: Pending | None) -> Callable[[Tensor], Tensor]:
     """A score of any points, `batch_shape x n x d` to `batch_shape x n`, differentiable, with these pulls pending."""
     posterior, best = state.posterior, incumbent(state) if score.relative else width
 
@@ -117,8 +126,7 @@ class Picker:
         width: `batch_shape`, frozen.
     """
 
-    def __init__(self, state: State, score: Score | PosteriorDraw, rule: BatchRule, width: Tensor) -> None:
-        assert state.table is not None
+    def __init__(self, state: TableState, score: Score | PosteriorDraw, rule: BatchRule, width: Tensor) -> None:
         self._state, self._score, self._rule, self._width = state, score, rule, width
         self._table: ArmTable = state.table
         self._base = score.base if isinstance(score, PerCost) else score
@@ -147,7 +155,7 @@ class Picker:
     def evidence(self, index: Tensor) -> tuple[Tensor, Tensor]:
         """Leverage at the batch start and score of picks, `batch_shape x q` each."""
         slot, across = index.clamp_min(0), self._table.rows.across
-        if isinstance(self._score, UCB) and (self._state.known_upper is not None or self._table.rows.sharded):
+        if isinstance(self._score, UCB) and (self._state.derived.upper is not None or self._table.rows.sharded):
             leverage, upper = across.at(index, self._table.leverage, upper_bounds(self._state, self._width))
             return leverage, upper
         leverage = self._table.leverage_at(index)

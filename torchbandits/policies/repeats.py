@@ -11,7 +11,7 @@ from torch import Tensor
 from torchbandits.embeddings import kernel_row
 from torchbandits.errors import issue
 from torchbandits.fitting.degeneracy import signal_variance
-from torchbandits.policies.state import RECENT, State
+from torchbandits.policies.state import RECENT, GaussianState
 from torchbandits.posteriors import GaussianProcess
 from torchbandits.widths import Width
 
@@ -35,13 +35,13 @@ def most_repeated(arms: Iterable[int]) -> tuple[int, int] | None:
     return (int(different[most]), int(counts[most])) if 2 * counts[most] > RECENT else None
 
 
-def recent_arms(state: State, place: tuple[int, ...]) -> list[int]:
+def recent_arms(state: GaussianState, place: tuple[int, ...]) -> list[int]:
     """At most the last 40 arms told in a batch row since the state was made or loaded, in order."""
     told = [arm for index in state.recent for arm in index[place].tolist() if arm >= 0]
     return told[-RECENT:]
 
 
-def rivals(state: State, width: Tensor, arm: int, place: tuple[int, ...], floor: float = 0.0) -> Tensor:
+def rivals(state: GaussianState, width: Tensor, arm: int, place: tuple[int, ...], floor: float = 0.0) -> Tensor:
     """Mask of the other arms whose upper confidence bound exceeds the lower bound of `arm`, `A` booleans.
 
     Args:
@@ -89,7 +89,7 @@ def reason_for_repeats(sure: bool, noise: float, others: str = OTHERS) -> str:
 
 
 @torch.no_grad()
-def warn_of_repeats(state: State, confidence: Width, noise_variance: float) -> None:
+def warn_of_repeats(state: GaussianState, confidence: Width, noise_variance: float) -> None:
     """Issue one `DiagnosticWarning` per state, when an arm has taken more than half of the last 40 pulls of a batch row.
 
     Cost: a pass over the last 40 pulls, and O(A) for the one that is issued.

@@ -5,9 +5,8 @@ from __future__ import annotations
 import gpytorch
 from torch import Tensor
 
-from torchbandits.coercion import explains_keywords
+from torchbandits.checks import explains_keywords, regularization_of
 from torchbandits.embeddings import RandomFourier
-from torchbandits.policies.argument_checks import regularization_of
 from torchbandits.policies.composed import Composed
 from torchbandits.starts import Start
 from torchbandits.widths import IGP, Width

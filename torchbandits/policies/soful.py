@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from torchbandits.coercion import explains_keywords
+from torchbandits.checks import explains_keywords
 from torchbandits.embeddings import Identity, linear_kernel
 from torchbandits.memory import FrequentDirections
 from torchbandits.policies.composed import Composed

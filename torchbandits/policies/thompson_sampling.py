@@ -6,10 +6,9 @@ import gpytorch
 from torch import Tensor
 
 from torchbandits.batching import FixedSize
-from torchbandits.coercion import check_choice, explains_keywords
+from torchbandits.checks import check_choice, explains_keywords, regularization_of
 from torchbandits.embeddings import FeatureMap, QuadratureFourier, RandomFourier
 from torchbandits.memory import KeepAll, LeverageSampling
-from torchbandits.policies.argument_checks import regularization_of
 from torchbandits.policies.composed import Composed
 from torchbandits.scores import PosteriorDraw
 from torchbandits.starts import Start

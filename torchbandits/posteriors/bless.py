@@ -8,7 +8,7 @@ import gpytorch
 import torch
 from torch import Tensor
 
-from torchbandits.coercion import at_least, is_finite
+from torchbandits.checks import at_least, is_finite
 from torchbandits.embeddings import evaluate_kernel, kernel_diagonal, kernel_matrix
 from torchbandits.errors import NonFiniteError, ShapeError, require
 from torchbandits.linalg import Precision, inverse_root

@@ -76,7 +76,7 @@ class Conditional:
         if process.finite is not None:  # the posterior of features is a prior of other features: nothing comes off it
             H, a = lam**0.5 * precision.root, fit.regression.coefficients
             return _conditional(process, Seen(None, None, process.finite, H), H[..., :0], H, a, process.log_det)
-        rows, mask, N, a = process.sweep_factors()
+        rows, mask, N, a, _ = process.sweep_factors()
         seen = Seen(process.kernel, process.statistics.at(rows))
         H = torch.where(mask.unsqueeze(-1), fit.nystrom.root.lift(precision.root), 0.0)
         N = torch.linalg.qr(N.flip(-2).mT, mode="r").R.mT.flip(-2, -1)  # upper triangular, with the same N Nᵀ

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import gpytorch
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 
 from torchbandits.embeddings import FiniteEmbedding, Nystrom, kernel_matrix
 from torchbandits.errors import NumericalError, require
-from torchbandits.linalg import Precision, shrinkage_root
+from torchbandits.linalg import MOST_UNEVEN, InverseRoot, Precision, shrinkage_root
 from torchbandits.posteriors.regression import Regression
 from torchbandits.posteriors.sketch import Sketch
 from torchbandits.posteriors.statistics import Statistics
@@ -34,6 +35,37 @@ _TOO_SINGULAR = (
 )
 
 
+# Products up to which factors are computed by compiled loops: beyond it LAPACK's blocks are faster than its calls are slow.
+_SMALL = 1_000_000
+
+
+class SweepFactors(NamedTuple):
+    r"""What a sweep over many points needs.
+
+    .. math:: \mathrm{leverage}(x) = k(x,x)/\lambda - |N^T k_S(x)|^2, \quad \mathrm{mean}(x) = a^T k_S(x)
+
+    with N Nᵀ = R(I/λ − V⁻¹)Rᵀ and a = R w.
+
+    Attributes:
+        rows: `batch_shape x m`, the dictionary's rows of the statistics.
+        mask: `batch_shape x m`, False where padded.
+        N: `batch_shape x m x m`, triangular.
+        a: `batch_shape x m x c`.
+        lower: Whether Nᵀ is lower triangular; upper triangular where not.
+    """
+
+    rows: Tensor
+    mask: Tensor
+    N: Tensor
+    a: Tensor
+    lower: bool
+
+    @property
+    def weights(self) -> Tensor:
+        """a and N in one, `batch_shape x (c + m) x m`."""
+        return torch.cat([self.a, self.N], dim=-1).mT
+
+
 @dataclass(frozen=True)
 class Factors:
     """An embedding on the dictionary and the regression on the distinct points.
@@ -44,6 +76,7 @@ class Factors:
         embedding: Features of the dictionary, or finite ones.
         features: `batch_shape x m x u`, z of the distinct points.
         regression: V and w.
+        explained: N and a of a sweep where they came with the others, N upper triangular; see `sweep`.
     """
 
     rows: Tensor
@@ -51,6 +84,7 @@ class Factors:
     embedding: Nystrom | FiniteEmbedding
     features: Tensor
     regression: Regression
+    explained: tuple[Tensor, Tensor] | None = None
 
     @staticmethod
     def of(
@@ -66,6 +100,10 @@ class Factors:
         rows, mask = dictionary
         points = statistics.at(rows)
         K_mu = kernel_matrix(kernel, points, statistics.points) if gram is None else gram(rows)
+        if sparse and gram is not None:
+            small = Factors._small(kernel, regularization, statistics, targets, (rows, mask, points), K_mu)
+            if small is not None:
+                return small
         K_mu = torch.where(mask.unsqueeze(-1) & statistics.mask.unsqueeze(-2), K_mu.double(), 0.0)
         K_mm = K_mu.gather(-1, rows.unsqueeze(-2).expand(*K_mu.shape[:-1], rows.shape[-1]))
         n = statistics.weights
@@ -95,6 +133,37 @@ class Factors:
         rounding = found._rounding(n, targets, regularization, statistics.mask, torch.where(lost & ~steady, usual, 1.0))
         require(not bool((lost & ((unit * rounding).amax(dim=-1) > _RESOLVED)).any()), _TOO_SINGULAR, NumericalError)
         return found
+
+    @staticmethod
+    def _small(
+        kernel: gpytorch.kernels.Kernel,
+        regularization: float,
+        statistics: Statistics,
+        targets: Rect,
+        dictionary: tuple[Tensor, Tensor, Tensor],
+        K_mu: Tensor,
+    ) -> Factors | None:
+        """All factors by one compiled call: of one batch row on the host, with a small dictionary whose pivots are clear of
+        rounding and pulls that are even. None elsewhere."""
+        from torchbandits.linalg.compiled import COMPILED, factorise  # noqa: PLC0415 - numba takes half a second to load
+
+        rows, mask, points = dictionary
+        (m, u), n = K_mu.shape[-2:], statistics.weights
+        small = K_mu.dim() == 2 and m > 0 and m * m * (u + m) <= _SMALL
+        if not COMPILED or not small or K_mu.device.type != "cpu" or K_mu.dtype != torch.float64:
+            return None
+        floor, arrays = (
+            _RESIDUAL_TOLERANCE * regularization,
+            (K_mu.numpy(), rows.numpy(), n.contiguous().numpy(), targets.numpy()),
+        )
+        good, log_det, *found = factorise(*arrays, regularization, floor, MOST_UNEVEN)
+        if not good:
+            return None
+        U, Z, V, W, J, moment, w, N, a = map(torch.from_numpy, found)
+        root = InverseRoot(U.mT, None, mask.new_zeros(()))
+        precision = Precision.of(V, W.mT, J, torch.tensor(log_det, dtype=torch.float64))
+        regression = Regression.of(precision, moment, w, regularization)
+        return Factors(rows, mask, Nystrom.of(kernel, points, mask, floor, root), Z, regression, (N, a))
 
     def _dual(self, weights: Tensor, targets: Rect, regularization: float) -> Tensor:
         """α = N(ȳ − μ)/λ, `batch_shape x u x c`: an error E in the kernel moves the mean by Eα, to first order."""
@@ -138,8 +207,10 @@ class Factors:
         regression = Regression(Z_mu.mT, statistics.weights, targets, regularization, sketched)
         return Factors(nothing, nothing.bool(), embedding, Z_mu, regression)
 
-    def sweep(self, weights: Tensor, regularization: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Dictionary rows, their mask, N and a, as `GaussianProcess.sweep_factors` says, for `batch_shape x u` weights."""
+    def sweep(self, weights: Tensor, regularization: float) -> SweepFactors:
+        """What a sweep needs, for `batch_shape x u` weights."""
+        if self.explained is not None:
+            return SweepFactors(self.rows, self.mask, *self.explained, lower=True)
         pulled = (self.features * weights.clamp_min(0).sqrt().unsqueeze(-2)).mT
         padding, precision = None if bool(self.mask.all()) else ~self.mask, self.regression.precision
         assert isinstance(precision, Precision)
@@ -152,7 +223,7 @@ class Factors:
         root, inside = self.nystrom.root, self.mask.unsqueeze(-1)
         N = torch.linalg.qr(root.lift(Q).mT, mode="r").R.mT
         a = root.lift(self.regression.coefficients)
-        return self.rows, self.mask, torch.where(inside, N, 0.0), torch.where(inside, a, 0.0)
+        return SweepFactors(self.rows, self.mask, torch.where(inside, N, 0.0), torch.where(inside, a, 0.0), lower=False)
 
     def grown(self, points: Points, new: PickMask, rows: Tensor, sparse: bool) -> Factors | None:
         """The factors after new points, in O(m²) each; None where a refit is due (a dictionary that grows by several points, or

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from torchbandits.embeddings import FiniteEmbedding, shaped_like
 from torchbandits.linalg import uneven
-from torchbandits.posteriors.factors import Factors
+from torchbandits.posteriors.factors import Factors, SweepFactors
 from torchbandits.posteriors.pending import Pending
 from torchbandits.posteriors.sketch import Sketch
 from torchbandits.posteriors.statistics import Statistics
@@ -108,6 +108,7 @@ class GaussianProcess(nn.Module):
             counts, sums = torch.where(kept, counts, 0.0), torch.where(kept, sums, 0.0)
             Z_mp = features.gather(-1, rows.clamp_min(0).unsqueeze(-2).expand(*features.shape[:-1], -1))
             self._fit.regression.update_(Z_mp.mT, counts, self.targets_of(counts, sums))
+            self._fit = replace(self._fit, explained=None)
         return self
 
     def set_dictionary_(self, dictionary: Tensor) -> GaussianProcess:
@@ -229,10 +230,15 @@ class GaussianProcess(nn.Module):
             return torch.arange(mask.shape[-1], device=mask.device).expand_as(mask) * mask, mask
         dictionary, known = self.dictionary, self._known_rows
         if known is None or known[0] is not dictionary:
-            m = int(dictionary.sum(dim=-1).max()) if dictionary.numel() else 0
-            order = torch.argsort((~dictionary).byte(), dim=-1, stable=True)[..., :m]
-            mask = dictionary.gather(-1, order)
-            self._known_rows = known = (dictionary, order * mask, mask)
+            if dictionary.dim() == 1:
+                rows = dictionary.nonzero().squeeze(-1)
+                known = (dictionary, rows, torch.ones_like(rows, dtype=torch.bool))
+            else:
+                m = int(dictionary.sum(dim=-1).max()) if dictionary.numel() else 0
+                order = torch.argsort((~dictionary).byte(), dim=-1, stable=True)[..., :m]
+                mask = dictionary.gather(-1, order)
+                known = (dictionary, order * mask, mask)
+            self._known_rows = known
         return known[1], known[2]
 
     def fit(self, gram: Callable[[Tensor], Tensor] | None = None) -> Factors:
@@ -255,14 +261,8 @@ class GaussianProcess(nn.Module):
                     self._fit = Factors.of_features(self.finite, *own, self.sketch)
         return self._fit
 
-    def sweep_factors(self, gram: Callable[[Tensor], Tensor] | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        r"""What a sweep over many points needs: dictionary rows, their mask, N and a, with Nᵀ upper triangular.
-
-        .. math:: \mathrm{leverage}(x) = k(x,x)/\lambda - |N^T k_S(x)|^2, \quad \mathrm{mean}(x) = a^T k_S(x)
-
-        with N Nᵀ = R(I/λ − V⁻¹)Rᵀ and a = R w. `rows`, `mask` are `batch_shape x m`, N is `batch_shape x m x m`, a is
-        `batch_shape x m x c`. Cost O(u m² + m³).
-        """
+    def sweep_factors(self, gram: Callable[[Tensor], Tensor] | None = None) -> SweepFactors:
+        """What a sweep over many points needs; `gram` as for `fit`. Cost O(u m² + m³)."""
         return self.fit(gram).sweep(self.statistics.weights, self.regularization)
 
     def leverage(self, points: Points) -> Tensor:

@@ -98,6 +98,14 @@ class Regression:
             self.precision = Precision(self.graded.gram(weights) + regularization * eye, self.graded.basis)
             self.coefficients = self.solved(features, targets)
 
+    @staticmethod
+    def of(precision: Precision, moment: Rect, coefficients: Rect, regularization: float) -> Regression:
+        """A regression whose factors are known: V, Zᵀs `batch_shape x m x c` and w `batch_shape x m x c`."""
+        regression = Regression.__new__(Regression)
+        regression.regularization, regression.graded, regression.precision = regularization, None, precision
+        regression.moment, regression.coefficients = moment, coefficients
+        return regression
+
     def solved(self, features: Rect, targets: Rect) -> Tensor:
         """V⁻¹Zᵀ `targets`, `batch_shape x m x c`, for other targets `batch_shape x u x c` of the points. O((u + m) m c)."""
         if self.graded is None:

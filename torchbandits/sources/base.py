@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchbandits.coercion import check_whole
+from torchbandits.checks import check_whole
 from torchbandits.errors import ArgumentError, DataError, ShapeError
 from torchbandits.types import Arms, Picks
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchbandits.coercion import as_device, as_path, check_dtype, check_flag
+from torchbandits.checks import as_device, as_path, check_dtype, check_flag
 from torchbandits.errors import DataError, ShapeError, require
 from torchbandits.sources.base import ArmSource, check_index, check_part
 from torchbandits.types import Picks

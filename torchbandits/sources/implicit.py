@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-from torchbandits.coercion import as_device, as_tensor, check_dtype, check_flag, check_whole, is_whole
+from torchbandits.checks import as_device, as_tensor, check_dtype, check_flag, check_whole, is_whole
 from torchbandits.errors import DataError, NonFiniteError, ShapeError, require
 from torchbandits.sources.base import ArmSource, check_index, check_part, recut
 from torchbandits.types import Picks

@@ -11,7 +11,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from torchbandits.coercion import as_tensor, is_finite, non_negative
+from torchbandits.checks import as_tensor, is_finite, non_negative
 from torchbandits.errors import require
 from torchbandits.types import Progress
 

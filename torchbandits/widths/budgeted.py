@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from torchbandits.coercion import at_least, is_finite
+from torchbandits.checks import at_least, is_finite
 from torchbandits.errors import require
 from torchbandits.types import Progress
 from torchbandits.widths.base import Frequentist

@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from torchbandits.coercion import check_whole, non_negative, positive
+from torchbandits.checks import check_whole, non_negative, positive
 from torchbandits.types import Progress
 from torchbandits.widths.base import Frequentist
 

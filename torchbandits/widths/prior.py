@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from torchbandits.coercion import positive
+from torchbandits.checks import positive
 from torchbandits.types import Progress
 from torchbandits.widths.base import Width, check_delta
 

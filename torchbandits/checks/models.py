@@ -1,0 +1,124 @@
+"""The arguments that policies share: kernel, λ, prior mean and memory; and the kernel on the arms of a run."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import gpytorch
+import torch
+from torch import Tensor
+
+from torchbandits.checks.values import is_finite, is_whole, non_negative
+from torchbandits.errors import NonFiniteError, NumericalError, ShapeError, require
+
+_RESOLVED = 10  # multiples of rounding that the leverages of pulled arms must differ by
+Diagonal = Callable[[gpytorch.kernels.Kernel, Tensor], Tensor]
+
+
+def check_kernel(name: str, value: Any) -> None:
+    """Refuse an object that is not a GPyTorch kernel."""
+    kernel = isinstance(value, gpytorch.kernels.Kernel)
+    require(kernel, f"{name} must be a gpytorch.kernels.Kernel, such as RBFKernel(), got {type(value).__name__}.")
+
+
+def check_model(kernel: Any, regularization: Any, prior_mean: Any) -> None:
+    """Kernel, λ and prior mean. Raises ArgumentError if one is not what it must be."""
+    check_kernel("kernel", kernel)
+    check_regularization(regularization)
+    check_prior_mean(prior_mean)
+
+
+def check_prior_mean(prior_mean: Any) -> None:
+    """Refuse a prior mean that is neither a finite number nor 'estimate'."""
+    numeric = isinstance(prior_mean, (int, float)) and is_finite(prior_mean)
+    require(
+        numeric or (isinstance(prior_mean, str) and prior_mean == "estimate"),
+        f"prior_mean must be a finite number or 'estimate', got {prior_mean!r}.",
+    )
+
+
+def check_regularization(regularization: Any, default: str = "noise_std²") -> None:
+    """Raises ArgumentError unless λ is one finite number > 0."""
+    require(
+        is_finite(regularization) and regularization > 0,
+        f"regularization (λ, by default {default}) must be finite and > 0, got {regularization}.",
+    )
+
+
+def regularization_of(noise_std: Any, regularization: Any) -> Any:
+    """λ as given (it is checked by the policy), or noise_std² by default.
+
+    Raises:
+        ArgumentError: For a noise_std that gives no λ > 0.
+    """
+    if regularization is not None:
+        return regularization
+    require(
+        non_negative("noise_std", noise_std) > 0,
+        "noise_std must be > 0, got 0: a posterior without any noise can't be computed. For rewards that repeat exactly pass a "
+        "small one, such as 1e-3 of their spread, or regularization= beside noise_std=0.",
+    )
+    return noise_std**2
+
+
+def check_memory_budget(memory_budget: Any) -> None:
+    """Raises ArgumentError unless it is a number of bytes; 0 keeps nothing."""
+    require(
+        is_whole(memory_budget, 0),
+        f"memory_budget must be a whole number of bytes ≥ 0, such as 2 << 30 for 2 GiB, got {memory_budget!r}.",
+    )
+
+
+def check_kernel_on(point: Tensor, kernel: gpytorch.kernels.Kernel, batch_shape: torch.Size, diagonal: Diagonal) -> None:
+    """Refuse a kernel that does not fit the arms: its batch shape is compared, and one kernel value is computed.
+
+    Args:
+        point: One arm, `... x 1 x d`.
+        kernel: Of the policy; it is not changed.
+        batch_shape: Of the run.
+        diagonal: Computes k(x, x) of points.
+
+    Raises:
+        ShapeError: If the kernel is made for other batch rows or features.
+        NonFiniteError: If its value is NaN or infinite.
+    """
+    try:
+        torch.broadcast_shapes(batch_shape, kernel.batch_shape)
+    except RuntimeError as error:
+        raise ShapeError(
+            f"the kernel's batch shape {tuple(kernel.batch_shape)} does not broadcast with the batch shape "
+            f"{tuple(batch_shape)} of the arms and generators."
+        ) from error
+    try:
+        value = diagonal(copy.deepcopy(kernel).to(point), point)
+    except (RuntimeError, IndexError) as error:
+        expected = getattr(kernel, "ard_num_dims", None)
+        raise ShapeError(
+            f"the kernel ({type(kernel).__name__}, made for {expected or 'another number of'} features) can't be "
+            f"evaluated on arms with {point.shape[-1]} features: {error}"
+        ) from error
+    require(
+        bool(torch.isfinite(value).all()),
+        "the kernel is NaN or infinite on the arms: check its hyper-parameters.",
+        NonFiniteError,
+    )
+
+
+def check_resolution(point: Tensor, kernel: gpytorch.kernels.Kernel, regularization: float, diagonal: Diagonal) -> None:
+    """Refuse a λ so small that float64 cannot resolve the leverages that a dictionary is drawn by.
+
+    Leverages of pulled arms are differences of numbers of the size of k(x, x)/λ.
+
+    Raises:
+        NumericalError: If k(x, x)/λ is so large that the differences are rounding errors.
+    """
+    largest = float(diagonal(copy.deepcopy(kernel).to(point), point).amax())
+    least = _RESOLVED * torch.finfo(torch.float64).eps * largest
+    require(
+        regularization >= least,
+        f"regularization (λ, by default noise_std²) is {regularization:.1e}: beside k(x, x) = {largest:.3g} float64 can't tell "
+        f"leverages apart below λ = {least:.1e}. Pass a larger noise_std or regularization=, or use an exact policy.",
+        NumericalError,
+    )

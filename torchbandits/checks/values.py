@@ -1,0 +1,137 @@
+"""Numbers, words, functions, kernels and paths; keywords that a function does not take."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+import sys
+from collections.abc import Callable, Iterable
+from numbers import Integral, Real
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
+
+import torch
+from torch import Tensor
+
+from torchbandits.errors import ArgumentError, KeywordError, nearest, require
+
+ENDLESS = 2**62  # larger than any number of picks or bytes
+LARGEST = 1e150  # what its square, and the sum of many of those, leaves room for
+
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+_GENERATOR = "draws come from a generator that you give: generator=torch.Generator().manual_seed(seed) of Bandit or run."
+_BATCH = "the policy's batch rule says how many arms are picked: ask(limit=…) takes fewer, ask(more=…) adds as many to them."
+_LARGEST_IS_BEST = "rewards are maximised everywhere: tell their negatives to minimise."
+# Keywords of other libraries, and what this one has in their place.
+_ELSEWHERE = {
+    **dict.fromkeys(("seed", "random_seed", "random_state", "rng"), _GENERATOR),
+    **dict.fromkeys(("batch_size", "q", "n", "num_picks", "n_points"), _BATCH),
+    **dict.fromkeys(("maximize", "minimize", "maximise", "minimise", "direction"), _LARGEST_IS_BEST),
+    "beta": "give the number that multiplies the posterior standard deviation: width=widths.Constant(math.sqrt(beta)).",
+}
+
+
+def explains_keywords(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Decorate a public function: a keyword that it does not take raises `KeywordError`, which names what to use instead."""
+    known = list(inspect.signature(function).parameters)
+    name = function.__qualname__.removesuffix(".__init__")
+
+    @functools.wraps(function)
+    def called(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        for word in kwargs:
+            if word not in known:
+                instead = _ELSEWHERE.get(word) or f"it takes {', '.join(known)}.{nearest(word, known)}".replace("self, ", "")
+                raise KeywordError(f"{name} takes no argument {word!r}: {instead}")
+        return function(*args, **kwargs)
+
+    return called
+
+
+def is_finite(value: Any) -> bool:
+    """Whether this is one finite real number: not a boolean, a text, or several."""
+    if isinstance(value, Tensor):
+        value = value.item() if value.numel() == 1 and value.device.type != "meta" and not value.is_complex() else None
+    if isinstance(value, Integral):
+        return not isinstance(value, bool) and abs(int(value)) <= sys.float_info.max
+    return isinstance(value, Real) and abs(float(value)) < math.inf
+
+
+def is_whole(value: Any, least: int = 1) -> bool:
+    """Whether this is a whole number of at least so much, and of at most 2⁶²."""
+    return isinstance(value, Integral) and not isinstance(value, bool) and least <= int(value) <= ENDLESS
+
+
+# The checks below raise ArgumentError (ShapeError for a dtype): it names the argument, what is wanted and what came.
+
+
+def non_negative(name: str, value: Any) -> Any:
+    """The value, if it is one number from 0 to 1e150."""
+    good = is_finite(value) and 0 <= value <= LARGEST
+    require(good, f"{name} must be a finite number ≥ 0, and at most {LARGEST:g}, got {value}.")
+    return value
+
+
+def positive(name: str, value: Any) -> Any:
+    """The value, if it is one number above 0, up to 1e150."""
+    good = is_finite(value) and 0 < value <= LARGEST
+    require(good, f"{name} must be a finite number > 0, and at most {LARGEST:g}, got {value}.")
+    return value
+
+
+def at_least(name: str, value: Any, least: float = 1) -> Any:
+    """The value, if it is one finite number of at least so much."""
+    require(is_finite(value) and value >= least, f"{name} must be a finite number of at least {least}, got {value}.")
+    return value
+
+
+def check_whole(name: str, value: Any, least: int = 1, otherwise: str = "") -> None:
+    """Refuse what is no whole number of at least so much; `otherwise` says what else None would do."""
+    require(
+        is_whole(value, least) or (bool(otherwise) and value is None),
+        f"{name} must be a whole number ≥ {least}{f', or None {otherwise}' if otherwise else ''}, got {value!r}.",
+    )
+
+
+def check_flag(name: str, value: Any) -> None:
+    """Refuse what is neither True nor False."""
+    require(isinstance(value, bool), f"{name} must be True or False, got {value!r}.")
+
+
+def check_text(name: str, value: Any) -> None:
+    """Refuse what is no text."""
+    require(isinstance(value, str), f"{name} must be a text, got {type(value).__name__}.")
+
+
+def check_choice(name: str, value: Any, known: Iterable[str]) -> None:
+    """Refuse what is none of these words, with the nearest one."""
+    known = tuple(known)
+    if not (isinstance(value, str) and value in known):
+        raise ArgumentError(f"{name} must be one of {', '.join(known)}, got {value!r}.{nearest(str(value), known)}")
+
+
+def check_instance(name: str, value: Any, kind: Any, wanted: str) -> None:
+    """Refuse an object that is not an instance of a class; `wanted` describes one that is."""
+    require(isinstance(value, kind), f"{name} must be {wanted}, got {type(value).__name__}.")
+
+
+def check_function(name: str, value: Any) -> None:
+    """Refuse what can't be called."""
+    require(callable(value), f"{name} must be a function, got {type(value).__name__}.")
+
+
+def check_generator(name: str, value: Any) -> None:
+    """Refuse what is no generator on the CPU."""
+    good = isinstance(value, torch.Generator) and value.device.type == "cpu"
+    got = f"one on {value.device}" if isinstance(value, torch.Generator) else type(value).__name__
+    require(good, f"{name} must be a torch.Generator on the CPU, such as torch.Generator().manual_seed(0), got {got}.")
+
+
+def as_path(name: str, value: Any) -> Path:
+    """A path, from one or its text."""
+    try:
+        return Path(value)
+    except TypeError as error:
+        raise ArgumentError(f"{name} must be a path or its text, got {type(value).__name__}.") from error

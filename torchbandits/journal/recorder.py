@@ -1,0 +1,459 @@
+"""The calls of a loop and their records: each is in the journal before it takes effect, and is repeated from there."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from functools import partial
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from torchbandits.checks import (
+    as_tensor,
+    check_arms,
+    check_fit,
+    check_history,
+    check_maximum,
+    check_picks,
+    check_replacement,
+    check_rewards,
+    check_state,
+)
+from torchbandits.errors import DataError, StateError, TorchBanditsError, UnsupportedError, require
+from torchbandits.journal.journal import Journal
+from torchbandits.journal.lines import Mark
+from torchbandits.journal.packing import held, pack, state_as_text, state_of_text, unpack
+from torchbandits.loop import GatheredCalls, Loop
+from torchbandits.sources import ArmSource
+from torchbandits.types import FitReport, PickMask, Picks, Pulls, Report, Selection
+
+_MANY = 256  # records; fewer are repeated one by one, bit for bit as they were
+_LAST = 8  # records that are repeated one by one in any case, and compared with the picks that the policy makes now
+_COSTLY = ("fit", "load", "set_arms")  # a checkpoint is written after each, because repeating them is slow
+
+Record = dict[str, Any]
+Result = TypeVar("Result")
+
+
+class Recorder:
+    """Makes the calls of a loop, each whole and in the journal, or not at all.
+
+    Arguments were checked by the caller. Without a journal nothing is recorded, and the calls are the same.
+
+    Args:
+        loop: Asks and learns.
+        described: The description of the policy, which saved states carry.
+        journal: Open for this run, or None.
+
+    Attributes:
+        loop, journal: As given.
+        besides: Objects with a state that a checkpoint holds as well, by name.
+    """
+
+    def __init__(self, loop: Loop, described: Mapping[str, str], journal: Journal | None = None) -> None:
+        self.loop, self.journal, self.described = loop, journal, dict(described)
+        self.besides: dict[str, Any] = {}
+
+    # ------------------------------------------------------------------ calls
+
+    def ask(self, limit: Tensor | None, offered: Tensor | None, exactly: int | None) -> tuple[Selection, Selection]:
+        """Open additional picks, with the open ones as pending.
+
+        Args:
+            limit: `batch_shape`, most picks.
+            offered: `batch_shape x A`, arms on offer.
+            exactly: Picks per row, whatever the batch rule says.
+
+        Returns:
+            The additional picks, and a copy of all that is open then.
+        """
+        loop, journal = self.loop, self.journal
+        selection, drawn = loop.select(limit, offered, exactly)
+        if journal is not None:
+            selection = journal.agreed(selection, loop.points)
+        # Copied before anything changes: a copy that fails must leave no pick open that the caller was not told of.
+        handed = loop.with_open(selection)
+        if journal is None:
+            loop.open_(selection, drawn)
+        else:
+            note = partial(ask_record, limit, offered, exactly, selection, loop.state.box is not None)
+            self.change(partial(loop.open_, selection, drawn), lambda _: note(), draws=bool(drawn))
+        return selection, handed
+
+    def tell(self, index: Picks, mask: PickMask, rewards: Tensor, *, forgets: bool, whole: bool = False) -> Report:
+        """Learn rewards.
+
+        Args:
+            index: `batch_shape x q`.
+            mask: Likewise.
+            rewards: Likewise, float64; NaN where an evaluation failed.
+            forgets: Whether NaNs may be there.
+            whole: Whether these are all the picks that are open, in their places.
+        """
+        loop = self.loop
+        given = loop.state.rows.across.agreed(torch.where(mask, rewards, 0.0))
+        kept, y = mask, given
+        if forgets:
+            kept = mask & ~given.isnan()
+            y = torch.where(kept, given, 0.0)
+        ones = kept.to(torch.float64)
+        pulls = Pulls(counts=ones, sums=y, squares=y * y, index=index, mask=kept)
+        remaining, unasked = (None, ones.new_zeros(ones.shape[:-1])) if whole else loop.settled(loop.open, index, kept)
+        if forgets:
+            remaining, _ = loop.settled(remaining, index, mask & ~kept)
+        work = partial(loop.learn_, pulls, remaining, unasked)
+        note = None if self.journal is None else lambda report: tell_record(index, mask, given) | self._reported(report)
+        return self.change(work, note, draws=loop.policy.draws_on_update)
+
+    def observe(self, pulls: Pulls) -> Report:
+        """Learn history that is already summed."""
+        loop = self.loop
+        work = partial(loop.learn_, pulls, loop.open, pulls.counts.sum(dim=-1))
+        return self.change(work, lambda r: observe_record(pulls) | self._reported(r), draws=loop.policy.draws_on_update)
+
+    def _reported(self, report: Report) -> Record:
+        return report_record(report, self.loop.best_arm())
+
+    def forget(self, index: Picks, mask: PickMask) -> None:
+        """Give up on picks. Raises `StateError` if one of them is not pending."""
+        loop = self.loop
+        remaining, unasked = loop.settled(loop.open, index, mask)
+        message = "some of these picks are not pending: forget what ask() returned and neither tell nor forget has settled."
+        require(not bool((unasked > 0).any()), message, StateError)
+        record = {"kind": "forget", "index": pack(torch.where(mask, index, -1))}
+        self.change(partial(loop.set_open_, remaining), lambda _: record, draws=False)
+
+    def maximize(self, find: Callable[[], Tensor], count: int) -> None:
+        """Open picks of points that `find` returns, `batch_shape x 1 x d`, each a further arm unless it is one already."""
+        points: list[Tensor] = []
+
+        def work() -> None:
+            for _ in range(count):
+                self.loop.sync_()
+                points.append(find())
+                self.loop.open_point_(points[-1])
+
+        self.change(work, lambda _: {"kind": "maximize", "points": pack(torch.stack(points))}, draws=False)
+
+    def fit(self, noise: bool, options: dict[str, Any]) -> FitReport:
+        """Fit the kernel, and learn everything anew with it."""
+        record = {"kind": "fit", "options": {"noise": noise, **options}}
+        return self.change(partial(self.loop.refit_, noise, options), lambda _: record)
+
+    def move(self, arms: Tensor | ArmSource, costs: Any = None) -> None:
+        """Go on with other arms and their costs."""
+        self.change(partial(self.loop.move_, arms, costs), lambda _: move_record(arms, costs), draws=False)
+
+    def draw_seeds(self, **beside: Any) -> list[int]:
+        """A seed per batch row, drawn from its generator; `beside` is what else the record of it says."""
+        told = self.loop.pulls
+        return self.change(self.loop.draw_seeds_, lambda seeds: {"kind": "seeds", "seeds": seeds, "told": pack(told), **beside})
+
+    def load(self, state_dict: dict[str, Any]) -> None:
+        """Take over a state that `check_state` has checked, or change nothing."""
+        # A large state takes long to become a text, and while records are repeated nothing is written.
+        written = self.journal is not None and not self.journal.is_repeating
+        note = (lambda _: {"kind": "load", "state": state_as_text(state_dict)}) if written else None
+        self.loop.load_(state_dict, do=partial(self.change, note=note))
+
+    # ------------------------------------------------------------------ whole and on record
+
+    def change(
+        self,
+        work: Callable[[], Result],
+        note: Callable[[Result], Record] | None = None,
+        *,
+        draws: bool = True,
+        restore: Callable[[], None] | None = None,
+        take_back: Callable[[], None] | None = None,
+    ) -> Result:
+        """Call `work` and record it: both happen, or neither.
+
+        Args:
+            work: Changes the loop.
+            note: Returns the record, given what `work` returned; None for no record.
+            draws, restore, take_back: As for `Loop.all_or_nothing`.
+
+        Returns:
+            What `work` returned.
+        """
+        loop, journal = self.loop, self.journal
+        if journal is None or note is None:
+            return loop.all_or_nothing(work, draws=draws, restore=restore, take_back=take_back)
+        loop.recover_()
+        mark, urgent = journal.mark(), False
+
+        def recorded() -> Result:
+            nonlocal urgent
+            result = work()
+            record = note(result)
+            journal.append(record)
+            urgent = record["kind"] in _COSTLY
+            return result
+
+        def rewound() -> None:
+            if take_back is not None:
+                take_back()
+            journal.rewind_(mark)
+
+        result = loop.all_or_nothing(recorded, draws=draws, restore=restore, take_back=rewound)
+        journal.checkpoint(self._checkpointed, urgent=urgent)
+        return result
+
+    def settle(self) -> None:
+        """Write a checkpoint if the journal holds more than the last one, so that resuming repeats nothing."""
+        self.loop.recover_()
+        if self.journal is not None and self.journal.behind:
+            self.journal.checkpoint(self._checkpointed, urgent=True)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything needed to resume exactly: state, open picks and generators, and the description of the policy."""
+        return self.loop.state_dict() | {"policy": dict(self.described)}
+
+    def _checkpointed(self) -> dict[str, Any]:
+        """The content of a checkpoint: the state, and the arms where they are not those of the start."""
+        rows = self.loop.state.rows
+        moved = self.journal is not None and self.journal.moved and self.loop.state.box is None
+        own = {"state": self.state_dict(), "arms": rows.arms if moved else None, "costs": rows.costs if moved else None}
+        return own | {name: copy.deepcopy(part.state_dict()) for name, part in self.besides.items()}
+
+    # ------------------------------------------------------------------ resuming
+
+    def resume(
+        self,
+        kinds: Mapping[str, Callable[[Record], None]] | None = None,
+        restore: Callable[[dict[str, Any]], None] | None = None,
+    ) -> None:
+        """Bring a fresh loop to where its journal ends: the state of the last checkpoint, and every call after it again.
+
+        Many records are learned together where the policy allows (`Policy.learns_together`): the state is then the same up to
+        rounding, which can change a later pick only where two arms tie up to rounding.
+
+        Args:
+            kinds: Repeat records of further kinds, or of these kinds in another way.
+            restore: Takes over a checkpoint, in place of `restore`.
+
+        Raises:
+            DataError: If a record can't be repeated.
+
+        Cost: loading a checkpoint, and the asks and tells after it; all of them where there is none.
+        """
+        journal = self.journal
+        if journal is None or not journal.resumed:
+            return
+        start, saved = Mark(), journal.saved()
+        with journal.repeating():
+            if saved is not None:
+                start = Mark(*saved["mark"])
+                (restore or self.restore)(saved)
+                journal.resume_from(start)
+            replay = Replay(self, kinds or {}, journal.mark().records - start.records)
+            try:
+                journal.replay(start, replay)
+            except CannotTogether:  # one by one, so that the line is named
+                journal.replay(start, Replay(self, kinds or {}, 0, skipped=replay.done))
+
+    def restore(self, saved: dict[str, Any]) -> None:
+        """Take over a checkpoint."""
+        if saved["arms"] is not None:
+            self._move_again(saved["arms"].to(self.loop.device), saved["costs"])
+        # The header of the journal says of which policy the state is.
+        check_state(saved["state"], self.loop.state.state_dict())
+        self.load(saved["state"])
+
+    def gather(self) -> GatheredCalls | None:
+        """Gathers calls that are learned together; None where they must be repeated one by one."""
+        policy, state = self.loop.policy, self.loop.state
+        together = policy.learns_together(state) and not policy.draws_on_select(state)
+        return GatheredCalls(self.loop) if together else None
+
+    def take(self, index: Picks) -> bool:
+        """Open recorded picks without selecting them again; False where selecting draws, or finds points in a box."""
+        loop = self.loop
+        if loop.state.box is not None or loop.policy.draws_on_select(loop.state):
+            return False
+        index, mask = check_picks(index, loop.batch_shape, loop.total, loop.device)
+        loop.open_(Selection(loop.points(index), index, mask))
+        return True
+
+    def repeat(self, record: Record) -> None:
+        """Repeat one call.
+
+        Raises:
+            DataError: If it is of an unknown kind.
+        """
+        loop = self.loop
+
+        def get(name: str) -> Tensor:
+            return held(record[name]).to(loop.device)
+
+        def maybe(name: str) -> Tensor | None:
+            value = unpack(record.get(name))
+            return None if value is None else value.to(loop.device)
+
+        def picks() -> tuple[Tensor, Tensor]:
+            return check_picks(get("index"), loop.batch_shape, loop.total, loop.device)
+
+        kind = record["kind"]
+        if kind == "ask":
+            try:
+                self.ask(maybe("limit"), maybe("offered"), record["more"])
+            except IndexError as error:  # found where the journal's picks are gathered, before any is open
+                raise DataError(f"it picks an arm that is not there: {error}.") from error
+        elif kind == "tell":
+            index, mask = picks()
+            self.tell(index, mask, check_rewards(get("rewards"), index, mask, loop.device, "forget"), forgets=True)
+        elif kind == "observe":
+            where = get("index" if "index" in record else "points")
+            like = (loop.batch_shape, loop.total, loop.arms.shape[-1], loop.device)
+            self.observe(check_history(where, get("counts"), get("sums"), get("squares"), *like))
+        elif kind == "forget":
+            self.forget(*picks())
+        elif kind == "set_arms":
+            self._move_again(get("arms"), maybe("costs"))
+        elif kind == "maximize":
+            found = iter(get("points"))
+            dim = loop.arms.shape[-1]
+            self.maximize(lambda: check_maximum(next(found), loop.batch_shape, dim), len(get("points")))
+        elif kind == "fit":
+            options = dict(record["options"])
+            noise = options.pop("noise")
+            check_fit(noise, options)
+            self.fit(noise, options)
+        elif kind == "seeds":
+            self.draw_seeds()
+        elif kind == "load":
+            state = state_of_text(record["state"])
+            check_state(state, loop.state.state_dict())
+            self.load(state)
+        else:
+            raise DataError(f"unknown kind of record, {kind!r}: it was written by a later version.")
+
+    def _move_again(self, arms: Tensor, costs: Tensor | None) -> None:
+        arms = check_arms(arms)
+        check_replacement(arms, self.loop.arms, self.loop.batch_shape)
+        self.move(arms, costs)
+
+
+class CannotTogether(Exception):
+    """Some of the calls that were gathered can't be repeated."""
+
+
+class Replay:
+    """Repeats one record after the other; asks, tells and forgets of a long journal are gathered, and learned together.
+
+    Args:
+        recorder: Repeats them.
+        kinds: Repeat records of further kinds.
+        left: Records to come.
+        skipped: How many of the first were repeated before.
+
+    Attributes:
+        done: Records that were repeated, those skipped included.
+    """
+
+    def __init__(self, recorder: Recorder, kinds: Mapping[str, Callable[[Record], None]], left: int, skipped: int = 0) -> None:
+        self._recorder, self._kinds = recorder, kinds
+        self._left, self._skipped, self.done = left, skipped, skipped
+        self._gathered: GatheredCalls | None = None
+        self._count = 0  # of what is gathered
+
+    def __call__(self, record: Record) -> None:
+        """Repeat a record, now or with others."""
+        if self._skipped:
+            self._skipped -= 1
+            return
+        early, kind = self._left > _LAST, record["kind"]
+        many = self._left > _MANY
+        self._left -= 1
+        if early and kind in ("ask", "tell", "forget"):
+            if self._gathered is None and many:
+                self._gathered = self._recorder.gather()
+            if self._gathered is not None:
+                self._gather(self._gathered, kind, record)
+                return
+        self._learn()
+        if kind in self._kinds:
+            self._kinds[kind](record)
+        elif not (many and kind == "ask" and self._recorder.take(self._index(record))):
+            self._recorder.repeat(record)
+        self.done += 1
+
+    def _index(self, record: Record) -> Tensor:
+        return held(record["index"]).to(self._recorder.loop.device)
+
+    def _gather(self, gathered: GatheredCalls, kind: str, record: Record) -> None:
+        index = self._index(record)
+        if kind == "ask":
+            gathered.ask(index)
+        elif kind == "tell":
+            gathered.tell(index, held(record["rewards"]).to(index.device))
+        else:
+            gathered.forget(index)
+        self._count += 1
+
+    def _learn(self) -> None:
+        gathered, self._gathered = self._gathered, None
+        if gathered is None:
+            return
+        try:
+            gathered.learn()
+        except (TorchBanditsError, TypeError, ValueError, RuntimeError) as error:
+            raise CannotTogether from error
+        self.done += self._count
+        self._count = 0
+
+
+# ---------------------------------------------------------------------- records
+
+
+def ask_record(limit: Tensor | None, offered: Tensor | None, exactly: int | None, selection: Selection, box: bool) -> Record:
+    """The record of an ask: its arguments and the picks, with their points in a box."""
+    where = {"points": pack(selection.points)} if box else {}
+    return {
+        "kind": "ask",
+        "limit": pack(limit),
+        "more": exactly,
+        "offered": pack(offered),
+        "index": pack(selection.index),
+    } | where
+
+
+def tell_record(index: Tensor, mask: Tensor, rewards: Tensor) -> Record:
+    """The record of a tell: arms and rewards; −1 where masked, NaN where the evaluation failed."""
+    return {"kind": "tell", "index": pack(torch.where(mask, index, -1)), "rewards": pack(rewards)}
+
+
+def observe_record(pulls: Pulls) -> Record:
+    """The record of summed history."""
+    where = {"index": pack(pulls.index)} if pulls.points is None else {"points": pack(pulls.points)}
+    return {"kind": "observe", **where, "counts": pack(pulls.counts), "sums": pack(pulls.sums), "squares": pack(pulls.squares)}
+
+
+def move_record(arms: Any, costs: Any) -> Record:
+    """The record of a change of arms, which holds them all.
+
+    Raises:
+        UnsupportedError: For arms of a source.
+    """
+    require(
+        isinstance(arms, Tensor),
+        "a journal keeps the arms that a run moves to, and those of a source are not kept: pass a tensor, or begin a new "
+        "journal with the source and observe() what was learned.",
+        UnsupportedError,
+    )
+    return {"kind": "set_arms", "arms": pack(arms), "costs": None if costs is None else pack(as_tensor("costs", costs))}
+
+
+def report_record(report: Report, best: Tensor) -> Record:
+    """The outcome of a tell: its report, and the arm that is recommended then."""
+    return {"report": {f.name: pack(getattr(report, f.name)) for f in fields(report)}, "best": pack(best)}
+
+
+def report_in(record: Record, device: torch.device) -> tuple[Report, Tensor]:
+    """The report and the recommended arm in the record of a tell, on the device of the run."""
+    values = record["report"]
+    return Report(**{f.name: held(values[f.name]).to(device) for f in fields(Report)}), held(record["best"]).to(device)

@@ -1,0 +1,265 @@
+"""Loops over small matrices and kept kernel columns, compiled where numba is installed.
+
+A step of a sparse posterior on a few thousand arms is forty operations on matrices of a few dozen rows, whose cost in tensor
+operations is their overhead, and one product of which a third is spent on copies. Here they are two calls. Everything in this
+file has a general form in PyTorch (`posteriors.factors`, `arms.columns`) that is used without numba, on devices, for batch
+rows and whenever a pivot is not clearly above rounding; tests hold the two together.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy import ndarray as Array
+
+try:
+    from numba import njit
+
+    COMPILED = True
+except ImportError:  # numba is an extra: PyTorch's operations do the same
+    COMPILED = False
+
+    def njit(**_: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:  # type: ignore[no-redef]
+        """Leave the function as it is."""
+        return lambda function: function
+
+
+_NUMBERS = {"contract", "nsz"}  # a product and a sum in one operation; the order of sums stays as written
+_SUMS = {"contract", "nsz", "reassoc"}  # for sums that are vectorised: their order is the machine's, and always the same
+_EPS = float(np.finfo(np.float64).eps)
+_COLUMNS = 512  # arms of a chunk: its three lines stay in the first-level cache
+
+
+@njit(cache=True, fastmath=_NUMBERS, error_model="numpy")
+def sweep_kept(
+    N: Array,
+    a: Array,
+    lower: bool,
+    block: Array,
+    slots: Array,
+    prior: Array,
+    leverage: Array,
+    channels: Array,
+) -> None:  # pragma: no cover - compiled
+    """Means and leverages of every arm from kept kernel columns, in one pass that stores no product.
+
+    channels = aᵀK and leverage = prior − Σ_i (NᵀK)_i², where K are the lines `slots` of `block`. Two rows by four columns are
+    multiplied at a time, so that each number read is used twice and each sum is stored once in four products; nothing is copied
+    out of the block.
+
+    Args:
+        N: `m x m`, triangular; the other triangle holds zeros.
+        a: `m x c`.
+        lower: Whether Nᵀ is lower triangular; upper triangular where not.
+        block: `s x A`, a line a slot.
+        slots: `m`, lines of the block.
+        prior: `A`, k(x, x) / λ.
+        leverage: `A`, written; not below 0.
+        channels: `c x A`, written.
+
+    Cost: (m² / 2 + c m) A products.
+    """
+    m, A, c = slots.shape[0], block.shape[1], channels.shape[0]
+    first, second = np.empty(_COLUMNS, block.dtype), np.empty(_COLUMNS, block.dtype)
+    for start in range(0, A, _COLUMNS):
+        n = min(_COLUMNS, A - start)
+        stop = start + n
+        for j in range(n):
+            leverage[start + j] = prior[start + j]
+        for r in range(c):
+            for j in range(n):
+                first[j] = 0.0
+            for k in range(m):
+                weight, column = a[k, r], block[slots[k], start:stop]
+                for j in range(n):
+                    first[j] += weight * column[j]
+            for j in range(n):
+                channels[r, start + j] = first[j]
+        r = 0
+        while r < m:
+            pair = r < m - 1
+            k, end = (0, r + 2 if pair else m) if lower else (r, m)
+            for j in range(n):
+                first[j] = 0.0
+                second[j] = 0.0
+            while k < end:
+                k0 = block[slots[k], start:stop]
+                if k + 3 < end:
+                    k1, k2, k3 = (
+                        block[slots[k + 1], start:stop],
+                        block[slots[k + 2], start:stop],
+                        block[slots[k + 3], start:stop],
+                    )
+                    a0, a1, a2, a3 = N[k, r], N[k + 1, r], N[k + 2, r], N[k + 3, r]
+                    if pair:
+                        b0, b1, b2, b3 = N[k, r + 1], N[k + 1, r + 1], N[k + 2, r + 1], N[k + 3, r + 1]
+                        for j in range(n):
+                            x0, x1, x2, x3 = k0[j], k1[j], k2[j], k3[j]
+                            first[j] += a0 * x0 + a1 * x1 + a2 * x2 + a3 * x3
+                            second[j] += b0 * x0 + b1 * x1 + b2 * x2 + b3 * x3
+                    else:
+                        for j in range(n):
+                            first[j] += a0 * k0[j] + a1 * k1[j] + a2 * k2[j] + a3 * k3[j]
+                    k += 4
+                else:
+                    a0 = N[k, r]
+                    for j in range(n):
+                        first[j] += a0 * k0[j]
+                    if pair:
+                        b0 = N[k, r + 1]
+                        for j in range(n):
+                            second[j] += b0 * k0[j]
+                    k += 1
+            if pair:
+                for j in range(n):
+                    leverage[start + j] -= first[j] * first[j] + second[j] * second[j]
+            else:
+                for j in range(n):
+                    leverage[start + j] -= first[j] * first[j]
+            r += 2 if pair else 1
+        for j in range(start, stop):
+            if leverage[j] < 0.0:
+                leverage[j] = 0.0
+
+
+@njit(cache=True, fastmath=_SUMS, error_model="numpy")
+def _dot(x: Array, y: Array) -> float:  # pragma: no cover - compiled
+    total = 0.0
+    for i in range(x.shape[0]):
+        total += x[i] * y[i]
+    return total
+
+
+@njit(cache=True, fastmath=_NUMBERS, error_model="numpy")
+def _upper_factor(U: Array, least: float) -> bool:  # pragma: no cover - compiled
+    """Overwrite the upper triangle of A with U where A = UᵀU; False where a squared pivot is not above `least`."""
+    m = U.shape[0]
+    for j in range(m):
+        if not U[j, j] > least:
+            return False
+        pivot = math.sqrt(U[j, j])
+        U[j, j] = pivot
+        for k in range(j + 1, m):
+            U[j, k] /= pivot
+        for k in range(j + 1, m):
+            scale = U[j, k]
+            for i in range(k, m):
+                U[k, i] -= scale * U[j, i]
+    return True
+
+
+@njit(cache=True, fastmath=_NUMBERS, error_model="numpy")
+def _solve_upper(U: Array, B: Array, triangular: bool) -> None:  # pragma: no cover - compiled
+    """Overwrite B with U⁻¹ B; an upper triangular B stays so, and its zeros are left out."""
+    m, n = B.shape
+    for i in range(m - 1, -1, -1):
+        for k in range(i + 1, m):
+            scale = U[i, k]
+            for j in range(k if triangular else 0, n):
+                B[i, j] -= scale * B[k, j]
+        pivot = U[i, i]
+        for j in range(i if triangular else 0, n):
+            B[i, j] /= pivot
+
+
+@njit(cache=True, fastmath=_NUMBERS, error_model="numpy")
+def _solve_lower(U: Array, B: Array) -> None:  # pragma: no cover - compiled
+    """Overwrite B with U⁻ᵀ B."""
+    m, n = B.shape
+    for i in range(m):
+        for k in range(i):
+            scale = U[k, i]
+            for j in range(n):
+                B[i, j] -= scale * B[k, j]
+        pivot = U[i, i]
+        for j in range(n):
+            B[i, j] /= pivot
+
+
+@njit(cache=True, fastmath=_NUMBERS, error_model="numpy")
+def factorise(
+    K: Array, own: Array, weights: Array, targets: Array, regularization: float, floor: float, uneven: float
+) -> tuple[bool, float, Array, Array, Array, Array, Array, Array, Array, Array, Array]:
+    """Everything that a small sparse posterior needs of its data, without the overhead of forty small tensor operations.
+
+    With K_S = UᵀU, Z = U⁻ᵀK, V = Z diag(n) Zᵀ + λI = WᵀW:  w = V⁻¹Zs, J = W⁻¹ (so that V⁻¹ = J Jᵀ), a = U⁻¹w, and
+    N = U⁻¹W⁻¹C with C Cᵀ = W Wᵀ/λ − I, so that N Nᵀ = U⁻¹(I/λ − V⁻¹)U⁻ᵀ (see `linalg.shrinkage_root`). With C upper
+    triangular so is N, which saves the orthogonal factorisation of the general way.
+
+    Args:
+        K: `m x u`, kernel between the dictionary and the points.
+        own: `m`, places of the dictionary among the points.
+        weights: `u`, n.
+        targets: `u x c`, s.
+        regularization: λ.
+        floor: Squared pivots of K_S up to this are rounding, as are those up to max(64, m) roundings of its largest entry.
+        uneven: Ratio of the weights above which V would have to be graded.
+
+    Returns:
+        Whether all pivots were good and the weights even (the rest is void where not), log det V, U, Z, V, W, J, the moment
+        Zs, w, N and a.
+
+    Cost: u m² + m³ products.
+    """
+    m, u = K.shape
+    c = targets.shape[1]
+    U, Z, V = np.zeros((m, m)), K.copy(), np.zeros((m, m))
+    J, C, moment = np.zeros((m, m)), np.zeros((m, m)), np.zeros((m, c))
+    low, high = np.inf, 0.0
+    for j in range(u):
+        if weights[j] > 0.0:
+            low, high = min(low, weights[j]), max(high, weights[j])
+    if high > uneven * low:
+        return False, 0.0, U, Z, V, J, J, moment, moment, C, moment
+    largest = 0.0
+    for i in range(m):
+        largest = max(largest, K[i, own[i]])
+    least = max(floor, max(64, m) * _EPS * largest)
+    for i in range(m):
+        for j in range(i, m):
+            U[i, j] = K[i, own[j]]
+    if not _upper_factor(U, least):
+        return False, 0.0, U, Z, V, J, J, moment, moment, C, moment
+    _solve_lower(U, Z)
+    scaled = np.empty(u)
+    for i in range(m):
+        for j in range(u):
+            scaled[j] = Z[i, j] * weights[j]
+        for j in range(i, m):
+            V[i, j] = _dot(scaled, Z[j])
+            V[j, i] = V[i, j]
+        V[i, i] += regularization
+        for q in range(c):
+            total = 0.0
+            for j in range(u):
+                total += Z[i, j] * targets[j, q]
+            moment[i, q] = total
+    W, w = V.copy(), moment.copy()
+    if not _upper_factor(W, 0.0):
+        return False, 0.0, U, Z, V, J, J, moment, moment, C, moment
+    _solve_lower(W, w)
+    _solve_upper(W, w, False)
+    for j in range(m - 1, -1, -1):  # C from its last column on
+        pivot = _dot(W[j, j:], W[j, j:]) / regularization - 1.0 - _dot(C[j, j + 1 :], C[j, j + 1 :])
+        if not pivot > 0.0:
+            return False, 0.0, U, Z, V, J, J, moment, moment, C, moment
+        pivot = math.sqrt(pivot)
+        C[j, j] = pivot
+        for i in range(j):
+            C[i, j] = (_dot(W[i, j:], W[j, j:]) / regularization - _dot(C[i, j + 1 :], C[j, j + 1 :])) / pivot
+    _solve_upper(W, C, True)
+    _solve_upper(U, C, True)
+    a = w.copy()
+    _solve_upper(U, a, False)
+    log_det = 0.0
+    for i in range(m):
+        log_det += 2.0 * math.log(W[i, i])
+    for i in range(m):
+        J[i, i] = 1.0
+        for j in range(i):
+            W[i, j] = 0.0
+    _solve_upper(W, J, True)
+    return True, log_det, U, Z, V, W, J, moment, w, C, a

@@ -1,0 +1,444 @@
+"""The loop of a run: a policy, its state and the picks that are open. Calls are not checked here, and not recorded."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from functools import partial, wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
+
+import torch
+from torch import Tensor
+
+from torchbandits.arms import ArmRows, matches
+from torchbandits.checks import check_costs, check_picks, check_rewards
+from torchbandits.errors import StateError, TorchBanditsError, require
+from torchbandits.policies import Composed, Policy, State
+from torchbandits.policies.learning import complete_
+from torchbandits.policies.state import TableState
+from torchbandits.posteriors import GaussianProcess, PartitionedProcess
+from torchbandits.reporting import certificate, report_of
+from torchbandits.scores import PerCost
+from torchbandits.selections import carried, duplicate, joined, without
+from torchbandits.sources import ArmSource
+from torchbandits.threads import MANY_NUMBERS, threads
+from torchbandits.types import FitReport, PickMask, Picks, Pulls, Recommendation, Report, Selection
+
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
+
+
+def step(method: Callable[Concatenate[Loop, Given], Result]) -> Callable[Concatenate[Loop, Given], Result]:
+    """Run a method of a loop on one thread, unless its arms are so many that each operation is worth several."""
+
+    @wraps(method)
+    def on_few_threads(self: Loop, *args: Given.args, **kwargs: Given.kwargs) -> Result:
+        # With one thread there is nothing to set.
+        if not self.large and torch.get_num_threads() == 1:
+            return method(self, *args, **kwargs)
+        with self.few_threads():
+            return method(self, *args, **kwargs)
+
+    return on_few_threads
+
+
+class Loop:
+    """A policy, its state and the picks that are open.
+
+    `Bandit`, `Worker`, `ContextualBandit`, `run` and the replay of journals stand on it. Arguments are trusted: they were
+    checked by the caller. Methods that change something and may fail half-way are called within `all_or_nothing`.
+
+    Args:
+        policy: Chooses and learns.
+        state: Of this policy; it is replaced and changed from now on.
+
+    Attributes:
+        policy: As given.
+        state: What was learned.
+        open: The picks that were asked for and neither told nor forgotten; None for none.
+        batch_shape: Leading dimensions.
+        device: Of the arms and the posterior.
+        large: Whether each operation on all arms is worth several threads.
+    """
+
+    def __init__(self, policy: Policy, state: State) -> None:
+        self.policy = policy
+        self.open: Selection | None = None
+        # Whether the state has the open picks as pending ones: it is told when it is next looked at.
+        self._synced = True
+        # Undoes a change that an interrupt ended before it was whole; the next change begins with it.
+        self._undo: Callable[[], None] | None = None
+        self._set_state(state)
+
+    def _set_state(self, state: State) -> None:
+        rows = state.rows
+        self.state, self.batch_shape, self.device = state, rows.batch_shape, rows.source.device
+        self.large = rows.num_arms * self.batch_shape.numel() >= MANY_NUMBERS
+
+    def few_threads(self) -> threads:
+        """A context with as many threads as operations on the arms are worth."""
+        return threads(many=self.large)
+
+    # ------------------------------------------------------------------ reading
+
+    @property
+    def arms(self) -> Tensor | ArmSource:
+        """The arms, `A x d` or `batch_shape x A x d`, or the source that they are read from."""
+        rows = self.state.rows
+        return rows.source if rows.streamed else rows.arms
+
+    @property
+    def num_arms(self) -> int:
+        """Arms that are here, A."""
+        return self.state.rows.num_arms
+
+    @property
+    def total(self) -> int:
+        """Arms of all ranks: arm indices are below it."""
+        return self.state.rows.total
+
+    @property
+    def pulls(self) -> Tensor:
+        """Pulls told in all, `batch_shape`; not a copy."""
+        return self.state.told
+
+    @property
+    def process(self) -> GaussianProcess | PartitionedProcess:
+        """The posterior, with the open picks as pending ones."""
+        self.sync_()
+        return self.state.process
+
+    def points(self, index: Picks) -> Tensor:
+        """The arms at `index`, `batch_shape x q x d` (any of them where the index is −1)."""
+        return self.state.rows.points(index)
+
+    @step
+    def best_arm(self) -> Tensor:
+        """The recommended arm, `batch_shape`; −1 before the first pull. Cost O(u)."""
+        return self.state.best_arm()
+
+    @step
+    def best(self, k: int) -> Recommendation:
+        """The k arms with the highest posterior mean among those pulled. Cost O(u)."""
+        return self.state.best(k)
+
+    # ------------------------------------------------------------------ selecting
+
+    @step
+    def select(
+        self, limit: Tensor | None = None, available: Tensor | None = None, exactly: int | None = None
+    ) -> tuple[Selection, tuple[Tensor, ...]]:
+        """Additional picks, with the open ones as pending, and the generator states after their draws (empty without draws).
+
+        Nothing changes. Arguments as for `Policy.select`.
+        """
+        self._sync()
+        selection, evidence = self.policy.select(self.state, limit=limit, available=available, exactly=exactly)
+        return selection, evidence.generator_states
+
+    def with_open(self, selection: Selection) -> Selection:
+        """A copy of the open picks together with additional ones, in tensors that callers may write to."""
+        if self.open is None:
+            return duplicate(selection)
+        return duplicate(joined(self.open, selection) if bool(selection.mask.any()) else self.open)
+
+    def open_(self, selection: Selection, drawn: Sequence[Tensor] = ()) -> None:
+        """Open additional picks, after draws that left the generators in these states."""
+        # Whatever may fail comes first.
+        opened = joined(self.open, selection) if bool(selection.mask.any()) else None
+        if self.state.box is not None:
+            self.state.box.find_(selection.points, selection.index, self.state.statistics)
+        for generator, state in zip(self.state.generators, drawn, strict=False):
+            generator.set_state(state)
+        if opened is not None:
+            self.open, self._synced = opened, False
+
+    def open_point_(self, point: Tensor) -> None:
+        """Open a pick of one point per batch row, `batch_shape x 1 x d`, that becomes an arm unless it is one."""
+        rows, box = self.state.rows, self.state.box
+        arms = rows.arms.expand(*point.shape[:-2], -1, -1)
+        index, A = matches(arms, point), arms.shape[-2]
+        if box is not None:
+            index = box.found_(point, self.state.pending_index, self.state.statistics)
+        elif bool((index < 0).any()):
+            self.move_(torch.cat([arms, point], dim=-2))
+            index = torch.where(index < 0, A, index)
+        found = Selection(self.points(index), index, index >= 0)
+        self.set_open_(found if self.open is None else joined(self.open, found))
+
+    def score(self) -> Callable[[Tensor], Tensor]:
+        """The policy's score of points, differentiable, with the open picks as pending."""
+        self.sync_()
+        return partial(self.policy.scores_at, self.state)
+
+    def set_open_(self, selection: Selection | None) -> None:
+        """Replace the open picks."""
+        self.open, self._synced = selection, False
+
+    @step
+    def settled(self, opened: Selection | None, index: Picks, mask: PickMask) -> tuple[Selection | None, Tensor]:
+        """An open selection without these picks (None where nothing is left), and how many of them were not open."""
+        return without(opened, self.state.rows.entry(index), mask, self.points)
+
+    @step
+    def sync_(self) -> None:
+        """Condition the posterior's variances on the open picks."""
+        self._sync()
+
+    def _sync(self) -> None:
+        if self._synced or (self.open is None and not self.state.has_pending):
+            return
+        if self.open is None:
+            none = torch.zeros(*self.batch_shape, 0, dtype=torch.int64, device=self.device)
+            self.state.set_pending_(none, none.bool())
+        else:
+            self.state.set_pending_(self.open.index, self.open.mask)
+        self._synced = True
+
+    # ------------------------------------------------------------------ learning
+
+    @step
+    def learn_(self, pulls: Pulls, remaining: Selection | None, unasked: Tensor) -> Report:
+        """Update the state with pulls; `remaining` is open then.
+
+        Args:
+            pulls: At arms or at points.
+            remaining: What is still open.
+            unasked: `batch_shape`, how many of the pulls were never asked for.
+
+        Returns:
+            The report after the update.
+        """
+        if bool((pulls.counts > 0).any()):
+            self.state = self.policy.update(self.state, pulls)
+            self.state.add_told_(pulls.counts)
+        self.open, self._synced = remaining, False
+        return report_of(self.policy, self.state, pulls, unasked)
+
+    @step
+    def refit_(self, noise: bool, options: dict[str, Any]) -> FitReport:
+        """Fit the kernel to the rewards told, and bring the state up to date with it; see `Policy.refit`."""
+        report = self.policy.refit(self.state, noise=noise, **options)
+        certificate(self.policy, self.state)
+        return report
+
+    def move_(self, arms: Tensor | ArmSource, costs: Any = None) -> None:
+        """Go on with other arms; what was learned stays, and so does what is open.
+
+        Args:
+            arms: Of the same dimension, dtype and device.
+            costs: Of the new arms, as `costs_for` takes them.
+
+        Raises:
+            StateError: If picks are open at arms that are gone.
+            UnsupportedError: For a policy that is bound to its arms.
+        """
+        opened = None if self.open is None else carried(self.open, arms, self.batch_shape)
+        state = self.policy.set_arms(self.state, cast(Tensor, arms))
+        state.rows.costs = costs_for(self.policy, state.rows, costs)
+        self._set_state(state)
+        self.set_open_(opened)
+
+    def draw_seeds_(self) -> list[int]:
+        """A seed per batch row, drawn from its generator."""
+        return [int(torch.randint(2**62, (), generator=g)) for g in self.state.generators]
+
+    # ------------------------------------------------------------------ all or nothing
+
+    def all_or_nothing(
+        self,
+        work: Callable[[], Result],
+        *,
+        draws: bool = True,
+        restore: Callable[[], None] | None = None,
+        take_back: Callable[[], None] | None = None,
+    ) -> Result:
+        """Call `work`, whose changes are made whole or not at all: after a failure the loop is as it was before.
+
+        An interrupt (Ctrl-C) may come at any instruction. One assignment, `self._undo = None`, says that the change is whole;
+        while it is not, the change is undone here, or by the next call where a second interrupt ended this one. A function
+        instead of a context, because an interrupt between the two halves of a context would leave it open.
+
+        Args:
+            work: Changes this loop.
+            draws: Whether it may advance the generators.
+            restore: Restores the state, in place of its snapshot, which does not know of writes in place.
+            take_back: Called after the loop is as it was, for whatever else has changed.
+
+        Returns:
+            What `work` returned.
+        """
+        self.recover_()
+        state, opened = self.state, self.open
+        back = state.snapshot(draws=draws) if restore is None else restore
+
+        def undone() -> None:
+            if self.state is not state:
+                self._set_state(state)
+            self.open, self._synced = opened, False
+            back()
+            if take_back is not None:
+                take_back()
+            self._undo = None
+
+        self._undo = undone
+        try:
+            result = work()
+            self._undo = None
+        finally:
+            # A nested call may have undone it already.
+            if self._undo is undone:
+                undone()
+        return result
+
+    def recover_(self) -> None:
+        """Undo a change that an interrupt has left half-way."""
+        if self._undo is not None:
+            self._undo()
+
+    # ------------------------------------------------------------------ saving and moving
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state, generators included, and what is open: copies of tensors, numbers and texts."""
+        # What is open is saved with it: ranks that may be lost are not asked for anything.
+        if not self.state.rows.sharded:
+            self.sync_()
+        saved: dict[str, Any] = {"state": self.state.state_dict(), "open": None}
+        if self.open is not None:
+            saved["open"] = {"index": self.open.index, "mask": self.open.mask}
+        return copy.deepcopy(saved)
+
+    def load_(self, state_dict: dict[str, Any], do: Callable[..., Any] | None = None) -> None:
+        """Take over what `state_dict` returned for a loop of the same policy and arms, or change nothing.
+
+        Args:
+            state_dict: Checked by `check_state`, on any device.
+            do: Makes the change in place of `all_or_nothing`: one that records it, too.
+
+        Raises:
+            StateError: If it is of another kind of policy, kernel or arms.
+        """
+        before = copy.deepcopy(self.state.state_dict())
+
+        def restore() -> None:
+            # torch writes in place to what fits, before it says what does not.
+            self.state.load_state_dict(before)
+            complete_(self.state)
+
+        (do or self.all_or_nothing)(partial(self.take_over_, state_dict), restore=restore)
+
+    def take_over_(self, state_dict: dict[str, Any], into: State | None = None) -> None:
+        """Load a state, in place or into a fresh one on other arms; `load_` does so whole or not at all."""
+        try:
+            self._take_over_(state_dict, into)
+        except (RuntimeError, IndexError, KeyError, TypeError, ValueError, AttributeError) as error:
+            if isinstance(error, TorchBanditsError):
+                raise
+            raise StateError(f"the saved state is of another kind of policy, kernel or arms: {error}") from error
+
+    def _take_over_(self, state_dict: dict[str, Any], into: State | None) -> None:
+        state = self.state if into is None else into
+        state.load_state_dict(copy.deepcopy(state_dict["state"]))
+        complete_(state)
+        if into is not None:
+            self._set_state(into)
+        self.open = None
+        if (opened := state_dict["open"]) is not None:
+            index = opened["index"].to(self.device)
+            self.open = Selection(state.rows.points(index), index, opened["mask"].to(self.device))
+        if state.rows.sharded and isinstance(state, TableState):
+            state.table.sweep_()
+        self._synced = not state.rows.sharded
+
+    def to_(self, device: torch.device) -> None:
+        """Move arms and posterior; factors stay float64."""
+        self.state.to(device)
+        self._set_state(self.state)
+        if self.open is not None:
+            o = self.open
+            self.open = Selection(o.points.to(device), o.index.to(device), o.mask.to(device))
+
+
+def costs_for(policy: Policy, rows: ArmRows, costs: Any) -> Tensor | None:
+    """The costs of the arms, checked: one number per arm, or None where there are none and the policy needs none."""
+    needed = isinstance(policy, Composed) and isinstance(policy.score, PerCost)
+    require(costs is not None or not needed, "a score per cost needs the costs of the arms: pass costs=, one number an arm.")
+    return None if costs is None else check_costs(costs, rows.batch_shape, rows.num_arms, rows.source.device, rows.first)
+
+
+class GatheredCalls:
+    """Asks, tells and forgets on record, for a policy that learns several tells together (`Policy.learns_together`).
+
+    Nothing is checked, and nothing has changed, before `learn`.
+
+    Args:
+        loop: What they are repeated for.
+    """
+
+    def __init__(self, loop: Loop) -> None:
+        self._loop = loop
+        opened, self._rows = loop.open, loop.batch_shape.numel()
+        # Open arms of each batch row, oldest first: lists, since what is open is small and changes at every call.
+        self._open: list[list[int]] = [[] for _ in range(self._rows)]
+        self._told: list[tuple[Tensor, Tensor]] = []
+        self._drawn: Sequence[Tensor] = ()
+        if opened is not None:
+            self.ask(torch.where(opened.mask, opened.index, -1))
+
+    def ask(self, index: Picks, drawn: Sequence[Tensor] = ()) -> None:
+        """Picks `batch_shape x q`, −1 where masked, after draws that left the generators in these states."""
+        for opened, arms in zip(self._open, index.reshape(self._rows, -1).tolist(), strict=True):
+            opened += [arm for arm in arms if arm >= 0]
+        self._drawn = drawn or self._drawn
+
+    def tell(self, index: Picks, rewards: Tensor) -> None:
+        """Rewards `batch_shape x q` of picks, NaN where an evaluation failed."""
+        self.forget(index)
+        self._told.append((index, rewards))
+
+    def forget(self, index: Picks) -> None:
+        """Picks `batch_shape x q` that are not open any more; the oldest of those at one arm goes first."""
+        first = self._loop.state.rows.first
+        for row, arms in enumerate(index.reshape(self._rows, -1).tolist()):
+            for arm in arms if first is None else self._entries(first, row, arms):
+                if arm in self._open[row]:
+                    self._open[row].remove(arm)
+
+    def _entries(self, first: Tensor, row: int, arms: list[int]) -> list[int]:
+        own = first.expand(*self._loop.batch_shape, -1).reshape(self._rows, -1)[row]
+        return [int(own[arm]) if arm >= 0 else -1 for arm in arms]
+
+    def learn(self) -> None:
+        """Learn all that was gathered, or leave the loop as it was.
+
+        Raises:
+            ArmIndexError, ShapeError, NonFiniteError: For a call that could not be made.
+            NumericalError: If the posterior broke down.
+        """
+        self._loop.all_or_nothing(self._learn)
+
+    def _learn(self) -> None:
+        loop = self._loop
+        state, policy = loop.state, loop.policy
+        if self._told:
+            index = torch.cat([i for i, _ in self._told], dim=-1)
+            index, mask = check_picks(index, loop.batch_shape, loop.total, loop.device)
+            given = torch.cat([y for _, y in self._told], dim=-1)
+            given = check_rewards(given, index, mask, loop.device, "forget")
+            kept = mask & ~given.isnan()
+            y = torch.where(kept, given, 0.0)
+            pulls = Pulls(kept.to(torch.float64), y, y * y, index=index, mask=kept)
+            loop.state = policy.update_together(state, pulls, [i.shape[-1] for i, _ in self._told])
+            certificate(policy, loop.state)
+        for generator, drawn in zip(state.generators, self._drawn, strict=False):
+            generator.set_state(drawn)
+        loop.set_open_(self._opened())
+
+    def _opened(self) -> Selection | None:
+        loop, wide = self._loop, max(map(len, self._open))
+        if not wide:
+            return None
+        padded = [arms + [-1] * (wide - len(arms)) for arms in self._open]
+        index = torch.tensor(padded, device=loop.device).reshape(*loop.batch_shape, wide)
+        index, mask = check_picks(index, loop.batch_shape, loop.total, loop.device)
+        return Selection(loop.points(index), index, mask)

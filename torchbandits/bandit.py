@@ -50,20 +50,20 @@ Maximizer = Callable[[Callable[[Tensor], Tensor]], Tensor]  # from a score of po
 
 
 class Bandit:
-    """Chooses which arms to evaluate next, and learns from the rewards.
+    """Selects the arms to evaluate next, and learns from their rewards.
 
     Args:
-        policy: What chooses; frozen and reusable. Its kernel is deep-copied.
+        policy: Selects arms; frozen and reusable. Its kernel is deep-copied.
         arms: `A x d` or `batch_shape x A x d`, finite, float64 (accurate) or float32; copied. Or one of
             `torchbandits.sources`, which is shared and must not change: `sources.tensor(arms)` saves the copy.
         bounds: Instead of arms a box `2 x d` or `batch_shape x 2 x d`, lower corner first, whose points become arms as they are
             picked: for `ada_bkb`, which splits it, and for every policy of one Gaussian process, which then climbs its score
-            (see `optimize.optimize_continuous`), or one draw of the posterior a pick.
-        generator: One CPU `torch.Generator`, or a list of one a batch row (`batch_shape` is then its length, broadcast with the
-            kernel's and the arms'). Held, and advanced by draws. A fresh one with seed 0 by default.
-        costs: `A` or `batch_shape x A`, what a pull of each arm costs, > 0, copied; for `per_cost` policies and budgets.
-        journal: A path, or a `Journal`: all that is asked and told is on the disk before it takes effect, and where there is
-            such a file the run that it is of goes on, generators included (as given they count only for a new one).
+            (see `optimize.optimize_continuous`), or one draw of the posterior per pick.
+        generator: One CPU `torch.Generator`, or a list of one per batch row (`batch_shape` is then its length, broadcast with
+            the kernel's and the arms'). Held, and advanced by draws. A fresh one with seed 0 by default.
+        costs: `A` or `batch_shape x A`, the cost of a pull of each arm, > 0, copied; for `per_cost` policies and budgets.
+        journal: A path, or a `Journal`: asks and tells are on the disk before they take effect, and an existing file resumes
+            its run, generators included (those given count only for a new run).
 
     Attributes:
         policy: As given.
@@ -113,12 +113,13 @@ class Bandit:
         """The picks to evaluate next: the open selection, as long as there is one.
 
         Args:
-            limit: Most picks, one number or one a batch row (`batch_shape`). Only a new batch heeds it.
-            more: Extend the open selection by this many picks a row, whatever the batch rule says, treating all that is
-                untold as pending. The whole open selection is returned, earlier picks first.
+            limit: Most picks, one number or one per batch row (`batch_shape`). It applies to a new batch only.
+            more: Extend the open selection by this many picks per row, whatever the batch rule says, with all open picks as
+                pending. The whole open selection is returned, earlier picks first.
             available: `A` or `batch_shape x A` booleans, arms on offer; all of them by default.
-            maximizer: For infinite sets: is given the policy's score, a differentiable function of points
-                `batch_shape x n x d`, and returns the point to pull, `batch_shape x d`, which becomes a further arm.
+            maximizer: For infinite sets: a function that is called with the policy's score, a differentiable function of
+                points `batch_shape x n x d`, and returns the point to pull, `batch_shape x d`, which becomes an additional
+                arm.
 
         Returns:
             The open selection: picks asked for and neither told nor forgotten. It is a copy.
@@ -149,10 +150,11 @@ class Bandit:
         """Learn the rewards of picks, in any order, of a whole batch or a part of it.
 
         Args:
-            selection: What `ask` returned, or a part of it (`selection[:3]`), or plain arm indices `batch_shape x q`.
-                Picks that were never asked for are welcome (history from elsewhere): `Report.unasked` counts them.
+            selection: A selection returned by `ask`, or a part of it (`selection[:3]`), or plain arm indices `batch_shape x q`.
+                Picks that were never asked for are learned, too (history from elsewhere): `Report.unasked` counts them.
             rewards: `batch_shape x q`, reward units; masked places are ignored.
-            failures: What a NaN means: an `"error"`, or an evaluation that failed, to `"forget"`. It is never data.
+            failures: The meaning of a NaN: an `"error"`, or a failed evaluation that is to be forgotten, `"forget"`. A NaN
+                is never data.
 
         Returns:
             The report after the update.
@@ -196,10 +198,10 @@ class Bandit:
         self.recorder.forget(*self._picks(selection))
 
     def fit_kernel_(self, *, noise: bool = False, **options: Any) -> FitReport:
-        """Fit the kernel's hyper-parameters to the rewards told, each batch row on its own, and relearn everything with it.
+        """Fit the kernel's hyper-parameters to the rewards told, each batch row on its own, and recompute the posterior.
 
         Every parameter of the policy's kernel that requires a gradient is fitted, by the evidence and the priors registered
-        with the kernel. What is open stays open; the policy and the kernel that it was given stay as they are.
+        with the kernel. Open picks stay open; the policy and the kernel that it was given stay as they are.
 
         Args:
             noise: Fit the noise too (of a single batch row); λ keeps its ratio to the noise variance.
@@ -216,9 +218,9 @@ class Bandit:
         return self.recorder.fit(noise, options)
 
     def set_arms_(self, arms: Tensor | ArmSource, *, costs: Tensor | None = None) -> Bandit:
-        """Go on with other arms; all that was learned stays, at arms that are gone too. Returns self.
+        """Replace the arms; all observations are kept, those of removed arms included. Returns self.
 
-        Arms that were pulled before keep their pulls; what is open must be among the new arms, and keeps waiting.
+        Arms that were pulled before keep their pulls. Open picks must be among the new arms, and stay open.
 
         Args:
             arms: `A' x d` or `batch_shape x A' x d`, copied, or a source, of the same dtype and device.
@@ -311,7 +313,7 @@ class Bandit:
         return self.policy.width(self.loop.state).clone()
 
     def model(self) -> BanditModel:
-        """What has been learned as a BoTorch model: posterior, kernel, λ, dictionary and prior mean, tabulated on the arms.
+        """The posterior as a BoTorch model: with its kernel, λ, dictionary and prior mean, tabulated on the arms.
 
         `PolicyAcquisition(bandit.model(), policy)(arms.unsqueeze(-2))` are the scores that `ask` ranks: path-dependent widths
         are the run's own. Picks that are pending are not in it: pass their points as `X_pending`. It is a copy, which later

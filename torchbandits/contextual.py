@@ -454,7 +454,7 @@ class ContextualBandit:
         Args:
             selection: What was passed in: a selection's points tell its contexts.
             index: Its arms, with their mask.
-            mask: Likewise.
+            mask: `batch_shape x q`.
             context: That of plain indices.
         """
         index = index.masked_fill(~mask, -1)

@@ -1,4 +1,4 @@
-"""What is open: joining and settling selections, places left-packed in every batch row."""
+"""Operations on selections: joining, splitting and settling them, with places left-packed in every batch row."""
 
 from __future__ import annotations
 

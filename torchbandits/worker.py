@@ -1,4 +1,4 @@
-"""A worker: one of several processes that evaluate the picks of one run, each when it comes free."""
+"""A worker: one of several processes that evaluate the picks of one run, each as soon as it is idle."""
 
 from __future__ import annotations
 
@@ -55,17 +55,17 @@ class Worker:
     is handed out again. The first reward of a pick counts, a later one is refused. Ends of processes, at any moment, lose
     nothing that `tell` returned for; nor does an interrupt (Ctrl-C), after which the worker may be used further.
 
-    What a worker knows follows from the file alone: arms, rewards, what is open and the generators exactly, and the numbers of
+    The state of a worker follows from the file alone: arms, rewards, open picks and the generators exactly, and the numbers of
     the posterior up to rounding where the order of tells does not matter (exact Gaussian processes and finite features learn
     several tells by one update), else exactly, since all repeat every event in order. Picks are made once, and are on record.
 
     Args:
-        policy: What chooses, of a single batch row.
+        policy: Selects arms, for a single batch row.
         arms: `A x d`, as for `Bandit`.
         store: Path of the SQLite file, created where it does not exist; on a local disk. Where it is deleted or replaced while
             it is in use, every call is a `DataError`.
         lease: Seconds that an evaluation may take, unless it is renewed.
-        name: Who holds a pick, for messages; host, process and a random part by default.
+        name: Of the worker, for messages; host, process and a random part by default.
         generator: As for `Bandit`; only that of the worker that creates the file counts.
         bounds: A box instead of arms, as for `Bandit`.
         costs: As for `Bandit`.
@@ -138,9 +138,9 @@ class Worker:
         """Record the reward of a pick, durably; it is learned by each worker at its next `ask`.
 
         Args:
-            lease: What `ask` returned.
+            lease: One that `ask` returned.
             reward: A number, reward units.
-            failures: What a NaN means, as for `Bandit.tell`.
+            failures: The meaning of a NaN, as for `Bandit.tell`.
 
         Raises:
             NonFiniteError, ShapeError: If it is not one finite number.
@@ -163,7 +163,7 @@ class Worker:
         self._store.transaction(lambda: self._store.settle(lease.number, "told", content))
 
     def forget(self, lease: Lease) -> None:
-        """Give up on a pick; its hallucination is undone. Raises `StateError` if it was told or forgotten before."""
+        """Give up a pick; it is not pending any more. Raises `StateError` if it was told or forgotten before."""
         self._check_lease(lease)
         self._store.transaction(lambda: self._store.settle(lease.number, "forgotten", {}))
 
@@ -180,12 +180,13 @@ class Worker:
 
     @property
     def bandit(self) -> Bandit:
-        """All that was told until now, learned: for `best()`, `posterior`, `counts`. What is asked or told here stays here."""
+        """A bandit that has learned all rewards told so far: for `best()`, `posterior`, `counts`. Its own asks and tells are
+        not shared with other workers."""
         self._catch_up()
         return self._bandit
 
     def close(self) -> None:
-        """Give the file back; picks that are held stay held until their leases expire."""
+        """Close the file; picks that are held stay held until their leases expire."""
         self._store.close()
 
     # ------------------------------------------------------------------ inside

@@ -88,8 +88,8 @@ class Recorder:
 
         Args:
             index: `batch_shape x q`.
-            mask: Likewise.
-            rewards: Likewise, float64; NaN where an evaluation failed.
+            mask: `batch_shape x q`.
+            rewards: `batch_shape x q`, float64; NaN where an evaluation failed.
             forgets: Whether NaNs may be there.
             whole: Whether these are all the picks that are open, in their places.
         """

@@ -290,7 +290,7 @@ def test_age_is_the_order_of_telling():
     bandit.forget(opened[1:2])
     for place, reward in ((3, 5.0), (0, 2.0), (2, 1.0)):
         bandit.tell(opened[place : place + 1], torch.tensor([reward], dtype=torch.float64))
-    members = evolution.population_of(bandit.loop.state).members
+    members = bandit.loop.state.population.members
     assert members.tolist() == opened.index[[3, 0, 2]].tolist()
     assert bandit.ask().index.tolist() == [(int(opened.index[3]) + 1) % 30] * 4
 
@@ -314,12 +314,12 @@ def test_history_joins_with_its_averages():
     bandit = evolving(problem)
     index, counts = torch.tensor([4, 9, 4, 15]), torch.tensor([10.0, 1.0, 10.0, 2.0], dtype=torch.float64)
     bandit.observe(index, counts, torch.tensor([30.0, 2.0, -40.0, 3.0], dtype=torch.float64))
-    population = evolution.population_of(bandit.loop.state)
+    population = bandit.loop.state.population
     assert population.members.tolist() == [4, 9, 15]
     assert population.rewards.tolist() == [-0.5, 2.0, 1.5]
     assert parent(bandit) == 9
     bandit.observe(torch.full((2, 2), 0.5).double(), counts[:2], counts[:2] * 100)
-    assert evolution.population_of(bandit.loop.state).members.tolist() == [4, 9, 15], "points that are no arms do not join"
+    assert bandit.loop.state.population.members.tolist() == [4, 9, 15], "points that are no arms do not join"
     assert parent(bandit) == 9
 
 
@@ -380,8 +380,8 @@ def test_a_state_of_a_population_of_another_size_is_refused():
             other.load_state_dict(saved)
         with pytest.warns(errors.JournalWarning, match="earlier version"):
             other.load_state_dict(early)
-        assert evolution.population_of(other.loop.state).members.tolist() == members
-    assert evolution.population_of(bandit.loop.state).members.tolist() == [-1, 4, 10, 20, 21]
+        assert other.loop.state.population.members.tolist() == members
+    assert bandit.loop.state.population.members.tolist() == [-1, 4, 10, 20, 21]
 
 
 @pytest.mark.usefixtures("annotations_not_enforced")

@@ -20,8 +20,7 @@ import torchbandits as tb
 from torchbandits import errors
 from torchbandits.arms import ArmRows, ArmTable, Lookahead
 from torchbandits.batching import Meter
-from torchbandits.policies.bpe import BatchedPureExploration, batch_lengths, survivors_of
-from torchbandits.policies.phased import inner_of
+from torchbandits.policies.bpe import BatchedPureExploration, batch_lengths
 from torchbandits.policies.sup_kernel_ucb import num_levels
 from torchbandits.posteriors import GaussianProcess
 from torchbandits.testing.interruption import Interrupted, Interruption
@@ -47,7 +46,7 @@ def flat(lists: list[list[int]]) -> list[int]:
 
 
 def alive(bandit: tb.Bandit) -> list[int]:
-    return survivors_of(bandit.loop.state).alive.nonzero().squeeze(-1).tolist()
+    return bandit.loop.state.survivors.alive.nonzero().squeeze(-1).tolist()
 
 
 # ------------------------------------------------------------------------------------------ the width
@@ -251,7 +250,7 @@ def small(horizon: int = 60, width: float = 1.0, seed: int = 4, **options: Any) 
 
 
 def counted(bandit: tb.Bandit) -> float:
-    return float(inner_of(bandit.loop.state).told)
+    return float(bandit.loop.state.inner.told)
 
 
 def test_history_counts_towards_no_batch():
@@ -300,7 +299,7 @@ def test_what_is_asked_beyond_a_batch_is_learned_with_it():
     other.ask()
     other.ask(more=3)
     bandit.tell(longer, problem.rewards(0, longer.index))
-    assert survivors_of(bandit.loop.state).batch == 1
+    assert bandit.loop.state.survivors.batch == 1
     assert counted(bandit) == 0
     first = other.ask()[: len(opened)]
     other.tell(first, problem.rewards(0, first.index))
@@ -369,9 +368,9 @@ def test_where_nothing_is_left_to_learn_a_batch_is_filled_all_the_same():
 
 def test_each_batch_starts_from_the_prior_exactly():
     bandit, problem = small()
-    fresh = inner_of(small()[0].loop.state)
+    fresh = small()[0].loop.state.inner
     play(bandit, problem, 8)
-    inner = inner_of(bandit.loop.state)
+    inner = bandit.loop.state.inner
     assert torch.equal(inner.arm_leverage(), fresh.arm_leverage())
     assert torch.equal(inner.arm_mean(), fresh.arm_mean())
     assert inner.statistics.size == 0
@@ -398,10 +397,10 @@ def test_rows_in_different_batches_are_what_singles_are():
             rewards[row][selection.mask[row]] = problem.rewards(int(single.pulls), own.index)
             single.tell(own, problem.rewards(int(single.pulls), own.index))
         batch.tell(selection, rewards)
-    survivors = survivors_of(batch.loop.state)
+    survivors = batch.loop.state.survivors
     assert len(set(survivors.batch.tolist())) > 1, "rows are in different batches"
     for row, single in enumerate(singles):
-        own = survivors_of(single.loop.state)
+        own = single.loop.state.survivors
         assert torch.equal(survivors.alive[row], own.alive)
         assert torch.equal(survivors.batch[row], own.batch)
         torch.testing.assert_close(survivors.upper[row], own.upper, rtol=1e-9, atol=1e-12)
@@ -530,7 +529,7 @@ def test_the_number_of_leaders_changes_no_pick(seed: int):
 
 
 def told_by_level(bandit: tb.Bandit) -> list[int]:
-    return inner_of(bandit.loop.state).told.long().tolist()
+    return bandit.loop.state.inner.told.long().tolist()
 
 
 def test_there_are_as_many_levels_as_can_be_reached():
@@ -617,7 +616,7 @@ def test_asking_for_several_changes_nothing():
     before = bandit.state_dict()["state"]
     bandit.ask(more=7)
     bandit.forget(bandit.ask())
-    bandit._sync_pending()
+    bandit.loop.sync_()
     assert same(before, bandit.state_dict()["state"])
 
 

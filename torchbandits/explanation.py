@@ -16,6 +16,7 @@ from torchbandits.errors import UnsupportedError, require
 from torchbandits.fitting.degeneracy import lengthscales, signal_variance
 from torchbandits.policies.base import Policy, State
 from torchbandits.policies.composed import Composed, noise_share
+from torchbandits.policies.state import TableState
 from torchbandits.posteriors import GaussianProcess
 from torchbandits.types import Recommendation
 
@@ -101,9 +102,9 @@ class Explanation:
 def explain(policy: Policy, state: State, names: Sequence[str] | None, row: tuple[int, ...] | int) -> Explanation:
     """What the state of a policy that was told some rewards says; see `Bandit.explain`."""
     place = (row,) if isinstance(row, int) else row
-    posterior = state.records
-    if not isinstance(posterior, GaussianProcess) or not isinstance(policy, Composed) or state.table is None:
+    if not isinstance(state, TableState) or not isinstance(policy, Composed):
         raise UnsupportedError("explain() reads one Gaussian process over given arms: use auto, gp_ucb or batch_bkb.")
+    posterior = state.posterior
     d, shape = posterior.statistics.points.shape[-1], posterior.batch_shape
     texts = isinstance(names, Sequence) and len(names) == d and all(isinstance(name, str) for name in names)
     require(names is None or texts, f"names must be texts, one for each of the {d} features, got {names!r}.")
@@ -137,7 +138,7 @@ def explain(policy: Policy, state: State, names: Sequence[str] | None, row: tupl
     )
 
 
-def _bounds(policy: Composed, state: State) -> tuple[Tensor, Tensor]:
+def _bounds(policy: Composed, state: TableState) -> tuple[Tensor, Tensor]:
     """Lower and upper bound of every arm, `batch_shape x A`, model units."""
     std = (state.posterior.regularization * state.arm_leverage()).clamp_min(0).sqrt()
     reach, mean = policy.width(state).unsqueeze(-1) * std, state.arm_mean()

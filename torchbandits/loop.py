@@ -15,6 +15,7 @@ from torchbandits.checks import check_costs, check_picks, check_rewards
 from torchbandits.errors import StateError, TorchBanditsError, require
 from torchbandits.policies import Composed, Policy, State
 from torchbandits.policies.learning import complete_
+from torchbandits.policies.state import TableState
 from torchbandits.posteriors import GaussianProcess, PartitionedProcess
 from torchbandits.reporting import certificate, report_of
 from torchbandits.scores import PerCost
@@ -345,7 +346,7 @@ class Loop:
         if (opened := state_dict["open"]) is not None:
             index = opened["index"].to(self.device)
             self.open = Selection(state.rows.points(index), index, opened["mask"].to(self.device))
-        if state.rows.sharded and state.table is not None:
+        if state.rows.sharded and isinstance(state, TableState):
             state.table.sweep_()
         self._synced = not state.rows.sharded
 

@@ -11,27 +11,18 @@ from torchbandits.arms.columns import KernelColumns
 from torchbandits.arms.directions import Directions, Leaders
 from torchbandits.arms.features import ArmFeatures
 from torchbandits.arms.rows import ArmRows
+from torchbandits.arms.strategies import FromColumns, FromDirections, FromFeatures, TableStrategy
 from torchbandits.embeddings import kernel_diagonal
-from torchbandits.linalg import LowRankPrecision
-from torchbandits.posteriors import Conditioning, GaussianProcess, where_frozen
-from torchbandits.threads import MANY_PRODUCTS, threads
+from torchbandits.posteriors import Conditioning, GaussianProcess
 from torchbandits.types import Picks
-
-_ANCHOR = 1024  # a table of finite features is swept anew after so many pulls, so that rounding can't pile up
 
 
 class ArmTable(nn.Module):
     r"""A Gaussian-process posterior tabulated on a finite arm set.
 
-    For every arm the table holds the mean and the leverage (posterior variance / λ), and
-
-    - for a sparse posterior, the kernel column of each pulled arm while they fit the memory budget: a new dictionary is
-      one m x m x A product, `leverage = k(x,x)/λ − |Nᵀk_S(x)|²`;
-    - for an exact posterior, the directions T with `leverage = k(x,x)/λ − |T(x)|²`: a pull appends one,
-      `w = (k(·,x_j)/λ − Tᵀt_j) / √(1 + lev_j)`, in O(A u). They are folded when repeated pulls have doubled them, so that
-      neither memory nor time grows with the number of pulls;
-    - for finite features, z(x): a pull costs one product `(V⁻¹z_j)ᵀz(·)`, O(A m); so it does under a sketch, whose losses are
-      swept.
+    For every arm the table holds the mean and the leverage (posterior variance / λ). How they are kept up to date is the
+    matter of a strategy: `FromColumns` for a sparse posterior, `FromDirections` for an exact one, `FromFeatures` for finite
+    features.
 
     Args:
         rows: The arms, and which row of the posterior's statistics each one is.
@@ -41,6 +32,8 @@ class ArmTable(nn.Module):
     Buffers: `leverage` `batch_shape x A`, `channels` `batch_shape x c x A` (regression outputs), both float64.
     """
 
+    rows: ArmRows
+    posterior: GaussianProcess
     leverage: Tensor
     channels: Tensor
     prior_diagonal: Tensor
@@ -49,11 +42,17 @@ class ArmTable(nn.Module):
     def __init__(self, rows: ArmRows, posterior: GaussianProcess, memory_budget: int) -> None:
         super().__init__()
         batch_shape, A, saved = posterior.batch_shape, rows.num_arms, not rows.sharded  # those of a rank are swept again
-        self._owners = (rows, posterior)  # a tuple hides them from nn.Module: the state registers them
+        self.__dict__.update(rows=rows, posterior=posterior)  # hidden from nn.Module: the state registers them
         self.features_of_arms = ArmFeatures(rows, posterior, memory_budget) if posterior.finite is not None else None
         self.columns = KernelColumns(rows, posterior, memory_budget)
         exact = not posterior.sparse and posterior.finite is None
         self.directions = Directions(rows, posterior, self.columns, memory_budget) if exact else None
+        self._sparse = FromColumns(rows, posterior, self.columns)
+        self._other: TableStrategy = self._sparse
+        if self.features_of_arms is not None:
+            self._other = FromFeatures(rows, posterior, self.features_of_arms)
+        elif self.directions is not None:
+            self._other = FromDirections(rows, posterior, self.columns, self.directions)
         self._updates = 0
         diagonal = self.columns.diagonal if self.features_of_arms is None else self.features_of_arms.diagonal
         self.register_buffer("prior_diagonal", diagonal, persistent=False)
@@ -73,19 +72,9 @@ class ArmTable(nn.Module):
     # ------------------------------------------------------------------ reading
 
     @property
-    def rows(self) -> ArmRows:
-        """The arms and their rows."""
-        return self._owners[0]
-
-    @property
-    def posterior(self) -> GaussianProcess:
-        """The posterior that is tabulated."""
-        return self._owners[1]
-
-    @property
-    def _exact(self) -> Directions | None:
-        """The directions, while the posterior is exact: one that is given a dictionary needs them no more."""
-        return None if self.posterior.sparse else self.directions
+    def strategy(self) -> TableStrategy:
+        """How the posterior of now is tabulated: an exact one that is given a dictionary becomes a sparse one."""
+        return self._sparse if self.posterior.sparse else self._other
 
     def mean(self) -> Tensor:
         """Posterior mean of every arm, `batch_shape x A`, reward units."""
@@ -104,45 +93,22 @@ class ArmTable(nn.Module):
     def sweep_(self) -> ArmTable:
         """Recompute the mean and leverage of every arm from the posterior's factors. Cost O(A m (m + d)) or, with the
         kernel columns or features at hand, one m x m x A product."""
-        lam = self.posterior.regularization
+        prior, strategy = self.prior_diagonal / self.posterior.regularization, self.strategy
         self._updates = 0
         if self.posterior.statistics.size == 0:
-            self.leverage = (self.prior_diagonal / lam).expand_as(self.leverage).clone()
-            self.channels = torch.zeros_like(self.channels)
-            if self._exact is not None:
-                self._exact.forget_all()
+            self.leverage, self.channels = prior.expand_as(self.leverage).clone(), torch.zeros_like(self.channels)
+            strategy.forget()
             return self
         leverage, channels = torch.empty_like(self.leverage), torch.empty_like(self.channels)
-        c, storage, r = self.channels.shape[-2], None, 0
-        whole = self.posterior.finite is not None and self.posterior.sketch is None  # no part of k(x, x)/λ to start from
-        if self.features_of_arms is not None:
-            regression = self.posterior.fit().regression
-            precision = regression.precision
-            root = precision.explained.mT if isinstance(precision, LowRankPrecision) else precision.root
-            weights = torch.cat([regression.coefficients, root], dim=-1).mT
-            parts = self.features_of_arms.products(weights)
-        else:
-            if self.posterior.sparse:
-                self.columns.fill(self.posterior.dictionary_rows()[0])
-            factors = self.posterior.sweep_factors(self.columns.gram())
-            r, weights = factors.N.shape[-1], factors.weights.to(self.rows.source.dtype)
-            if self._exact is not None:  # new storage, so that the old table survives a failure
-                storage = self._exact.sweep_storage(r)
-            elif self.columns.sweep(factors.rows, weights, factors.lower, self.prior_diagonal / lam, leverage, channels):
-                self._buffers["leverage"], self._buffers["channels"] = leverage, channels
-                return self
-            parts = self.columns.products(weights, factors.rows, None if factors.lower else c)
-        with threads(many=weights.numel() * self.rows.num_arms >= MANY_PRODUCTS):
-            for part, out in parts:
-                T = out[..., c:, :]
-                if storage is not None:
-                    storage[..., :r, part] = T
-                channels[..., part] = out[..., :c, :]
-                squares = T.square_().sum(dim=-2)
-                leverage[..., part] = squares if whole else self.prior_diagonal[..., part] / lam - squares
+        strategy.sweep(prior, leverage, channels)
         self._buffers["leverage"], self._buffers["channels"] = leverage.clamp_min_(0), channels
-        if storage is not None and self._exact is not None:
-            self._exact.swept(storage, r)
+        return self
+
+    def keep_dictionary_(self) -> ArmTable:
+        """Give an exact posterior a dictionary, of all its points until another is chosen; `sweep_` is due then."""
+        self.posterior.keep_dictionary_()
+        if self.directions is not None:
+            self.directions.forget_all()
         return self
 
     def sweep_rows_(self, rows: Tensor) -> ArmTable:
@@ -173,11 +139,7 @@ class ArmTable(nn.Module):
 
         Cost: O(A u p), or O(A p) where the arms were evaluated ahead; O(A m p) for finite features.
         """
-        if self._exact is not None:
-            return self._exact.cross(index, leaders)
-        assert self.features_of_arms is not None
-        precision = self.posterior.fit().regression.precision
-        return self.features_of_arms.times(precision.solve(self.features_of_arms.at(index)).mT)
+        return self.strategy.cross(index, leaders)
 
     def update_(self, index: Picks, counts: Tensor, targets: Tensor, cross: Tensor) -> Tensor:
         """Bring means and leverages up to date with pulls of p distinct arms (already in the statistics).
@@ -224,64 +186,32 @@ class ArmTable(nn.Module):
 
     def _append(self, G: Tensor) -> None:
         self._updates += G.shape[-2]
-        if self._exact is not None:
-            self._exact.append(G)
+        self.strategy.append(G)
 
     def needs_sweep(self, rows: int = 0) -> bool:
         """Whether updates have made the table long or imprecise, or leave no room for pulls of so many distinct arms."""
-        return self._exact.needs_sweep(rows) if self._exact is not None else self._updates > _ANCHOR
+        return self.strategy.needs_sweep(self._updates, rows)
 
     @property
     def incomplete(self) -> bool:
         """Whether a state was loaded that leaves out what a sweep computes anew."""
-        return self._exact is not None and self._exact.incomplete
+        return not self.posterior.sparse and self.directions is not None and self.directions.incomplete
 
     # ------------------------------------------------------------------ covariances between arms
 
     def features(self, index: Picks) -> tuple[Tensor, ...]:
-        """What `covariance` needs of each indexed arm: its points and directions (exact), or its points, whitened features and
-        features."""
-        if self._exact is not None:
-            return self._exact.features(index)
-        fit = self.posterior.fit()
-        points = self.rows.points(index)
-        if self.features_of_arms is not None:
-            z = self.features_of_arms.at(index)
-        elif self.columns.readable(fit.rows) and self.rows.source.dtype == torch.float64:
-            K_mk = self.columns.between(fit.rows, index)
-            z = fit.nystrom.root.embed(torch.where(fit.mask.unsqueeze(-1), K_mk, 0.0))
-        else:
-            z = fit.embedding(points.double())
-        return points.double(), fit.regression.precision.whiten(z), z
+        """What `covariance` needs of each indexed arm, in the terms of the strategy."""
+        return self.strategy.features(index)
 
     def covariance(self, left: tuple[Tensor, ...], right: tuple[Tensor, ...], *, frozen: bool | Tensor) -> Tensor:
         """Leverage-scale covariance that a pull moves, `batch_shape x n x n'`: k̃, or zᵀV⁻¹z' of a sparse posterior in rows
         whose dictionary is frozen. Cost O(n n' (m + d))."""
-        if self._exact is not None:
-            return self._exact.between((left[0], left[1]), (right[0], right[1]))
-        C, posterior = left[1].mT @ right[1], self.posterior
-        if frozen is True or not posterior.sparse:
-            return C
-        residual = posterior.fit().embedding.residual_covariance(left[0], right[0], left[2], right[2])
-        return where_frozen(frozen, C, C + residual / posterior.regularization)
+        return self.strategy.covariance(left, right, frozen)
 
     def columns_between(self, index: Picks) -> tuple[Tensor, Tensor]:
         """Covariances of p arms with every arm, `batch_shape x p x A` each: c (what a pull moves with the dictionary
         frozen) and k̃ (the exact one); the same tensor twice for a posterior that is not sparse. Cost O(A m p)."""
-        lam = self.posterior.regularization
-        if not self.posterior.sparse:
-            k = self.cross(index).double()
-            return k, k
-        K_pa = self.columns.of_arms(index).double()
-        fit, p, x = self.posterior.fit(), index.shape[-1], self.rows.points(index)
-        z_p = fit.embedding(x.double())
-        R = fit.nystrom.root
-        both = torch.cat([R.lift(fit.regression.precision.solve(z_p)), R.lift(z_p)], dim=-1)
-        both = torch.where(fit.mask.unsqueeze(-1), both, 0.0).mT.to(self.rows.source.dtype)
-        out = K_pa.new_empty(*both.shape[:-1], self.rows.num_arms)
-        for part, product in self.columns.products(both, fit.rows):
-            out[..., part] = product
-        return (c := out[..., :p, :]), (K_pa - out[..., p:, :]).div_(lam).add_(c)
+        return self.strategy.columns_between(index)
 
     # ------------------------------------------------------------------ going back, and moving
 

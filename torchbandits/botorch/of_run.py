@@ -15,6 +15,7 @@ from torchbandits.policies import AdaptiveUCB, Composed, State
 from torchbandits.policies.base import Policy
 from torchbandits.policies.composed import noise_share
 from torchbandits.policies.phased import Phased
+from torchbandits.policies.state import TableState
 from torchbandits.posteriors import GaussianProcess
 
 
@@ -65,7 +66,7 @@ def model_of_run(policy: Policy, state: State) -> BanditModel:
     if process.sparse:
         rows, mask = process.dictionary_rows()
         model._dictionary = model._drawn = statistics.at(torch.where(mask, rows, rows[..., :1]))
-    if state.box is None and state.tree is None:
+    if isinstance(state, TableState):
         shape = state.rows.batch_shape
         if shape:
             model._arms = arms.expand(*shape, *arms.shape[-2:])

@@ -24,7 +24,7 @@ from torchbandits.diagnostics.evidence import (
     worst_row,
 )
 from torchbandits.errors import issue
-from torchbandits.policies import State
+from torchbandits.policies.state import BoxState, TableState
 from torchbandits.widths import BBKB, BKB, IGP, KernelUCB, PracticalBBKB, PracticalBKB, Scaled, Srinivas, Width
 from torchbandits.widths.base import check_delta, check_norm_bound
 
@@ -109,6 +109,7 @@ def widths(
         check_delta(delta)
     process = gaussian(state, "widths", "read bandit.width, the width of the cell of the largest bound")
     policy, noise, lam = composed(bandit.policy, "widths"), noise_of(bandit, noise_std), process.regularization
+    assert isinstance(state, TableState | BoxState)
     leverage, mask, n = row_leverage(state), pulled(state), state.statistics.weights
     progress = replace(state.progress(policy.confidence.reads), effective_dimension=(n * leverage).sum(dim=-1))
     base, in_use = _innermost(policy.confidence), policy.width(state)
@@ -150,7 +151,7 @@ def _innermost(width: Width) -> Width:
     return width
 
 
-def _violations(state: State, width: Tensor, std: Tensor, noise: float) -> tuple[Tensor, Tensor, Tensor]:
+def _violations(state: TableState | BoxState, width: Tensor, std: Tensor, noise: float) -> tuple[Tensor, Tensor, Tensor]:
     """The largest excess of an average over its bounds, in deviations of its noise; its arm (−1 for a point from outside the
     arms) and what chance allows, `batch_shape` each."""
     mask, n = pulled(state), state.statistics.weights

@@ -15,6 +15,7 @@ from torchbandits.checks import is_finite
 from torchbandits.errors import ArgumentError, StateError, UnsupportedError, require
 from torchbandits.policies import Composed, State
 from torchbandits.policies.composed import noise_share
+from torchbandits.policies.state import PosteriorState
 from torchbandits.posteriors import GaussianProcess, PartitionedProcess
 from torchbandits.posteriors.factors import Factors
 
@@ -88,6 +89,7 @@ def row_mean(state: State) -> Tensor:
 
 def row_leverage(state: State) -> Tensor:
     """Posterior variance / λ at every distinct point given the rewards told, `batch_shape x u`."""
+    assert isinstance(state, PosteriorState)
     process = state.process
     if isinstance(process, GaussianProcess) and bool((state.rows.arm_of_row < 0).any()):
         with factors_of(process):

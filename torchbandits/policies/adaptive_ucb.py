@@ -17,8 +17,9 @@ from torchbandits.checks import check_instance, check_memory_budget, check_model
 from torchbandits.embeddings import Spectrum, kernel_diagonal
 from torchbandits.errors import ArgumentError, NonFiniteError, ShapeError, UnsupportedError, require
 from torchbandits.memory import Memory
-from torchbandits.policies.base import Policy, State
+from torchbandits.policies.base import Policy
 from torchbandits.policies.learning import learn
+from torchbandits.policies.state import TreeState
 from torchbandits.posteriors import GaussianProcess, aggregate
 from torchbandits.types import Arms, Evidence, Pulls, Selection
 from torchbandits.widths import Width
@@ -26,7 +27,7 @@ from torchbandits.widths.base import check_norm_bound
 
 
 @dataclass(frozen=True)
-class AdaptiveUCB(Policy):
+class AdaptiveUCB(Policy[TreeState]):
     """One representative a cell; the best leaf is split until it is worth an evaluation.
 
     Args:
@@ -73,14 +74,14 @@ class AdaptiveUCB(Policy):
         return 1
 
     @torch.no_grad()
-    def init(self, arms: Arms, generators: Sequence[torch.Generator], batch_shape: torch.Size) -> State:
+    def init(self, arms: Arms, generators: Sequence[torch.Generator], batch_shape: torch.Size) -> TreeState:
         """A fresh state; the kernel is deep-copied into its posterior. Cost O(A (d + log A))."""
         diagonal = self._prior_diagonal(arms, batch_shape)
         rows, posterior = ArmRows(arms, batch_shape), self._posterior(arms, batch_shape)
         return self._fresh(rows, posterior, ArmDivision(rows, posterior.kernel), diagonal.amax(dim=-1), generators)
 
     @torch.no_grad()
-    def init_box(self, box: Tensor, generators: Sequence[torch.Generator], batch_shape: torch.Size) -> State:
+    def init_box(self, box: Tensor, generators: Sequence[torch.Generator], batch_shape: torch.Size) -> TreeState:
         """A fresh state on a box, whose only arm is its centre.
 
         Raises:
@@ -101,14 +102,14 @@ class AdaptiveUCB(Policy):
 
     @torch.no_grad()
     def select(
-        self, state: State, *, limit: Tensor | None = None, available: Tensor | None = None, exactly: int | None = None
+        self, state: TreeState, *, limit: Tensor | None = None, available: Tensor | None = None, exactly: int | None = None
     ) -> tuple[Selection, Evidence]:
         """The representative of the best leaf on offer, or where none is, the arm on offer of the largest upper bound; more
         picks, or picks while others are pending, with deviations as if the pending ones were told, on the same tree.
 
         Cost: O(L), or O(L m) a further pick; O(A m²) where no leaf's representative is on offer.
         """
-        rows, tree = state.rows, _tree(state)
+        rows, tree = state.rows, state.tree
         offered = rows.offered(available)
         if offered is not None:
             offered = offered.expand(*rows.batch_shape, -1)
@@ -133,9 +134,9 @@ class AdaptiveUCB(Policy):
         return Selection(rows.points(index), index, index >= 0), Evidence(score, leverage, width)
 
     @torch.no_grad()
-    def update(self, state: State, pulls: Pulls) -> State:
+    def update(self, state: TreeState, pulls: Pulls) -> TreeState:
         """Learn as BKB does, then split the best leaf while it is due. Cost O(L m² + u m²), and O(m²) a split."""
-        tree = _tree(state)
+        tree = state.tree
         if pulls.index is not None and pulls.mask is not None:
             tree.table.look_at_(aggregate(state.rows.entry(pulls.index), pulls.mask)[0])
         elif pulls.points is not None:  # which may be arms
@@ -149,17 +150,17 @@ class AdaptiveUCB(Policy):
         return state
 
     @torch.no_grad()
-    def width(self, state: State) -> Tensor:
+    def width(self, state: TreeState) -> Tensor:
         """The confidence width for the next pick, `batch_shape`."""
         if state.known_width is None:
             state.known_width = self.confidence(state.progress(self.confidence.reads))
         return state.known_width
 
     @torch.no_grad()
-    def bounds(self, state: State) -> tuple[Tensor, Tensor]:
+    def bounds(self, state: TreeState) -> tuple[Tensor, Tensor]:
         """Largest index of a leaf, which is above f everywhere while the width is valid, and largest lower bound over the
         arms looked at, reward units."""
-        tree, upper = _tree(state), self._upper(state)
+        tree, upper = state.tree, self._upper(state)
         lower = torch.sub(2 * tree.table.mean(), upper).masked_fill(tree.table.arm < 0, -torch.inf)
         return tree.index(upper).amax(dim=-1), lower.amax(dim=-1)
 
@@ -172,14 +173,13 @@ class AdaptiveUCB(Policy):
         division: Division,
         kappa2: Tensor,
         generators: Sequence[torch.Generator],
-    ) -> State:
-        state = State(rows, posterior, None, generators)
-        state.counts_batches = "batches" in self.confidence.reads
+    ) -> TreeState:
         table = GrowingTable(rows, posterior, self.memory_budget)
         bound = torch.as_tensor(self.norm_bound, dtype=torch.float64)
         depth = self._max_depth(rows.arms.shape[-1])
-        state.tree = CellTree(table, division, bound, kappa2, self.num_children, depth)
-        state.tree.refine_(self.width(state))
+        tree = CellTree(table, division, bound, kappa2, self.num_children, depth)
+        state = TreeState(tree, generators, counts_batches="batches" in self.confidence.reads)
+        tree.refine_(self.width(state))
         return state
 
     def _max_depth(self, dim: int) -> int | None:
@@ -218,14 +218,14 @@ class AdaptiveUCB(Policy):
         require(finite, "the kernel is NaN or infinite on the arms: check its hyper-parameters.", NonFiniteError)
         return value
 
-    def _upper(self, state: State) -> Tensor:
+    def _upper(self, state: TreeState) -> Tensor:
         """Upper confidence bound of every arm looked at, `batch_shape x R`, reward units."""
         if state.known_upper is None:
-            state.known_upper = _tree(state).upper_bound(self.width(state))
+            state.known_upper = state.tree.upper_bound(self.width(state))
         return state.known_upper
 
     def _pick_several(
-        self, state: State, remaining: Tensor, offered: Tensor | None, lacking: Tensor
+        self, state: TreeState, remaining: Tensor, offered: Tensor | None, lacking: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Picks of each row, `batch_shape x most` (−1 where padded), their scores and leverages at the batch start.
 
@@ -234,7 +234,7 @@ class AdaptiveUCB(Policy):
             offered: `batch_shape x A`, or None.
             lacking: `batch_shape`, rows where no leaf's representative is on offer: there all arms on offer are looked at.
         """
-        tree, width = _tree(state), self.width(state)
+        tree, width = state.tree, self.width(state)
         table = tree.table.twin()
         pending = table.look_at_(state.pending_index)
         if offered is not None and bool(lacking.any()):
@@ -256,8 +256,3 @@ class AdaptiveUCB(Policy):
         slot = picks.clamp_min(0)
         index = torch.where(picks >= 0, arm.gather(-1, slot), -1)
         return index, start.gather(-1, slot), table.leverage.gather(-1, slot)
-
-
-def _tree(state: State) -> CellTree:
-    assert state.tree is not None
-    return state.tree

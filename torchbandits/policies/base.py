@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -18,8 +18,11 @@ __all__ = ["Policy", "State"]
 FROM_BOX = "a box finds its points by itself: make a new Bandit on the arms, and observe() what was learned."
 
 
-class Policy(ABC):
-    """Chooses arms. Frozen: all that learns is in the `State`."""
+S = TypeVar("S", bound=State)
+
+
+class Policy(ABC, Generic[S]):
+    """Chooses arms. Frozen: all that learns is in the `State`, of the class that the policy's family has."""
 
     @property
     def draws_on_update(self) -> bool:
@@ -42,11 +45,11 @@ class Policy(ABC):
         return False
 
     @abstractmethod
-    def init(self, arms: Arms, generators: Sequence[torch.Generator], batch_shape: torch.Size) -> State:
+    def init(self, arms: Arms, generators: Sequence[torch.Generator], batch_shape: torch.Size) -> S:
         """A fresh state on `A x d` or `batch_shape x A x d` arms, with one generator a batch row. A policy that `streams` takes
         an `ArmSource` too."""
 
-    def init_box(self, box: Tensor, generators: Sequence[torch.Generator], batch_shape: torch.Size) -> State:
+    def init_box(self, box: Tensor, generators: Sequence[torch.Generator], batch_shape: torch.Size) -> S:
         """A fresh state on a box, `2 x d` or `batch_shape x 2 x d`: for policies that find points of their own in it."""
         raise UnsupportedError(
             "this policy chooses among given arms: pass arms= instead of bounds=, such as points that fill the box, "
@@ -56,7 +59,7 @@ class Policy(ABC):
 
     @abstractmethod
     def select(
-        self, state: State, *, limit: Tensor | None = None, available: Tensor | None = None, exactly: int | None = None
+        self, state: S, *, limit: Tensor | None = None, available: Tensor | None = None, exactly: int | None = None
     ) -> tuple[Selection, Evidence]:
         """The next batch, and the evidence for it. Changes nothing.
 
@@ -68,19 +71,19 @@ class Policy(ABC):
         """
 
     @abstractmethod
-    def update(self, state: State, pulls: Pulls) -> State:
+    def update(self, state: S, pulls: Pulls) -> S:
         """Learn from pulls; returns the state, whose buffers were replaced."""
 
-    def draws_on_select(self, state: State) -> bool:
+    def draws_on_select(self, state: S) -> bool:
         """Whether `select` may leave the generators elsewhere than they are."""
         return True
 
-    def learns_together(self, state: State) -> bool:
+    def learns_together(self, state: S) -> bool:
         """Whether several tells may be learned by one `update_together`, up to rounding: not where what is learned depends on
         the order of tells, or on draws between them."""
         return False
 
-    def update_together(self, state: State, pulls: Pulls, sizes: Sequence[int]) -> State:
+    def update_together(self, state: S, pulls: Pulls, sizes: Sequence[int]) -> S:
         """Learn several tells, one after the other, and count them as told; returns the state.
 
         Args:
@@ -93,7 +96,7 @@ class Policy(ABC):
             state.add_told_(part.counts)
         return state
 
-    def set_arms(self, state: State, arms: Arms) -> State:
+    def set_arms(self, state: S, arms: Arms) -> S:
         """What was learned, on other arms; the state given stays as it is. Picks that were pending are not in it.
 
         Args:
@@ -108,7 +111,7 @@ class Policy(ABC):
             "what was learned."
         )
 
-    def scores_at(self, state: State, points: Points) -> Tensor:
+    def scores_at(self, state: S, points: Points) -> Tensor:
         """Scores of any points, `batch_shape x n x d` to `batch_shape x n`, differentiable; pending picks shrink variances.
 
         Raises:
@@ -116,7 +119,7 @@ class Policy(ABC):
         """
         raise UnsupportedError("this policy has no score at points; use gp_ucb, bkb or batch_bkb to have one.")
 
-    def refit(self, state: State, *, noise: bool = False, rows: Tensor | None = None, **options: Any) -> FitReport:
+    def refit(self, state: S, *, noise: bool = False, rows: Tensor | None = None, **options: Any) -> FitReport:
         """Fit the kernel of the state's posterior to what was told, and bring the state up to date with it.
 
         Args:
@@ -128,9 +131,9 @@ class Policy(ABC):
         raise UnsupportedError("this policy keeps no posterior whose kernel could be fitted: use gp_ucb, bkb or batch_bkb.")
 
     @abstractmethod
-    def width(self, state: State) -> Tensor:
+    def width(self, state: S) -> Tensor:
         """What multiplies the standard deviation now, `batch_shape`; NaN for policies that use none."""
 
     @abstractmethod
-    def bounds(self, state: State) -> tuple[Tensor, Tensor] | None:
+    def bounds(self, state: S) -> tuple[Tensor, Tensor] | None:
         """Largest upper and largest lower confidence bound over the arms, `batch_shape` each; None without a posterior."""

@@ -9,13 +9,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from torchbandits.arms import Box
 from torchbandits.batching import BatchRule, Repeat
 from torchbandits.embeddings import FeatureMap, Spectrum
 from torchbandits.errors import UnsupportedError, require
 from torchbandits.optimize import optimize_continuous
-from torchbandits.policies.base import State
 from torchbandits.policies.picking import frozen_batch, room_for, scorer
+from torchbandits.policies.state import BoxState
 from torchbandits.posteriors import SamplePaths
 from torchbandits.scores import UCB, PerCost, PosteriorDraw, Score
 from torchbandits.starts import Start
@@ -55,7 +54,7 @@ def check_for_box(
 
 @torch.no_grad()
 def pick_in_box(
-    state: State, score: Score | PosteriorDraw, rule: BatchRule, width: Tensor, initial: Start | None, limit: Tensor | None
+    state: BoxState, score: Score | PosteriorDraw, rule: BatchRule, width: Tensor, initial: Start | None, limit: Tensor | None
 ) -> tuple[Selection, Evidence]:
     """The next batch, and the evidence for it. Changes nothing: the points become arms when `Box.find_` says so.
 
@@ -69,7 +68,7 @@ def pick_in_box(
 
     Cost: two sweeps' worth of O((num_raw + 64) m²) a pick, and the climbs.
     """
-    box, shape = _box(state), state.rows.batch_shape
+    box, shape = state.box, state.rows.batch_shape
     remaining, twins = room_for(state, rule.max_batch_size, limit), state.twins()
     first = torch.full((*shape, 0, box.corners.shape[-1]), torch.nan, dtype=torch.float64, device=box.corners.device)
     if initial is not None:
@@ -92,7 +91,7 @@ def pick_in_box(
 
 
 def _search(
-    state: State,
+    state: BoxState,
     score: Score | PosteriorDraw,
     rule: BatchRule,
     width: Tensor,
@@ -101,7 +100,7 @@ def _search(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Up to `remaining` points one after the other, `batch_shape x q x d`, which of them are picks, and their scores when they
     were picked."""
-    posterior, corners = state.posterior, _box(state).corners
+    posterior, corners = state.posterior, state.box.corners
     known, waiting, counts = _best_pulled(state), posterior.pending_points, posterior.pending
     points, mask, values = [corners[..., :0, :]], [remaining.new_zeros((*remaining.shape, 0)).bool()], [corners[..., 0, :0]]
     frozen = frozen_batch(state, rule)
@@ -135,22 +134,19 @@ def _search(
     return torch.cat(points, dim=-2), torch.cat(mask, dim=-1), torch.cat(values, dim=-1)
 
 
-def _path(state: State, score: PosteriorDraw, width: Tensor, drawing: Sequence[torch.Generator]) -> Callable[[Tensor], Tensor]:
+def _path(
+    state: BoxState, score: PosteriorDraw, width: Tensor, drawing: Sequence[torch.Generator]
+) -> Callable[[Tensor], Tensor]:
     """One draw of the posterior a batch row, as a function of points."""
     paths = SamplePaths.draw(state.posterior, 1, drawing, num_features=score.num_features, width=width)
     return lambda points: paths(points).squeeze(-2)
 
 
-def _best_pulled(state: State) -> Tensor | None:
+def _best_pulled(state: BoxState) -> Tensor | None:
     """The pulled points of the highest means, `batch_shape x p x d`, NaN where a row has fewer; None before the first."""
     statistics = state.statistics
     if not statistics.size:
         return None
-    mean = _box(state).row_mean()
+    mean = state.box.row_mean()
     top = mean.topk(min(_PULLED, statistics.size), dim=-1)
     return torch.where((top.values > -torch.inf).unsqueeze(-1), statistics.at(top.indices), torch.nan)
-
-
-def _box(state: State) -> Box:
-    assert state.box is not None
-    return state.box

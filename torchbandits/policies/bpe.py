@@ -12,9 +12,8 @@ from torch import Tensor, nn
 from torchbandits.arms import Lookahead, best_arm
 from torchbandits.batching import Meter
 from torchbandits.checks import check_whole, explains_keywords, is_whole, regularization_of
-from torchbandits.policies.base import State
 from torchbandits.policies.composed import Composed
-from torchbandits.policies.phased import Phased, inner_of, offers, preference, restart_
+from torchbandits.policies.phased import Phased, PhasedState, offers, preference, restart_
 from torchbandits.policies.picking import room_for
 from torchbandits.types import Arms, Evidence, Generators, Pulls, Selection
 from torchbandits.widths import FixedDesign, Width
@@ -71,8 +70,21 @@ class Survivors(nn.Module):
         self.batch = self.batch + over
 
 
+class EliminationState(PhasedState):
+    """The state of `bpe`: that of a policy in phases, and the arms that are left.
+
+    Args:
+        phased: Its table, inner state and generators are taken over.
+        survivors: The arms that are left, and the bounds that discarded the others.
+    """
+
+    def __init__(self, phased: PhasedState, survivors: Survivors) -> None:
+        super().__init__(phased.table, phased.generators, phased.inner, counts_batches=phased.counts_batches)
+        self.survivors = survivors
+
+
 @dataclass(frozen=True)
-class BatchedPureExploration(Phased):
+class BatchedPureExploration(Phased[EliminationState]):
     """Batches of the largest variance among survivors, eliminating between them; see `bpe`.
 
     Args:
@@ -91,20 +103,24 @@ class BatchedPureExploration(Phased):
         return self.max_batch_size
 
     @torch.no_grad()
-    def init(self, arms: Arms, generators: Generators, batch_shape: torch.Size) -> State:
+    def init(self, arms: Arms, generators: Generators, batch_shape: torch.Size) -> EliminationState:
         """A fresh state; all arms are alive. Cost O(A (d + log A))."""
-        state = self.begin(arms, generators, batch_shape)
-        mean, spread = self.marginals(inner_of(state))
+        outer = self.begin(arms, generators, batch_shape)
+        mean, spread = self.marginals(outer.inner)
         alive = torch.ones_like(mean, dtype=torch.bool)
-        state.survivors = Survivors(alive, (mean + spread).amax(dim=-1), (mean - spread).amax(dim=-1))
-        return state
+        return EliminationState(outer, Survivors(alive, (mean + spread).amax(dim=-1), (mean - spread).amax(dim=-1)))
 
     @torch.no_grad()
     def select(
-        self, state: State, *, limit: Tensor | None = None, available: Tensor | None = None, exactly: int | None = None
+        self,
+        state: EliminationState,
+        *,
+        limit: Tensor | None = None,
+        available: Tensor | None = None,
+        exactly: int | None = None,
     ) -> tuple[Selection, Evidence]:
         """What is left of the batch. Cost O(K²) a pick for K survivors up to a thousand, O(A) a pick and more beyond."""
-        rows, inner, survivors = state.rows, inner_of(state), survivors_of(state)
+        rows, inner, survivors = state.rows, state.inner, state.survivors
         offered = offers(rows, available)
         candidates = survivors.alive & offered
         lengths = self._length(survivors)
@@ -120,14 +136,14 @@ class BatchedPureExploration(Phased):
         return Selection(rows.points(index), index, index >= 0), evidence
 
     @torch.no_grad()
-    def update(self, state: State, pulls: Pulls) -> State:
+    def update(self, state: EliminationState, pulls: Pulls) -> EliminationState:
         """Learn the pulls; those of survivors count towards the batch, and the last of them ends it. Cost O(A u) a distinct
         arm, and a sweep over the arms where a batch ends."""
         self.learn(state, pulls)
         if pulls.history or pulls.index is None:
             return state
         assert pulls.mask is not None
-        inner, survivors = inner_of(state), survivors_of(state)
+        inner, survivors = state.inner, state.survivors
         index, lengths = state.rows.entry(pulls.index), self._length(survivors)
         counted = pulls.mask & survivors.alive.gather(-1, index.clamp_min(0)) & lengths.isfinite().unsqueeze(-1)
         if bool(counted.any()):
@@ -139,9 +155,9 @@ class BatchedPureExploration(Phased):
         return state
 
     @torch.no_grad()
-    def bounds(self, state: State) -> tuple[Tensor, Tensor]:
+    def bounds(self, state: EliminationState) -> tuple[Tensor, Tensor]:
         """As of the last batch that is over: within one, bounds would be looked at too often to hold together."""
-        survivors = survivors_of(state)
+        survivors = state.survivors
         return survivors.upper, survivors.lower
 
     def _length(self, survivors: Survivors) -> Tensor:
@@ -149,18 +165,17 @@ class BatchedPureExploration(Phased):
         lengths = torch.tensor([*batch_lengths(self.horizon), torch.inf], dtype=torch.float64, device=survivors.batch.device)
         return lengths[survivors.batch]
 
-    def _explore(self, state: State, candidates: Tensor, room: Tensor) -> Tensor:
+    def _explore(self, state: EliminationState, candidates: Tensor, room: Tensor) -> Tensor:
         """Picks of the largest variance given what the batch was told and has pending, `batch_shape x q` (−1 where padded)."""
-        inner, pending, counts = inner_of(state), state.pending_index, state.pending_counts
-        assert inner.table is not None
-        counts = torch.where(survivors_of(state).alive.gather(-1, pending.clamp_min(0)) & (pending >= 0), counts, 0.0)
+        inner, pending, counts = state.inner, state.pending_index, state.pending_counts
+        counts = torch.where(state.survivors.alive.gather(-1, pending.clamp_min(0)) & (pending >= 0), counts, 0.0)
         leaders = min(_LEADERS, max(1, int(candidates.sum(dim=-1).max())))
         width = torch.ones_like(inner.told)
         lookahead = Lookahead(inner.table, preference(inner), width, candidates, (pending, counts), None, leaders=leaders)
         index = lookahead.pick(Meter(lookahead, math.inf, scale=0.0), room)
         return _filled(index, candidates.byte().argmax(dim=-1), room)  # where no variance is left, any candidate will do
 
-    def _exploit(self, state: State, candidates: Tensor, offered: Tensor, room: Tensor, index: Tensor) -> Tensor:
+    def _exploit(self, state: EliminationState, candidates: Tensor, offered: Tensor, room: Tensor, index: Tensor) -> Tensor:
         """The picks `index`, with those of rows that have no batch to fill: after the horizon the survivor of the highest
         posterior mean; where no survivor is on offer, the arm of the highest upper bound."""
         mean, spread = self.marginals(state)
@@ -170,13 +185,6 @@ class BatchedPureExploration(Phased):
         widen, q = torch.nn.functional.pad, max(own.shape[-1], index.shape[-1])
         own, index = (widen(x, (0, q - x.shape[-1]), value=-1) for x in (own, index))
         return torch.where((room > 0).unsqueeze(-1), own, index)
-
-
-def survivors_of(state: State) -> Survivors:
-    """The survivors that a state carries."""
-    survivors = state.survivors
-    assert isinstance(survivors, Survivors)
-    return survivors
 
 
 def _filled(index: Tensor, arm: Tensor, room: Tensor) -> Tensor:

@@ -25,11 +25,12 @@ from torchbandits.embeddings import FeatureMap, Spectrum, kernel_diagonal
 from torchbandits.errors import UnsupportedError, require
 from torchbandits.fitting import fit_kernel_
 from torchbandits.memory import KeepAll, LeverageSampling, Memory
-from torchbandits.policies.base import FROM_BOX, Policy, State
+from torchbandits.policies.base import FROM_BOX, Policy
 from torchbandits.policies.box_picking import check_for_box, pick_in_box
 from torchbandits.policies.from_data import FromData
 from torchbandits.policies.learning import learn, learn_kernel, learn_together
 from torchbandits.policies.picking import Picker, first_picks, marginals, on_offer, room_for, scorer, upper_bounds, with_first
+from torchbandits.policies.state import BoxState, TableState
 from torchbandits.posteriors import GaussianProcess
 from torchbandits.scores import UCB, PerCost, PosteriorDraw, Score
 from torchbandits.sources import ArmSet, ArmSource
@@ -39,7 +40,7 @@ from torchbandits.widths import Width
 
 
 @dataclass(frozen=True)
-class Composed(Policy):
+class Composed(Policy[TableState | BoxState]):
     """Embedding and memory, score, width and batch rule, run by one engine.
 
     Args:
@@ -110,7 +111,7 @@ class Composed(Policy):
         return self.memory.sparse and plain and isinstance(self.score, UCB) and self.batch_rule.budget is not None
 
     @torch.no_grad()
-    def init(self, arms: ArmSet, generators: Generators, batch_shape: torch.Size) -> State:
+    def init(self, arms: ArmSet, generators: Generators, batch_shape: torch.Size) -> TableState:
         """A fresh state; the kernel is deep-copied into its posterior. Cost O(A (d + log A)), and O(A m d) for features."""
         if isinstance(arms, Shard):
             kernel = {name: value.tolist() for name, value in self.kernel.state_dict().items()}
@@ -121,7 +122,7 @@ class Composed(Policy):
         return self._state(ArmRows(arms, batch_shape), posterior, generators)
 
     @torch.no_grad()
-    def init_box(self, box: Tensor, generators: Generators, batch_shape: torch.Size) -> State:
+    def init_box(self, box: Tensor, generators: Generators, batch_shape: torch.Size) -> BoxState:
         """A fresh state on a box, whose arms are the points that it picks; arm 0 is the centre, which is the first pick where
         the prior is the same everywhere. In a box EI and PI improve on the highest mean of the points pulled.
 
@@ -137,10 +138,7 @@ class Composed(Policy):
             self.initial.points(box.expand(*batch_shape, -1, -1), none, none, generators)
         posterior = self._posterior(box, generators, batch_shape)
         rows = Box.centre(box, batch_shape)
-        state = State(rows, posterior, None, generators)
-        state.counts_batches = "batches" in self.confidence.reads
-        state.box = Box(rows, posterior, box)
-        return state
+        return BoxState(Box(rows, posterior, box), generators, counts_batches="batches" in self.confidence.reads)
 
     def _posterior(self, arms: ArmSet, generators: Generators, batch_shape: torch.Size) -> GaussianProcess:
         """The prior, for arms or the corners of a box; features that are drawn are drawn now."""
@@ -165,20 +163,17 @@ class Composed(Policy):
             device=arms.device,
         )
 
-    def _state(self, rows: ArmRows, posterior: GaussianProcess, generators: Generators) -> State:
+    def _state(self, rows: ArmRows, posterior: GaussianProcess, generators: Generators) -> TableState:
         """A state of this posterior on these arms."""
-        state = State(rows, posterior, ArmTable(rows, posterior, self.memory_budget), generators)
-        state.counts_batches = "batches" in self.confidence.reads
+        table = ArmTable(rows, posterior, self.memory_budget)
         base = self.score.base if isinstance(self.score, PerCost) else self.score
-        if isinstance(base, PosteriorDraw):
-            assert state.table is not None
-            state.draws = PosteriorDraws(state.table, base.num_features)
-        return state
+        draws = PosteriorDraws(table, base.num_features) if isinstance(base, PosteriorDraw) else None
+        return TableState(table, generators, draws=draws, counts_batches="batches" in self.confidence.reads)
 
     @torch.no_grad()
-    def set_arms(self, state: State, arms: ArmSet) -> State:
+    def set_arms(self, state: TableState | BoxState, arms: ArmSet) -> TableState:
         """The same posterior on other arms. Cost O(A u (u + d)) for an exact posterior, O(A m (m + d)) for a sparse one."""
-        require(state.box is None, FROM_BOX, UnsupportedError)
+        require(isinstance(state, TableState), FROM_BOX, UnsupportedError)
         message = "arms of several ranks stay: make a new Bandit on the new Shard, and observe() what was learned."
         require(not state.rows.sharded and not isinstance(arms, Shard), message, UnsupportedError)
         check_kernel_on(_first(arms), state.posterior.kernel, state.rows.batch_shape, kernel_diagonal)
@@ -190,23 +185,28 @@ class Composed(Policy):
             )
         posterior = state.posterior
         moved = self._state(state.rows.moved(arms, posterior.statistics), posterior, state.generators)
-        assert moved.table is not None
         warm = posterior.factorised
         moved.table.sweep_()
         if not warm and not posterior.sparse and posterior.finite is None:
             posterior.invalidate_()
-        return moved.continuing_(state)
+        moved.continuing_(state)
+        return moved
 
     @torch.no_grad()
     def select(
-        self, state: State, *, limit: Tensor | None = None, available: Tensor | None = None, exactly: int | None = None
+        self,
+        state: TableState | BoxState,
+        *,
+        limit: Tensor | None = None,
+        available: Tensor | None = None,
+        exactly: int | None = None,
     ) -> tuple[Selection, Evidence]:
         """Picks by score, batch by the rule, first picks by `initial`. Cost O(A) a round and O(1) a further pick; in a box a
         maximisation a pick, see `pick_in_box`."""
         rows = state.rows
         width = self.width(state)
         rule: BatchRule = self.batch_rule if exactly is None else FixedSize(size=exactly, max_pulls=self.batch_rule.max_pulls)
-        if state.box is not None:
+        if isinstance(state, BoxState):
             require(available is None, "available= names arms, and a box has none: leave it out.", UnsupportedError)
             return pick_in_box(state, self.score, rule, width, self.initial, limit)
         offered = on_offer(rows, available)
@@ -226,7 +226,7 @@ class Composed(Policy):
         return Selection(rows.points(index), index, index >= 0), Evidence(values, leverage, width, states)
 
     @torch.no_grad()
-    def update(self, state: State, pulls: Pulls) -> State:
+    def update(self, state: TableState | BoxState, pulls: Pulls) -> TableState | BoxState:
         """Add the pulls, choose the dictionary anew, bring means and leverages up to date; see `learn` for the cost."""
         upper = state.known_upper
         leaders = None if upper is None else lambda count: upper.topk(min(count, upper.shape[-1]), dim=-1).indices
@@ -241,33 +241,36 @@ class Composed(Policy):
             told, now = state.told // self.refit_every, (state.told + pulls.counts.sum(dim=-1)) // self.refit_every
             if bool((now > told).any()):
                 self.refit(state, rows=now > told)
-        state.scale.look(state.posterior, state.table, noise_share(self.noise_std, self.regularization), self.refit_every)
+        table = state.table if isinstance(state, TableState) else None
+        state.scale.look(state.posterior, table, noise_share(self.noise_std, self.regularization), self.refit_every)
         return state
 
-    def _memory(self, state: State) -> Memory:
+    def _memory(self, state: TableState | BoxState) -> Memory:
         """What the posterior of this state keeps: a dictionary where it outgrew its budget of memory."""
         return LeverageSampling() if state.posterior.sparse and not self.memory.sparse else self.memory
 
-    def draws_on_select(self, state: State) -> bool:
+    def draws_on_select(self, state: TableState | BoxState) -> bool:
         """For draws of the posterior, and for first picks that are not over."""
-        return state.draws is not None or (self.initial is not None and state.opening)
+        drawn = isinstance(state, TableState) and state.draws is not None
+        return drawn or (self.initial is not None and state.opening)
 
-    def learns_together(self, state: State) -> bool:
+    def learns_together(self, state: TableState | BoxState) -> bool:
         """For an exact posterior, or finite features, under one kernel, on given arms: what was told is all that counts."""
         whole = not self.memory.sparse and not self.memory.selective and self.refit_every is None
-        return whole and self.from_data is None and state.box is None and state.posterior.sketch is None
+        plain = self.from_data is None and isinstance(state, TableState)
+        return whole and plain and state.posterior.sketch is None
 
     @torch.no_grad()
-    def update_together(self, state: State, pulls: Pulls, sizes: Sequence[int]) -> State:
+    def update_together(self, state: TableState | BoxState, pulls: Pulls, sizes: Sequence[int]) -> TableState | BoxState:
         """See `learn_together`."""
-        if not self.learns_together(state):
+        if not (self.learns_together(state) and isinstance(state, TableState)):
             return super().update_together(state, pulls, sizes)
         state.forget_derived_()
         learn_together(state, pulls, sizes)
         state.add_told_(pulls.counts)
         return state
 
-    def scores_at(self, state: State, points: Points) -> Tensor:
+    def scores_at(self, state: TableState | BoxState, points: Points) -> Tensor:
         """Scores of any points, `batch_shape x n`, differentiable: UCB, EI or PI. Cost O(n m (m + d)).
 
         Raises:
@@ -282,7 +285,9 @@ class Composed(Policy):
         return scorer(state, self.score, self.width(state), pending)(points)
 
     @torch.no_grad()
-    def refit(self, state: State, *, noise: bool = False, rows: Tensor | None = None, **options: Any) -> FitReport:
+    def refit(
+        self, state: TableState | BoxState, *, noise: bool = False, rows: Tensor | None = None, **options: Any
+    ) -> FitReport:
         """Fit the kernel, and λ in its ratio to the noise variance; see `fit_kernel_` and `learn_kernel`."""
         require(
             not (noise and self.memory.selective),
@@ -300,17 +305,17 @@ class Composed(Policy):
         return report
 
     @torch.no_grad()
-    def width(self, state: State) -> Tensor:
+    def width(self, state: TableState | BoxState) -> Tensor:
         """The confidence width for the next pick, `batch_shape`."""
         if state.known_width is None:
             state.known_width = self.confidence(state.progress(self.confidence.reads))
         return state.known_width
 
     @torch.no_grad()
-    def bounds(self, state: State) -> tuple[Tensor, Tensor] | None:
+    def bounds(self, state: TableState | BoxState) -> tuple[Tensor, Tensor] | None:
         """Largest upper and largest lower confidence bound over the arms, reward units; None in a box, where nobody knows the
         largest upper one. Raises `NumericalError` there where the posterior is not finite."""
-        if state.box is not None:
+        if isinstance(state, BoxState):
             state.box.check_finite()
             return None
         upper = upper_bounds(state, self.width(state))

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from torchbandits.arms import ArmRows
 from torchbandits.checks import check_whole, explains_keywords, is_finite, non_negative
 from torchbandits.errors import ArgumentError
-from torchbandits.policies.base import State
-from torchbandits.policies.heuristic import Heuristic, add_up, fresh_state
+from torchbandits.policies.heuristic import Heuristic, add_up, carried_sums, fresh_state
+from torchbandits.policies.state import SumsState
 from torchbandits.sources import ArmSet
 from torchbandits.starts import draw_uniform
 from torchbandits.types import Pulls
@@ -35,7 +36,7 @@ DECAY = PowerDecay()
 
 
 @dataclass(frozen=True)
-class EpsilonGreedy(Heuristic):
+class EpsilonGreedy(Heuristic[SumsState]):
     """Greedy on the average rewards of the arms pulled, uniform with probability ε."""
 
     epsilon: float | Callable[[float], float] = DECAY
@@ -51,11 +52,13 @@ class EpsilonGreedy(Heuristic):
         """True: features are never looked at."""
         return True
 
-    def init(self, arms: ArmSet, generators: Sequence[torch.Generator], batch_shape: torch.Size) -> State:
+    def init(self, arms: ArmSet, generators: Sequence[torch.Generator], batch_shape: torch.Size) -> SumsState:
         """Statistics only."""
         return fresh_state(arms, generators, batch_shape)
 
-    def draw(self, state: State, sizes: Sequence[int], offered: Tensor | None, generators: Sequence[torch.Generator]) -> Tensor:
+    def draw(
+        self, state: SumsState, sizes: Sequence[int], offered: Tensor | None, generators: Sequence[torch.Generator]
+    ) -> Tensor:
         """First q numbers that say which picks explore, then q uniform picks, used or not. Cost O(u + q).
 
         Raises:
@@ -70,10 +73,14 @@ class EpsilonGreedy(Heuristic):
         best = best_average(state, offered).unsqueeze(-1)
         return torch.where(explore | (best < 0) | (index < 0), index, best)
 
-    def update(self, state: State, pulls: Pulls) -> State:
+    def update(self, state: SumsState, pulls: Pulls) -> SumsState:
         """Add up the rewards."""
         add_up(state, pulls)
         return state
+
+    def carried(self, state: SumsState, rows: ArmRows) -> SumsState:
+        """The same statistics on other arms."""
+        return carried_sums(state, rows)
 
     def _chance(self, t: float) -> float:
         if not callable(self.epsilon):
@@ -83,7 +90,7 @@ class EpsilonGreedy(Heuristic):
         return float(value)
 
 
-def best_average(state: State, offered: Tensor | None) -> Tensor:
+def best_average(state: SumsState, offered: Tensor | None) -> Tensor:
     """The arm on offer with the highest average reward in each row, `rows` on the CPU; −1 where none was pulled.
 
     The lowest index among equals. Cost O(u).

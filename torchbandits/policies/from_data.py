@@ -15,7 +15,7 @@ from torchbandits.embeddings import stack_kernels
 from torchbandits.errors import require
 from torchbandits.fitting.standardized import Priors, fit_standardized_
 from torchbandits.policies.learning import learn_kernel, learn_sparsely
-from torchbandits.policies.state import State
+from torchbandits.policies.state import GaussianState
 from torchbandits.posteriors import Units
 from torchbandits.posteriors.averages import FEWEST
 from torchbandits.sources import ArmSet
@@ -54,21 +54,21 @@ class FromData:
         """Units before data."""
         return Units(ranges_of(arms).expand(*batch_shape, -1))
 
-    def in_model_units(self, state: State, pulls: Pulls) -> Pulls:
+    def in_model_units(self, state: GaussianState, pulls: Pulls) -> Pulls:
         """The pulls, with what was told of each as the model is to hear it: average rewards by the units of the moment."""
         units, n = state.posterior.units, pulls.counts.clamp_min(1e-300)
         assert units is not None
         z = pulls.counts * units.to_model(pulls.sums / n)
         return replace(pulls, sums=z, squares=z.square() / n)
 
-    def make_room(self, state: State, pulls: Pulls) -> None:
+    def make_room(self, state: GaussianState, pulls: Pulls) -> None:
         """Give a posterior a dictionary before pulls that would make it outgrow `exact_bytes`, where arms are read piece by
         piece. A sweep needs the room twice."""
         most = self.exact_bytes // (2 * self._arm_bytes(state))
         if state.rows.streamed and not state.posterior.sparse and state.statistics.size + pulls.counts.shape[-1] > most:
             learn_sparsely(state)
 
-    def learn(self, state: State, pulls: Pulls) -> None:
+    def learn(self, state: GaussianState, pulls: Pulls) -> None:
         """After the pulls were learned in model units: keep what was told of them, and fit anew in the batch rows where they
         have grown by so much. A posterior that outgrows `exact_bytes` gets a dictionary."""
         units, sums, squares = state.posterior.units, pulls.sums, pulls.squares
@@ -92,17 +92,17 @@ class FromData:
         grown = (pulls.clamp_min(FEWEST) / FEWEST).log() / math.log(self.growth)
         return torch.where(pulls < FEWEST, pulls.floor(), FEWEST + grown.floor())
 
-    def refit(self, state: State, rows: Tensor) -> FitReport:
+    def refit(self, state: GaussianState, rows: Tensor) -> FitReport:
         """Fit units, kernel and noise of the marked batch rows (`batch_shape` booleans); see `fit_standardized_`."""
         report = fit_standardized_(state.posterior, self.priors, rows)
         learn_kernel(state, rows)
         return report
 
-    def most_exact(self, state: State) -> int:
+    def most_exact(self, state: GaussianState) -> int:
         """Distinct arms up to which the posterior is exact: of each it keeps a number an arm and batch row."""
         return max(_LEAST_EXACT, self.exact_bytes // self._arm_bytes(state))
 
-    def _arm_bytes(self, state: State) -> int:
+    def _arm_bytes(self, state: GaussianState) -> int:
         """Of a number an arm and batch row."""
         source, rows = state.rows.source, state.rows.batch_shape.numel()
         return source.dtype.itemsize * source.num_arms * rows

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from torchbandits.arms import ArmRows
 from torchbandits.errors import NumericalError, UnsupportedError, require
-from torchbandits.policies.base import FROM_BOX, Policy, State
+from torchbandits.policies.base import FROM_BOX, Policy
 from torchbandits.policies.picking import on_offer
+from torchbandits.policies.state import SumsState
 from torchbandits.posteriors import Statistics
 from torchbandits.sources import ArmSet
 from torchbandits.starts import draw_points
 from torchbandits.types import Evidence, Pulls, Selection
 
+H = TypeVar("H", bound=SumsState)
 
-class Heuristic(Policy, ABC):
+
+class Heuristic(Policy[H], ABC):
     """A policy that draws its picks and keeps sums of rewards only: no scores, no widths, no bounds.
 
     Attributes:
@@ -38,7 +42,7 @@ class Heuristic(Policy, ABC):
         return self.batch_size
 
     @abstractmethod
-    def draw(self, state: State, sizes: Sequence[int], offered: Tensor | None, generators: Sequence[torch.Generator]) -> Tensor:
+    def draw(self, state: H, sizes: Sequence[int], offered: Tensor | None, generators: Sequence[torch.Generator]) -> Tensor:
         """Picks, `rows x max(sizes)` arms (−1 where padded).
 
         Args:
@@ -49,7 +53,7 @@ class Heuristic(Policy, ABC):
         """
 
     def select(
-        self, state: State, *, limit: Tensor | None = None, available: Tensor | None = None, exactly: int | None = None
+        self, state: H, *, limit: Tensor | None = None, available: Tensor | None = None, exactly: int | None = None
     ) -> tuple[Selection, Evidence]:
         """`batch_size` draws a row, from copies of the generators; uniform in a box, for the policies that take one."""
         shape, device = state.rows.batch_shape, state.log_det.device
@@ -72,33 +76,38 @@ class Heuristic(Policy, ABC):
         evidence = Evidence(nothing, nothing, torch.full(shape, torch.nan, dtype=torch.float64, device=device), states)
         return Selection(points, index, index >= 0), evidence
 
-    def set_arms(self, state: State, arms: ArmSet) -> State:
+    def set_arms(self, state: H, arms: ArmSet) -> H:
         """The same sums on other arms. Cost O((A + u) (d + log A))."""
         require(state.box is None, FROM_BOX, UnsupportedError)
         rows = state.rows.moved(arms, state.statistics)
-        moved = State(rows, state.statistics, None, state.generators).continuing_(state)
-        self.carry_(state, moved)
-        return moved
+        return self.carried(state, rows)
 
-    def carry_(self, state: State, moved: State) -> None:
-        """Take over what a policy keeps besides sums, on other arms: nothing, unless a policy says more."""
-        return
+    @abstractmethod
+    def carried(self, state: H, rows: ArmRows) -> H:
+        """The state on other arms, with all that the policy keeps."""
 
-    def width(self, state: State) -> Tensor:
+    def width(self, state: H) -> Tensor:
         """NaN: there are no bounds."""
         return torch.full_like(state.log_det, torch.nan)
 
-    def bounds(self, state: State) -> None:
+    def bounds(self, state: H) -> None:
         """None: there are no bounds."""
         return
 
 
-def fresh_state(arms: ArmSet, generators: Sequence[torch.Generator], batch_shape: torch.Size) -> State:
+def fresh_state(arms: ArmSet, generators: Sequence[torch.Generator], batch_shape: torch.Size) -> SumsState:
     """A state with statistics only."""
-    return State(ArmRows(arms, batch_shape), Statistics(arms.shape[-1], batch_shape, arms.device), None, generators)
+    return SumsState(ArmRows(arms, batch_shape), Statistics(arms.shape[-1], batch_shape, arms.device), generators)
 
 
-def add_up(state: State, pulls: Pulls) -> None:
+def carried_sums(state: SumsState, rows: ArmRows) -> SumsState:
+    """The same statistics on other arms."""
+    moved = SumsState(rows, state.statistics, state.generators)
+    moved.continuing_(state)
+    return moved
+
+
+def add_up(state: SumsState, pulls: Pulls) -> None:
     """Add the rewards of pulls to the statistics. Raises `NumericalError` where a sum overflows."""
     statistics = state.statistics
     if pulls.points is not None:

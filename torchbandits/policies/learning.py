@@ -12,7 +12,7 @@ from torchbandits.arms import ArmTable, GrowingTable
 from torchbandits.arms.directions import Leaders
 from torchbandits.embeddings import kernel_row
 from torchbandits.memory import Memory
-from torchbandits.policies.base import State
+from torchbandits.policies.state import GaussianState, State, TableState
 from torchbandits.posteriors import Conditioning
 from torchbandits.posteriors.bless import bless
 from torchbandits.types import Pulls
@@ -20,7 +20,7 @@ from torchbandits.types import Pulls
 _AT_ONCE = 32  # more distinct arms of history than this are learned by a sweep
 
 
-def learn(state: State, pulls: Pulls, memory: Memory, leaders: Leaders | None) -> None:
+def learn(state: GaussianState, pulls: Pulls, memory: Memory, leaders: Leaders | None) -> None:
     """Add pulls, choose the dictionary anew, bring means and leverages up to date.
 
     Args:
@@ -45,7 +45,7 @@ def learn(state: State, pulls: Pulls, memory: Memory, leaders: Leaders | None) -
     return _learn_exact(state, summed, leaders)
 
 
-def _learn_exact(state: State, summed: tuple[Tensor, Tensor, Tensor, Tensor], leaders: Leaders | None) -> None:
+def _learn_exact(state: GaussianState, summed: tuple[Tensor, Tensor, Tensor, Tensor], leaders: Leaders | None) -> None:
     table, posterior = state.tabulation, state.posterior
     assert not isinstance(table, GrowingTable)
     distinct, counts, sums, _ = summed
@@ -65,7 +65,7 @@ def _learn_exact(state: State, summed: tuple[Tensor, Tensor, Tensor, Tensor], le
         state.log_det = _swept(state, posterior.factorised)
 
 
-def learn_together(state: State, pulls: Pulls, sizes: Sequence[int]) -> None:
+def learn_together(state: TableState, pulls: Pulls, sizes: Sequence[int]) -> None:
     r"""Add the pulls of several tells to an exact posterior, or to one of finite features, by one update.
 
     Statistics, means, leverages and log det(V/λ) do not depend on how pulls are grouped (law 2). The batched log-determinants
@@ -80,7 +80,6 @@ def learn_together(state: State, pulls: Pulls, sizes: Sequence[int]) -> None:
     Cost: that of a sweep, or O(A (u p + p²)) for few distinct arms p; O(p² q) in all for the batched log-determinants.
     """
     table, posterior = state.table, state.posterior
-    assert table is not None
     assert pulls.index is not None
     assert pulls.mask is not None
     summed = state.rows.distinct(pulls.index, pulls.mask, pulls.counts, pulls.sums, pulls.squares)
@@ -102,7 +101,7 @@ def learn_together(state: State, pulls: Pulls, sizes: Sequence[int]) -> None:
     state.log_det = _swept(state, warm)
 
 
-def _add_gains_in_turn(state: State, table: ArmTable, distinct: Tensor, pulls: Pulls, sizes: Sequence[int]) -> None:
+def _add_gains_in_turn(state: GaussianState, table: ArmTable, distinct: Tensor, pulls: Pulls, sizes: Sequence[int]) -> None:
     """Add to the batched log-determinants, one tell after the other."""
     features = table.features(distinct)
     C_pp = table.covariance(features, features, frozen=True)
@@ -120,7 +119,7 @@ def _add_gains_in_turn(state: State, table: ArmTable, distinct: Tensor, pulls: P
         C_pp = C_pp - G.mT @ G
 
 
-def _learn_sparse(state: State, memory: Memory, summed: tuple[Tensor, Tensor, Tensor, Tensor]) -> None:
+def _learn_sparse(state: GaussianState, memory: Memory, summed: tuple[Tensor, Tensor, Tensor, Tensor]) -> None:
     table, posterior, rows = state.tabulation, state.posterior, state.rows
     distinct, counts = summed[0], summed[1]
     leverage, known = table.leverage_at(distinct), state.row_leverage()
@@ -137,7 +136,7 @@ def _learn_sparse(state: State, memory: Memory, summed: tuple[Tensor, Tensor, Te
 
 
 def _learn_history(
-    state: State, pulls: Pulls, memory: Memory, summed: tuple[Tensor, Tensor, Tensor, Tensor] | None = None
+    state: GaussianState, pulls: Pulls, memory: Memory, summed: tuple[Tensor, Tensor, Tensor, Tensor] | None = None
 ) -> None:
     """History of any size, at arms (`summed`) or at points: everything is refitted, the dictionary drawn by BLESS."""
     posterior = state.posterior
@@ -158,7 +157,7 @@ def _learn_history(
     state.batched_log_det_3 = state.batched_log_det_3 + 3 * gained  # log(1 + 3x) ≤ 3 log(1 + x)
 
 
-def learn_kernel(state: State, fitted: Tensor) -> None:
+def learn_kernel(state: GaussianState, fitted: Tensor) -> None:
     r"""Bring a state up to date with a kernel or λ that its posterior was just given. The dictionary is kept.
 
     What was added up along the way can't be known under another kernel. As for history that comes summed, the batched
@@ -182,23 +181,21 @@ def learn_kernel(state: State, fitted: Tensor) -> None:
     state.batched_log_det_3 = torch.where(fitted, 3 * log_det, state.batched_log_det_3)
 
 
-def learn_sparsely(state: State) -> None:
+def learn_sparsely(state: GaussianState) -> None:
     """Give an exact posterior a dictionary, of all its points until the next pulls are told. Cost: that of a sweep."""
+    assert isinstance(state, TableState)
     state.forget_derived_()
-    state.posterior.keep_dictionary_()
-    assert state.table is not None
-    if state.table.directions is not None:
-        state.table.directions.forget_all()
+    state.table.keep_dictionary_()
     _swept(state, True)
 
 
 def complete_(state: State) -> None:
     """Compute what a saved state leaves out, where one was loaded. Cost: that of a sweep."""
-    if state.table is not None and state.table.incomplete:
+    if isinstance(state, TableState) and state.table.incomplete:
         _swept(state, state.posterior.factorised)
 
 
-def _swept(state: State, warm: bool) -> Tensor:
+def _swept(state: GaussianState, warm: bool) -> Tensor:
     """Sweep the table; log det(V/λ). Factors that nobody looks at would only cost O(u²) a pull from now on: dropped unless
     `warm`."""
     state.tabulation.sweep_()
@@ -208,7 +205,7 @@ def _swept(state: State, warm: bool) -> Tensor:
     return log_det
 
 
-def _learn_selected(state: State, pulls: Pulls, memory: Memory, leaders: Leaders | None) -> None:
+def _learn_selected(state: GaussianState, pulls: Pulls, memory: Memory, leaders: Leaders | None) -> None:
     """One pull after the other, since whether it is learned depends on those before it."""
     table, posterior = state.tabulation, state.posterior
     for place in range(pulls.counts.shape[-1]):
@@ -233,7 +230,7 @@ def _learn_selected(state: State, pulls: Pulls, memory: Memory, leaders: Leaders
             _learn_exact(state, (arm, learned, sums, squares), leaders)
 
 
-def _history_leverage(state: State) -> Tensor:
+def _history_leverage(state: GaussianState) -> Tensor:
     """Approximate leverage of every distinct point given all pulls, `batch_shape x u`, drawn row by row."""
     posterior, statistics = state.posterior, state.statistics
     kernel, shape = posterior.kernel, state.rows.batch_shape
@@ -246,7 +243,7 @@ def _history_leverage(state: State) -> Tensor:
     return leverage
 
 
-def _draw_dictionary(state: State, memory: Memory, leverage: Tensor, told: Tensor) -> None:
+def _draw_dictionary(state: GaussianState, memory: Memory, leverage: Tensor, told: Tensor) -> None:
     """A new dictionary in the batch rows that were told something (`batch_shape`); the others keep theirs, and draw nothing."""
     statistics, posterior = state.statistics, state.posterior
     resting = [g for g, active in zip(state.generators, told.reshape(-1).tolist(), strict=True) if not active]

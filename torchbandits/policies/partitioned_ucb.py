@@ -22,8 +22,9 @@ from torchbandits.checks import (
 )
 from torchbandits.embeddings import kernel_diagonal
 from torchbandits.errors import NonFiniteError, NumericalError, ShapeError, UnsupportedError, require
-from torchbandits.policies.base import Policy, State
+from torchbandits.policies.base import Policy
 from torchbandits.policies.picking import first_picks, on_offer, room_for, with_first
+from torchbandits.policies.state import PartitionedState
 from torchbandits.posteriors import Domain, PartitionedProcess
 from torchbandits.posteriors.cells import ARM, CELL, DEVIATION, MEAN, RUN, Cells
 from torchbandits.starts import Start
@@ -34,7 +35,7 @@ Corners = tuple[tuple[float, ...], tuple[float, ...]]
 
 
 @dataclass(frozen=True)
-class PartitionedUCB(Policy):
+class PartitionedUCB(Policy[PartitionedState]):
     """One arm a step by the largest upper bound over cells, each with a posterior and a width of its own.
 
     Args:
@@ -80,7 +81,7 @@ class PartitionedUCB(Policy):
         return None if self.initial is not None else 1
 
     @torch.no_grad()
-    def init(self, arms: Arms, generators: Sequence[torch.Generator], batch_shape: torch.Size) -> State:
+    def init(self, arms: Arms, generators: Sequence[torch.Generator], batch_shape: torch.Size) -> PartitionedState:
         """A fresh state; the kernel is deep-copied into its posterior. Cost O(A P) kernel values, P the arms of a cell.
 
         Raises:
@@ -93,11 +94,16 @@ class PartitionedUCB(Policy):
         bounds = None if corners is None else torch.tensor(corners, dtype=torch.float64)
         domain = Domain(self.kernel, arms, rows.first, batch_shape, self.nu, self.horizon, bounds)
         posterior = PartitionedProcess(domain, self.regularization, self.memory_budget)
-        return State(rows, posterior, None, generators)
+        return PartitionedState(rows, posterior, generators)
 
     @torch.no_grad()
     def select(
-        self, state: State, *, limit: Tensor | None = None, available: Tensor | None = None, exactly: int | None = None
+        self,
+        state: PartitionedState,
+        *,
+        limit: Tensor | None = None,
+        available: Tensor | None = None,
+        exactly: int | None = None,
     ) -> tuple[Selection, Evidence]:
         """The arm of the largest upper bound; more picks, or picks while others are pending, shrink deviations as if the
         pending ones were told, with means and widths frozen. Cost O(A) and O(P²) a further pick."""
@@ -116,7 +122,7 @@ class PartitionedUCB(Policy):
         return Selection(rows.points(index), index, index >= 0), Evidence(score, leverage, self.width(state), states)
 
     @torch.no_grad()
-    def update(self, state: State, pulls: Pulls) -> State:
+    def update(self, state: PartitionedState, pulls: Pulls) -> PartitionedState:
         """Learn the pulls in every cell that holds them, then split the cells that are due.
 
         Cost: O(P²) a cell that holds a pull, P its arms, whatever the number of pulls.
@@ -128,7 +134,7 @@ class PartitionedUCB(Policy):
         assert pulls.index is not None
         assert pulls.mask is not None
         state.forget_derived_()
-        process = _process(state)
+        process = state.records
         distinct, counts, sums, squares = state.rows.distinct(pulls.index, pulls.mask, pulls.counts, pulls.sums, pulls.squares)
         state.rows.tell_(process.statistics, distinct, counts, sums, squares)
         require(  # a bound of −∞ is the mark of an empty place, so that the bounds would not show it
@@ -140,7 +146,7 @@ class PartitionedUCB(Policy):
         state.log_det = process.cells.log_det().sum(dim=-1).reshape(state.log_det.shape)
         return state
 
-    def set_arms(self, state: State, arms: Arms) -> State:
+    def set_arms(self, state: PartitionedState, arms: Arms) -> PartitionedState:
         """The sums learned, on other arms that include all that were pulled: the cover is built and split anew.
 
         Raises:
@@ -157,11 +163,12 @@ class PartitionedUCB(Policy):
         sums = (statistics.weights, statistics.sums, statistics.squares)
         fresh = self.update(fresh, Pulls(*sums, index=index, mask=statistics.mask, history=True)) if statistics.size else fresh
         gained = fresh.log_det
-        fresh.continuing_(state).log_det = gained
+        fresh.continuing_(state)
+        fresh.log_det = gained
         return fresh
 
     @torch.no_grad()
-    def width(self, state: State) -> Tensor:
+    def width(self, state: PartitionedState) -> Tensor:
         """The width of the cell that holds the largest upper bound, `batch_shape`."""
         if state.known_width is None:
             self._bounds(state)
@@ -169,14 +176,14 @@ class PartitionedUCB(Policy):
         return state.known_width
 
     @torch.no_grad()
-    def bounds(self, state: State) -> tuple[Tensor, Tensor]:
+    def bounds(self, state: PartitionedState) -> tuple[Tensor, Tensor]:
         """Largest upper and largest lower confidence bound over arms and cells, reward units."""
         _, runs, lower = self._bounds(state)
         return runs.amax(dim=-1).reshape(state.log_det.shape), lower.reshape(state.log_det.shape)
 
     # ------------------------------------------------------------------ its steps
 
-    def _width(self, state: State) -> Tensor:
+    def _width(self, state: PartitionedState) -> Tensor:
         """B + (R/√λ) √(2(γ_cell + 1 + log(N/δ))) of every cell, `rows x C`, with N = max(Ñ_t, cells made).
 
         Ñ_t = 4(t+1)^{bd}, t the number of the pull that is being decided, from 1: one more than the pulls told.
@@ -186,7 +193,7 @@ class PartitionedUCB(Policy):
         Cells made are those of the first grid and all children since. Cells that have split count, for their bounds were
         used; cells without arms do not, for they bound nothing.
         """
-        process, d = _process(state), state.rows.arms.shape[-1]
+        process, d = state.records, state.rows.arms.shape[-1]
         paper = torch.log(state.told.reshape(-1, 1) + 2).mul_(d * (d + 1) / (d + 2 * self.nu)).add_(math.log(4))
         log_cells = torch.maximum(paper, process.cells.made.double().log().unsqueeze(-1)).sub_(math.log(self.delta))
         root = torch.add(process.cells.log_det(), log_cells, alpha=2).add_(2).sqrt_()
@@ -195,11 +202,11 @@ class PartitionedUCB(Policy):
             B = B.to(root).expand(state.told.shape).reshape(-1, 1)
         return root.mul_(self.noise_std / math.sqrt(self.regularization)).add_(B)
 
-    def _bounds(self, state: State) -> tuple[Tensor, Tensor, Tensor]:
+    def _bounds(self, state: PartitionedState) -> tuple[Tensor, Tensor, Tensor]:
         """Upper bound of every entry of every cell (`rows x E`, −∞ where there is none), the largest of each run of
         entries, and the largest lower bound (`rows`)."""
         if state.known_upper is None or state.known_marginals is None:
-            cells = _process(state).cells
+            cells = state.records.cells
             mean, deviation, cell = cells.numbers[MEAN], cells.numbers[DEVIATION], cells.members[CELL]
             width = self._width(state)
             spread = width.gather(1, cell).mul_(deviation)
@@ -211,9 +218,9 @@ class PartitionedUCB(Policy):
             state.known_upper, state.known_marginals = upper, (runs, -spread.sub_(mean).amin(dim=-1))
         return state.known_upper, *state.known_marginals
 
-    def _pick(self, state: State, remaining: Tensor, offered: Tensor | None) -> Tensor:
+    def _pick(self, state: PartitionedState, remaining: Tensor, offered: Tensor | None) -> Tensor:
         """Picks of each row, `batch_shape x most`, −1 where padded."""
-        process, shape, left = _process(state), state.rows.batch_shape, remaining.reshape(-1)
+        process, shape, left = state.records, state.rows.batch_shape, remaining.reshape(-1)
         most, cells = int(left.max()), process.cells
         if offered is not None:
             offered = offered.expand(*shape, -1).reshape(left.shape[0], -1).gather(1, cells.members[ARM].clamp_min(0))
@@ -240,9 +247,9 @@ class PartitionedUCB(Policy):
             restore()
         return picks.reshape(*shape, most)
 
-    def _of_arms(self, state: State, index: Tensor) -> tuple[Tensor, Tensor]:
+    def _of_arms(self, state: PartitionedState, index: Tensor) -> tuple[Tensor, Tensor]:
         """Upper bound of arms (`batch_shape x q`) at the batch start, and their leverage in the cell it comes from."""
-        cells, upper, q = _process(state).cells, self._bounds(state)[0], index.shape[-1]
+        cells, upper, q = state.records.cells, self._bounds(state)[0], index.shape[-1]
         arm, H = state.rows.entry(index).reshape(index.shape[:-1].numel(), q).clamp_min(0), cells.places.shape[-1]
         places = cells.places.gather(1, arm.unsqueeze(-1).expand(*arm.shape, H))
         if H > 1:
@@ -268,12 +275,6 @@ class PartitionedUCB(Policy):
             ) from error
         finite = bool(torch.isfinite(value).all())
         require(finite, "the kernel is NaN or infinite on the arms: check its hyper-parameters.", NonFiniteError)
-
-
-def _process(state: State) -> PartitionedProcess:
-    process = state.process
-    assert isinstance(process, PartitionedProcess)
-    return process
 
 
 def _runs(upper: Tensor) -> Tensor:

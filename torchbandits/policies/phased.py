@@ -3,30 +3,59 @@
 from __future__ import annotations
 
 from abc import ABC
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import gpytorch
 import torch
 from torch import Tensor
 
-from torchbandits.arms import ArmRows
+from torchbandits.arms import ArmRows, ArmTable
 from torchbandits.checks import check_whole
 from torchbandits.errors import NumericalError, require
-from torchbandits.policies.base import Policy, State
+from torchbandits.policies.base import Policy
 from torchbandits.policies.composed import Composed
 from torchbandits.policies.picking import on_offer
+from torchbandits.policies.state import TableState
 from torchbandits.types import Arms, Generators, Picks, Pulls
 
 _SLOPE = 1e-9  # of the largest prior deviation: more than rounding, and too little to matter
 
 
+class PhasedState(TableState):
+    """The state of a policy that works in phases.
+
+    Args:
+        table: Exact posterior of all pulls on the arms.
+        generators: One CPU generator per batch row; held and advanced.
+        inner: State of the pulls that count in the phases.
+        counts_batches: See `GaussianState`.
+    """
+
+    def __init__(self, table: ArmTable, generators: Generators, inner: TableState, *, counts_batches: bool = True) -> None:
+        super().__init__(table, generators, counts_batches=counts_batches)
+        self.inner = inner
+
+    def forget_derived_(self) -> None:
+        """Drop what was derived from the state and the inner one, before they change."""
+        super().forget_derived_()
+        self.inner.forget_derived_()
+
+    def _snapshots(self) -> list[Callable[[], None]]:
+        return [*super()._snapshots(), self.inner.snapshot(draws=False)]
+
+
+P = TypeVar("P", bound=PhasedState)
+
+
 @dataclass(frozen=True)
-class Phased(Policy, ABC):
+class Phased(Policy[P], ABC):
     """A policy that chooses by posteriors of some of the pulls each, whose choice did not depend on their rewards.
 
-    `State.inner` is what those pulls taught, a state of the same engine: one posterior a batch row, or one a level (the first
-    dimension) and batch row. `State.records` and `State.table` are the exact posterior of all pulls, as for `gp_ucb`: what
-    the bandit shows and recommends with.
+    `PhasedState.inner` is what those pulls taught, a state of the same engine: one posterior per batch row, or one per level
+    (the first dimension) and batch row. Its own posterior and table are the exact posterior of all pulls, as for `gp_ucb`: the
+    bandit shows and recommends with it.
 
     Args:
         engine: Kernel, λ and width of all these posteriors.
@@ -54,23 +83,23 @@ class Phased(Policy, ABC):
         """False: nothing is drawn."""
         return False
 
-    def begin(self, arms: Arms, generators: Generators, batch_shape: torch.Size, levels: tuple[int, ...] = ()) -> State:
+    def begin(self, arms: Arms, generators: Generators, batch_shape: torch.Size, levels: tuple[int, ...] = ()) -> PhasedState:
         """A fresh state with an inner one of batch shape `(*levels, *batch_shape)`."""
-        state = self.engine.init(arms, generators, batch_shape)
-        state.inner = self.engine.init(arms, generators, torch.Size((*levels, *batch_shape)))
-        return state
+        outer = self.engine.init(arms, generators, batch_shape)
+        inner = self.engine.init(arms, generators, torch.Size((*levels, *batch_shape)))
+        return PhasedState(outer.table, generators, inner, counts_batches=outer.counts_batches)
 
     @torch.no_grad()
-    def width(self, state: State) -> Tensor:
+    def width(self, state: P) -> Tensor:
         """What multiplies the standard deviation of each phase, `batch_shape`."""
         return self.engine.width(state)
 
-    def marginals(self, state: State) -> tuple[Tensor, Tensor]:
+    def marginals(self, state: TableState) -> tuple[Tensor, Tensor]:
         """Mean of every arm, and width times its standard deviation, of a state or an inner one, reward units."""
         std = (self.engine.regularization * state.arm_leverage()).sqrt()
         return state.arm_mean(), self.engine.width(state).unsqueeze(-1) * std
 
-    def learn(self, state: State, pulls: Pulls) -> None:
+    def learn(self, state: P, pulls: Pulls) -> None:
         """Add pulls to the posterior of all pulls.
 
         Raises:
@@ -84,32 +113,24 @@ class Phased(Policy, ABC):
             NumericalError,
         )
 
-    def learn_inner(self, state: State, pulls: Pulls, index: Picks, counted: Tensor) -> None:
+    def learn_inner(self, state: P, pulls: Pulls, index: Picks, counted: Tensor) -> None:
         """Add the marked pulls (`... x q` booleans, of entries `... x q`) to the inner posteriors."""
-        inner = inner_of(state)
+        inner = state.inner
         counts, sums, squares = (torch.where(counted, x, 0.0) for x in (pulls.counts, pulls.sums, pulls.squares))
         self.engine.update(inner, Pulls(counts, sums, squares, index=torch.where(counted, index, -1), mask=counted))
         inner.add_told_(counts)
 
 
-def inner_of(state: State) -> State:
-    """The inner state of a policy that works in phases."""
-    assert state.inner is not None
-    return state.inner
-
-
-def preference(state: State) -> Tensor:
+def preference(state: TableState) -> Tensor:
     """Falls slowly with the index, `batch_shape x A`, reward units: added to deviations, it has the lowest of equal arms picked
     whatever rounding does. The last two survivors, say, are equal after every second pull."""
-    assert state.table is not None
     A, shape = state.rows.num_arms, state.told.shape
     place = torch.arange(A, dtype=torch.float64, device=state.told.device) / A
     return (-_SLOPE * state.table.kappa2.sqrt().unsqueeze(-1) * place).expand(*shape, A)
 
 
-def restart_(state: State, over: Tensor) -> None:
+def restart_(state: TableState, over: Tensor) -> None:
     """Back to the prior in the marked batch rows (`batch_shape` booleans). Cost: a sweep over the arms."""
-    assert state.table is not None
     state.forget_derived_()
     state.rows.clear_(state.statistics, over)
     state.posterior.invalidate_()

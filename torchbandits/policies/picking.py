@@ -10,7 +10,7 @@ from torch import Tensor
 from torchbandits.arms import ArmRows, ArmTable, FullSweep, Lookahead, PosteriorDraws, best_arm
 from torchbandits.batching import BatchRule, Repeat
 from torchbandits.errors import ArgumentError
-from torchbandits.policies.base import State
+from torchbandits.policies.state import BoxState, PosteriorState, State, TableState
 from torchbandits.posteriors import Pending
 from torchbandits.scores import UCB, PerCost, PosteriorDraw, Score, scores_of_points
 from torchbandits.starts import Opening, Start
@@ -42,7 +42,12 @@ def frozen_batch(state: State, rule: BatchRule) -> bool | Tensor:
 
 
 def first_picks(
-    state: State, initial: Start | None, remaining: Tensor, offered: Tensor | None, twins: Generators, fill: bool = False
+    state: PosteriorState,
+    initial: Start | None,
+    remaining: Tensor,
+    offered: Tensor | None,
+    twins: Generators,
+    fill: bool = False,
 ) -> Tensor | None:
     """Picks of `initial` for rows that have not made them all, all that remain where they are to `fill`; None once no row has
     any left."""
@@ -67,16 +72,15 @@ def with_first(starting: Tensor, index: Tensor) -> Tensor:
     return torch.where((starting >= 0).any(dim=-1, keepdim=True), starting, index)
 
 
-def marginals(state: State) -> tuple[Tensor, Tensor]:
+def marginals(state: TableState) -> tuple[Tensor, Tensor]:
     """Mean and standard deviation of every arm, `batch_shape x A`, reward units, computed once a state."""
-    assert state.table is not None
     if state.known_marginals is None:
         lam = state.posterior.regularization
         state.known_marginals = state.table.mean(), (lam * state.table.leverage).sqrt_()
     return state.known_marginals
 
 
-def upper_bounds(state: State, width: Tensor) -> Tensor:
+def upper_bounds(state: TableState, width: Tensor) -> Tensor:
     """Upper confidence bound of every arm, `batch_shape x A`, reward units, computed once a state."""
     if state.known_upper is None:
         mean, std = marginals(state)
@@ -84,10 +88,10 @@ def upper_bounds(state: State, width: Tensor) -> Tensor:
     return state.known_upper
 
 
-def incumbent(state: State) -> Tensor:
+def incumbent(state: TableState | BoxState) -> Tensor:
     """The highest posterior mean over the arms, `batch_shape`, reward units; in a box over the points pulled, before the first
     the prior mean."""
-    if state.box is None:
+    if isinstance(state, TableState):
         return marginals(state)[0].amax(dim=-1)
     prior = state.posterior.estimated_prior_mean
     if not state.statistics.size:
@@ -97,7 +101,7 @@ def incumbent(state: State) -> Tensor:
 
 
 @torch.no_grad()
-def scorer(state: State, score: Score, width: Tensor, pending: Pending | None) -> Callable[[Tensor], Tensor]:
+def scorer(state: TableState | BoxState, score: Score, width: Tensor, pending: Pending | None) -> Callable[[Tensor], Tensor]:
     """A score of any points, `batch_shape x n x d` to `batch_shape x n`, differentiable, with these pulls pending."""
     posterior, best = state.posterior, incumbent(state) if score.relative else width
 
@@ -117,8 +121,7 @@ class Picker:
         width: `batch_shape`, frozen.
     """
 
-    def __init__(self, state: State, score: Score | PosteriorDraw, rule: BatchRule, width: Tensor) -> None:
-        assert state.table is not None
+    def __init__(self, state: TableState, score: Score | PosteriorDraw, rule: BatchRule, width: Tensor) -> None:
         self._state, self._score, self._rule, self._width = state, score, rule, width
         self._table: ArmTable = state.table
         self._base = score.base if isinstance(score, PerCost) else score

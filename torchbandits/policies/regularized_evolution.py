@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from torchbandits.arms import ArmRows, matches
 from torchbandits.checks import check_whole, explains_keywords
 from torchbandits.errors import ArgumentError, ArmIndexError, ShapeError, UnsupportedError, nearest, require
-from torchbandits.policies.base import State
-from torchbandits.policies.heuristic import Heuristic, add_up, fresh_state
-from torchbandits.posteriors import aggregate
+from torchbandits.policies.heuristic import Heuristic, add_up
+from torchbandits.policies.state import SumsState
+from torchbandits.posteriors import Statistics, aggregate
 from torchbandits.starts import draw_uniform
 from torchbandits.types import Arms, Picks, Pulls
 
@@ -59,8 +59,25 @@ class Population(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, *args)
 
 
+class PopulationState(SumsState):
+    """The state of `regularized_evolution`: sums of rewards, and the population.
+
+    Args:
+        rows: The arms and their rows.
+        statistics: Sums of rewards.
+        generators: One CPU generator per batch row; held and advanced.
+        population: The last evaluations.
+    """
+
+    def __init__(
+        self, rows: ArmRows, statistics: Statistics, generators: Sequence[torch.Generator], population: Population
+    ) -> None:
+        super().__init__(rows, statistics, generators)
+        self.population = population
+
+
 @dataclass(frozen=True, eq=False)
-class RegularizedEvolution(Heuristic):
+class RegularizedEvolution(Heuristic[PopulationState]):
     """The winner of a tournament among the last `population` evaluations, mutated; see `regularized_evolution`."""
 
     population: int = 100
@@ -84,7 +101,7 @@ class RegularizedEvolution(Heuristic):
         elif given is not None and not callable(given):
             raise ArgumentError(f"neighbors must be 'auto', a tensor A x k or a callable, got {type(given).__name__}.")
 
-    def init(self, arms: Arms, generators: Sequence[torch.Generator], batch_shape: torch.Size) -> State:
+    def init(self, arms: Arms, generators: Sequence[torch.Generator], batch_shape: torch.Size) -> PopulationState:
         """Statistics, and an empty population.
 
         Raises:
@@ -97,15 +114,14 @@ class RegularizedEvolution(Heuristic):
             f"population={self.population} is larger than the set of {A} arms: population={A} would do, or fewer.",
         )
         if isinstance(self.neighbors, Tensor):
-            rows = self.neighbors.shape[0]
-            require(rows == A, f"neighbors must have one row for each of the {A} arms, got {rows}.", ShapeError)
+            listed = self.neighbors.shape[0]
+            require(listed == A, f"neighbors must have one row for each of the {A} arms, got {listed}.", ShapeError)
             _check_indices(self.neighbors, A, "neighbors")
-        state = fresh_state(arms, generators, batch_shape)
-        state.population = Population(self.population, batch_shape, arms.device)
-        return state
+        rows, statistics = ArmRows(arms, batch_shape), Statistics(arms.shape[-1], batch_shape, arms.device)
+        return PopulationState(rows, statistics, generators, Population(self.population, batch_shape, arms.device))
 
-    def carry_(self, state: State, moved: State) -> None:
-        """The population, less the members that are gone.
+    def carried(self, state: PopulationState, rows: ArmRows) -> PopulationState:
+        """The same statistics and population on other arms, less the members that are gone.
 
         Raises:
             UnsupportedError: If neighbours were given: they are of the arms before.
@@ -113,21 +129,25 @@ class RegularizedEvolution(Heuristic):
         known = self.neighbors is None or isinstance(self.neighbors, str)
         message = "the neighbours given are those of the arms before: make a new Bandit, or leave neighbors=None."
         require(known, message, UnsupportedError)
-        require(self.population <= moved.rows.num_arms, f"population={self.population} is larger than the new set of arms.")
-        old = population_of(state)
-        arms = moved.rows.arms.expand(*moved.rows.batch_shape, -1, -1)
+        require(self.population <= rows.num_arms, f"population={self.population} is larger than the new set of arms.")
+        old, arms = state.population, rows.arms.expand(*rows.batch_shape, -1, -1)
         index = matches(arms, state.rows.points(old.members)).masked_fill(old.members < 0, -1)
-        moved.population = Population(self.population, moved.rows.batch_shape, arms.device)
-        population_of(moved).join_(index, torch.where(index >= 0, old.rewards, 0.0))
+        population = Population(self.population, rows.batch_shape, arms.device)
+        population.join_(index, torch.where(index >= 0, old.rewards, 0.0))
+        moved = PopulationState(rows, state.statistics, state.generators, population)
+        moved.continuing_(state)
+        return moved
 
-    def draw(self, state: State, sizes: Sequence[int], offered: Tensor | None, generators: Sequence[torch.Generator]) -> Tensor:
+    def draw(
+        self, state: PopulationState, sizes: Sequence[int], offered: Tensor | None, generators: Sequence[torch.Generator]
+    ) -> Tensor:
         """First the uniform picks of a population that is not full; then, for k mutants, k x `tournament` numbers that say who
         meets whom, then k that say which neighbour (or, without one on offer, which arm). Cost O(A d) a distinct winner.
 
         Raises:
             ShapeError, ArmIndexError: If a callable's neighbours are no arms.
         """
-        population = population_of(state)
+        population = state.population
         rows = len(sizes)
         members, rewards = (x.reshape(rows, -1).cpu() for x in (population.members, population.rewards))
         present = (members >= 0).sum(dim=-1)
@@ -154,7 +174,7 @@ class RegularizedEvolution(Heuristic):
                 index[row, first[row] + place] = near[min(int(u * len(near)), len(near) - 1)]
         return index
 
-    def update(self, state: State, pulls: Pulls) -> State:
+    def update(self, state: PopulationState, pulls: Pulls) -> PopulationState:
         """Add up the rewards; each evaluation joins the population, each arm of history with its average reward. History at
         points that need not be arms does not join: it has no neighbours."""
         add_up(state, pulls)
@@ -164,10 +184,10 @@ class RegularizedEvolution(Heuristic):
         index, counts, sums = torch.where(pulls.mask, state.rows.entry(pulls.index), -1), pulls.counts, pulls.sums
         if pulls.history:
             index, _, counts, sums = aggregate(index, pulls.mask, counts, sums)
-        population_of(state).join_(index, torch.where(index >= 0, sums / counts, 0.0))
+        state.population.join_(index, torch.where(index >= 0, sums / counts, 0.0))
         return state
 
-    def _mutants(self, state: State, row: int, winner: int, offered: Tensor | None) -> Tensor:
+    def _mutants(self, state: PopulationState, row: int, winner: int, offered: Tensor | None) -> Tensor:
         """Distinct arms on offer that the winner may become, in increasing order: its neighbours, or without any all arms."""
         rows, A = state.rows, state.rows.num_arms
         if isinstance(self.neighbors, Tensor):
@@ -192,13 +212,6 @@ class RegularizedEvolution(Heuristic):
         if near.numel():
             return near.cpu()
         return torch.arange(A) if offered is None else offered.nonzero().squeeze(-1).cpu()
-
-
-def population_of(state: State) -> Population:
-    """The population that a state carries."""
-    population = state.population
-    assert isinstance(population, Population)
-    return population
 
 
 def nearest_arms(rows: ArmRows, row: int, index: int, count: int) -> Tensor:

@@ -1,9 +1,15 @@
-"""The state that a run of a policy carries."""
+"""The states that runs of policies carry: one class per family of policies.
+
+`SumsState` adds up rewards. A `PosteriorState` knows the mean and the leverage of every arm as well: by one Gaussian process on
+given arms (`TableState`), on the points of a box (`BoxState`) or on some of the arms (`TreeState`), or by one process per cell
+(`PartitionedState`).
+"""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -14,22 +20,21 @@ from torchbandits.policies.scale import ScaleWatch
 from torchbandits.posteriors import GaussianProcess, PartitionedProcess, Statistics, aggregate
 from torchbandits.types import Marginals, Progress, Recommendation
 
+_NO_POSTERIOR = "this policy keeps no posterior; use gp_ucb, bkb or batch_bkb to have one."
 _PROGRESS = ("told", "log_det", "batched_log_det", "batched_log_det_3")
 
 
-class State(nn.Module):
-    """What a run has learned: the rows of the statistics, the posterior and its table where the policy keeps them, the
-    picks that are pending, and one generator a batch row.
+class State(nn.Module, ABC):
+    """What every policy's run carries: the rows of the statistics, the pending picks, and one generator per batch row.
 
     Args:
         rows: The arms and their rows.
         records: A posterior, or plain statistics for policies without one.
-        table: The posterior on the arms, or None.
-        generators: One CPU generator a batch row; held and advanced.
+        generators: One CPU generator per batch row; held and advanced.
+        box: The box that the arms are points of; None where arms are given.
 
-    Buffer: `told` `batch_shape`, pulls told, those included that the policy's memory dropped.
-
-    A policy that works in phases gives it an `inner` state, saved and restored with it: what some of the pulls alone taught.
+    Buffers: `told` `batch_shape`, pulls told, including those that the policy's memory dropped, and the other sums that
+    `progress` reads.
     """
 
     told: Tensor
@@ -38,74 +43,59 @@ class State(nn.Module):
     batched_log_det_3: Tensor
     pending_index: Tensor
     pending_counts: Tensor
+    statistics: Statistics
+    tabulated: ClassVar[bool] = False
+    """Whether mean and leverage of every arm are known."""
 
     def __init__(
         self,
         rows: ArmRows,
         records: GaussianProcess | PartitionedProcess | Statistics,
-        table: ArmTable | None,
         generators: Sequence[torch.Generator],
+        box: Box | None = None,
     ) -> None:
         super().__init__()
-        # Of this state, and dropped by whatever changes it: the width, and mean, deviation and upper bound of every arm.
-        self.known_width: Tensor | None = None
-        self.known_marginals: tuple[Tensor, Tensor] | None = None
-        self.known_upper: Tensor | None = None
         self._changing: tuple[nn.Module, ...] = ()
-        self.opening = True  # whether first picks may be left: a fact that is found again after loading
-        self.draws: PosteriorDraws | None = None
-        self.inner: State | None = None
-        self.tree: CellTree | None = None  # of policies that look at some of the arms only
-        self.box: Box | None = None  # where the arms are points of a box, found one by one
-        self.counts_batches = True  # whether somebody reads the batched log-determinants
-        self.scale = ScaleWatch()  # warns of rewards and arms on a scale far from the kernel's
-        self.rows, self.records, self.table, self.generators = rows, records, table, tuple(generators)
+        self.opening = True  # whether first picks may be left: found again after loading
+        self.rows, self.records, self.generators, self.box = rows, records, tuple(generators), box
+        statistics = records if isinstance(records, Statistics) else records.statistics
+        self._keep(rows=rows, records=records, statistics=statistics)
         device = rows.source.device
         for name in _PROGRESS:
             self.register_buffer(name, torch.zeros(rows.batch_shape, dtype=torch.float64, device=device))
         self.register_buffer("pending_index", torch.zeros(*rows.batch_shape, 0, dtype=torch.int64, device=device))
         self.register_buffer("pending_counts", torch.zeros(*rows.batch_shape, 0, dtype=torch.float64, device=device))
 
-    @property
-    def statistics(self) -> Statistics:
-        """Distinct points, weights and sums."""
-        records = self.records
-        return records if isinstance(records, Statistics) else records.statistics
+    def _keep(self, **parts: nn.Module) -> None:
+        """Second names for modules that are registered elsewhere: plain attributes, which are found without a search."""
+        self.__dict__.update(parts)
 
     @property
     def process(self) -> GaussianProcess | PartitionedProcess:
-        """The posterior, one or one a cell. Raises `UnsupportedError` for policies that keep none."""
-        records = self.records
-        if isinstance(records, Statistics):
-            raise UnsupportedError("this policy keeps no posterior; use gp_ucb, bkb or batch_bkb to have one.")
-        return records
+        """The posterior, one or one per cell. Raises `UnsupportedError` for policies that keep none."""
+        raise UnsupportedError(_NO_POSTERIOR)
 
-    @property
-    def posterior(self) -> GaussianProcess:
-        """The posterior of a policy that keeps one for all arms."""
-        process = self.process
-        assert isinstance(process, GaussianProcess)
-        return process
+    def arm_mean(self) -> Tensor:
+        """Posterior mean of every arm, `batch_shape x A`, in the units of the model. Raises as `process` does."""
+        raise UnsupportedError(_NO_POSTERIOR)
 
-    def continuing_(self, other: State) -> State:
+    def arm_leverage(self) -> Tensor:
+        """Posterior variance / λ of every arm, `batch_shape x A`. Raises as `process` does."""
+        raise UnsupportedError(_NO_POSTERIOR)
+
+    def continuing_(self, other: State) -> None:
         """Take over the progress of a state of the same posterior on other arms; nothing is pending then."""
         for name in _PROGRESS:
             self._buffers[name] = getattr(other, name)
-        self.scale = other.scale
-        return self
 
-    def set_pending_(self, index: Tensor, mask: Tensor) -> State:
+    def set_pending_(self, index: Tensor, mask: Tensor) -> None:
         """Declare the picks that are out and not told, `batch_shape x q`; an empty one clears them."""
         self.pending_index, self.pending_counts = aggregate(self.rows.entry(index), mask)
-        if not isinstance(self.records, Statistics):
-            self.records.set_pending_(self.rows.points(self.pending_index), self.pending_counts)
-        return self
 
     @property
     def has_pending(self) -> bool:
         """Whether picks that are out are hallucinated, here or in a posterior that other arms had before."""
-        own = bool(self.pending_index.shape[-1])
-        return own or (not isinstance(self.records, Statistics) and bool(self.records.pending.shape[-1]))
+        return bool(self.pending_index.shape[-1])
 
     def twins(self) -> tuple[torch.Generator, ...]:
         """Copies of the generators, for draws that must change nothing."""
@@ -116,104 +106,20 @@ class State(nn.Module):
 
     def forget_derived_(self) -> None:
         """Drop what was derived from the state, before it changes."""
-        self.known_width = self.known_marginals = self.known_upper = None
-        if self.inner is not None:
-            self.inner.forget_derived_()
-
-    @property
-    def tabulated(self) -> bool:
-        """Whether mean and leverage of every arm are known: not for policies without a posterior."""
-        return not isinstance(self.records, Statistics)
-
-    def arm_mean(self) -> Tensor:
-        """Posterior mean of every arm, `batch_shape x A`, reward units."""
-        if isinstance(self.records, PartitionedProcess):
-            return self.records.arm_mean()
-        return self._model_mean(self._arms()).double() if self.table is None else self.table.mean()
-
-    def arm_leverage(self) -> Tensor:
-        """Posterior variance / λ of every arm, `batch_shape x A`."""
-        if isinstance(self.records, PartitionedProcess):
-            return self.records.arm_leverage()
-        return self.posterior.leverage(self._arms()) if self.table is None else self.table.leverage
-
-    def _arms(self) -> Tensor:
-        return self.rows.source.chunk(slice(0, self.rows.num_arms)).expand(*self.rows.batch_shape, -1, -1)
-
-    @property
-    def tabulation(self) -> ArmTable | GrowingTable | Box:
-        """The posterior on all arms, on those that were looked at, or on the points found in a box."""
-        if self.box is not None:
-            return self.box
-        table = self.table if self.tree is None else self.tree.table
-        assert table is not None
-        return table
-
-    def mean_at(self, index: Tensor) -> Tensor:
-        """Posterior mean of arms (any number where the index is −1), `batch_shape x p`, reward units."""
-        if isinstance(self.records, PartitionedProcess):
-            return self.records.arm_mean().gather(-1, index.clamp_min(0))
-        return self.tabulation.mean_at(index)
-
-    def leverage_at(self, index: Tensor) -> Tensor:
-        """Posterior variance / λ of arms (any number where the index is −1), `batch_shape x p`."""
-        if isinstance(self.records, PartitionedProcess):
-            return self.records.arm_leverage().gather(-1, index.clamp_min(0))
-        return self.tabulation.leverage_at(index)
 
     def add_told_(self, counts: Tensor) -> None:
         """Count pulls told, `batch_shape x q`."""
         self._buffers["told"] = self.told + counts.sum(dim=-1)  # attributes of modules are slow to set
 
-    def add_gains_(self, leverage: Tensor, counts: Tensor) -> None:
-        """Add to the batched log-determinants the pulls of points of known leverage at the batch start, `batch_shape x p`."""
-        if not self.counts_batches:
-            return
-        scale = leverage.new_tensor([[1.0], [3.0]])
-        gains = (torch.log1p(scale * leverage.unsqueeze(-2)) * counts.unsqueeze(-2)).sum(dim=-1)
-        self._buffers["batched_log_det"] = self.batched_log_det + gains[..., 0]
-        self._buffers["batched_log_det_3"] = self.batched_log_det_3 + gains[..., 1]
-
-    def progress(self, reads: frozenset[str], told: Tensor | None = None) -> Progress:
-        """What a width that reads these of the costlier entries may depend on, after so many pulls (`batch_shape`)."""
-        pulls = self.told if told is None else told
-        dimension = torch.full_like(pulls, torch.nan)
-        if "effective_dimension" in reads:
-            dimension = (self.row_leverage() * self.statistics.weights).sum(dim=-1)
-        whole, rows, sketch = self.tabulation if self.tree is None else self.tree, self.rows, self.posterior.sketch
-        assert not isinstance(whole, GrowingTable)
-        return Progress(
-            t=pulls + 1,
-            pulls=pulls.clamp_min(1),
-            num_arms=rows.total,
-            dim=rows.source.dim,
-            log_det=self.log_det,
-            batched_log_det=self.batched_log_det,
-            batched_log_det_3=self.batched_log_det_3,
-            effective_dimension=dimension,
-            kappa2=whole.kappa2.expand_as(pulls),
-            sketch_loss=torch.zeros_like(pulls) if sketch is None else sketch.loss,
-        )
-
-    def row_leverage(self) -> Tensor:
-        """Leverage of every distinct point given the rewards told, `batch_shape x u`."""
-        rows, statistics = self.rows, self.statistics
-        arm, mask = rows.arm_of_row, statistics.mask
-        leverage = self.leverage_at(arm)
-        if rows.outside and bool((outside := (arm < 0) & mask).any()):
-            leverage = torch.where(outside, self.process.leverage(statistics.points), leverage)
-        return torch.where(mask, leverage, 0.0)
-
     def in_reward_units(self, mean: Tensor, variance: Tensor) -> Marginals:
-        """Mean and variance of arms, `batch_shape x p`, as they are said to people: the model may have units of its own."""
-        units = self.records.units if isinstance(self.records, GaussianProcess) else None
-        marginals = Marginals(mean, variance)
-        return marginals if units is None else units.marginals(marginals)
+        """Mean and variance of arms, `batch_shape x p`, in reward units: the model may have units of its own."""
+        return Marginals(mean, variance)
 
-    def _model_mean(self, points: Tensor) -> Tensor:
-        """Posterior mean of any points, `batch_shape x n x d` to `batch_shape x n`, in the units of `mean_at`."""
-        process = self.process
-        return (process.marginals(points, None) if isinstance(process, GaussianProcess) else process(points)).mean
+    # ------------------------------------------------------------------ the recommendation
+
+    @abstractmethod
+    def row_marginals(self) -> tuple[Tensor, Tensor]:
+        """Mean and variance of the distinct points pulled, `batch_shape x u` each; the variance is NaN without a posterior."""
 
     @torch.no_grad()
     def best(self, k: int) -> Recommendation:
@@ -223,16 +129,8 @@ class State(nn.Module):
         if statistics.size == 0:
             empty = torch.full((*shape, k, arms.dim), torch.nan, dtype=arms.dtype, device=arms.device)
             return Recommendation(empty, torch.full(nan.shape, -1, device=arms.device), nan, nan.clone())
-        pulled = statistics.mask & (statistics.weights > 0)
-        arm = self.rows.arm_of_row
-        if self.tabulated:
-            mean = self.mean_at(arm)
-            if bool(((arm < 0) & pulled).any()):
-                mean = torch.where(arm < 0, self._model_mean(statistics.points), mean)
-            variance = self.process.regularization * self.row_leverage()
-        else:
-            mean = statistics.sums / statistics.weights
-            variance = torch.full_like(mean, torch.nan)
+        pulled, arm = statistics.mask & (statistics.weights > 0), self.rows.arm_of_row
+        mean, variance = self.row_marginals()
         k_here = min(k, mean.shape[-1])
         ranked = mean.masked_fill(~pulled, -torch.inf).sort(dim=-1, descending=True, stable=True)
         top = ranked.indices[..., :k_here]
@@ -248,19 +146,14 @@ class State(nn.Module):
             grow(torch.where(valid, told.variance, torch.nan), pad, value=torch.nan),
         )
 
-    @torch.no_grad()
     def best_arm(self) -> Tensor:
         """The arm that `best(1)` recommends, `batch_shape`; −1 before the first pull."""
-        arm, statistics = self.rows.arm_of_row, self.statistics
-        if statistics.size == 0 or not self.tabulated or self.rows.outside:
-            return self.best(1).index.squeeze(-1)
-        mean = self.mean_at(arm).masked_fill(arm < 0, -torch.inf)
-        return arm.gather(-1, mean.argmax(dim=-1, keepdim=True)).squeeze(-1)
+        return self.best(1).index.squeeze(-1)
 
     # ------------------------------------------------------------------ going back, and being saved
 
     def snapshot(self, *, draws: bool = True) -> Callable[[], None]:
-        """A way back: calling it restores this state. Nothing is copied, because updates never write in place.
+        """A function that restores this state. Nothing is copied, because updates never write in place.
 
         Args:
             draws: Whether the generators may be advanced meanwhile.
@@ -269,10 +162,7 @@ class State(nn.Module):
             self._changing = tuple(module for module in self.modules() if module._buffers)
         buffers = [(module, dict(module._buffers)) for module in self._changing]
         generators = [g.get_state() for g in self.generators] if draws else []
-        posterior = None if isinstance(self.records, Statistics) else self.records.snapshot()
-        kept = self.table if self.tree is None else self.tree.table
-        table = None if kept is None else kept.snapshot()
-        inner = self.inner.snapshot(draws=False) if self.inner is not None else None
+        parts = self._snapshots()
 
         def restore() -> None:
             self.forget_derived_()
@@ -280,14 +170,14 @@ class State(nn.Module):
                 module._buffers.update(own)
             for generator, state in zip(self.generators, generators, strict=False):
                 generator.set_state(state)
-            if posterior is not None:
-                posterior()
-            if table is not None:
-                table()
-            if inner is not None:
-                inner()
+            for part in parts:
+                part()
 
         return restore
+
+    def _snapshots(self) -> list[Callable[[], None]]:
+        """Functions that restore what is not in buffers."""
+        return []
 
     def get_extra_state(self) -> dict[str, Any]:
         """Generator states."""
@@ -324,8 +214,6 @@ class State(nn.Module):
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> State:
         super()._apply(fn, recurse)
         self.forget_derived_()
-        if self.draws is not None:
-            self.draws.forget()
         return self
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
@@ -333,3 +221,312 @@ class State(nn.Module):
             if prefix + name in state_dict:  # their size follows the open batch
                 setattr(self, name, state_dict[prefix + name].to(self.log_det.device))
         super()._load_from_state_dict(state_dict, prefix, *args)
+
+
+class SumsState(State):
+    """The state of a policy without a posterior: sums of rewards. It recommends by average reward."""
+
+    def row_marginals(self) -> tuple[Tensor, Tensor]:
+        """Average rewards, and NaN."""
+        mean = self.statistics.sums / self.statistics.weights
+        return mean, torch.full_like(mean, torch.nan)
+
+
+class PosteriorState(State):
+    """A state that knows the mean and the leverage (posterior variance / λ) of every arm."""
+
+    records: GaussianProcess | PartitionedProcess
+    tabulated: ClassVar[bool] = True
+
+    @property
+    def process(self) -> GaussianProcess | PartitionedProcess:
+        """The posterior, one or one per cell."""
+        return self.records
+
+    def set_pending_(self, index: Tensor, mask: Tensor) -> None:
+        """Declare the picks that are out and not told, `batch_shape x q`, here and to the posterior."""
+        super().set_pending_(index, mask)
+        self.records.set_pending_(self.rows.points(self.pending_index), self.pending_counts)
+
+    @property
+    def has_pending(self) -> bool:
+        """Whether picks that are out are hallucinated, here or in a posterior that other arms had before."""
+        return super().has_pending or bool(self.records.pending.shape[-1])
+
+    @abstractmethod
+    def arm_mean(self) -> Tensor:
+        """Posterior mean of every arm, `batch_shape x A`, in the units of the model."""
+
+    @abstractmethod
+    def arm_leverage(self) -> Tensor:
+        """Leverage of every arm, `batch_shape x A`."""
+
+    def mean_at(self, index: Tensor) -> Tensor:
+        """Posterior mean of arms (any number where the index is −1), `batch_shape x p`, in the units of the model."""
+        return self.arm_mean().gather(-1, index.clamp_min(0))
+
+    def leverage_at(self, index: Tensor) -> Tensor:
+        """Leverage of arms (any number where the index is −1), `batch_shape x p`."""
+        return self.arm_leverage().gather(-1, index.clamp_min(0))
+
+    def row_leverage(self) -> Tensor:
+        """Leverage of every distinct point given the rewards told, `batch_shape x u`."""
+        rows, statistics = self.rows, self.statistics
+        arm, mask = rows.arm_of_row, statistics.mask
+        leverage = self.leverage_at(arm)
+        if rows.outside and bool((outside := (arm < 0) & mask).any()):
+            leverage = torch.where(outside, self.process.leverage(statistics.points), leverage)
+        return torch.where(mask, leverage, 0.0)
+
+    def row_marginals(self) -> tuple[Tensor, Tensor]:
+        """Mean and variance of the distinct points pulled, `batch_shape x u` each."""
+        statistics, arm = self.statistics, self.rows.arm_of_row
+        mean, pulled = self.mean_at(arm), statistics.mask & (statistics.weights > 0)
+        if bool(((arm < 0) & pulled).any()):
+            mean = torch.where(arm < 0, self.model_mean(statistics.points), mean)
+        return mean, self.process.regularization * self.row_leverage()
+
+    def model_mean(self, points: Tensor) -> Tensor:
+        """Posterior mean of any points, `batch_shape x n x d` to `batch_shape x n`, in the units of `mean_at`."""
+        return self.process(points).mean
+
+    @torch.no_grad()
+    def best_arm(self) -> Tensor:
+        """The arm that `best(1)` recommends, `batch_shape`; −1 before the first pull."""
+        arm = self.rows.arm_of_row
+        if self.statistics.size == 0 or self.rows.outside:
+            return super().best_arm()
+        mean = self.mean_at(arm).masked_fill(arm < 0, -torch.inf)
+        return arm.gather(-1, mean.argmax(dim=-1, keepdim=True)).squeeze(-1)
+
+    def _snapshots(self) -> list[Callable[[], None]]:
+        return [*super()._snapshots(), self.records.snapshot()]
+
+
+class PartitionedState(PosteriorState):
+    """The state of a policy with one posterior per cell of the arms."""
+
+    records: PartitionedProcess
+
+    def __init__(self, rows: ArmRows, posterior: PartitionedProcess, generators: Sequence[torch.Generator]) -> None:
+        super().__init__(rows, posterior, generators)
+        self.forget_derived_()
+
+    def forget_derived_(self) -> None:
+        """Drop the widths and bounds that were derived from the state, before it changes."""
+        self.known_width: Tensor | None = None
+        self.known_upper: Tensor | None = None
+        self.known_marginals: tuple[Tensor, Tensor] | None = None
+
+    def arm_mean(self) -> Tensor:
+        """Posterior mean of every arm, `batch_shape x A`, reward units."""
+        return self.records.arm_mean()
+
+    def arm_leverage(self) -> Tensor:
+        """Leverage of every arm, `batch_shape x A`."""
+        return self.records.arm_leverage()
+
+
+class GaussianState(PosteriorState):
+    """The state of a policy with one Gaussian process for all arms.
+
+    Args:
+        rows: The arms and their rows.
+        posterior: Posterior of f.
+        generators: One CPU generator per batch row; held and advanced.
+        box: The box that the arms are points of; None where arms are given.
+        counts_batches: Whether the policy's width reads the batched log-determinants.
+    """
+
+    records: GaussianProcess
+    posterior: GaussianProcess
+
+    def __init__(
+        self,
+        rows: ArmRows,
+        posterior: GaussianProcess,
+        generators: Sequence[torch.Generator],
+        box: Box | None = None,
+        *,
+        counts_batches: bool = True,
+    ) -> None:
+        super().__init__(rows, posterior, generators, box)
+        self._keep(posterior=posterior)
+        self.counts_batches = counts_batches
+        self.scale = ScaleWatch()  # warns of rewards and arms on a scale far from the kernel's
+        # Derived from this state, and dropped by whatever changes it.
+        self.known_width: Tensor | None = None
+        self.known_marginals: tuple[Tensor, Tensor] | None = None
+        self.known_upper: Tensor | None = None
+
+    @property
+    @abstractmethod
+    def tabulation(self) -> ArmTable | GrowingTable | Box:
+        """The posterior on all arms, on those that were looked at, or on the points found in a box."""
+
+    @property
+    @abstractmethod
+    def kappa2(self) -> Tensor:
+        """The largest k(x, x), `batch_shape` or a number."""
+
+    def arm_mean(self) -> Tensor:
+        """Posterior mean of every arm, `batch_shape x A`, in the units of the model."""
+        return self.model_mean(self._arms()).double()
+
+    def arm_leverage(self) -> Tensor:
+        """Leverage of every arm, `batch_shape x A`."""
+        return self.posterior.leverage(self._arms())
+
+    def _arms(self) -> Tensor:
+        return self.rows.source.chunk(slice(0, self.rows.num_arms)).expand(*self.rows.batch_shape, -1, -1)
+
+    def mean_at(self, index: Tensor) -> Tensor:
+        """Posterior mean of arms (any number where the index is −1), `batch_shape x p`, in the units of the model."""
+        return self.tabulation.mean_at(index)
+
+    def leverage_at(self, index: Tensor) -> Tensor:
+        """Leverage of arms (any number where the index is −1), `batch_shape x p`."""
+        return self.tabulation.leverage_at(index)
+
+    def model_mean(self, points: Tensor) -> Tensor:
+        """Posterior mean of any points, `batch_shape x n x d` to `batch_shape x n`, in the units of `mean_at`."""
+        return self.posterior.marginals(points, None).mean
+
+    def in_reward_units(self, mean: Tensor, variance: Tensor) -> Marginals:
+        """Mean and variance of arms, `batch_shape x p`, in reward units."""
+        marginals, units = Marginals(mean, variance), self.posterior.units
+        return marginals if units is None else units.marginals(marginals)
+
+    def continuing_(self, other: State) -> None:
+        """Take over the progress of a state of the same posterior on other arms; nothing is pending then."""
+        if isinstance(other, GaussianState):
+            self.scale = other.scale
+        super().continuing_(other)
+
+    def forget_derived_(self) -> None:
+        """Drop what was derived from the state, before it changes."""
+        self.known_width = self.known_marginals = self.known_upper = None
+
+    def add_gains_(self, leverage: Tensor, counts: Tensor) -> None:
+        """Add to the batched log-determinants the pulls of points of known leverage at the batch start, `batch_shape x p`."""
+        if not self.counts_batches:
+            return
+        scale = leverage.new_tensor([[1.0], [3.0]])
+        gains = (torch.log1p(scale * leverage.unsqueeze(-2)) * counts.unsqueeze(-2)).sum(dim=-1)
+        self._buffers["batched_log_det"] = self.batched_log_det + gains[..., 0]
+        self._buffers["batched_log_det_3"] = self.batched_log_det_3 + gains[..., 1]
+
+    def progress(self, reads: frozenset[str], told: Tensor | None = None) -> Progress:
+        """What a width that reads these of the costlier entries may depend on, after so many pulls (`batch_shape`)."""
+        pulls = self.told if told is None else told
+        dimension = torch.full_like(pulls, torch.nan)
+        if "effective_dimension" in reads:
+            dimension = (self.row_leverage() * self.statistics.weights).sum(dim=-1)
+        rows, sketch = self.rows, self.posterior.sketch
+        return Progress(
+            t=pulls + 1,
+            pulls=pulls.clamp_min(1),
+            num_arms=rows.total,
+            dim=rows.source.dim,
+            log_det=self.log_det,
+            batched_log_det=self.batched_log_det,
+            batched_log_det_3=self.batched_log_det_3,
+            effective_dimension=dimension,
+            kappa2=self.kappa2.expand_as(pulls),
+            sketch_loss=torch.zeros_like(pulls) if sketch is None else sketch.loss,
+        )
+
+
+class TableState(GaussianState):
+    """A Gaussian process tabulated on given arms.
+
+    Args:
+        table: The posterior on the arms.
+        generators: One CPU generator per batch row; held and advanced.
+        draws: Draws of the posterior, for a policy that picks by them.
+        counts_batches: See `GaussianState`.
+    """
+
+    table: ArmTable
+
+    def __init__(
+        self,
+        table: ArmTable,
+        generators: Sequence[torch.Generator],
+        *,
+        draws: PosteriorDraws | None = None,
+        counts_batches: bool = True,
+    ) -> None:
+        super().__init__(table.rows, table.posterior, generators, counts_batches=counts_batches)
+        self.table = table
+        self._keep(table=table)
+        self.draws = draws
+
+    @property
+    def tabulation(self) -> ArmTable:
+        """The posterior on all arms."""
+        return self.table
+
+    @property
+    def kappa2(self) -> Tensor:
+        """The largest k(x, x) of an arm or a pulled point."""
+        return self.table.kappa2
+
+    def arm_mean(self) -> Tensor:
+        """Posterior mean of every arm, `batch_shape x A`, in the units of the model."""
+        return self.table.mean()
+
+    def arm_leverage(self) -> Tensor:
+        """Leverage of every arm, `batch_shape x A`."""
+        return self.table.leverage
+
+    def _snapshots(self) -> list[Callable[[], None]]:
+        return [*super()._snapshots(), self.table.snapshot()]
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> TableState:
+        super()._apply(fn, recurse)
+        if self.draws is not None:
+            self.draws.forget()
+        return self
+
+
+class BoxState(GaussianState):
+    """A Gaussian process whose arms are the points of a box that were picked."""
+
+    box: Box
+
+    def __init__(self, box: Box, generators: Sequence[torch.Generator], *, counts_batches: bool = True) -> None:
+        super().__init__(box.rows, box.posterior, generators, box, counts_batches=counts_batches)
+
+    @property
+    def tabulation(self) -> Box:
+        """The posterior on the points found."""
+        return self.box
+
+    @property
+    def kappa2(self) -> Tensor:
+        """The largest k(x, x) of a point."""
+        return self.box.kappa2
+
+
+class TreeState(GaussianState):
+    """A Gaussian process looked at through a tree of cells, at some of the arms only."""
+
+    tree: CellTree
+
+    def __init__(self, tree: CellTree, generators: Sequence[torch.Generator], *, counts_batches: bool = True) -> None:
+        super().__init__(tree.table.rows, tree.table.posterior, generators, counts_batches=counts_batches)
+        self.tree = tree
+
+    @property
+    def tabulation(self) -> GrowingTable:
+        """The posterior on the arms that were looked at."""
+        return self.tree.table
+
+    @property
+    def kappa2(self) -> Tensor:
+        """The largest k(x, x)."""
+        return self.tree.kappa2
+
+    def _snapshots(self) -> list[Callable[[], None]]:
+        return [*super()._snapshots(), self.tree.table.snapshot()]

@@ -12,10 +12,10 @@ from torch import Tensor
 
 from torchbandits.arms import FullSweep, best_arm
 from torchbandits.checks import explains_keywords, is_whole, regularization_of
-from torchbandits.policies.base import State
 from torchbandits.policies.composed import Composed
-from torchbandits.policies.phased import Phased, inner_of, offers, preference
+from torchbandits.policies.phased import Phased, PhasedState, offers, preference
 from torchbandits.policies.picking import room_for
+from torchbandits.policies.state import TableState
 from torchbandits.types import Arms, Evidence, Generators, PickMask, Picks, Pulls, Selection
 from torchbandits.widths import FixedDesign, Width
 
@@ -35,8 +35,7 @@ class Descent:
         horizon: T.
     """
 
-    def __init__(self, inner: State, mean: Tensor, width: Tensor, horizon: int) -> None:
-        assert inner.table is not None
+    def __init__(self, inner: TableState, mean: Tensor, width: Tensor, horizon: int) -> None:
         none = width.new_zeros(*width.shape, 0)
         self._sweep = FullSweep(inner.table, None, (none.long(), none))
         self._mean, self._width = mean, width.unsqueeze(-1) * inner.posterior.regularization**0.5
@@ -85,7 +84,7 @@ def at_level(index: Picks, level: Tensor, levels: int) -> Tensor:
 
 
 @dataclass(frozen=True)
-class SupKernelUCB(Phased):
+class SupKernelUCB(Phased[PhasedState]):
     """Walks down the levels until some arm is uncertain, or none is; see `sup_kernel_ucb`."""
 
     @property
@@ -94,13 +93,13 @@ class SupKernelUCB(Phased):
         return 1
 
     @torch.no_grad()
-    def init(self, arms: Arms, generators: Generators, batch_shape: torch.Size) -> State:
+    def init(self, arms: Arms, generators: Generators, batch_shape: torch.Size) -> PhasedState:
         """A fresh state. Cost O(A (d + log A)), and O(A S) memory for S levels."""
         return self.begin(arms, generators, batch_shape, (num_levels(self.horizon),))
 
     @torch.no_grad()
     def select(
-        self, state: State, *, limit: Tensor | None = None, available: Tensor | None = None, exactly: int | None = None
+        self, state: PhasedState, *, limit: Tensor | None = None, available: Tensor | None = None, exactly: int | None = None
     ) -> tuple[Selection, Evidence]:
         """One pick; of several, those before and those pending count at their levels. Cost O(A S), O(A S u) a further pick."""
         rows, shape = state.rows, state.rows.batch_shape
@@ -121,7 +120,7 @@ class SupKernelUCB(Phased):
         return Selection(rows.points(index), index, index >= 0), Evidence(score, leverage, self.width(state))
 
     @torch.no_grad()
-    def update(self, state: State, pulls: Pulls) -> State:
+    def update(self, state: PhasedState, pulls: Pulls) -> PhasedState:
         """Learn the pulls, and each at its level, one after the other. Cost O(A S u) a pull."""
         self.learn(state, pulls)
         if pulls.history or pulls.index is None:
@@ -138,14 +137,14 @@ class SupKernelUCB(Phased):
         return state
 
     @torch.no_grad()
-    def bounds(self, state: State) -> tuple[Tensor, Tensor]:
+    def bounds(self, state: PhasedState) -> tuple[Tensor, Tensor]:
         """Largest upper and largest lower bound over the arms, each arm's the tightest of its levels."""
-        mean, spread = self.marginals(inner_of(state))
+        mean, spread = self.marginals(state.inner)
         return (mean + spread).amin(dim=0).amax(dim=-1), (mean - spread).amax(dim=0).amax(dim=-1)
 
-    def _descent(self, state: State) -> Descent:
-        inner = inner_of(state)
-        return Descent(inner, inner.arm_mean(), self.width(inner), self.horizon)
+    def _descent(self, state: PhasedState) -> Descent:
+        inner = state.inner
+        return Descent(inner, inner.arm_mean(), self.engine.width(inner), self.horizon)
 
 
 def _one_by_one(index: Picks, counts: Tensor) -> Iterator[Tensor]:

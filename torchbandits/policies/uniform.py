@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from torchbandits.arms import Box
+from torchbandits.arms import ArmRows, Box
 from torchbandits.checks import check_whole, explains_keywords
-from torchbandits.policies.base import State
-from torchbandits.policies.heuristic import Heuristic, add_up, fresh_state
+from torchbandits.policies.heuristic import Heuristic, add_up, carried_sums, fresh_state
+from torchbandits.policies.state import SumsState
 from torchbandits.posteriors import Statistics
 from torchbandits.sources import ArmSet
 from torchbandits.starts import draw_uniform
@@ -19,7 +19,7 @@ from torchbandits.types import Pulls
 
 
 @dataclass(frozen=True)
-class Uniform(Heuristic):
+class Uniform(Heuristic[SumsState]):
     """Arms drawn uniformly with replacement, `batch_size` at a time."""
 
     batch_size: int = 1
@@ -32,25 +32,29 @@ class Uniform(Heuristic):
         """True: features are never looked at."""
         return True
 
-    def init(self, arms: ArmSet, generators: Sequence[torch.Generator], batch_shape: torch.Size) -> State:
+    def init(self, arms: ArmSet, generators: Sequence[torch.Generator], batch_shape: torch.Size) -> SumsState:
         """Statistics only."""
         return fresh_state(arms, generators, batch_shape)
 
-    def init_box(self, box: Tensor, generators: Sequence[torch.Generator], batch_shape: torch.Size) -> State:
+    def init_box(self, box: Tensor, generators: Sequence[torch.Generator], batch_shape: torch.Size) -> SumsState:
         """Statistics only, and a box to draw from; arm 0 is its centre."""
         rows = Box.centre(box, batch_shape)
-        state = State(rows, Statistics(box.shape[-1], batch_shape, box.device), None, generators)
-        state.box = Box(rows, None, box)
-        return state
+        return SumsState(rows, Statistics(box.shape[-1], batch_shape, box.device), generators, Box(rows, None, box))
 
-    def draw(self, state: State, sizes: Sequence[int], offered: Tensor | None, generators: Sequence[torch.Generator]) -> Tensor:
+    def draw(
+        self, state: SumsState, sizes: Sequence[int], offered: Tensor | None, generators: Sequence[torch.Generator]
+    ) -> Tensor:
         """One number a pick. Cost O(q)."""
         return draw_uniform(state.rows.num_arms, sizes, generators, offered)
 
-    def update(self, state: State, pulls: Pulls) -> State:
+    def update(self, state: SumsState, pulls: Pulls) -> SumsState:
         """Add up the rewards."""
         add_up(state, pulls)
         return state
+
+    def carried(self, state: SumsState, rows: ArmRows) -> SumsState:
+        """The same statistics on other arms."""
+        return carried_sums(state, rows)
 
 
 @explains_keywords

@@ -1,0 +1,232 @@
+"""The three ways in which a table keeps a posterior on many arms: by kernel columns, by directions, by features."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor
+
+from torchbandits.arms.columns import KernelColumns
+from torchbandits.arms.directions import Directions, Leaders
+from torchbandits.arms.features import ArmFeatures
+from torchbandits.arms.rows import ArmRows
+from torchbandits.linalg import LowRankPrecision
+from torchbandits.posteriors import GaussianProcess, where_frozen
+from torchbandits.threads import MANY_PRODUCTS, threads
+from torchbandits.types import Picks
+
+_ANCHOR = 1024  # a table of finite features is swept anew after so many pulls, so that rounding can't pile up
+
+
+class TableStrategy(ABC):
+    """How means, leverages and covariances of arms follow from one kind of posterior.
+
+    Args:
+        rows: The arms and their rows.
+        posterior: The posterior that is tabulated.
+    """
+
+    def __init__(self, rows: ArmRows, posterior: GaussianProcess) -> None:
+        self.rows, self.posterior = rows, posterior
+
+    def _threads(self, weights: Tensor) -> threads:
+        """As many threads as a product of these weights with a column per arm is worth."""
+        return threads(many=weights.numel() * self.rows.num_arms >= MANY_PRODUCTS)
+
+    @abstractmethod
+    def sweep(self, prior: Tensor, leverage: Tensor, channels: Tensor) -> None:
+        """Compute means and leverages of all arms from the factors of the posterior.
+
+        Args:
+            prior: `A` or `batch_shape x A`, k(x, x) / λ.
+            leverage: `batch_shape x A`, written; numbers below 0 are rounding.
+            channels: `batch_shape x c x A`, written.
+        """
+
+    @abstractmethod
+    def cross(self, index: Picks, leaders: Leaders | None) -> Tensor:
+        """k̃(x_p, ·), `batch_shape x p x A`; see `ArmTable.cross`."""
+
+    @abstractmethod
+    def features(self, index: Picks) -> tuple[Tensor, ...]:
+        """What `covariance` needs of each arm (`batch_shape x p`)."""
+
+    @abstractmethod
+    def covariance(self, left: tuple[Tensor, ...], right: tuple[Tensor, ...], frozen: bool | Tensor) -> Tensor:
+        """Leverage-scale covariance that a pull moves, `batch_shape x n x n'`."""
+
+    def columns_between(self, index: Picks) -> tuple[Tensor, Tensor]:
+        """Covariances of arms with every arm, frozen and exact, `batch_shape x p x A` each: the same where no dictionary is."""
+        k = self.cross(index, None).double()
+        return k, k
+
+    def append(self, G: Tensor) -> None:
+        """Keep the directions of pulls, `batch_shape x p x A`, that were taken off the leverages; here nothing is kept."""
+        return
+
+    def needs_sweep(self, updates: int, rows: int) -> bool:
+        """Whether so many updates since the last sweep have made the table long or imprecise, or leave no room for pulls of so
+        many further arms."""
+        return updates > _ANCHOR
+
+    def forget(self) -> None:
+        """Return to the prior; here nothing was kept."""
+        return
+
+
+class FromColumns(TableStrategy):
+    """A sparse posterior: the kernel columns of the dictionary, kept while they fit the memory budget.
+
+    A new dictionary is one m x m x A product, leverage = k(x, x)/λ − |Nᵀk_S(x)|².
+
+    Args:
+        rows: The arms and their rows.
+        posterior: The posterior that is tabulated.
+        columns: Kernel columns of the dictionary.
+    """
+
+    def __init__(self, rows: ArmRows, posterior: GaussianProcess, columns: KernelColumns) -> None:
+        super().__init__(rows, posterior)
+        self.columns = columns
+
+    def sweep(self, prior: Tensor, leverage: Tensor, channels: Tensor) -> None:
+        """One compiled pass over kept columns, or products chunk by chunk."""
+        self.columns.fill(self.posterior.dictionary_rows()[0])
+        factors = self.posterior.sweep_factors(self.columns.gram())
+        weights, c = factors.weights.to(self.rows.source.dtype), channels.shape[-2]
+        if self.columns.sweep(factors.rows, weights, factors.lower, prior, leverage, channels):
+            return
+        with self._threads(weights):
+            for part, out in self.columns.products(weights, factors.rows, None if factors.lower else c):
+                channels[..., part] = out[..., :c, :]
+                leverage[..., part] = prior[..., part] - out[..., c:, :].square_().sum(dim=-2)
+
+    def cross(self, index: Picks, leaders: Leaders | None) -> Tensor:
+        """Never asked for: a sparse posterior is swept after each tell."""
+        raise AssertionError("a sparse posterior has no updates between sweeps")
+
+    def features(self, index: Picks) -> tuple[Tensor, Tensor, Tensor]:
+        """Points, whitened features and features. Cost O(p m²), and O(p m d) where columns are not kept."""
+        fit, points = self.posterior.fit(), self.rows.points(index)
+        if self.columns.readable(fit.rows) and self.rows.source.dtype == torch.float64:
+            K_mk = self.columns.between(fit.rows, index)
+            z = fit.nystrom.root.embed(torch.where(fit.mask.unsqueeze(-1), K_mk, 0.0))
+        else:
+            z = fit.embedding(points.double())
+        return points.double(), fit.regression.precision.whiten(z), z
+
+    def covariance(self, left: tuple[Tensor, ...], right: tuple[Tensor, ...], frozen: bool | Tensor) -> Tensor:
+        """zᵀV⁻¹z' in rows whose dictionary is frozen, k̃ in the others. Cost O(n n' (m + d))."""
+        C = left[1].mT @ right[1]
+        if frozen is True:
+            return C
+        residual = self.posterior.fit().embedding.residual_covariance(left[0], right[0], left[2], right[2])
+        return where_frozen(frozen, C, C + residual / self.posterior.regularization)
+
+    def columns_between(self, index: Picks) -> tuple[Tensor, Tensor]:
+        """Covariances of arms with every arm with the dictionary frozen, and exact. Cost O(A m p)."""
+        K_pa = self.columns.of_arms(index).double()
+        fit, p, x = self.posterior.fit(), index.shape[-1], self.rows.points(index)
+        z_p, R = fit.embedding(x.double()), fit.nystrom.root
+        both = torch.cat([R.lift(fit.regression.precision.solve(z_p)), R.lift(z_p)], dim=-1)
+        both = torch.where(fit.mask.unsqueeze(-1), both, 0.0).mT.to(self.rows.source.dtype)
+        out = K_pa.new_empty(*both.shape[:-1], self.rows.num_arms)
+        for part, product in self.columns.products(both, fit.rows):
+            out[..., part] = product
+        return (c := out[..., :p, :]), (K_pa - out[..., p:, :]).div_(self.posterior.regularization).add_(c)
+
+
+class FromDirections(TableStrategy):
+    """An exact posterior: directions T with leverage = k(x, x)/λ − |T(x)|², to which a pull appends one in O(A u).
+
+    They are folded when repeated pulls have doubled them, so that neither memory nor time grows with the number of pulls.
+
+    Args:
+        rows: The arms and their rows.
+        posterior: The posterior that is tabulated.
+        columns: Evaluates kernel columns.
+        directions: T.
+    """
+
+    def __init__(self, rows: ArmRows, posterior: GaussianProcess, columns: KernelColumns, directions: Directions) -> None:
+        super().__init__(rows, posterior)
+        self._columns, self._directions = columns, directions
+
+    def sweep(self, prior: Tensor, leverage: Tensor, channels: Tensor) -> None:
+        """T anew, in new storage, so that the old table survives a failure."""
+        factors, c = self.posterior.sweep_factors(self._columns.gram()), channels.shape[-2]
+        r = factors.N.shape[-1]
+        storage = self._directions.sweep_storage(r)
+        weights = factors.weights.to(self.rows.source.dtype)
+        with self._threads(weights):
+            for part, out in self._columns.products(weights, factors.rows, dense=c):
+                T = out[..., c:, :]
+                storage[..., :r, part], channels[..., part] = T, out[..., :c, :]
+                leverage[..., part] = prior[..., part] - T.square_().sum(dim=-2)
+        self._directions.swept(storage, r)
+
+    def cross(self, index: Picks, leaders: Leaders | None) -> Tensor:
+        """Cost O(A u p), or O(A p) where the arms were evaluated ahead."""
+        return self._directions.cross(index, leaders)
+
+    def features(self, index: Picks) -> tuple[Tensor, Tensor]:
+        """Points (or places) and directions."""
+        return self._directions.features(index)
+
+    def covariance(self, left: tuple[Tensor, ...], right: tuple[Tensor, ...], frozen: bool | Tensor) -> Tensor:
+        """k̃: an exact posterior has nothing to freeze. Cost O(n n' (u + d))."""
+        return self._directions.between((left[0], left[1]), (right[0], right[1]))
+
+    def append(self, G: Tensor) -> None:
+        """Append rows to T."""
+        self._directions.append(G)
+
+    def needs_sweep(self, updates: int, rows: int) -> bool:
+        """Whether T has doubled, or leaves no room."""
+        return self._directions.needs_sweep(rows)
+
+    def forget(self) -> None:
+        """Return to the prior."""
+        self._directions.forget_all()
+
+
+class FromFeatures(TableStrategy):
+    """Finite features z(x) of every arm: a pull costs one product (V⁻¹z_j)ᵀz(·), O(A m); the losses of a sketch are swept.
+
+    Args:
+        rows: The arms and their rows.
+        posterior: The posterior that is tabulated.
+        arms: Features of the arms.
+    """
+
+    def __init__(self, rows: ArmRows, posterior: GaussianProcess, arms: ArmFeatures) -> None:
+        super().__init__(rows, posterior)
+        self._arms = arms
+
+    def sweep(self, prior: Tensor, leverage: Tensor, channels: Tensor) -> None:
+        """Squared lengths of J⁻¹z; under a sketch what it explains is taken off the prior."""
+        regression, c = self.posterior.fit().regression, channels.shape[-2]
+        precision = regression.precision
+        sketched = isinstance(precision, LowRankPrecision)
+        root = precision.explained.mT if isinstance(precision, LowRankPrecision) else precision.root
+        weights = torch.cat([regression.coefficients, root], dim=-1).mT
+        with self._threads(weights):
+            for part, out in self._arms.products(weights):
+                squares = out[..., c:, :].square_().sum(dim=-2)
+                channels[..., part] = out[..., :c, :]
+                leverage[..., part] = prior[..., part] - squares if sketched else squares
+
+    def cross(self, index: Picks, leaders: Leaders | None) -> Tensor:
+        """Cost O(A m p)."""
+        precision = self.posterior.fit().regression.precision
+        return self._arms.times(precision.solve(self._arms.at(index)).mT)
+
+    def features(self, index: Picks) -> tuple[Tensor, Tensor]:
+        """Features, and whitened ones."""
+        z = self._arms.at(index)
+        return z, self.posterior.fit().regression.precision.whiten(z)
+
+    def covariance(self, left: tuple[Tensor, ...], right: tuple[Tensor, ...], frozen: bool | Tensor) -> Tensor:
+        """zᵀV⁻¹z': finite features leave no residual. Cost O(n n' m)."""
+        return left[1].mT @ right[1]

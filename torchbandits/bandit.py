@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
@@ -20,6 +19,7 @@ from torchbandits.checks import (
     check_fit,
     check_generators,
     check_history,
+    check_instance,
     check_limit,
     check_maximum,
     check_more,
@@ -33,10 +33,10 @@ from torchbandits.checks import (
     own_copy,
     same_device,
 )
-from torchbandits.errors import ArgumentError, JournalWarning, StateError, UnsupportedError, require
+from torchbandits.errors import ArgumentError, UnsupportedError, require
 from torchbandits.explanation import Explanation, explain
-from torchbandits.journal import Journal, Recorder, as_journal, begun, describe_policy, difference
-from torchbandits.loop import Loop, costs_for
+from torchbandits.journal import Journal, Recorder, as_journal, begun, describe_policy
+from torchbandits.loop import Loop
 from torchbandits.policies import Policy
 from torchbandits.posteriors import GaussianProcess, PartitionedProcess
 from torchbandits.selections import duplicate, same_picks
@@ -87,15 +87,14 @@ class Bandit:
         costs: Tensor | None = None,
         journal: Journal | str | os.PathLike[str] | None = None,
     ) -> None:
-        require(isinstance(policy, Policy), f"policy must be a torchbandits policy, got {type(policy).__name__}.")
+        check_instance("policy", policy, Policy, "a torchbandits policy")
         domain = _domain(arms, bounds, policy)
         require(bounds is None or costs is None, "costs are those of arms, and a box has none: pass arms=.", UnsupportedError)
         generators, batch_shape = check_generators(generator, domain, getattr(policy, "kernel", None))
         journal, described = as_journal(journal), describe_policy(policy)
         with begun(journal, policy, domain, costs, generators):
-            state = (policy.init if bounds is None else policy.init_box)(cast(Tensor, domain), generators, batch_shape)
-            state.rows.costs = costs_for(policy, state.rows, costs)
-            self.policy, self.loop = policy, Loop(policy, state)
+            self.policy = policy
+            self.loop = Loop.fresh(policy, domain, generators, batch_shape, costs=costs, box=bounds is not None)
             self.recorder = Recorder(self.loop, described, journal)
             self.recorder.resume()
 
@@ -292,8 +291,7 @@ class Bandit:
     @property
     def counts(self) -> Tensor:
         """Pulls learned of each arm, `batch_shape x A`; exact duplicates share those of their entry."""
-        state = self.loop.state
-        return state.rows.counts(state.statistics.weights)
+        return self.loop.counts
 
     @property
     def pulls(self) -> Tensor:
@@ -310,7 +308,7 @@ class Bandit:
     @property
     def width(self) -> Tensor:
         """The confidence width, which multiplies the posterior standard deviation, `batch_shape`."""
-        return self.policy.width(self.loop.state).clone()
+        return self.loop.width
 
     def model(self) -> BanditModel:
         """The posterior as a BoTorch model: with its kernel, λ, dictionary and prior mean, tabulated on the arms.
@@ -368,7 +366,7 @@ class Bandit:
             JournalWarning: For a state of an earlier version, which does not say what it is of.
         """
         check_state(state_dict, self.loop.state.state_dict())
-        check_description(state_dict, self.recorder.described)
+        self.recorder.check_policy(state_dict)
         self.recorder.load(state_dict)
         return self
 
@@ -407,21 +405,6 @@ class Bandit:
         if loop.state.box is not None and isinstance(selection, Selection):
             check_places(selection, loop.points(selection.index))
         return index, mask
-
-
-def check_description(state_dict: dict[str, Any], described: dict[str, str]) -> None:
-    """Refuse a saved state of another policy; a state of an earlier version, which does not describe its own, is a warning."""
-    if (saved := state_dict.get("policy")) is None:
-        message = (
-            "the saved state is of an earlier version and does not say of which policy and arms it is: it is taken to be "
-            "of these. Save it anew."
-        )
-        warnings.warn(message, JournalWarning, stacklevel=3)
-    elif other := difference(saved, described):
-        raise StateError(
-            f"the saved state is of another policy: {other}. Make the Bandit with the policy that the saved one was made "
-            "with, or observe() what was learned."
-        )
 
 
 def _domain(arms: Any, bounds: Any, policy: Policy) -> Tensor | ArmSource:

@@ -70,6 +70,31 @@ class Loop:
         self._undo: Callable[[], None] | None = None
         self._set_state(state)
 
+    @classmethod
+    def fresh(
+        cls,
+        policy: Policy,
+        domain: Tensor | ArmSource,
+        generators: Sequence[torch.Generator],
+        batch_shape: torch.Size,
+        *,
+        costs: Any = None,
+        box: bool = False,
+    ) -> Loop:
+        """A loop of a policy that was told nothing yet, on arms or in a box.
+
+        Args:
+            policy: Chooses and learns.
+            domain: Arms that the policy can read, or the corners of a box, which are held and not copied.
+            generators: One per batch row.
+            batch_shape: Leading dimensions.
+            costs: Of the arms, as `costs_for` takes them.
+            box: Whether the domain is a box.
+        """
+        state = (policy.init_box if box else policy.init)(cast(Tensor, domain), generators, batch_shape)
+        state.rows.costs = costs_for(policy, state.rows, costs)
+        return cls(policy, state)
+
     def _set_state(self, state: State) -> None:
         rows = state.rows
         self.state, self.batch_shape, self.device = state, rows.batch_shape, rows.source.device
@@ -101,6 +126,16 @@ class Loop:
     def pulls(self) -> Tensor:
         """Pulls told in all, `batch_shape`; not a copy."""
         return self.state.told
+
+    @property
+    def counts(self) -> Tensor:
+        """Pulls learned of each arm, `batch_shape x A`; exact duplicates share those of their entry."""
+        return self.state.rows.counts(self.state.statistics.weights)
+
+    @property
+    def width(self) -> Tensor:
+        """The confidence width, which multiplies the posterior standard deviation, `batch_shape`."""
+        return self.policy.width(self.state).clone()
 
     @property
     def process(self) -> GaussianProcess | PartitionedProcess:
@@ -137,9 +172,8 @@ class Loop:
         return selection, evidence.generator_states
 
     def with_open(self, selection: Selection) -> Selection:
-        """A copy of the open picks together with additional ones, in tensors that callers may write to."""
-        if self.open is None:
-            return duplicate(selection)
+        """A copy of the open picks, of which there are some, together with additional ones."""
+        assert self.open is not None
         return duplicate(joined(self.open, selection) if bool(selection.mask.any()) else self.open)
 
     def open_(self, selection: Selection, drawn: Sequence[Tensor] = ()) -> None:

@@ -410,8 +410,9 @@ class Bandit:
 def _domain(arms: Any, bounds: Any, policy: Policy) -> Tensor | ArmSource:
     """Either arms or a box, as a copy that the caller does not hold; sources are shared."""
     require((arms is None) != (bounds is None), "give either arms (A x d) or bounds (2 x d), and not both.")
-    found = check_box(bounds) if arms is None else _readable(arms, policy)
-    return own_copy(found) if isinstance(found, Tensor) else found
+    if isinstance(arms, ArmSource):
+        return _readable(arms, policy)
+    return own_copy(check_box(bounds) if arms is None else check_arms(arms))
 
 
 def _readable(arms: Any, policy: Policy) -> Tensor | ArmSource:

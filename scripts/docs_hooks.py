@@ -1,7 +1,7 @@
-"""Hooks of the documentation site: tables made from the package, parts of README, formulas as MathML.
+"""Hooks of the documentation site: tables made from the package, parts of other files, formulas as MathML, diagrams as SVG.
 
 A page asks for a part by a comment on a line of its own: `<!-- policies -->`, `<!-- choices -->`, `<!-- bounds -->`,
-`<!-- changelog -->` or `<!-- readme: HEADING -->`. What is generated can't drift from the code.
+`<!-- changelog -->`, `<!-- contributing -->` or `<!-- readme: HEADING -->`. Generated parts can't drift from the code.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import gpytorch
+from docs_diagrams import drawn
 from latex2mathml.converter import convert
 
 import torchbandits as tb
@@ -19,14 +20,14 @@ from torchbandits.policies import CATALOGUE, markdown_table
 from torchbandits.policies.composed import Composed
 
 ROOT = Path(__file__).parents[1]
-ASKED = re.compile(r"^<!-- (policies|choices|bounds|changelog|readme)(?:: (.+?))? -->$", re.MULTILINE)
+ASKED = re.compile(r"^<!-- (policies|choices|bounds|changelog|contributing|readme)(?:: (.+?))? -->$", re.MULTILINE)
 FORMULA = re.compile(r'<(div|span) class="arithmatex">(?:\\\[|\\\()(.*?)(?:\\\]|\\\))</\1>', re.DOTALL)
 EXAMPLES = {"nu": 1.5, "horizon": 1_000, "sketch_size": 16, "num_features": 64}  # what some policies can't do without
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Fill in what the page asks for."""
-    return ASKED.sub(lambda found: part(found[1], found[2]), markdown)
+    """Fill in the parts that the page asks for, and draw its diagrams."""
+    return drawn(ASKED.sub(lambda found: part(found[1], found[2]), markdown))
 
 
 def on_page_content(html: str, **_: Any) -> str:
@@ -42,10 +43,11 @@ def formula(latex: str, *, display: bool) -> str:
 
 
 def part(name: str, argument: str | None) -> str:
-    """What stands for a comment."""
+    """The part that replaces a comment."""
     if name == "readme":
         return section(argument or "")
-    made = {"policies": markdown_table, "choices": choices, "bounds": bounds, "changelog": changelog}
+    made = {"policies": markdown_table, "choices": choices, "bounds": bounds}
+    made |= {"changelog": changelog, "contributing": contributing}
     return made[name]()
 
 
@@ -62,6 +64,11 @@ def section(heading: str) -> str:
 def changelog() -> str:
     """CHANGELOG.md without its title."""
     return (ROOT / "CHANGELOG.md").read_text().partition("\n")[2]
+
+
+def contributing() -> str:
+    """CONTRIBUTING.md without its title, its links seen from docs/."""
+    return (ROOT / "CONTRIBUTING.md").read_text().partition("\n")[2].replace("](docs/", "](")
 
 
 def bounds() -> str:
@@ -94,7 +101,7 @@ def choices() -> str:
 
 
 def arguments(options: list[str]) -> dict[str, Any]:
-    """What a policy needs, of these options."""
+    """Values for those of the options that a policy requires."""
     given: dict[str, Any] = {name: EXAMPLES[name] for name in options if name in EXAMPLES}
     return given | ({"kernel": gpytorch.kernels.RBFKernel().double()} if "kernel" in options else {})
 

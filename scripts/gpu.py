@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("torch", "gpytorch", "botorch", "numpy", "pandas", "scikit-learn", "numba")
 NOT_MEASURED = (
     "steps of the policies, whole runs, several GPUs, the numbers of kernel launches, and the same benchmark on a CPU "
-    "(`torchbandits bench configs/bench/cpu.yaml`)"
+    "(`python scripts/benchmarks/bench.py configs/bench/cpu.yaml`)"
 )
 
 
@@ -117,8 +117,9 @@ def bench(folder: Path, rehearse: bool, what: str) -> None:
     import pandas as pd  # noqa: PLC0415 - the parts need more packages than the script that runs them
     from rich.console import Console  # noqa: PLC0415
 
-    from torchbandits.benchmarks import load_benchmark, run_benchmark  # noqa: PLC0415
-    from torchbandits.benchmarks.running import write_benchmark  # noqa: PLC0415
+    sys.path.insert(0, str(ROOT / "scripts" / "benchmarks"))
+    from scaling.config import load_benchmark  # noqa: PLC0415
+    from scaling.running import run_benchmark, write_benchmark  # noqa: PLC0415
 
     config = replace(load_benchmark(ROOT / "configs" / "bench" / "gpu.yaml"), output=str(folder / "bench"))
     if rehearse:

@@ -1,16 +1,120 @@
-"""The results page, from the summaries of the reproductions.
+"""The results page docs/results.md, from the summaries of the reproductions.
 
 torchbandits reproduce bkb-fig1 --quick                  # and others
 python scripts/results_page.py --collect results/figures # copy their summaries to docs/results, write docs/results.md
 python scripts/results_page.py                           # write docs/results.md and its figures from docs/results alone
+
+The committed results are `DOCS/results/NAME[-quick].parquet`, a figure for each one shown, and the page `DOCS/results.md`.
 """
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from torchbandits.experiments.results_folder import collect, write_page
+from torchbandits.experiments.reproducing import SUMMARY, draw_reproduction, form_name, section, table, verdicts
+from torchbandits.experiments.reproduction import ReproductionConfig, catalogue, find_reproduction
+from torchbandits.experiments.summaries import Summary, read_summary, write_summary
+from torchbandits.files import prepare_folder, write_atomically, write_text
+
+FOLDER = "results"
+MISSING = "missing.md"
+"""File beside the configurations of figures: what could not be reproduced, and why."""
+DOTS_PER_INCH = 80
+
+INTRODUCTION = """# Results
+
+Every figure and table of the papers that the package reproduces: the figure, the published numbers beside ours, the published
+claims (held or not held, on the means of the repetitions), and how the data or settings differ. This page is generated from the
+summaries in `docs/results` by `python scripts/results_page.py`; nothing in it is written by hand.
+
+`torchbandits reproduce NAME` runs one in full, `torchbandits reproduce NAME --quick` its reduced form (fewer pulls and
+repetitions, said below each), and `torchbandits reproduce --list` names them. Where the full form was run, it is shown,
+otherwise the reduced one. Seconds are those of the machine named below each figure, with that much other work on it (its load
+average).
+"""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A reproduction, the summary shown (that of the full form if there is one), and the path of its figure."""
+
+    reproduction: ReproductionConfig
+    summary: Summary | None
+    figure: str
+
+
+def page(entries: Iterable[Entry], missing: str) -> str:
+    """The whole page; `missing` is Markdown that lists what could not be reproduced, and why."""
+    entries = list(entries)
+    parts = [INTRODUCTION, "## Claims\n", _claims(entries)]
+    parts += ["## What could not be reproduced\n", _not_run(entries) + missing]
+    for entry in entries:
+        if entry.summary is not None:
+            parts.append(section(entry.reproduction, entry.summary, entry.figure, level=2))
+    return "\n".join(part.rstrip() + "\n" for part in parts)
+
+
+def _claims(entries: list[Entry]) -> str:
+    lines = []
+    for entry in entries:
+        if entry.summary is None:
+            lines += [[claim.says, "not run", f"`{entry.reproduction.name}`"] for claim in entry.reproduction.claims]
+            continue
+        form = "reduced form" if entry.summary.facts["quick"] else "full form"
+        for verdict in verdicts(entry.reproduction, entry.summary):
+            lines.append([verdict.claim, f"**{verdict.verdict}**", f"`{entry.reproduction.name}`, {form}"])
+    return table(["claim", "", "where"], lines)
+
+
+def _not_run(entries: list[Entry]) -> str:
+    none = [f"`{entry.reproduction.name}`" for entry in entries if entry.summary is None]
+    quick = [f"`{e.reproduction.name}`" for e in entries if e.summary is not None and e.summary.facts["quick"]]
+    lines = [f"- Not run at all: {', '.join(none)}.\n"] if none else []
+    return "".join(lines + ([f"- Run in the reduced form only: {', '.join(quick)}.\n"] if quick else []))
+
+
+def collect(source: Path, docs: Path) -> list[Path]:
+    """Copy the summaries of finished reproductions, full or reduced, from their folders below `source`.
+
+    Raises:
+        DataError: If one is damaged, or the folder can't be written.
+    """
+    prepare_folder(docs / FOLDER)
+    collected = []
+    for name in catalogue():
+        for quick in (False, True):
+            form = form_name(name, quick)
+            if (source / form / SUMMARY).is_file():
+                collected.append(docs / FOLDER / f"{form}.parquet")
+                write_summary(read_summary(source / form / SUMMARY), collected[-1])
+    return collected
+
+
+def write_page(docs: Path) -> Path:
+    """Write `DOCS/results.md` and its figures from the committed summaries, preferring the full form to the reduced one.
+
+    Raises:
+        DataError: If a summary is damaged, or a file can't be written.
+    """
+    entries, known = [], catalogue()
+    for name in known:
+        reproduction = find_reproduction(name)
+        forms = [form_name(name, quick) for quick in (False, True)]
+        form = next((f for f in forms if (docs / FOLDER / f"{f}.parquet").is_file()), None)
+        summary = None if form is None else read_summary(docs / FOLDER / f"{form}.parquet")
+        figure = f"{FOLDER}/{name}.png"
+        if summary is not None:
+            drawn = draw_reproduction(reproduction, summary)
+            save = partial(drawn.savefig, dpi=DOTS_PER_INCH, pil_kwargs={"optimize": True})
+            write_atomically(docs / figure, save)
+        entries.append(Entry(reproduction, summary, figure))
+    missing = next(iter(known.values())).with_name(MISSING).read_text(encoding="utf-8")
+    write_text(docs / "results.md", page(entries, missing))
+    return docs / "results.md"
 
 
 def main() -> None:

@@ -29,7 +29,7 @@ import torchbandits as tb
 from torchbandits import errors
 from torchbandits.policies import registry
 
-EXAMPLE = Path(__file__).parent.parent / "examples" / "any_kernel.py"
+EXAMPLE = Path(__file__).parent.parent / "docs" / "examples" / "any_kernel.py"
 PULLS, DIM = 40, 3
 
 

@@ -38,7 +38,7 @@ from torchbandits.botorch import BanditModel, PolicyAcquisition, ax_generation_s
 from torchbandits.botorch import ax as ours
 from torchbandits.errors import ArgumentError, UnsupportedError
 
-TUTORIAL = Path(__file__).parent.parent / "tutorials" / "ax_loop.py"
+TUTORIAL = Path(__file__).parent.parent / "docs" / "tutorials" / "ax_loop.py"
 BOX = [RangeParameterConfig("x", (-1.0, 2.0), "float"), RangeParameterConfig("y", (0.0, 3.0), "float")]
 GRID = [RangeParameterConfig("x", (0, 8), "int"), ChoiceParameterConfig("y", [0.0, 0.5, 1.0, 2.0], "float", is_ordered=True)]
 

@@ -1,22 +1,27 @@
-"""`torchbandits bench`: from a file to numbers, table and pictures, with limits that are results."""
+"""scripts/benchmarks/bench.py: from a file to numbers, table and pictures, with limits that are results."""
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pandas as pd
 import pytest
 import torch
 import yaml
+from scaling import running
+from scaling.config import Point, load_benchmark
+from scaling.machine import Rates, sweep_floor
+from scaling.methods import CONTENDERS, Problem
+from scaling.report import draw_axis, markdown
 from typer.testing import CliRunner
 
-from torchbandits.benchmarks import Point, load_benchmark, running
-from torchbandits.benchmarks.machine import Rates, sweep_floor
-from torchbandits.benchmarks.methods import CONTENDERS, Problem
-from torchbandits.benchmarks.report import draw_axis, markdown
-from torchbandits.cli import app
+from torchbandits import cli
 from torchbandits.errors import ConfigError, DataError
 
+SCRIPT = Path(__file__).parents[1] / "scripts" / "benchmarks" / "bench.py"
 SMALL = {
     "dim": 2,
     "base": {"arms": 300, "dictionary": 16, "pulls": 40},
@@ -35,9 +40,11 @@ def write(folder: Path, **changes: object) -> Path:
 
 
 @pytest.mark.exhaustive
-def test_the_command_measures_in_fresh_processes_and_writes_everything(tmp_path: Path) -> None:
-    result = CliRunner().invoke(app, ["bench", str(write(tmp_path)), "--quiet"])
-    assert result.exit_code == 0, result.output
+def test_the_script_measures_in_fresh_processes_and_writes_everything(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, SCRIPT, write(tmp_path), "--quiet"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert done.stdout.startswith("Numbers, table, figures: ")
     table = pd.read_parquet(tmp_path / "results" / "results.parquet")
     line = table.iloc[0]
     assert (line["outcome"], line["method"], line["update_ratio"]) == ("done", "torchbandits", 1.0)
@@ -45,6 +52,29 @@ def test_the_command_measures_in_fresh_processes_and_writes_everything(tmp_path:
     assert line["picks"] >= 1
     assert line["step"] > 0
     assert "× floor" in (tmp_path / "results" / "table.md").read_text()
+
+
+def test_the_script_says_in_one_line_what_is_wrong(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, SCRIPT, tmp_path / "none.yaml"], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert re.fullmatch(r"bench\.py: .*none\.yaml can't be read: .*\n", done.stderr)
+
+
+def test_the_deprecated_command_runs_the_script_in_a_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = []
+    monkeypatch.setattr("bench.measure", lambda config, quiet: measured.append((config.folder, quiet)))
+    result = CliRunner().invoke(cli.app, ["bench", str(write(tmp_path)), "--output", str(tmp_path / "there"), "--quiet"])
+    assert result.exit_code == 0, result.output
+    assert measured == [(tmp_path / "there", True)]
+    assert "run python scripts/benchmarks/bench.py instead" in result.stderr
+
+
+def test_the_deprecated_command_elsewhere_names_the_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli, "__file__", str(tmp_path / "site-packages" / "torchbandits" / "cli.py"))
+    result = CliRunner().invoke(cli.app, ["bench", str(write(tmp_path))])
+    assert result.exit_code == 2
+    assert result.stderr.count("\n") == 1
+    assert "in a checkout of the repository, run python scripts/benchmarks/bench.py" in result.stderr
 
 
 def test_limits_are_results_and_points_that_ask_for_more_are_not_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

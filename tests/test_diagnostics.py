@@ -414,7 +414,7 @@ def test_dictionary_quality_against_the_exact_posterior(size):
 
 
 def test_dictionary_quality_refuses_what_would_take_hours(monkeypatch):
-    monkeypatch.setattr("torchbandits.diagnostics.dictionary.LARGEST", 5)
+    monkeypatch.setattr("torchbandits.diagnostics.leverages.LARGEST", 5)
     bandit = told(tb.bkb(rbf(), **COMMON), Problem(1))
     with pytest.raises(ArgumentError, match="stops at 5"):
         diagnostics.dictionary_quality(bandit)
@@ -718,7 +718,6 @@ def test_the_figure_shows_both_panels(tmp_path):
 
 
 def test_without_matplotlib_only_the_figure_is_missing(monkeypatch):
-    monkeypatch.delitem(sys.modules, "torchbandits.diagnostics.figure", raising=False)
     for name in [name for name in sys.modules if name.partition(".")[0] == "matplotlib"]:
         monkeypatch.setitem(sys.modules, name, None)
     bandit, held, rewards = played(rbf(0.3), 0.1, 0)

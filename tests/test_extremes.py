@@ -144,7 +144,7 @@ def test_rewards_whose_squares_are_too_large(annotations_not_enforced):
 
 
 def soak() -> Any:
-    spec = importlib.util.spec_from_file_location("soak", Path(__file__).parents[1] / "scripts" / "soak.py")
+    spec = importlib.util.spec_from_file_location("soak", Path(__file__).parents[1] / "scripts" / "robustness" / "soak.py")
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

@@ -29,7 +29,7 @@ from torchbandits.experiments.config import load_config
 
 pytestmark = pytest.mark.usefixtures("annotations_not_enforced")
 
-SCRIPT = Path(__file__).parents[1] / "scripts" / "faults.py"
+SCRIPT = Path(__file__).parents[1] / "scripts" / "robustness" / "faults.py"
 
 
 @pytest.fixture(scope="module")

@@ -72,11 +72,13 @@ def test_the_tests_that_need_a_gpu_are_found(gpu, tmp_path):
 
 
 def test_benchmark_and_package_need_neither_pydantic_nor_beartype():
-    """A machine that is only lent may lack them: `torchbandits.benchmarks` is imported without either."""
+    """A machine used only for a measurement may lack them: the benchmark is imported without either."""
     program = (
         "import sys\n"
         "sys.modules['pydantic'] = sys.modules['beartype'] = sys.modules['typer'] = None\n"
-        "from torchbandits.benchmarks import load_benchmark\n"
+        f"sys.path.insert(0, {str(ROOT / 'scripts' / 'benchmarks')!r})\n"
+        "from scaling import running\n"
+        "from scaling.config import load_benchmark\n"
         f"print(load_benchmark({str(ROOT / 'configs' / 'bench' / 'gpu.yaml')!r}).device)\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, cwd=ROOT)

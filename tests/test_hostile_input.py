@@ -27,8 +27,8 @@ from torchbandits.checks import read_bytes
 from torchbandits.cli import app
 from torchbandits.experiments import ExperimentConfig, ReproductionConfig, load_config, runner
 from torchbandits.experiments.config import KernelConfig
-from torchbandits.experiments.panels import draw_reproduction
 from torchbandits.experiments.printable import literal, one_line, printable, shortened
+from torchbandits.experiments.reproducing import draw_reproduction
 from torchbandits.experiments.summaries import Summary
 from torchbandits.files import DEEPEST, LARGEST_FILE, read_yaml
 from torchbandits.journal import Reading
@@ -471,7 +471,7 @@ def test_a_cut_generator_state_is_refused_and_changes_nothing():
 
 
 def test_ctrl_c_says_what_is_kept_and_resume_runs_the_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    path, kept, play = write(tmp_path, repetitions=2), [], runner.play_here
+    path, kept, play = write(tmp_path, repetitions=2), [], runner.play
 
     def interrupted(*arguments: Any) -> list[Any]:
         if len(kept) == 3:
@@ -479,7 +479,7 @@ def test_ctrl_c_says_what_is_kept_and_resume_runs_the_rest(tmp_path: Path, monke
         kept.append(play(*arguments))
         return kept[-1]
 
-    monkeypatch.setattr(runner, "play_here", interrupted)
+    monkeypatch.setattr(runner, "play", interrupted)
     result = RUNNER.invoke(app, ["run", str(path), "--quiet"])
     assert result.exit_code == 130
     assert len(result.stderr.splitlines()) == 1

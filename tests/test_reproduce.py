@@ -18,22 +18,18 @@ import pandas as pd
 import pytest
 import torch
 import yaml
+from results_page import Entry, collect, page, write_page
 from typer.testing import CliRunner
 
 from torchbandits.cli import app
 from torchbandits.errors import ConfigError, DataError, StateError
 from torchbandits.experiments.config import parse_config
-from torchbandits.experiments.curves import makespan, training_hours
-from torchbandits.experiments.jobs import Environments, jobs, stack
-from torchbandits.experiments.panels import draw_reproduction
+from torchbandits.experiments.measures import makespan, training_hours
 from torchbandits.experiments.records import Record, load_records
-from torchbandits.experiments.reproducing import reproduce
+from torchbandits.experiments.reproducing import draw_reproduction, published_table, reproduce, verdicts
 from torchbandits.experiments.reproduction import ReproductionConfig, catalogue, find_reproduction, load_reproduction
-from torchbandits.experiments.results_folder import collect, write_page
-from torchbandits.experiments.results_page import Entry, page
-from torchbandits.experiments.runner import run_experiment
+from torchbandits.experiments.runner import Environments, jobs, run_experiment, stack
 from torchbandits.experiments.summaries import Summary, read_summary, write_summary
-from torchbandits.experiments.verdicts import published_table, verdicts
 from torchbandits.history import History
 from torchbandits.types import Report
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from matplotlib.image import imread
 
-TUTORIALS = Path(__file__).parent.parent / "tutorials"
+TUTORIALS = Path(__file__).parent.parent / "docs" / "tutorials"
 
 
 def load(name: str) -> Any:

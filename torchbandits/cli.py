@@ -7,10 +7,10 @@ BoTorch take seconds to load, and no command needs all of them.
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -32,10 +32,12 @@ if TYPE_CHECKING:
     from torchbandits.experiments.config import ExperimentConfig
     from torchbandits.experiments.reproducing import Reproduced
     from torchbandits.experiments.reproduction import ReproductionConfig
-    from torchbandits.experiments.runner import Result
+    from torchbandits.experiments.results import Result
 
 # Click's errors by a name that Typer exports: newer versions of Typer carry a Click of their own.
 ClickException = cast("type[typer.BadParameter]", typer.BadParameter.__mro__[2])
+BENCH = Path("scripts", "benchmarks", "bench.py")
+"""The benchmarks in the repository, which the deprecated command `bench` runs."""
 OUT_OF_MEMORY = ("not enough memory", "can't allocate memory", "out of memory")
 
 
@@ -170,7 +172,7 @@ def reproduce(
 
 
 def _show_reproduction(figure: ReproductionConfig, done: Reproduced) -> None:
-    from torchbandits.experiments.verdicts import published_table, verdicts  # noqa: PLC0415
+    from torchbandits.experiments.reproducing import published_table, verdicts  # noqa: PLC0415
 
     numbers = [tuple(line) for line in published_table(figure, done.summary)]
     if numbers:
@@ -185,7 +187,7 @@ def plot(
 ) -> None:
     """Draw the figures and the table of an experiment again, from its records."""
     from torchbandits.experiments.records import load_records, output_folder  # noqa: PLC0415
-    from torchbandits.experiments.runner import write_results  # noqa: PLC0415
+    from torchbandits.experiments.results import write_results  # noqa: PLC0415
 
     experiment, found = load_records(records)
     result = write_results(experiment, found, output_folder(records))
@@ -198,16 +200,15 @@ def bench(
     output: Annotated[Path | None, typer.Option(help="Folder of the results; the file's by default.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress and no table.")] = False,
 ) -> None:
-    """Measure time and memory against arms, dictionary and pulls, beside other packages and the machine's rates."""
-    from torchbandits.benchmarks import load_benchmark, run_benchmark  # noqa: PLC0415
-
-    chosen = load_benchmark(config)
-    if output is not None:
-        chosen = replace(chosen, output=str(output))
-    done = run_benchmark(chosen, console=Console(stderr=True, quiet=quiet))
-    if not quiet:
-        typer.echo((chosen.folder / "table.md").read_text(encoding="utf-8"), nl=False)
-    say(f"Numbers, table, figures: {', '.join(map(str, done.files))}")
+    """Deprecated: run python scripts/benchmarks/bench.py in the repository. In a checkout, this does."""
+    script = Path(__file__).parents[1] / BENCH
+    where = f"the benchmarks are not in the installed package: in a checkout of the repository, run python {BENCH} CONFIG."
+    require(script.is_file(), where, ConfigError)
+    sys.path.insert(0, str(script.parent))
+    benchmark = importlib.import_module(script.stem)
+    chosen = benchmark.load(config, output)
+    complain(f"torchbandits bench is deprecated and will be removed: run python {BENCH} instead.")
+    benchmark.measure(chosen, quiet)
 
 
 @app.command()
@@ -304,7 +305,7 @@ def _console() -> Console:
 
 
 def _show(experiment: ExperimentConfig, result: Result) -> None:
-    from torchbandits.experiments.tables import to_rich  # noqa: PLC0415
+    from torchbandits.experiments.results import to_rich  # noqa: PLC0415
 
     _console().print(to_rich(experiment, result.table))
     say(f"Table: {', '.join(map(str, result.tables))}")

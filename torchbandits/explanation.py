@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -13,6 +12,7 @@ from torch import Tensor
 from torchbandits.checks import is_whole
 from torchbandits.embeddings import kernel_row
 from torchbandits.errors import UnsupportedError, require
+from torchbandits.figures import COLORS, tidy
 from torchbandits.fitting.degeneracy import lengthscales, signal_variance
 from torchbandits.policies.base import Policy, State
 from torchbandits.policies.composed import Composed, noise_share
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _SHOWN = 5  # features that are named
+_DRAWN = 30  # features in a figure
 _NOISE_ALONE = 0.9  # part of the variance from which rewards look like noise alone
 _FEW = 5
 
@@ -85,16 +86,27 @@ class Explanation:
         return f"Features: what changes the reward fastest is {named}."
 
     def figure(self) -> Figure:
-        """A bar for the relevance of each feature, the largest first; at most thirty.
+        """Horizontal bars of the relevance of each feature, the largest first; at most thirty.
 
         Raises:
             UnsupportedError: If Matplotlib is not installed, or for a kernel without lengthscales.
         """
         try:
-            figures = importlib.import_module("torchbandits.explanation_figure")
+            from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415 - of an extra, and slow to load
+            from matplotlib.figure import Figure  # noqa: PLC0415
         except ImportError as error:
             raise UnsupportedError("figures need Matplotlib: pip install 'torchbandits[experiments]'.") from error
-        figure: Figure = figures.draw(self)
+        relevance = self.relevance
+        require(bool(relevance.isfinite().all()), "the kernel has no lengthscales: there is nothing to draw.", UnsupportedError)
+        order = relevance.argsort(descending=True)[:_DRAWN].tolist()
+        figure = Figure(figsize=(6.4, 1.2 + 0.28 * len(order)), layout="constrained")
+        FigureCanvasAgg(figure)
+        axes = figure.subplots()
+        axes.barh([self.names[j] for j in order], [100 * float(relevance[j]) for j in order], color=COLORS[5])
+        axes.invert_yaxis()
+        axes.set_xlabel("how fast the reward changes along the feature (% of all)")
+        axes.set_title(f"What matters, after {self.pulls:g} rewards", fontsize="medium", loc="left")
+        tidy(axes)
         return figure
 
 

@@ -1,16 +1,19 @@
-"""How the figures of experiments and benchmarks look."""
+"""Style of all figures: colours, line styles, axes. Matplotlib is not imported here."""
 
 from __future__ import annotations
 
-from matplotlib.axes import Axes
+from typing import TYPE_CHECKING
 
-# Okabe and Ito's colours, told apart with any colour vision; the line styles help where lines meet and in print.
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+# Okabe and Ito's colours, which any colour vision can distinguish; the line styles help where lines meet and in print.
 COLORS = ("#000000", "#E69F00", "#56B4E9", "#009E73", "#D55E00", "#0072B2", "#CC79A7", "#8C6D1F")
 STYLES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)), (0, (8, 2)))
 
 
 def tidy(axes: Axes) -> None:
-    """A light grid behind the curves, no box."""
+    """Draw a light grid behind the curves, and no box."""
     axes.grid(visible=True, which="major", color="0.9")
     axes.set_axisbelow(True)
     for side in ("top", "right"):

@@ -12,11 +12,9 @@ import torch
 
 from torchbandits.environments import (
     ARCHIVES,
-    architectures,
-    archives,
     fcnet,
     global_optimization,
-    images,
+    logistic,
     logistic_regression,
     nas_bench_101,
     nas_bench_201,
@@ -34,7 +32,7 @@ def fake(tmp_path, monkeypatch):
     """Write small arrays in place of an archive, and have its loader believe them."""
 
     def write(module, constant, **arrays):
-        data = getattr(archives, constant)
+        data = getattr(networks, constant)
         np.savez(tmp_path / data.filename, **arrays)
         digest = hashlib.sha256((tmp_path / data.filename).read_bytes()).hexdigest()
         monkeypatch.setattr(module, constant, dataclasses.replace(data, sha256=digest))
@@ -47,7 +45,7 @@ def test_the_subset_is_encoded_in_two_halves_of_at_most_unit_norm(fake):
     generator = np.random.default_rng(0)
     X = np.unique(generator.integers(0, 2, (60, 19)), axis=0).astype(np.uint8)
     accuracy = generator.random(len(X))
-    fake(architectures, "NAS_BENCH_101", X=X, test_accuracy_mean3=accuracy)
+    fake(networks, "NAS_BENCH_101", X=X, test_accuracy_mean3=accuracy)
     environment = nas_bench_101(noise_std=0.02)
     adjacency = math.sqrt(max(int(row[:15].sum()) for row in X))
     ops = math.sqrt(max(int(row[15:].sum()) for row in X))
@@ -63,7 +61,7 @@ def test_all_cells_are_padded_to_seven_nodes(fake):
     """A cell of 2 nodes: input -> output. One of 4: a chain through conv1x1 (1) and max-pool (2)."""
     bits = [1, sum(1 << x + y * (y - 1) // 2 for x, y in [(0, 1), (1, 2), (2, 3)])]
     fake(
-        architectures, "NAS_BENCH_101_FULL", n_vertices=np.array([2, 4], np.int8), edge_bits=np.array(bits, np.int32),
+        networks, "NAS_BENCH_101_FULL", n_vertices=np.array([2, 4], np.int8), edge_bits=np.array(bits, np.int32),
         op_code=np.array([0, 1 * 3 + 2], np.int16), test_correct_sum3=np.array([9984, 29952], np.uint16),
     )  # fmt: skip
     environment = nas_bench_101("full", dtype=torch.float32)
@@ -83,7 +81,7 @@ def test_cells_of_201_are_bits_with_costs_and_24_neighbours(fake):
     names = ("val_acc_cifar10", "val_acc_cifar100", "val_acc_imagenet16")
     seconds = np.arange(1.0, len(ops) + 1)
     fake(
-        architectures, "NAS_BENCH_201", ops=ops, train_seconds_cifar10valid=seconds,
+        networks, "NAS_BENCH_201", ops=ops, train_seconds_cifar10valid=seconds,
         **{name: accuracy + place for place, name in enumerate(names)},
     )  # fmt: skip
     environment = nas_bench_201("cifar100")
@@ -177,33 +175,33 @@ def test_mnist_is_read_fetched_and_verified(tmp_path, monkeypatch):
     contents = {"t10k-images-idx3-ubyte": pixels, "t10k-labels-idx1-ubyte": bytes(8) + bytes([3, 9])}
     for name, content in contents.items():
         (mirror / f"{name}.gz").write_bytes(gzip.compress(content))
-        monkeypatch.setitem(images.SHA256, name, hashlib.sha256(content).hexdigest())
-    monkeypatch.setattr(images, "MIRROR", (tmp_path / "nowhere").as_uri() + "/")
+        monkeypatch.setitem(logistic.SHA256, name, hashlib.sha256(content).hexdigest())
+    monkeypatch.setattr(logistic, "MIRROR", (tmp_path / "nowhere").as_uri() + "/")
     with pytest.raises(DataError, match="could not be fetched"):
-        images.mnist("t10k")
-    monkeypatch.setattr(images, "MIRROR", mirror.as_uri() + "/")
-    x, y = images.mnist("t10k")
+        logistic.mnist("t10k")
+    monkeypatch.setattr(logistic, "MIRROR", mirror.as_uri() + "/")
+    x, y = logistic.mnist("t10k")
     assert x.shape == (2, 784)
     assert y.tolist() == [3, 9]
     assert float(x[0, 195]) == pytest.approx(195 / 255)
     path = tmp_path / "cache" / "mnist" / "t10k-labels-idx1-ubyte.gz"
     path.write_bytes(gzip.compress(b"other"))
     digest = hashlib.sha256(b"other").hexdigest()
-    with pytest.raises(DataError, match=f"has sha256 {digest}, expected {images.SHA256['t10k-labels-idx1-ubyte']}"):
-        images.mnist("t10k")
-    monkeypatch.setattr(images, "LARGEST", 1 << 11)
+    with pytest.raises(DataError, match=f"has sha256 {digest}, expected {logistic.SHA256['t10k-labels-idx1-ubyte']}"):
+        logistic.mnist("t10k")
+    monkeypatch.setattr(logistic, "LARGEST", 1 << 11)
     path.write_bytes(gzip.compress(bytes(1 << 18)))  # which would grow a thousandfold
     with pytest.raises(DataError, match=f"has sha256 {hashlib.sha256(bytes(1 << 11)).hexdigest()}"):
-        images.mnist("t10k")
-    monkeypatch.setattr(images, "LARGEST", 1 << 26)
+        logistic.mnist("t10k")
+    monkeypatch.setattr(logistic, "LARGEST", 1 << 26)
     path.write_bytes(b"no gzip")
     with pytest.raises(DataError, match="can't be read"):
-        images.mnist("t10k")
+        logistic.mnist("t10k")
     path.unlink()
     (mirror / path.name).write_bytes(gzip.compress(b"other"))
-    monkeypatch.setattr(images, "MIRROR", mirror.as_uri() + "/")
+    monkeypatch.setattr(logistic, "MIRROR", mirror.as_uri() + "/")
     with pytest.raises(DataError, match="has sha256"):
-        images.mnist("t10k")
+        logistic.mnist("t10k")
     assert not path.exists(), "what is not MNIST's was kept"
 
 
@@ -212,13 +210,13 @@ def test_an_archive_that_is_missing_or_another_is_refused(data, tmp_path, monkey
     monkeypatch.setenv(DATA_VARIABLE, str(tmp_path))
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "cache"))
     with pytest.raises(DataError, match=data.filename):
-        archives.read_archive(data)
+        networks.read_archive(data)
     (tmp_path / data.filename).write_bytes(b"something else")
     with pytest.raises(DataError, match="sha256"):
-        archives.read_archive(data)
+        networks.read_archive(data)
     digest = hashlib.sha256(b"something else").hexdigest()
     with pytest.raises(DataError, match="can't be read"):
-        archives.read_archive(dataclasses.replace(data, sha256=digest))
+        networks.read_archive(dataclasses.replace(data, sha256=digest))
 
 
 @pytest.mark.parametrize(

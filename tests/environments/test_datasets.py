@@ -12,7 +12,7 @@ import pandas
 import pytest
 import torch
 
-from torchbandits.environments import abalone, cadata, datasets, openml
+from torchbandits.environments import abalone, cadata, datasets
 from torchbandits.environments.datasets import ABALONE, CADATA, DATASETS
 from torchbandits.errors import ArgumentError, DataError
 
@@ -55,7 +55,7 @@ def fake(request, tmp_path, monkeypatch):
     monkeypatch.setitem(DATASETS, data.name, data)
     monkeypatch.setenv(datasets.DATA_VARIABLE, str(folder))
     monkeypatch.setenv(datasets.CACHE_VARIABLE, str(tmp_path / "cache"))
-    monkeypatch.setattr(openml, "sklearn_datasets", offline)
+    monkeypatch.setattr(datasets, "sklearn_datasets", offline)
     return types.SimpleNamespace(data=data, columns=columns, path=path, cache=tmp_path / "cache")
 
 
@@ -173,9 +173,9 @@ def sklearn_with(columns):
 def test_fetched_data_is_cached_and_equals_the_file(fake, monkeypatch):
     from_file = LOADERS[fake.data.name]()
     monkeypatch.delenv(datasets.DATA_VARIABLE)
-    monkeypatch.setattr(openml, "sklearn_datasets", sklearn_with(fake.columns))
+    monkeypatch.setattr(datasets, "sklearn_datasets", sklearn_with(fake.columns))
     fetched = LOADERS[fake.data.name]()
-    monkeypatch.setattr(openml, "sklearn_datasets", offline)
+    monkeypatch.setattr(datasets, "sklearn_datasets", offline)
     cached = LOADERS[fake.data.name]()
     for table in (fetched, cached):
         torch.testing.assert_close(table.arms, from_file.arms, rtol=1e-12, atol=1e-12)
@@ -186,7 +186,7 @@ def test_fetched_data_is_cached_and_equals_the_file(fake, monkeypatch):
 def test_a_cached_copy_is_verified_at_every_use(fake, monkeypatch):
     """A change that keeps the statistics is found by the digest noted at the fetch; so is a copy without a digest."""
     monkeypatch.delenv(datasets.DATA_VARIABLE)
-    monkeypatch.setattr(openml, "sklearn_datasets", sklearn_with(fake.columns))
+    monkeypatch.setattr(datasets, "sklearn_datasets", sklearn_with(fake.columns))
     LOADERS[fake.data.name]()
     path = fake.cache / fake.data.filename
     whole = path.read_bytes()
@@ -209,7 +209,7 @@ def test_a_cached_copy_is_verified_at_every_use(fake, monkeypatch):
 def test_fetched_data_of_another_size_is_refused_and_not_kept(fake, monkeypatch):
     monkeypatch.delenv(datasets.DATA_VARIABLE)
     fewer = {name: values[:-1] for name, values in fake.columns.items()}
-    monkeypatch.setattr(openml, "sklearn_datasets", sklearn_with(fewer))
+    monkeypatch.setattr(datasets, "sklearn_datasets", sklearn_with(fewer))
     with pytest.raises(DataError, match="What was fetched has 11 rows"):
         LOADERS[fake.data.name]()
     assert not fake.cache.exists()
@@ -219,7 +219,7 @@ def test_a_cache_that_cannot_be_written_is_said(fake, monkeypatch, tmp_path):
     (tmp_path / "file").write_text("")
     monkeypatch.delenv(datasets.DATA_VARIABLE)
     monkeypatch.setenv(datasets.CACHE_VARIABLE, str(tmp_path / "file" / "cache"))
-    monkeypatch.setattr(openml, "sklearn_datasets", sklearn_with(fake.columns))
+    monkeypatch.setattr(datasets, "sklearn_datasets", sklearn_with(fake.columns))
     with pytest.raises(DataError, match="can't be written"):
         LOADERS[fake.data.name]()
 
@@ -228,9 +228,9 @@ def test_without_scikit_learn_the_message_names_the_extra(monkeypatch):
     def missing(name):
         raise ImportError(name)
 
-    monkeypatch.setattr(openml.importlib, "import_module", missing)
+    monkeypatch.setattr(datasets.importlib, "import_module", missing)
     with pytest.raises(DataError, match=r"torchbandits\[experiments\]"):
-        openml.fetch_abalone(Path())
+        datasets.fetch_abalone(Path())
 
 
 def test_the_cache_follows_the_environment(monkeypatch):

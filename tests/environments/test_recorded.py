@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from torchbandits.environments import Recorded, Table
-from torchbandits.environments.mutations import mixed_radix, one_digit_changes, table_of_neighbors
+from torchbandits.environments.networks import mixed_radix, one_digit_changes, table_of_neighbors
 from torchbandits.errors import ArgumentError, ArmIndexError, NonFiniteError, ShapeError
 
 

@@ -1,9 +1,9 @@
-r"""Does the model deserve to be believed? Kernel, noise, dictionary and widths, held against the data.
+r"""Diagnostics of the model: kernel, noise, dictionary and widths compared with the data.
 
 `diagnose` runs all that applies and prints as a report. `leave_one_out` judges intervals without held-out data, `calibration`
-with it; `effective_dimension`, `dictionary_quality`, `widths` and `noise` look at one thing each. All take a bandit that was
-told rewards, change nothing, and send what looks wrong through `warnings` as `errors.DiagnosticWarning`. Where a warning is a
-matter of chance it comes once in a thousand times (`chance.FALSE_ALARM`), a batch row, when the model is right.
+with it; `effective_dimension`, `dictionary_quality`, `widths` and `noise` each examine one assumption. All take a bandit that
+was told rewards, change nothing, and report faults through `warnings` as `errors.DiagnosticWarning`. Where a warning depends on
+chance, its probability is 0.001 per batch row when the model is right (`chance.FALSE_ALARM`).
 
     import gpytorch, torch
     import torchbandits as tb
@@ -22,11 +22,9 @@ matter of chance it comes once in a thousand times (`chance.FALSE_ALARM`), a bat
     report.parts["Held-out rewards"].figure().savefig("calibration.png", dpi=110)  # if Matplotlib is installed
 """
 
-from torchbandits.diagnostics.calibration import calibration, leave_one_out
+from torchbandits.diagnostics.calibration import Calibration, calibration, leave_one_out
 from torchbandits.diagnostics.confidence import Widths, widths
-from torchbandits.diagnostics.coverage import Calibration
-from torchbandits.diagnostics.dictionary import DictionaryQuality, dictionary_quality
-from torchbandits.diagnostics.dimension import EffectiveDimension, effective_dimension
+from torchbandits.diagnostics.leverages import DictionaryQuality, EffectiveDimension, dictionary_quality, effective_dimension
 from torchbandits.diagnostics.noise import Noise, noise
 from torchbandits.diagnostics.report import Diagnosis, diagnose
 

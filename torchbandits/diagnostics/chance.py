@@ -1,6 +1,6 @@
-r"""What chance alone would do if the model were right: bands for coverage, intervals for variances.
+r"""Chance under a right model: bands for coverage, intervals for variances.
 
-Errors of a Gaussian process at nearby points go together, so n residuals are worth fewer than n coins. For standard normal
+Errors of a Gaussian process at nearby points are correlated, so n residuals are worth fewer than n coins. For standard normal
 residuals of correlation ρ the indicators of \|z\| ≤ c have correlation Σ ρ^k b_k over even k, with b_k ≥ 0 of sum 1 (their
 Hermite expansion): at most ρ², whatever c. So coverage varies at most as that of
 
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 FALSE_ALARM = 1e-3
-"""Probability that a diagnostic warns of a batch row whose model is right."""
+"""Probability that a diagnostic warns about a batch row whose model is right."""
 
 _CHUNK = 1 << 22  # most numbers of a part of a covariance matrix
 
@@ -35,7 +35,7 @@ def effective_size(covariance: Callable[[slice], Tensor], std: Tensor, mask: Ten
         covariance: Given places, the covariance of their errors with those of all, `batch_shape x part x n`. Its diagonal
             is not read.
         std: `batch_shape x n`, standard deviations of the errors.
-        mask: `batch_shape x n`, False where a place does not count.
+        mask: `batch_shape x n`, False for places to leave out.
 
     Cost: O(n²), in parts that take bounded memory.
     """
@@ -53,16 +53,16 @@ def effective_size(covariance: Callable[[slice], Tensor], std: Tensor, mask: Ten
 
 
 def least_effective_size(share: Tensor, mask: Tensor) -> Tensor:
-    """The least that n²/Σρ² can be where only variances are known, `batch_shape`: ρ_ij² ≤ s_i s_j for the shares s of the
-    variance that errors may have in common (`batch_shape x n`). Cost O(n)."""
+    """Lower bound on n²/Σρ² if only variances are known, `batch_shape`: ρ_ij² ≤ s_i s_j for the shares s of the variance that
+    errors may have in common (`batch_shape x n`). Cost O(n)."""
     count, s = mask.sum(dim=-1).double(), torch.where(mask, share.clamp(0.0, 1.0), 0.0)
     shared = s.sum(dim=-1).square() - s.square().sum(dim=-1)
     return (count.square() / (count + shared)).nan_to_num(0.0)
 
 
 def binomial_band(size: Tensor, levels: Sequence[float], alarm: float) -> tuple[Tensor, Tensor]:
-    """Between which fractions of `size` coins (`batch_shape`, rounded down, at least 1) those that fall with probability
-    `levels` lie, but for `alarm`, half of it on each side: `batch_shape x L` each."""
+    """Bounds of the fraction of heads among `size` coins (`batch_shape`, rounded down, at least 1) of probability `levels`,
+    `batch_shape x L` each. The fraction is outside with probability `alarm`, half of it on each side."""
     n, p = np.floor(size.unsqueeze(-1).cpu().numpy()).clip(1), np.asarray(levels)
     lower, upper = (_quantile(n, p, q) / n for q in (alarm / 2, 1 - alarm / 2))
     return torch.as_tensor(lower).to(size), torch.as_tensor(upper).to(size)
@@ -81,7 +81,7 @@ def _quantile(n: np.ndarray, p: np.ndarray, q: float) -> np.ndarray:
 
 
 def chi_square(degrees: Tensor, above: float) -> Tensor:
-    """The number that a χ² of so many degrees of freedom exceeds with probability `above`; NaN for no degrees."""
+    """The value that χ² with the given degrees of freedom exceeds with probability `above`; NaN for no degrees."""
     from scipy import special  # noqa: PLC0415 - slow to load
 
     degrees_ = degrees.cpu().numpy()

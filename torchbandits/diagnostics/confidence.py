@@ -1,4 +1,4 @@
-"""The width in use beside the theorems', in multiples of the posterior standard deviation and in reward units."""
+"""The confidence width in use beside those of the theorems, as multiples of the posterior standard deviation."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from torchbandits.bandit import Bandit
 from torchbandits.diagnostics import chance
-from torchbandits.diagnostics.evidence import (
+from torchbandits.diagnostics.inputs import (
     averages,
     composed,
     gaussian,
@@ -37,11 +37,11 @@ class Widths:
     """Widths by name, each `batch_shape`.
 
     Attributes:
-        multipliers: Of the posterior standard deviation.
+        multipliers: Multipliers of the posterior standard deviation.
         std: `batch_shape`, posterior standard deviation at the recommended arm, reward units.
-        excess: `batch_shape`, by how much an arm's average lies outside mean ± width · σ, in standard deviations of its noise:
-            the largest of all arms, negative if all lie inside.
-        excess_limit: `batch_shape`, what chance allows.
+        excess: `batch_shape`, largest distance of an arm's average from mean ± width · σ, in standard deviations of its noise;
+            negative if all averages lie inside.
+        excess_limit: `batch_shape`, bound on the excess that chance allows.
         warnings, notes: In plain words.
     """
 
@@ -58,7 +58,7 @@ class Widths:
         return {name: width * self.std for name, width in self.multipliers.items()}
 
     def table(self) -> str:
-        """One line a width: its name, the multiplier, and reward units at the recommended arm."""
+        """One line per width: its name, the multiplier, and reward units at the recommended arm."""
         units, size = self.reward_units, max(map(len, self.multipliers))
         lines = [(name, spoken(width), spoken(units[name])) for name, width in self.multipliers.items()]
         columns = [("width", "times σ", "reward units at the recommended arm"), *lines]
@@ -84,22 +84,22 @@ def widths(
     delta: float | None = None,
     noise_std: float | None = None,
 ) -> Widths:
-    r"""The width in use against the practical and the theorems' widths for the same constants, and against the data.
+    r"""The width in use compared with the practical and the theorems' widths for the same constants, and with the data.
 
     Args:
         bandit: Must have been told rewards.
-        norm_bound: Bound on the RKHS norm; of the policy's width by default. Without either only `Srinivas` is shown.
+        norm_bound: Bound on the RKHS norm; by default that of the policy's width. Without either, only `Srinivas` is shown.
         delta: Failure probability; likewise.
         noise_std: Sub-Gaussian constant; by default the policy's, or the fitted one. λ is the posterior's.
 
     Returns:
-        The widths that are known. Those of BBKB need log-determinants that only policies with such a width keep up.
+        The known widths. Those of BBKB need log-determinants that only policies with such a width maintain.
 
     Raises:
-        UnsupportedError: For policies without a posterior, and for pi_gp_ucb, whose width is one a cell.
+        UnsupportedError: For policies without a posterior, and for pi_gp_ucb, which has one width per cell.
 
     Warns (`DiagnosticWarning`): If an arm's average lies outside mean ± width · σ by more than its noise explains, Bonferroni
-    over the arms: one chance in a thousand a batch row while the bounds hold. Cost: O(u), O(u m²) where points from outside the
+    over the arms: probability 0.001 per batch row while the bounds hold. Cost: O(u), O(u m²) where points from outside the
     arms were told.
     """
     state = told_state(bandit)
@@ -152,8 +152,8 @@ def _innermost(width: Width) -> Width:
 
 
 def _violations(state: TableState | BoxState, width: Tensor, std: Tensor, noise: float) -> tuple[Tensor, Tensor, Tensor]:
-    """The largest excess of an average over its bounds, in deviations of its noise; its arm (−1 for a point from outside the
-    arms) and what chance allows, `batch_shape` each."""
+    """Largest excess of an average over its bounds, in standard deviations of its noise; its arm (−1 for a point that is not an
+    arm); and the bound that chance allows. `batch_shape` each."""
     mask, n = pulled(state), state.statistics.weights
     beyond = (averages(state) - row_mean(state)).abs() - width.unsqueeze(-1) * std
     own = max(noise, torch.finfo(torch.float64).tiny) / n.clamp_min(1e-300).sqrt()

@@ -1,4 +1,4 @@
-"""The noise that repeated pulls show, against the noise that the policy believes."""
+"""Noise estimated from repeated pulls, compared with the noise that the policy assumes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 from torchbandits.bandit import Bandit
 from torchbandits.checks import non_negative
 from torchbandits.diagnostics import chance
-from torchbandits.diagnostics.evidence import believed_noise, noise_of, paragraph, remarks, spoken, told_state, worst_row
+from torchbandits.diagnostics.inputs import believed_noise, noise_of, paragraph, remarks, spoken, told_state, worst_row
 from torchbandits.errors import issue
 
 _ROUNDING = 64 * torch.finfo(torch.float64).eps  # part of the sum of squares that its difference to sum²/n can't resolve
@@ -18,14 +18,14 @@ _ROUNDING = 64 * torch.finfo(torch.float64).eps  # part of the sum of squares th
 
 @dataclass(frozen=True, eq=False)
 class Noise:
-    r"""Pooled variance within arms, and the interval that its χ² distribution gives. All but `believed` are `batch_shape`.
+    r"""Pooled variance within arms, with the interval of its χ² distribution. All but `believed` are `batch_shape`.
 
     Attributes:
-        estimate: Standard deviation, reward units; NaN where no arm was pulled twice with any spread.
+        estimate: Standard deviation, reward units; NaN if no arm was pulled twice with any spread.
         lower, upper: It lies between them with probability 0.999, for Gaussian noise.
         degrees: Degrees of freedom, Σ (n_i − 1) over the arms with some spread.
-        without_spread: Pulls of arms pulled more than once whose rewards show no spread at all.
-        believed: `noise_std` as given or fitted, reward units; None where the policy has none and none was given.
+        without_spread: Number of pulls of repeated arms whose rewards show no spread at all.
+        believed: `noise_std` as given or fitted, reward units; None if the policy has none and none was given.
         warnings, notes: In plain words.
     """
 
@@ -54,20 +54,20 @@ class Noise:
 
 @torch.no_grad()
 def noise(bandit: Bandit, *, noise_std: float | None = None) -> Noise:
-    r"""The noise estimated from repeated pulls of the same arm; no model is needed, only the sums of squares.
+    r"""Noise estimated from repeated pulls of the same arm. No model is needed, only the sums of squares.
 
     .. math:: \hat\sigma^2 = \frac{\sum_i (q_i - s_i^2/n_i)}{\sum_i (n_i - 1)}
 
     Args:
         bandit: Must have been told rewards; any policy.
-        noise_std: To compare with; by default the policy's, or the one that `fit_kernel_(noise=True)` has fitted since.
+        noise_std: Value to compare with; by default the policy's, or the one that `fit_kernel_(noise=True)` has fitted since.
 
-    History that was observed without `squares` has none of its spread left. Arms without any spread are therefore left out of
+    History observed without `squares` carries no information on its spread. Arms without any spread are therefore left out of
     the estimate and of the upper end of the interval, and kept in the lower end: rewards that repeat by nature (0 and 1, say)
     look the same.
 
-    Warns (`DiagnosticWarning`): If the interval excludes `noise_std`: one chance in a thousand a batch row for Gaussian
-    noise of that standard deviation. Cost: O(u).
+    Warns (`DiagnosticWarning`): If the interval excludes `noise_std`: probability 0.001 per batch row for Gaussian noise of
+    that standard deviation. Cost: O(u).
     """
     state = told_state(bandit)
     if noise_std is not None:

@@ -1,4 +1,4 @@
-"""Everything at once: the diagnostics that apply, as one report in plain text."""
+"""All diagnostics that apply to a bandit, as one report in plain text."""
 
 from __future__ import annotations
 
@@ -10,28 +10,26 @@ from functools import partial
 from torch import Tensor
 
 from torchbandits.bandit import Bandit
-from torchbandits.diagnostics.calibration import calibration, leave_one_out
+from torchbandits.diagnostics.calibration import Calibration, calibration, leave_one_out
 from torchbandits.diagnostics.confidence import Widths, widths
-from torchbandits.diagnostics.coverage import Calibration
-from torchbandits.diagnostics.dictionary import DictionaryQuality, dictionary_quality
-from torchbandits.diagnostics.dimension import EffectiveDimension, effective_dimension
-from torchbandits.diagnostics.evidence import told_state
+from torchbandits.diagnostics.inputs import told_state
+from torchbandits.diagnostics.leverages import DictionaryQuality, EffectiveDimension, dictionary_quality, effective_dimension
 from torchbandits.diagnostics.noise import Noise, noise
 from torchbandits.errors import UnsupportedError, require
 
 CHEAP = 512
-"""Most distinct points for which `diagnose` compares the dictionary with the exact posterior without being asked."""
+"""Largest number of distinct points for which `diagnose` compares the dictionary with the exact posterior."""
 
 Part = Calibration | EffectiveDimension | DictionaryQuality | Widths | Noise
 
 
 @dataclass(frozen=True, eq=False)
 class Diagnosis:
-    """What every diagnostic found.
+    """Findings of all diagnostics.
 
     Attributes:
         parts: Records by title, in order.
-        skipped: Why a diagnostic does not apply, by title.
+        skipped: Reason why a diagnostic does not apply, by title.
     """
 
     parts: dict[str, Part]

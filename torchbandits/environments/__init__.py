@@ -1,6 +1,6 @@
-"""What can be pulled. Each environment knows its optimum and can tell regret.
+"""Environments: arms that answer pulls with rewards. All but `BlackBox` know their optimum, and so their regret.
 
-`BlackBox` for a function that is called once a pull, `Table` for arms with known expected rewards, `Function` for a formula,
+`BlackBox` for a function that is called once per pull, `Table` for arms with known expected rewards, `Function` for a formula,
 `rkhs` for random functions of known norm,
 `synthetic` and `global_optimization` for BoTorch's test functions, `sin_cos` and `rosenbrock` for those of CUB's figures,
 `simulated_designs` for engineering formulas, `abalone` and `cadata` for real data, `Recorded` for arms that were evaluated a
@@ -9,8 +9,6 @@ few times, `nas_bench_101`, `nas_bench_201`, `fcnet` and `logistic_regression` f
 
 from collections.abc import Callable
 
-from torchbandits.environments.architectures import nas_bench_101, nas_bench_201
-from torchbandits.environments.archives import ARCHIVES, Archive
 from torchbandits.environments.base import Environment, Task
 from torchbandits.environments.black_box import BlackBox
 from torchbandits.environments.datasets import DATASETS, DataSet, abalone, cadata
@@ -18,10 +16,9 @@ from torchbandits.environments.engineering import simulated_designs
 from torchbandits.environments.formulas import rosenbrock, sin_cos
 from torchbandits.environments.functions import Function, KernelExpansion, rkhs
 from torchbandits.environments.logistic import logistic_regression
-from torchbandits.environments.networks import fcnet
-from torchbandits.environments.recorded import Recorded
+from torchbandits.environments.networks import ARCHIVES, Archive, fcnet, nas_bench_101, nas_bench_201
 from torchbandits.environments.synthetic import global_optimization, synthetic
-from torchbandits.environments.tables import Table
+from torchbandits.environments.tables import Recorded, Table
 
 registry: dict[str, Callable[..., Environment]] = {
     "rkhs": rkhs,

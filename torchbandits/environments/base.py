@@ -1,4 +1,4 @@
-"""What can be pulled: a finite set of arms whose expected rewards, and so whose regret, are known."""
+"""Interface of an environment: a finite set of arms with expected rewards, and so with a known regret."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class Environment(ABC):
         name: Shown in tables and figures.
         arms: `A x d`, or `batch_shape x A x d` where the rows of a batch face different arms; or a source of them.
         noise_std: Standard deviation (or sub-Gaussian constant) of the noise, reward units.
-        costs: `A` or `batch_shape x A`, what a pull of each arm costs, > 0; None where nobody says.
-        neighbors: `A x k` integers, arms next to each arm (−1 where padded), for policies that mutate; None where nobody says.
+        costs: `A` or `batch_shape x A`, cost of a pull of each arm, > 0; None if unknown.
+        neighbors: `A x k` integers, arms adjacent to each arm (−1 where padded), for policies that mutate; None if undefined.
         one_by_one: Whether `sample` evaluates pick by pick, and one that fails should not cost the others of its batch.
     """
 
@@ -53,11 +53,11 @@ class Environment(ABC):
         """
 
     def tasks(self, index: Tensor, generators: Sequence[torch.Generator]) -> list[Task]:
-        """What each pick asks of a worker, for `run(executor=)`.
+        """Evaluations of the picks as callables for workers, for `run(executor=)`.
 
-        Whatever is random is settled here, in the order of the picks: neither who evaluates a pick nor when changes its
-        reward. By default a task carries this environment and a seed, from which `sample` draws; an environment that knows
-        its rewards looks them up here, and one that calls a function sends only the point.
+        All random numbers are drawn here, in the order of the picks, so a reward depends neither on the worker that evaluates
+        it nor on the time. By default a task carries this environment and a seed, from which `sample` draws; an environment
+        that knows its rewards looks them up here, and one that calls a function sends only the point.
 
         Args:
             index: `batch_shape x q`, as for `sample`.
@@ -92,7 +92,7 @@ class Environment(ABC):
 
 
 def known(rewards: Tensor, index: Tensor) -> list[Task]:
-    """Tasks of an environment that has looked the rewards up: nothing is left to do elsewhere."""
+    """Tasks that return rewards which the environment has already looked up."""
     return [partial(float, reward) for reward in rewards[index >= 0].tolist()]
 
 

@@ -1,4 +1,4 @@
-"""A function that is evaluated where it is picked: an experiment, a simulation, a training run."""
+"""Arms whose reward is the value of a function: an experiment, a simulation, a training run."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from torchbandits.sources import ArmSource, InMemory
 
 
 class BlackBox(Environment):
-    """Arms whose reward is what a function returns, one call a pull; nobody knows it beforehand, so regret is NaN.
+    """Arms whose reward is the return value of a function, one call per pull. The optimum is unknown, so regret is NaN.
 
     Args:
         function: Takes one arm, `d` features in the arms' dtype (and the keyword `seed`, see there), returns a number. For
             processes it must be importable by name, and so live at the top of a module; Dask takes lambdas too.
         arms: `A x d` or `batch_shape x A x d` floating-point features, or a source of them.
-        noise_std: What is known of the noise that the function itself has, reward units; none is added. NaN for nothing.
+        noise_std: Standard deviation of the noise in the function's values, reward units; NaN if unknown. No noise is added.
         name: Shown in tables and figures.
-        seeded: Whether the function takes `seed=`, an integer from 0 to 2⁶² − 1: one a pull, drawn in the order of the picks,
-            so that a random function's reward depends neither on who evaluates it nor on when.
-        costs: `A` or `batch_shape x A`, what a pull of each arm costs (seconds, money), > 0; None where nobody says.
+        seeded: Whether the function takes `seed=`, an integer from 0 to 2⁶² − 1. Seeds are drawn in the order of the picks, one
+            per pull, so the reward of a random function depends neither on the worker nor on the time of its evaluation.
+        costs: `A` or `batch_shape x A`, cost of a pull of each arm (seconds, money), > 0; None if unknown.
 
     Raises:
         ShapeError: If there are no arms or features.
@@ -71,7 +71,7 @@ class BlackBox(Environment):
         return torch.full((), torch.nan, dtype=self.arms.dtype, device=self.arms.device).expand(self.arms.shape[:-1])
 
     def sample(self, index: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
-        """Call the function once a pick, here and in order: `batch_shape x q` rewards for such an index, NaN where −1."""
+        """Call the function once per pick, in this process and in order: `batch_shape x q` rewards, NaN where −1."""
         check_index(self, index)
         rewards = torch.full(index.shape, torch.nan, dtype=torch.float64, device=index.device)
         values = [float(task()) for task in self.tasks(index, generators)]
@@ -79,7 +79,7 @@ class BlackBox(Environment):
         return rewards
 
     def tasks(self, index: Tensor, generators: Sequence[torch.Generator]) -> list[Task]:
-        """One call of the function a pull, row-major; each carries the function and one point."""
+        """One call of the function per pull, in row-major order; each carries the function and one point."""
         check_index(self, index)
         check_generators(generators)
         mask = index >= 0
@@ -87,7 +87,7 @@ class BlackBox(Environment):
         pairs = zip(counts, generators, strict=True)
         seeds = torch.cat([torch.randint(2**62, (count,), generator=generator) for count, generator in pairs]).tolist()
         arms = self.arms if isinstance(self.arms, ArmSource) else InMemory(self.arms)
-        # Arrays: a tensor would go to another process through shared memory and a file descriptor each.
+        # Arrays, because each tensor sent to another process takes shared memory and a file descriptor.
         points = arms.points(index.clamp_min(0))[mask].cpu().numpy()
         ask = partial(_call, self.function, self.seeded)
         return [partial(ask, point.copy(), seed) for point, seed in zip(points, seeds, strict=True)]
@@ -98,6 +98,6 @@ class BlackBox(Environment):
 
 
 def _call(function: Callable[..., float], seeded: bool, point: NDArray[Any], seed: int) -> Any:
-    """What the function returns for one point."""
+    """Value of the function at one point."""
     features = torch.from_numpy(np.array(point))
     return function(features, seed=seed) if seeded else function(features)

@@ -1,35 +1,40 @@
-"""Real data sets as tables of arms: read from a folder you name, else fetched once and kept in a cache.
+"""Real data sets as tables of arms: read from a folder of yours, else fetched once and kept in a cache.
 
 A file is looked for in the folder that the environment variable `TORCHBANDITS_DATA` names, then in the cache
-(`TORCHBANDITS_CACHE`, else `$XDG_CACHE_HOME/torchbandits`, else `~/.cache/torchbandits`), and is fetched through
-scikit-learn at last. Whatever is used is verified by its SHA-256 at every use: the original by the digest that stands here, and
-what was fetched by the one that was noted beside it then.
+(`TORCHBANDITS_CACHE`, else `$XDG_CACHE_HOME/torchbandits`, else `~/.cache/torchbandits`), and is finally fetched through
+scikit-learn. Every use verifies the SHA-256 of a file: that of the original by the digest below, that of a fetched file by the
+digest that was noted beside it.
 """
 
 from __future__ import annotations
 
 import hashlib
+import importlib
 import math
 import os
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from torchbandits.checks import check_choice, check_dtype, read_bytes
-from torchbandits.environments import openml
 from torchbandits.environments.noise import check_noise
 from torchbandits.environments.tables import Table
 from torchbandits.errors import DataError, nearest, require
 
+Columns = dict[str, NDArray[np.float64]]
 SCALINGS = ("standardize", "standardize/sqrt_d", "none")
 
 DATA_VARIABLE = "TORCHBANDITS_DATA"
 CACHE_VARIABLE = "TORCHBANDITS_CACHE"
 LARGEST = 1 << 28
-"""Bytes of a file of data that are read."""
+"""Limit on the bytes of a data file."""
 
 
 @dataclass(frozen=True)
@@ -37,17 +42,17 @@ class DataSet:
     """A data set on disk: a comma-separated file with one header line.
 
     Attributes:
-        name: What `load` and the command line call it.
+        name: Name in `load` and on the command line.
         summary: One line about it.
         columns: The header. Features keep this order.
-        reward: The column that is the reward.
+        reward: Name of the column of rewards.
         rows: Number of lines below the header.
         reward_mean: Mean of the reward column, to verify a fetched copy.
-        sha256: Of the original file, to verify the one in `TORCHBANDITS_DATA`.
-        codes: Numbers that stand for the words of a column, by column.
-        source: Where it comes from.
-        licence: As its publisher states it.
-        fetch: The way to fetch it, in words.
+        sha256: Digest of the original file, to verify the one in `TORCHBANDITS_DATA`.
+        codes: Numbers that encode the words of a column, by column.
+        source: Origin.
+        licence: Licence stated by its publisher.
+        fetch: The call that fetches it.
     """
 
     name: str
@@ -64,12 +69,12 @@ class DataSet:
 
     @property
     def filename(self) -> str:
-        """Of the file in `TORCHBANDITS_DATA` and in the cache."""
+        """File name in `TORCHBANDITS_DATA` and in the cache."""
         return f"{self.name}.csv"
 
     @property
     def features(self) -> tuple[str, ...]:
-        """The columns that are not the reward."""
+        """All columns but the reward."""
         return tuple(column for column in self.columns if column != self.reward)
 
 
@@ -169,7 +174,7 @@ def dataset(name: str) -> DataSet:
 
 
 def cache_folder() -> Path:
-    """Where fetched data sets are kept."""
+    """Folder of fetched data sets."""
     if os.environ.get(CACHE_VARIABLE):
         return Path(os.environ[CACHE_VARIABLE])
     base = os.environ.get("XDG_CACHE_HOME")
@@ -177,20 +182,20 @@ def cache_folder() -> Path:
 
 
 def find(data: DataSet) -> Path | None:
-    """The verified local file of a data set, or None where it has yet to be fetched.
+    """The verified local file of a data set, or None if it has yet to be fetched.
 
     Raises:
-        DataError: If a file is there but is not the one that is meant.
+        DataError: If there is another file in its place.
     """
     found = _read_verified(data)
     return None if found is None else found[0]
 
 
-def read(data: DataSet) -> dict[str, NDArray[np.float64]]:
-    """The columns of a data set; fetched and cached first where it is not here, and verified always.
+def read(data: DataSet) -> Columns:
+    """The columns of a data set, always verified. It is fetched and cached first if it is not on this machine.
 
     Raises:
-        DataError: If it is damaged, or is not here and can't be fetched; the message names both ways to get it.
+        DataError: If it is damaged, or can be neither found nor fetched; the message names both ways to get it.
     """
     if (found := _read_verified(data)) is None:
         fetch(data)
@@ -201,9 +206,9 @@ def read(data: DataSet) -> dict[str, NDArray[np.float64]]:
 
 
 def _read_verified(data: DataSet) -> tuple[Path, bytes] | None:
-    """The file of a data set and its content, which was verified; None where there is none.
+    """The file of a data set and its verified content, or None if there is none.
 
-    What scikit-learn fetches is written anew by `fetch`, so its digest is not that of the original.
+    `fetch` writes a new file of what scikit-learn returns, so its digest differs from that of the original.
     """
     folder = os.environ.get(DATA_VARIABLE)
     if folder and os.path.isfile(path := Path(folder) / data.filename):
@@ -220,13 +225,13 @@ def _read_verified(data: DataSet) -> tuple[Path, bytes] | None:
 
 
 def check_digest(path: Path, content: bytes, expected: str, remedy: str) -> None:
-    """Refuse content that has another SHA-256 than is expected.
+    """Refuse content whose SHA-256 is not the expected one.
 
     Args:
-        path: Of the file, for the message.
-        content: What it holds.
+        path: The file, for the message.
+        content: Its content.
         expected: Its digest in hexadecimal.
-        remedy: A sentence that says what to do.
+        remedy: A sentence that tells the user what to do.
 
     Raises:
         DataError: If the digests differ.
@@ -236,7 +241,7 @@ def check_digest(path: Path, content: bytes, expected: str, remedy: str) -> None
 
 
 def _digest_file(path: Path) -> Path:
-    """Where the digest of a file in the cache is noted."""
+    """File that holds the digest of a file in the cache."""
     return path.with_name(f"{path.name}.sha256")
 
 
@@ -247,7 +252,7 @@ def fetch(data: DataSet) -> Path:
         DataError: If it can't be fetched, is not what was expected, or can't be written.
     """
     try:
-        columns = openml.FETCHERS[data.name](cache_folder())
+        columns = FETCHERS[data.name](cache_folder())
     except DataError as error:
         raise DataError(
             f"The data set {data.name!r} is not here and could not be fetched ({error}). Either put {data.filename} "
@@ -261,7 +266,7 @@ def fetch(data: DataSet) -> Path:
         cells = (f"{value:.15g}" for value in values)
         lines.append(",".join(words.get(n, {}).get(cell, cell) for n, cell in zip(data.columns, cells, strict=True)))
     content = "\n".join([*lines, ""]).encode()
-    # The digest first: a fetch that is cut short leaves no data without one.
+    # The digest first, so that an interrupted fetch never leaves data without one.
     write_cached(_digest_file(path), f"{hashlib.sha256(content).hexdigest()}  {path.name}\n".encode())
     write_cached(path, content)
     return path
@@ -285,7 +290,7 @@ def write_cached(path: Path, content: bytes) -> None:
             temporary.unlink()
 
 
-def parse_csv(content: bytes, data: DataSet, path: str) -> dict[str, NDArray[np.float64]]:
+def parse_csv(content: bytes, data: DataSet, path: str) -> Columns:
     """The columns of a data set in the content of a file; words become their codes.
 
     Raises:
@@ -299,7 +304,7 @@ def parse_csv(content: bytes, data: DataSet, path: str) -> dict[str, NDArray[np.
     for number, row in enumerate(cells, start=2):
         if len(row) != len(data.columns):
             raise DataError(f"{path}, line {number}: expected {len(data.columns)} cells, got {len(row)}.")
-    columns: dict[str, NDArray[np.float64]] = {}
+    columns: Columns = {}
     for place, name in enumerate(data.columns):
         words = codes.get(name)
         try:
@@ -311,8 +316,8 @@ def parse_csv(content: bytes, data: DataSet, path: str) -> dict[str, NDArray[np.
     return columns
 
 
-def verify(columns: dict[str, NDArray[np.float64]], data: DataSet, what: str) -> None:
-    """Refuse columns whose number of rows, finiteness or mean reward are not those of the data set."""
+def verify(columns: Columns, data: DataSet, what: str) -> None:
+    """Refuse columns whose number of rows or mean reward differ from the data set's, or that are not finite."""
     rows = len(columns[data.reward])
     require(rows == data.rows, f"{what} has {rows} rows, but {data.name} has {data.rows}.", DataError)
     for name in data.columns:
@@ -320,3 +325,70 @@ def verify(columns: dict[str, NDArray[np.float64]], data: DataSet, what: str) ->
     mean = float(columns[data.reward].mean())
     close = math.isclose(mean, data.reward_mean, rel_tol=1e-6)
     require(close, f"{what}: the mean of {data.reward} is {mean:.6f}, expected {data.reward_mean:.6f}.", DataError)
+
+
+# ---------------------------------------------------------------------- the public originals, through scikit-learn
+
+
+@contextmanager
+def _no_retry_warnings() -> Iterator[None]:
+    """Silence the warning that scikit-learn issues before each retry; the error that follows it holds the same information."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        warnings.simplefilter("ignore", UserWarning)
+        yield
+
+
+def fetch_abalone(cache: Path) -> Columns:
+    """Abalone from OpenML (data set 183), sexes coded M = 1, F = 2, I = 3."""
+    try:
+        with _no_retry_warnings():
+            frame = (
+                sklearn_datasets().fetch_openml("abalone", version=1, as_frame=True, data_home=str(cache), n_retries=1).frame
+            )
+        sexes = frame.iloc[:, 0].astype(str).map({"M": 1.0, "F": 2.0, "I": 3.0}).to_numpy(np.float64)
+        numbers = frame.iloc[:, 1:].astype(np.float64).to_numpy()
+    except (OSError, ValueError, TypeError) as error:
+        raise DataError(f"OpenML: {error}") from error
+    if numbers.shape[1] != 8:
+        raise DataError(f"OpenML: expected 9 columns, got {numbers.shape[1] + 1}")
+    names = ("Length", "Diameter", "Height", "WholeWeight", "ShuckedWeight", "VisceraWeight", "ShellWeight", "Rings")
+    return {"Sex": sexes, **dict(zip(names, numbers.T, strict=True))}
+
+
+def fetch_cadata(cache: Path) -> Columns:
+    """California housing; the totals per district are recovered from scikit-learn's averages per household."""
+    try:
+        with _no_retry_warnings():
+            bunch = sklearn_datasets().fetch_california_housing(data_home=str(cache), n_retries=1)
+    except (OSError, ValueError) as error:
+        raise DataError(f"California housing: {error}") from error
+    by_name = dict(zip(bunch.feature_names, np.asarray(bunch.data, np.float64).T, strict=True))
+    households = np.round(by_name["Population"] / by_name["AveOccup"])
+    return {
+        "median_house_value": np.round(np.asarray(bunch.target, np.float64) * 100_000),
+        "median_income": by_name["MedInc"],
+        "median_age": by_name["HouseAge"],
+        "total_rooms": np.round(by_name["AveRooms"] * households),
+        "total_bedrooms": np.round(by_name["AveBedrms"] * households),
+        "population": by_name["Population"],
+        "households": households,
+        "latitude": by_name["Latitude"],
+        "longitude": by_name["Longitude"],
+    }
+
+
+FETCHERS: dict[str, Callable[[Path], Columns]] = {"abalone": fetch_abalone, "cadata": fetch_cadata}
+
+
+def sklearn_datasets() -> ModuleType:
+    """`sklearn.datasets`.
+
+    Raises:
+        DataError: If scikit-learn is not installed.
+    """
+    # On demand: an optional package that takes as long to import as all the rest, and is needed once per data set.
+    try:
+        return importlib.import_module("sklearn.datasets")
+    except ImportError as error:
+        raise DataError('scikit-learn is not installed: pip install "torchbandits[experiments]"') from error

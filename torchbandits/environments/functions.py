@@ -28,7 +28,7 @@ from torchbandits.sources import ArmSource
 _READ = 1 << 16  # arms of a source that are evaluated together
 
 GRID_LIMIT = 100_000
-"""Largest grid that is built without being asked twice."""
+"""Largest number of points of a grid."""
 
 
 class Function(Environment):
@@ -40,7 +40,7 @@ class Function(Environment):
         noise_std: Standard deviation of Gaussian noise, or L of noise uniform on [−L, L]; reward units, 0 for none.
         name: Shown in tables and figures.
         noise: `"gaussian"` or `"uniform"`.
-        norm_bound: RKHS norm of the function where it is known.
+        norm_bound: RKHS norm of the function if known.
 
     Raises:
         ShapeError: If there are no arms, or (on first use) the values are not one per arm.
@@ -99,7 +99,7 @@ class Function(Environment):
         return noisy_rewards(self, index, generators, self.noise)
 
     def tasks(self, index: Tensor, generators: Sequence[torch.Generator]) -> list[Task]:
-        """The rewards that `sample` draws, one task a pull, row-major."""
+        """The rewards that `sample` draws, one task per pull, in row-major order."""
         return known(self.sample(index, generators), index)
 
     def __repr__(self) -> str:

@@ -1,33 +1,33 @@
-"""What `torchbandits data` says of every data set and recorded benchmark: whether it is here, and where it comes from."""
+"""Inventory of data sets and recorded benchmarks for `torchbandits data`: what is on this machine, and its origin."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from torchbandits.environments import datasets, images
-from torchbandits.environments.archives import ARCHIVES, Archive, find_archive, read_archive
+from torchbandits.environments import datasets, logistic
 from torchbandits.environments.datasets import DATA_VARIABLE, DATASETS, DataSet
+from torchbandits.environments.networks import ARCHIVES, Archive, find_archive, read_archive
 from torchbandits.errors import DataError, nearest, require
 
 MNIST = "mnist"
 
 
 def holdings() -> list[tuple[str, str, str, str, str]]:
-    """Name, arms, features, "yes" or "no" for whether it is here, and what it is.
+    """Name, arms, features, "yes" or "no" for whether it is on this machine, and summary of each.
 
     Raises:
-        DataError: If a file that is here is not the one that is meant.
+        DataError: If there is another file in the place of one.
     """
     lines = [(d.name, str(d.rows), str(len(d.features)), _yes(datasets.find(d)), d.summary) for d in DATASETS.values()]
     lines += [(a.name, str(a.rows), str(a.features), _yes(find_archive(a)), a.summary) for a in ARCHIVES.values()]
-    return [*lines, (MNIST, "1000", "4", _yes(images.find_mnist()), images.SUMMARY)]
+    return [*lines, (MNIST, "1000", "4", _yes(logistic.find_mnist()), logistic.MNIST_SUMMARY)]
 
 
 def fetch(name: str) -> Path:
-    """Make sure that one is here: fetched, verified and cached where it is not (archives are verified only). Where it is.
+    """Fetch, verify and cache a data set unless it is on this machine (archives are only verified), and return its path.
 
     Raises:
-        DataError: If it is not known, is damaged, or can't be had.
+        DataError: If it is unknown, damaged, or can't be fetched.
     """
     _check_known(name)
     if name in ARCHIVES:
@@ -37,12 +37,12 @@ def fetch(name: str) -> Path:
         assert found is not None
         return found
     if name == MNIST:
-        for part in images.PARTS:
-            images.mnist(part)
-        folder = images.find_mnist()
+        for part in logistic.MNIST_PARTS:
+            logistic.mnist(part)
+        folder = logistic.find_mnist()
         assert folder is not None
         return folder
-    data = datasets.dataset(name)
+    data = DATASETS[name]
     datasets.read(data)
     path = datasets.find(data)
     assert path is not None
@@ -50,10 +50,10 @@ def fetch(name: str) -> Path:
 
 
 def facts(name: str) -> dict[str, str]:
-    """What one holds, where it comes from and under which licence.
+    """Content, origin and licence of a data set.
 
     Raises:
-        DataError: If it is not known.
+        DataError: If it is unknown.
     """
     _check_known(name)
     if name in ARCHIVES:
@@ -97,15 +97,15 @@ def _archive_facts(archive: Archive) -> dict[str, str]:
 
 
 def _mnist_facts() -> dict[str, str]:
-    path = images.find_mnist()
+    path = logistic.find_mnist()
     missing = f"not here: put its four files into the folder mnist of {DATA_VARIABLE}, or torchbandits data fetch {MNIST}"
     return {
         "name": MNIST,
-        "what": images.SUMMARY,
+        "what": logistic.MNIST_SUMMARY,
         "arms": "1000 x 4, hyper-parameters of logistic_regression('mnist')",
-        "source": f"LeCun, Cortes and Burges; fetched from {images.MIRROR}",
+        "source": f"LeCun, Cortes and Burges; fetched from {logistic.MIRROR}",
         "licence": "none stated with the files; commonly given as Creative Commons Attribution-Share Alike 3.0",
-        "sha256": ", ".join(f"{digest} ({file})" for file, digest in images.SHA256.items()),
+        "sha256": ", ".join(f"{digest} ({file})" for file, digest in logistic.SHA256.items()),
         "files": str(path) if path else missing,
     }
 

@@ -1,15 +1,27 @@
-"""Logistic regression on hand-written digits: hyper-parameters as arms, validation accuracy as the reward."""
+"""Logistic regression on hand-written digits: hyper-parameters as arms, validation accuracy as the reward.
+
+The images are scikit-learn's small ones, which need no download, or MNIST.
+"""
 
 from __future__ import annotations
 
+import gzip
+import io
 import math
+import os
+import urllib.request
+import zlib
+from pathlib import Path
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from torchbandits.checks import check_choice, check_dtype, check_whole
-from torchbandits.environments.images import digits, mnist
-from torchbandits.environments.recorded import Recorded
+from torchbandits.checks import check_choice, check_dtype, check_whole, read_bytes
+from torchbandits.environments.datasets import DATA_VARIABLE, cache_folder, check_digest, sklearn_datasets, write_cached
+from torchbandits.environments.tables import Recorded
+from torchbandits.errors import DataError
 
 IMAGES = ("digits", "mnist")
 CLASSES = 10
@@ -29,25 +41,26 @@ def logistic_regression(
     seed: int = 0,
     dtype: torch.dtype = torch.float64,
 ) -> Recorded:
-    """Multinomial logistic regression by stochastic gradients; an arm is a choice of four hyper-parameters.
+    """Multinomial logistic regression by stochastic gradient descent; an arm is a choice of four hyper-parameters.
 
     Arms are the grid of 8 learning rates (10⁻³ to 10^0.5), 5 batch sizes (16 to 256), 5 rates of input dropout (0 to 0.6) and
-    5 ℓ₂ penalties (10⁻⁵ to 10⁻¹), 1,000 in all, each its place on the grid over [0, 1]. All are trained at once when the
-    environment is made, `records` times each from zero with other batches and dropout; a pull draws one of the accuracies.
+    5 ℓ₂ penalties (10⁻⁵ to 10⁻¹), 1,000 in all; a feature is the position on the grid, from 0 to 1. All are trained at once
+    when the environment is made, `records` times each, from zero, with other batches and dropout. A pull draws one of the
+    accuracies.
 
     Args:
         images: `"digits"` (scikit-learn's, 8 x 8 pixels, nothing to fetch) or `"mnist"`.
-        num_train: Training images at most, the first ones (of the digits three in four are for training).
-        epochs: Passes over them.
+        num_train: Maximum number of training images, the first ones (three quarters of the digits are for training).
+        epochs: Passes over the training images.
         records: Trainings of each arm.
-        seed: Of batches and dropout.
+        seed: Seed of batches and dropout.
         dtype: Of arms and rewards.
 
     Raises:
-        DataError: If MNIST is neither here nor to be fetched, or scikit-learn is missing.
+        DataError: If MNIST can be neither found nor fetched, or scikit-learn is missing.
         ArgumentError: If an option is out of its range.
 
-    Cost: about 6 · 10⁴ `num_train` `epochs` `records` floating-point operations a pixel.
+    Cost: about 6 · 10⁴ `num_train` `epochs` `records` floating-point operations per pixel.
     Source: Bedi et al. 2020, figures 1 and 2, on MNIST; the ranges, the grid and the number of images are choices of
     this package.
     """
@@ -98,7 +111,7 @@ def _train(
     weights, bias = x.new_zeros(len(keep), pixels, candidates, CLASSES), x.new_zeros(len(keep), 1, candidates, CLASSES)
     targets = torch.nn.functional.one_hot(y, CLASSES).to(x.dtype)
     for _ in range(epochs):
-        # A rest smaller than a batch is left out: a step of a few images would undo the others at a large rate.
+        # A remainder smaller than a batch is left out: at a large rate, a step on a few images would undo the others.
         for places in torch.randperm(n, generator=generator)[: max(1, n // batch_size) * batch_size].split(batch_size):
             kept = torch.rand(len(places), pixels, generator=generator, dtype=x.dtype) < keep[:, None, None]
             inputs = x[places] * kept / keep[:, None, None]  # dropouts x B x pixels
@@ -116,3 +129,88 @@ def _train(
 def _logits(inputs: Tensor, weights: Tensor) -> Tensor:
     """Dropouts x B x candidates x classes."""
     return (inputs @ weights.flatten(2)).unflatten(-1, (math.prod(weights.shape[2:-1]), CLASSES))
+
+
+# ---------------------------------------------------------------------- images
+
+Images = tuple[NDArray[np.float32], NDArray[np.int64]]
+
+MNIST_PARTS = ("train", "t10k")
+MNIST_SUMMARY = "60,000 images of hand-written digits to train on, 10,000 to validate; for logistic_regression('mnist')."
+MIRROR = "https://ossci-datasets.s3.amazonaws.com/mnist/"
+LARGEST = 1 << 26
+"""Limit on the bytes of a file, compressed or not: the largest has 47,040,016."""
+_TIMEOUT = 60  # seconds without an answer
+# Digests of the uncompressed files, because copies differ in their compression.
+SHA256 = {
+    "train-images-idx3-ubyte": "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
+    "train-labels-idx1-ubyte": "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
+    "t10k-images-idx3-ubyte": "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
+    "t10k-labels-idx1-ubyte": "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
+}
+
+
+def digits() -> Images:
+    """The 1,797 digits of 8 x 8 pixels that come with scikit-learn: `1797 x 64` in [0, 1], and `1797` labels."""
+    bunch = sklearn_datasets().load_digits()
+    return np.asarray(bunch.data / 16, np.float32), np.asarray(bunch.target, np.int64)
+
+
+def mnist(part: str) -> Images:
+    """MNIST: `n x 784` pixels in [0, 1], and `n` labels.
+
+    The four files are looked for in the folder `mnist` of `TORCHBANDITS_DATA`, then of the cache, and are finally fetched into
+    the cache.
+
+    Args:
+        part: `"train"` (60,000) or `"t10k"` (10,000).
+
+    Raises:
+        DataError: If a file can't be fetched, or is another file.
+    """
+    pixels, labels = (_read(f"{part}-{kind}") for kind in ("images-idx3-ubyte", "labels-idx1-ubyte"))
+    flat = np.frombuffer(pixels, np.uint8, offset=16).reshape(-1, 28 * 28)
+    return (flat / np.float32(255)).astype(np.float32), np.frombuffer(labels, np.uint8, offset=8).astype(np.int64)
+
+
+def find_mnist() -> Path | None:
+    """The folder that holds all four files, or None. The files are not read."""
+    here = [folder for folder in _folders() if all(os.path.isfile(folder / f"{name}.gz") for name in SHA256)]
+    return here[0] if here else None
+
+
+def _folders() -> list[Path]:
+    given = os.environ.get(DATA_VARIABLE)
+    return [folder / "mnist" for folder in (*([Path(given)] if given else []), cache_folder())]
+
+
+def _read(name: str) -> bytes:
+    path = next((p for folder in _folders() if os.path.isfile(p := folder / f"{name}.gz")), None) or _fetch(name)
+    return _verified(name, read_bytes(path, LARGEST), path)
+
+
+def _verified(name: str, packed: bytes, path: Path) -> bytes:
+    """The content of a compressed file, verified; `path` is for the message."""
+    remedy = "Put the original there, or remove it."
+    try:
+        content = gzip.GzipFile(fileobj=io.BytesIO(packed)).read(LARGEST)
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"{path} can't be read: {error}. {remedy}") from error
+    check_digest(path, content, SHA256[name], f"Both are of what the file holds uncompressed. {remedy}")
+    return content
+
+
+def _fetch(name: str) -> Path:
+    path = cache_folder() / "mnist" / f"{name}.gz"
+    try:
+        with urllib.request.urlopen(f"{MIRROR}{name}.gz", timeout=_TIMEOUT) as answer:
+            packed = answer.read(LARGEST)
+    except OSError as error:
+        raise DataError(
+            f"MNIST is not here and {name}.gz could not be fetched from {MIRROR} ({error}). Either put its four files into the "
+            f"folder mnist of a folder and set {DATA_VARIABLE} to that, or go online."
+        ) from error
+    # Verified first, so that nothing else is kept.
+    _verified(name, packed, path)
+    write_cached(path, packed)
+    return path

@@ -1,4 +1,4 @@
-"""Noise on top of expected rewards, drawn row by row from one generator a row."""
+"""Noise on top of expected rewards, drawn from one generator per batch row."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def check_noise(noise_std: float, noise: str) -> None:
 def noisy_rewards(environment: Environment, index: Tensor, generators: Sequence[torch.Generator], noise: str) -> Tensor:
     """Expected rewards of the picks plus noise.
 
-    Row r draws as many numbers from `generators[r]` as it has picks, in their order, in float64 on the CPU: what other
-    rows hold, how wide the padding is and where the arms live change nothing.
+    Row r draws as many numbers from `generators[r]` as it has picks, in their order, in float64 on the CPU. Neither the other
+    rows, nor the padding, nor the device of the arms affects them.
 
     Args:
-        environment: Gives the expected rewards and `noise_std`: the standard deviation of Gaussian noise, or L of
+        environment: Source of the expected rewards and of `noise_std`: the standard deviation of Gaussian noise, or L of
             noise uniform on [−L, L].
         index: `batch_shape x q`, −1 for a place that is not pulled.
         generators: One CPU generator per row, in row-major order.
@@ -46,7 +46,7 @@ def noisy_rewards(environment: Environment, index: Tensor, generators: Sequence[
 
 
 def row_draws(environment: Environment, index: Tensor, generators: Sequence[torch.Generator], noise: str) -> Tensor:
-    """One number a pick, shaped like `index`, float64 on the CPU: standard normal for `"gaussian"`, in [0, 1) for
+    """One number per pick, of the shape of `index`, float64 on the CPU: standard normal for `"gaussian"`, in [0, 1) for
     `"uniform"`; 0 where the index is −1. Rows as in `noisy_rewards`."""
     check_index(environment, index)
     # The grouping of draws into rows is the batch shape, so a 1-d index is one row.
@@ -66,13 +66,13 @@ def row_draws(environment: Environment, index: Tensor, generators: Sequence[torc
 
 
 def check_generators(generators: object) -> None:
-    """Refuse what is no list of generators."""
+    """Refuse anything but a list of generators."""
     good = isinstance(generators, Sequence) and all(isinstance(g, torch.Generator) for g in generators)
-    require(good, f"generators must be a list of torch.Generator, one a batch row, got {generators!r:.60}.")
+    require(good, f"generators must be a list of torch.Generator, one per batch row, got {generators!r:.60}.")
 
 
 def check_index(environment: Environment, index: Tensor) -> None:
-    """Refuse an index that is not an integer tensor `batch_shape x q` of arms or −1."""
+    """Refuse an index unless it is an integer tensor `batch_shape x q` of arms or −1."""
     if not isinstance(index, Tensor) or index.dtype not in (torch.int64, torch.int32) or index.ndim < 1:
         came = f"{index.dtype} {tuple(index.shape)}" if isinstance(index, Tensor) else type(index).__name__
         raise ShapeError(f"index must be an integer tensor of shape batch_shape x q, got {came}.")

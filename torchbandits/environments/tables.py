@@ -1,4 +1,4 @@
-"""Arms with a table of expected rewards: data sets, recorded benchmarks, anything already evaluated."""
+"""Arms with known rewards: a table of expected rewards, or a few recorded rewards for each arm."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from torch import Tensor
 
 from torchbandits.checks import as_features, as_tensor, check_text, same_device
 from torchbandits.environments.base import Environment, Task, known
-from torchbandits.environments.noise import check_noise, noisy_rewards
+from torchbandits.environments.noise import check_noise, noisy_rewards, row_draws
 from torchbandits.errors import ArgumentError, ArmIndexError, NonFiniteError, ShapeError, UnsupportedError, require
 from torchbandits.sources import ArmSource
 
 
 class Table(Environment):
-    """Arms whose expected rewards are listed.
+    """Arms with a table of expected rewards.
 
     Args:
-        arms: `A x d` or `batch_shape x A x d` floating-point features, or a source that they are read from.
-        rewards: `A` or `batch_shape x A` expected rewards, reward units, of the same dtype and device; beside a source float64
-            or float32, and a NumPy array will do, such as one mapped by `numpy.load(path, mmap_mode="r")`.
+        arms: `A x d` or `batch_shape x A x d` floating-point features, or a source of them.
+        rewards: `A` or `batch_shape x A` expected rewards, reward units, of the same dtype and device; with a source float64 or
+            float32. May be a NumPy array, such as one mapped by `numpy.load(path, mmap_mode="r")`.
         noise_std: Standard deviation of Gaussian noise, or L of noise uniform on [−L, L]; reward units, 0 for none.
         name: Shown in tables and figures.
         noise: `"gaussian"` or `"uniform"`.
-        norm_bound: RKHS norm of the reward function where it is known; one number, or one a batch row.
-        costs: `A` or `batch_shape x A`, what a pull of each arm costs (seconds, money), > 0; None where nobody says.
-        neighbors: `A x k` integers, arms next to each arm, padded with −1; None where nobody says.
+        norm_bound: RKHS norm of the reward function if known; one number, or one per batch row.
+        costs: `A` or `batch_shape x A`, cost of a pull of each arm (seconds, money), > 0; None if unknown.
+        neighbors: `A x k` integers, arms adjacent to each arm, padded with −1; None if undefined.
 
     Raises:
         ShapeError: If there are no arms or features, or shapes, dtypes or devices do not agree.
@@ -77,7 +77,7 @@ class Table(Environment):
         return noisy_rewards(self, index, generators, self.noise)
 
     def tasks(self, index: Tensor, generators: Sequence[torch.Generator]) -> list[Task]:
-        """The rewards that `sample` draws, one task a pull, row-major."""
+        """The rewards that `sample` draws, one task per pull, in row-major order."""
         return known(self.sample(index, generators), index)
 
     def to(self, *args: Any, **kwargs: Any) -> Table:
@@ -101,8 +101,85 @@ class Table(Environment):
         return f"Table({self.name!r}, arms={tuple(self.arms.shape)}, noise_std={self.noise_std}, noise={self.noise!r})"
 
 
+class Recorded(Environment):
+    """Arms with a few recorded rewards each, which carry the real noise. A pull draws one of them.
+
+    The expected reward of an arm is the mean of its records, and `noise_std` the root of their pooled variance within an
+    arm (the mean squared deviation that a pull has).
+
+    Args:
+        arms: `A x d` floating-point features.
+        records: `A x r` rewards, reward units; NaN where an arm has fewer than r. Each arm has at least one.
+        name: Shown in tables and figures.
+        costs: `A`, cost of a pull of each arm (seconds, money), > 0; None if unknown.
+        neighbors: `A x k`, arms adjacent to each arm, padded with −1; None if undefined.
+
+    Raises:
+        ShapeError: If shapes, dtypes or devices do not agree.
+        NonFiniteError: If an arm has no record, or a record is infinite.
+    """
+
+    def __init__(
+        self,
+        arms: Tensor,
+        records: Tensor,
+        *,
+        name: str = "recorded",
+        costs: Tensor | None = None,
+        neighbors: Tensor | None = None,
+    ) -> None:
+        checked = check_arms(arms)
+        if not isinstance(checked, Tensor):
+            raise UnsupportedError("arms of recorded rewards must be a tensor, not a source.")
+        arms = checked
+        good = isinstance(records, Tensor) and records.ndim == 2 and arms.ndim == 2 and len(records) == len(arms)
+        got = tuple(records.shape) if isinstance(records, Tensor) else type(records).__name__
+        require(good, f"records must be A x r for the {tuple(arms.shape)} arms, got {got}.", ShapeError)
+        alike = records.dtype == arms.dtype and records.device == arms.device
+        require(alike, f"records must be {arms.dtype} on {arms.device}, got {records.dtype} on {records.device}.", ShapeError)
+        present = ~records.isnan()
+        whole = bool(present.any(dim=-1).all()) and not bool(records.isinf().any())
+        require(whole, "every arm needs a record, and none may be infinite.", NonFiniteError)
+        check_text("name", name)
+        self.arms = arms
+        self.name = name
+        self.costs = None if costs is None else check_costs(costs, arms)
+        self.neighbors = None if neighbors is None else check_neighbors(neighbors, arms)
+        # The records of an arm come first, so that a uniform u selects column ⌊u n⌋ of its n records.
+        order = (~present).byte().argsort(dim=-1, stable=True)
+        self.records = records.gather(-1, order)
+        self.counts = present.sum(dim=-1)
+        self._means = records.nanmean(dim=-1)
+        spread = torch.where(present, records - self._means.unsqueeze(-1), 0.0)
+        self.noise_std = float((spread.square().sum() / present.sum()).sqrt())
+
+    @property
+    def means(self) -> Tensor:
+        """Mean of the records of every arm, `A`, reward units."""
+        return self._means
+
+    def sample(self, index: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
+        """Pull arms: a uniform draw from the records of each pick; NaN where −1.
+
+        Row r draws from `generators[r]`, one number per pick, in order.
+        """
+        uniforms = row_draws(self, index, generators, "uniform").to(index.device)
+        picked = index.clamp_min(0)
+        count = self.counts[picked]
+        place = (uniforms * count).long().minimum(count - 1)
+        return torch.where(index >= 0, self.records[picked, place], torch.nan)
+
+    def tasks(self, index: Tensor, generators: Sequence[torch.Generator]) -> list[Task]:
+        """The rewards that `sample` draws, one task per pull, in row-major order."""
+        return known(self.sample(index, generators), index)
+
+    def __repr__(self) -> str:
+        """Name and sizes."""
+        return f"Recorded({self.name!r}, arms={tuple(self.arms.shape)}, records={self.records.shape[-1]})"
+
+
 def check_arms(arms: Any) -> Tensor | ArmSource:
-    """Arms as a non-empty, finite floating-point tensor `... x A x d`; a source has been checked."""
+    """Arms as a non-empty, finite floating-point tensor `... x A x d`. A source is returned as it is."""
     if isinstance(arms, ArmSource):
         return arms
     arms = as_features("arms", arms)
@@ -115,7 +192,7 @@ def check_arms(arms: Any) -> Tensor | ArmSource:
 
 
 def check_rewards(rewards: Tensor, arms: Tensor | ArmSource) -> None:
-    """Refuse rewards that are not one finite number per arm, of the arms' dtype and device (or device only, of a source)."""
+    """Refuse rewards unless they are one finite number per arm, of the arms' dtype and device (only device for a source)."""
     as_tensor("rewards", rewards)
     if not isinstance(rewards, Tensor) or rewards.shape != arms.shape[:-1]:
         raise ShapeError(f"rewards must be a tensor of shape {tuple(arms.shape[:-1])}, got {_kind(rewards)}.")
@@ -126,14 +203,14 @@ def check_rewards(rewards: Tensor, arms: Tensor | ArmSource) -> None:
 
 
 def check_norm_bound(norm_bound: object) -> None:
-    """Refuse what is neither None nor finite numbers ≥ 0."""
+    """Refuse anything but None or finite numbers ≥ 0."""
     if norm_bound is not None:
         bound = as_tensor("norm_bound", norm_bound, torch.float64)
         require(bool((bound.isfinite() & (bound >= 0)).all()), f"norm_bound must be finite and ≥ 0, got {norm_bound}.")
 
 
 def check_costs(costs: Tensor, arms: Tensor | ArmSource) -> Tensor:
-    """Refuse costs that are not one finite number > 0 per arm; as float64."""
+    """Costs as float64. Refuse them unless they are one finite number > 0 per arm."""
     shape = arms.shape[:-1]
     as_tensor("costs", costs)
     if not isinstance(costs, Tensor) or costs.is_complex() or costs.shape not in (shape, shape[-1:]):
@@ -145,7 +222,7 @@ def check_costs(costs: Tensor, arms: Tensor | ArmSource) -> Tensor:
 
 
 def check_neighbors(neighbors: Tensor, arms: Tensor | ArmSource) -> Tensor:
-    """Refuse neighbours that are not integers `A x k`, each an arm or −1."""
+    """Refuse neighbours unless they are integers `A x k`, each an arm or −1."""
     as_tensor("neighbors", neighbors)
     whole = isinstance(neighbors, Tensor) and neighbors.dtype in (torch.int64, torch.int32) and neighbors.ndim == 2
     if not whole or len(neighbors) != arms.shape[-2]:
@@ -157,7 +234,7 @@ def check_neighbors(neighbors: Tensor, arms: Tensor | ArmSource) -> Tensor:
 
 
 def _as_tensor(values: np.ndarray) -> Tensor:
-    """A tensor on the same memory, which nobody writes to; a mapped file stays a mapped file."""
+    """A tensor on the same memory, which is never written; a mapped file stays a mapped file."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         return torch.from_numpy(values)

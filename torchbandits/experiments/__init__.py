@@ -1,8 +1,8 @@
 """Experiments from a configuration file: policies side by side on one environment, with records, a table and figures.
 
 Needs the extra `torchbandits[experiments]`. `load_config` reads a YAML file, `run_experiment` runs it and writes
-everything into a folder, `load_records` and `aggregate` read it back. `find_reproduction` and `reproduce` do so for a figure of
-a paper.
+everything into a folder, `load_records` and `aggregate` read it back. `find_reproduction` and `reproduce` do the same for a
+figure of a paper.
 """
 
 import importlib
@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torchbandits.experiments.config import ExperimentConfig, load_config
-    from torchbandits.experiments.plots import draw_figures
     from torchbandits.experiments.records import Record, load_records
     from torchbandits.experiments.reproducing import Reproduced, reproduce
     from torchbandits.experiments.reproduction import ReproductionConfig, find_reproduction
+    from torchbandits.experiments.results import aggregate, draw_figures
     from torchbandits.experiments.runner import run_experiment
-    from torchbandits.experiments.tables import aggregate
 
 __all__ = [
     "ExperimentConfig",
@@ -31,15 +30,15 @@ __all__ = [
     "run_experiment",
 ]
 
-# Where each public name lives. A module is imported when a name of it is first read, because they need Matplotlib, pandas and
-# pydantic, and the command line imports this package for the printing of text.
+# Module of each public name. A module is imported when one of its names is first read: the modules need Matplotlib, pandas and
+# pydantic, but the command line imports this package only to print text.
 _MODULES = {
     "ExperimentConfig": "config",
     "Record": "records",
     "Reproduced": "reproducing",
     "ReproductionConfig": "reproduction",
-    "aggregate": "tables",
-    "draw_figures": "plots",
+    "aggregate": "results",
+    "draw_figures": "results",
     "find_reproduction": "reproduction",
     "load_config": "config",
     "load_records": "records",

@@ -1,37 +1,57 @@
-"""What a configuration file may say. An unknown key is an error that names the file, the place and the nearest key."""
+"""Configuration files of experiments: the keys they may hold, and the kernels, environments and policies that they name.
+
+An unknown key is an error that names the file, the place and the nearest key. `load_config` reads a file, `build_environment`
+and `build_policy` make the objects.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
+import math
 import os
 import re
 import typing
-from abc import ABC
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
+import torch
 import yaml
+from gpytorch.kernels import Kernel, MaternKernel, RBFKernel, ScaleKernel
 from pydantic import (
     AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
     PositiveFloat,
+    PydanticSchemaGenerationError,
+    TypeAdapter,
     ValidationError,
     model_validator,
 )
+from torch import Tensor
 
 from torchbandits.checks import as_path
-from torchbandits.errors import ConfigError, nearest, require
+from torchbandits.environments import Environment
+from torchbandits.environments import registry as environments
+from torchbandits.errors import ConfigError, DataError, TorchBanditsError, nearest, require
 from torchbandits.experiments.printable import shortened
 from torchbandits.files import LONGEST_NAME, folder_name_fault, read_yaml
+from torchbandits.policies import registry as policies
+from torchbandits.policies.composed import Composed
+from torchbandits.starts import uniform
+from torchbandits.widths import Constant, Scaled
 
 BASELINE = "uniform"
-"""The policy whose regret is the unit of the regret ratio, by its name in the registry."""
-_FAULTS = 5  # named in one message
+"""Name in the registry of the policy whose regret is the denominator of the regret ratio."""
+_MOST_FAULTS = 5  # named in one message
+
+ENVIRONMENT_SEED_OFFSET = 1_000_000_000
+"""Added to the seed of a repetition for the draw of its environment, so that it shares no random numbers with the run."""
 
 
 def _check_smoothness(nu: float) -> float:
@@ -47,7 +67,7 @@ def _check_folder_name(name: str) -> str:
 
 
 Count = Annotated[int, Field(gt=0, le=10**9)]
-"""Numbers of pulls, repetitions and sizes: what is larger is a mistake, and would fill the memory first."""
+"""Numbers of pulls, repetitions and sizes. A larger number is taken for a mistake, as it would exhaust the memory first."""
 Repetitions = Annotated[int, Field(gt=0, le=10**6)]
 Observed = Annotated[int, Field(ge=0, le=10**7)]
 Seed = Annotated[int, Field(ge=0, le=2**62)]
@@ -57,24 +77,24 @@ Smoothness = Annotated[float, AfterValidator(_check_smoothness)]
 Lengthscale = PositiveFloat | Annotated[list[PositiveFloat], Field(min_length=1)]
 
 
-class Section(BaseModel, ABC):
-    """A part of a configuration: unknown keys and infinities are errors."""
+class Section(BaseModel):
+    """Base class of the parts of a configuration: unknown keys and infinities are errors."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     def __init__(self, /, **values: Any) -> None:
-        """Make a section in Python.
+        """Create a section in Python.
 
         Raises:
-            ConfigError: If the values do not say what they must; the first faults are named.
+            ConfigError: If a value is missing, unknown or not valid; the message names the first faults.
         """
         try:
             super().__init__(**values)
         except ValidationError as error:
             raise ConfigError(f"{type(self).__name__}: {_all_faults(type(self), error)}") from error
 
-    # Pydantic's mark of a constructor that does no more than its own: sections within sections are validated without it, so
-    # that their faults are named with the whole path.
+    # Tells Pydantic that this constructor adds nothing to its own: nested sections are then validated without calling it, so
+    # that errors name the whole path of a fault.
     __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
 
 
@@ -108,7 +128,7 @@ class KernelConfig(Section):
 
 
 class KernelOverride(Section):
-    """What a policy's kernel has different from the experiment's."""
+    """Settings in which a policy's kernel differs from the experiment's."""
 
     name: Literal["rbf", "matern"] | None = None
     lengthscale: Lengthscale | None = None
@@ -119,8 +139,8 @@ class KernelOverride(Section):
 class PolicyConfig(Section):
     """A policy of `torchbandits.policies.registry`, its keyword arguments and its name in tables and figures.
 
-    Strings stand for what is known later: `horizon` and `1/horizon`, and `environment` for the environment's attribute of
-    the option's name (`norm_bound`, `noise_std`, `neighbors`). `width` is a constant, or `{scaled: c}` for c times the
+    Strings stand for values that are known later: `horizon` and `1/horizon`, and `environment` for the environment's attribute
+    of the option's name (`norm_bound`, `noise_std`, `neighbors`). `width` is a constant, or `{scaled: c}` for c times the
     policy's own.
     """
 
@@ -143,9 +163,9 @@ class PolicyConfig(Section):
 
 
 class QuickConfig(Section):
-    """What the reduced form of an experiment has different: fewer pulls, repetitions and policies, a smaller environment.
+    """Settings of the reduced form of an experiment: fewer pulls, repetitions and policies, a smaller environment.
 
-    `policies` are the labels that are kept, all by default; `environment` changes options of the environment.
+    `policies` are the labels of the policies that are kept, all by default; `environment` changes options of the environment.
     """
 
     horizon: Count | None = None
@@ -160,10 +180,11 @@ class ExperimentConfig(Section):
 
     Repetition r gives every policy a generator seeded with `seed + r`, and draws a random environment from r too, so
     that policies are compared in pairs. `history` uniform pulls, the same for all policies of a repetition, are observed
-    before the first ask and are not in the records. With `together` the repetitions of a policy, and policies in a row that
-    differ in the length-scale only, are batch rows of one run: the same picks, and each row's seconds are its share. They are
-    those of the wall's `clock`, or of the `processor`, which on a shared machine says more. A `headline` is one sentence and
-    one picture of what the policies have found, in place of the figures; `uniform` must be among them.
+    before the first ask and are not in the records. With `together`, the repetitions of a policy, and consecutive policies
+    that differ only in the length-scale, are batch rows of one run: they make the same picks, and each row is charged an equal
+    share of the seconds. `clock` selects wall-clock or processor seconds; the latter are more reliable on a shared machine.
+    With `headline`, one sentence and one picture of what the policies have found replace the figures; `uniform` must be among
+    the policies.
     """
 
     name: FolderName = "experiment"
@@ -196,10 +217,10 @@ class ExperimentConfig(Section):
         return self
 
     def quickened(self) -> ExperimentConfig:
-        """The reduced form that `quick` describes.
+        """The reduced form that the section `quick` describes.
 
         Raises:
-            ConfigError: If it describes none.
+            ConfigError: If there is no such section.
         """
         require(self.quick is not None, f"{self.name} has no reduced form: it needs a section quick.", ConfigError)
         assert self.quick is not None
@@ -213,12 +234,12 @@ class ExperimentConfig(Section):
 
     @property
     def folder(self) -> Path:
-        """Where the results go: `output`, else `results/<name>`."""
+        """Folder of the results: `output`, else `results/<name>`."""
         return Path(self.output) if self.output else Path("results") / self.name
 
     @property
     def fingerprint(self) -> str:
-        """Short hash of everything that decides the numbers in the records, but the number of repetitions."""
+        """Short hash of all settings that affect a single record; the number of repetitions is left out."""
         deciding = self.model_dump(mode="json", exclude={"name", "output", "repetitions", "quick", "headline"})
         return hashlib.sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest()[:16]
 
@@ -231,23 +252,23 @@ def load_config(path: str | os.PathLike[str]) -> ExperimentConfig:
     """Read a configuration file.
 
     Raises:
-        ConfigError: If it can't be read, is not YAML, or does not say what it must; the first faults are named.
+        ConfigError: If it can't be read, is not YAML, or is not a valid configuration; the message names the first faults.
     """
     source = as_path("path", path)
     return parse_config({"name": source.stem, **read_yaml(source)}, str(source))
 
 
 def parse_config(values: dict[str, Any], source: str) -> ExperimentConfig:
-    """Check the values of a configuration; `source` names it in errors.
+    """Create a configuration from a mapping; `source` names it in errors.
 
     Raises:
-        ConfigError: If they do not say what they must; the first faults are named.
+        ConfigError: If it is not a valid configuration; the message names the first faults.
     """
     return parse_section(ExperimentConfig, values, source)
 
 
 def parse_section(section: type[Part], values: dict[str, Any], source: str) -> Part:
-    """Check the values of any section, as `parse_config` does."""
+    """Create a section of the given class from a mapping, as `parse_config` does."""
     try:
         return section.model_validate(values)
     except ValidationError as error:
@@ -255,9 +276,9 @@ def parse_section(section: type[Part], values: dict[str, Any], source: str) -> P
 
 
 def _all_faults(section: type[BaseModel], error: ValidationError) -> str:
-    """The first faults in words, and how many more there are, ended by a stop unless a question ends them."""
-    more = error.error_count() - _FAULTS
-    said = "; ".join([*islice(_faults(section, error), _FAULTS), *([f"and {more} more"] if more > 0 else [])])
+    """The first faults in words and the number of further ones. A full stop ends them unless a question mark does."""
+    more = error.error_count() - _MOST_FAULTS
+    said = "; ".join([*islice(_faults(section, error), _MOST_FAULTS), *([f"and {more} more"] if more > 0 else [])])
     return said if said.endswith("?") else f"{said}."
 
 
@@ -279,7 +300,7 @@ def _faults(section: type[BaseModel], error: ValidationError) -> Iterator[str]:
 
 
 def _known_keys(section: type[BaseModel], place: tuple[int | str, ...]) -> list[str]:
-    """The keys of the section at a place, found through the annotations."""
+    """Keys of the section at a place, found through the annotations."""
     for part in place:
         if isinstance(part, str) and part in section.model_fields:
             section = next(iter(_sections(section.model_fields[part].annotation)), section)
@@ -291,3 +312,172 @@ def _sections(annotation: Any) -> Iterator[type[Section]]:
         yield annotation
     for inner in typing.get_args(annotation):
         yield from _sections(inner)
+
+
+def build_environment(config: ExperimentConfig, repetition: int) -> Environment:
+    """The environment of a repetition. A random environment is drawn anew for each repetition.
+
+    Raises:
+        ConfigError: If the name or an option is unknown or out of its range.
+        DataError: If its data can't be found.
+    """
+    section = config.environment
+    factory = _named(section.name, environments, "environment.name")
+    options = check_options(factory, section.options, "environment.options", reserved=("generator", "kernel", "dtype"))
+    if is_random(config):
+        seed = config.seed + repetition + ENVIRONMENT_SEED_OFFSET
+        options["generator"] = torch.Generator().manual_seed(seed)
+    return _call(factory, (), options, "environment.options")
+
+
+def is_random(config: ExperimentConfig) -> bool:
+    """Whether the environment is itself drawn at random."""
+    factory = _named(config.environment.name, environments, "environment.name")
+    return "generator" in inspect.signature(factory).parameters
+
+
+def build_policy(config: ExperimentConfig, places: Sequence[int], environment: Environment) -> Any:
+    """The policy at a place of the list of policies, or one policy whose batch rows are several places.
+
+    Args:
+        config: The experiment.
+        places: One place, or one per batch row; their policies may differ only in the kernel's length-scale.
+        environment: Source of the dtype, the device and the values of options given as `environment`.
+
+    Raises:
+        ConfigError: If the name or an option is unknown or out of its range.
+    """
+    place, section = places[0], config.policies[places[0]]
+    where = f"policies[{place}]"
+    factory = _named(section.name, policies, f"{where}.name")
+    scale = _width_scale(section.options.get("width"), where)
+    given = {
+        name: _resolve(name, value, config, environment, where)
+        for name, value in section.options.items()
+        if name != "width" or scale is None
+    }
+    options = check_options(factory, given, f"{where}.options", reserved=("kernel",))
+    takes_kernel = "kernel" in inspect.signature(factory).parameters
+    kernel: tuple[Kernel, ...] = ()
+    if takes_kernel:
+        kernels = [policy_kernel(config.kernel, config.policies[p], where) for p in places]
+        # No environment of the registry reads its arms from a source.
+        assert isinstance(environment.arms, Tensor)
+        kernel = (build_kernel(kernels[:1] if len(set(places)) == 1 else kernels, environment.arms),)
+    policy = _call(factory, kernel, options, f"{where}.options")
+    if scale is None:
+        return policy
+    require(isinstance(policy, Composed), f"{where}.options.width: {section.name} has no width to be scaled.", ConfigError)
+    return replace(policy, confidence=Scaled(policy.confidence, scale))
+
+
+def _width_scale(width: Any, where: str) -> float | None:
+    """The factor c of `width: {scaled: c}`, which multiplies the policy's own width; None for any other width."""
+    if not isinstance(width, dict):
+        return None
+    good = set(width) == {"scaled"} and isinstance(width["scaled"], int | float) and 0 < width["scaled"] < math.inf
+    require(good, f"{where}.options.width: expected a number or {{scaled: a number > 0}}, got {width!r}.", ConfigError)
+    return float(width["scaled"])
+
+
+def policy_kernel(base: KernelConfig, section: PolicyConfig, where: str) -> KernelConfig:
+    """The experiment's kernel with the policy's own settings."""
+    overrides = section.kernel.model_dump(exclude_unset=True)
+    values = base.model_dump() | overrides
+    if values["name"] == "rbf" and "nu" not in overrides:
+        values["nu"] = None
+    try:
+        return KernelConfig.model_validate(values)
+    except ValidationError as error:
+        raise ConfigError(f"{where}.kernel: {error.errors()[0]['msg']}.") from error
+
+
+def build_kernel(configs: Sequence[KernelConfig], arms: torch.Tensor) -> Kernel:
+    """A kernel with fixed hyper-parameters, of the arms' dtype and device. Several configurations, which may differ only in the
+    length-scale, become its batch rows."""
+    dim, config = arms.shape[-1], configs[0]
+    ard = config.lengthscale if isinstance(config.lengthscale, list) else None
+    if ard is not None and len(ard) != dim:
+        raise ConfigError(f"kernel.lengthscale: expected one number or {dim}, one per feature, got {len(ard)}.")
+    shapes: dict[str, Any] = {
+        "ard_num_dims": None if ard is None else dim,
+        "batch_shape": torch.Size([len(configs)] if len(configs) > 1 else []),
+    }
+    kernel: Kernel
+    if config.name == "rbf":
+        kernel = RBFKernel(**shapes).to(arms)
+    else:
+        kernel = MaternKernel(nu=config.nu, **shapes).to(arms)
+    lengthscales = torch.stack([arms.new_tensor(c.lengthscale).reshape(1, -1) for c in configs])
+    kernel.lengthscale = lengthscales.reshape(kernel.lengthscale.shape)
+    if config.outputscale is not None:
+        kernel = ScaleKernel(kernel, batch_shape=shapes["batch_shape"]).to(arms)
+        # A tensor, because GPyTorch rounds a Python number to float32.
+        kernel.outputscale = arms.new_tensor(config.outputscale)
+    return kernel.requires_grad_(False)
+
+
+def check_options(
+    factory: Callable[..., Any], options: dict[str, Any], where: str, reserved: tuple[str, ...]
+) -> dict[str, Any]:
+    """Convert options to the types that the factory declares. A configuration can't set `reserved` options.
+
+    Raises:
+        ConfigError: If an option is unknown, missing or of another type.
+    """
+    parameters = {n: p for n, p in inspect.signature(factory).parameters.items() if n not in reserved}
+    for name, parameter in parameters.items():
+        require(
+            name in options or parameter.default is not parameter.empty,
+            f"{where}: {factory.__name__} needs the option {name!r}.",
+            ConfigError,
+        )
+    hints = typing.get_type_hints(factory)
+    checked = {}
+    for name, value in options.items():
+        if name not in parameters:
+            hint = nearest(name, parameters) or f" Known: {', '.join(parameters) or 'none'}."
+            raise ConfigError(f"{where}.{name}: {factory.__name__} has no such option.{hint}")
+        checked[name] = _convert(value, hints.get(name, Any), f"{where}.{name}")
+    return checked
+
+
+def _convert(value: Any, annotation: Any, where: str) -> Any:
+    try:
+        adapter = TypeAdapter(annotation, config=ConfigDict(arbitrary_types_allowed=True))
+    except PydanticSchemaGenerationError:  # only the factory itself can check such a type
+        return value
+    try:
+        return adapter.validate_python(value)
+    except ValidationError as error:
+        raise ConfigError(f"{where}: {error.errors()[0]['msg']}, got {value!r}.") from error
+
+
+def _resolve(name: str, value: Any, config: ExperimentConfig, environment: Environment, where: str) -> Any:
+    if value in ("horizon", "1/horizon"):
+        return config.horizon if value == "horizon" else 1 / config.horizon
+    if value == "environment":
+        known = getattr(environment, name, None)
+        message = f"{where}.options.{name}: the environment {config.environment.name!r} does not know its {name}."
+        require(known is not None, message, ConfigError)
+        return known
+    if name == "initial" and isinstance(value, int):  # number of uniform first picks
+        return uniform(value)
+    if name == "width" and isinstance(value, int | float):
+        return Constant(float(value))
+    return value
+
+
+def _named(name: str, registry: dict[str, Callable[..., Any]], where: str) -> Callable[..., Any]:
+    known = ", ".join(registry)
+    require(name in registry, f"{where}: unknown name {name!r}; known: {known}.{nearest(name, registry)}", ConfigError)
+    return registry[name]
+
+
+def _call(factory: Callable[..., Any], arguments: tuple[Any, ...], options: dict[str, Any], where: str) -> Any:
+    try:
+        return factory(*arguments, **options)
+    except DataError:
+        raise
+    except TorchBanditsError as error:
+        raise ConfigError(f"{where}: {error}") from error

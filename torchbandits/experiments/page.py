@@ -1,4 +1,4 @@
-"""One HTML page of a run or an experiment: figures, tables and facts in a single file that loads nothing from elsewhere."""
+"""One HTML page about a run or an experiment: figures, tables and facts in a single file without external resources."""
 
 from __future__ import annotations
 
@@ -15,18 +15,17 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from torchbandits.errors import DataError, require
-from torchbandits.experiments.best_arms import best_arms
-from torchbandits.experiments.curves import Measure, Times, Values, measures
-from torchbandits.experiments.plots import draw_labels
+from torchbandits.experiments.measures import Measure, Times, Values, baseline_regret, measures
 from torchbandits.experiments.printable import printable
 from torchbandits.experiments.records import CONFIG, Record, load_records, output_folder
-from torchbandits.experiments.tables import HEADERS, aggregate, baseline_regret, caption, cells
+from torchbandits.experiments.results import HEADERS, aggregate, caption, cells, draw_labels
+from torchbandits.experiments.watching import best_arms
 from torchbandits.files import write_text
 from torchbandits.history import History
 from torchbandits.journal import Reading, in_words
 
 BEST = 5
-"""Arms shown of each policy."""
+"""Number of best arms shown for each policy."""
 REGRETS = ("regret_ratio", "mean_regret", "simple_regret")
 FIGURES = (*REGRETS, "mean_reward", "batch_size", "dictionary_size", "distinct_arms", "seconds")
 
@@ -51,19 +50,19 @@ pre { background: #f6f6f6; padding: 1em; overflow-x: auto; }
 
 @dataclass(frozen=True)
 class Page:
-    """What a page shows.
+    """Content of a page.
 
     Attributes:
-        title: Of the page.
-        facts: One line under it.
-        labels: Of the policies; `Record.place` counts them.
+        title: Title of the page.
+        facts: One line below the title.
+        labels: Labels of the policies, which `Record.place` counts.
         records: The runs.
-        headers: Of the table of policies.
-        lines: Of that table.
-        baseline: Cumulative regret of uniform by seed, reward units; empty where there is none.
-        config: The resolved configuration as text; empty where there is none.
-        clock: What the seconds are of.
-        moved: Pulls of the first repetition after which the arms changed; 0 where they did not.
+        headers: Column headers of the table of policies.
+        lines: Rows of that table.
+        baseline: Cumulative regret of the uniform policy by seed, reward units; empty if there is none.
+        config: The resolved configuration as text; empty if there is none.
+        clock: Description of what the seconds measure.
+        moved: Number of pulls of the first repetition before the arms last changed; 0 if they never did.
     """
 
     title: str
@@ -79,17 +78,17 @@ class Page:
 
 
 def write_page(source: Path, output: Path | None = None) -> Path:
-    """Make the page of an experiment's output folder, of a folder that `History.to_parquet` wrote, or of a journal.
+    """Write the page of an experiment's output folder, of a folder that `History.to_parquet` wrote, or of a journal.
 
     Args:
         source: The folder; or a journal, or a store of workers, which may be in use.
-        output: The file; `report.html` in the folder, or `SOURCE.html` beside the journal, by default.
+        output: The file; by default `report.html` in the folder, or `SOURCE.html` beside the journal.
 
     Returns:
         The file written.
 
     Raises:
-        DataError: If the source holds none of these, or no reward yet, or the file can't be written.
+        DataError: If the source is none of these or holds no reward yet, or the file can't be written.
         ConfigError: If the experiment's configuration can't be read.
     """
     require(
@@ -109,7 +108,7 @@ def write_page(source: Path, output: Path | None = None) -> Path:
 
 
 def page_of_experiment(folder: Path) -> Page:
-    """The page of an experiment, from its records."""
+    """Page of an experiment, from its records."""
     config, records = load_records(folder)
     facts = f"{config.environment.name}; {caption(config)}"
     labels = tuple(policy.label for policy in config.policies)
@@ -119,7 +118,7 @@ def page_of_experiment(folder: Path) -> Page:
 
 
 def page_of_journal(reading: Reading) -> Page:
-    """The page of a run that has a journal, as far as it has come."""
+    """Page of a run with a journal, finished or not."""
     history = reading.history
     require(len(history) > 0, f"{reading.path} holds no reward yet: there is nothing to show.", DataError)
     page = page_of_history(history, reading.path.name, share=1.0)
@@ -138,7 +137,7 @@ def moment(seconds: float) -> str:
 
 
 def page_of_history(history: History, name: str, share: float | None = None) -> Page:
-    """The page of one run; its batch rows count as repetitions, each with its share of the seconds: an even one by default."""
+    """Page of one run. Its batch rows count as repetitions; each is charged a share of the seconds, by default an equal one."""
     rows = range(history.batch_size)
     label = str(history.metadata.get("label", history.metadata.get("policy", "run")))
     share = 1 / history.batch_size if share is None else share
@@ -158,7 +157,7 @@ def page_of_history(history: History, name: str, share: float | None = None) -> 
 
 
 def html(page: Page) -> str:
-    """The page as text."""
+    """The page as HTML text."""
     figures = "".join(f'<img alt="{escape(alt)}" src="{inline(figure)}">' for alt, figure in drawn(page))
     configuration = "\n".join(map(escape, page.config.split("\n")))
     config = f"<h2>Configuration</h2><details><summary>resolved</summary><pre>{configuration}</pre></details>"
@@ -180,12 +179,12 @@ def html(page: Page) -> str:
 
 
 def escape(text: str) -> str:
-    """Text for HTML: markup and control characters are shown, and mean nothing."""
+    """Text for HTML: markup and control characters are shown literally."""
     return escaped_html(printable(text))
 
 
 def drawn(page: Page) -> Iterable[tuple[str, Figure]]:
-    """The figures that the records have numbers for, each with what it shows."""
+    """The figures for which the records hold values, each with its description."""
     label = "mean reward of the first t pulls (reward units)"
     known = measures(page.baseline) | {"mean_reward": Measure(label, mean_reward, bottom=None)}
     known["seconds"] = replace(known["seconds"], label=f"{page.clock} until t (seconds)")
@@ -193,7 +192,8 @@ def drawn(page: Page) -> Iterable[tuple[str, Figure]]:
     end = np.array([min((len(record.history) for record in told), default=0)])
     names = [name for name in FIGURES if any(np.isfinite(known[name].curve(record, end)).all() for record in told)]
     for name in names:
-        if name != "mean_reward" or not set(REGRETS) & set(names):  # where regret is known it says all that
+        # Where regret is known, the mean reward adds nothing to it.
+        if name != "mean_reward" or not set(REGRETS) & set(names):
             yield known[name].label, draw_labels(page.title, page.labels, told, known[name])
 
 
@@ -203,11 +203,12 @@ def mean_reward(record: Record, t: Times) -> Values:
 
 
 def best_table(page: Page, place: int) -> str:
-    """A table of the arms with the highest lower bound on their mean reward, of one policy."""
+    """Table of the arms of one policy with the highest lower bounds on their mean rewards."""
     mine = [record for record in page.records if record.place == place and len(record.history)]
     if not mine:
         return "<p>no pulls</p>"
-    pulls = min(mine, key=lambda record: record.seed).history.pulls  # another repetition may be of another function
+    # Another repetition may have another reward function.
+    pulls = min(mine, key=lambda record: record.seed).history.pulls
     now = pulls["t"] > page.moved
     best = best_arms(pulls["arm"][now], pulls["reward"][now], BEST)
     lines = [(f"{arm}", f"{count:,}", f"{number(mean)} ± {number(error)}") for arm, count, mean, error in best]
@@ -215,19 +216,19 @@ def best_table(page: Page, place: int) -> str:
 
 
 def table(headers: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
-    """An HTML table of plain text."""
+    """HTML table of plain text."""
     head = "".join(f"<th>{escape(header)}</th>" for header in headers)
     body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in line) + "</tr>" for line in lines)
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
 def number(value: float) -> str:
-    """Three digits; – where it is unknown."""
+    """A number with three digits, or – if it is unknown."""
     return "–" if np.isnan(value) else f"{value:.3g}"
 
 
 def inline(figure: Figure) -> str:
-    """A figure as the address of an image that holds it whole."""
+    """A figure as a data URL of an SVG image."""
     file = io.BytesIO()
     figure.savefig(file, format="svg", metadata={"Date": None})
     return f"data:image/svg+xml;base64,{base64.b64encode(file.getvalue()).decode()}"

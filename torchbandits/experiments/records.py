@@ -18,7 +18,7 @@ CONFIG = "config.yaml"
 
 @dataclass(frozen=True)
 class Record:
-    """One run: the place of its policy in the configuration, its seed, and its history."""
+    """One run: place of its policy in the configuration, label, seed and history."""
 
     place: int
     label: str
@@ -27,24 +27,24 @@ class Record:
 
 
 def check_config(config: object) -> None:
-    """Refuse what is no configuration."""
+    """Refuse anything but a configuration."""
     good = isinstance(config, ExperimentConfig)
     require(good, f"config must be an ExperimentConfig, as load_config() returns, got {type(config).__name__}.")
 
 
 def check_records(records: object) -> None:
-    """Refuse what is no list of records, at least one."""
+    """Refuse anything but a non-empty list of records."""
     good = isinstance(records, Sequence) and len(records) > 0 and all(isinstance(record, Record) for record in records)
     require(good, f"records must be a list of Record, as load_records() returns, got {type(records).__name__}.")
 
 
 def record_folder(output: Path, slug: str, seed: int) -> Path:
-    """Where the record of a policy and a seed is kept."""
+    """Folder of the record of a policy and a seed."""
     return output / RECORDS / slug / str(seed)
 
 
 def keep_record(config: ExperimentConfig, output: Path, place: int, seed: int, history: History, num_arms: int) -> Record:
-    """Write the record of a run on so many arms that has ended, whole or not at all."""
+    """Write the record of a finished run, whole or not at all."""
     section = config.policies[place]
     history.metadata = {
         "environment": config.environment.name,
@@ -60,10 +60,10 @@ def keep_record(config: ExperimentConfig, output: Path, place: int, seed: int, h
 
 
 def find_record(config: ExperimentConfig, output: Path, place: int, seed: int) -> Record | None:
-    """The record of a policy and a seed, or None where there is none that was made with this configuration.
+    """The record of a policy and a seed, or None if none was made with this configuration.
 
     Raises:
-        DataError: If there is one, and it is damaged.
+        DataError: If the record is damaged.
     """
     section = config.policies[place]
     source = record_folder(output, section.slug, seed)
@@ -75,19 +75,19 @@ def find_record(config: ExperimentConfig, output: Path, place: int, seed: int) -
 
 
 def output_folder(folder: Path) -> Path:
-    """The output folder of an experiment, of that folder or of `records` inside it."""
+    """The output folder of an experiment, given that folder or `records` inside it."""
     return folder.parent if folder.name == RECORDS and not os.path.isfile(folder / CONFIG) else folder
 
 
 def load_records(folder: Path) -> tuple[ExperimentConfig, list[Record]]:
-    """Read an experiment's records back.
+    """Read an experiment's records.
 
     Args:
         folder: The experiment's output folder, or `records` inside it.
 
     Returns:
-        The resolved configuration, and the records that were made with it, in its order. Runs that are missing, or
-        were left behind by an earlier configuration, are left out.
+        The resolved configuration, and the records that were made with it, in its order. Missing runs, and those of an
+        earlier configuration, are left out.
 
     Raises:
         DataError: If there is no record of the configuration, or one is damaged.

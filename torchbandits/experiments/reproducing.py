@@ -1,8 +1,12 @@
-"""Reproduce a figure or a table of a paper: run what is missing, then its summary, its numbers and its figure."""
+"""Reproducing a figure or a table of a paper: run what is missing, then compare its summary with the paper.
+
+The comparison is a figure in the paper's layout, the published numbers beside ours, and each published claim: held or not held.
+"""
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import platform
 import time
@@ -10,30 +14,41 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import torch
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 from rich.console import Console
 
 from torchbandits.checks import as_path, check_flag, check_whole
 from torchbandits.errors import require
 from torchbandits.experiments.config import ExperimentConfig
-from torchbandits.experiments.panels import draw_reproduction
+from torchbandits.experiments.measures import measures
+from torchbandits.experiments.printable import literal, printable
 from torchbandits.experiments.records import load_records
-from torchbandits.experiments.reproduction import ReproductionConfig
-from torchbandits.experiments.results_page import section
+from torchbandits.experiments.reproduction import ClaimConfig, PanelConfig, ReproductionConfig
+from torchbandits.experiments.results import draw_band
 from torchbandits.experiments.runner import check_console, run_experiment
 from torchbandits.experiments.starvation import study
 from torchbandits.experiments.summaries import Summary, read_summary, summarise, write_summary
+from torchbandits.figures import tidy
 from torchbandits.files import prepare_folder, write_atomically, write_text
 
 RESULTS = Path("results") / "figures"
 SUMMARY, FIGURE, PAGE = "summary.parquet", "figure.png", "README.md"
-STUDY = "study"
+PANEL = (3.7, 2.9)  # inches
+STUDIED = 5.0  # prior standard deviations shown of a study's posteriors
+TRUTH, EVALUATIONS = "f", "evaluations"
+"""Labels of a study that are drawn as a dashed line and as points."""
+HELD, NOT_HELD, UNKNOWN = "held", "not held", "not run"
 
 
 @dataclass(frozen=True)
 class Reproduced:
-    """What a reproduction left behind."""
+    """Summary and files of a reproduction."""
 
     summary: Summary
     folder: Path
@@ -41,7 +56,7 @@ class Reproduced:
 
 
 def form_name(name: str, quick: bool) -> str:
-    """The name of a reproduction's folder: its own, marked where the form is reduced."""
+    """Name of a reproduction's folder: its own name, with a suffix for the reduced form."""
     return f"{name}-quick" if quick else name
 
 
@@ -54,16 +69,16 @@ def reproduce(
     again: bool = False,
     workers: int = 1,
 ) -> Reproduced:
-    """Run a reproduction, or what an interrupted one left to do, and write its summary, numbers and figure.
+    """Run a reproduction, or the missing runs of an interrupted one, and write its summary, numbers and figure.
 
-    The numbers are those of an uninterrupted run but for the seconds. Records are kept in the folder of each experiment.
+    Except for the seconds, the numbers are those of an uninterrupted run. Records are kept in the folder of each experiment.
 
     Args:
-        reproduction: What to run.
+        reproduction: The figure or table to run.
         quick: Run the reduced form.
         output: Folder of the results, by default `results/figures/NAME` or `NAME-quick`.
         console: As for `run_experiment`.
-        again: Run everything, also what is there.
+        again: Run everything again, existing records included.
         workers: As for `run_experiment`.
 
     Raises:
@@ -98,7 +113,7 @@ def reproduce(
 
 
 def write_report(reproduction: ReproductionConfig, folder: Path) -> Reproduced:
-    """Draw the figure and write the numbers again from the summary in a folder."""
+    """Draw the figure and write the numbers from the summary in a folder."""
     summary = read_summary(folder / SUMMARY)
     figure = draw_reproduction(reproduction, summary)
     write_atomically(folder / FIGURE, partial(figure.savefig, dpi=110, pil_kwargs={"optimize": True}))
@@ -107,7 +122,7 @@ def write_report(reproduction: ReproductionConfig, folder: Path) -> Reproduced:
 
 
 class _Clock:
-    """Seconds and processor seconds, with those of earlier starts of an interrupted reproduction as far as they noted them."""
+    """Wall-clock and processor seconds, including those that earlier, interrupted starts have noted."""
 
     def __init__(self, folder: Path, again: bool) -> None:
         self._path = folder / "seconds.json"
@@ -116,22 +131,22 @@ class _Clock:
         self._before = {name: float(known.get(name, 0.0)) for name in ("seconds", "cpu_seconds")}
 
     def times(self) -> dict[str, float]:
-        """Both, until now."""
+        """Both, up to now."""
         now = {"seconds": time.perf_counter() - self._began, "cpu_seconds": _cpu_seconds() - self._cpu_began}
         return {name: round(self._before[name] + value, 1) for name, value in now.items()}
 
     def note(self) -> None:
-        """Keep them for a later start."""
+        """Write them down for a later start."""
         write_text(self._path, json.dumps(self.times()))
 
 
 def _cpu_seconds() -> float:
-    """Processor seconds of this process and of its workers that have ended."""
+    """Processor seconds of this process and of its finished workers."""
     return sum(os.times()[:4])
 
 
 def _runs(configs: dict[str, ExperimentConfig]) -> dict[str, str]:
-    """What was run, in words, by experiment."""
+    """Settings of each experiment in words."""
     return {
         name: f"T = {config.horizon:,}, {config.repetitions} repetitions"
         + (f", {config.history:,} uniform pulls observed before" if config.history else "")
@@ -146,3 +161,266 @@ def _machine(workers: int) -> dict[str, object]:
     cores, threads = f"{os.cpu_count()} CPU cores ({platform.machine()})", torch.get_num_threads()
     at_once = f"{threads} threads" if workers == 1 else f"{workers} runs at once"
     return {"machine": f"{cores}, {at_once}, torch {torch.__version__}", "load": round(load, 1)}
+
+
+# ---------------------------------------------------------------------- the figure
+
+
+def draw_reproduction(reproduction: ReproductionConfig, summary: Summary) -> Figure:
+    """Panels in rows; a policy has the same colour and line style in all of them, and the legend is below."""
+    rows, columns = len(reproduction.panels), max(len(row) for row in reproduction.panels)
+    figure = Figure(figsize=(max(5.5, PANEL[0] * columns), PANEL[1] * rows + 0.9), layout="constrained")
+    FigureCanvasAgg(figure)
+    places = _places(reproduction, summary)
+    for row, panels in enumerate(reproduction.panels):
+        for column, panel in enumerate(panels):
+            axes = figure.add_subplot(rows, columns, row * columns + column + 1)
+            _draw_panel(axes, panel, reproduction, summary, places)
+    handles = {label: handle for axes in figure.axes for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
+    figure.suptitle(heading(reproduction, summary), fontsize="medium")
+    columns = min(4, max(1, round(figure.get_figwidth() / 2.6)))
+    labels = sorted(handles, key=lambda label: places.get(label, len(places)))
+    figure.legend(
+        [handles[label] for label in labels], labels, loc="outside lower center", ncols=columns, frameon=False,
+        fontsize="small", handlelength=3.0,
+    )  # fmt: skip
+    return figure
+
+
+def heading(reproduction: ReproductionConfig, summary: Summary) -> str:
+    """Title, form and number of repetitions."""
+    form, title = "reduced form, " if summary.facts["quick"] else "", literal(reproduction.title, 120)
+    if reproduction.study is not None:
+        return f"{title}\n{form}mean and three standard deviations of one repetition"
+    counts = sorted(set(summary.table["repetitions"]))
+    if counts == [1]:
+        return f"{title}\n{form}one repetition"
+    counted = " and ".join(map(str, counts))
+    return f"{title}\n{form}mean of {counted} repetitions, 95 % interval shaded"
+
+
+def _places(reproduction: ReproductionConfig, summary: Summary) -> dict[str, int]:
+    """Index of the colour and line style of each label, in the order of the configuration."""
+    panels = [panel for row in reproduction.panels for panel in row]
+    labels = [
+        _shown(panel, label)
+        for label in dict.fromkeys(summary.table["policy"])
+        for panel in panels
+        if panel.policies is None or label in panel.policies
+    ]
+    known = [label for label in dict.fromkeys(labels) if label not in (TRUTH, EVALUATIONS)]
+    return {label: place for place, label in enumerate(known)}
+
+
+def _shown(panel: PanelConfig, label: str) -> str:
+    """A label as shown in the legend: without its suffix, and for a length-scale sweep only the part before the comma."""
+    return literal(label.partition(",")[0] if panel.over == "lengthscale" else label.removesuffix(panel.suffix))
+
+
+def _draw_panel(
+    axes: Axes, panel: PanelConfig, reproduction: ReproductionConfig, summary: Summary, places: dict[str, int]
+) -> None:
+    table = summary.table
+    mine = table[(table["experiment"] == panel.experiment) & (table["measure"] == panel.measure)]
+    labels = [label for label in dict.fromkeys(mine["policy"]) if panel.policies is None or label in panel.policies]
+    for label, curve in _curves(panel, reproduction, mine, labels).items():
+        if label == EVALUATIONS:
+            axes.plot(curve["x"], curve["mean"], ".", color="0.35", markersize=2.5, label=label)
+        elif label == TRUTH:
+            axes.plot(curve["x"], curve["mean"], color="black", linestyle="--", linewidth=0.9, label=label)
+        else:
+            low, mean, high = (curve[name].to_numpy() for name in ("low", "mean", "high"))
+            draw_band(axes, curve["x"].to_numpy(), (low, mean, high), places[label], label)
+    axes.set_title(literal(panel.title or panel.experiment), fontsize="medium")
+    if panel.over == "x":
+        axes.set_xlabel("x")
+        axes.set_ylabel("reward (prior std = 1)")
+        axes.set_ylim(-STUDIED, STUDIED)
+    else:
+        known = measures({}, reproduction.trainers)[panel.measure]
+        yscale = panel.yscale or known.yscale
+        axes.set_xscale(panel.xscale)
+        axes.set_yscale(yscale)
+        if yscale == "linear":
+            axes.set_ylim(bottom=0, top=_top(panel, known.top, mine[mine["policy"].isin(labels)]))
+        axes.set_xlabel("t (pulls)" if panel.over == "t" else "bandwidth σ (units of the scaled features)")
+        axes.set_ylabel(known.label.replace(" (", "\n("), fontsize="small")
+        if yscale == "log":
+            _limit_to_means(axes)
+            _label_decades(axes)
+    tidy(axes)
+
+
+def _limit_to_means(axes: Axes) -> None:
+    """End a logarithmic axis just below the smallest positive mean, because an interval may reach below 0."""
+    means = [value for line in axes.lines for value in np.asarray(line.get_ydata(), np.float64).tolist() if value > 0]
+    if means:
+        axes.set_ylim(min(means) / 1.5, max(max(means) * 1.5, axes.get_ylim()[1]))
+
+
+def _label_decades(axes: Axes) -> None:
+    """Label decades with plain numbers, and also 2 and 5 if there are few decades."""
+    low, high = axes.get_ylim()
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 100 * low else (1,)))
+    axes.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    axes.yaxis.set_minor_formatter(NullFormatter())
+
+
+def _curves(
+    panel: PanelConfig, reproduction: ReproductionConfig, table: pd.DataFrame, labels: list[str]
+) -> dict[str, pd.DataFrame]:
+    """One curve per label; over the length-scale, one per series, made of the last values of its policies."""
+    if panel.over != "lengthscale":
+        return {_shown(panel, label): table[table["policy"] == label].sort_values("x") for label in labels}
+    config = reproduction.experiments[panel.experiment]
+    scales = {policy.label: policy.kernel.lengthscale for policy in config.policies}
+    ends = {label: table[table["policy"] == label].sort_values("x").iloc[-1] for label in labels if scales[label]}
+    series: dict[str, list[pd.Series]] = {}
+    for label, end in ends.items():
+        line = end.copy()
+        line["x"] = scales[label]
+        series.setdefault(_shown(panel, label), []).append(line)
+    return {name: pd.DataFrame(lines).sort_values("x") for name, lines in series.items()}
+
+
+def _top(panel: PanelConfig, usual: float | None, table: pd.DataFrame) -> float | None:
+    """The panel's own limit; else the measure's if a curve exceeds it; else None, for Matplotlib's choice."""
+    if panel.top is not None or usual is None:
+        return panel.top
+    highest = np.nanmax(table["high"].fillna(table["mean"]).to_numpy(), initial=0.0)
+    return usual if highest > usual else None
+
+
+# ---------------------------------------------------------------------- the published numbers and claims
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A claim, whether it held on the means, and the numbers behind the verdict."""
+
+    claim: str
+    verdict: str
+    evidence: str
+
+
+def published_table(reproduction: ReproductionConfig, summary: Summary) -> list[list[str]]:
+    """One row per published number: name, published, ours with its 95 % interval, ours over published, why they may differ."""
+    lines = []
+    for number in reproduction.published:
+        ours = summary.at(number.experiment, number.policy, number.measure, number.at)
+        ratio = "–" if ours is None or number.value == 0 else _digits(ours["mean"] / number.value)
+        if ours is None and (end := summary.at(number.experiment, number.policy, number.measure, None)) is not None:
+            cell = f"not reached; {_value(end)} at {end['x']:,.0f}"
+        else:
+            cell = UNKNOWN if ours is None else _value(ours)
+        lines.append([number.what, _digits(number.value), cell, ratio, number.why])
+    return lines
+
+
+def verdicts(reproduction: ReproductionConfig, summary: Summary) -> list[Verdict]:
+    """The verdict on each claim."""
+    return [_judge(claim, summary) for claim in reproduction.claims]
+
+
+def _judge(claim: ClaimConfig, summary: Summary) -> Verdict:
+    own = summary.at(claim.experiment, claim.policy, claim.measure, claim.at)
+    if own is None:
+        return Verdict(claim.says, UNKNOWN, f"{claim.policy} was not run that far")
+    if claim.below is not None:
+        return _below(claim, own, summary)
+    if claim.grows is not None:
+        return _growth(claim, summary.curve(claim.experiment, claim.policy, claim.measure))
+    if claim.levels is not None:
+        curve = summary.curve(claim.experiment, claim.policy, claim.measure)
+        before = curve[curve["x"] <= own["x"] / 2]
+        if before.empty:
+            return Verdict(claim.says, UNKNOWN, "there is no half of the first pull")
+        half = before.iloc[-1]
+        ratio = float(own["mean"] / half["mean"])
+        evidence = f"{_digits(half['mean'])} at t = {half['x']:,.0f}, {_digits(own['mean'])} at {own['x']:,.0f}"
+        return Verdict(claim.says, _held(ratio <= claim.levels), f"{evidence}: {_digits(ratio)} times")
+    bound, word = (claim.at_least, "at least") if claim.at_least is not None else (claim.at_most, "at most")
+    assert bound is not None
+    good = own["mean"] >= bound if claim.at_least is not None else own["mean"] <= bound
+    return Verdict(claim.says, _held(bool(good)), f"{_value(own)}, {word} {_digits(bound)} is claimed")
+
+
+def _below(claim: ClaimConfig, own: pd.Series, summary: Summary) -> Verdict:
+    assert claim.below is not None
+    other = claim.than or claim.experiment
+    found = {label: summary.at(other, label, claim.measure, claim.at) for label in claim.below}
+    others = {label: value for label, value in found.items() if value is not None}
+    if not others:
+        return Verdict(claim.says, UNKNOWN, f"none of {', '.join(claim.below)} was run")
+    where = f" ({claim.than})" if claim.than else ""
+    good = all(own["mean"] <= claim.factor * value["mean"] for value in others.values())
+    apart = all(own["high"] < claim.factor * value["low"] for value in others.values())
+    listed = "; ".join(f"{label}{where} {_value(value)}" for label, value in others.items())
+    evidence = f"{claim.policy} {_value(own)}; {listed}"
+    if good and not apart:
+        evidence += "; on the means: the intervals overlap, or there is one repetition"
+    missing = [label for label, value in found.items() if value is None]
+    return Verdict(claim.says, _held(good), evidence + (f"; not run: {', '.join(missing)}" if missing else ""))
+
+
+def _growth(claim: ClaimConfig, curve: pd.DataFrame) -> Verdict:
+    assert claim.grows is not None
+    end = curve["x"].iloc[-1]
+    late = curve[(curve["x"] >= math.sqrt(end)) & (curve["x"] <= end / 2) & (curve["mean"] > 0)]
+    power = float(np.polyfit(np.log(late["x"]), np.log(late["mean"]), 1)[0]) if len(late) > 2 else math.nan
+    low, high = claim.grows
+    span = f"from t = {late['x'].min():,.0f} to {late['x'].max():,.0f}"
+    evidence = f"{claim.policy}: {span} like t to the {power:.2f}, {low:g} to {high:g} is claimed"
+    return Verdict(claim.says, _held(low <= power <= high), evidence)
+
+
+def _held(good: bool) -> str:
+    return HELD if good else NOT_HELD
+
+
+def _value(line: pd.Series) -> str:
+    if math.isnan(line["low"]) or line["low"] == line["high"]:
+        return _digits(line["mean"])
+    return f"{_digits(line['mean'])} ({_digits(line['low'])} … {_digits(line['high'])})"
+
+
+def _digits(value: float) -> str:
+    """A number with three digits, without an exponent from 0.0001 to a million."""
+    if value == 0 or 1e-4 <= abs(value) < 1e6:
+        places = 0 if abs(value) >= 100 else 2 - math.floor(math.log10(abs(value))) if value else 0
+        return f"{value:,.{places}f}"
+    return f"{value:.2e}"
+
+
+# ---------------------------------------------------------------------- the page
+
+
+def section(reproduction: ReproductionConfig, summary: Summary, figure: str, level: int = 1) -> str:
+    """One reproduction in Markdown: settings, figure, numbers, claims and differences."""
+    facts = summary.facts
+    form = "reduced form" if facts["quick"] else "full form"
+    command = f"torchbandits reproduce {reproduction.name}{' --quick' if facts['quick'] else ''}"
+    machine = f"{facts['machine']}, load average {facts['load']}"
+    minutes = f"{facts['seconds'] / 60:.1f} minutes ({facts['cpu_seconds'] / 60:.1f} of processor time)"
+    lines = [
+        f"{'#' * level} {reproduction.name}: {reproduction.title}\n",
+        f"{reproduction.source}. `{command}`: {form}, {minutes} on {machine}.\n",
+        *(f"- {name}: {run}." for name, run in facts["runs"].items()),
+        f"\n![{reproduction.title}]({figure})\n",
+    ]
+    if reproduction.published:
+        headers = ["", "published", "ours (95 % interval)", "ours / published", "why they differ"]
+        lines.append(table(headers, published_table(reproduction, summary)))
+    elif not reproduction.extra:
+        lines.append("No number of this figure is published in the text.\n")
+    found = verdicts(reproduction, summary)
+    if found:
+        lines.append(table(["claim", "", "evidence"], [[v.claim, f"**{v.verdict}**", v.evidence] for v in found]))
+    lines += [f"- {difference}" for difference in reproduction.differs]
+    return "\n".join(lines) + "\n"
+
+
+def table(headers: list[str], lines: list[list[str]]) -> str:
+    """A table in Markdown."""
+    rows = [headers, ["---"] * len(headers), *([printable(cell).replace("|", "\\|") for cell in line] for line in lines)]
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)

@@ -1,4 +1,4 @@
-"""What a figure or a table of a paper is made of: its experiments, its layout, the published numbers and the claims."""
+"""Configuration of a reproduced figure or table: experiments, layout, published numbers and claims."""
 
 from __future__ import annotations
 
@@ -19,18 +19,19 @@ from torchbandits.experiments.config import (
     Seed,
     parse_section,
 )
-from torchbandits.experiments.curves import MEASURES
+from torchbandits.experiments.measures import MEASURES
 from torchbandits.files import read_yaml
 
 FOLDER = "figures"
-"""Where the configurations of figures are, in the folder of configurations."""
+"""Subfolder of the folder of configurations that holds those of figures."""
 
 
 class PanelConfig(Section):
-    """One panel: a measure of an experiment over t, over the length-scale (of policies labelled `NAME, …`, one line a NAME), or
-    over the place on the line that a study draws.
+    """One panel: a measure of an experiment over t, over the length-scale (one line per NAME of policies labelled
+    `NAME, …`), or over the position x of a study.
 
-    `policies` are the labels shown, all by default; `suffix` is taken off them, so that a method has one colour in all panels.
+    `policies` are the labels shown, all by default. `suffix` is removed from them, so that a method has the same colour in all
+    panels.
     """
 
     experiment: str
@@ -49,7 +50,7 @@ PanelRow = Annotated[list[PanelConfig], Field(min_length=1, max_length=20)]
 
 
 class PublishedConfig(Section):
-    """A published number: what it is, where ours is found (`at` pulls, the end by default), and why ours may differ."""
+    """A published number, the location of ours (after `at` pulls, by default at the end), and why ours may differ."""
 
     what: str
     experiment: str
@@ -63,10 +64,10 @@ class PublishedConfig(Section):
 class ClaimConfig(Section):
     """A published claim and its test on the means of the repetitions.
 
-    One of: `policy` is `below` each of these times `factor` (in the experiment `than` where it is another one); its measure
-    `grows` like t to a power within these two, from √T to T/2 (the horizon cuts the last batch); it `levels` off,
-    at the end at most that many times what it was at half of the run; it is `at_least` or `at_most` a number. Without `at`, at
-    the end.
+    Exactly one test: the measure of `policy` is `below` that of each listed policy times `factor` (in the experiment `than` if
+    it is another one); it `grows` like a power of t between the two given ones, from √T to T/2 (the horizon cuts the last
+    batch); it `levels` off, ending at no more than that multiple of its value at half of the run; it is `at_least` or
+    `at_most` a number. It is evaluated after `at` pulls, by default at the end.
     """
 
     says: str
@@ -92,7 +93,7 @@ class ClaimConfig(Section):
 
 
 class StarvationConfig(Section):
-    """The study of variance starvation: posteriors of a draw of f with all evaluations in [0, ½]; see `starvation`."""
+    """The study of variance starvation: posteriors of a random f with all evaluations in [0, ½]; see `starvation`."""
 
     lengthscale: PositiveFloat = 0.02
     noise_std: PositiveFloat = 0.1
@@ -107,8 +108,8 @@ class StarvationConfig(Section):
 class ReproductionConfig(Section):
     """A figure or a table: `experiments` by name, or the `study` of variance starvation; `panels` in rows as in the paper.
 
-    `differs` says how the data or settings differ from the paper's; `trainers` is the number of evaluations that run at once in
-    the measure `training_hours`; `extra` marks what the papers do not have.
+    `differs` lists the differences of data or settings from the paper's; `trainers` is the number of simultaneous evaluations
+    in the measure `training_hours`; `extra` marks figures that are in no paper.
     """
 
     name: FolderName = ""
@@ -132,7 +133,8 @@ class ReproductionConfig(Section):
         return self
 
     def _check_part(self, part: PanelConfig | PublishedConfig | ClaimConfig) -> None:
-        if self.study is not None:  # its names are made by the study
+        # The names of a study's experiments, measures and policies are made by `starvation.study`.
+        if self.study is not None:
             return
         if part.experiment not in self.experiments:
             raise ValueError(f"unknown experiment {part.experiment!r}.{nearest(part.experiment, self.experiments)}")
@@ -153,26 +155,26 @@ class ReproductionConfig(Section):
 
     @property
     def parts(self) -> list[PanelConfig | PublishedConfig | ClaimConfig]:
-        """All that names an experiment and a measure."""
+        """Panels, published numbers and claims: each names an experiment and a measure."""
         return [*(panel for row in self.panels for panel in row), *self.published, *self.claims]
 
     def measures_of(self, experiment: str) -> list[str]:
-        """Names of the measures of an experiment that are shown or tested."""
+        """Names of the measures of an experiment that are shown, compared or tested."""
         own = [part for part in self.parts if experiment in (part.experiment, getattr(part, "than", None))]
         return list(dict.fromkeys(part.measure for part in own))
 
     def times_of(self, experiment: str) -> list[int]:
-        """Pulls at which an experiment is looked at."""
+        """Numbers of pulls after which an experiment is compared or tested."""
         parts: list[PublishedConfig | ClaimConfig] = [*self.published, *self.claims]
         own = [part for part in parts if experiment in (part.experiment, getattr(part, "than", None))]
         return sorted({part.at for part in own if part.at is not None})
 
 
 def configs_folder() -> Path:
-    """Where the configurations are: in the installed package, or beside it in a checkout.
+    """Folder of the configurations: in the installed package, or beside it in a checkout.
 
     Raises:
-        ConfigError: If they are in neither place.
+        ConfigError: If there is neither.
     """
     package = Path(__file__).parents[1]
     for folder in (package / "configs", package.parent / "configs"):
@@ -182,14 +184,15 @@ def configs_folder() -> Path:
 
 
 def find_config(name: str | os.PathLike[str]) -> Path:
-    """The file of that name, or the configuration that comes with the package (`quickstart`, without a folder or `.yaml`).
+    """The file of that name, or a configuration of the package by its name alone, such as `quickstart`.
 
     Raises:
         ConfigError: If there is neither.
     """
     path = Path(name)
-    if path.suffix or os.path.isfile(path):  # Path.is_file raises where a name is too long
-        return path  # reading it says what is wrong
+    # os.path, because Path.is_file raises where a name is too long. A missing file is reported when it is read.
+    if path.suffix or os.path.isfile(path):
+        return path
     known = {file.stem: file for file in sorted(configs_folder().glob("*.yaml"))}
     message = f"{name} is no file, and no configuration of the package; known: {', '.join(known)}.{nearest(str(name), known)}"
     require(str(name) in known, message, ConfigError)
@@ -202,10 +205,10 @@ def catalogue() -> dict[str, Path]:
 
 
 def find_reproduction(name: str) -> ReproductionConfig:
-    """The reproduction of that name, or in a file of one's own (a path that ends in `.yaml`).
+    """The reproduction of that name, or the one in a file of your own (a path that ends in `.yaml`).
 
     Raises:
-        ConfigError: If there is none, or it does not say what it must.
+        ConfigError: If there is none, or its file is not a valid configuration.
     """
     check_text("name", name)
     known = catalogue()
@@ -216,10 +219,10 @@ def find_reproduction(name: str) -> ReproductionConfig:
 
 
 def load_reproduction(path: Path) -> ReproductionConfig:
-    """Read the file of a reproduction. An experiment is a mapping, or the name of a file relative to this one.
+    """Read the file of a reproduction. An experiment is a mapping, or the path of a file relative to this one.
 
     Raises:
-        ConfigError: If a file can't be read, is not YAML, or does not say what it must; the first faults are named.
+        ConfigError: If a file can't be read, is not YAML, or is not a valid configuration; the message names the first faults.
     """
     values = read_yaml(path)
     found = values.get("experiments", {})

@@ -1,13 +1,26 @@
-"""Run an experiment: every policy and repetition, then records, resolved configuration, table and figures."""
+"""Running an experiment: jobs, the processes that run them, and their progress.
+
+A job is one policy in one repetition, or many of both as the batch rows of one run. The record of a run is written when the run
+ends.
+"""
 
 from __future__ import annotations
 
+import multiprocessing
+import os
+import signal
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
+from itertools import groupby
 from pathlib import Path
 
-import pandas as pd
+import torch
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -18,36 +31,31 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from torch import Tensor
 
 from torchbandits.arms import warm_up
 from torchbandits.checks import as_path, check_flag, is_whole
-from torchbandits.errors import ConfigError, DataError, require
-from torchbandits.experiments.config import ExperimentConfig
-from torchbandits.experiments.factories import build_policy
-from torchbandits.experiments.headline import headline
-from torchbandits.experiments.jobs import Environments, Run, jobs
-from torchbandits.experiments.plots import draw_figures
+from torchbandits.environments import Environment, Table
+from torchbandits.errors import ConfigError, DataError, StateError, require
+from torchbandits.experiments.config import (
+    ExperimentConfig,
+    PolicyConfig,
+    build_environment,
+    build_policy,
+    is_random,
+    load_config,
+)
 from torchbandits.experiments.printable import plain, printable
-from torchbandits.experiments.records import CONFIG, RECORDS, Record, check_config, find_record
-from torchbandits.experiments.tables import aggregate, to_markdown
-from torchbandits.experiments.workers import play_apart, play_here, threads_of_torch
-from torchbandits.files import prepare_folder, write_atomically, write_text
+from torchbandits.experiments.records import CONFIG, RECORDS, Record, check_config, find_record, keep_record
+from torchbandits.experiments.results import Result, write_results
+from torchbandits.files import prepare_folder, write_text
+from torchbandits.running import run
 from torchbandits.types import Report
 
+HISTORY_SEED_OFFSET = 2_000_000_000
+"""Added to the seed of a repetition for the pulls that are observed before it, so that they share no random numbers with it."""
 SAY_EVERY = 30.0
-"""Seconds between lines about a run, where no terminal shows a bar."""
-
-
-@dataclass(frozen=True)
-class Result:
-    """What an experiment left behind: its table, the files written, and its outcome in a sentence where it has a headline."""
-
-    table: pd.DataFrame
-    config: Path
-    tables: tuple[Path, ...]
-    figures: tuple[Path, ...]
-    records: Path
-    headline: str | None = None
+"""Seconds between progress lines of a run if the console is not a terminal."""
 
 
 def run_experiment(
@@ -59,15 +67,15 @@ def run_experiment(
 ) -> Result:
     """Run every policy and repetition of an experiment and write its results.
 
-    Everything that can be wrong with the configuration, the data and the folder is found before the first run. The record
-    of a run is written whole when it ends, so an interrupted experiment loses the runs under way only.
+    Errors of the configuration, the data and the folder are found before the first run. The record of a run is written whole
+    when the run ends, so an interrupted experiment loses only the runs in progress.
 
     Args:
         config: The experiment.
         output: Folder of the results, by default the configuration's.
-        console: Shows progress where it is a terminal, and a line per run and every half minute elsewhere; None for silence.
-        resume: Keep the records that were made with this configuration; run what is missing.
-        workers: Processes that run at once, with `cores / workers` threads each unless the configuration says how many.
+        console: Shows a progress bar if it is a terminal, else a line per run and every half minute; None for silence.
+        resume: Keep the records that were made with this configuration; run only what is missing.
+        workers: Number of simultaneous processes, each with `cores / workers` threads unless the configuration sets them.
 
     Raises:
         ConfigError: If a name or an option is unknown or out of its range.
@@ -88,7 +96,7 @@ def run_experiment(
     warm_up()
     try:
         with threads_of_torch(config.threads):
-            records = _runs(config, environments, folder, console or Console(quiet=True), resume, workers)
+            records = _records(config, environments, folder, console or Console(quiet=True), resume, workers)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(
             f"the records of the runs that had ended are kept in {folder / RECORDS}. To run only those that are missing, start "
@@ -98,23 +106,117 @@ def run_experiment(
 
 
 def check_console(console: object) -> None:
-    """Refuse what is neither a Rich console nor None."""
+    """Refuse anything but a Rich console or None."""
     good = console is None or isinstance(console, Console)
     require(good, f"console must be a rich.console.Console or None, got {type(console).__name__}.")
 
 
-def write_results(config: ExperimentConfig, records: list[Record], folder: Path) -> Result:
-    """Write the table and the figures of records into a folder."""
-    table = aggregate(config, records)
-    csv, markdown = folder / "table.csv", folder / "table.md"
-    write_atomically(csv, lambda temporary: table.to_csv(temporary, index=False))
-    sentence = headline(config, records) if config.headline else None
-    write_text(markdown, to_markdown(config, table) + (f"\n{printable(sentence)}\n" if sentence else ""))
-    figures = draw_figures(config, records, folder)
-    return Result(table, folder / CONFIG, (csv, markdown), tuple(figures), folder / RECORDS, sentence)
+# ---------------------------------------------------------------------- jobs
 
 
-def _runs(
+@dataclass(frozen=True)
+class Run:
+    """One run: the place of its policy in the configuration, and its repetition."""
+
+    place: int
+    repetition: int
+
+
+def jobs(config: ExperimentConfig) -> list[list[Run]]:
+    """Runs in the order in which they are made, grouped into the batch rows of one call of `run`."""
+    repetitions, places = range(config.repetitions), range(len(config.policies))
+    if not config.together:
+        return [[Run(place, repetition)] for repetition in repetitions for place in places]
+    groups = groupby(places, key=lambda place: _all_but_lengthscale(config.policies[place]))
+    return [[Run(place, repetition) for place in group for repetition in repetitions] for _, group in groups]
+
+
+def _all_but_lengthscale(policy: PolicyConfig) -> str:
+    return policy.model_copy(
+        update={"label": "", "kernel": policy.kernel.model_copy(update={"lengthscale": None})}
+    ).model_dump_json()
+
+
+class Environments:
+    """The environments of the repetitions, each built once."""
+
+    def __init__(self, config: ExperimentConfig) -> None:
+        self._config = config
+        self._random = is_random(config)
+        self._built: dict[int, Environment] = {}
+
+    def __getitem__(self, repetition: int) -> Environment:
+        """The environment of a repetition; the same for all repetitions unless it is random."""
+        key = repetition if self._random else 0
+        if key not in self._built:
+            self._built[key] = build_environment(self._config, key)
+        return self._built[key]
+
+    def rows(self, repetitions: Sequence[int]) -> Environment:
+        """One environment whose batch rows are those of the repetitions."""
+        first = self[repetitions[0]]
+        if not self._random:
+            return first
+        return stack([self[repetition] for repetition in repetitions])
+
+
+def stack(environments: Sequence[Environment]) -> Table:
+    """Draws of one random environment as the batch rows of a table.
+
+    Raises:
+        ConfigError: If they differ in more than arms, expected rewards and norm.
+    """
+    kinds = {(e.noise_std, getattr(e, "noise", None)) for e in environments}
+    norms = [getattr(e, "norm_bound", None) for e in environments]
+    (noise_std, noise), alike = next(iter(kinds)), len(kinds) == 1 and all(e.costs is None for e in environments)
+    good = alike and noise is not None and len({norm is None for norm in norms}) == 1
+    require(good, f"draws of {environments[0].name!r} can't be run together: leave out together.", ConfigError)
+    return Table(
+        torch.stack([e.arms for e in environments if isinstance(e.arms, Tensor)]),
+        torch.stack([e.means for e in environments]),
+        noise_std,
+        name=environments[0].name,
+        noise=str(noise),
+        norm_bound=None if norms[0] is None else torch.tensor(norms, dtype=torch.float64),
+    )
+
+
+def play(
+    config: ExperimentConfig, runs: Sequence[Run], environments: Environments, folder: Path, callback: Callable[..., None]
+) -> list[Record]:
+    """Run a job in this process and write its records; each run is charged an equal share of the job's seconds."""
+    generators = [torch.Generator().manual_seed(config.seed + r.repetition) for r in runs]
+    environment = environments.rows([r.repetition for r in runs]) if len(runs) > 1 else environments[runs[0].repetition]
+    history = run(
+        build_policy(config, [r.place for r in runs], environment),
+        environment,
+        num_rounds=config.horizon,
+        generator=generators if len(runs) > 1 else generators[0],
+        callbacks=[callback],
+        observed=_observed(config, runs, environment) if config.history else None,
+        clock=time.perf_counter if config.clock == "wall" else time.process_time,
+    )
+    records = []
+    for row, r in enumerate(runs):
+        own, num_arms = history.row(row, seconds_share=1 / len(runs)), environments[r.repetition].arms.shape[-2]
+        records.append(keep_record(config, folder, r.place, config.seed + r.repetition, own, num_arms))
+    return records
+
+
+def _observed(config: ExperimentConfig, runs: Sequence[Run], environment: Environment) -> tuple[Tensor, Tensor, Tensor]:
+    """Uniform pulls, the same for all policies of a repetition: indices, ones, rewards."""
+    generators = [torch.Generator().manual_seed(config.seed + r.repetition + HISTORY_SEED_OFFSET) for r in runs]
+    num_arms = environment.arms.shape[-2]
+    index = torch.stack([torch.randint(num_arms, (config.history,), generator=generator) for generator in generators])
+    index = index if len(runs) > 1 else index[0]
+    rewards = environment.sample(index, generators)
+    return index, torch.ones_like(rewards), rewards
+
+
+# ---------------------------------------------------------------------- all jobs, with their progress
+
+
+def _records(
     config: ExperimentConfig, environments: Environments, folder: Path, console: Console, resume: bool, workers: int
 ) -> list[Record]:
     """All records, in the order of the configuration."""
@@ -123,7 +225,7 @@ def _runs(
     with _progress(console) as progress:
         task = progress.add_task("", total=config.repetitions * len(config.policies) * config.horizon)
         for job in jobs(config):
-            found = {run: _kept(config, folder, run, progress.console) if resume else None for run in job}
+            found = {run: _earlier(config, folder, run, progress.console) if resume else None for run in job}
             records |= {run: record for run, record in found.items() if record is not None}
             missing = [run for run in job if run not in records]
             progress.advance(task, (len(job) - len(missing)) * config.horizon)
@@ -131,19 +233,19 @@ def _runs(
         if workers == 1:
             for runs in todo:
                 advance = _Advance(progress, task, config, runs)
-                records |= _said(progress.console, runs, play_here(config, runs, environments, folder, advance))
+                records |= _announced(progress.console, runs, play(config, runs, environments, folder, advance))
                 advance.finish()
         elif todo:
             progress.update(task, description=f"{workers} at once")
             for runs in play_apart(config, todo, folder, workers):
                 made = [find_record(config, folder, run.place, config.seed + run.repetition) for run in runs]
-                records |= _said(progress.console, runs, made)
+                records |= _announced(progress.console, runs, made)
                 progress.advance(task, len(runs) * config.horizon)
     return [records[run] for run in sorted(records, key=lambda run: (run.repetition, run.place))]
 
 
-def _said(console: Console, runs: Sequence[Run], made: Sequence[Record | None]) -> dict[Run, Record]:
-    """One line about each run that has ended."""
+def _announced(console: Console, runs: Sequence[Run], made: Sequence[Record | None]) -> dict[Run, Record]:
+    """The records of runs that have ended, after one line has been printed about each."""
     records = {run: record for run, record in zip(runs, made, strict=True) if record is not None}
     for record in records.values():
         summary = record.history.summary()
@@ -152,8 +254,8 @@ def _said(console: Console, runs: Sequence[Run], made: Sequence[Record | None]) 
     return records
 
 
-def _kept(config: ExperimentConfig, folder: Path, run: Run, console: Console) -> Record | None:
-    """The record that an earlier start left, or None; a damaged one is run again, and that is said."""
+def _earlier(config: ExperimentConfig, folder: Path, run: Run, console: Console) -> Record | None:
+    """The record that an earlier start has left, or None. A damaged record is reported and made again."""
     try:
         return find_record(config, folder, run.place, config.seed + run.repetition)
     except DataError as error:
@@ -162,7 +264,7 @@ def _kept(config: ExperimentConfig, folder: Path, run: Run, console: Console) ->
 
 
 class _Advance:
-    """A callback of `run` that moves the progress bar by the pulls told; where there is none, a line says so now and then."""
+    """Callback of `run` that advances the progress bar by the pulls told, or prints a line now and then if there is no bar."""
 
     def __init__(self, progress: Progress, task: TaskID, config: ExperimentConfig, runs: Sequence[Run]) -> None:
         self._progress, self._task = progress, task
@@ -198,3 +300,88 @@ def _progress(console: Console) -> Progress:
         transient=True,
         disable=not console.is_terminal or console.quiet,
     )
+
+
+# ---------------------------------------------------------------------- worker processes
+
+
+def play_apart(config: ExperimentConfig, jobs: Sequence[Sequence[Run]], folder: Path, workers: int) -> Iterator[list[Run]]:
+    """Run jobs in worker processes, which write the records; yields each job when it has ended.
+
+    A run makes the same picks as in a single process; its seconds are those of a core that shares memory bandwidth.
+
+    Raises:
+        StateError: If a worker dies, for example because memory runs out.
+    """
+    threads = config.threads or max(1, (os.cpu_count() or 1) // workers)
+    context, others = multiprocessing.get_context("spawn"), set(multiprocessing.active_children())
+    with ProcessPoolExecutor(min(workers, len(jobs)), context, _begin, (threads,)) as pool:
+        with _interrupts_ignored():
+            waiting = {pool.submit(_play, runs, folder): list(runs) for runs in jobs}
+        try:
+            for done in as_completed(waiting):
+                done.result()
+                yield waiting[done]
+        except BrokenProcessPool as error:
+            raise StateError(
+                "a worker process has died, perhaps for lack of memory: use fewer --workers. The runs that had ended are kept: "
+                "with resume=True (torchbandits run: --resume) only those that are missing are run."
+            ) from error
+        except KeyboardInterrupt:
+            for worker in set(multiprocessing.active_children()) - others:
+                worker.terminate()
+            raise
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+@contextmanager
+def _interrupts_ignored() -> Iterator[None]:
+    """Let processes started meanwhile ignore Ctrl-C, which reaches all processes of a terminal: their parent ends them."""
+    # Only the main thread may change the handler of a signal.
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def threads_of_torch(count: int | None) -> Iterator[None]:
+    """Set the number of PyTorch's threads, a setting of the process, and restore it afterwards."""
+    before = torch.get_num_threads()
+    if count is not None:
+        torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _begin(threads: int) -> None:
+    torch.set_num_threads(threads)
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    threading.Thread(target=_end_with, args=(parent.join,), daemon=True).start()
+    warm_up()
+
+
+def _end_with(wait: Callable[[], None]) -> None:
+    """End this worker when its parent has ended, in whatever way."""
+    wait()
+    os._exit(1)
+
+
+def _play(runs: Sequence[Run], folder: Path) -> None:
+    experiment, environments = _experiment(folder)
+    play(experiment, runs, environments, folder, lambda *_: None)
+
+
+@cache
+def _experiment(folder: Path) -> tuple[ExperimentConfig, Environments]:
+    """The experiment, read once per process from the configuration that was written before the first run."""
+    experiment = load_config(folder / CONFIG)
+    return experiment, Environments(experiment)

@@ -1,4 +1,4 @@
-"""Variance starvation: what four posteriors say where there are no data, as the data pile up elsewhere.
+"""Variance starvation: four posteriors in a region without data, as data accumulate elsewhere.
 
 f ~ GP(0, RBF) on [0, 1], all noisy evaluations in [0, ½]: the exact posterior, DTC on a dictionary sampled by BKB, SoR (the
 same dictionary, the residual dropped: no policy of the package uses it) and random Fourier features. Source: Calandriello et
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from torchbandits.bandit import Bandit
-from torchbandits.experiments.plots import band
+from torchbandits.experiments.measures import band
 from torchbandits.experiments.reproduction import StarvationConfig
 from torchbandits.experiments.summaries import COLUMNS
 from torchbandits.policies import Policy, bkb, gp_ucb, rff_ucb
@@ -30,11 +30,11 @@ EXACT, DTC, SOR, RFF = "exact GP", "DTC (BKB)", "SoR", "RFF"
 
 
 def study(config: StarvationConfig, repetitions: int) -> pd.DataFrame:
-    """The lines of `Summary.table`, an experiment for each number of evaluations.
+    """The lines of `Summary.table`, with one experiment per number of evaluations.
 
     Measures: `posterior`, mean and three standard deviations over x in the first repetition, beside `f` and `evaluations`;
-    `variance_kept`, the least share of the prior variance beyond ½ + 3 length-scales, and `outside`, the share of points there
-    where f is outside its band, over all repetitions.
+    `variance_kept`, the smallest share of the prior variance kept beyond ½ + 3 length-scales, and `outside`, the fraction of
+    points there at which f is outside the band, both over all repetitions.
     """
     parts: list[pd.DataFrame] = []
     facts: dict[tuple[str, str, str], list[float]] = {}
@@ -64,7 +64,7 @@ def study(config: StarvationConfig, repetitions: int) -> pd.DataFrame:
 
 
 def posteriors(config: StarvationConfig, x: Tensor, y: Tensor, seed: int) -> dict[str, Predict]:
-    """The four, told `n x 1` evaluations and `n` rewards."""
+    """The four posteriors, given `n x 1` evaluated points and `n` rewards."""
     noise = config.noise_std
     sampled = _told(bkb(_rbf(config), noise_std=noise, oversampling=config.oversampling), x, y, seed)
     return {
@@ -90,7 +90,7 @@ def subset_of_regressors(config: StarvationConfig, dictionary: Tensor, x: Tensor
 
 
 def _draw(config: StarvationConfig, seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """A grid, f on it, all evaluations and their rewards."""
+    """A grid, f on it, all evaluated points and their rewards."""
     generator = torch.Generator().manual_seed(seed)
     grid = torch.linspace(0, 1, POINTS, dtype=torch.float64).unsqueeze(-1)
     count = max(config.evaluations)
@@ -104,7 +104,7 @@ def _draw(config: StarvationConfig, seed: int) -> tuple[Tensor, Tensor, Tensor, 
 
 
 def _told(policy: Policy, x: Tensor, y: Tensor, seed: int) -> Bandit:
-    """A bandit that was told every evaluation, one at a time."""
+    """A bandit after `tell` of every evaluation, one at a time."""
     bandit = Bandit(policy, x, generator=torch.Generator().manual_seed(seed))
     for i in range(len(y)):
         bandit.tell(torch.tensor([i]), y[i : i + 1])
@@ -113,7 +113,8 @@ def _told(policy: Policy, x: Tensor, y: Tensor, seed: int) -> Bandit:
 
 def _rbf(config: StarvationConfig) -> gpytorch.kernels.Kernel:
     kernel = gpytorch.kernels.RBFKernel().double()
-    kernel.lengthscale = torch.tensor(config.lengthscale, dtype=torch.float64)  # a number would be rounded to float32
+    # A tensor, because GPyTorch rounds a Python number to float32.
+    kernel.lengthscale = torch.tensor(config.lengthscale, dtype=torch.float64)
     return kernel.requires_grad_(False)
 
 

@@ -1,4 +1,4 @@
-"""What is kept of a reproduction: means and intervals over the repetitions at some pulls, in one small Parquet file."""
+"""Summary of a reproduction: means and intervals over the repetitions at selected pulls, in one small Parquet file."""
 
 from __future__ import annotations
 
@@ -16,39 +16,37 @@ import pyarrow.parquet
 from torchbandits.checks import check_regular
 from torchbandits.errors import DataError, require
 from torchbandits.experiments.config import ExperimentConfig
-from torchbandits.experiments.curves import measures
-from torchbandits.experiments.plots import band
+from torchbandits.experiments.measures import band, baseline_regret, measures
 from torchbandits.experiments.records import Record
 from torchbandits.experiments.reproduction import ReproductionConfig
-from torchbandits.experiments.tables import baseline_regret
 from torchbandits.files import write_atomically
 
 COLUMNS = ("experiment", "policy", "measure", "x", "mean", "low", "high", "repetitions")
-POINTS = 40
+POINTS = 40  # of a curve, on a logarithmic and on a linear grid each
 _METADATA_KEY = b"torchbandits"
 
 
 @dataclass(frozen=True)
 class Summary:
-    """The curves of a reproduction and what was run.
+    """Curves of a reproduction, and the settings it was run with.
 
     Attributes:
         table: One line per experiment, policy, measure and x (pulls t, a length-scale or a place): mean, ends of the 95 %
             t-interval (NaN for one repetition) and the number of repetitions.
-        facts: Whether it is the quick form, horizons, machine, seconds; JSON.
+        facts: Quick form or not, horizons, machine, seconds; JSON values.
     """
 
     table: pd.DataFrame
     facts: dict[str, Any]
 
     def curve(self, experiment: str, policy: str, measure: str) -> pd.DataFrame:
-        """The lines of one curve, in order of x; none where it was not run."""
+        """The lines of one curve in order of x; empty if it was not run."""
         table = self.table
         mine = (table["experiment"] == experiment) & (table["policy"] == policy) & (table["measure"] == measure)
         return table[mine].sort_values("x")
 
     def at(self, experiment: str, policy: str, measure: str, x: int | float | None) -> pd.Series | None:
-        """The line at x, or at the end; None where the run did not reach it or has no such value."""
+        """The line at x, or at the end for None; None if the run did not reach x or holds no such value."""
         curve = self.curve(experiment, policy, measure)
         curve = curve if x is None else curve[curve["x"] == x]
         return None if curve.empty or bool(np.isnan(curve["mean"].iloc[-1])) else curve.iloc[-1]
@@ -57,9 +55,9 @@ class Summary:
 def summarise(
     reproduction: ReproductionConfig, experiment: str, config: ExperimentConfig, records: Sequence[Record]
 ) -> pd.DataFrame:
-    """The curves of one experiment, as `Summary.table` has them."""
+    """The curves of one experiment in the format of `Summary.table`."""
     known = measures(baseline_regret(config, records), reproduction.trainers)
-    # Close enough on a logarithmic and on a linear axis.
+    # Dense enough on both a logarithmic and a linear axis.
     spaced = (np.geomspace(1, config.horizon, POINTS), np.linspace(1, config.horizon, POINTS))
     t = np.concatenate(spaced).round().astype(np.int64)
     looked_at = [time for time in (*reproduction.times_of(experiment), config.horizon // 2) if 1 <= time <= config.horizon]
@@ -76,10 +74,11 @@ def summarise(
 
 
 def write_summary(summary: Summary, path: Path) -> None:
-    """Write the summary whole or not at all."""
+    """Write a summary, whole or not at all."""
     header = {_METADATA_KEY: json.dumps(summary.facts)}
     table = pyarrow.Table.from_pandas(summary.table, preserve_index=False)
-    for place, name in enumerate(table.schema.names):  # curves need no more digits than float32 has
+    # Curves need no more digits than float32 holds, and the file is half as large.
+    for place, name in enumerate(table.schema.names):
         if name in ("mean", "low", "high"):
             table = table.set_column(place, name, table.column(name).cast(pyarrow.float32()))
     table = table.replace_schema_metadata(header)
@@ -87,10 +86,10 @@ def write_summary(summary: Summary, path: Path) -> None:
 
 
 def read_summary(path: Path) -> Summary:
-    """Read what `write_summary` wrote.
+    """Read a file that `write_summary` wrote.
 
     Raises:
-        DataError: If it is not there, or is something else.
+        DataError: If the file is missing or is not a summary.
     """
     check_regular(path)
     try:

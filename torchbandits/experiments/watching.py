@@ -1,14 +1,17 @@
-"""A run in the terminal while it goes on, from its journal: a picture that is drawn again, or a line now and then."""
+"""A run in the terminal while it goes on, read from its journal: a picture that is redrawn, or a line now and then."""
 
 from __future__ import annotations
 
 import contextlib
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from rich.box import SIMPLE_HEAD
 from rich.columns import Columns
 from rich.console import Console, Group, RenderableType
@@ -19,29 +22,32 @@ from rich.text import Text
 
 from torchbandits.errors import DataError, require
 from torchbandits.experiments.printable import plain
-from torchbandits.experiments.progress import Progress, progress_of
 from torchbandits.journal import Reading, in_words
 
+BEST = 8
+"""Number of best arms shown."""
+WINDOW = 100
+"""Number of most recent pulls over which rewards and regret are averaged, and of most recent batches for the speed."""
 PARTS = 44
 SHORTEST, LONGEST = 0.05, 86_400.0  # seconds between two looks
 BARS = "▁▂▃▄▅▆▇█"
 
 
 def watch(path: Path, console: Console, *, every: float | None = None, once: bool = False, row: int = 0) -> None:
-    """Show a run until it is over, where its journal says how long it is, or Ctrl-C.
+    """Show a run until it is over, if its journal says how long it is, or until Ctrl-C.
 
     Args:
-        path: A journal, or the store of workers; it is only read, and who writes it is not held up.
-        console: A terminal, or anything else, which gets plain lines.
-        every: Seconds from one look to the next; 1 in a terminal, 10 elsewhere by default.
-        once: Show it as it stands, whole, and end.
+        path: A journal, or the store of workers. It is only read, and its writer is not delayed.
+        console: A terminal; any other console gets plain lines.
+        every: Seconds between two looks; by default 1 in a terminal, 10 elsewhere.
+        once: Show the current picture and return.
         row: Batch row to show.
 
     Raises:
         ArgumentError: If `every` is less than 0.05 seconds, or more than a day.
-        DataError: If the file is missing, no journal, damaged, or has no such row.
+        DataError: If the file is missing, not a journal, damaged, or has no such row.
 
-    Cost: a look reads what came since the last one, and takes O(n log n) of the n pulls.
+    Cost: a look reads the records written since the last one, and takes O(n log n) in the number n of pulls.
     """
     good = every is None or SHORTEST <= every <= LONGEST
     require(good, f"every must be from {SHORTEST} to {LONGEST:,.0f} seconds, got {every}.")
@@ -60,19 +66,19 @@ def watch(path: Path, console: Console, *, every: float | None = None, once: boo
 
 
 def looks(reading: Reading, row: int, every: float, always: bool = False) -> Iterator[None]:
-    """Now, and after each look that found something (or any look), until the run is over."""
+    """Yield now, and after each look that found new records (after every look with `always`), until the run is over."""
     came = 1
     while True:
         if came or always:
             yield
-        if progress_of(reading, row, time.time()).over:
+        if state_of(reading, row, time.time()).over:
             return
         time.sleep(every)
         came = reading.update()
 
 
 def line(reading: Reading, row: int, now: float) -> str:
-    """The run as it stands, in one line."""
+    """The current state of the run in one line."""
     p = checked(reading, row, now)
     parts = [f"{pulls_in_words(p)} pulls", f"reward {spread(p.recent, p.recent_error)}"]
     parts += [f"regret {number(p.recent_regret)} a pull"] if np.isfinite(p.regret) else []
@@ -84,14 +90,15 @@ def line(reading: Reading, row: int, now: float) -> str:
 
 
 def frame(reading: Reading, row: int, now: float) -> RenderableType:
-    """The run as it stands, for a terminal of 80 columns or more."""
+    """The current state of the run for a terminal of at least 80 columns."""
     p = checked(reading, row, now)
     rows = reading.history.batch_size
     title = plain(reading.path.name, style="bold")
     title.append(f"  row {row} of {rows}" if rows > 1 else "", style="not bold")
     what = [in_words(reading.about)] if reading.about else ["nothing is written yet"]
     what += [f"environment {reading.environment}"] if reading.environment else []
-    sides = Columns([facts(reading, p, row), best_table(reading, p, row)], padding=(0, 3))  # below each other if need be
+    # Side by side, or one below the other in a narrow terminal.
+    sides = Columns([facts(reading, p, row), best_table(reading, p, row)], padding=(0, 3))
     parts: list[RenderableType] = [title, plain(", ".join(what), style="dim"), Text("")]
     if p.rounds is not None:
         done = ProgressBar(total=p.rounds, completed=min(p.done, p.rounds), width=46)
@@ -102,8 +109,8 @@ def frame(reading: Reading, row: int, now: float) -> RenderableType:
     return Group(*parts, sides, *strips(p))
 
 
-def facts(reading: Reading, p: Progress, row: int) -> RenderableType:
-    """What there is to know, each with its unit."""
+def facts(reading: Reading, p: RunState, row: int) -> RenderableType:
+    """Numbers of the run by name, each with its unit."""
     known = {"pulls told": pulls_in_words(p)}
     beside = {"observed": reading.observed[row], "failed": p.failed, "forgotten": reading.forgotten[row]}
     known |= {name: f"{int(count):,}" for name, count in beside.items() if count}
@@ -128,8 +135,8 @@ def facts(reading: Reading, p: Progress, row: int) -> RenderableType:
     return grid
 
 
-def best_table(reading: Reading, p: Progress, row: int) -> RenderableType:
-    """The best arms by the means of their rewards; with their points in a box."""
+def best_table(reading: Reading, p: RunState, row: int) -> RenderableType:
+    """The best arms by their mean rewards, with their points if the arms are points of a box."""
     table = Table(box=SIMPLE_HEAD, padding=(0, 1), pad_edge=False, show_edge=False)
     points = reading.points if row == 0 else {}
     headers = ["best arm", "pulls", "reward ± s.e."] + (["point"] if points else [])
@@ -141,8 +148,8 @@ def best_table(reading: Reading, p: Progress, row: int) -> RenderableType:
     return table
 
 
-def strips(p: Progress) -> list[RenderableType]:
-    """Mean rewards and mean batch sizes over the run as rows of bars, the first pull at the left."""
+def strips(p: RunState) -> list[RenderableType]:
+    """Mean rewards and mean batch sizes over the run as rows of bars, earliest on the left."""
     lines = []
     for name, values in (("mean reward", p.rewards), ("told at once", p.sizes)):
         if len(values) >= 2:
@@ -158,30 +165,168 @@ def strips(p: Progress) -> list[RenderableType]:
     return [Text(""), grid]
 
 
-def checked(reading: Reading, row: int, now: float) -> Progress:
-    """The progress of a row that there is."""
+def checked(reading: Reading, row: int, now: float) -> RunState:
+    """The state of a row. Raises `DataError` if there is no such row."""
     rows = reading.history.batch_size
     require(
         row < rows, f"{reading.path} has {rows} batch row{'s' * (rows > 1)}, counted from 0: --row {row} is none.", DataError
     )
-    return progress_of(reading, row, now)
+    return state_of(reading, row, now)
 
 
-def pulls_in_words(p: Progress) -> str:
-    """Pulls told, and of how many where that is known."""
+def pulls_in_words(p: RunState) -> str:
+    """Number of pulls told, and of all pulls if that is known."""
     return f"{p.pulls:,}" if p.rounds is None else f"{p.pulls:,} of {p.rounds:,}"
 
 
 def number(value: float) -> str:
-    """Three digits; – where it is unknown."""
+    """A number with three digits, or – if it is unknown."""
     return "–" if np.isnan(value) else f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
 def spread(mean: float, error: float) -> str:
-    """A mean with its standard error, where that is known."""
+    """A mean, with its standard error if that is known."""
     return number(mean) if np.isnan(error) else f"{number(mean)} ± {number(error)}"
 
 
 def clock(seconds: float) -> str:
-    """Hours, minutes and seconds; – where unknown."""
+    """Hours, minutes and seconds, or – if unknown."""
     return "–" if np.isnan(seconds) else str(timedelta(seconds=max(round(seconds), 0)))
+
+
+# ---------------------------------------------------------------------- how far a run has come
+
+
+@dataclass(frozen=True)
+class RunState:
+    """The current state of one batch row of a run. Unknown values are NaN (−1 for an arm or a count).
+
+    Attributes:
+        pulls, failed: Pulls told, and evaluations that failed.
+        rounds: Number of pulls of the whole run; None if unknown.
+        best: The arms with the best rewards since the arms last changed, see `best_arms`.
+        rewards: Reward of each pull, reward units.
+        sizes: Number of pulls of each tell.
+        window: Number of pulls that `recent` averages.
+        recent, recent_error, mean: Mean of the most recent rewards, its standard error, and the mean of all, reward units.
+        recent_regret, regret: Mean regret of the most recent pulls and of all, reward units.
+        recommended, simple_regret: The recommended arm and its regret, reward units.
+        distinct, dictionary: Distinct arms and dictionary points.
+        width, certificate: As in `Report`.
+        rate: Pulls per second of wall-clock time over the most recent batches.
+        passed, silent, left: Seconds from the first record to the last, since the last record, and to the end at this rate.
+    """
+
+    pulls: int
+    failed: int
+    rounds: int | None
+    best: list[BestArm]
+    rewards: NDArray[Any]
+    sizes: NDArray[Any]
+    window: int
+    recent: float
+    recent_error: float
+    mean: float
+    recent_regret: float
+    regret: float
+    recommended: int
+    simple_regret: float
+    distinct: int
+    dictionary: int
+    width: float
+    certificate: float
+    rate: float
+    passed: float
+    silent: float
+    left: float
+
+    @property
+    def done(self) -> int:
+        """Number of finished rounds."""
+        return self.pulls + self.failed
+
+    @property
+    def over(self) -> bool:
+        """Whether all rounds are finished."""
+        return self.rounds is not None and self.done >= self.rounds
+
+
+def state_of(reading: Reading, row: int, now: float) -> RunState:
+    """The current state of a batch row.
+
+    Args:
+        reading: Its journal.
+        row: Batch row.
+        now: Seconds since 1970.
+
+    Cost: O(n log n) in the number n of pulls.
+    """
+    pulls, batches = reading.history.pulls, reading.history.batches
+    if reading.history.batch_size > 1:
+        pulls = {name: values[pulls["row"] == row] for name, values in pulls.items()}
+        batches = {name: values[batches["row"] == row] for name, values in batches.items()}
+    rewards, regret, now_known = pulls["reward"], pulls["regret"], pulls["t"] > reading.moved[row]
+    last, some = rewards[-WINDOW:], len(rewards) > 0
+    failed = int(batches["failed"].sum())
+    lately = {name: float(batches[name][-WINDOW:].sum()) for name in ("size", "seconds")}
+    rate = lately["size"] / lately["seconds"] if some and lately["seconds"] > 0 else np.nan
+    to_go = np.nan if reading.rounds is None else max(reading.rounds - len(rewards) - failed, 0)
+
+    def newest(name: str, unknown: float) -> float:
+        return float(batches[name][-1]) if len(batches[name]) else unknown
+
+    return RunState(
+        pulls=len(rewards),
+        failed=failed,
+        rounds=reading.rounds,
+        best=best_arms(pulls["arm"][now_known], rewards[now_known], BEST),
+        rewards=rewards,
+        sizes=batches["size"],
+        window=len(last),
+        recent=float(last.mean()) if some else np.nan,
+        recent_error=float(last.std(ddof=1) / np.sqrt(len(last))) if len(last) > 1 else np.nan,
+        mean=float(rewards.mean()) if some else np.nan,
+        recent_regret=float(regret[-WINDOW:].mean()) if some else np.nan,
+        regret=float(regret.mean()) if some else np.nan,
+        recommended=int(newest("recommended", -1.0)),
+        simple_regret=newest("simple_regret", np.nan),
+        distinct=int(newest("distinct_arms", 0.0)),
+        dictionary=int(newest("dictionary_size", -1.0)),
+        width=newest("width", np.nan),
+        certificate=newest("certificate", np.nan),
+        rate=rate,
+        passed=reading.last - reading.began,
+        silent=now - reading.last,
+        left=to_go / rate if rate else np.nan,
+    )
+
+
+class BestArm(NamedTuple):
+    """An arm, its number of pulls, its mean reward and the standard error of that mean (NaN if unknown), reward units."""
+
+    arm: int
+    pulls: int
+    mean: float
+    error: float
+
+
+def best_arms(arms: NDArray[Any], rewards: NDArray[Any], count: int) -> list[BestArm]:
+    """The arms with the highest mean reward minus its standard error σ/√n, best first. No posterior is needed.
+
+    σ is the standard deviation of all rewards about the means of their arms. Until an arm has been pulled twice σ is unknown,
+    and arms are ranked by their means alone.
+
+    Args:
+        arms: Arm of each pull, integers.
+        rewards: Reward of each pull, reward units.
+        count: Maximum number of arms to return.
+
+    Cost: O(n log n).
+    """
+    index, where, pulls = np.unique(arms, return_inverse=True, return_counts=True)
+    mean = np.bincount(where, rewards) / pulls
+    degrees = len(rewards) - len(index)
+    std = float(np.sqrt(np.square(rewards - mean[where]).sum() / degrees)) if degrees else float("nan")
+    error = std / np.sqrt(pulls)
+    order = np.argsort(-(mean - error if degrees else mean), kind="stable")[:count]
+    return [BestArm(int(index[i]), int(pulls[i]), float(mean[i]), float(error[i])) for i in order]

@@ -10,8 +10,8 @@ from torchbandits.linalg.roots import cholesky, solve_lower
 from torchbandits.types import Rect, Square
 
 # A rank-one update is three passes over J, a refactorisation 2m³/3 operations at matmul speed. Measured on two cores in
-# float64 (scripts/benchmark_linalg.py), one refactorisation is worth 1.4 updates at m = 64, 3.3 at 128, 6 at 256, 18 at 512 and
-# 8 at 1024, where J leaves the cache: k updates are taken while k ≤ m / 64.
+# float64 (scripts/benchmarks/linalg.py), one refactorisation is worth 1.4 updates at m = 64, 3.3 at 128, 6 at 256, 18 at 512
+# and 8 at 1024, where J leaves the cache: k updates are taken while k ≤ m / 64.
 _UPDATES_PER_REFACTOR = 64
 
 

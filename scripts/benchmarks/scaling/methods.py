@@ -1,0 +1,190 @@
+"""The methods: each updates its posterior with t pulls, scores every arm, and picks.
+
+All have the same data, kernel and noise, and nothing is fitted. The exact methods hold every pull; SGPR has the dictionary as
+its inducing points. They pick one arm an update; BBKB picks a batch.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import gpytorch
+import numpy as np
+import torch
+from botorch.acquisition import UpperConfidenceBound
+from botorch.models import SingleTaskGP
+from botorch.optim import optimize_acqf_discrete
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process.kernels import RBF
+from torch import Tensor
+
+from scaling.config import BenchmarkConfig, Point
+from torchbandits.arms import ArmRows, ArmTable, Lookahead
+from torchbandits.batching import Global
+from torchbandits.posteriors import GaussianProcess
+
+_WIDTH = 2.0  # of the upper bound, in posterior standard deviations
+_CHUNK = 2048  # arms that the others score at a time: their A x t blocks would not fit otherwise
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Arms in the unit cube, t pulls of some of them in turn, and rewards."""
+
+    arms: Tensor
+    pulled: Tensor
+    rewards: Tensor
+    lengthscale: float
+    noise_std: float
+
+    @staticmethod
+    def draw(config: BenchmarkConfig, point: Point) -> Problem:
+        """Draw the problem, the same for every method. O(A d + t)."""
+        g = torch.Generator().manual_seed(config.seed)
+        arms = torch.rand(point.arms, config.dim, generator=g, dtype=torch.float64)
+        own = torch.arange(point.distinct) * (point.arms // point.distinct)
+        pulled = own[torch.arange(point.pulls) % point.distinct]
+        noise = config.noise_std * torch.randn(point.pulls, generator=g, dtype=torch.float64)
+        rewards = torch.sin(3 * arms[pulled].sum(dim=-1)) + noise
+        arms, pulled, rewards = (t.to(config.device) for t in (arms, pulled, rewards))
+        return Problem(arms, pulled, rewards, config.lengthscale, config.noise_std)
+
+    def kernel(self) -> gpytorch.kernels.RBFKernel:
+        """Fixed, float64, on the arms' device."""
+        kernel = gpytorch.kernels.RBFKernel().to(self.arms)
+        kernel.lengthscale = self.arms.new_tensor(self.lengthscale)  # a number would be rounded to float32
+        return kernel.requires_grad_(False)
+
+
+class Contender(ABC):
+    """A method to be timed. Its construction on a problem is not counted."""
+
+    @abstractmethod
+    def update(self) -> None:
+        """Update the posterior with all pulls, and with it the mean and variance of every arm."""
+
+    @abstractmethod
+    def pick(self) -> int:
+        """Choose arms after `update`, and return their number."""
+
+
+class SparseTable(Contender):
+    """BBKB: a new dictionary and a sweep; then a batch by the global rule, C̃ = 2."""
+
+    def __init__(self, problem: Problem, point: Point, config: BenchmarkConfig) -> None:
+        arms, u = problem.arms, point.distinct
+        self._posterior = GaussianProcess(
+            problem.kernel(), problem.noise_std**2, dim=arms.shape[-1], sparse=True, device=arms.device
+        )
+        rows = ArmRows(arms, torch.Size())
+        self._table = ArmTable(rows, self._posterior, int(config.memory_budget * 2**30))
+        counts = torch.bincount(torch.arange(point.pulls) % u, minlength=u).to(arms)
+        place = (torch.arange(point.pulls) % u).to(arms.device)
+        sums, squares = (torch.zeros_like(counts).index_add_(0, place, v) for v in (problem.rewards, problem.rewards**2))
+        rows.tell_(self._posterior, problem.pulled[:u], counts, sums, squares)
+        self._dictionary = torch.arange(u, device=arms.device) < point.dictionary
+        self._posterior.set_dictionary_(self._dictionary)
+        self.kept = self._table.columns.fill(self._posterior.dictionary_rows()[0])
+
+    def update(self) -> None:
+        """A new dictionary, its factors, and a sweep of all arms."""
+        self._posterior.set_dictionary_(self._dictionary)
+        self._table.sweep_()
+
+    def pick(self) -> int:
+        """A batch by the global rule."""
+        width = torch.full((), _WIDTH, dtype=torch.float64, device=self._table.leverage.device)
+        nothing = (
+            torch.zeros(0, dtype=torch.int64, device=width.device),
+            torch.zeros(0, dtype=torch.float64, device=width.device),
+        )
+        lookahead = Lookahead(self._table, self._table.mean(), width, None, nothing, None, frozen=True)
+        most = torch.tensor(10_000, device=width.device)
+        return int((lookahead.pick(Global(ratio_threshold=2.0).meter(lookahead), most) >= 0).sum())
+
+
+class BoTorch(Contender):
+    """`SingleTaskGP` with every pull, `optimize_acqf_discrete` over all arms."""
+
+    def __init__(self, problem: Problem, point: Point, config: BenchmarkConfig) -> None:
+        self._problem = problem
+
+    def update(self) -> None:
+        """A new model, and the best of all arms by their upper bounds."""
+        p = self._problem
+        Y = p.rewards.unsqueeze(-1)
+        noise = torch.full_like(Y, p.noise_std**2)
+        model = SingleTaskGP(p.arms[p.pulled], Y, noise, covar_module=p.kernel(), outcome_transform=None)
+        score = UpperConfidenceBound(model, beta=_WIDTH**2)
+        optimize_acqf_discrete(score, q=1, choices=p.arms, max_batch_size=_CHUNK)
+
+    def pick(self) -> int:
+        """The arm that `update` has found."""
+        return 1
+
+
+class _Inducing(gpytorch.models.ExactGP):
+    def __init__(self, problem: Problem, inducing: Tensor, likelihood: gpytorch.likelihoods.GaussianLikelihood) -> None:
+        super().__init__(problem.arms[problem.pulled], problem.rewards, likelihood)
+        self.mean_module = gpytorch.means.ZeroMean()
+        self.covar_module = gpytorch.kernels.InducingPointKernel(problem.kernel(), inducing.clone(), likelihood)
+
+    def forward(self, x: Tensor) -> gpytorch.distributions.MultivariateNormal:
+        return gpytorch.distributions.MultivariateNormal(self.mean_module(x), self.covar_module(x))
+
+
+class SGPR(Contender):
+    """GPyTorch's `InducingPointKernel` with every pull; the arms are scored chunk by chunk."""
+
+    def __init__(self, problem: Problem, point: Point, config: BenchmarkConfig) -> None:
+        self._problem, self._inducing = problem, problem.arms[problem.pulled[: point.dictionary]]
+
+    @torch.no_grad()
+    def update(self) -> None:
+        """A new model, and the best of all arms by their upper bounds."""
+        p = self._problem
+        likelihood = gpytorch.likelihoods.GaussianLikelihood().to(p.arms)
+        likelihood.noise = p.arms.new_tensor(p.noise_std**2)
+        model = _Inducing(p, self._inducing, likelihood).to(p.arms).eval()
+        best = []
+        for chunk in p.arms.split(_CHUNK):
+            f = model(chunk)
+            best.append((f.mean + _WIDTH * f.variance.clamp_min(0).sqrt()).amax())
+        torch.stack(best).argmax()
+
+    def pick(self) -> int:
+        """The arm that `update` has found."""
+        return 1
+
+
+class ScikitLearn(Contender):
+    """`GaussianProcessRegressor` with every pull; the arms are scored chunk by chunk."""
+
+    def __init__(self, problem: Problem, point: Point, config: BenchmarkConfig) -> None:
+        self._problem = problem
+
+    def update(self) -> None:
+        """A new model, and the best of all arms by their upper bounds."""
+        p = self._problem
+        arms, pulled = p.arms.cpu().numpy(), p.pulled.cpu().numpy()
+        model = GaussianProcessRegressor(RBF(p.lengthscale), alpha=p.noise_std**2, optimizer=None)
+        model.fit(arms[pulled], p.rewards.cpu().numpy())
+        best = []
+        for start in range(0, len(arms), _CHUNK):
+            mean, std = model.predict(arms[start : start + _CHUNK], return_std=True)
+            best.append(np.max(mean + _WIDTH * std))
+        np.argmax(best)
+
+    def pick(self) -> int:
+        """The arm that `update` has found."""
+        return 1
+
+
+CONTENDERS: dict[str, Callable[[Problem, Point, BenchmarkConfig], Contender]] = {
+    "torchbandits": SparseTable,
+    "botorch": BoTorch,
+    "sgpr": SGPR,
+    "sklearn": ScikitLearn,
+}

@@ -1,0 +1,144 @@
+"""Running a benchmark: each point in a fresh process, under a limit of time and one of memory; then numbers and figures."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from rich.console import Console
+
+from scaling.config import AXES, BenchmarkConfig, Point
+from scaling.machine import Rates, sweep_floor
+from scaling.report import draw_axis, markdown
+from torchbandits.errors import DataError
+from torchbandits.files import prepare_folder, write_atomically, write_text
+
+WORKER = [sys.executable, "-m", "scaling.worker"]
+# The worker finds this folder, which is part of no installed package, through PYTHONPATH.
+_PATH = os.pathsep.join([str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])])
+DONE, OVER_TIME, OUT_OF_MEMORY = "done", "over the time limit", "out of memory"
+_MEMORY_STATUS = 3  # exit status of a worker whose memory ran out
+_TIMERS = (-signal.SIGPROF, -signal.SIGALRM)
+_STALLED = 3600.0  # wall-clock seconds after which a process is ended if no timer has ended it
+
+
+@dataclass(frozen=True)
+class Benchmarked:
+    """The measurements, one line per method and point, and the files written."""
+
+    table: pd.DataFrame
+    files: list[Path]
+
+
+def run_benchmark(config: BenchmarkConfig, *, console: Console | None = None) -> Benchmarked:
+    """Measure, and write `results.parquet`, `table.md` and one figure per axis.
+
+    Numbers and table are written after each line, so an interrupted run keeps its measurements. A method that reached a limit
+    is not tried at larger points; they are listed with the same outcome.
+
+    Raises:
+        DataError: If a file can't be written, or a process fails otherwise than at a limit.
+    """
+    prepare_folder(config.folder)
+    console = Console(quiet=True) if console is None else console
+    points = dict.fromkeys(point for axis in AXES for point in config.along(axis))
+    rates: dict[int, Rates] = {}
+    lines: list[dict[str, Any]] = []
+    for place, point in enumerate(sorted(points, key=lambda p: (p.arms * p.dictionary, p.pulls))):
+        m = point.dictionary
+        if m not in rates:
+            outcome, answer = ask(config, "rates", point)
+            if outcome != DONE:
+                raise DataError(f"The rates of the machine could not be measured: {outcome}. Raise time_limit or memory_limit.")
+            rates[m] = Rates(**answer)
+        for method in config.methods:
+            console.print(f"{place + 1} / {len(points)}: A = {point.arms:,}, m = {m:,}, t = {point.pulls:,}: {method}")
+            known = _known_outcome(lines, method, point)
+            outcome, answer = (known, {}) if known is not None else ask(config, method, point)
+            line = {"method": method, **asdict(point), "outcome": outcome, "tried": known is None, **answer}
+            if outcome == DONE:
+                line["floor"] = sweep_floor(point, config.dim, answer["kept"] or method != "torchbandits", rates[m])
+            lines.append(line | {f"rate_{name}": value for name, value in vars(rates[m]).items()})
+            table = with_ratios(pd.DataFrame(lines))
+            write_table(config, table)
+    return Benchmarked(table, write_benchmark(config, table))
+
+
+def ask(config: BenchmarkConfig, method: str, point: Point) -> tuple[str, dict[str, Any]]:
+    """Outcome and measurements of one process.
+
+    Raises:
+        DataError: If it failed otherwise than at a limit.
+    """
+    task = {"method": method, "point": asdict(point), "config": asdict(config)}
+    try:
+        done = subprocess.run(
+            WORKER,
+            input=json.dumps(task),
+            capture_output=True,
+            text=True,
+            timeout=_STALLED + 10 * config.time_limit,
+            check=False,
+            env=os.environ | {"PYTHONPATH": _PATH},
+        )
+    except subprocess.TimeoutExpired:
+        return OVER_TIME, {}
+    if done.returncode in _TIMERS:
+        return OVER_TIME, {}
+    if done.returncode in (_MEMORY_STATUS, -signal.SIGKILL):  # the kernel kills processes when memory runs out
+        return OUT_OF_MEMORY, {}
+    if done.returncode != 0:
+        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        raise DataError(f"{method} at {point} failed with exit status {done.returncode}: {last}")
+    return DONE, json.loads(done.stdout)
+
+
+def _known_outcome(lines: Sequence[dict[str, Any]], method: str, point: Point) -> str | None:
+    """Outcome of a point at least as large in every axis as one at which the method reached a limit, or None."""
+    for line in lines:
+        if line["method"] == method and line["outcome"] != DONE and all(getattr(point, axis) >= line[axis] for axis in AXES):
+            return str(line["outcome"])
+    return None
+
+
+def with_ratios(table: pd.DataFrame) -> pd.DataFrame:
+    """Add `update_ratio` and `step_ratio`, each method's seconds over ours at the same point, and `floor_ratio`, seconds of an
+    update over the floor."""
+    for column in ("update", "step", "floor", "memory"):
+        if column not in table:
+            table[column] = float("nan")
+    own = table[table["method"] == "torchbandits"].set_index(list(AXES))
+    keys = pd.MultiIndex.from_frame(table[list(AXES)])
+    for column in ("update", "step"):
+        base = own[column].reindex(keys).to_numpy()
+        table[f"{column}_ratio"] = table[column].to_numpy() / base
+    table["floor_ratio"] = table["update"] / table["floor"]
+    return table
+
+
+def write_table(config: BenchmarkConfig, table: pd.DataFrame) -> list[Path]:
+    """Write the numbers and the Markdown table."""
+    results, text = config.folder / "results.parquet", config.folder / "table.md"
+    write_atomically(results, lambda path: table.to_parquet(path, index=False))
+    write_text(text, markdown(config, table))
+    return [results, text]
+
+
+def write_benchmark(config: BenchmarkConfig, table: pd.DataFrame) -> list[Path]:
+    """Write the numbers, the Markdown table and one log–log figure for each axis with several points."""
+    files = write_table(config, table)
+    for axis in AXES:
+        if len(set(getattr(config, axis))) > 1:
+            path = config.folder / f"{axis}.png"
+            figure = draw_axis(config, table, axis)
+            write_atomically(path, lambda temporary, figure=figure: figure.savefig(temporary, dpi=150))  # type: ignore[misc]
+            files.append(path)
+    return files

@@ -1,0 +1,120 @@
+"""One method at one point in a process of its own.
+
+`python -m scaling.worker` reads a task from standard input and writes its measurements to standard output, both as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import signal
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from scaling.config import BenchmarkConfig, Point
+from scaling.machine import Rates
+from scaling.methods import CONTENDERS, Problem
+
+RATES = "rates"
+OUT_OF_MEMORY = 3
+"""Exit status of a process that exceeded its memory limit."""
+_OTHER_NAMES = ("can't allocate memory", "not enough memory", "out of memory", "bad_alloc")
+
+
+def measure(task: dict[str, Any]) -> dict[str, Any]:
+    """The measurements of a task: rates of the machine, or seconds and bytes of a method.
+
+    Args:
+        task: `method`, `point` and `config`, the latter two as mappings.
+
+    Returns:
+        `operations`, `exponentials`, `bytes` a second; or `update` and `step`, the least seconds of a new posterior over all
+        arms and of a pull (an update and the picks it serves, over their number), `picks`, `kept`, and `memory`, bytes at
+        the peak beyond what the process had after its imports.
+    """
+    config, point = BenchmarkConfig.parse(task["config"]), Point(**task["point"])
+    torch.set_num_threads(config.threads)
+    cuda = config.device == "cuda"
+    if cuda:
+        torch.cuda.set_per_process_memory_fraction(
+            min(1.0, config.memory_limit * 2**30 / torch.cuda.get_device_properties(0).total_memory)
+        )
+    before = _peak(cuda)
+    if not cuda:
+        _limit_memory(int(config.memory_limit * 2**30))
+    clock = time.process_time if config.clock == "processor" else time.perf_counter
+    if task["method"] == RATES:
+        return vars(Rates.measure(point.dictionary, config.device, clock))
+    contender = CONTENDERS[task["method"]](Problem.draw(config, point), point, config)
+    # The timer's signal ends the process at the limit, in whatever library it is.
+    signal.setitimer(signal.ITIMER_PROF if config.clock == "processor" else signal.ITIMER_REAL, config.time_limit)
+    update, step, picks = _timed(contender.update, contender.pick, clock, config)
+    kept = bool(getattr(contender, "kept", False))
+    return {"update": update, "step": step, "picks": picks, "kept": kept, "memory": _peak(cuda) - before}
+
+
+def _timed(
+    update: Callable[[], None], pick: Callable[[], int], clock: Callable[[], float], config: BenchmarkConfig
+) -> tuple[float, float, int]:
+    """Least seconds of an update, of a pull, and picks an update; the first of several updates is not counted."""
+    began = time.perf_counter()
+    first = fastest_of(update, config, clock, 1)
+    left = 0.5 * config.time_limit - (time.perf_counter() - began)
+    # A long update is not repeated: its warm-up is negligible.
+    if config.repetitions > 1 and 2 * first < left:
+        first = fastest_of(update, config, clock, min(config.repetitions, max(1, int(left / max(first, 1e-3)))))
+    picks = pick()
+    start = clock()
+    picks = pick()
+    return first, (first + clock() - start) / picks, picks
+
+
+def fastest_of(work: Callable[[], None], config: BenchmarkConfig, clock: Callable[[], float], times: int) -> float:
+    """Least seconds of a number of repetitions."""
+    seconds = []
+    for _ in range(times):
+        start = clock()
+        work()
+        if config.device == "cuda":
+            torch.cuda.synchronize()
+        seconds.append(clock() - start)
+    return min(seconds)
+
+
+def _limit_memory(size: int) -> None:
+    """Limit the process to `size` more bytes of data: a larger request is then an error, and does not exhaust the machine."""
+    with open("/proc/self/statm", encoding="ascii") as file:
+        used = int(file.read().split()[5]) * resource.getpagesize()
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (used + size, hard))
+
+
+def _peak(cuda: bool) -> int:
+    """Peak memory so far in bytes: of the device, or resident."""
+    if cuda:
+        return int(torch.cuda.max_memory_allocated())
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def main() -> None:
+    """Answer one task. Exit status 3 says that memory ran out."""
+    # Warnings of other packages about sizes would only mix with the answer's errors.
+    warnings.simplefilter("ignore")
+    try:
+        answer = measure(json.load(sys.stdin))
+    except (MemoryError, torch.OutOfMemoryError):
+        sys.exit(OUT_OF_MEMORY)
+    except RuntimeError as error:  # PyTorch on the host and MKL say it in words
+        if any(words in str(error) for words in _OTHER_NAMES):
+            sys.exit(OUT_OF_MEMORY)
+        raise
+    sys.stdout.write(json.dumps(answer))
+
+
+if __name__ == "__main__":
+    main()

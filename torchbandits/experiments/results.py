@@ -1,0 +1,310 @@
+"""The results of an experiment, from its records: table, figures, and the outcome in one sentence and one picture.
+
+Figures are drawn without a display and without Matplotlib's global state.
+"""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+from rich.box import SIMPLE
+from rich.table import Table as RichTable
+
+from torchbandits.checks import as_path
+from torchbandits.experiments.config import ExperimentConfig
+from torchbandits.experiments.measures import (
+    Measure,
+    Values,
+    band,
+    baseline_regret,
+    mean_interval,
+    measures,
+    regret_ratio,
+    simple_regret,
+)
+from torchbandits.experiments.printable import literal, plain, printable
+from torchbandits.experiments.records import CONFIG, RECORDS, Record, check_config, check_records
+from torchbandits.figures import COLORS, STYLES, tidy
+from torchbandits.files import write_atomically, write_text
+
+POINTS = 300  # of a curve
+FIGURES = ("mean_regret", "seconds", "batch_size", "dictionary_size")
+FILENAMES = {"seconds": "time.png"}
+HEADERS = (
+    "policy",
+    "regret ratio",
+    "95 % interval",
+    "simple regret",
+    "batches",
+    "distinct arms",
+    "dictionary size",
+    "seconds",
+    "runs",
+)
+_LEAST_GAP = 0.06  # between labels at the ends of curves, as a share of the height
+
+
+@dataclass(frozen=True)
+class Result:
+    """Table and files of an experiment, and its outcome in one sentence if it has a headline."""
+
+    table: pd.DataFrame
+    config: Path
+    tables: tuple[Path, ...]
+    figures: tuple[Path, ...]
+    records: Path
+    headline: str | None = None
+
+
+def write_results(config: ExperimentConfig, records: list[Record], folder: Path) -> Result:
+    """Write the table and the figures of records into a folder."""
+    table = aggregate(config, records)
+    csv, markdown = folder / "table.csv", folder / "table.md"
+    write_atomically(csv, lambda temporary: table.to_csv(temporary, index=False))
+    sentence = headline(config, records) if config.headline else None
+    write_text(markdown, to_markdown(config, table) + (f"\n{printable(sentence)}\n" if sentence else ""))
+    figures = draw_figures(config, records, folder)
+    return Result(table, folder / CONFIG, (csv, markdown), tuple(figures), folder / RECORDS, sentence)
+
+
+# ---------------------------------------------------------------------- the table
+
+
+def aggregate(config: ExperimentConfig, records: Sequence[Record]) -> pd.DataFrame:
+    """One line per policy: means over repetitions, and the 95 % t-interval of the regret ratio.
+
+    Columns: policy, repetitions, regret_ratio, regret_ratio_low, regret_ratio_high, regret and simple_regret (reward
+    units), batches, distinct_arms, dictionary_size, seconds (of the policy, without the environment).
+    """
+    check_config(config)
+    check_records(records)
+    baseline = baseline_regret(config, records)
+    lines = []
+    for place, policy in enumerate(config.policies):
+        mine = [record for record in records if record.place == place]
+        if not mine:
+            continue
+        mean, half = mean_interval(np.array([regret_ratio(record, baseline)[-1] for record in mine]))
+        line: dict[str, object] = {
+            "policy": policy.label,
+            "repetitions": len(mine),
+            "regret_ratio": float(mean),
+            "regret_ratio_low": float(mean - half),
+            "regret_ratio_high": float(mean + half),
+        }
+        summaries = [record.history.summary() for record in mine]
+        for name in ("regret", "simple_regret", "batches", "distinct_arms", "dictionary_size", "seconds"):
+            line[name] = float(np.mean([summary[name] for summary in summaries]))
+        lines.append(line)
+    return pd.DataFrame(lines)
+
+
+def cells(table: pd.DataFrame) -> list[list[str]]:
+    """The table as text, rounded for reading; – where a number is unknown."""
+    return [
+        [
+            str(line["policy"]),
+            _number(line["regret_ratio"], "{:.3f}"),
+            _interval(line["regret_ratio_low"], line["regret_ratio_high"]),
+            _number(line["simple_regret"], "{:.3g}"),
+            *(_number(line[name], "{:.0f}") for name in ("batches", "distinct_arms", "dictionary_size")),
+            _number(line["seconds"], "{:.2f}"),
+            str(line["repetitions"]),
+        ]
+        for line in table.to_dict("records")
+    ]
+
+
+def to_markdown(config: ExperimentConfig, table: pd.DataFrame) -> str:
+    """The table in Markdown, below its caption."""
+    rule = "|".join([" --- ", *[" ---: "] * (len(HEADERS) - 1)])
+    lines = [" | ".join(printable(cell).replace("|", "\\|") for cell in row) for row in cells(table)]
+    return f"{printable(caption(config))}\n\n| {' | '.join(HEADERS)} |\n|{rule}|\n" + "".join(f"| {line} |\n" for line in lines)
+
+
+def to_rich(config: ExperimentConfig, table: pd.DataFrame) -> RichTable:
+    """The table for a terminal."""
+    result = RichTable(title=plain(caption(config)), box=SIMPLE, padding=(0, 1), collapse_padding=True)
+    for header in HEADERS:
+        result.add_column(header, justify="left" if header == "policy" else "right", no_wrap=header == "95 % interval")
+    for row in cells(table):
+        result.add_row(*map(plain, row))
+    return result
+
+
+def caption(config: ExperimentConfig) -> str:
+    """Horizon, repetitions and seed of an experiment in one line."""
+    return (
+        f"{config.name}: T = {config.horizon:,}, {config.repetitions} repetitions from seed {config.seed}; "
+        "means, regret over that of uniform in the same repetition"
+    )
+
+
+def _number(value: float, form: str) -> str:
+    return "–" if math.isnan(value) else form.format(value)
+
+
+def _interval(low: float, high: float) -> str:
+    # The ratio of the baseline to itself is 1 in every repetition: an interval would say nothing.
+    return "–" if math.isnan(low) or low == high else f"{low:.3f} … {high:.3f}"
+
+
+# ---------------------------------------------------------------------- the figures
+
+
+def draw_figures(config: ExperimentConfig, records: Sequence[Record], folder: Path) -> list[Path]:
+    """Draw regret ratio, mean regret, time, batch size and dictionary size (model order) against t, one PNG each.
+
+    If the configuration asks for a headline, its picture is drawn instead.
+
+    Args:
+        config: Source of the order of the policies and of the title.
+        records: At least one.
+        folder: Must exist; existing figures are replaced.
+
+    Returns:
+        The files written.
+
+    Raises:
+        DataError: If a file can't be written.
+    """
+    check_config(config)
+    check_records(records)
+    folder = as_path("folder", folder)
+    if config.headline and headline(config, records):
+        path = folder / "headline.png"
+        write_atomically(path, partial(draw_headline(config, records).savefig, dpi=150))
+        return [path]
+    baseline = baseline_regret(config, records)
+    known, labels = measures(baseline), [policy.label for policy in config.policies]
+    paths = []
+    for name in ["regret_ratio", *FIGURES] if baseline else FIGURES:
+        figure = draw_labels(config.name, labels, records, known[name])
+        path = folder / FILENAMES.get(name, f"{name}.png")
+        write_atomically(path, partial(figure.savefig, dpi=150))
+        paths.append(path)
+    return paths
+
+
+def draw_labels(name: str, labels: Sequence[str], records: Sequence[Record], measure: Measure) -> Figure:
+    """One figure: the mean over repetitions for each label, its 95 % t-interval shaded. `Record.place` counts the labels."""
+    figure = Figure(figsize=(6.4, 4.6), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    horizon = min(len(record.history) for record in records)
+    t = np.unique(np.geomspace(1, max(horizon, 1), POINTS).round().astype(np.int64))
+    for place, label in enumerate(labels):
+        mine = [measure.curve(record, t) for record in records if record.place == place]
+        if mine:
+            curves = np.stack(mine)
+            low, mean, high = band(curves)
+            # A t-interval of positive numbers may reach below 0; a logarithmic axis ends at the smallest observation.
+            low = np.maximum(low, curves.min(axis=0)) if measure.yscale == "log" else low
+            draw_band(axes, t, (low, mean, high), place, literal(label))
+    axes.set_xscale("log")
+    axes.set_yscale(measure.yscale)
+    axes.set_xlim(1, max(horizon, 2))
+    if measure.yscale == "linear":
+        axes.set_ylim(bottom=measure.bottom, top=measure.top)
+    axes.set_xlabel("t (pulls)")
+    axes.set_ylabel(measure.label)
+    repetitions = len({record.seed for record in records})
+    spread = "one repetition" if repetitions == 1 else f"mean of {repetitions} repetitions, 95 % interval shaded"
+    axes.set_title(f"{literal(name)}: {spread}", fontsize="medium")
+    tidy(axes)
+    # Below the axes, so that it can't cover a curve.
+    figure.legend(loc="outside lower center", ncols=3, frameon=False, fontsize="small", handlelength=3.0)
+    return figure
+
+
+def draw_band(axes: Axes, x: NDArray[np.generic], values: tuple[Values, Values, Values], place: int, label: str) -> None:
+    """A mean with its interval shaded, in the colour and line style of its place."""
+    low, mean, high = values
+    color, style = COLORS[place % len(COLORS)], STYLES[(place + place // len(COLORS)) % len(STYLES)]
+    axes.plot(x, mean, color=color, linestyle=style, linewidth=1.6, label=label)
+    if np.isfinite(low).any():
+        axes.fill_between(x, low, high, color=color, alpha=0.2, linewidth=0)
+
+
+# ---------------------------------------------------------------------- the headline, for readers who do not know regret
+
+
+def headline(config: ExperimentConfig, records: Sequence[Record]) -> str | None:
+    """The quality of each policy's recommendation, from the average candidate (0 %) to the best one (100 %).
+
+    The regret of the average candidate is the mean regret of `uniform`, which must be among the policies. None if it is
+    unknown.
+    """
+    if (gap := _gap(config, records)) is None:
+        return None
+    t = np.array([min(len(record.history) for record in records)])
+    found = {}
+    for place, policy in enumerate(config.policies):
+        mine = [record for record in records if record.place == place]
+        if mine:
+            found[policy.label] = float(np.mean([share(record, t, gap)[0] for record in mine]))
+    best, *others = sorted(found, key=lambda label: -found[label])
+    among = f" of {arms:,}" if (arms := records[0].history.metadata.get("arms")) else ""
+    rest = "".join(f", {label} {100 * found[label]:.0f} %" for label in others)
+    return (
+        f"After {int(t[0]):,}{among} evaluations, the candidate that {best} recommends is {100 * found[best]:.0f} % of the way "
+        f"from the average candidate to the best one{rest}."
+    )
+
+
+def draw_headline(config: ExperimentConfig, records: Sequence[Record]) -> Figure:
+    """Quality of the recommended candidate against evaluations: mean over repetitions, and each repetition as a thin line."""
+    gap, title = _gap(config, records), headline(config, records)
+    assert gap is not None
+    assert title is not None
+    figure = Figure(figsize=(7.2, 4.6), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    t = np.arange(1, min(len(record.history) for record in records) + 1)
+    ends: list[tuple[float, str, str]] = []
+    for place, policy in enumerate(config.policies):
+        curves = [100 * share(record, t, gap) for record in records if record.place == place]
+        if curves:
+            color, mean = COLORS[place % len(COLORS)], np.mean(curves, axis=0)
+            for curve in curves:
+                axes.plot(t, curve, color=color, linewidth=0.7, alpha=0.35)
+            axes.plot(t, mean, color=color, linewidth=2.2)
+            ends.append((float(mean[-1]), literal(policy.label), color))
+    axes.set_xlim(1, max(int(t[-1]), 2))
+    axes.set_ylim(0, 103)
+    height = -np.inf
+    for value, label, color in sorted(ends):
+        height = max(value, height + 100 * _LEAST_GAP)
+        axes.text(1.01, height / 103, label, color=color, transform=axes.transAxes, va="center", weight="bold")
+    axes.set_xlabel("evaluations")
+    axes.set_ylabel("recommended candidate\n(0 % the average one, 100 % the best of all)")
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0f} %")
+    axes.set_title(textwrap.fill(printable(title), 78), fontsize="medium", loc="left", pad=18, parse_math=False)
+    tidy(axes)
+    return figure
+
+
+def share(record: Record, t: NDArray[np.int64], gap: float) -> Values:
+    """Quality of the arm recommended after pull t, from the average arm (0) to the best one (1)."""
+    return 1 - simple_regret(record, t) / gap
+
+
+def _gap(config: ExperimentConfig, records: Sequence[Record]) -> float | None:
+    """Regret of the average arm, reward units, as estimated from uniform pulls."""
+    baseline = baseline_regret(config, records)
+    if not baseline:
+        return None
+    gap = float(np.mean([regret[-1] / len(regret) for regret in baseline.values()]))
+    ends = [float(simple_regret(record, np.array([len(record.history)]))[0]) for record in records]
+    return gap if gap > 0 and np.isfinite([gap, *ends]).all() else None

@@ -71,6 +71,41 @@ def test_a_change_that_was_left_half_way_is_undone_by_the_next():
     assert len(attempts) == 2
 
 
+@pytest.mark.parametrize("journal", [True, False])
+def test_the_next_call_begins_with_what_was_left_half_way(tmp_path, journal: bool):
+    """Whatever that call reads of the loop, it reads after the undoing."""
+    path = tmp_path / "journal" if journal else None
+    made = [tb.Bandit(tb.gp_ucb(rbf(), **COMMON), PROBLEM.tensor, generator=generator(0), journal=p) for p in (path, None)]
+    bandit, other = made
+    for one in made:
+        one.tell(one.ask(more=2), torch.tensor([0.5, 0.2]))
+    selection = bandit.ask(more=3)
+    other.ask(more=3)
+    attempts = []
+
+    def work() -> None:
+        spoil(bandit.loop)
+        raise KeyboardInterrupt
+
+    def take_back() -> None:
+        attempts.append(1)
+        if len(attempts) == 1:
+            raise KeyboardInterrupt
+
+    restore = bandit.loop.state.snapshot()
+
+    def fails_once() -> None:
+        take_back()
+        restore()
+
+    with pytest.raises(KeyboardInterrupt):
+        bandit.loop.all_or_nothing(work, restore=fails_once)
+    assert float(bandit.loop.pulls) == 3, "nothing is undone yet"
+    for one in made:
+        one.tell(selection[:2], torch.tensor([0.1, 0.3]))
+    assert known_of(bandit.loop) == known_of(other.loop)
+
+
 def test_a_change_returns_what_its_work_returned_and_stays():
     loop = loop_of()
     assert loop.all_or_nothing(lambda: spoil(loop) or 5) == 5

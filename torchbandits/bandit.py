@@ -127,6 +127,7 @@ class Bandit:
             ArgumentError: If a limit is negative, or no arm is on offer; nothing has changed then.
         """
         loop = self.loop
+        loop.recover_()
         most, offered = None, None
         if limit is not None:
             most = check_limit(limit, loop.batch_shape, loop.device)
@@ -163,6 +164,7 @@ class Bandit:
             NumericalError: If the posterior broke down; the state is as before the call.
         """
         loop = self.loop
+        loop.recover_()
         opened = loop.open
         if opened is not None and same_picks(selection, opened):
             # What ask() returned needs no second look.
@@ -185,6 +187,7 @@ class Bandit:
             The report after the update. Cost: a refit, and a sweep over the arms.
         """
         loop = self.loop
+        loop.recover_()
         like = (loop.batch_shape, loop.total, loop.arms.shape[-1], loop.device)
         return self.recorder.observe(check_history(points_or_index, counts, sums, squares, *like))
 
@@ -194,6 +197,7 @@ class Bandit:
         Raises:
             StateError: If one of them is not pending; nothing has changed then.
         """
+        self.loop.recover_()
         self.recorder.forget(*self._picks(selection))
 
     def fit_kernel_(self, *, noise: bool = False, **options: Any) -> FitReport:
@@ -232,6 +236,7 @@ class Bandit:
 
         Cost: a sweep over the new arms.  Source: Calandriello et al. 2019, appendix A, for BKB.
         """
+        self.loop.recover_()
         checked = _readable(arms, self.policy)
         check_replacement(checked, self.loop.arms, self.batch_shape)
         self.recorder.move(own_copy(checked) if isinstance(checked, Tensor) else checked, costs)
@@ -348,6 +353,7 @@ class Bandit:
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to resume exactly, the open selection and the generators included, and a description of the policy:
         copies of tensors, numbers and texts."""
+        self.loop.recover_()
         return self.recorder.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> Bandit:

@@ -268,6 +268,7 @@ class ContextualBandit:
             context: `c` or `batch_shape x c`, of plain indices.
             failures: The meaning of a NaN, as for `Bandit.tell`.
         """
+        self.loop.recover_()
         index, mask = self._picks(selection)
         # Checked before a context is entered for their sake.
         given = check_rewards(rewards, index, mask, self.device, failures)
@@ -385,6 +386,7 @@ class ContextualBandit:
 
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to resume exactly: the bandit's state and the contexts kept."""
+        self.loop.recover_()
         return {"bandit": self.recorder.state_dict(), "contexts": copy.deepcopy(self._contexts.state_dict())}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> ContextualBandit:
@@ -418,6 +420,7 @@ class ContextualBandit:
 
     def _enter(self, context: Any, busy: Sequence[int] = ()) -> None:
         """Make a context the current one; the joint arms follow. Blocks that are `busy`, or hold what is open, stay."""
+        self.loop.recover_()
         ahead, opened = copy.copy(self._contexts), self.loop.open
         if opened is not None:
             busy = [*busy, *(opened.index[opened.mask] // self.arms.shape[-2]).unique().tolist()]

@@ -302,7 +302,8 @@ class Loop:
         Returns:
             What `work` returned.
         """
-        self.recover_()
+        if self._undo is not None:
+            self._undo()
         state, opened = self.state, self.open
         back = state.snapshot(draws=draws) if restore is None else restore
 
@@ -326,7 +327,7 @@ class Loop:
         return result
 
     def recover_(self) -> None:
-        """Undo a change that an interrupt has left half-way."""
+        """Undo a change that an interrupt has left half-way: before anything of this loop is read for the next one."""
         if self._undo is not None:
             self._undo()
 

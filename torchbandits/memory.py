@@ -102,15 +102,17 @@ class LeverageSampling(Memory):
 
     def choose(self, leverage: Tensor, weights: Tensor, mask: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
         """One uniform a distinct point, on the CPU, in order of first pull."""
-        p = torch.where(mask, weights * self.oversampling * leverage, -1.0)
+        p = (weights * self.oversampling * leverage).masked_fill_(~mask, -1.0)
         flat = p.reshape(len(generators), -1)
         sizes = mask.reshape(len(generators), -1).sum(dim=-1).tolist()
         uniforms = torch.ones(flat.shape, dtype=torch.float64)
-        for row, (size, generator) in enumerate(zip(sizes, generators, strict=True)):
-            uniforms[row, :size] = torch.rand(size, generator=generator, dtype=torch.float64)
+        for row, size, generator in zip(uniforms, sizes, generators, strict=True):
+            torch.rand(size, generator=generator, dtype=torch.float64, out=row[:size])
         chosen = uniforms.to(p.device) < flat
-        best = torch.zeros_like(chosen).scatter(-1, flat.argmax(dim=-1, keepdim=True), True)
-        chosen = torch.where(chosen.any(dim=-1, keepdim=True), chosen, best)
+        some = chosen.any(dim=-1, keepdim=True)
+        if not bool(some.all()):
+            best = torch.zeros_like(chosen).scatter(-1, flat.argmax(dim=-1, keepdim=True), True)
+            chosen = torch.where(some, chosen, best)
         return chosen.reshape(mask.shape) & mask
 
 

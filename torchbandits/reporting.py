@@ -6,11 +6,12 @@ import torch
 from torch import Tensor
 
 from torchbandits.errors import NumericalError
+from torchbandits.gradients import without_gradients
 from torchbandits.policies import Policy, State
 from torchbandits.types import Pulls, Report
 
 
-@torch.no_grad()
+@without_gradients
 def certificate(policy: Policy, state: State) -> Tensor:
     """Largest upper minus largest lower bound over the arms, `batch_shape`; NaN for policies that keep no posterior.
 
@@ -30,7 +31,7 @@ def certificate(policy: Policy, state: State) -> Tensor:
     return gap
 
 
-@torch.no_grad()
+@without_gradients
 def report_of(policy: Policy, state: State, pulls: Pulls, unasked: Tensor) -> Report:
     """The report after an update with these pulls, of which `unasked` (`batch_shape`) were never asked for; copies.
 

@@ -18,18 +18,20 @@ pytestmark = pytest.mark.skipif(not compiled.COMPILED, reason="numba is not inst
 def test_sweep_is_the_dense_product(m: int, A: int, c: int, lower: bool):
     draw = np.random.default_rng(m + A)
     triangle = np.tril(draw.normal(size=(m, m))) if lower else np.triu(draw.normal(size=(m, m)))
-    weights, block = np.vstack([draw.normal(size=(c, m)), triangle]), draw.normal(size=(2 * m, A))
+    N, a, block = np.ascontiguousarray(triangle.T), draw.normal(size=(m, c)), draw.normal(size=(2 * m, A))
     slots, prior = draw.permutation(2 * m)[:m], m * draw.random(A)
     leverage, channels = np.empty(A), np.empty((c, A))
-    compiled.sweep_kept(weights, lower, block, slots, prior, leverage, channels)
-    np.testing.assert_allclose(channels, weights[:c] @ block[slots], atol=1e-12 * m)
+    compiled.sweep_kept(N, a, lower, block, slots, prior, leverage, channels)
+    np.testing.assert_allclose(channels, a.T @ block[slots], atol=1e-12 * m)
     np.testing.assert_allclose(leverage, np.maximum(prior - ((triangle @ block[slots]) ** 2).sum(0), 0), atol=1e-12 * m)
 
 
 def test_a_number_that_is_not_finite_stays_so():
     block, leverage = np.ones((1, 3)), np.empty(3)
     block[0, 1] = np.nan
-    compiled.sweep_kept(np.ones((2, 1)), True, block, np.zeros(1, dtype=np.int64), np.ones(3), leverage, np.empty((1, 3)))
+    compiled.sweep_kept(
+        np.ones((1, 1)), np.ones((1, 1)), True, block, np.zeros(1, dtype=np.int64), np.ones(3), leverage, np.empty((1, 3))
+    )
     assert np.isnan(leverage).tolist() == [False, True, False]
 
 
@@ -39,7 +41,7 @@ def test_factors_are_those_of_dense_algebra(m: int, u: int, c: int):
     X = draw.normal(size=(u, 3))
     K, own = np.exp(-((X[:, None] - X) ** 2).sum(-1)), np.sort(draw.permutation(u)[:m])
     n, s, lam = draw.integers(1, 9, u).astype(float), draw.normal(size=(u, c)), 0.05
-    good, U, Z, V, W, J, moment, w, N, a = compiled.factorise(K[own], own, n, s, lam, 1e-14)
+    good, log_det, U, Z, V, W, J, moment, w, N, a = compiled.factorise(K[own], own, n, s, lam, 1e-14, 1e6)
     assert good
     K_S, Ui = K[np.ix_(own, own)], np.linalg.inv(U)
     features = Ui.T @ K[own]
@@ -51,13 +53,20 @@ def test_factors_are_those_of_dense_algebra(m: int, u: int, c: int):
         (N @ N.T, Ui @ (np.eye(m) / lam - np.linalg.inv(ridge)) @ Ui.T),
     ):  # fmt: skip
         np.testing.assert_allclose(ours, dense, **close)
+    assert log_det == pytest.approx(np.linalg.slogdet(ridge)[1], rel=1e-9)
     for triangle in (U, W, J, N):
         assert np.array_equal(triangle, np.triu(triangle))
 
 
 def test_a_pivot_at_rounding_is_refused():
     K = np.ones((2, 2))  # two equal points
-    assert not compiled.factorise(K, np.arange(2), np.ones(2), np.ones((2, 1)), 1.0, 1e-14)[0]
+    assert not compiled.factorise(K, np.arange(2), np.ones(2), np.ones((2, 1)), 1.0, 0.0, 1e6)[0]
+
+
+def test_uneven_weights_are_refused():
+    K, targets = np.eye(3), np.ones((3, 1))
+    assert compiled.factorise(K, np.arange(3), np.array([1.0, 1e5, 1.0]), targets, 1.0, 0.0, 1e6)[0]
+    assert not compiled.factorise(K, np.arange(3), np.array([1.0, 1e7, 1.0]), targets, 1.0, 0.0, 1e6)[0]
 
 
 @pytest.mark.parametrize("policy", ["bkb", "batch_bkb"])

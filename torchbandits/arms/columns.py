@@ -6,7 +6,6 @@ import copy
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -14,7 +13,7 @@ from torchbandits.arms.kept_columns import KeptColumns
 from torchbandits.arms.rows import ArmRows
 from torchbandits.embeddings import Spectrum, StationaryBlocks, StationaryColumns, evaluate_kernel, kernel_diagonal
 from torchbandits.linalg import LEAF, staircase_product
-from torchbandits.posteriors import GaussianProcess
+from torchbandits.posteriors import GaussianProcess, SweepFactors
 from torchbandits.sources import InMemory
 from torchbandits.sources.base import parts
 from torchbandits.threads import MANY_PRODUCTS
@@ -92,7 +91,7 @@ class KernelColumns:
 
     def holds(self, rows: Tensor) -> bool:
         """Whether the columns of rows (`batch_shape x m`) are kept."""
-        return self._kept is not None and bool((self._kept.slots(rows) >= 0).all())
+        return self._kept is not None and self._kept.holds(rows)
 
     def readable(self, rows: Tensor) -> bool:
         """Whether the columns of rows (`batch_shape x m`) are kept, at every arm."""
@@ -146,7 +145,8 @@ class KernelColumns:
         where not."""
         rows = self._posterior.dictionary_rows()[0]
         arm, mask = self._rows.arm_of_row, self._posterior.statistics.mask
-        exact = self.readable(rows) and self._rows.source.dtype == torch.float64 and bool(((arm >= 0) == mask).all())
+        double = self._rows.source.dtype == torch.float64
+        exact = double and self.readable(rows) and (not self._rows.outside or bool(((arm >= 0) == mask).all()))
         return (lambda rows: self.between(rows, arm)) if exact else None
 
     def of_arms(self, index: Picks) -> Tensor:
@@ -181,29 +181,33 @@ class KernelColumns:
                 torch.matmul(weights, K_mc, out=out)
             yield part, out
 
-    def sweep(self, rows: Tensor, weights: Tensor, lower: bool, prior: Tensor, leverage: Tensor, channels: Tensor) -> bool:
+    def sweep(self, factors: SweepFactors, prior: Tensor, leverage: Tensor, channels: Tensor) -> bool:
         """Write leverages and channels of every arm by one compiled pass over kept columns; False where there is none: columns
-        that are not kept, a device, work for several threads, no numba.
+        that are not kept, a device, float32, work for several threads, no numba.
 
         Args:
-            rows: `batch_shape x m`.
-            weights: `batch_shape x (c + m) x m`; see `linalg.compiled.sweep_kept` for it and `lower`.
+            factors: Of the posterior.
             prior: `A` or `batch_shape x A`, k(x, x) / λ.
             leverage: `batch_shape x A`, written.
             channels: `batch_shape x c x A`, written.
         """
+        kept, N, a = self._kept, factors.N, factors.a
+        size = (N.numel() + a.numel()) * self._rows.num_arms
+        if kept is None or N.device.type != "cpu" or self._rows.source.dtype != torch.float64 or size >= MANY_PRODUCTS:
+            return False
         from torchbandits.linalg.compiled import COMPILED, sweep_kept  # noqa: PLC0415 - numba takes half a second to load
 
-        kept, A = self._kept, self._rows.num_arms
-        plain = weights.device.type == "cpu" and weights.dtype == torch.float64 and weights.numel() * A < MANY_PRODUCTS
-        if not COMPILED or kept is None or not plain:
-            return False
-        if bool(((slots := kept.slots(rows)) < 0).any()):
+        slots = kept.slots(factors.rows)
+        if not COMPILED or bool((slots < 0).any()):
             return False
         prior = prior.expand(leverage.shape)
-        for place in np.ndindex(*leverage.shape[:-1]):
-            arrays = (x[place].contiguous().numpy() for x in (kept.block, slots, prior, leverage, channels))
-            sweep_kept(weights[place].contiguous().numpy(), lower, *arrays)
+        arrays = (N.contiguous(), a.contiguous(), kept.block, slots, prior.contiguous(), leverage, channels)
+        batch = leverage.dim() - 1
+        singles = zip(*(x.reshape(-1, *x.shape[batch:]) for x in arrays), strict=True) if batch else (arrays,)
+        for N, a, block, own, start, out, means in singles:
+            sweep_kept(
+                N.numpy(), a.numpy(), factors.lower, block.numpy(), own.numpy(), start.numpy(), out.numpy(), means.numpy()
+            )
         return True
 
     def _blocks(self, rows: Tensor, step: int) -> Iterator[tuple[slice, Tensor]]:

@@ -27,23 +27,34 @@ class KeptColumns:
         self.most = memory_budget // self.bytes_a_slot
         self.block = torch.empty(*batch_shape, 0, num_arms, dtype=dtype, device=device)
         self._slot_of_row = torch.empty(batch_shape.numel(), 0, dtype=torch.int64, device=device)  # −1 where not kept
-        self._num_rows = torch.zeros(batch_shape.numel(), dtype=torch.int64, device=device)
+        self._num_rows = [0] * batch_shape.numel()
+        self._known: tuple[Tensor, Tensor] | None = None  # rows that were last asked for, and their slots
 
     def know(self, num_rows: Tensor) -> None:
         """Forget the columns of rows that did not exist when they were kept (a padded place is row 0), given how many exist
         now, `batch_shape`."""
-        flat = num_rows.reshape(-1)
-        row = torch.arange(self._slot_of_row.shape[-1], device=flat.device)
-        existed = row < torch.minimum(flat, self._num_rows).unsqueeze(-1)
-        self._slot_of_row, self._num_rows = self._slot_of_row.masked_fill(~existed, -1), flat
+        numbers = num_rows.reshape(-1).tolist()
+        existed = [min(now, before) for now, before in zip(numbers, self._num_rows, strict=True)]
+        if existed != self._num_rows or 0 in existed:
+            row = torch.arange(self._slot_of_row.shape[-1], device=num_rows.device)
+            end = torch.tensor(existed, device=num_rows.device).unsqueeze(-1)
+            self._slot_of_row, self._known = self._slot_of_row.masked_fill(row >= end, -1), None
+        self._num_rows = numbers
 
     def slots(self, rows: Picks) -> Tensor:
-        """Slots of rows (`batch_shape x m`), −1 where a column is not kept."""
+        """Slots of rows (`batch_shape x m`), −1 where a column is not kept. Those of one tensor are found once."""
+        if self._known is not None and self._known[0] is rows:
+            return self._known[1]
         if not self._slot_of_row.shape[-1]:
             return torch.full_like(rows, -1)
         flat, known = rows.reshape(-1, rows.shape[-1]), self._slot_of_row.shape[-1]
         slot = self._slot_of_row.gather(-1, flat.clamp_max(known - 1)).masked_fill(flat >= known, -1)
-        return slot.reshape(rows.shape)
+        self._known = (rows, slot.reshape(rows.shape))
+        return self._known[1]
+
+    def holds(self, rows: Picks) -> bool:
+        """Whether the columns of rows (`batch_shape x m`) are kept."""
+        return not bool((self.slots(rows) < 0).any())
 
     def missing(self, rows: Picks) -> tuple[Tensor, Tensor]:
         """Different rows without a column, and the slots that are to be theirs, `batch_shape x p`, −1 where padded.
@@ -51,6 +62,7 @@ class KeptColumns:
         Slots are made as long as the budget lasts; then columns of rows that are not asked for are forgotten, and give theirs
         away. `put` fills them. Cost O(u). Where storage grows, by half, its columns are copied, and are held twice meanwhile.
         """
+        self._known = None
         size = max(int(rows.max()) + 1, self._slot_of_row.shape[-1])
         slot_of_row = torch.nn.functional.pad(self._slot_of_row, (0, size - self._slot_of_row.shape[-1]), value=-1)
         new, taken, most = [], [], 0
@@ -78,6 +90,7 @@ class KeptColumns:
 
     def put(self, rows: Picks, slots: Picks, columns: Tensor) -> None:
         """Keep columns (`batch_shape x p x A`) of rows in slots that `missing` gave them, −1 where padded."""
+        self._known = None
         p, lines, A = rows.shape[-1], self.batch_shape.numel(), self.num_arms
         flat = (self.block.reshape(lines, -1, A), columns.expand(*rows.shape, A).reshape(lines, p, A))
         places = (rows.reshape(lines, p), slots.reshape(lines, p), self._slot_of_row)
@@ -97,8 +110,10 @@ class KeptColumns:
 
     def between(self, slots: Tensor, index: Picks) -> Tensor:
         """Columns in slots (`batch_shape x m`) at arms (`batch_shape x p`), `batch_shape x m x p`."""
-        batch = torch.arange(slots.shape[:-1].numel(), device=slots.device).reshape(*slots.shape[:-1], 1)
-        start = (slots + batch * self.block.shape[-2]) * self.num_arms
+        start = slots * self.num_arms
+        if slots.dim() > 1:
+            batch = torch.arange(slots.shape[:-1].numel(), device=slots.device).reshape(*slots.shape[:-1], 1)
+            start = start + batch * (self.block.shape[-2] * self.num_arms)
         place = start.unsqueeze(-1) + index.clamp_min(0).unsqueeze(-2)
         return self.block.reshape(-1).index_select(0, place.reshape(-1)).reshape(place.shape)  # a third of indexing's time
 

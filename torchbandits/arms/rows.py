@@ -40,6 +40,7 @@ class ArmRows(nn.Module):
         self.register_buffer("costs", None, persistent=False)
         self.outside = False  # whether rows may be points from outside the arms
         self._streamed = None if isinstance(arms, Tensor | InMemory) else arms
+        self.sharded = isinstance(self._streamed, Shard)  # whether there are more arms on other ranks
         self._held: InMemory | None = None
         self.fingerprint: int | None = None  # of the arms in their order, whatever holds them; None while more are found
         self.across: Reductions = arms.across if isinstance(arms, Shard) else WHOLE
@@ -83,31 +84,30 @@ class ArmRows(nn.Module):
     @property
     def num_arms(self) -> int:
         """Arms that are here, duplicates included: `A`."""
-        return self.source.num_arms
+        return self.row_of_arm.shape[-1]
 
     @property
     def total(self) -> int:
         """Arms of all ranks: what indices count through."""
         return self.across.total(self.num_arms)
 
-    @property
-    def sharded(self) -> bool:
-        """Whether there are more arms on other ranks."""
-        return isinstance(self._streamed, Shard)
-
     def row_of(self, index: Picks) -> Tensor:
         """Row of each arm, `batch_shape x p`, −1 before its first pull."""
-        return self.across.at(index, self.row_of_arm + 1)[0] - 1 if self.sharded else self.across.at(index, self.row_of_arm)[0]
+        if self.sharded:
+            return self.across.at(index, self.row_of_arm + 1)[0] - 1
+        return self.row_of_arm.gather(-1, index.clamp_min(0))
 
     @property
     def source(self) -> ArmSource:
         """The arms, to be read piece by piece."""
         if self._streamed is not None:
             return self._streamed
-        arms = self.arms
-        if self._held is None or self._held.arms is not arms:  # the buffer is replaced as arms are added, and by `.to()`
-            self._held = InMemory(arms)
-        return self._held
+        # The buffer is replaced as arms are added, and by `.to()`.
+        held, arms = self._held, self._buffers["arms"]
+        if held is None or held.arms is not arms:
+            assert arms is not None
+            self._held = held = InMemory(arms)
+        return held
 
     @property
     def streamed(self) -> bool:

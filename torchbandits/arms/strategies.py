@@ -94,9 +94,9 @@ class FromColumns(TableStrategy):
         """One compiled pass over kept columns, or products chunk by chunk."""
         self.columns.fill(self.posterior.dictionary_rows()[0])
         factors = self.posterior.sweep_factors(self.columns.gram())
-        weights, c = factors.weights.to(self.rows.source.dtype), channels.shape[-2]
-        if self.columns.sweep(factors.rows, weights, factors.lower, prior, leverage, channels):
+        if self.columns.sweep(factors, prior, leverage, channels):
             return
+        weights, c = factors.weights.to(self.rows.source.dtype), channels.shape[-2]
         with self._threads(weights):
             for part, out in self.columns.products(weights, factors.rows, None if factors.lower else c):
                 channels[..., part] = out[..., :c, :]

@@ -53,6 +53,7 @@ class ArmTable(nn.Module):
             self._other = FromFeatures(rows, posterior, self.features_of_arms)
         elif self.directions is not None:
             self._other = FromDirections(rows, posterior, self.columns, self.directions)
+        self._choose_strategy()
         self._updates = 0
         diagonal = self.columns.diagonal if self.features_of_arms is None else self.features_of_arms.diagonal
         self.register_buffer("prior_diagonal", diagonal, persistent=False)
@@ -60,6 +61,10 @@ class ArmTable(nn.Module):
         leverage = (diagonal / posterior.regularization).expand(*batch_shape, A)
         self.register_buffer("leverage", leverage.clone(), persistent=saved)
         self.register_buffer("channels", self.leverage.new_zeros(*batch_shape, posterior.num_channels, A), persistent=saved)
+
+    def _choose_strategy(self) -> None:
+        """An exact posterior that is given a dictionary is tabulated as a sparse one from then on."""
+        self.strategy = self._sparse if self.posterior.sparse else self._other
 
     def _largest(self) -> Tensor:
         """The largest k(x, x) of an arm, or of a point that was pulled though it is no arm (any more)."""
@@ -71,11 +76,6 @@ class ArmTable(nn.Module):
 
     # ------------------------------------------------------------------ reading
 
-    @property
-    def strategy(self) -> TableStrategy:
-        """How the posterior of now is tabulated: an exact one that is given a dictionary becomes a sparse one."""
-        return self._sparse if self.posterior.sparse else self._other
-
     def mean(self) -> Tensor:
         """Posterior mean of every arm, `batch_shape x A`, reward units."""
         return self.posterior.reward_mean(self.channels)
@@ -86,7 +86,9 @@ class ArmTable(nn.Module):
 
     def leverage_at(self, index: Picks) -> Tensor:
         """Leverage of arms, `batch_shape x p`; of arm 0 where the index is −1."""
-        return self.rows.across.at(index, self.leverage)[0]
+        if self.rows.sharded:
+            return self.rows.across.at(index, self.leverage)[0]
+        return self.leverage.gather(-1, index.clamp_min(0))
 
     # ------------------------------------------------------------------ writing
 
@@ -109,6 +111,7 @@ class ArmTable(nn.Module):
         self.posterior.keep_dictionary_()
         if self.directions is not None:
             self.directions.forget_all()
+        self._choose_strategy()
         return self
 
     def sweep_rows_(self, rows: Tensor) -> ArmTable:
@@ -236,6 +239,7 @@ class ArmTable(nn.Module):
     def set_extra_state(self, state: dict[str, int]) -> None:
         """Restore what `get_extra_state` returned."""
         self._updates = state["updates"]
+        self._choose_strategy()
         self.renew_()  # the posterior was loaded before, with the kernel it was fitted to
         if self.features_of_arms is not None:  # features that were drawn are those of the state loaded
             self.features_of_arms.forget()

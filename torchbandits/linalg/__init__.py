@@ -6,7 +6,7 @@ magnitude, `LowRankPrecision` that of a sketch, `append_row` grows a Cholesky fa
 leaves out the zeros of a triangular factor. `sobol_points` are scrambled Sobol points of the unit cube.
 """
 
-from torchbandits.linalg.graded import Graded, uneven
+from torchbandits.linalg.graded import MOST_UNEVEN, Graded, uneven
 from torchbandits.linalg.low_rank import LowRankPrecision
 from torchbandits.linalg.precision import Precision, shrinkage_root
 from torchbandits.linalg.roots import InverseRoot, append_row, cholesky, covariance_root, inverse_root, solve_lower
@@ -15,6 +15,7 @@ from torchbandits.linalg.triangular import LEAF, staircase_product
 
 __all__ = [
     "LEAF",
+    "MOST_UNEVEN",
     "Graded",
     "InverseRoot",
     "LowRankPrecision",

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from numpy import ndarray as Array
 
 try:
     from numba import njit
@@ -28,28 +29,31 @@ except ImportError:  # numba is an extra: PyTorch's operations do the same
 
 _NUMBERS = {"contract", "nsz"}  # a product and a sum in one operation; the order of sums stays as written
 _SUMS = {"contract", "nsz", "reassoc"}  # for sums that are vectorised: their order is the machine's, and always the same
+_EPS = float(np.finfo(np.float64).eps)
 _COLUMNS = 512  # arms of a chunk: its three lines stay in the first-level cache
 
 
 @njit(cache=True, fastmath=_NUMBERS, error_model="numpy")
 def sweep_kept(
-    weights: np.ndarray,
+    N: Array,
+    a: Array,
     lower: bool,
-    block: np.ndarray,
-    slots: np.ndarray,
-    prior: np.ndarray,
-    leverage: np.ndarray,
-    channels: np.ndarray,
+    block: Array,
+    slots: Array,
+    prior: Array,
+    leverage: Array,
+    channels: Array,
 ) -> None:  # pragma: no cover - compiled
     """Means and leverages of every arm from kept kernel columns, in one pass that stores no product.
 
-    channels = W₁ K and leverage = prior − Σ_i (W₂ K)_i², where K are the lines `slots` of `block`, W₁ the first c rows of the
-    weights and W₂ the other m, which are triangular. Two rows by four columns are multiplied at a time, so that each number
-    read is used twice and each sum is stored once in four products; nothing is copied out of the block.
+    channels = aᵀK and leverage = prior − Σ_i (NᵀK)_i², where K are the lines `slots` of `block`. Two rows by four columns are
+    multiplied at a time, so that each number read is used twice and each sum is stored once in four products; nothing is copied
+    out of the block.
 
     Args:
-        weights: `(c + m) x m`.
-        lower: Whether W₂ is lower triangular; upper triangular where not. The other triangle holds zeros.
+        N: `m x m`, triangular; the other triangle holds zeros.
+        a: `m x c`.
+        lower: Whether Nᵀ is lower triangular; upper triangular where not.
         block: `s x A`, a line a slot.
         slots: `m`, lines of the block.
         prior: `A`, k(x, x) / λ.
@@ -65,14 +69,19 @@ def sweep_kept(
         stop = start + n
         for j in range(n):
             leverage[start + j] = prior[start + j]
+        for r in range(c):
+            for j in range(n):
+                first[j] = 0.0
+            for k in range(m):
+                weight, column = a[k, r], block[slots[k], start:stop]
+                for j in range(n):
+                    first[j] += weight * column[j]
+            for j in range(n):
+                channels[r, start + j] = first[j]
         r = 0
-        while r < c + m:
-            pair = c <= r < c + m - 1
-            k, end = 0, m
-            if r >= c and lower:
-                end = r - c + 2 if pair else m
-            elif r >= c:
-                k = r - c
+        while r < m:
+            pair = r < m - 1
+            k, end = (0, r + 2 if pair else m) if lower else (r, m)
             for j in range(n):
                 first[j] = 0.0
                 second[j] = 0.0
@@ -84,9 +93,9 @@ def sweep_kept(
                         block[slots[k + 2], start:stop],
                         block[slots[k + 3], start:stop],
                     )
-                    a0, a1, a2, a3 = weights[r, k], weights[r, k + 1], weights[r, k + 2], weights[r, k + 3]
+                    a0, a1, a2, a3 = N[k, r], N[k + 1, r], N[k + 2, r], N[k + 3, r]
                     if pair:
-                        b0, b1, b2, b3 = weights[r + 1, k], weights[r + 1, k + 1], weights[r + 1, k + 2], weights[r + 1, k + 3]
+                        b0, b1, b2, b3 = N[k, r + 1], N[k + 1, r + 1], N[k + 2, r + 1], N[k + 3, r + 1]
                         for j in range(n):
                             x0, x1, x2, x3 = k0[j], k1[j], k2[j], k3[j]
                             first[j] += a0 * x0 + a1 * x1 + a2 * x2 + a3 * x3
@@ -96,18 +105,15 @@ def sweep_kept(
                             first[j] += a0 * k0[j] + a1 * k1[j] + a2 * k2[j] + a3 * k3[j]
                     k += 4
                 else:
-                    a0 = weights[r, k]
+                    a0 = N[k, r]
                     for j in range(n):
                         first[j] += a0 * k0[j]
                     if pair:
-                        b0 = weights[r + 1, k]
+                        b0 = N[k, r + 1]
                         for j in range(n):
                             second[j] += b0 * k0[j]
                     k += 1
-            if r < c:
-                for j in range(n):
-                    channels[r, start + j] = first[j]
-            elif pair:
+            if pair:
                 for j in range(n):
                     leverage[start + j] -= first[j] * first[j] + second[j] * second[j]
             else:
@@ -120,7 +126,7 @@ def sweep_kept(
 
 
 @njit(cache=True, fastmath=_SUMS, error_model="numpy")
-def _dot(x: np.ndarray, y: np.ndarray) -> float:  # pragma: no cover - compiled
+def _dot(x: Array, y: Array) -> float:  # pragma: no cover - compiled
     total = 0.0
     for i in range(x.shape[0]):
         total += x[i] * y[i]
@@ -128,7 +134,7 @@ def _dot(x: np.ndarray, y: np.ndarray) -> float:  # pragma: no cover - compiled
 
 
 @njit(cache=True, fastmath=_NUMBERS, error_model="numpy")
-def _upper_factor(U: np.ndarray, least: float) -> bool:  # pragma: no cover - compiled
+def _upper_factor(U: Array, least: float) -> bool:  # pragma: no cover - compiled
     """Overwrite the upper triangle of A with U where A = UᵀU; False where a squared pivot is not above `least`."""
     m = U.shape[0]
     for j in range(m):
@@ -146,7 +152,7 @@ def _upper_factor(U: np.ndarray, least: float) -> bool:  # pragma: no cover - co
 
 
 @njit(cache=True, fastmath=_NUMBERS, error_model="numpy")
-def _solve_upper(U: np.ndarray, B: np.ndarray, triangular: bool) -> None:  # pragma: no cover - compiled
+def _solve_upper(U: Array, B: Array, triangular: bool) -> None:  # pragma: no cover - compiled
     """Overwrite B with U⁻¹ B; an upper triangular B stays so, and its zeros are left out."""
     m, n = B.shape
     for i in range(m - 1, -1, -1):
@@ -160,7 +166,7 @@ def _solve_upper(U: np.ndarray, B: np.ndarray, triangular: bool) -> None:  # pra
 
 
 @njit(cache=True, fastmath=_NUMBERS, error_model="numpy")
-def _solve_lower(U: np.ndarray, B: np.ndarray) -> None:  # pragma: no cover - compiled
+def _solve_lower(U: Array, B: Array) -> None:  # pragma: no cover - compiled
     """Overwrite B with U⁻ᵀ B."""
     m, n = B.shape
     for i in range(m):
@@ -175,8 +181,8 @@ def _solve_lower(U: np.ndarray, B: np.ndarray) -> None:  # pragma: no cover - co
 
 @njit(cache=True, fastmath=_NUMBERS, error_model="numpy")
 def factorise(
-    K: np.ndarray, own: np.ndarray, weights: np.ndarray, targets: np.ndarray, regularization: float, least: float
-) -> tuple[bool, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    K: Array, own: Array, weights: Array, targets: Array, regularization: float, floor: float, uneven: float
+) -> tuple[bool, float, Array, Array, Array, Array, Array, Array, Array, Array, Array]:
     """Everything that a small sparse posterior needs of its data, without the overhead of forty small tensor operations.
 
     With K_S = UᵀU, Z = U⁻ᵀK, V = Z diag(n) Zᵀ + λI = WᵀW:  w = V⁻¹Zs, J = W⁻¹ (so that V⁻¹ = J Jᵀ), a = U⁻¹w, and
@@ -189,10 +195,12 @@ def factorise(
         weights: `u`, n.
         targets: `u x c`, s.
         regularization: λ.
-        least: Squared pivots of K_S up to this are rounding.
+        floor: Squared pivots of K_S up to this are rounding, as are those up to max(64, m) roundings of its largest entry.
+        uneven: Ratio of the weights above which V would have to be graded.
 
     Returns:
-        Whether all pivots were good (the rest is void where not), U, Z, V, W, J, moment Zs, w, N and a.
+        Whether all pivots were good and the weights even (the rest is void where not), log det V, U, Z, V, W, J, the moment
+        Zs, w, N and a.
 
     Cost: u m² + m³ products.
     """
@@ -200,11 +208,21 @@ def factorise(
     c = targets.shape[1]
     U, Z, V = np.zeros((m, m)), K.copy(), np.zeros((m, m))
     J, C, moment = np.zeros((m, m)), np.zeros((m, m)), np.zeros((m, c))
+    low, high = np.inf, 0.0
+    for j in range(u):
+        if weights[j] > 0.0:
+            low, high = min(low, weights[j]), max(high, weights[j])
+    if high > uneven * low:
+        return False, 0.0, U, Z, V, J, J, moment, moment, C, moment
+    largest = 0.0
+    for i in range(m):
+        largest = max(largest, K[i, own[i]])
+    least = max(floor, max(64, m) * _EPS * largest)
     for i in range(m):
         for j in range(i, m):
             U[i, j] = K[i, own[j]]
     if not _upper_factor(U, least):
-        return False, U, Z, V, J, J, moment, moment, C, moment
+        return False, 0.0, U, Z, V, J, J, moment, moment, C, moment
     _solve_lower(U, Z)
     scaled = np.empty(u)
     for i in range(m):
@@ -221,13 +239,13 @@ def factorise(
             moment[i, q] = total
     W, w = V.copy(), moment.copy()
     if not _upper_factor(W, 0.0):
-        return False, U, Z, V, J, J, moment, moment, C, moment
+        return False, 0.0, U, Z, V, J, J, moment, moment, C, moment
     _solve_lower(W, w)
     _solve_upper(W, w, False)
     for j in range(m - 1, -1, -1):  # C from its last column on
         pivot = _dot(W[j, j:], W[j, j:]) / regularization - 1.0 - _dot(C[j, j + 1 :], C[j, j + 1 :])
         if not pivot > 0.0:
-            return False, U, Z, V, J, J, moment, moment, C, moment
+            return False, 0.0, U, Z, V, J, J, moment, moment, C, moment
         pivot = math.sqrt(pivot)
         C[j, j] = pivot
         for i in range(j):
@@ -236,9 +254,12 @@ def factorise(
     _solve_upper(U, C, True)
     a = w.copy()
     _solve_upper(U, a, False)
+    log_det = 0.0
+    for i in range(m):
+        log_det += 2.0 * math.log(W[i, i])
     for i in range(m):
         J[i, i] = 1.0
         for j in range(i):
             W[i, j] = 0.0
     _solve_upper(W, J, True)
-    return True, U, Z, V, W, J, moment, w, C, a
+    return True, log_det, U, Z, V, W, J, moment, w, C, a

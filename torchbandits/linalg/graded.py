@@ -11,7 +11,7 @@ from torchbandits.types import PerPoint, Rect, Square
 
 # V = ZᵀNZ + λI loses what light rows say to the rounding of heavy ones: an error of eps times the ratio of their weights. Below
 # this ratio that is 1e-10 at most.
-_MOST_UNEVEN = 1 << 16
+MOST_UNEVEN = 1 << 16
 
 
 def uneven(weights: PerPoint) -> bool:
@@ -19,10 +19,10 @@ def uneven(weights: PerPoint) -> bool:
     if weights.shape[-1] < 2 or not weights.numel():
         return False
     low, high = weights.aminmax()
-    if bool((low > 0) & (high <= _MOST_UNEVEN * low)):  # of all rows together: the usual case, in few operations
+    if bool((low > 0) & (high <= MOST_UNEVEN * low)):  # of all rows together: the usual case, in few operations
         return False
     least = torch.where(weights > 0, weights, torch.inf).amin(dim=-1)
-    return bool((weights.amax(dim=-1) > _MOST_UNEVEN * least).any())
+    return bool((weights.amax(dim=-1) > MOST_UNEVEN * least).any())
 
 
 @dataclass(frozen=True)

@@ -34,11 +34,11 @@ class Precision:
         self.refactor_()
 
     @staticmethod
-    def of(matrix: Square, factor: Square, root: Square) -> Precision:
-        """V with its Cholesky factor and J, where they are known."""
+    def of(matrix: Square, factor: Square, root: Square, log_det: Tensor) -> Precision:
+        """V with its Cholesky factor, J and log det V, where they are known."""
         precision = Precision.__new__(Precision)
         precision.matrix, precision.basis, precision.root, precision._factor = matrix, None, root, factor
-        precision.log_det = 2 * factor.diagonal(dim1=-2, dim2=-1).log().sum(dim=-1)
+        precision.log_det = log_det
         return precision
 
     def refactor_(self) -> Precision:

@@ -16,6 +16,7 @@ from torchbandits.arms.cells import Division, padded_indices
 from torchbandits.checks import check_instance, check_memory_budget, check_model, check_whole, is_whole, non_negative
 from torchbandits.embeddings import Spectrum, kernel_diagonal
 from torchbandits.errors import ArgumentError, NonFiniteError, ShapeError, UnsupportedError, require
+from torchbandits.gradients import without_gradients
 from torchbandits.memory import Memory
 from torchbandits.policies.base import Policy
 from torchbandits.policies.learning import learn
@@ -73,14 +74,14 @@ class AdaptiveUCB(Policy[TreeState]):
         """One."""
         return 1
 
-    @torch.no_grad()
+    @without_gradients
     def init(self, arms: Arms, generators: Sequence[torch.Generator], batch_shape: torch.Size) -> TreeState:
         """A fresh state; the kernel is deep-copied into its posterior. Cost O(A (d + log A))."""
         diagonal = self._prior_diagonal(arms, batch_shape)
         rows, posterior = ArmRows(arms, batch_shape), self._posterior(arms, batch_shape)
         return self._fresh(rows, posterior, ArmDivision(rows, posterior.kernel), diagonal.amax(dim=-1), generators)
 
-    @torch.no_grad()
+    @without_gradients
     def init_box(self, box: Tensor, generators: Sequence[torch.Generator], batch_shape: torch.Size) -> TreeState:
         """A fresh state on a box, whose only arm is its centre.
 
@@ -100,7 +101,7 @@ class AdaptiveUCB(Policy[TreeState]):
         posterior = self._posterior(centre, batch_shape)
         return self._fresh(rows, posterior, BoxDivision(box, rows, posterior.kernel), diagonal.amax(dim=-1), generators)
 
-    @torch.no_grad()
+    @without_gradients
     def select(
         self, state: TreeState, *, limit: Tensor | None = None, available: Tensor | None = None, exactly: int | None = None
     ) -> tuple[Selection, Evidence]:
@@ -133,7 +134,7 @@ class AdaptiveUCB(Policy[TreeState]):
             index, score, leverage = self._pick_several(state, remaining, offered, lacking)
         return Selection(rows.points(index), index, index >= 0), Evidence(score, leverage, width)
 
-    @torch.no_grad()
+    @without_gradients
     def update(self, state: TreeState, pulls: Pulls) -> TreeState:
         """Learn as BKB does, then split the best leaf while it is due. Cost O(L m² + u m²), and O(m²) a split."""
         tree = state.tree
@@ -145,18 +146,18 @@ class AdaptiveUCB(Policy[TreeState]):
         state.forget_derived_()
         learn(state, pulls, self.memory, None)
         told = state.told + pulls.counts.sum(dim=-1)  # the state counts these after the update
-        state.known_width = self.confidence(state.progress(self.confidence.reads, told))
-        tree.refine_(state.known_width)
+        state.derived.width = self.confidence(state.progress(self.confidence.reads, told))
+        tree.refine_(state.derived.width)
         return state
 
-    @torch.no_grad()
+    @without_gradients
     def width(self, state: TreeState) -> Tensor:
         """The confidence width for the next pick, `batch_shape`."""
-        if state.known_width is None:
-            state.known_width = self.confidence(state.progress(self.confidence.reads))
-        return state.known_width
+        if state.derived.width is None:
+            state.derived.width = self.confidence(state.progress(self.confidence.reads))
+        return state.derived.width
 
-    @torch.no_grad()
+    @without_gradients
     def bounds(self, state: TreeState) -> tuple[Tensor, Tensor]:
         """Largest index of a leaf, which is above f everywhere while the width is valid, and largest lower bound over the
         arms looked at, reward units."""
@@ -220,9 +221,9 @@ class AdaptiveUCB(Policy[TreeState]):
 
     def _upper(self, state: TreeState) -> Tensor:
         """Upper confidence bound of every arm looked at, `batch_shape x R`, reward units."""
-        if state.known_upper is None:
-            state.known_upper = state.tree.upper_bound(self.width(state))
-        return state.known_upper
+        if state.derived.upper is None:
+            state.derived.upper = state.tree.upper_bound(self.width(state))
+        return state.derived.upper
 
     def _pick_several(
         self, state: TreeState, remaining: Tensor, offered: Tensor | None, lacking: Tensor

@@ -12,6 +12,7 @@ from torch.nn.functional import pad
 from torchbandits.batching import BatchRule, Repeat
 from torchbandits.embeddings import FeatureMap, Spectrum
 from torchbandits.errors import UnsupportedError, require
+from torchbandits.gradients import without_gradients
 from torchbandits.optimize import optimize_continuous
 from torchbandits.policies.picking import frozen_batch, room_for, scorer
 from torchbandits.policies.state import BoxState
@@ -52,7 +53,7 @@ def check_for_box(
     rule.check_box()
 
 
-@torch.no_grad()
+@without_gradients
 def pick_in_box(
     state: BoxState, score: Score | PosteriorDraw, rule: BatchRule, width: Tensor, initial: Start | None, limit: Tensor | None
 ) -> tuple[Selection, Evidence]:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torchbandits.arms import Lookahead, best_arm
 from torchbandits.batching import Meter
 from torchbandits.checks import check_whole, explains_keywords, is_whole, regularization_of
+from torchbandits.gradients import without_gradients
 from torchbandits.policies.composed import Composed
 from torchbandits.policies.phased import Phased, PhasedState, offers, preference, restart_
 from torchbandits.policies.picking import room_for
@@ -102,7 +103,7 @@ class BatchedPureExploration(Phased[EliminationState]):
         """`max_batch_size`."""
         return self.max_batch_size
 
-    @torch.no_grad()
+    @without_gradients
     def init(self, arms: Arms, generators: Generators, batch_shape: torch.Size) -> EliminationState:
         """A fresh state; all arms are alive. Cost O(A (d + log A))."""
         outer = self.begin(arms, generators, batch_shape)
@@ -110,7 +111,7 @@ class BatchedPureExploration(Phased[EliminationState]):
         alive = torch.ones_like(mean, dtype=torch.bool)
         return EliminationState(outer, Survivors(alive, (mean + spread).amax(dim=-1), (mean - spread).amax(dim=-1)))
 
-    @torch.no_grad()
+    @without_gradients
     def select(
         self,
         state: EliminationState,
@@ -135,7 +136,7 @@ class BatchedPureExploration(Phased[EliminationState]):
         evidence = Evidence((self.engine.regularization * leverage).sqrt(), leverage, self.width(state))
         return Selection(rows.points(index), index, index >= 0), evidence
 
-    @torch.no_grad()
+    @without_gradients
     def update(self, state: EliminationState, pulls: Pulls) -> EliminationState:
         """Learn the pulls; those of survivors count towards the batch, and the last of them ends it. Cost O(A u) a distinct
         arm, and a sweep over the arms where a batch ends."""
@@ -154,7 +155,7 @@ class BatchedPureExploration(Phased[EliminationState]):
                 restart_(inner, over)
         return state
 
-    @torch.no_grad()
+    @without_gradients
     def bounds(self, state: EliminationState) -> tuple[Tensor, Tensor]:
         """As of the last batch that is over: within one, bounds would be looked at too often to hold together."""
         survivors = state.survivors

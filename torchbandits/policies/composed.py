@@ -24,6 +24,7 @@ from torchbandits.checks import (
 from torchbandits.embeddings import FeatureMap, Spectrum, kernel_diagonal
 from torchbandits.errors import UnsupportedError, require
 from torchbandits.fitting import fit_kernel_
+from torchbandits.gradients import without_gradients
 from torchbandits.memory import KeepAll, LeverageSampling, Memory
 from torchbandits.policies.base import FROM_BOX, Policy
 from torchbandits.policies.box_picking import check_for_box, pick_in_box
@@ -110,7 +111,7 @@ class Composed(Policy[TableState | BoxState]):
         plain = self.initial is None and self.refit_every is None and self.features is None
         return self.memory.sparse and plain and isinstance(self.score, UCB) and self.batch_rule.budget is not None
 
-    @torch.no_grad()
+    @without_gradients
     def init(self, arms: ArmSet, generators: Generators, batch_shape: torch.Size) -> TableState:
         """A fresh state; the kernel is deep-copied into its posterior. Cost O(A (d + log A)), and O(A m d) for features."""
         if isinstance(arms, Shard):
@@ -121,7 +122,7 @@ class Composed(Policy[TableState | BoxState]):
         posterior = self._posterior(arms, generators, batch_shape)
         return self._state(ArmRows(arms, batch_shape), posterior, generators)
 
-    @torch.no_grad()
+    @without_gradients
     def init_box(self, box: Tensor, generators: Generators, batch_shape: torch.Size) -> BoxState:
         """A fresh state on a box, whose arms are the points that it picks; arm 0 is the centre, which is the first pick where
         the prior is the same everywhere. In a box EI and PI improve on the highest mean of the points pulled.
@@ -170,7 +171,7 @@ class Composed(Policy[TableState | BoxState]):
         draws = PosteriorDraws(table, base.num_features) if isinstance(base, PosteriorDraw) else None
         return TableState(table, generators, draws=draws, counts_batches="batches" in self.confidence.reads)
 
-    @torch.no_grad()
+    @without_gradients
     def set_arms(self, state: TableState | BoxState, arms: ArmSet) -> TableState:
         """The same posterior on other arms. Cost O(A u (u + d)) for an exact posterior, O(A m (m + d)) for a sparse one."""
         require(isinstance(state, TableState), FROM_BOX, UnsupportedError)
@@ -192,7 +193,7 @@ class Composed(Policy[TableState | BoxState]):
         moved.continuing_(state)
         return moved
 
-    @torch.no_grad()
+    @without_gradients
     def select(
         self,
         state: TableState | BoxState,
@@ -225,10 +226,10 @@ class Composed(Policy[TableState | BoxState]):
         values = scored if values is None else values
         return Selection(rows.points(index), index, index >= 0), Evidence(values, leverage, width, states)
 
-    @torch.no_grad()
+    @without_gradients
     def update(self, state: TableState | BoxState, pulls: Pulls) -> TableState | BoxState:
         """Add the pulls, choose the dictionary anew, bring means and leverages up to date; see `learn` for the cost."""
-        upper = state.known_upper
+        upper = state.derived.upper
         leaders = None if upper is None else lambda count: upper.topk(min(count, upper.shape[-1]), dim=-1).indices
         state.forget_derived_()
         if self.from_data is not None:
@@ -260,7 +261,7 @@ class Composed(Policy[TableState | BoxState]):
         plain = self.from_data is None and isinstance(state, TableState)
         return whole and plain and state.posterior.sketch is None
 
-    @torch.no_grad()
+    @without_gradients
     def update_together(self, state: TableState | BoxState, pulls: Pulls, sizes: Sequence[int]) -> TableState | BoxState:
         """See `learn_together`."""
         if not (self.learns_together(state) and isinstance(state, TableState)):
@@ -284,7 +285,7 @@ class Composed(Policy[TableState | BoxState]):
         pending = posterior.hallucinated(posterior.pending_points, posterior.pending)
         return scorer(state, self.score, self.width(state), pending)(points)
 
-    @torch.no_grad()
+    @without_gradients
     def refit(
         self, state: TableState | BoxState, *, noise: bool = False, rows: Tensor | None = None, **options: Any
     ) -> FitReport:
@@ -304,14 +305,14 @@ class Composed(Policy[TableState | BoxState]):
         learn_kernel(state, report.accepted)
         return report
 
-    @torch.no_grad()
+    @without_gradients
     def width(self, state: TableState | BoxState) -> Tensor:
         """The confidence width for the next pick, `batch_shape`."""
-        if state.known_width is None:
-            state.known_width = self.confidence(state.progress(self.confidence.reads))
-        return state.known_width
+        if state.derived.width is None:
+            state.derived.width = self.confidence(state.progress(self.confidence.reads))
+        return state.derived.width
 
-    @torch.no_grad()
+    @without_gradients
     def bounds(self, state: TableState | BoxState) -> tuple[Tensor, Tensor] | None:
         """Largest upper and largest lower confidence bound over the arms, reward units; None in a box, where nobody knows the
         largest upper one. Raises `NumericalError` there where the posterior is not finite."""

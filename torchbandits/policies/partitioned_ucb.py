@@ -22,6 +22,7 @@ from torchbandits.checks import (
 )
 from torchbandits.embeddings import kernel_diagonal
 from torchbandits.errors import NonFiniteError, NumericalError, ShapeError, UnsupportedError, require
+from torchbandits.gradients import without_gradients
 from torchbandits.policies.base import Policy
 from torchbandits.policies.picking import first_picks, on_offer, room_for, with_first
 from torchbandits.policies.state import PartitionedState
@@ -80,7 +81,7 @@ class PartitionedUCB(Policy[PartitionedState]):
         """One; None with first picks, which may come as one batch."""
         return None if self.initial is not None else 1
 
-    @torch.no_grad()
+    @without_gradients
     def init(self, arms: Arms, generators: Sequence[torch.Generator], batch_shape: torch.Size) -> PartitionedState:
         """A fresh state; the kernel is deep-copied into its posterior. Cost O(A P) kernel values, P the arms of a cell.
 
@@ -96,7 +97,7 @@ class PartitionedUCB(Policy[PartitionedState]):
         posterior = PartitionedProcess(domain, self.regularization, self.memory_budget)
         return PartitionedState(rows, posterior, generators)
 
-    @torch.no_grad()
+    @without_gradients
     def select(
         self,
         state: PartitionedState,
@@ -121,7 +122,7 @@ class PartitionedUCB(Policy[PartitionedState]):
         score, leverage = self._of_arms(state, index)
         return Selection(rows.points(index), index, index >= 0), Evidence(score, leverage, self.width(state), states)
 
-    @torch.no_grad()
+    @without_gradients
     def update(self, state: PartitionedState, pulls: Pulls) -> PartitionedState:
         """Learn the pulls in every cell that holds them, then split the cells that are due.
 
@@ -167,7 +168,7 @@ class PartitionedUCB(Policy[PartitionedState]):
         fresh.log_det = gained
         return fresh
 
-    @torch.no_grad()
+    @without_gradients
     def width(self, state: PartitionedState) -> Tensor:
         """The width of the cell that holds the largest upper bound, `batch_shape`."""
         if state.known_width is None:
@@ -175,7 +176,7 @@ class PartitionedUCB(Policy[PartitionedState]):
         assert state.known_width is not None
         return state.known_width
 
-    @torch.no_grad()
+    @without_gradients
     def bounds(self, state: PartitionedState) -> tuple[Tensor, Tensor]:
         """Largest upper and largest lower confidence bound over arms and cells, reward units."""
         _, runs, lower = self._bounds(state)

@@ -14,6 +14,7 @@ from torch import Tensor
 from torchbandits.arms import ArmRows, ArmTable
 from torchbandits.checks import check_whole
 from torchbandits.errors import NumericalError, require
+from torchbandits.gradients import without_gradients
 from torchbandits.policies.base import Policy
 from torchbandits.policies.composed import Composed
 from torchbandits.policies.picking import on_offer
@@ -89,7 +90,7 @@ class Phased(Policy[P], ABC):
         inner = self.engine.init(arms, generators, torch.Size((*levels, *batch_shape)))
         return PhasedState(outer.table, generators, inner, counts_batches=outer.counts_batches)
 
-    @torch.no_grad()
+    @without_gradients
     def width(self, state: P) -> Tensor:
         """What multiplies the standard deviation of each phase, `batch_shape`."""
         return self.engine.width(state)

@@ -10,6 +10,7 @@ from torch import Tensor
 from torchbandits.arms import ArmRows, ArmTable, FullSweep, Lookahead, PosteriorDraws, best_arm
 from torchbandits.batching import BatchRule, Repeat
 from torchbandits.errors import ArgumentError
+from torchbandits.gradients import without_gradients
 from torchbandits.policies.state import BoxState, PosteriorState, State, TableState
 from torchbandits.posteriors import Pending
 from torchbandits.scores import UCB, PerCost, PosteriorDraw, Score, scores_of_points
@@ -27,9 +28,13 @@ def on_offer(rows: ArmRows, available: Tensor | None) -> Tensor | None:
 
 def room_for(state: State, most: Tensor | int | None, limit: Tensor | None) -> Tensor:
     """Most picks of each row, `batch_shape` whole numbers: `most`, and never more than `limit`."""
+    if isinstance(most, Tensor):
+        left = most.long().expand(state.rows.batch_shape)
+        return left if limit is None else torch.minimum(left, limit.to(left))
+    if limit is not None:
+        return limit.long() if most is None else limit.long().clamp_max(most)
     most = torch.iinfo(torch.int32).max if most is None else most
-    left = torch.as_tensor(most, device=state.log_det.device).long().expand(state.rows.batch_shape)
-    return left if limit is None else torch.minimum(left, limit.to(left))
+    return torch.full_like(state.told, most, dtype=torch.int64)
 
 
 def frozen_batch(state: State, rule: BatchRule) -> bool | Tensor:
@@ -74,18 +79,18 @@ def with_first(starting: Tensor, index: Tensor) -> Tensor:
 
 def marginals(state: TableState) -> tuple[Tensor, Tensor]:
     """Mean and standard deviation of every arm, `batch_shape x A`, reward units, computed once a state."""
-    if state.known_marginals is None:
+    if state.derived.marginals is None:
         lam = state.posterior.regularization
-        state.known_marginals = state.table.mean(), (lam * state.table.leverage).sqrt_()
-    return state.known_marginals
+        state.derived.marginals = state.table.mean(), (lam * state.table.leverage).sqrt_()
+    return state.derived.marginals
 
 
 def upper_bounds(state: TableState, width: Tensor) -> Tensor:
     """Upper confidence bound of every arm, `batch_shape x A`, reward units, computed once a state."""
-    if state.known_upper is None:
+    if state.derived.upper is None:
         mean, std = marginals(state)
-        state.known_upper = torch.addcmul(mean, std, width.unsqueeze(-1))
-    return state.known_upper
+        state.derived.upper = torch.addcmul(mean, std, width.unsqueeze(-1))
+    return state.derived.upper
 
 
 def incumbent(state: TableState | BoxState) -> Tensor:
@@ -100,7 +105,7 @@ def incumbent(state: TableState | BoxState) -> Tensor:
     return torch.where(best > -torch.inf, best, prior)
 
 
-@torch.no_grad()
+@without_gradients
 def scorer(state: TableState | BoxState, score: Score, width: Tensor, pending: Pending | None) -> Callable[[Tensor], Tensor]:
     """A score of any points, `batch_shape x n x d` to `batch_shape x n`, differentiable, with these pulls pending."""
     posterior, best = state.posterior, incumbent(state) if score.relative else width
@@ -150,7 +155,7 @@ class Picker:
     def evidence(self, index: Tensor) -> tuple[Tensor, Tensor]:
         """Leverage at the batch start and score of picks, `batch_shape x q` each."""
         slot, across = index.clamp_min(0), self._table.rows.across
-        if isinstance(self._score, UCB) and (self._state.known_upper is not None or self._table.rows.sharded):
+        if isinstance(self._score, UCB) and (self._state.derived.upper is not None or self._table.rows.sharded):
             leverage, upper = across.at(index, self._table.leverage, upper_bounds(self._state, self._width))
             return leverage, upper
         leverage = self._table.leverage_at(index)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 
 from torchbandits.arms import ArmRows, ArmTable, Box, CellTree, GrowingTable, PosteriorDraws
 from torchbandits.errors import StateError, UnsupportedError, require
+from torchbandits.gradients import without_gradients
 from torchbandits.policies.scale import ScaleWatch
 from torchbandits.posteriors import GaussianProcess, PartitionedProcess, Statistics, aggregate
 from torchbandits.types import Marginals, Progress, Recommendation
@@ -121,7 +123,7 @@ class State(nn.Module, ABC):
     def row_marginals(self) -> tuple[Tensor, Tensor]:
         """Mean and variance of the distinct points pulled, `batch_shape x u` each; the variance is NaN without a posterior."""
 
-    @torch.no_grad()
+    @without_gradients
     def best(self, k: int) -> Recommendation:
         """The k arms with the highest posterior mean (average reward without a posterior) among those pulled."""
         statistics, arms, shape = self.statistics, self.rows.source, self.rows.batch_shape
@@ -276,7 +278,7 @@ class PosteriorState(State):
         leverage = self.leverage_at(arm)
         if rows.outside and bool((outside := (arm < 0) & mask).any()):
             leverage = torch.where(outside, self.process.leverage(statistics.points), leverage)
-        return torch.where(mask, leverage, 0.0)
+        return leverage.masked_fill(~mask, 0.0)
 
     def row_marginals(self) -> tuple[Tensor, Tensor]:
         """Mean and variance of the distinct points pulled, `batch_shape x u` each."""
@@ -290,7 +292,7 @@ class PosteriorState(State):
         """Posterior mean of any points, `batch_shape x n x d` to `batch_shape x n`, in the units of `mean_at`."""
         return self.process(points).mean
 
-    @torch.no_grad()
+    @without_gradients
     def best_arm(self) -> Tensor:
         """The arm that `best(1)` recommends, `batch_shape`; −1 before the first pull."""
         arm = self.rows.arm_of_row
@@ -327,6 +329,21 @@ class PartitionedState(PosteriorState):
         return self.records.arm_leverage()
 
 
+@dataclass(slots=True)
+class Derived:
+    """What was derived from a state, and is dropped by whatever changes it.
+
+    Attributes:
+        width: `batch_shape`, confidence width.
+        marginals: Mean and standard deviation of every arm, `batch_shape x A` each.
+        upper: `batch_shape x A`, upper confidence bounds.
+    """
+
+    width: Tensor | None = None
+    marginals: tuple[Tensor, Tensor] | None = None
+    upper: Tensor | None = None
+
+
 class GaussianState(PosteriorState):
     """The state of a policy with one Gaussian process for all arms.
 
@@ -354,10 +371,7 @@ class GaussianState(PosteriorState):
         self._keep(posterior=posterior)
         self.counts_batches = counts_batches
         self.scale = ScaleWatch()  # warns of rewards and arms on a scale far from the kernel's
-        # Derived from this state, and dropped by whatever changes it.
-        self.known_width: Tensor | None = None
-        self.known_marginals: tuple[Tensor, Tensor] | None = None
-        self.known_upper: Tensor | None = None
+        self.derived = Derived()
 
     @property
     @abstractmethod
@@ -405,7 +419,7 @@ class GaussianState(PosteriorState):
 
     def forget_derived_(self) -> None:
         """Drop what was derived from the state, before it changes."""
-        self.known_width = self.known_marginals = self.known_upper = None
+        self.derived = Derived()
 
     def add_gains_(self, leverage: Tensor, counts: Tensor) -> None:
         """Add to the batched log-determinants the pulls of points of known leverage at the batch start, `batch_shape x p`."""

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from torchbandits.arms import FullSweep, best_arm
 from torchbandits.checks import explains_keywords, is_whole, regularization_of
+from torchbandits.gradients import without_gradients
 from torchbandits.policies.composed import Composed
 from torchbandits.policies.phased import Phased, PhasedState, offers, preference
 from torchbandits.policies.picking import room_for
@@ -92,12 +93,12 @@ class SupKernelUCB(Phased[PhasedState]):
         """One."""
         return 1
 
-    @torch.no_grad()
+    @without_gradients
     def init(self, arms: Arms, generators: Generators, batch_shape: torch.Size) -> PhasedState:
         """A fresh state. Cost O(A (d + log A)), and O(A S) memory for S levels."""
         return self.begin(arms, generators, batch_shape, (num_levels(self.horizon),))
 
-    @torch.no_grad()
+    @without_gradients
     def select(
         self, state: PhasedState, *, limit: Tensor | None = None, available: Tensor | None = None, exactly: int | None = None
     ) -> tuple[Selection, Evidence]:
@@ -119,7 +120,7 @@ class SupKernelUCB(Phased[PhasedState]):
         leverage = state.arm_leverage().gather(-1, index.clamp_min(0))
         return Selection(rows.points(index), index, index >= 0), Evidence(score, leverage, self.width(state))
 
-    @torch.no_grad()
+    @without_gradients
     def update(self, state: PhasedState, pulls: Pulls) -> PhasedState:
         """Learn the pulls, and each at its level, one after the other. Cost O(A S u) a pull."""
         self.learn(state, pulls)
@@ -136,7 +137,7 @@ class SupKernelUCB(Phased[PhasedState]):
                 self.learn_inner(state, one, own, own >= 0)
         return state
 
-    @torch.no_grad()
+    @without_gradients
     def bounds(self, state: PhasedState) -> tuple[Tensor, Tensor]:
         """Largest upper and largest lower bound over the arms, each arm's the tightest of its levels."""
         mean, spread = self.marginals(state.inner)

@@ -3,6 +3,7 @@ callable on any points, `SamplePaths` draws of it that are, `PartitionedProcess`
 `Statistics` the sums behind them, and `Sketch` what may stand for their second moments."""
 
 from torchbandits.posteriors.domain import Domain
+from torchbandits.posteriors.factors import SweepFactors
 from torchbandits.posteriors.gaussian_process import GaussianProcess
 from torchbandits.posteriors.partitioned import PartitionedProcess
 from torchbandits.posteriors.paths import SamplePaths
@@ -22,6 +23,7 @@ __all__ = [
     "SamplePaths",
     "Sketch",
     "Statistics",
+    "SweepFactors",
     "Units",
     "aggregate",
     "where_frozen",

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from torchbandits.embeddings import FiniteEmbedding, Nystrom, kernel_matrix
 from torchbandits.errors import NumericalError, require
-from torchbandits.linalg import InverseRoot, Precision, shrinkage_root, uneven
+from torchbandits.linalg import MOST_UNEVEN, InverseRoot, Precision, shrinkage_root
 from torchbandits.posteriors.regression import Regression
 from torchbandits.posteriors.sketch import Sketch
 from torchbandits.posteriors.statistics import Statistics
@@ -149,18 +149,20 @@ class Factors:
 
         rows, mask, points = dictionary
         (m, u), n = K_mu.shape[-2:], statistics.weights
-        small = K_mu.dim() == 2 and m > 0 and m * m * (u + m) <= _SMALL and K_mu.device.type == "cpu"
-        if not COMPILED or not small or K_mu.dtype != torch.float64 or uneven(n):
+        small = K_mu.dim() == 2 and m > 0 and m * m * (u + m) <= _SMALL
+        if not COMPILED or not small or K_mu.device.type != "cpu" or K_mu.dtype != torch.float64:
             return None
-        K, own = K_mu.contiguous().numpy(), rows.numpy()
-        floor = _RESIDUAL_TOLERANCE * regularization
-        least = max(floor, max(64, m) * torch.finfo(torch.float64).eps * float(K[range(m), own].max()))
-        good, *found = factorise(K, own, n.contiguous().numpy(), targets.contiguous().numpy(), regularization, least)
+        floor, arrays = (
+            _RESIDUAL_TOLERANCE * regularization,
+            (K_mu.numpy(), rows.numpy(), n.contiguous().numpy(), targets.numpy()),
+        )
+        good, log_det, *found = factorise(*arrays, regularization, floor, MOST_UNEVEN)
         if not good:
             return None
-        U, Z, V, W, J, moment, w, N, a = (torch.from_numpy(array) for array in found)
+        U, Z, V, W, J, moment, w, N, a = map(torch.from_numpy, found)
         root = InverseRoot(U.mT, None, mask.new_zeros(()))
-        regression = Regression.of(Precision.of(V, W.mT, J), moment, w, regularization)
+        precision = Precision.of(V, W.mT, J, torch.tensor(log_det, dtype=torch.float64))
+        regression = Regression.of(precision, moment, w, regularization)
         return Factors(rows, mask, Nystrom.of(kernel, points, mask, floor, root), Z, regression, (N, a))
 
     def _dual(self, weights: Tensor, targets: Rect, regularization: float) -> Tensor:

@@ -230,10 +230,15 @@ class GaussianProcess(nn.Module):
             return torch.arange(mask.shape[-1], device=mask.device).expand_as(mask) * mask, mask
         dictionary, known = self.dictionary, self._known_rows
         if known is None or known[0] is not dictionary:
-            m = int(dictionary.sum(dim=-1).max()) if dictionary.numel() else 0
-            order = torch.argsort((~dictionary).byte(), dim=-1, stable=True)[..., :m]
-            mask = dictionary.gather(-1, order)
-            self._known_rows = known = (dictionary, order * mask, mask)
+            if dictionary.dim() == 1:
+                rows = dictionary.nonzero().squeeze(-1)
+                known = (dictionary, rows, torch.ones_like(rows, dtype=torch.bool))
+            else:
+                m = int(dictionary.sum(dim=-1).max()) if dictionary.numel() else 0
+                order = torch.argsort((~dictionary).byte(), dim=-1, stable=True)[..., :m]
+                mask = dictionary.gather(-1, order)
+                known = (dictionary, order * mask, mask)
+            self._known_rows = known
         return known[1], known[2]
 
     def fit(self, gram: Callable[[Tensor], Tensor] | None = None) -> Factors:

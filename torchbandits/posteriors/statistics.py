@@ -27,7 +27,8 @@ def aggregate(index: Picks, mask: PickMask, *values: Tensor) -> tuple[Tensor, ..
     q = index.shape[-1]
     if q == 1:
         kept = mask.to(torch.float64)
-        return index.masked_fill(~mask, -1), kept, *(torch.where(mask, v.double(), 0.0) for v in values)
+        drop = ~mask
+        return index.masked_fill(drop, -1), kept, *[v.double().masked_fill(drop, 0.0) for v in values]
     far = torch.iinfo(torch.int64).max
     ordered, order = index.masked_fill(~mask, far).sort(dim=-1, stable=True)
     new = torch.ones_like(mask)
@@ -69,11 +70,15 @@ class Statistics(nn.Module):
             self.register_buffer(name, torch.zeros(*batch_shape, 0, width, dtype=torch.float64, device=device))
         self.register_buffer("num_rows", torch.zeros(batch_shape, dtype=torch.int64, device=device))
         self._known_mask: tuple[Tensor, Tensor] | None = None
+        self._known_weights: tuple[Tensor, Tensor] | None = None
 
     @property
     def weights(self) -> Tensor:
-        """n, `batch_shape x u`."""
-        return self.totals[..., 0]
+        """n, `batch_shape x u`; a view of the totals, which are replaced."""
+        totals, known = self.totals, self._known_weights
+        if known is None or known[0] is not totals:
+            self._known_weights = known = (totals, totals[..., 0])
+        return known[1]
 
     @property
     def sums(self) -> Tensor:
@@ -148,9 +153,8 @@ class Statistics(nn.Module):
     def add_(self, rows: Picks, weights: Tensor, sums: Tensor, squares: Tensor) -> Statistics:
         """Add weights, sums and sums of squares to rows (`batch_shape x p` each; row −1 is ignored). Cost O(u)."""
         added = torch.stack([weights, sums, squares], dim=-1).double()
-        kept = (rows >= 0).unsqueeze(-1)
         slot = rows.clamp_min(0).unsqueeze(-1).expand(*rows.shape, 3)
-        self._buffers["totals"] = self.totals.scatter_add(-2, slot, torch.where(kept, added, 0.0))
+        self._buffers["totals"] = self.totals.scatter_add(-2, slot, added.masked_fill_((rows < 0).unsqueeze(-1), 0.0))
         return self
 
     def retell_(self, totals: Tensor, over: Tensor) -> Statistics:

@@ -52,7 +52,7 @@ class InMemory(ArmSource):
         """Arms by index: row by row where the tensor has batch dimensions."""
         check_index(index)
         if self.arms.dim() == 2:
-            return self.arms[index]
+            return self.arms[index] if index.dim() != 1 else self.arms.index_select(0, index)
         arms = self.arms.expand(*index.shape[:-1], -1, -1)
         return arms.gather(-2, index.unsqueeze(-1).expand(*index.shape, arms.shape[-1]))
 

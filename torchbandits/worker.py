@@ -50,14 +50,16 @@ class Worker:
     """Asks for one pick at a time and tells its reward when it is known, beside other workers on the same file.
 
     Each process makes its own `Worker` on the same path, with the same policy, arms and costs. All picks and rewards are in the
-    file, in one order. `tell` writes a reward and learns nothing: `ask` learns all that was told since, then picks, treating
-    all that is out as pending. A pick is held for `lease` seconds: where no reward came until then, because its worker died, it
-    is handed out again. The first reward of a pick counts, a later one is refused. Ends of processes, at any moment, lose
-    nothing that `tell` returned for; nor does an interrupt (Ctrl-C), after which the worker may be used further.
+    file, in one order. `tell` writes a reward without learning it: `ask` learns all rewards told since its last call and then
+    selects a pick, with all open picks as pending. A pick is held for `lease` seconds; if no reward has come by then, because
+    its worker died, it is handed out again. The first reward of a pick counts, a later one is refused. A process that ends at
+    any moment loses no reward for which `tell` has returned; nor does an interrupt (Ctrl-C), after which the worker may be used
+    further.
 
     The state of a worker follows from the file alone: arms, rewards, open picks and the generators exactly, and the numbers of
     the posterior up to rounding where the order of tells does not matter (exact Gaussian processes and finite features learn
-    several tells by one update), else exactly, since all repeat every event in order. Picks are made once, and are on record.
+    several tells by one update), and exactly elsewhere, since every worker repeats all events in order. Each pick is selected
+    once, and recorded.
 
     Args:
         policy: Selects arms, for a single batch row.
@@ -135,7 +137,7 @@ class Worker:
         return Lease(pick.number, points, index, pick.expires, pick.attempts, self._store.id)
 
     def tell(self, lease: Lease, reward: Tensor | float, *, failures: str = "error") -> None:
-        """Record the reward of a pick, durably; it is learned by each worker at its next `ask`.
+        """Record the reward of a pick durably; each worker learns it at its next `ask`.
 
         Args:
             lease: One that `ask` returned.
@@ -192,7 +194,7 @@ class Worker:
     # ------------------------------------------------------------------ inside
 
     def _begun(self, states: list[Any]) -> Tensor:
-        """The state that the run's generator began with."""
+        """The state of the run's generator at its start."""
         try:
             start = held(states[0])
             torch.Generator().set_state(start)
@@ -213,7 +215,7 @@ class Worker:
         return self._store.add(self._chosen(), self.name, self.lease)
 
     def _chosen(self) -> dict[str, Any]:
-        """The next pick as an event; it is opened when the event is read back, at the next call."""
+        """Select the next pick, as an event: it is opened when the event is read back, at the next call."""
         loop = self._bandit.loop
         selection, drawn = loop.select(exactly=1)
         require(bool(selection.mask.any()), "the policy has nothing more to pick: it is at its limit of pulls.", StateError)
@@ -225,10 +227,10 @@ class Worker:
         return loop.points(index) if known is None else known.to(loop.device, loop.arms.dtype)
 
     def _catch_up(self) -> None:
-        """Learn the events since the last.
+        """Learn the events since the last one seen.
 
-        Whatever ends it early, an interrupt included, leaves a bandit that may know an event that is not counted as seen: it is
-        marked stale beforehand, and made anew before it is used next.
+        An error or an interrupt may leave a bandit that knows an event that is not counted as seen. It is therefore marked
+        stale beforehand, and made anew before it is used next.
         """
         if self._stale:
             self._begin_anew()
@@ -243,7 +245,7 @@ class Worker:
         self._stale = False
 
     def _learned_together(self, events: list[Event]) -> bool:
-        """Learn events by one update, if the policy may; False where one of them can't be learned."""
+        """Learn events by one update if the policy allows it; False where one of them can't be learned."""
         loop = self._bandit.loop
         if not loop.policy.learns_together(loop.state):
             return False
@@ -289,7 +291,7 @@ class Worker:
             raise DataError(f"{where}: {kind!r} can't be repeated: {error}") from error
 
     def _begin_anew(self) -> None:
-        """A bandit as at the start, or at the last state that was saved."""
+        """Make a bandit as at the start of the run, or at the last state that was saved."""
         generator = torch.Generator()
         generator.set_state(self._start)
         self._bandit, self._seen = self._fresh(generator=generator), 0

@@ -18,7 +18,7 @@ from torchbandits.history import History
 from torchbandits.journal.journal import FORMAT
 from torchbandits.journal.lines import Mark, begun_header, parsed, read_lines
 from torchbandits.journal.packing import held
-from torchbandits.journal.shared import MAGIC, read_store
+from torchbandits.journal.store import MAGIC, read_store
 from torchbandits.types import Report
 
 _STEPS = 256  # steps that are recorded at once

@@ -46,5 +46,8 @@ grep -q bbkb-fig1 "$work/figures"
 "$work/venv/bin/torchbandits" run quickstart --output "$work/quickstart" ${QUICKSTART_OPTIONS:-} > "$work/quickstart.log" 2>&1 \
     || { cat "$work/quickstart.log" >&2; exit 1; }
 "$work/venv/bin/torchbandits" report "$work/quickstart" --output "$work/quickstart/report.html"
+# The benchmarks are in the repository only, and the deprecated command says where.
+"$work/venv/bin/torchbandits" bench cpu.yaml 2> "$work/bench.log" && exit 1
+grep -q "scripts/benchmarks/bench.py" "$work/bench.log"
 test -s "$work/quickstart/report.html" && test -s "$work/quickstart/table.md" && test -s "$work/quickstart/headline.png"
 echo "the wheel runs the quickstart: $(basename "$wheel")"

@@ -1,4 +1,4 @@
-"""What `bash scripts/gpu.sh` does: tests and benchmark on a GPU, each part under a time limit of its own.
+"""Tests and benchmark on a GPU, each part under a time limit of its own: the program behind `bash scripts/gpu.sh`.
 
 Every part is a process. `gpu.json` and `gpu.md` are written after each, and the benchmark writes each line when it has it, so
 that whatever ends a part, the folder holds what was measured until then.
@@ -216,7 +216,7 @@ def page(folder: Path, told: dict[str, Any]) -> str:
 
 
 def said(tests: dict[str, int] | None) -> str:
-    """How many tests ran and failed, in words."""
+    """Numbers of tests that ran and failed, in words."""
     if tests is None:
         return "No report of tests: none ended, see tests.log."
     wrong = tests["failures"] + tests["errors"]

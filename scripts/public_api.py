@@ -26,11 +26,11 @@ MODULES = (
     "torchbandits.experiments",
     "torchbandits.testing",
 )
-"""Whose names are public; other modules may change without notice, and so may what the engine calls of an ingredient."""
+"""Modules whose names are public. Others may change without notice, as may the methods of ingredients that the engine calls."""
 
 
 def public_names(module: types.ModuleType) -> list[str]:
-    """What `__all__` lists, or else the classes that the module defines; modules within a module are listed by themselves."""
+    """The names in `__all__`, or else the classes that the module defines; modules within a module are listed by themselves."""
     defined = [name for name, value in vars(module).items() if inspect.isclass(value) and value.__module__ == module.__name__]
     names = getattr(module, "__all__", [name for name in defined if not name.startswith("_")])
     return sorted((name for name in names if not inspect.ismodule(getattr(module, name))), key=str.lower)

@@ -15,9 +15,18 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from torchbandits.experiments.reproducing import SUMMARY, draw_reproduction, form_name, section, table, verdicts
+from torchbandits.experiments.reproducing import (
+    SUMMARY,
+    Summary,
+    draw_reproduction,
+    form_name,
+    read_summary,
+    section,
+    table,
+    verdicts,
+    write_summary,
+)
 from torchbandits.experiments.reproduction import ReproductionConfig, catalogue, find_reproduction
-from torchbandits.experiments.summaries import Summary, read_summary, write_summary
 from torchbandits.files import prepare_folder, write_atomically, write_text
 
 FOLDER = "results"

@@ -7,6 +7,7 @@ import importlib
 import importlib.util
 import inspect
 import pkgutil
+from abc import ABC
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -214,6 +215,12 @@ def test_inheritance_is_shallow(cls):
         abstract = [c for c in defined if getattr(vars(c)[name], "__isabstractmethod__", False)]
         overridden = len(defined) - max(1, len(abstract))  # declaring again what is abstract overrides nothing
         assert overridden <= 1, f"{name} is overridden twice: {[c.__qualname__ for c in defined]}"
+
+
+@pytest.mark.parametrize("cls", all_classes(), ids=lambda c: f"{c.__module__}.{c.__qualname__}")
+def test_abc_is_no_mere_label(cls):
+    """A class that is declared ABC leaves something to its subclasses."""
+    assert ABC not in cls.__bases__ or inspect.isabstract(cls), f"{cls.__qualname__} is an ABC without an abstract method"
 
 
 def test_the_public_list_is_explicit_and_complete():

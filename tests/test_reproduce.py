@@ -26,10 +26,17 @@ from torchbandits.errors import ConfigError, DataError, StateError
 from torchbandits.experiments.config import parse_config
 from torchbandits.experiments.measures import makespan, training_hours
 from torchbandits.experiments.records import Record, load_records
-from torchbandits.experiments.reproducing import draw_reproduction, published_table, reproduce, verdicts
+from torchbandits.experiments.reproducing import (
+    Summary,
+    draw_reproduction,
+    published_table,
+    read_summary,
+    reproduce,
+    verdicts,
+    write_summary,
+)
 from torchbandits.experiments.reproduction import ReproductionConfig, catalogue, find_reproduction, load_reproduction
 from torchbandits.experiments.runner import Environments, jobs, run_experiment, stack
-from torchbandits.experiments.summaries import Summary, read_summary, write_summary
 from torchbandits.history import History
 from torchbandits.types import Report
 

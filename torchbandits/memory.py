@@ -104,10 +104,13 @@ class LeverageSampling(Memory):
         """One uniform a distinct point, on the CPU, in order of first pull."""
         p = (weights * self.oversampling * leverage).masked_fill_(~mask, -1.0)
         flat = p.reshape(len(generators), -1)
-        sizes = mask.reshape(len(generators), -1).sum(dim=-1).tolist()
-        uniforms = torch.ones(flat.shape, dtype=torch.float64)
-        for row, size, generator in zip(uniforms, sizes, generators, strict=True):
-            torch.rand(size, generator=generator, dtype=torch.float64, out=row[:size])
+        if len(generators) == 1:  # one batch row has no padding
+            uniforms = torch.rand(flat.shape, generator=generators[0], dtype=torch.float64)
+        else:
+            sizes = mask.reshape(len(generators), -1).sum(dim=-1).tolist()
+            uniforms = torch.ones(flat.shape, dtype=torch.float64)
+            for row, (size, generator) in enumerate(zip(sizes, generators, strict=True)):
+                uniforms[row, :size] = torch.rand(size, generator=generator, dtype=torch.float64)
         chosen = uniforms.to(p.device) < flat
         some = chosen.any(dim=-1, keepdim=True)
         if not bool(some.all()):

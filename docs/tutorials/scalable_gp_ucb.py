@@ -43,7 +43,7 @@ BOUNDS = torch.tensor([[0.0] * DIM, [1.0] * DIM]).double()
 
 @dataclass
 class Trace:
-    """What a loop leaves: CPU seconds of every step, regret of the recommendation at some of them, points of the model
+    """Results of a loop: CPU seconds of every step, regret of the recommendation at some of them, points of the model
     at the end."""
 
     seconds: list[float] = field(default_factory=list)
@@ -65,7 +65,7 @@ class Problem:
         return self.function(X).unsqueeze(-1) + NOISE_STD * noise
 
     def regret(self, model: Model, X: Tensor) -> float:
-        """How far the point observed with the highest posterior mean is from the optimum, without noise."""
+        """Noise-free distance from the optimum of the observed point with the highest posterior mean."""
         with torch.no_grad():
             best = X[model.posterior(X).mean.argmax()]
         return float(self.function.optimal_value - self.function(best))

@@ -1,4 +1,4 @@
-"""What fitting the kernel is worth on Cadata: a grid of bandwidths against those wrong by a factor of five, fitted.
+"""The benefit of fitting the kernel on Cadata: a grid of bandwidths against starts wrong by a factor of five, fitted.
 
     export TORCHBANDITS_DATA=FOLDER OMP_NUM_THREADS=1
     python scripts/benchmarks/fit_cadata.py [--grid 7.5 10 25] [--starts 5 125] [--every 50 500]

@@ -1,4 +1,4 @@
-"""How near the two inner loops of BBKB are to what the machine can do: the sweep of all arms, and the picks of a batch.
+"""Speed of the two inner loops of BBKB against the limits of the machine: the sweep of all arms, and the picks of a batch.
 
     python scripts/benchmarks/limits.py [--threads 1] [--arms 1000000] [--dictionary 512] [--horizon 10000]
 

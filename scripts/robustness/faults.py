@@ -64,7 +64,7 @@ TABLE = tb.environments.Table(ARMS, ARMS.sum(dim=-1), noise_std=0.1, costs=1 + A
 
 
 def rewards(first: int, index: torch.Tensor) -> torch.Tensor:
-    """Of a pull, whoever asks for it: noise by its number."""
+    """Reward of a pull, the same in every run: its noise depends on its number only."""
     noise = [float(torch.randn((), dtype=torch.float64, generator=seeded(first + j))) for j in range(len(index))]
     return torch.sin(5 * ARMS[index, 0]) + torch.cos(3 * ARMS[index, 1]) + 0.1 * torch.tensor(noise, dtype=torch.float64)
 
@@ -85,7 +85,7 @@ def sequence(records: Iterator[dict[str, Any]]) -> list[tuple[int, float]]:
 
 @dataclass
 class Kills:
-    """What was counted."""
+    """Numbers of kills, and of what each of them has cost."""
 
     kills: int = 0
     lost: int = 0
@@ -96,7 +96,7 @@ class Kills:
 
 
 def kill_often(number: int, folder: Path, rng: random.Random, steps: int = STEPS, policies: Any = None) -> Kills:
-    """Kill runs at random moments, resume them, and compare with runs that nobody disturbed."""
+    """Kill runs at random moments, resume them, and compare with undisturbed runs."""
     found = Kills()
     while found.kills < number:
         for name in policies or POLICIES:
@@ -309,7 +309,7 @@ def image(bandit: tb.Bandit) -> str:
 
 @dataclass
 class Fuzz:
-    """What was counted."""
+    """Numbers of calls, and of how they ended."""
 
     calls: int = 0
     accepted: int = 0

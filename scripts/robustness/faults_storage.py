@@ -238,7 +238,7 @@ def kill_workers(number: int, folder: Path, rng: random.Random, fleet: int = 3) 
 
 
 def _events(path: Path) -> Iterator[dict[str, Any]]:
-    """What the store holds, read by SQL alone: number of the pick, kind, arm and reward."""
+    """Contents of the store, read by SQL alone: number of the pick, kind, arm and reward."""
     query = "SELECT kind, pick, events.content, picks.content FROM events JOIN picks ON pick = picks.number"
     query += " ORDER BY events.number"
     reader = "import json, sqlite3, sys; print(json.dumps(sqlite3.connect(sys.argv[1]).execute(sys.argv[2]).fetchall()))"
@@ -362,7 +362,7 @@ def fail_disks(number: int, folder: Path, rng: random.Random, steps: int = 25) -
 
 
 def fill_tmpfs(found: Disks, folder: Path, steps: int = 400) -> bool:
-    """Fill a small tmpfs by a run, make room, go on; False where this machine lets nobody mount one."""
+    """Fill a small tmpfs by a run, make room, go on; False if this machine allows no mount."""
     mounted = folder / "tmpfs"
     mounted.mkdir()
     done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(mounted)], capture_output=True, text=True)

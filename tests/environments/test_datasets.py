@@ -12,7 +12,7 @@ import pandas
 import pytest
 import torch
 
-from torchbandits.environments import abalone, cadata, datasets
+from torchbandits.environments import abalone, cadata, datasets, holdings
 from torchbandits.environments.datasets import ABALONE, CADATA, DATASETS
 from torchbandits.errors import ArgumentError, DataError
 
@@ -242,8 +242,9 @@ def test_the_cache_follows_the_environment(monkeypatch):
 
 
 def test_unknown_names_suggest_the_nearest():
-    with pytest.raises(DataError, match="Did you mean 'abalone'"):
-        datasets.dataset("abalon")
+    for use in (holdings.fetch, holdings.facts):
+        with pytest.raises(DataError, match="Did you mean 'abalone'"):
+            use("abalon")
 
 
 @pytest.fixture(params=DATASETS)

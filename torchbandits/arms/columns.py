@@ -197,10 +197,10 @@ class KernelColumns:
             return False
         from torchbandits.linalg.compiled import COMPILED, sweep_kept  # noqa: PLC0415 - numba takes half a second to load
 
-        slots = kept.slots(factors.rows)
-        if not COMPILED or bool((slots < 0).any()):
+        if not COMPILED or not kept.holds(factors.rows):
             return False
         prior = prior.expand(leverage.shape)
+        slots = kept.slots(factors.rows)
         arrays = (N.contiguous(), a.contiguous(), kept.block, slots, prior.contiguous(), leverage, channels)
         batch = leverage.dim() - 1
         singles = zip(*(x.reshape(-1, *x.shape[batch:]) for x in arrays), strict=True) if batch else (arrays,)

@@ -28,7 +28,8 @@ class KeptColumns:
         self.block = torch.empty(*batch_shape, 0, num_arms, dtype=dtype, device=device)
         self._slot_of_row = torch.empty(batch_shape.numel(), 0, dtype=torch.int64, device=device)  # −1 where not kept
         self._num_rows = [0] * batch_shape.numel()
-        self._known: tuple[Tensor, Tensor] | None = None  # rows that were last asked for, and their slots
+        # Rows that were last asked for, their slots, and whether all of them are kept.
+        self._known: tuple[Tensor, Tensor, bool] | None = None
 
     def know(self, num_rows: Tensor) -> None:
         """Forget the columns of rows that did not exist when they were kept (a padded place is row 0), given how many exist
@@ -49,12 +50,14 @@ class KeptColumns:
             return torch.full_like(rows, -1)
         flat, known = rows.reshape(-1, rows.shape[-1]), self._slot_of_row.shape[-1]
         slot = self._slot_of_row.gather(-1, flat.clamp_max(known - 1)).masked_fill(flat >= known, -1)
-        self._known = (rows, slot.reshape(rows.shape))
-        return self._known[1]
+        slot = slot.reshape(rows.shape)
+        self._known = (rows, slot, not bool((slot < 0).any()))
+        return slot
 
     def holds(self, rows: Picks) -> bool:
         """Whether the columns of rows (`batch_shape x m`) are kept."""
-        return not bool((self.slots(rows) < 0).any())
+        slots = self.slots(rows)
+        return self._known[2] if self._known is not None else not slots.numel()
 
     def missing(self, rows: Picks) -> tuple[Tensor, Tensor]:
         """Different rows without a column, and the slots that are to be theirs, `batch_shape x p`, −1 where padded.

@@ -167,9 +167,9 @@ class ArmRows(nn.Module):
 
     def tell_(
         self, records: GaussianProcess | Statistics, distinct: Picks, counts: Tensor, sums: Tensor, squares: Tensor
-    ) -> None:
+    ) -> Tensor:
         """Add pulls of distinct arms (`batch_shape x p`, −1 where padded; see `distinct`) to the records, appending rows for
-        arms pulled for the first time."""
+        arms pulled for the first time. Returns the rows, `batch_shape x p`, −1 where padded."""
         known = self.row_of(distinct)
         new = (distinct >= 0) & (known < 0)
         rows = torch.where(distinct >= 0, known, -1)
@@ -178,6 +178,7 @@ class ArmRows(nn.Module):
             rows = torch.where(new, new_rows, rows)
             self._join(torch.where(new, distinct, -1), new_rows)
         records.add_(rows, counts, sums, squares)
+        return rows
 
     def tell_outside_(
         self, records: GaussianProcess | Statistics, points: Tensor, counts: Tensor, sums: Tensor, squares: Tensor

@@ -13,11 +13,11 @@ import importlib
 import math
 import os
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from torchbandits.checks import check_choice, check_dtype, read_bytes
 from torchbandits.environments.noise import check_noise
 from torchbandits.environments.tables import Table
-from torchbandits.errors import DataError, nearest, require
+from torchbandits.errors import DataError, require
 
 Columns = dict[str, NDArray[np.float64]]
 SCALINGS = ("standardize", "standardize/sqrt_d", "none")
@@ -123,7 +123,7 @@ def abalone(*, scaling: str = "standardize", noise_std: float = 0.01, dtype: tor
 
     Source: UCI Machine Learning Repository, Abalone (Nash et al. 1994). Licence: CC BY 4.0.
     """
-    return load("abalone", scaling=scaling, noise_std=noise_std, dtype=dtype)
+    return load(DATASETS["abalone"], scaling=scaling, noise_std=noise_std, dtype=dtype)
 
 
 def cadata(*, scaling: str = "standardize", noise_std: float = 0.01, dtype: torch.dtype = torch.float64) -> Table:
@@ -137,17 +137,16 @@ def cadata(*, scaling: str = "standardize", noise_std: float = 0.01, dtype: torc
 
     Source: StatLib, houses (Pace and Barry 1997). Licence: none stated; public census data.
     """
-    return load("cadata", scaling=scaling, noise_std=noise_std, dtype=dtype)
+    return load(DATASETS["cadata"], scaling=scaling, noise_std=noise_std, dtype=dtype)
 
 
-def load(name: str, *, scaling: str, noise_std: float, dtype: torch.dtype) -> Table:
-    """The named data set as a table; options as of `abalone`.
+def load(data: DataSet, *, scaling: str, noise_std: float, dtype: torch.dtype) -> Table:
+    """A data set as a table; options as of `abalone`.
 
     Raises:
-        DataError: If it is not known, is damaged, or can be neither found nor fetched.
+        DataError: If it is damaged, or can be neither found nor fetched.
         ArgumentError: If an option is out of its range.
     """
-    data = dataset(name)
     check_choice("scaling", scaling, SCALINGS)
     check_noise(noise_std, "gaussian")
     check_dtype("dtype", dtype)
@@ -156,7 +155,7 @@ def load(name: str, *, scaling: str, noise_std: float, dtype: torch.dtype) -> Ta
     arms = scaled_features(arms, scaling)
     values = columns[data.reward]
     rewards = (values - values.min()) / (values.max() - values.min())
-    return Table(torch.from_numpy(arms).to(dtype), torch.from_numpy(rewards).to(dtype), noise_std, name=name)
+    return Table(torch.from_numpy(arms).to(dtype), torch.from_numpy(rewards).to(dtype), noise_std, name=data.name)
 
 
 def scaled_features(arms: NDArray[np.float64], scaling: str) -> NDArray[np.float64]:
@@ -166,11 +165,10 @@ def scaled_features(arms: NDArray[np.float64], scaling: str) -> NDArray[np.float
     return arms / math.sqrt(arms.shape[1]) if scaling == "standardize/sqrt_d" else arms
 
 
-def dataset(name: str) -> DataSet:
-    """The record of a known data set."""
-    known = ", ".join(DATASETS)
-    require(name in DATASETS, f"Unknown data set {name!r}; known: {known}.{nearest(name, DATASETS)}", DataError)
-    return DATASETS[name]
+def data_folders() -> list[Path]:
+    """Folders in which data are looked for, in order: the one that `TORCHBANDITS_DATA` names, and the cache."""
+    given = os.environ.get(DATA_VARIABLE)
+    return [*([Path(given)] if given else []), cache_folder()]
 
 
 def cache_folder() -> Path:
@@ -330,22 +328,18 @@ def verify(columns: Columns, data: DataSet, what: str) -> None:
 # ---------------------------------------------------------------------- the public originals, through scikit-learn
 
 
-@contextmanager
-def _no_retry_warnings() -> Iterator[None]:
-    """Silence the warning that scikit-learn issues before each retry; the error that follows it holds the same information."""
+def _call_sklearn(fetcher: str, cache: Path, *arguments: Any, **options: Any) -> Any:
+    """Call a fetcher of `sklearn.datasets`, with one retry and without the warning before it, which the error repeats."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
         warnings.simplefilter("ignore", UserWarning)
-        yield
+        return getattr(sklearn_datasets(), fetcher)(*arguments, data_home=str(cache), n_retries=1, **options)
 
 
 def fetch_abalone(cache: Path) -> Columns:
     """Abalone from OpenML (data set 183), sexes coded M = 1, F = 2, I = 3."""
     try:
-        with _no_retry_warnings():
-            frame = (
-                sklearn_datasets().fetch_openml("abalone", version=1, as_frame=True, data_home=str(cache), n_retries=1).frame
-            )
+        frame = _call_sklearn("fetch_openml", cache, "abalone", version=1, as_frame=True).frame
         sexes = frame.iloc[:, 0].astype(str).map({"M": 1.0, "F": 2.0, "I": 3.0}).to_numpy(np.float64)
         numbers = frame.iloc[:, 1:].astype(np.float64).to_numpy()
     except (OSError, ValueError, TypeError) as error:
@@ -359,8 +353,7 @@ def fetch_abalone(cache: Path) -> Columns:
 def fetch_cadata(cache: Path) -> Columns:
     """California housing; the totals per district are recovered from scikit-learn's averages per household."""
     try:
-        with _no_retry_warnings():
-            bunch = sklearn_datasets().fetch_california_housing(data_home=str(cache), n_retries=1)
+        bunch = _call_sklearn("fetch_california_housing", cache)
     except (OSError, ValueError) as error:
         raise DataError(f"California housing: {error}") from error
     by_name = dict(zip(bunch.feature_names, np.asarray(bunch.data, np.float64).T, strict=True))

@@ -25,10 +25,10 @@ class Formula:
     """An engineering formula.
 
     Attributes:
-        summary: What it gives.
+        summary: Its output, in words.
         ranges: Lowest and highest value of each input, in its unit.
-        value: The output, which is maximised, from an array for each input.
-        source: Where it was published.
+        value: Function of an array for each input; its value is maximised.
+        source: Publication.
     """
 
     summary: str
@@ -119,15 +119,15 @@ def simulated_designs(
     seed: int = 0,
     dtype: torch.dtype = torch.float64,
 ) -> Table:
-    """Random designs whose quality a published engineering formula gives: a simulation, made here, and no measurements.
+    """Random designs rewarded by a published engineering formula: a simulation, not measurements.
 
     Args:
         name: `"borehole"` (8 inputs), `"piston"` (7) or `"wing_weight"` (10).
-        num_arms: Designs, scrambled Sobol points of the inputs' ranges.
-        scaling: Of the features: `"standardize"` gives each mean 0 and variance 1, `"standardize/sqrt_d"` divides that by √d,
+        num_arms: Number of designs, scrambled Sobol points of the inputs' ranges.
+        scaling: `"standardize"` gives each feature mean 0 and variance 1, `"standardize/sqrt_d"` divides that by √d,
             `"none"` leaves them in their units, which differ by factors of a million.
         noise_std: Standard deviation of the Gaussian noise of an evaluation, in scaled reward units.
-        seed: Of the designs.
+        seed: Seed of the designs.
         dtype: Of arms and rewards.
 
     Returns:
@@ -136,7 +136,8 @@ def simulated_designs(
     Raises:
         ArgumentError: If an option is out of its range.
 
-    Source: the formulas as `FORMULAS` cites them, after Surjanovic & Bingham's Virtual Library of Simulation Experiments.
+    Source: the publications that `FORMULAS` cites, after
+    Surjanovic & Bingham's Virtual Library of Simulation Experiments.
     """
     check_choice("name", name, tuple(FORMULAS))
     check_choice("scaling", scaling, SCALINGS)

@@ -1,4 +1,4 @@
-"""Two functions with a formula, in their own coordinates: those that CUB is measured on."""
+"""The two test functions of the CUB paper, in their own coordinates."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from torchbandits.environments.functions import GRID_LIMIT, Function, grid
 from torchbandits.errors import require
 
 SIN_COS_INTERVAL = (-2.0, 10.0)
-"""Where `sin_cos` lives: two full waves, the second one higher."""
+"""Domain of `sin_cos`: two full waves, the second one higher."""
 ROSENBROCK_SIDE = 2.0
-"""`rosenbrock` lives on [−2, 2]²: its peak (1, 1) and the bend of its ridge are inside."""
+"""Half the side of the domain of `rosenbrock`, [−2, 2]²: the peak (1, 1) and the bend of the ridge are inside."""
 
 
 def sin_cos(*, num_arms: int = 2000, noise_std: float = 1.0, noise: str = "gaussian") -> Function:
@@ -52,7 +52,7 @@ def rosenbrock(
     noise_std: float = 0.1,
     noise: str = "gaussian",
 ) -> Function:
-    r"""Rosenbrock's banana turned to be maximised, on a fine grid over [−2, 2]².
+    r"""Rosenbrock's banana function, negated to be maximised, on a fine grid over [−2, 2]².
 
     .. math:: f(x, y) = -(a - x)^2 - b\,(y - x^2)^2
 
@@ -67,8 +67,8 @@ def rosenbrock(
     Raises:
         ArgumentError: If the grid or the noise is out of range, or `a` or `b` is not finite or `b` is negative.
 
-    Source: Rosenbrock 1960; with a = 1, b = 10 in Bedi et al. 2020, figure 1, whose square, scale and noise are not known
-    to us: those here are a choice of this package.
+    Source: Rosenbrock 1960; with a = 1, b = 10 in Bedi et al. 2020, figure 1, whose domain, scale and noise are not
+    stated: those here are a choice of this package.
     """
     check_whole("points_per_dim", points_per_dim, 2)
     check_flag("scaled", scaled)

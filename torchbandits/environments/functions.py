@@ -175,7 +175,7 @@ def rkhs(
     Args:
         kernel: Any GPyTorch kernel in float64; without one, Matérn of smoothness `nu` and `lengthscale`.
         nu: Smoothness of the Matérn kernel, 0.5, 1.5 or 2.5.
-        lengthscale: Of the Matérn kernel, in units of the cube's side.
+        lengthscale: Length-scale of the Matérn kernel, in units of the cube's side.
         dim: Number of features d.
         points_per_dim: Points of the grid along each axis.
         num_centers: m, by default 30 times `dim`.
@@ -192,7 +192,8 @@ def rkhs(
         require(nu in (0.5, 1.5, 2.5), f"nu must be 0.5, 1.5 or 2.5, got {nu}.")
         positive("lengthscale", lengthscale)
         kernel = MaternKernel(nu=nu).to(torch.float64)
-        kernel.lengthscale = torch.tensor(lengthscale, dtype=torch.float64)  # a number would be rounded to float32
+        # A tensor, because GPyTorch rounds a Python number to float32.
+        kernel.lengthscale = torch.tensor(lengthscale, dtype=torch.float64)
     check_kernel("kernel", kernel)
     check_noise(noise_std, noise)
     check_generator("generator", generator)

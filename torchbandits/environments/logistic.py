@@ -19,7 +19,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from torchbandits.checks import check_choice, check_dtype, check_whole, read_bytes
-from torchbandits.environments.datasets import DATA_VARIABLE, cache_folder, check_digest, sklearn_datasets, write_cached
+from torchbandits.environments.datasets import (
+    DATA_VARIABLE,
+    cache_folder,
+    check_digest,
+    data_folders,
+    sklearn_datasets,
+    write_cached,
+)
 from torchbandits.environments.tables import Recorded
 from torchbandits.errors import DataError
 
@@ -180,8 +187,7 @@ def find_mnist() -> Path | None:
 
 
 def _folders() -> list[Path]:
-    given = os.environ.get(DATA_VARIABLE)
-    return [folder / "mnist" for folder in (*([Path(given)] if given else []), cache_folder())]
+    return [folder / "mnist" for folder in data_folders()]
 
 
 def _read(name: str) -> bytes:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from torchbandits.checks import check_choice, check_dtype, check_flag, read_bytes
-from torchbandits.environments.datasets import DATA_VARIABLE, LARGEST, cache_folder, check_digest
+from torchbandits.environments.datasets import DATA_VARIABLE, LARGEST, cache_folder, check_digest, data_folders
 from torchbandits.environments.noise import check_noise
 from torchbandits.environments.tables import Recorded, Table
 from torchbandits.errors import DataError
@@ -305,9 +305,7 @@ ARCHIVES: dict[str, Archive] = {a.name: a for a in (NAS_BENCH_101, NAS_BENCH_101
 
 def find_archive(data: Archive) -> Path | None:
     """The local file of an archive, or None if there is none."""
-    given = os.environ.get(DATA_VARIABLE)
-    folders = [*([Path(given)] if given else []), cache_folder()]
-    return next((folder / data.filename for folder in folders if os.path.isfile(folder / data.filename)), None)
+    return next((folder / data.filename for folder in data_folders() if os.path.isfile(folder / data.filename)), None)
 
 
 def read_archive(data: Archive) -> dict[str, NDArray[Any]]:

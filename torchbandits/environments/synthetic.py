@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 DESIGNS = ("auto", "grid", "sobol")
 
-# The name of each class in BoTorch, by the function's.
+# Name of the class in BoTorch by the name of the function.
 FIXED_DIM = {
     "beale": "Beale",
     "branin": "Branin",
@@ -55,17 +55,17 @@ def synthetic(
     noise: str = "uniform",
     seed: int = 0,
 ) -> Function:
-    """A standard test function, turned to be maximised, on arms of the unit cube.
+    """A standard test function, negated to be maximised, on arms of the unit cube.
 
     Args:
         name: One of `FIXED_DIM` or `ANY_DIM`, such as `"branin"`.
-        dim: Number of features, for the functions that come in any; each has its own default.
-        num_arms: Number of arms; a grid takes the largest one that is not larger.
+        dim: Number of features, for functions defined in any dimension; each has its own default.
+        num_arms: Number of arms, or for a grid the largest number that it must not exceed.
         design: `"grid"` (ends included), `"sobol"` (scrambled with `seed`), or `"auto"`: a grid up to two features.
         scaled: Whether values are mapped to [−1, 1] over the arms.
         noise_std: L of noise uniform on [−L, L], or the standard deviation of Gaussian noise, scaled reward units.
         noise: `"uniform"` or `"gaussian"`.
-        seed: Of the Sobol points.
+        seed: Seed of the Sobol points.
 
     Source: the functions of `botorch.test_functions`; scaling and noise as Janz et al. 2020, figure 2.
     """

@@ -19,7 +19,7 @@ from torchbandits.experiments.measures import Measure, Times, Values, baseline_r
 from torchbandits.experiments.printable import printable
 from torchbandits.experiments.records import CONFIG, Record, load_records, output_folder
 from torchbandits.experiments.results import HEADERS, aggregate, caption, cells, draw_labels
-from torchbandits.experiments.watching import best_arms
+from torchbandits.experiments.watching import best_arms, number
 from torchbandits.files import write_text
 from torchbandits.history import History
 from torchbandits.journal import Reading, in_words
@@ -220,11 +220,6 @@ def table(headers: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
     head = "".join(f"<th>{escape(header)}</th>" for header in headers)
     body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in line) + "</tr>" for line in lines)
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-
-
-def number(value: float) -> str:
-    """A number with three digits, or – if it is unknown."""
-    return "–" if np.isnan(value) else f"{value:.3g}"
 
 
 def inline(figure: Figure) -> str:

@@ -18,7 +18,6 @@ from torch import Tensor
 from torchbandits.bandit import Bandit
 from torchbandits.experiments.measures import band
 from torchbandits.experiments.reproduction import StarvationConfig
-from torchbandits.experiments.summaries import COLUMNS
 from torchbandits.policies import Policy, bkb, gp_ucb, rff_ucb
 from torchbandits.types import Marginals
 
@@ -30,7 +29,7 @@ EXACT, DTC, SOR, RFF = "exact GP", "DTC (BKB)", "SoR", "RFF"
 
 
 def study(config: StarvationConfig, repetitions: int) -> pd.DataFrame:
-    """The lines of `Summary.table`, with one experiment per number of evaluations.
+    """The lines of a summary's table, with one experiment per number of evaluations.
 
     Measures: `posterior`, mean and three standard deviations over x in the first repetition, beside `f` and `evaluations`;
     `variance_kept`, the smallest share of the prior variance kept beyond ½ + 3 length-scales, and `outside`, the fraction of
@@ -58,8 +57,8 @@ def study(config: StarvationConfig, repetitions: int) -> pd.DataFrame:
                 parts.append(_lines(experiment, "evaluations", x[:count], y[:count], y[:count], y[:count]))
     for (experiment, policy, measure), values in facts.items():
         low, mean_value, high = (float(end[0]) for end in band(np.array(values)[:, None]))
-        line = [experiment, policy, measure, 0.0, mean_value, low, high, repetitions]
-        parts.append(pd.DataFrame([line], columns=list(COLUMNS)))
+        line = {"x": 0.0, "mean": mean_value, "low": low, "high": high, "repetitions": repetitions}
+        parts.append(pd.DataFrame([{"experiment": experiment, "policy": policy, "measure": measure} | line]))
     return pd.concat(parts, ignore_index=True)
 
 
@@ -126,4 +125,4 @@ def _lines(experiment: str, policy: str, x: Tensor, low: Tensor, mean: Tensor, h
     values = {"x": x.squeeze(-1), "mean": mean, "low": low, "high": high}
     columns = {name: value.detach().numpy() for name, value in values.items()}
     fixed = {"experiment": experiment, "policy": policy, "measure": "posterior", "repetitions": 1}
-    return pd.DataFrame(columns | fixed)[list(COLUMNS)]
+    return pd.DataFrame(columns | fixed)

@@ -30,7 +30,7 @@ except ImportError:  # numba is an extra: PyTorch's operations do the same
 _NUMBERS = {"contract", "nsz"}  # a product and a sum in one operation; the order of sums stays as written
 _SUMS = {"contract", "nsz", "reassoc"}  # for sums that are vectorised: their order is the machine's, and always the same
 _EPS = float(np.finfo(np.float64).eps)
-_COLUMNS = 512  # arms of a chunk: its three lines stay in the first-level cache
+_COLUMNS = 512  # arms of a chunk: its eight lines stay in the first-level cache
 
 
 @njit(cache=True, fastmath=_NUMBERS, error_model="numpy")
@@ -46,9 +46,9 @@ def sweep_kept(
 ) -> None:  # pragma: no cover - compiled
     """Means and leverages of every arm from kept kernel columns, in one pass that stores no product.
 
-    channels = aᵀK and leverage = prior − Σ_i (NᵀK)_i², where K are the lines `slots` of `block`. Two rows by four columns are
-    multiplied at a time, so that each number read is used twice and each sum is stored once in four products; nothing is copied
-    out of the block.
+    channels = aᵀK and leverage = prior − Σ_i (NᵀK)_i², where K are the lines `slots` of `block`. Four rows by four columns are
+    multiplied at a time, so that each number read is used four times and each sum is stored once in four products; nothing is
+    copied out of the block.
 
     Args:
         N: `m x m`, triangular; the other triangle holds zeros.
@@ -63,63 +63,62 @@ def sweep_kept(
     Cost: (m² / 2 + c m) A products.
     """
     m, A, c = slots.shape[0], block.shape[1], channels.shape[0]
-    first, second = np.empty(_COLUMNS, block.dtype), np.empty(_COLUMNS, block.dtype)
+    s0, s1, s2, s3 = np.empty(_COLUMNS), np.empty(_COLUMNS), np.empty(_COLUMNS), np.empty(_COLUMNS)
     for start in range(0, A, _COLUMNS):
         n = min(_COLUMNS, A - start)
         stop = start + n
-        for j in range(n):
-            leverage[start + j] = prior[start + j]
         for r in range(c):
-            for j in range(n):
-                first[j] = 0.0
+            s0[:n] = 0.0
             for k in range(m):
                 weight, column = a[k, r], block[slots[k], start:stop]
                 for j in range(n):
-                    first[j] += weight * column[j]
-            for j in range(n):
-                channels[r, start + j] = first[j]
+                    s0[j] += weight * column[j]
+            channels[r, start:stop] = s0[:n]
+        for j in range(n):
+            leverage[start + j] = prior[start + j]
         r = 0
-        while r < m:
-            pair = r < m - 1
-            k, end = (0, r + 2 if pair else m) if lower else (r, m)
-            for j in range(n):
-                first[j] = 0.0
-                second[j] = 0.0
+        while r + 4 <= m:
+            s0[:n] = 0.0
+            s1[:n] = 0.0
+            s2[:n] = 0.0
+            s3[:n] = 0.0
+            k, end = (0, r + 4) if lower else (r, m)
+            while k + 4 <= end:
+                k0, k1 = block[slots[k], start:stop], block[slots[k + 1], start:stop]
+                k2, k3 = block[slots[k + 2], start:stop], block[slots[k + 3], start:stop]
+                w00, w01, w02, w03 = N[k, r], N[k + 1, r], N[k + 2, r], N[k + 3, r]
+                w10, w11, w12, w13 = N[k, r + 1], N[k + 1, r + 1], N[k + 2, r + 1], N[k + 3, r + 1]
+                w20, w21, w22, w23 = N[k, r + 2], N[k + 1, r + 2], N[k + 2, r + 2], N[k + 3, r + 2]
+                w30, w31, w32, w33 = N[k, r + 3], N[k + 1, r + 3], N[k + 2, r + 3], N[k + 3, r + 3]
+                for j in range(n):
+                    x0, x1, x2, x3 = k0[j], k1[j], k2[j], k3[j]
+                    s0[j] += w00 * x0 + w01 * x1 + w02 * x2 + w03 * x3
+                    s1[j] += w10 * x0 + w11 * x1 + w12 * x2 + w13 * x3
+                    s2[j] += w20 * x0 + w21 * x1 + w22 * x2 + w23 * x3
+                    s3[j] += w30 * x0 + w31 * x1 + w32 * x2 + w33 * x3
+                k += 4
             while k < end:
                 k0 = block[slots[k], start:stop]
-                if k + 3 < end:
-                    k1, k2, k3 = (
-                        block[slots[k + 1], start:stop],
-                        block[slots[k + 2], start:stop],
-                        block[slots[k + 3], start:stop],
-                    )
-                    a0, a1, a2, a3 = N[k, r], N[k + 1, r], N[k + 2, r], N[k + 3, r]
-                    if pair:
-                        b0, b1, b2, b3 = N[k, r + 1], N[k + 1, r + 1], N[k + 2, r + 1], N[k + 3, r + 1]
-                        for j in range(n):
-                            x0, x1, x2, x3 = k0[j], k1[j], k2[j], k3[j]
-                            first[j] += a0 * x0 + a1 * x1 + a2 * x2 + a3 * x3
-                            second[j] += b0 * x0 + b1 * x1 + b2 * x2 + b3 * x3
-                    else:
-                        for j in range(n):
-                            first[j] += a0 * k0[j] + a1 * k1[j] + a2 * k2[j] + a3 * k3[j]
-                    k += 4
-                else:
-                    a0 = N[k, r]
-                    for j in range(n):
-                        first[j] += a0 * k0[j]
-                    if pair:
-                        b0 = N[k, r + 1]
-                        for j in range(n):
-                            second[j] += b0 * k0[j]
-                    k += 1
-            if pair:
+                w00, w10, w20, w30 = N[k, r], N[k, r + 1], N[k, r + 2], N[k, r + 3]
                 for j in range(n):
-                    leverage[start + j] -= first[j] * first[j] + second[j] * second[j]
-            else:
+                    x0 = k0[j]
+                    s0[j] += w00 * x0
+                    s1[j] += w10 * x0
+                    s2[j] += w20 * x0
+                    s3[j] += w30 * x0
+                k += 1
+            for j in range(n):
+                leverage[start + j] -= s0[j] * s0[j] + s1[j] * s1[j] + s2[j] * s2[j] + s3[j] * s3[j]
+            r += 4
+        while r < m:
+            s0[:n] = 0.0
+            for k in range(0 if lower else r, r + 1 if lower else m):
+                weight, column = N[k, r], block[slots[k], start:stop]
                 for j in range(n):
-                    leverage[start + j] -= first[j] * first[j]
-            r += 2 if pair else 1
+                    s0[j] += weight * column[j]
+            for j in range(n):
+                leverage[start + j] -= s0[j] * s0[j]
+            r += 1
         for j in range(start, stop):
             if leverage[j] < 0.0:
                 leverage[j] = 0.0

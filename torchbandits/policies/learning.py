@@ -124,13 +124,13 @@ def _learn_sparse(state: GaussianState, memory: Memory, summed: tuple[Tensor, Te
     distinct, counts = summed[0], summed[1]
     leverage, known = table.leverage_at(distinct), state.row_leverage()
     posterior.invalidate_()  # the dictionary is about to change: no use updating the old factors
-    rows.tell_(posterior, *summed)
+    row = rows.tell_(posterior, *summed)
     state.add_gains_(leverage, counts)
     state._buffers["log_det"] = state.log_det + torch.log1p(counts * leverage).sum(dim=-1)
     # The dictionary is drawn with the leverages before the pulls.
     size = state.statistics.size
-    row = torch.where(distinct >= 0, rows.row_of(distinct), size)
-    drawn_with = torch.nn.functional.pad(known, (0, size + 1 - known.shape[-1])).scatter(-1, row, leverage)[..., :-1]
+    row = row.masked_fill(row < 0, size)
+    drawn_with = torch.nn.functional.pad(known, (0, size + 1 - known.shape[-1])).scatter_(-1, row, leverage)[..., :-1]
     _draw_dictionary(state, memory, drawn_with, (counts > 0).any(dim=-1))
     table.sweep_()
 

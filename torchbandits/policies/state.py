@@ -474,6 +474,7 @@ class TableState(GaussianState):
         super().__init__(table.rows, table.posterior, generators, counts_batches=counts_batches)
         self.table = table
         self._keep(table=table)
+        self._row_leverage: tuple[Tensor, Tensor, Tensor] | None = None
         self.draws = draws
 
     @property
@@ -493,6 +494,14 @@ class TableState(GaussianState):
     def arm_leverage(self) -> Tensor:
         """Leverage of every arm, `batch_shape x A`."""
         return self.table.leverage
+
+    def row_leverage(self) -> Tensor:
+        """Leverage of every distinct point given the rewards told, `batch_shape x u`; gathered once for leverages and rows,
+        which are replaced when they change."""
+        leverage, arm, known = self.table.leverage, self.rows.arm_of_row, self._row_leverage
+        if known is None or known[0] is not leverage or known[1] is not arm or self.rows.outside:
+            self._row_leverage = known = (leverage, arm, super().row_leverage())
+        return known[2]
 
     def _snapshots(self) -> list[Callable[[], None]]:
         return [*super()._snapshots(), self.table.snapshot()]

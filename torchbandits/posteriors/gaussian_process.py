@@ -189,7 +189,7 @@ class GaussianProcess(nn.Module):
     def reward_mean(self, channels: Tensor) -> Tensor:
         """Posterior mean from the regression's outputs, `batch_shape x c x n` to `batch_shape x n`."""
         if self.prior_mean != "estimate":
-            return channels.squeeze(-2) + float(self.prior_mean)
+            return channels.squeeze(-2) + float(self.prior_mean) if self.prior_mean else channels.squeeze(-2)
         return channels[..., 0, :] + self.estimated_prior_mean.unsqueeze(-1) * (1 - channels[..., 1, :])
 
     @property

@@ -35,7 +35,7 @@ BUDGETS = {
 
 
 class Method(Protocol):
-    """What a method does in a run. All indices are rows of the table; all rewards are noisy and to be maximised."""
+    """Interface of a method in a run. All indices are rows of the table; all rewards are noisy and to be maximised."""
 
     def ask(self, count: int) -> np.ndarray:
         """`count` rows to evaluate next."""

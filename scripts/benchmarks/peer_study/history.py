@@ -1,4 +1,4 @@
-"""What a method has seen of a table, and the mean of an arm's rewards."""
+"""The observations of a method on a table, and the mean of an arm's rewards."""
 
 from __future__ import annotations
 

@@ -225,7 +225,7 @@ def test_nothing_depends_on_the_units_of_contexts_that_come_one_by_one(kept: int
     for scale in (1.0, 2.0**12, 2.0**-12):
         bandit = tb.ContextualBandit(tb.auto(), arms, scale * contexts[:1], max_contexts=kept, generator=generator(1))
         picks.append(play_contexts(bandit, scale * contexts, scale))
-        spans.append(bandit._bandit.loop.state.posterior.units.features / torch.tensor([scale, scale, 1, 1]))
+        spans.append(bandit.loop.state.posterior.units.features / torch.tensor([scale, scale, 1, 1]))
         assert bandit.fit_kernel_().after.isfinite()
     assert picks[0] == picks[1] == picks[2]
     whole = contexts.amax(dim=0) - contexts.amin(dim=0)

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from torchbandits.arms.kept_columns import KeptColumns
 from torchbandits.arms.rows import ArmRows
-from torchbandits.embeddings import Spectrum, StationaryBlocks, StationaryColumns, evaluate_kernel, kernel_diagonal
+from torchbandits.embeddings import Spectrum
+from torchbandits.kernels import StationaryBlocks, StationaryColumns, evaluate_kernel, kernel_diagonal
 from torchbandits.linalg import LEAF, staircase_product
 from torchbandits.posteriors import GaussianProcess, SweepFactors
 from torchbandits.sources import InMemory

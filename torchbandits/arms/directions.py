@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from torchbandits.arms.columns import KernelColumns
 from torchbandits.arms.rows import ArmRows
-from torchbandits.embeddings import kernel_matrix
 from torchbandits.errors import UnsupportedError
+from torchbandits.kernels import kernel_matrix
 from torchbandits.posteriors import GaussianProcess
 from torchbandits.types import Picks
 

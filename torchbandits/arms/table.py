@@ -12,7 +12,7 @@ from torchbandits.arms.directions import Directions, Leaders
 from torchbandits.arms.features import ArmFeatures
 from torchbandits.arms.rows import ArmRows
 from torchbandits.arms.strategies import FromColumns, FromDirections, FromFeatures, TableStrategy
-from torchbandits.embeddings import kernel_diagonal
+from torchbandits.kernels import kernel_diagonal
 from torchbandits.posteriors import Conditioning, GaussianProcess
 from torchbandits.types import Picks
 

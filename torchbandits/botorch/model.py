@@ -43,9 +43,10 @@ from torchbandits.botorch.data import (
 from torchbandits.botorch.parts import check_transform, kernel_of, likelihood_of, mean_of
 from torchbandits.botorch.table import Tabulated
 from torchbandits.checks import at_least, check_flag, check_whole, own_copy, positive
-from torchbandits.embeddings import FiniteEmbedding, kernel_diagonal, shaped_like
+from torchbandits.embeddings import FiniteEmbedding
 from torchbandits.errors import DiagnosticWarning, NumericalError, UnsupportedError
 from torchbandits.fitting import fit_kernel_
+from torchbandits.kernels import kernel_diagonal, shaped_like
 from torchbandits.posteriors import GaussianProcess
 from torchbandits.posteriors.conditional import Conditional
 from torchbandits.types import Marginals, Progress

@@ -21,10 +21,11 @@ from torchbandits.checks import (
     check_whole,
     non_negative,
 )
-from torchbandits.embeddings import FeatureMap, Spectrum, kernel_diagonal
+from torchbandits.embeddings import FeatureMap, Spectrum
 from torchbandits.errors import UnsupportedError, require
 from torchbandits.fitting import fit_kernel_
 from torchbandits.gradients import without_gradients
+from torchbandits.kernels import kernel_diagonal
 from torchbandits.memory import KeepAll, LeverageSampling, Memory
 from torchbandits.policies.base import FROM_BOX, Policy
 from torchbandits.policies.box_picking import check_for_box, pick_in_box

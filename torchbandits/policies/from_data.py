@@ -12,9 +12,9 @@ from torch import Tensor
 
 from torchbandits.arms.duplicates import matches
 from torchbandits.checks import check_whole, is_finite
-from torchbandits.embeddings import kernel_row, stack_kernels
 from torchbandits.errors import require
 from torchbandits.fitting.standardized import Priors, fit_standardized_
+from torchbandits.kernels import kernel_row, stack_kernels
 from torchbandits.policies.learning import learn_kernel, learn_sparsely
 from torchbandits.policies.state import GaussianState, TableState
 from torchbandits.posteriors import Units

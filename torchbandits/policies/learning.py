@@ -10,7 +10,7 @@ from torch import Tensor
 
 from torchbandits.arms import ArmTable, GrowingTable
 from torchbandits.arms.directions import Leaders
-from torchbandits.embeddings import kernel_row
+from torchbandits.kernels import kernel_row
 from torchbandits.memory import Memory
 from torchbandits.policies.state import GaussianState, State, TableState
 from torchbandits.posteriors import Conditioning

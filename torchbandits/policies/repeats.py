@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchbandits.embeddings import kernel_row
 from torchbandits.errors import issue
 from torchbandits.fitting.degeneracy import signal_variance
+from torchbandits.kernels import kernel_row
 from torchbandits.policies.state import RECENT, GaussianState
 from torchbandits.posteriors import GaussianProcess
 from torchbandits.widths import Width

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from torchbandits.arms import ArmTable
-from torchbandits.embeddings import evaluate_kernel
 from torchbandits.errors import issue
+from torchbandits.kernels import evaluate_kernel
 from torchbandits.posteriors import GaussianProcess
 
 _FIRST, _GROWTH = 8, 4  # checks at 8, 32, 128, … distinct points, and at as many tells, for a run that stays at a few arms

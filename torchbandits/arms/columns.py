@@ -96,7 +96,7 @@ class KernelColumns:
 
     def readable(self, rows: Tensor) -> bool:
         """Whether the columns of rows (`batch_shape x m`) are kept, at every arm."""
-        return not self._rows.sharded and self.holds(rows)
+        return not self._rows.sharded and self._kept is not None and self._kept.holds(rows)
 
     def fill(self, rows: Tensor) -> bool:
         """Evaluate the columns of rows (`batch_shape x m`) that are not kept, and keep them; False where they do not fit the

@@ -256,7 +256,8 @@ class Lookahead:
             covariance = covariance - G.mT @ G
             shrunk = leverage - self.flat(G.square().sum(dim=-2), 1)
             leverage = torch.minimum(shrunk, known)
-        leverage, covariance = self.across.agreed(leverage), self.across.agreed(covariance)
+        if self.table.rows.sharded:
+            leverage, covariance = self.across.agreed(leverage), self.across.agreed(covariance)
         self._write(leaders, leverage)
         return leverage.contiguous(), self.flat(covariance, 2).contiguous()
 
@@ -273,7 +274,7 @@ class Lookahead:
     def _write(self, leaders: Tensor, leverage: Tensor) -> None:
         self.across.put_(self.leverage, leaders, leverage)
         mean, before = self.across.at(leaders, self.mean, self.score)
-        score = self._scores(mean, leverage, self._scale_of(leaders))
+        score = self._scores(mean, leverage, self.scale if self.scale.shape[-1] == 1 else self._scale_of(leaders))
         self.across.put_(self.score, leaders, score.masked_fill(before == -torch.inf, -torch.inf))
 
     def _scores(self, mean: Tensor, leverage: Tensor, scale: Tensor) -> Tensor:

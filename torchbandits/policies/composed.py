@@ -226,7 +226,7 @@ class Composed(Policy[TableState | BoxState]):
         if starting is not None:
             index, values = with_first(starting, index), None
         leverage, scored = picker.evidence(index)
-        states = tuple(twin.get_state() for twin in twins)
+        states = tuple(twin.get_state() for twin in twins) if twins else ()
         values = scored if values is None else values
         return Selection(rows.points(index), index, index >= 0), Evidence(values, leverage, width, states)
 
@@ -239,24 +239,24 @@ class Composed(Policy[TableState | BoxState]):
         if self.from_data is not None:
             self.from_data.make_room(state, pulls)
         heard = pulls if self.from_data is None else self.from_data.in_model_units(state, pulls)
-        learn(state, heard, self._memory(state), leaders)
+        # A posterior that outgrew its budget of memory keeps a dictionary.
+        memory = LeverageSampling() if state.posterior.sparse and not self.memory.sparse else self.memory
+        learn(state, heard, memory, leaders)
         if self.from_data is not None:
             self.from_data.learn(state, pulls)
         if self.refit_every is not None:
             told, now = state.told // self.refit_every, (state.told + pulls.counts.sum(dim=-1)) // self.refit_every
             if bool((now > told).any()):
                 self.refit(state, rows=now > told)
-        share = noise_share(self.noise_std, self.regularization)
-        state.scale.look(state.posterior, state.table if isinstance(state, TableState) else None, share, self.refit_every)
+        table = state.table if isinstance(state, TableState) else None
+        if state.scale.due(state.statistics.size, self.refit_every):
+            state.scale.look(state.posterior, table, noise_share(self.noise_std, self.regularization))
         # Users of other policies chose their kernel, and expect a converged run to repeat its best arm.
         if self.from_data is not None:
             state.remember_(pulls)
-            warn_of_repeats(state, self.confidence, share * state.posterior.regularization)
+            noise = noise_share(self.noise_std, self.regularization) * state.posterior.regularization
+            warn_of_repeats(state, self.confidence, noise)
         return state
-
-    def _memory(self, state: TableState | BoxState) -> Memory:
-        """What the posterior of this state keeps: a dictionary where it outgrew its budget of memory."""
-        return LeverageSampling() if state.posterior.sparse and not self.memory.sparse else self.memory
 
     def draws_on_select(self, state: TableState | BoxState) -> bool:
         """For draws of the posterior, and for first picks that are not over."""

@@ -11,7 +11,6 @@ from torchbandits.policies import Policy, State
 from torchbandits.types import Pulls, Report
 
 
-@without_gradients
 def certificate(policy: Policy, state: State) -> Tensor:
     """Largest upper minus largest lower bound over the arms, `batch_shape`; NaN for policies without a posterior.
 

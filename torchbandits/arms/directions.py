@@ -89,7 +89,7 @@ class Directions(nn.Module):
         if self.dense:
             if self.used >= _BLOCK:
                 self._flush()
-            C = self._dense()
+            C = self.covariance if self.covariance.shape[-2] else self._dense()
             start = C.gather(-2, slot.unsqueeze(-1).expand(*slot.shape, C.shape[-1]))
             return self._without(start, slot, 0)
         if index.shape[-1] != 1 or leaders is None or self.block.device.type != "cpu":

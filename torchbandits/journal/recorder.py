@@ -97,7 +97,9 @@ class Recorder:
             whole: Whether these are all the picks that are open, in their places.
         """
         loop = self.loop
-        given = loop.state.rows.across.agreed(torch.where(mask, rewards, 0.0))
+        given = torch.where(mask, rewards, 0.0)
+        if loop.state.rows.sharded:
+            given = loop.state.rows.across.agreed(given)
         kept, y = mask, given
         if forgets:
             kept = mask & ~given.isnan()

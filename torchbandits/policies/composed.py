@@ -31,7 +31,7 @@ from torchbandits.policies.base import FROM_BOX, Policy
 from torchbandits.policies.box_picking import check_for_box, pick_in_box
 from torchbandits.policies.from_data import FromData
 from torchbandits.policies.learning import learn, learn_kernel, learn_together
-from torchbandits.policies.picking import Picker, first_picks, marginals, on_offer, room_for, scorer, upper_bounds, with_first
+from torchbandits.policies.picking import Picker, first_picks, on_offer, room_for, scorer, upper_bounds, with_first
 from torchbandits.policies.repeats import warn_of_repeats
 from torchbandits.policies.state import BoxState, TableState
 from torchbandits.posteriors import GaussianProcess
@@ -313,23 +313,22 @@ class Composed(Policy[TableState | BoxState]):
         learn_kernel(state, report.accepted)
         return report
 
-    @without_gradients
     def width(self, state: TableState | BoxState) -> Tensor:
         """The confidence width for the next pick, `batch_shape`."""
         if state.derived.width is None:
             state.derived.width = self.confidence(state.progress(self.confidence.reads))
         return state.derived.width
 
-    @without_gradients
     def bounds(self, state: TableState | BoxState) -> tuple[Tensor, Tensor] | None:
         """Largest upper and largest lower confidence bound over the arms, reward units; None in a box, where nobody knows the
         largest upper one. Raises `NumericalError` there where the posterior is not finite."""
         if isinstance(state, BoxState):
             state.box.check_finite()
             return None
-        upper = upper_bounds(state, self.width(state))
-        across = state.rows.across
-        largest, lower = across.amax(upper), -across.amin(torch.sub(upper, marginals(state)[0], alpha=2))
+        across, upper = state.rows.across, upper_bounds(state, self.width(state))
+        assert state.derived.marginals is not None
+        mean = state.derived.marginals[0]
+        largest, lower = across.amax(upper), -across.amin(torch.sub(upper, mean, alpha=2))
         if (units := state.posterior.units) is not None:
             largest, lower = (units.to_rewards(bound.unsqueeze(-1)).squeeze(-1) for bound in (largest, lower))
         return largest, lower

@@ -56,7 +56,8 @@ def _learn_exact(state: GaussianState, summed: tuple[Tensor, Tensor, Tensor, Ten
     sketch = posterior.sketch
     lost = None if sketch is None else sketch.loss
     state.rows.tell_(posterior, *summed)
-    state.add_gains_(leverage, counts)
+    if state.counts_batches:
+        state.add_gains_(leverage, counts)
     state._buffers["log_det"] = state.log_det + table.update_(distinct, counts, posterior.targets_of(counts, sums), cross)
     if sketch is not None and lost is not None and bool((shrunk := sketch.loss > lost).any()):
         # The update was right until the sketch lost something.
@@ -126,7 +127,8 @@ def _learn_sparse(state: GaussianState, memory: Memory, summed: tuple[Tensor, Te
     leverage, known = table.leverage_at(distinct), state.row_leverage()
     posterior.invalidate_()  # the dictionary is about to change: no use updating the old factors
     row = rows.tell_(posterior, *summed)
-    state.add_gains_(leverage, counts)
+    if state.counts_batches:
+        state.add_gains_(leverage, counts)
     state._buffers["log_det"] = state.log_det + torch.log1p(counts * leverage).sum(dim=-1)
     # The dictionary is drawn with the leverages before the pulls.
     size = state.statistics.size

@@ -164,7 +164,9 @@ class State(nn.Module, ABC):
         """
         if not self._changing:
             self._changing = tuple(module for module in self.modules() if module._buffers)
-        buffers = [(module, dict(module._buffers)) for module in self._changing]
+        buffers = []
+        for module in self._changing:
+            buffers.append((module, dict(module._buffers)))
         generators = [g.get_state() for g in self.generators] if draws else []
         parts = self._snapshots()
 
@@ -448,8 +450,6 @@ class GaussianState(PosteriorState):
 
     def add_gains_(self, leverage: Tensor, counts: Tensor) -> None:
         """Add to the batched log-determinants the pulls of points of known leverage at the batch start, `batch_shape x p`."""
-        if not self.counts_batches:
-            return
         scale = leverage.new_tensor([[1.0], [3.0]])
         gains = (torch.log1p(scale * leverage.unsqueeze(-2)) * counts.unsqueeze(-2)).sum(dim=-1)
         self._buffers["batched_log_det"] = self.batched_log_det + gains[..., 0]

@@ -1,4 +1,4 @@
-"""Reports on the state of a bandit after each update."""
+"""The report of a bandit after each change of its state."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from torchbandits.policies import Policy, State
 from torchbandits.types import Pulls, Report
 
 
-@without_gradients
 def certificate(policy: Policy, state: State) -> Tensor:
-    """The largest upper minus the largest lower bound over the arms, `batch_shape`; NaN for policies that keep no posterior.
+    """Largest upper minus largest lower bound over the arms, `batch_shape`; NaN for policies without a posterior.
 
     Raises:
         NumericalError: If the posterior is not finite.
@@ -33,8 +32,7 @@ def certificate(policy: Policy, state: State) -> Tensor:
 
 @without_gradients
 def report_of(policy: Policy, state: State, pulls: Pulls, unasked: Tensor) -> Report:
-    """The report after an update with these pulls, of which `unasked` (`batch_shape`) were never asked for. Holds
-    copies.
+    """Report of a state after an update with these pulls, of which `unasked` (`batch_shape`) were never asked for; copies.
 
     Raises:
         NumericalError: If the posterior is not finite.

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from torchbandits.arms.rows import ArmRows
-from torchbandits.embeddings import StationaryColumns
+from torchbandits.kernels import StationaryColumns
 from torchbandits.types import Points
 
 _TIE = 1e-12  # squared distances closer than this part of the squared diagonal are equal: the lowest arm wins

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from torchbandits.arms.kept_columns import KeptColumns
 from torchbandits.arms.rows import ArmRows
-from torchbandits.embeddings import Spectrum, StationaryBlocks, StationaryColumns, evaluate_kernel, kernel_diagonal
+from torchbandits.embeddings import Spectrum
+from torchbandits.kernels import StationaryBlocks, StationaryColumns, evaluate_kernel, kernel_diagonal
 from torchbandits.linalg import LEAF, staircase_product
 from torchbandits.posteriors import GaussianProcess, SweepFactors
 from torchbandits.sources import InMemory
@@ -93,10 +94,6 @@ class KernelColumns:
         """Whether the columns of rows (`batch_shape x m`) are kept."""
         return self._kept is not None and self._kept.holds(rows)
 
-    def readable(self, rows: Tensor) -> bool:
-        """Whether the columns of rows (`batch_shape x m`) are kept, at every arm."""
-        return not self._rows.sharded and self.holds(rows)
-
     def fill(self, rows: Tensor) -> bool:
         """Evaluate the columns of rows (`batch_shape x m`) that are not kept, and keep them; False where they do not fit the
         budget. Cost O(A d) a new column."""
@@ -135,19 +132,23 @@ class KernelColumns:
         """Drop the columns; they are computed again when needed."""
         self._kept = self._narrow = self._stationary = None
 
-    def between(self, rows: Tensor, index: Picks) -> Tensor:
-        """k between rows whose columns are kept (`batch_shape x m`) and arms (`batch_shape x p`), `batch_shape x m x p`."""
-        assert self._kept is not None
-        return self._kept.between(self._kept.slots(rows), index)
+    def read(self, rows: Tensor, index: Picks) -> Tensor | None:
+        """k between rows (`batch_shape x m`) and arms (`batch_shape x p`), `batch_shape x m x p`, from kept columns in float64;
+        None where they are not kept, or not of every arm."""
+        kept = self._kept
+        if kept is None or self._rows.sharded or kept.block.dtype != torch.float64 or not kept.holds(rows):
+            return None
+        return kept.between(kept.slots(rows), index)
 
     def gram(self) -> Any:
-        """`between` the dictionary's rows and all rows, where its columns are kept, every point is an arm and float64; None
-        where not."""
-        rows = self._posterior.dictionary_rows()[0]
+        """k between the given rows and all rows, where the dictionary's columns are kept, every point is an arm and float64;
+        None where not."""
         arm, mask = self._rows.arm_of_row, self._posterior.statistics.mask
-        double = self._rows.source.dtype == torch.float64
-        exact = double and self.readable(rows) and (not self._rows.outside or bool(((arm >= 0) == mask).all()))
-        return (lambda rows: self.between(rows, arm)) if exact else None
+        if self._rows.outside and not bool(((arm >= 0) == mask).all()):
+            return None
+        rows = self._posterior.dictionary_rows()[0]
+        K = self.read(rows, arm)
+        return None if K is None else lambda asked: K if asked is rows else self.read(asked, arm)
 
     def of_arms(self, index: Picks) -> Tensor:
         """k(x_j, ·) of arms (`batch_shape x p`) at every arm, `batch_shape x p x A`: read where all are kept."""

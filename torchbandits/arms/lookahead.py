@@ -16,6 +16,10 @@ from torchbandits.types import Picks
 _LEADERS = 64  # a batch of hundreds of picks spreads over more than half as many
 _PICKS_A_ROUND = 1 << 14
 _SHRUNK = 1 << 14  # arms brought up to date at once
+_MANY = 1 << 18  # arms from which on a pool of the best ones is worth its selection
+_POOLED = 32  # one arm in so many is in the pool
+
+_Conditioned = tuple[Conditioning, tuple[Tensor, ...]]
 
 
 @runtime_checkable
@@ -85,6 +89,7 @@ class Lookahead:
             self.score = self.score.masked_fill(~self.offered, -torch.inf)
         if max_pulls is not None and self.index.shape[-1]:
             self._close(self.index, self.counts >= max_pulls)
+        self._pool: tuple[Tensor, Tensor] | None = None  # the best arms, and the best score of the others
         self.recent = [self._repeated(self.index, self.counts)] if self.index.shape[-1] else []
 
     def pick(self, meter: BatchMeter, remaining: Tensor) -> Tensor:
@@ -152,7 +157,7 @@ class Lookahead:
             self.num_rows, *tensor.shape[tensor.dim() - trailing :]
         )
 
-    def conditioning(self) -> tuple[Conditioning, tuple[Tensor, ...]] | None:
+    def conditioning(self) -> _Conditioned | None:
         """The picks so far as a conditioning (one a batch row), with their features; None before the first."""
         if not self.index.shape[-1]:
             return None
@@ -164,27 +169,74 @@ class Lookahead:
 
     def _refresh(self, active: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Leaders in order of index (`rows x k`) with current leverage and covariance, and the place of the next pick."""
-        k, across = self._leaders, self.across
         conditioned = self.conditioning()
         if conditioned is None:
-            first = across.best(self.score)
-            leaders = self._with_first(across.top(self.score, k), first)
+            first = self.across.best(self.score)
+            leaders = self._with_first(self.across.top(self.score, self._leaders), first)
             leverage, covariance = self._update(leaders, None)
         else:
-            fresh = torch.zeros_like(self.score, dtype=torch.bool)
-            leaders = across.top(self.score, k).sort(dim=-1).values
-            leverage, covariance = self._update(leaders, conditioned)
-            only, more = True, leaders
-            while bool((self._waiting(across.put_(fresh, more, True)) & active).any()):
-                k, only = 2 * k, False  # where most arms are alike, most of them wait
-                more = across.top(self.score.masked_fill(fresh, -torch.inf), k)
-                self._shrink(more, conditioned)
-            k, first = self._leaders, across.best(self.score)
-            if not only or not bool((leaders == first.unsqueeze(-1)).any(dim=-1).all()):
-                leaders = self._with_first(across.top(self.score, k), first)
-                leverage, covariance = self._update(leaders, conditioned)
+            leaders, leverage, covariance, first = self._current(active, conditioned)
         place = (leaders == first.unsqueeze(-1)).byte().argmax(dim=-1)
         return leaders, leverage, covariance, place
+
+    def _current(self, active: Tensor, conditioned: _Conditioned) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Bring arms up to date, the best first, until the best one is. Returns leaders, leverage and covariance, the best."""
+        across, leaders = self.across, None
+        found, fresh, k = self._current_in_pool(active, conditioned)
+        if found is not None:
+            return found
+        if fresh is None:
+            leaders = across.top(self.score, k).sort(dim=-1).values
+            leverage, covariance = self._update(leaders, conditioned)
+            fresh = across.put_(torch.zeros_like(self.score, dtype=torch.bool), leaders, True)
+        only = leaders is not None
+        while bool((self._waiting(fresh) & active).any()):
+            k, only = 2 * k, False  # where most arms are alike, most of them wait
+            more = across.top(self.score.masked_fill(fresh, -torch.inf), k)
+            self._shrink(more, conditioned)
+            fresh = across.put_(fresh, more, True)
+        first = across.best(self.score)
+        if leaders is None or not only or not bool((leaders == first.unsqueeze(-1)).any(dim=-1).all()):
+            leaders = self._with_first(across.top(self.score, self._leaders), first)
+            leverage, covariance = self._update(leaders, conditioned)
+        return leaders, leverage, covariance, first
+
+    def _current_in_pool(
+        self, active: Tensor, conditioned: _Conditioned
+    ) -> tuple[tuple[Tensor, Tensor, Tensor, Tensor] | None, Tensor | None, int]:
+        """`_current` within a pool of the arms that were best at some earlier pick, so that no step passes over all arms.
+
+        Scores outside of the pool only fall: the largest of them when the pool was made bounds them from then on.
+
+        Returns:
+            What `_current` returns, or None where an arm outside of a new pool may be the best; then the arms that are up to
+            date (`rows x A` booleans; None where arms are few or on other ranks), and the size of the last step.
+        """
+        k, A = self._leaders, self.score.shape[-1]
+        if self.table.rows.sharded or A < _MANY:
+            return None, None, k
+        some = active.unsqueeze(-1)
+        for made in (self._pool, None):
+            if made is None:
+                index = self.score.topk(A // _POOLED, dim=-1).indices.sort(dim=-1).values
+                self._pool = made = index, self.score.scatter(-1, index, -torch.inf).amax(dim=-1, keepdim=True)
+            pool, outside = made
+            fresh, k, size = torch.zeros_like(pool, dtype=torch.bool), self._leaders, pool.shape[-1]
+            while True:
+                score = self.score.gather(-1, pool)
+                best = score.amax(dim=-1, keepdim=True)
+                near = score >= best - TIE * best.abs()
+                if bool(((outside >= best - TIE * best.abs()) & some).any()):
+                    break
+                if not bool((near & ~fresh & some).any()):
+                    first = pool.gather(-1, near.byte().argmax(dim=-1, keepdim=True)).squeeze(-1)  # the lowest index
+                    top = score.topk(min(self._leaders, size), dim=-1).indices
+                    leaders = self._with_first(pool.gather(-1, top), first)
+                    return (leaders, *self._update(leaders, conditioned), first), None, k
+                more = score.masked_fill(fresh, -torch.inf).topk(min(k, size), dim=-1).indices
+                self._shrink(pool.gather(-1, more), conditioned)
+                fresh, k = fresh.scatter(-1, more, True), 2 * k
+        return None, torch.zeros_like(self.score, dtype=torch.bool).scatter(-1, pool, fresh), k
 
     def _waiting(self, fresh: Tensor) -> Tensor:
         """Rows whose best score is that of an arm not yet brought up to date."""
@@ -192,7 +244,7 @@ class Lookahead:
         near = (self.score >= best - TIE * best.abs()) & (best > -torch.inf)
         return self.across.any(near & ~fresh)
 
-    def _update(self, leaders: Picks, conditioned: tuple[Conditioning, tuple[Tensor, ...]] | None) -> tuple[Tensor, Tensor]:
+    def _update(self, leaders: Picks, conditioned: _Conditioned | None) -> tuple[Tensor, Tensor]:
         """Bring the leaders' leverages and scores up to date; returns leverage and covariance, `rows x k (x k)`."""
         index = self.rows_first(leaders)
         features = self.table.features(index)
@@ -204,11 +256,12 @@ class Lookahead:
             covariance = covariance - G.mT @ G
             shrunk = leverage - self.flat(G.square().sum(dim=-2), 1)
             leverage = torch.minimum(shrunk, known)
-        leverage, covariance = self.across.agreed(leverage), self.across.agreed(covariance)
+        if self.table.rows.sharded:
+            leverage, covariance = self.across.agreed(leverage), self.across.agreed(covariance)
         self._write(leaders, leverage)
         return leverage.contiguous(), self.flat(covariance, 2).contiguous()
 
-    def _shrink(self, index: Picks, conditioned: tuple[Conditioning, tuple[Tensor, ...]]) -> None:
+    def _shrink(self, index: Picks, conditioned: _Conditioned) -> None:
         """Bring leverages and scores of many arms up to date, a piece at a time."""
         conditioning, picked = conditioned
         for some in index.split(_SHRUNK, dim=-1):
@@ -221,7 +274,7 @@ class Lookahead:
     def _write(self, leaders: Tensor, leverage: Tensor) -> None:
         self.across.put_(self.leverage, leaders, leverage)
         mean, before = self.across.at(leaders, self.mean, self.score)
-        score = self._scores(mean, leverage, self._scale_of(leaders))
+        score = self._scores(mean, leverage, self.scale if self.scale.shape[-1] == 1 else self._scale_of(leaders))
         self.across.put_(self.score, leaders, score.masked_fill(before == -torch.inf, -torch.inf))
 
     def _scores(self, mean: Tensor, leverage: Tensor, scale: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from torchbandits.arms.rows import ArmRows
-from torchbandits.embeddings import StationaryColumns, kernel_matrix
+from torchbandits.kernels import StationaryColumns, kernel_matrix
 from torchbandits.posteriors import GaussianProcess
 
 FEW = 16  # up to so many points, columns by differences are faster than GPyTorch's overhead

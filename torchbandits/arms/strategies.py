@@ -109,8 +109,8 @@ class FromColumns(TableStrategy):
     def features(self, index: Picks) -> tuple[Tensor, Tensor, Tensor]:
         """Points, whitened features and features. Cost O(p m²), and O(p m d) where columns are not kept."""
         fit, points = self.posterior.fit(), self.rows.points(index)
-        if self.columns.readable(fit.rows) and self.rows.source.dtype == torch.float64:
-            K_mk = self.columns.between(fit.rows, index)
+        K_mk = self.columns.read(fit.rows, index)
+        if K_mk is not None:
             z = fit.nystrom.root.embed(torch.where(fit.mask.unsqueeze(-1), K_mk, 0.0))
         else:
             z = fit.embedding(points.double())

@@ -21,16 +21,18 @@ from torchbandits.checks import (
     check_whole,
     non_negative,
 )
-from torchbandits.embeddings import FeatureMap, Spectrum, kernel_diagonal
+from torchbandits.embeddings import FeatureMap, Spectrum
 from torchbandits.errors import UnsupportedError, require
 from torchbandits.fitting import fit_kernel_
 from torchbandits.gradients import without_gradients
+from torchbandits.kernels import kernel_diagonal
 from torchbandits.memory import KeepAll, LeverageSampling, Memory
 from torchbandits.policies.base import FROM_BOX, Policy
 from torchbandits.policies.box_picking import check_for_box, pick_in_box
 from torchbandits.policies.from_data import FromData
 from torchbandits.policies.learning import learn, learn_kernel, learn_together
-from torchbandits.policies.picking import Picker, first_picks, marginals, on_offer, room_for, scorer, upper_bounds, with_first
+from torchbandits.policies.picking import Picker, first_picks, on_offer, room_for, scorer, upper_bounds, with_first
+from torchbandits.policies.repeats import warn_of_repeats
 from torchbandits.policies.state import BoxState, TableState
 from torchbandits.posteriors import GaussianProcess
 from torchbandits.scores import UCB, PerCost, PosteriorDraw, Score
@@ -147,8 +149,8 @@ class Composed(Policy[TableState | BoxState]):
         return BoxState(Box(rows, posterior, box), generators, counts_batches="batches" in self.confidence.reads)
 
     def _posterior(self, arms: ArmSet, generators: Generators, batch_shape: torch.Size) -> GaussianProcess:
-        """The prior, for arms or the corners of a box. Random features are drawn here."""
-        kernel = self.kernel if self.from_data is None else self.from_data.kernel(arms)
+        """The prior, for arms or the corners of a box; features that are drawn are drawn now."""
+        kernel, units = (self.kernel, None) if self.from_data is None else self.from_data.prior(arms, batch_shape)
         check_kernel_on(_first(arms), kernel, batch_shape, kernel_diagonal)
         if self.memory.sparse:
             check_resolution(_first(arms), kernel, self.regularization, kernel_diagonal)
@@ -164,7 +166,7 @@ class Composed(Policy[TableState | BoxState]):
             sparse=self.memory.sparse,
             prior_mean=self.prior_mean,
             finite=finite,
-            units=None if self.from_data is None else self.from_data.units(arms, batch_shape),
+            units=units,
             sketch=self.memory.sketch(finite, batch_shape, arms.device),
             device=arms.device,
         )
@@ -197,6 +199,8 @@ class Composed(Policy[TableState | BoxState]):
         if not warm and not posterior.sparse and posterior.finite is None:
             posterior.invalidate_()
         moved.continuing_(state)
+        if self.from_data is not None:
+            self.from_data.follow(moved, state.rows.source)
         return moved
 
     @without_gradients
@@ -228,7 +232,7 @@ class Composed(Policy[TableState | BoxState]):
         if starting is not None:
             index, values = with_first(starting, index), None
         leverage, scored = picker.evidence(index)
-        states = tuple(twin.get_state() for twin in twins)
+        states = tuple(twin.get_state() for twin in twins) if twins else ()
         values = scored if values is None else values
         return Selection(rows.points(index), index, index >= 0), Evidence(values, leverage, width, states)
 
@@ -241,7 +245,9 @@ class Composed(Policy[TableState | BoxState]):
         if self.from_data is not None:
             self.from_data.make_room(state, pulls)
         heard = pulls if self.from_data is None else self.from_data.in_model_units(state, pulls)
-        learn(state, heard, self._memory(state), leaders)
+        # A posterior that outgrew its budget of memory keeps a dictionary.
+        memory = LeverageSampling() if state.posterior.sparse and not self.memory.sparse else self.memory
+        learn(state, heard, memory, leaders)
         if self.from_data is not None:
             self.from_data.learn(state, pulls)
         if self.refit_every is not None:
@@ -249,12 +255,14 @@ class Composed(Policy[TableState | BoxState]):
             if bool((now > told).any()):
                 self.refit(state, rows=now > told)
         table = state.table if isinstance(state, TableState) else None
-        state.scale.look(state.posterior, table, noise_share(self.noise_std, self.regularization), self.refit_every)
+        if state.scale.due(state.statistics.size, self.refit_every):
+            state.scale.look(state.posterior, table, noise_share(self.noise_std, self.regularization))
+        # Users of other policies chose their kernel, and expect a converged run to repeat its best arm.
+        if self.from_data is not None:
+            state.remember_(pulls)
+            noise = noise_share(self.noise_std, self.regularization) * state.posterior.regularization
+            warn_of_repeats(state, self.confidence, noise)
         return state
-
-    def _memory(self, state: TableState | BoxState) -> Memory:
-        """The memory of this state's posterior: a dictionary once an exact posterior has outgrown its memory budget."""
-        return LeverageSampling() if state.posterior.sparse and not self.memory.sparse else self.memory
 
     def draws_on_select(self, state: TableState | BoxState) -> bool:
         """Whether `select` may advance the generators: for draws of the posterior, and until the first picks are over."""
@@ -312,23 +320,22 @@ class Composed(Policy[TableState | BoxState]):
         learn_kernel(state, report.accepted)
         return report
 
-    @without_gradients
     def width(self, state: TableState | BoxState) -> Tensor:
         """The confidence width for the next pick, `batch_shape`."""
         if state.derived.width is None:
             state.derived.width = self.confidence(state.progress(self.confidence.reads))
         return state.derived.width
 
-    @without_gradients
     def bounds(self, state: TableState | BoxState) -> tuple[Tensor, Tensor] | None:
         """The largest upper and the largest lower confidence bound over the arms, reward units; None in a box, where the
         largest upper bound is unknown. In a box raises `NumericalError` if the posterior is not finite."""
         if isinstance(state, BoxState):
             state.box.check_finite()
             return None
-        upper = upper_bounds(state, self.width(state))
-        across = state.rows.across
-        largest, lower = across.amax(upper), -across.amin(torch.sub(upper, marginals(state)[0], alpha=2))
+        across, upper = state.rows.across, upper_bounds(state, self.width(state))
+        assert state.derived.marginals is not None
+        mean = state.derived.marginals[0]
+        largest, lower = across.amax(upper), -across.amin(torch.sub(upper, mean, alpha=2))
         if (units := state.posterior.units) is not None:
             largest, lower = (units.to_rewards(bound.unsqueeze(-1)).squeeze(-1) for bound in (largest, lower))
         return largest, lower

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from torchbandits.arms import ArmTable, GrowingTable
 from torchbandits.arms.directions import Leaders
-from torchbandits.embeddings import kernel_row
+from torchbandits.kernels import kernel_row
 from torchbandits.memory import Memory
 from torchbandits.policies.state import GaussianState, State, TableState
 from torchbandits.posteriors import Conditioning
@@ -50,13 +50,15 @@ def _learn_exact(state: GaussianState, summed: tuple[Tensor, Tensor, Tensor, Ten
     table, posterior = state.tabulation, state.posterior
     assert not isinstance(table, GrowingTable)
     distinct, counts, sums, _ = summed
-    if table.needs_sweep(distinct.shape[-1]):
+    # T is below its room after each tell, but where arms are read piece by piece its room may be less than these pulls need.
+    if state.rows.streamed and table.needs_sweep(distinct.shape[-1]):
         _swept(state, posterior.factorised)
     leverage, cross = table.leverage_at(distinct), table.cross(distinct, leaders)
     sketch = posterior.sketch
     lost = None if sketch is None else sketch.loss
     state.rows.tell_(posterior, *summed)
-    state.add_gains_(leverage, counts)
+    if state.counts_batches:
+        state.add_gains_(leverage, counts)
     state._buffers["log_det"] = state.log_det + table.update_(distinct, counts, posterior.targets_of(counts, sums), cross)
     if sketch is not None and lost is not None and bool((shrunk := sketch.loss > lost).any()):
         # The low-rank update of the arms is exact only as long as the sketch loses nothing.
@@ -128,8 +130,8 @@ def _learn_sparse(state: GaussianState, memory: Memory, summed: tuple[Tensor, Te
     # The dictionary is about to change, so that updating the old factors would be wasted.
     posterior.invalidate_()
     row = rows.tell_(posterior, *summed)
-    state.add_gains_(leverage, counts)
-    # The accumulated log det grows by log(1 + n lev) per distinct arm, with the leverages before the tell.
+    if state.counts_batches:
+        state.add_gains_(leverage, counts)
     state._buffers["log_det"] = state.log_det + torch.log1p(counts * leverage).sum(dim=-1)
     # BKB samples point i with probability min(1, n_i q̄ lev_i), with the leverages before the pulls.
     size = state.statistics.size

@@ -20,8 +20,10 @@ from torchbandits.errors import StateError, UnsupportedError, require
 from torchbandits.gradients import without_gradients
 from torchbandits.policies.scale import ScaleWatch
 from torchbandits.posteriors import GaussianProcess, PartitionedProcess, Statistics, aggregate
-from torchbandits.types import Marginals, Progress, Recommendation
+from torchbandits.types import Marginals, Progress, Pulls, Recommendation
 
+RECENT = 40
+"""Pulls of a batch row that are remembered in their order."""
 _NO_POSTERIOR = "this policy keeps no posterior; use gp_ucb, bkb or batch_bkb to have one."
 _PROGRESS = ("told", "log_det", "batched_log_det", "batched_log_det_3")
 
@@ -164,7 +166,9 @@ class State(nn.Module, ABC):
         """
         if not self._changing:
             self._changing = tuple(module for module in self.modules() if module._buffers)
-        buffers = [(module, dict(module._buffers)) for module in self._changing]
+        buffers = []
+        for module in self._changing:
+            buffers.append((module, dict(module._buffers)))
         generators = [g.get_state() for g in self.generators] if draws else []
         parts = self._snapshots()
 
@@ -255,8 +259,8 @@ class PosteriorState(State):
 
     @property
     def has_pending(self) -> bool:
-        """Whether pending picks are hallucinated, here or in a posterior that other arms had before."""
-        return super().has_pending or bool(self.records.pending.shape[-1])
+        """Whether picks that are out are hallucinated, here or in a posterior that other arms had before."""
+        return bool(self.pending_index.shape[-1]) or bool(self.records.pending.shape[-1])
 
     @abstractmethod
     def arm_mean(self) -> Tensor:
@@ -305,7 +309,7 @@ class PosteriorState(State):
         return arm.gather(-1, mean.argmax(dim=-1, keepdim=True)).squeeze(-1)
 
     def _snapshots(self) -> list[Callable[[], None]]:
-        return [*super()._snapshots(), self.records.snapshot()]
+        return [self.records.snapshot()]
 
 
 class PartitionedState(PosteriorState):
@@ -376,6 +380,10 @@ class GaussianState(PosteriorState):
         # Warns of rewards and arms on a scale far from that of the kernel.
         self.scale = ScaleWatch()
         self.derived = Derived()
+        # For policies that say when an arm is pulled again and again: arms of the last tells, at least the last 40 pulls of
+        # each batch row if there were so many. Not saved.
+        self.recent: tuple[Tensor, ...] = ()
+        self.repeats_said = False
 
     @property
     @abstractmethod
@@ -418,18 +426,34 @@ class GaussianState(PosteriorState):
     def continuing_(self, other: State) -> None:
         """Take over the progress of a state of the same posterior on other arms; nothing is pending then."""
         if isinstance(other, GaussianState):
-            self.scale = other.scale
+            self.scale, self.repeats_said = other.scale, other.repeats_said
         super().continuing_(other)
 
     def forget_derived_(self) -> None:
         """Drop the quantities derived from the state, before it changes."""
         self.derived = Derived()
 
+    def remember_(self, pulls: Pulls) -> None:
+        """Keep the arms of a tell as the most recent ones; history that comes summed has no order and is left out."""
+        if pulls.index is not None and pulls.mask is not None and not pulls.history:
+            arms = torch.where(pulls.mask, self.rows.entry(pulls.index), -1)
+            self.recent = (*self.recent, arms)[-RECENT:]
+
+    def _snapshots(self) -> list[Callable[[], None]]:
+        recent = self.recent
+
+        def restore() -> None:
+            self.recent = recent
+
+        return [*super()._snapshots(), restore]
+
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        """Restore the generators; the last pulls of a saved state are not known."""
+        super().set_extra_state(state)
+        self.recent = ()
+
     def add_gains_(self, leverage: Tensor, counts: Tensor) -> None:
-        """Add to the batched log-determinants the gains of pulls of points with these leverages at the batch start,
-        `batch_shape x p`."""
-        if not self.counts_batches:
-            return
+        """Add to the batched log-determinants the pulls of points of known leverage at the batch start, `batch_shape x p`."""
         scale = leverage.new_tensor([[1.0], [3.0]])
         gains = (torch.log1p(scale * leverage.unsqueeze(-2)) * counts.unsqueeze(-2)).sum(dim=-1)
         self._buffers["batched_log_det"] = self.batched_log_det + gains[..., 0]
@@ -510,7 +534,7 @@ class TableState(GaussianState):
         return known[2]
 
     def _snapshots(self) -> list[Callable[[], None]]:
-        return [*super()._snapshots(), self.table.snapshot()]
+        return [self.records.snapshot(), self.table.snapshot()]
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> TableState:
         super()._apply(fn, recurse)

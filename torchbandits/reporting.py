@@ -1,4 +1,4 @@
-"""The report of a bandit after each change of its state."""
+"""Reports on the state of a bandit after each update."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torchbandits.types import Pulls, Report
 
 
 def certificate(policy: Policy, state: State) -> Tensor:
-    """Largest upper minus largest lower bound over the arms, `batch_shape`; NaN for policies without a posterior.
+    """The largest upper minus the largest lower bound over the arms, `batch_shape`; NaN for policies without a posterior.
 
     Raises:
         NumericalError: If the posterior is not finite.
@@ -32,7 +32,8 @@ def certificate(policy: Policy, state: State) -> Tensor:
 
 @without_gradients
 def report_of(policy: Policy, state: State, pulls: Pulls, unasked: Tensor) -> Report:
-    """Report of a state after an update with these pulls, of which `unasked` (`batch_shape`) were never asked for; copies.
+    """Report of a state after an update with these pulls, of which `unasked` (`batch_shape`) were never asked for. Holds
+    copies.
 
     Raises:
         NumericalError: If the posterior is not finite.

@@ -40,10 +40,10 @@ def auto(
         memory_budget: Bytes that the exact posterior may take or, once there is a dictionary, that cached kernel columns may
             take.
 
-    Warns (`DiagnosticWarning`): Once, when one arm has taken more than half of the last 40 pulls; names the reason.
+    Warns (`DiagnosticWarning`): Once, when one arm has more than half of the last 40 pulls; the message names the reason.
 
-    Guarantee: none, the kernel is estimated; `igp_ucb` has one for a kernel and a norm that are known. Cost: O(A u) a pick, u
-    distinct arms pulled, and O(u³) an iteration for each of O(log t) fits.
+    Guarantee: none, because the kernel is estimated; `igp_ucb` has one for a known kernel and norm. Cost: O(A u) per pick, u
+    distinct arms pulled, and O(u³) per iteration for each of O(log t) fits.
     Source: Hvarfner et al. 2024 (priors); Salinas et al. 2020 (normal scores); Srinivas et al. 2010 (the rule); Kaufman and
     Rousseeuw 1990 (first picks).
     """

@@ -149,7 +149,7 @@ class Composed(Policy[TableState | BoxState]):
         return BoxState(Box(rows, posterior, box), generators, counts_batches="batches" in self.confidence.reads)
 
     def _posterior(self, arms: ArmSet, generators: Generators, batch_shape: torch.Size) -> GaussianProcess:
-        """The prior, for arms or the corners of a box; features that are drawn are drawn now."""
+        """The prior, for arms or the corners of a box. Random features are drawn here."""
         kernel, units = (self.kernel, None) if self.from_data is None else self.from_data.prior(arms, batch_shape)
         check_kernel_on(_first(arms), kernel, batch_shape, kernel_diagonal)
         if self.memory.sparse:

@@ -1,4 +1,4 @@
-"""Estimates from arms and rewards that stand for a kernel, a noise and scales: what `auto` is made of."""
+"""Estimates of kernel, noise and scales from arms and rewards, for runs where none of them is known."""
 
 from __future__ import annotations
 
@@ -55,14 +55,14 @@ class FromData:
         return kernel, Units(ranges.expand(*batch_shape, -1))
 
     def follow(self, state: TableState, before: ArmSource) -> None:
-        """Widen the ranges of features after the arms have changed, as they do when a context comes that was not seen before.
+        """Widen the ranges of features after the arms have changed, for instance by a new context.
 
-        A feature that had one value so far, such as that of a single context, had a range of 1 for want of a better one. Its
-        lengthscale is as long in the new range as it was in that one, and so are all of them before the first fit. A later
-        range only grows. Kernel and noise are fitted anew where a feature was constant before, or a range has grown by half.
+        A feature with a single value so far, such as that of a single context, has a range of 1 by convention. Its lengthscale
+        keeps its ratio to the range when the range changes, and so do all lengthscales before the first fit. A later range only
+        grows. Kernel and noise are refitted where a feature was constant before, or a range has grown by half.
 
         Args:
-            state: With the new arms; its buffers are replaced.
+            state: State on the new arms; its buffers are replaced.
             before: The old arms.
         """
         posterior, units, shape = state.posterior, state.posterior.units, state.rows.batch_shape

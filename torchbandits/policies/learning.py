@@ -132,6 +132,7 @@ def _learn_sparse(state: GaussianState, memory: Memory, summed: tuple[Tensor, Te
     row = rows.tell_(posterior, *summed)
     if state.counts_batches:
         state.add_gains_(leverage, counts)
+    # The accumulated log det grows by log(1 + n lev) per distinct arm, with the leverages before the tell.
     state._buffers["log_det"] = state.log_det + torch.log1p(counts * leverage).sum(dim=-1)
     # BKB samples point i with probability min(1, n_i q̄ lev_i), with the leverages before the pulls.
     size = state.statistics.size

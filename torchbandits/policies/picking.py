@@ -19,7 +19,7 @@ from torchbandits.types import Generators
 
 
 def on_offer(rows: ArmRows, available: Tensor | None) -> Tensor | None:
-    """Arms that may be picked, None for all of them. Raises `ArgumentError` where a batch row has none."""
+    """The arms that may be picked, None for all of them. Raises `ArgumentError` where a batch row has none."""
     if available is None and rows.first is None:
         return None
     offered = rows.offered(available)

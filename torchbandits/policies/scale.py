@@ -48,11 +48,11 @@ class ScaleWatch:
     said: set[str] = field(default_factory=set)
 
     def due(self, size: int, first_fit: int | None) -> bool:
-        """Count a tell, and say whether it is time to look.
+        """Count a tell, and return whether a check is due.
 
         Args:
             size: Distinct points told.
-            first_fit: Pulls after which the kernel is fitted for the first time: what it is before says nothing.
+            first_fit: Pulls after which the kernel is fitted for the first time; no check is due before.
         """
         self.tells += 1
         return (size >= self.next_size or self.tells >= self.next_tells) and max(size, self.tells) >= (first_fit or 0)
@@ -68,7 +68,8 @@ class ScaleWatch:
         Warns (`DiagnosticWarning`): Of each finding once, naming the fix. Cost of a check: O(A + u + 32² d).
         """
         size = posterior.statistics.size
-        if size == 0:  # every pull was dropped by the policy's memory
+        # The policy's memory has dropped every pull.
+        if size == 0:
             return
         while self.next_size <= size:
             self.next_size *= _GROWTH

@@ -259,7 +259,7 @@ class PosteriorState(State):
 
     @property
     def has_pending(self) -> bool:
-        """Whether picks that are out are hallucinated, here or in a posterior that other arms had before."""
+        """Whether pending picks are hallucinated, here or in a posterior that other arms had before."""
         return bool(self.pending_index.shape[-1]) or bool(self.records.pending.shape[-1])
 
     @abstractmethod
@@ -380,8 +380,8 @@ class GaussianState(PosteriorState):
         # Warns of rewards and arms on a scale far from that of the kernel.
         self.scale = ScaleWatch()
         self.derived = Derived()
-        # For policies that say when an arm is pulled again and again: arms of the last tells, at least the last 40 pulls of
-        # each batch row if there were so many. Not saved.
+        # For policies that warn of repeated pulls of an arm: arms of the last tells, at least the last 40 pulls of each batch
+        # row if there were so many. Not saved.
         self.recent: tuple[Tensor, ...] = ()
         self.repeats_said = False
 
@@ -434,7 +434,7 @@ class GaussianState(PosteriorState):
         self.derived = Derived()
 
     def remember_(self, pulls: Pulls) -> None:
-        """Keep the arms of a tell as the most recent ones; history that comes summed has no order and is left out."""
+        """Keep the arms of a tell as the most recent ones. Summed history has no order and is excluded."""
         if pulls.index is not None and pulls.mask is not None and not pulls.history:
             arms = torch.where(pulls.mask, self.rows.entry(pulls.index), -1)
             self.recent = (*self.recent, arms)[-RECENT:]
@@ -448,12 +448,13 @@ class GaussianState(PosteriorState):
         return [*super()._snapshots(), restore]
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
-        """Restore the generators; the last pulls of a saved state are not known."""
+        """Restore the generators. Saved states do not hold the last pulls, which are therefore cleared."""
         super().set_extra_state(state)
         self.recent = ()
 
     def add_gains_(self, leverage: Tensor, counts: Tensor) -> None:
-        """Add to the batched log-determinants the pulls of points of known leverage at the batch start, `batch_shape x p`."""
+        """Add to the batched log-determinants the gains of pulls of points with these leverages at the batch start,
+        `batch_shape x p`."""
         scale = leverage.new_tensor([[1.0], [3.0]])
         gains = (torch.log1p(scale * leverage.unsqueeze(-2)) * counts.unsqueeze(-2)).sum(dim=-1)
         self._buffers["batched_log_det"] = self.batched_log_det + gains[..., 0]

@@ -1,4 +1,4 @@
-"""The two fast lanes of an exact table: the kept covariance and columns evaluated ahead give the picks of the plain lane."""
+"""The two fast strategies of an exact table: the kept covariance and columns evaluated ahead give the picks of the plain one."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_columns_ahead_are_used():
 
 @OFF_SCALE
 def test_a_kept_covariance_survives_a_failed_tell_at_any_point_of_its_block(monkeypatch):
-    """Directions are taken off the covariance in place: going back must not take them off twice."""
+    """Directions are subtracted from the covariance in place: a rollback must not subtract them twice."""
     problem = Problem(seed=5, a=60)
     policy = tb.gp_ucb(rbf(), **COMMON)
     bandit, twin = (tb.Bandit(policy, problem.tensor, generator=generator(0)) for _ in range(2))

@@ -1,4 +1,4 @@
-"""Draws of the posterior: mean and covariance against the dense joint where they are promised, marginals where not."""
+"""Draws of the posterior: mean and covariance against the dense joint where they are guaranteed, marginals elsewhere."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_the_width_scales_the_deviation_from_the_mean():
 
 @pytest.mark.parametrize("embedding", ["exact", "nystrom", "qff", "rff"])
 def test_each_pick_is_the_best_arm_of_a_draw_and_pending_picks_have_no_say(embedding):
-    """The picks are the argmax of the same draws, made again by hand from the same generator."""
+    """The picks are the argmax of the same draws, repeated from a copy of the generator."""
     problem = Problem(seed=4, a=A)
     bandit = told(problem, rbf(), embedding, batch_size=6)
     twin = torch.Generator()
@@ -122,7 +122,7 @@ def test_each_pick_is_the_best_arm_of_a_draw_and_pending_picks_have_no_say(embed
 
 
 def test_100_000_arms_without_a_square_of_them():
-    """A draw on 10⁵ arms: what it keeps and what it takes is linear in their number."""
+    """Memory and kernel values of a draw on 10⁵ arms are linear in their number."""
     arms = torch.rand(100_000, 3, generator=generator(0), dtype=torch.float64)
     policy = tb.thompson_sampling(rbf(0.3), noise_std=NOISE_STD, width=tb.widths.Constant(1.0), num_features=64)
     bandit = tb.Bandit(policy, arms, generator=generator(1))

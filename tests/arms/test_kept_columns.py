@@ -1,4 +1,4 @@
-"""Kernel columns kept within a budget: read back as they are, whatever was given away meanwhile."""
+"""Kernel columns kept within a budget: they are read back unchanged after any evictions."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_row_that_did_not_exist_is_not_remembered():
 @pytest.mark.sweep(1)
 @pytest.mark.parametrize("kernel", ["matern32", "rbf"])
 def test_a_budget_of_a_few_columns_changes_no_pick(kernel: str):
-    """Few enough that columns are given away, more than the dictionary; and fewer than that."""
+    """Budgets below the number of columns used, one above the dictionary's size and one below it."""
     problem = Problem(seed=6, a=150)
     picks = []
     for budget in (2 << 30, 18 * 150 * 8, 12 * 150 * 8, 0):

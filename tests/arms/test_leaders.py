@@ -1,4 +1,4 @@
-"""The in-batch loop: the same picks and the same bits compiled and not, host and batched."""
+"""The in-batch loop gives the same picks and the same bits compiled and interpreted, on the host and batched."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_warming_up_compiles_what_runs_need() -> None:
 
 
 def test_arms_that_are_all_alike_are_brought_up_to_date_in_few_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each pick lowers every score by nearly as much: the best arm is known once all were looked at again."""
+    """Each pick lowers every score by nearly as much: the best arm is known once all scores are refreshed."""
     arms = torch.rand(20_000, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     kernel = gpytorch.kernels.RBFKernel().double()
     kernel.lengthscale = 10.0

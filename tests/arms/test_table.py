@@ -1,4 +1,4 @@
-"""The table says what the posterior says, however its sweeps are done."""
+"""The table equals the posterior with every strategy of its sweeps."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def test_the_posterior_is_that_of_the_features_kernel(embedding):
 
 
 def test_a_finite_table_does_not_drift():
-    """Thousands of updates of one table: swept anew in time, and right to the end."""
+    """After thousands of updates a table is still accurate, because it is swept again in time."""
     problem = Problem(seed=6, a=20)
     policy = tb.rff_ucb(rbf(), noise_std=NOISE_STD, num_features=30)
     bandit = tb.Bandit(policy, problem.tensor, generator=generator(2))

@@ -29,7 +29,7 @@ needs_originals = pytest.mark.skipif(not ORIGINALS, reason=f"{DATA_VARIABLE} is 
 
 @pytest.fixture
 def fake(tmp_path, monkeypatch):
-    """Write small arrays in place of an archive, and have its loader believe them."""
+    """Write small arrays in place of an archive, with a loader that accepts them."""
 
     def write(module, constant, **arrays):
         data = getattr(networks, constant)

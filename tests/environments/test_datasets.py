@@ -140,7 +140,7 @@ def test_neither_way_names_both(fake, monkeypatch):
 
 
 def sklearn_with(columns):
-    """What scikit-learn would return for these columns."""
+    """The value that scikit-learn would return for these columns."""
 
     def fetch_openml(name, *, version, as_frame, data_home, n_retries):
         assert (name, version, as_frame) == ("abalone", 1, True)
@@ -249,7 +249,7 @@ def test_unknown_names_suggest_the_nearest():
 
 @pytest.fixture(params=DATASETS)
 def original_or_fake(request, tmp_path, monkeypatch):
-    """The original where it is at hand; else a look-alike with its number of rows and its mean."""
+    """The original data set if available, otherwise a look-alike with its number of rows and its mean."""
     data = DATASETS[request.param]
     if ORIGINALS:
         return data

@@ -1,4 +1,4 @@
-"""Simulated designs: the formulas at one point each, in units, and tables that are scaled as they say."""
+"""Simulated designs: the formulas at one point each, in units, and tables with the documented scale."""
 
 from __future__ import annotations
 

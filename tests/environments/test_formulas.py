@@ -1,4 +1,4 @@
-"""The functions of CUB's figures: their values, peaks, grids, and what they refuse."""
+"""The functions of CUB's figures: their values, peaks, grids and refusals."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""The compiled loops of small sparse posteriors, beside dense NumPy and beside the general form in PyTorch."""
+"""The compiled loops of small sparse posteriors, against dense NumPy and against the general form in PyTorch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Factorisations survive ill-conditioning, updates equal refactorisations, and rows of a batch keep to themselves."""
+"""Factorisations survive ill-conditioning, updates equal refactorisations, and rows of a batch are independent."""
 
 from __future__ import annotations
 

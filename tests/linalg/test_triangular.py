@@ -1,4 +1,4 @@
-"""A product that leaves zeros out is the product."""
+"""A product that skips zeros equals the full product."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ SIZE = 2_000
 
 @dataclass(frozen=True)
 class Case:
-    """A problem, and what `bless` is held to on it: least and largest ratio at any point, size over effective dimension."""
+    """A problem, and the bounds for `bless`: least and largest ratio at any point, size over effective dimension."""
 
     kernel: str
     lengthscale: float
@@ -79,7 +79,7 @@ def points_and_weights(case: Case, size: int = SIZE) -> tuple[np.ndarray, np.nda
 
 
 def exact(case: Case, x: np.ndarray, n: np.ndarray) -> np.ndarray:
-    """At all points, from those of positive weight."""
+    """The exact leverages at all points, given those of positive weight."""
     kernel, pulled = case.kernels[1], n > 0
     K_uu, K_ua, k = kernel(x[pulled], x[pulled]), kernel(x[pulled], x), oracles.diagonal(kernel, x)
     nothing = np.zeros(pulled.sum())
@@ -169,7 +169,7 @@ def test_pulls_of_equal_points_add_up():
 
 
 class Measured(gpytorch.kernels.RBFKernel):
-    """An RBF kernel that keeps the size of the largest matrix it was asked for, and how many numbers in all."""
+    """An RBF kernel that records the size of its largest matrix and the total number of values."""
 
     largest, numbers = 0, 0
 

@@ -50,7 +50,7 @@ class Data:
         return Averages.of(*self.columns, prior_mean)
 
     def gram(self, kernel: gpytorch.kernels.Kernel) -> np.ndarray:
-        """By the kernel's own values, point by point."""
+        """The kernel matrix, evaluated pair by pair."""
         x = torch.as_tensor(self.x)
         with torch.no_grad():
             lines = [kernel(x, row.expand_as(x), diag=True) for row in x]
@@ -81,7 +81,7 @@ def gpytorch_evidence(kernel: gpytorch.kernels.Kernel, x: torch.Tensor, y: torch
 @pytest.mark.parametrize("name", sorted(MAKERS.keys() - {"linear", "sum", "matern12"}))
 @pytest.mark.parametrize("seed", range(3))
 def test_value_and_gradient_are_gpytorchs_on_the_pulls_written_out(name: str, seed: int):
-    """Which never saw a sum: repeated pulls, ARD, scales; the collapsed one with every point in its dictionary."""
+    """GPyTorch's evidence of single pulls agrees: repeated pulls, ARD, scales; the collapsed one with every point."""
     data, kernel = Data(seed), MAKERS[name]()
     expected = gpytorch_evidence(kernel, torch.as_tensor(data.x), torch.as_tensor(data.y), NOISE)
     slopes = torch.autograd.grad(expected, list(kernel.parameters()))

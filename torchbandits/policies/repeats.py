@@ -1,4 +1,4 @@
-"""Notice that one arm takes most of the recent pulls, with the reason and what to do about it."""
+"""Warning for repeated pulls of one arm, with the reason and a remedy."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ OTHERS = "take it off offer (available=) or give a larger width= to look at othe
 
 
 def most_repeated(arms: Iterable[int]) -> tuple[int, int] | None:
-    """The arm with more than half of the last 40 pulls, and its number of them; None where no arm has, or for fewer pulls.
+    """The arm with more than half of the last 40 pulls, and its number of them; None if there is no such arm, or fewer pulls.
 
     Args:
-        arms: Pulled, in order.
+        arms: Arms pulled, in order.
     """
     last = np.asarray(list(arms)[-RECENT:])
     if len(last) < RECENT:
@@ -45,10 +45,10 @@ def rivals(state: GaussianState, width: Tensor, arm: int, place: tuple[int, ...]
     """Mask of the other arms whose upper confidence bound exceeds the lower bound of `arm`, `A` booleans.
 
     Args:
-        state: With a table of all arms.
+        state: State with a table of all arms.
         width: `batch_shape`, the confidence width.
-        arm: −1 for a point that is no arm.
-        place: The batch row.
+        arm: Index of the arm; −1 for a point that is not an arm.
+        place: Index of the batch row.
         floor: The lower bound in model units where `arm` is −1.
     """
     std = (state.posterior.regularization * state.arm_leverage()[place]).clamp_min(0).sqrt()
@@ -60,7 +60,7 @@ def rivals(state: GaussianState, width: Tensor, arm: int, place: tuple[int, ...]
 
 
 def share_of_noise(posterior: GaussianProcess, noise_variance: float, place: tuple[int, ...]) -> float:
-    """Part of the variance of rewards over the distinct points told that is noise, by the model; NaN for a single point."""
+    """Fraction of the rewards' variance over the distinct points that the model explains as noise; NaN for a single point."""
     kernel = kernel_row(posterior.kernel, posterior.batch_shape, place)
     points = posterior.statistics.points[place][: int(posterior.statistics.num_rows[place])]
     signal = float(signal_variance(kernel, points)) if len(points) > 1 else float("nan")
@@ -68,12 +68,12 @@ def share_of_noise(posterior: GaussianProcess, noise_variance: float, place: tup
 
 
 def reason_for_repeats(sure: bool, noise: float, others: str = OTHERS) -> str:
-    """Why a policy pulls one arm again and again, and what to do.
+    """The reason for repeated pulls of one arm, and the remedy, in words.
 
     Args:
         sure: Whether no other arm has an upper confidence bound above the lower bound of this one.
-        noise: Part of the variance that is noise.
-        others: A clause that says how to look at other arms.
+        noise: Fraction of the variance that is noise.
+        others: A clause that explains how to explore other arms.
     """
     if sure:
         return f"by the model no other one can be better. Stop here, or {others}."

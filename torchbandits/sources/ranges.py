@@ -1,4 +1,4 @@
-"""The range of each feature: what a distance between arms is measured in, where nobody says."""
+"""The range of each feature, the default unit of distances between arms."""
 
 from __future__ import annotations
 
@@ -7,16 +7,19 @@ from torch import Tensor
 
 from torchbandits.sources.base import ArmSet, ArmSource
 
-_SAMPLE = 20_000  # arms that the ranges of features are estimated from
-_ASIDE = 0.01  # part of the arms at either end of a feature that is left out of its range: outliers must not stretch it
+# Number of arms from which the ranges of features are estimated.
+_SAMPLE = 20_000
+# Fraction of the arms at either end of a feature that is left out of its range, so that outliers do not stretch it.
+_ASIDE = 0.01
 
 
 def ranges_of(arms: ArmSet) -> Tensor:
-    """The range of each feature, `d` or `batch_shape x d`, float64: between the 1 % and 99 % quantiles, the whole range where
-    that is 0, and 1 for a constant feature, which tells nothing apart. From at most 20,000 arms, evenly spaced.
+    """The range of each feature, `d` or `batch_shape x d`, float64: the distance between the 1 % and 99 % quantiles, the whole
+    range where that is 0, and 1 for a constant feature, which does not distinguish arms. At most 20,000 evenly spaced arms are
+    used.
 
-    It is no smaller than a part of the whole range, 10⁻⁴ in float64: distances to an arm that lies further out would cost the
-    others their digits.
+    The result is at least a fraction of the whole range, 10⁻⁴ in float64, because distances to an arm that lies further out
+    would lose the digits of the others.
     """
     num = arms.shape[-2]
     step = -(-num // _SAMPLE)

@@ -105,7 +105,7 @@ class Box(nn.Module):
             rows.adopt_(index, statistics)
 
     def found_(self, points: Points, waiting: Picks, statistics: Statistics) -> Picks:
-        """Arm indices of points from outside, `batch_shape x p`; points that are no arms yet are added. See `places`, `find_`.
+        """Arm indices of points from outside, `batch_shape x p`; points that are not arms yet are added. See `places`, `find_`.
 
         Raises:
             ArgumentError: If a point is not in the box.

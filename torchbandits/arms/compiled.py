@@ -22,8 +22,8 @@ def _downdate_numpy(covariance: np.ndarray, column: np.ndarray, shrink: float) -
     covariance -= np.outer(column * shrink, column)
 
 
-# Subtract (shrink · column) columnᵀ from the covariance. Both versions form the same products in the same order, hence equal
-# bits.
+# Subtract (shrink · column) columnᵀ from the covariance. Both versions form the same products in the same order, so their
+# results are equal to the last bit.
 downdate = _downdate_compiled if hasattr(_downdate_compiled, "py_func") else _downdate_numpy
 
 

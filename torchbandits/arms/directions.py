@@ -144,8 +144,8 @@ class Directions(nn.Module):
         """The column of an arm that was not evaluated ahead. If the arm was among the last leaders, columns of the current
         leaders are evaluated in the same pass over T; a pull that was not predictable costs one column only."""
         expected = self._named is not None and bool((self._named == slot).any(dim=-1).all())
-        # Adapt the number of columns to the hit rate: doubled when half of them were used, halved when fewer than an eighth
-        # were.
+        # Adapt the number of columns to the hit rate: double it when half of them were used, and halve it when fewer than an
+        # eighth were used.
         if self._ahead is not None:
             self._size = min(_MOST, 2 * self._size) if 2 * self._hits >= self._size else self._size
             self._size = max(_FEWEST, self._size // 2) if 8 * self._hits < self._size else self._size

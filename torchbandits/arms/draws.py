@@ -48,7 +48,7 @@ class PosteriorDraws:
 
     def __init__(self, table: ArmTable, num_features: int) -> None:
         self._table, self._num_features = table, num_features
-        # The kernel, the points that are no arms, and the prior's root on them; computed anew when a fit replaces the kernel.
+        # The kernel, the points that are not arms, and the prior's root on them; computed anew when a fit replaces the kernel.
         self._root: tuple[object, Tensor, Tensor] | None = None
         self._residual: tuple[object, Tensor] | None = None
         posterior = table.posterior
@@ -115,7 +115,7 @@ class PosteriorDraws:
                 points = torch.cat([points.expand(*order.shape[:-1], *points.shape[-2:]), strangers], dim=-2)
             self._root = (kernel, strangers, covariance_root(kernel_matrix(kernel, points, points)))
         root = self._root[2]
-        # Pulled points that are no arms are drawn jointly with the arms, as columns after them.
+        # Pulled points that are not arms are drawn jointly with the arms, as further points after them.
         used = A + outside.sum(dim=-1) if extra else None
         f0 = root @ standard_normals(posterior, sizes, A + extra, generators, used)
         place = torch.where(outside, A - 1 + outside.long().cumsum(dim=-1), arm.clamp_min(0))

@@ -68,7 +68,7 @@ class ArmTable(nn.Module):
         self.strategy = self._sparse if self.posterior.sparse else self._other
 
     def _largest(self) -> Tensor:
-        """The largest k(x, x) over the arms and over pulled points that are no arms (any more)."""
+        """The largest k(x, x) over the arms and over pulled points that are not arms (any more)."""
         largest, posterior, x = self.rows.across.amax(self.prior_diagonal), self.posterior, self.posterior.statistics.points
         if not x.shape[-2]:
             return largest

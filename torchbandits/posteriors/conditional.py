@@ -86,7 +86,7 @@ class Conditional:
         N = torch.linalg.qr(N.flip(-2).mT, mode="r").R.mT.flip(-2, -1)
         return _conditional(process, seen, lam**0.5 * N, lam**0.5 * H, a, process.log_det)
 
-    # ------------------------------------------------------------------ what follows from it
+    # ------------------------------------------------------------------ predictions
 
     @property
     def batch_shape(self) -> torch.Size:

@@ -83,7 +83,7 @@ def test_law_6_before_the_first_pull(case):
 def test_law_6_batches(case):
     bandit = settled(case)
     if case.name == "auto":  # an acquisition does not know that a batch holds each arm once
-        bandit.policy = replace(bandit.policy, batch_rule=FixedSize())
+        bandit.policy = bandit.loop.policy = replace(bandit.policy, batch_rule=FixedSize())
     waiting = bandit.ask(limit=1)
     acqf = acquisition(bandit, waiting.points)
     batch = bandit.ask(more=6)

@@ -616,3 +616,13 @@ def test_killed_for_real(tmp_path: Path):
             selection = b.ask()
             b.tell(selection, PROBLEM.rewards(told, selection.index))
     assert torch.equal(plain.counts, bandit.counts)
+
+
+def test_costs_of_new_arms_may_be_a_list(tmp_path: Path):
+    path, arms = tmp_path / "run.journal", PROBLEM.tensor[:3]
+    bandit = journaled(Case("gp_ucb", ""), path).set_arms_(arms, costs=[1.0, 2.0, 3.0])
+    bandit.journal.close()
+    Path(f"{path}.checkpoint").unlink()
+    again = journaled(Case("gp_ucb", ""), path)
+    assert torch.equal(again.arms, arms)
+    assert again.loop.state.rows.costs.tolist() == [1.0, 2.0, 3.0]

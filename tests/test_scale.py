@@ -159,9 +159,10 @@ def test_between_the_checks_a_tell_costs_no_operation():
     counted = []
     for _ in range(200):
         with Operations() as operations:
-            watch.look(posterior, table, 1.0, None)
+            if watch.due(posterior.statistics.size, None):
+                watch.look(posterior, table, 1.0)
         counted.append(len(operations.names))
     assert sum(count > 0 for count in counted) == 3  # at 8, 32 and 128 tells
     with Operations() as operations:
-        ScaleWatch().look(posterior, table, 1.0, None)
+        ScaleWatch().look(posterior, table, 1.0)
     assert 0 < len(operations.names) < 250

@@ -10,7 +10,7 @@ import torch
 from problems import generator, rbf
 
 import torchbandits as tb
-from torchbandits.arms import table
+from torchbandits.arms import columns, strategies
 from torchbandits.threads import MANY_NUMBERS, thread_setter, threads
 
 pytestmark = pytest.mark.skipif(thread_setter() is None, reason="this build of PyTorch does not let a thread set its number")
@@ -74,16 +74,17 @@ def test_a_step_over_many_arms_takes_all_threads():
 
 
 def test_a_large_sweep_within_a_small_step_takes_all_threads(monkeypatch):
-    monkeypatch.setattr(table, "MANY_PRODUCTS", 1.0)
+    for module in (columns, strategies):
+        monkeypatch.setattr(module, "MANY_PRODUCTS", 1.0)
     seen = []
-    products = table.KernelColumns.products
+    products = columns.KernelColumns.products
 
     def watched(self, *args, **kwargs):
         for part in products(self, *args, **kwargs):
             seen.append(torch.get_num_threads())
             yield part
 
-    monkeypatch.setattr(table.KernelColumns, "products", watched)
+    monkeypatch.setattr(columns.KernelColumns, "products", watched)
     bandit, kernel = _watched(100)
     _step(bandit)
     assert set(seen) == {3}

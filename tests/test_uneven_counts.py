@@ -13,6 +13,7 @@ from tolerances import VARIANCE, assert_close
 
 import torchbandits as tb
 from torchbandits.linalg import Graded, uneven
+from torchbandits.policies.state import TableState
 
 F64, LENGTHSCALE, LAM = VARIANCE[torch.float64], 0.3, NOISE_STD**2
 RNG = np.random.default_rng(0)
@@ -65,7 +66,7 @@ def check(bandit: tb.Bandit, u: np.ndarray, n: np.ndarray, name: str) -> None:
     mean, variance = dense(S, u, n, ARMS)
     model, at = bandit.model().marginals(torch.as_tensor(ARMS)), bandit.posterior(torch.as_tensor(ARMS))
     found = {"model": (model.mean, model.variance), "posterior": (at.mean, at.variance)}
-    if bandit.loop.state.table is not None:
+    if isinstance(bandit.loop.state, TableState):
         found["table"] = bandit.loop.state.table.mean(), LAM * bandit.loop.state.table.leverage
     for what, (own_mean, own_variance) in found.items():
         assert_close(own_mean, mean, F64, what=f"mean of the {what}")

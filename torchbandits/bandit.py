@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
@@ -20,6 +19,7 @@ from torchbandits.checks import (
     check_fit,
     check_generators,
     check_history,
+    check_instance,
     check_limit,
     check_maximum,
     check_more,
@@ -33,10 +33,10 @@ from torchbandits.checks import (
     own_copy,
     same_device,
 )
-from torchbandits.errors import ArgumentError, JournalWarning, StateError, UnsupportedError, require
+from torchbandits.errors import ArgumentError, UnsupportedError, require
 from torchbandits.explanation import Explanation, explain
-from torchbandits.journal import Journal, Recorder, as_journal, begun, describe_policy, difference
-from torchbandits.loop import Loop, costs_for
+from torchbandits.journal import Journal, Recorder, as_journal, begun, describe_policy
+from torchbandits.loop import Loop
 from torchbandits.policies import Policy
 from torchbandits.posteriors import GaussianProcess, PartitionedProcess
 from torchbandits.selections import duplicate, same_picks
@@ -50,20 +50,20 @@ Maximizer = Callable[[Callable[[Tensor], Tensor]], Tensor]  # from a score of po
 
 
 class Bandit:
-    """Chooses which arms to evaluate next, and learns from the rewards.
+    """Selects the arms to evaluate next, and learns from their rewards.
 
     Args:
-        policy: What chooses; frozen and reusable. Its kernel is deep-copied.
+        policy: Selects arms; frozen and reusable. Its kernel is deep-copied.
         arms: `A x d` or `batch_shape x A x d`, finite, float64 (accurate) or float32; copied. Or one of
             `torchbandits.sources`, which is shared and must not change: `sources.tensor(arms)` saves the copy.
         bounds: Instead of arms a box `2 x d` or `batch_shape x 2 x d`, lower corner first, whose points become arms as they are
             picked: for `ada_bkb`, which splits it, and for every policy of one Gaussian process, which then climbs its score
-            (see `optimize.optimize_continuous`), or one draw of the posterior a pick.
-        generator: One CPU `torch.Generator`, or a list of one a batch row (`batch_shape` is then its length, broadcast with the
-            kernel's and the arms'). Held, and advanced by draws. A fresh one with seed 0 by default.
-        costs: `A` or `batch_shape x A`, what a pull of each arm costs, > 0, copied; for `per_cost` policies and budgets.
-        journal: A path, or a `Journal`: all that is asked and told is on the disk before it takes effect, and where there is
-            such a file the run that it is of goes on, generators included (as given they count only for a new one).
+            (see `optimize.optimize_continuous`), or one draw of the posterior per pick.
+        generator: One CPU `torch.Generator`, or a list of one per batch row (`batch_shape` is then its length, broadcast with
+            the kernel's and the arms'). Held, and advanced by draws. A fresh one with seed 0 by default.
+        costs: `A` or `batch_shape x A`, the cost of a pull of each arm, > 0, copied; for `per_cost` policies and budgets.
+        journal: A path, or a `Journal`: asks and tells are on the disk before they take effect, and an existing file resumes
+            its run, generators included (those given count only for a new run).
 
     Attributes:
         policy: As given.
@@ -87,15 +87,14 @@ class Bandit:
         costs: Tensor | None = None,
         journal: Journal | str | os.PathLike[str] | None = None,
     ) -> None:
-        require(isinstance(policy, Policy), f"policy must be a torchbandits policy, got {type(policy).__name__}.")
+        check_instance("policy", policy, Policy, "a torchbandits policy")
         domain = _domain(arms, bounds, policy)
         require(bounds is None or costs is None, "costs are those of arms, and a box has none: pass arms=.", UnsupportedError)
         generators, batch_shape = check_generators(generator, domain, getattr(policy, "kernel", None))
         journal, described = as_journal(journal), describe_policy(policy)
         with begun(journal, policy, domain, costs, generators):
-            state = (policy.init if bounds is None else policy.init_box)(cast(Tensor, domain), generators, batch_shape)
-            state.rows.costs = costs_for(policy, state.rows, costs)
-            self.policy, self.loop = policy, Loop(policy, state)
+            self.policy = policy
+            self.loop = Loop.fresh(policy, domain, generators, batch_shape, costs=costs, box=bounds is not None)
             self.recorder = Recorder(self.loop, described, journal)
             self.recorder.resume()
 
@@ -113,12 +112,13 @@ class Bandit:
         """The picks to evaluate next: the open selection, as long as there is one.
 
         Args:
-            limit: Most picks, one number or one a batch row (`batch_shape`). Only a new batch heeds it.
-            more: Extend the open selection by this many picks a row, whatever the batch rule says, treating all that is
-                untold as pending. The whole open selection is returned, earlier picks first.
+            limit: Most picks, one number or one per batch row (`batch_shape`). It applies to a new batch only.
+            more: Extend the open selection by this many picks per row, whatever the batch rule says, with all open picks as
+                pending. The whole open selection is returned, earlier picks first.
             available: `A` or `batch_shape x A` booleans, arms on offer; all of them by default.
-            maximizer: For infinite sets: is given the policy's score, a differentiable function of points
-                `batch_shape x n x d`, and returns the point to pull, `batch_shape x d`, which becomes a further arm.
+            maximizer: For infinite sets: a function that is called with the policy's score, a differentiable function of
+                points `batch_shape x n x d`, and returns the point to pull, `batch_shape x d`, which becomes an additional
+                arm.
 
         Returns:
             The open selection: picks asked for and neither told nor forgotten. It is a copy.
@@ -127,6 +127,7 @@ class Bandit:
             ArgumentError: If a limit is negative, or no arm is on offer; nothing has changed then.
         """
         loop = self.loop
+        loop.recover_()
         most, offered = None, None
         if limit is not None:
             most = check_limit(limit, loop.batch_shape, loop.device)
@@ -149,10 +150,11 @@ class Bandit:
         """Learn the rewards of picks, in any order, of a whole batch or a part of it.
 
         Args:
-            selection: What `ask` returned, or a part of it (`selection[:3]`), or plain arm indices `batch_shape x q`.
-                Picks that were never asked for are welcome (history from elsewhere): `Report.unasked` counts them.
+            selection: A selection returned by `ask`, or a part of it (`selection[:3]`), or plain arm indices `batch_shape x q`.
+                Picks that were never asked for are learned, too (history from elsewhere): `Report.unasked` counts them.
             rewards: `batch_shape x q`, reward units; masked places are ignored.
-            failures: What a NaN means: an `"error"`, or an evaluation that failed, to `"forget"`. It is never data.
+            failures: The meaning of a NaN: an `"error"`, or a failed evaluation that is to be forgotten, `"forget"`. A NaN
+                is never data.
 
         Returns:
             The report after the update.
@@ -162,6 +164,7 @@ class Bandit:
             NumericalError: If the posterior broke down; the state is as before the call.
         """
         loop = self.loop
+        loop.recover_()
         opened = loop.open
         if opened is not None and same_picks(selection, opened):
             # What ask() returned needs no second look.
@@ -184,6 +187,7 @@ class Bandit:
             The report after the update. Cost: a refit, and a sweep over the arms.
         """
         loop = self.loop
+        loop.recover_()
         like = (loop.batch_shape, loop.total, loop.arms.shape[-1], loop.device)
         return self.recorder.observe(check_history(points_or_index, counts, sums, squares, *like))
 
@@ -193,13 +197,14 @@ class Bandit:
         Raises:
             StateError: If one of them is not pending; nothing has changed then.
         """
+        self.loop.recover_()
         self.recorder.forget(*self._picks(selection))
 
     def fit_kernel_(self, *, noise: bool = False, **options: Any) -> FitReport:
-        """Fit the kernel's hyper-parameters to the rewards told, each batch row on its own, and relearn everything with it.
+        """Fit the kernel's hyper-parameters to the rewards told, each batch row on its own, and recompute the posterior.
 
         Every parameter of the policy's kernel that requires a gradient is fitted, by the evidence and the priors registered
-        with the kernel. What is open stays open; the policy and the kernel that it was given stay as they are.
+        with the kernel. Open picks stay open; the policy and the kernel that it was given stay as they are.
 
         Args:
             noise: Fit the noise too (of a single batch row); λ keeps its ratio to the noise variance.
@@ -216,9 +221,9 @@ class Bandit:
         return self.recorder.fit(noise, options)
 
     def set_arms_(self, arms: Tensor | ArmSource, *, costs: Tensor | None = None) -> Bandit:
-        """Go on with other arms; all that was learned stays, at arms that are gone too. Returns self.
+        """Replace the arms; all observations are kept, those of removed arms included. Returns self.
 
-        Arms that were pulled before keep their pulls; what is open must be among the new arms, and keeps waiting.
+        Arms that were pulled before keep their pulls. Open picks must be among the new arms, and stay open.
 
         Args:
             arms: `A' x d` or `batch_shape x A' x d`, copied, or a source, of the same dtype and device.
@@ -231,6 +236,7 @@ class Bandit:
 
         Cost: a sweep over the new arms.  Source: Calandriello et al. 2019, appendix A, for BKB.
         """
+        self.loop.recover_()
         checked = _readable(arms, self.policy)
         check_replacement(checked, self.loop.arms, self.batch_shape)
         self.recorder.move(own_copy(checked) if isinstance(checked, Tensor) else checked, costs)
@@ -290,8 +296,7 @@ class Bandit:
     @property
     def counts(self) -> Tensor:
         """Pulls learned of each arm, `batch_shape x A`; exact duplicates share those of their entry."""
-        state = self.loop.state
-        return state.rows.counts(state.statistics.weights)
+        return self.loop.counts
 
     @property
     def pulls(self) -> Tensor:
@@ -308,10 +313,10 @@ class Bandit:
     @property
     def width(self) -> Tensor:
         """The confidence width, which multiplies the posterior standard deviation, `batch_shape`."""
-        return self.policy.width(self.loop.state).clone()
+        return self.loop.width
 
     def model(self) -> BanditModel:
-        """What has been learned as a BoTorch model: posterior, kernel, λ, dictionary and prior mean, tabulated on the arms.
+        """The posterior as a BoTorch model: with its kernel, λ, dictionary and prior mean, tabulated on the arms.
 
         `PolicyAcquisition(bandit.model(), policy)(arms.unsqueeze(-2))` are the scores that `ask` ranks: path-dependent widths
         are the run's own. Picks that are pending are not in it: pass their points as `X_pending`. It is a copy, which later
@@ -348,6 +353,7 @@ class Bandit:
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to resume exactly, the open selection and the generators included, and a description of the policy:
         copies of tensors, numbers and texts."""
+        self.loop.recover_()
         return self.recorder.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> Bandit:
@@ -366,7 +372,7 @@ class Bandit:
             JournalWarning: For a state of an earlier version, which does not say what it is of.
         """
         check_state(state_dict, self.loop.state.state_dict())
-        check_description(state_dict, self.recorder.described)
+        self.recorder.check_policy(state_dict)
         self.recorder.load(state_dict)
         return self
 
@@ -407,26 +413,12 @@ class Bandit:
         return index, mask
 
 
-def check_description(state_dict: dict[str, Any], described: dict[str, str]) -> None:
-    """Refuse a saved state of another policy; a state of an earlier version, which does not describe its own, is a warning."""
-    if (saved := state_dict.get("policy")) is None:
-        message = (
-            "the saved state is of an earlier version and does not say of which policy and arms it is: it is taken to be "
-            "of these. Save it anew."
-        )
-        warnings.warn(message, JournalWarning, stacklevel=3)
-    elif other := difference(saved, described):
-        raise StateError(
-            f"the saved state is of another policy: {other}. Make the Bandit with the policy that the saved one was made "
-            "with, or observe() what was learned."
-        )
-
-
 def _domain(arms: Any, bounds: Any, policy: Policy) -> Tensor | ArmSource:
     """Either arms or a box, as a copy that the caller does not hold; sources are shared."""
     require((arms is None) != (bounds is None), "give either arms (A x d) or bounds (2 x d), and not both.")
-    found = check_box(bounds) if arms is None else _readable(arms, policy)
-    return own_copy(found) if isinstance(found, Tensor) else found
+    if isinstance(arms, ArmSource):
+        return _readable(arms, policy)
+    return own_copy(check_box(bounds) if arms is None else check_arms(arms))
 
 
 def _readable(arms: Any, policy: Policy) -> Tensor | ArmSource:

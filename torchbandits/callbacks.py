@@ -1,4 +1,4 @@
-"""What a run says while it runs, to TensorBoard or any other logger: `LogScalars`, a callback of `run`, or called in a loop.
+"""Logging of a run to TensorBoard or any other logger: `LogScalars`, a callback of `run`, or called in a loop.
 
     from torch.utils.tensorboard import SummaryWriter  # pip install tensorboard
 

@@ -14,14 +14,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchbandits.bandit import Bandit, check_description
 from torchbandits.checks import (
     as_tensor,
     check_arms,
     check_available,
     check_count,
+    check_fit,
     check_generators,
     check_history,
+    check_instance,
     check_limit,
     check_more,
     check_picks,
@@ -33,8 +34,8 @@ from torchbandits.checks import (
     own_copy,
 )
 from torchbandits.errors import ArgumentError, NonFiniteError, ShapeError, require
-from torchbandits.journal import Journal, as_journal, begun, held, pack, state_as_text, state_of_text
-from torchbandits.loop import costs_for
+from torchbandits.journal import Journal, Recorder, as_journal, begun, describe_policy, held, pack, state_as_text, state_of_text
+from torchbandits.loop import Loop
 from torchbandits.policies import Policy
 from torchbandits.posteriors import GaussianProcess, PartitionedProcess
 from torchbandits.selections import duplicate, joined, within
@@ -185,6 +186,10 @@ class ContextualBandit:
         journal: A path, or a `Journal`, as for `Bandit`: contexts that are entered, asks and tells are on the disk before they
             take effect, and a run that was ended goes on exactly.
 
+    Attributes:
+        loop: State and open picks over (context, arm), without checks and without the journal.
+        recorder: The same calls on record.
+
     Raises:
         StateError, DataError: If the journal is in use, of another run, damaged, or can't be written.
         ShapeError, NonFiniteError: If arms or contexts are not as above.
@@ -202,6 +207,7 @@ class ContextualBandit:
         costs: Tensor | None = None,
         journal: Journal | str | os.PathLike[str] | None = None,
     ) -> None:
+        check_instance("policy", policy, Policy, "a torchbandits policy")
         arms = check_arms(arms)
         generators, batch_shape = check_generators(generator, arms, getattr(policy, "kernel", None))
         self._contexts = Contexts(own_copy(arms), contexts, max_contexts, batch_shape)
@@ -209,12 +215,11 @@ class ContextualBandit:
         joint, repeated, journal = self._contexts.joint(), self._contexts.repeated(self._costs), as_journal(journal)
         kept = {"contexts": f"{self._contexts.seen.shape[-2]} at the start, {self._contexts.most} kept"}
         with begun(journal, policy, joint, repeated, generators, kept):
-            one_or_all = list(generators) if batch_shape else generators[0]
-            self._bandit = Bandit(policy, joint, generator=one_or_all, costs=repeated)
-            self._bandit.recorder.journal = journal
+            self.loop = Loop.fresh(policy, joint, generators, batch_shape, costs=repeated)
+            self.recorder = Recorder(self.loop, describe_policy(policy), journal)
             self._keep(self._contexts)
             again = {"context": self._enter_again, "load": self._load_again}
-            self._bandit.recorder.resume(again, restore=self._restore)
+            self.recorder.resume(again, restore=self._restore)
 
     # ------------------------------------------------------------------ ask and tell
 
@@ -248,7 +253,7 @@ class ContextualBandit:
         self._enter(context)
         mine = self._open_here()
         if mine is None or more is not None:
-            added, _ = self._bandit.recorder.ask(limit, self._contexts.only_here(offered), more)
+            added, _ = self.recorder.ask(limit, self._contexts.only_here(offered), more)
             mine = added if mine is None else joined(mine, added)
         return duplicate(Selection(mine.points, self._contexts.outward(mine.index), mine.mask))
 
@@ -263,11 +268,12 @@ class ContextualBandit:
             context: `c` or `batch_shape x c`, of plain indices.
             failures: The meaning of a NaN, as for `Bandit.tell`.
         """
+        self.loop.recover_()
         index, mask = self._picks(selection)
         # Checked before a context is entered for their sake.
         given = check_rewards(rewards, index, mask, self.device, failures)
         joint = self._inward(selection, index, mask, context)
-        return self._bandit.recorder.tell(joint, mask, given, forgets=failures == "forget")
+        return self.recorder.tell(joint, mask, given, forgets=failures == "forget")
 
     def observe(
         self,
@@ -280,22 +286,24 @@ class ContextualBandit:
     ) -> Report:
         """Learn from summed history, arm indices at `context` or points (context, arm); see `Bandit.observe`."""
         joint = as_tensor("points_or_index", points_or_index).is_floating_point()
-        like = self._bandit.arms if joint else self.arms
+        like = self.loop.arms if joint else self.arms
         shape = (like.shape[-2], like.shape[-1], self.device)
         pulls = check_history(points_or_index, counts, sums, squares, self.batch_shape, *shape)
         if pulls.index is not None and pulls.mask is not None:
             pulls = replace(pulls, index=self._inward(pulls.index, pulls.index, pulls.mask, context))
-        return self._bandit.recorder.observe(pulls)
+        return self.recorder.observe(pulls)
 
     def forget(self, selection: Selection) -> None:
         """Give up on picks that were asked for and will never be told; see `Bandit.forget`."""
         require(isinstance(selection, Selection), "selection must be one that ask() returned, which knows its context.")
         index, mask = self._picks(selection)
-        self._bandit.recorder.forget(self._inward(selection, index, mask, None), mask)
+        self.recorder.forget(self._inward(selection, index, mask, None), mask)
 
     def fit_kernel_(self, **options: Any) -> FitReport:
         """Fit the kernel over (context, arm) to the rewards told; see `Bandit.fit_kernel_`."""
-        return self._bandit.fit_kernel_(**options)
+        noise = options.pop("noise", False)
+        check_fit(noise, options)
+        return self.recorder.fit(noise, options)
 
     # ------------------------------------------------------------------ what was learned
 
@@ -305,7 +313,7 @@ class ContextualBandit:
         k = check_count(k)
         self._enter(context)
         check_told(self.pulls)
-        state, own = self._bandit.loop.state, self._contexts.own
+        state, own = self.loop.state, self._contexts.own
         if state.tabulated:
             lam = state.process.regularization
             told = state.in_reward_units(own(state.arm_mean()), lam * own(state.arm_leverage()))
@@ -332,7 +340,7 @@ class ContextualBandit:
     @property
     def posterior(self) -> GaussianProcess | PartitionedProcess:
         """Callable on any points (context, arm): `Marginals(mean, variance)` in reward units."""
-        return self._bandit.posterior
+        return self.loop.process
 
     @property
     def arms(self) -> Tensor:
@@ -347,38 +355,39 @@ class ContextualBandit:
     @property
     def counts(self) -> Tensor:
         """Pulls learned of each arm at the current context, `batch_shape x A`."""
-        return self._contexts.own(self._bandit.counts)
+        return self._contexts.own(self.loop.counts)
 
     @property
     def pulls(self) -> Tensor:
         """Pulls told in all, `batch_shape`."""
-        return self._bandit.pulls
+        return self.loop.pulls.clone()
 
     @property
     def width(self) -> Tensor:
         """The confidence width, which multiplies the posterior standard deviation, `batch_shape`."""
-        return self._bandit.width
+        return self.loop.width
 
     @property
     def journal(self) -> Journal | None:
         """The journal that contexts, asks and tells are written to, if any. A copy of a bandit has none."""
-        return self._bandit.journal
+        return self.recorder.journal
 
     @property
     def batch_shape(self) -> torch.Size:
         """Leading dimensions of everything that is asked and told."""
-        return self._bandit.batch_shape
+        return self.loop.batch_shape
 
     @property
     def device(self) -> torch.device:
         """The device of the arms and the posterior."""
-        return self._bandit.device
+        return self.loop.device
 
     # ------------------------------------------------------------------ saving
 
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to resume exactly: the bandit's state and the contexts kept."""
-        return {"bandit": self._bandit.state_dict(), "contexts": copy.deepcopy(self._contexts.state_dict())}
+        self.loop.recover_()
+        return {"bandit": self.recorder.state_dict(), "contexts": copy.deepcopy(self._contexts.state_dict())}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> ContextualBandit:
         """Resume from a `state_dict` of a bandit with the same policy and arms, see `Bandit.load_state_dict`; another one is
@@ -389,14 +398,14 @@ class ContextualBandit:
         )
         fresh = copy.copy(self._contexts)
         fresh.load_(state_dict["contexts"])
-        saved, before, loop, policy = state_dict["bandit"], self._contexts, self._bandit.loop, self._bandit.policy
-        joint = own_copy(check_arms(fresh.joint()))
+        saved, before, loop = state_dict["bandit"], self._contexts, self.loop
+        joint = check_arms(fresh.joint())
 
         def load() -> None:
-            state = policy.init(joint, loop.state.generators, loop.batch_shape)
-            state.rows.costs = costs_for(policy, state.rows, fresh.repeated(self._costs))
+            costs = fresh.repeated(self._costs)
+            state = Loop.fresh(loop.policy, joint, loop.state.generators, loop.batch_shape, costs=costs).state
             check_state(saved, state.state_dict())
-            check_description(saved, self._bandit.recorder.described)
+            self.recorder.check_policy(saved)
             loop.take_over_(saved, into=state)
             self._keep(fresh)
 
@@ -404,14 +413,15 @@ class ContextualBandit:
             return {"kind": "load", "state": state_as_text(state_dict)}
 
         written = self.journal is not None and not self.journal.is_repeating
-        self._bandit.recorder.change(load, note if written else None, take_back=lambda: self._keep(before))
+        self.recorder.change(load, note if written else None, take_back=lambda: self._keep(before))
         return self
 
     # ------------------------------------------------------------------ inside
 
     def _enter(self, context: Any, busy: Sequence[int] = ()) -> None:
         """Make a context the current one; the joint arms follow. Blocks that are `busy`, or hold what is open, stay."""
-        ahead, opened = copy.copy(self._contexts), self._bandit.loop.open
+        self.loop.recover_()
+        ahead, opened = copy.copy(self._contexts), self.loop.open
         if opened is not None:
             busy = [*busy, *(opened.index[opened.mask] // self.arms.shape[-2]).unique().tolist()]
         changed, before = ahead.enter_(context, busy), self._contexts
@@ -421,10 +431,10 @@ class ContextualBandit:
 
         def enter() -> None:
             if changed:
-                self._bandit.loop.move_(ahead.joint(), ahead.repeated(self._costs))
+                self.loop.move_(ahead.joint(), ahead.repeated(self._costs))
             self._keep(ahead)
 
-        self._bandit.recorder.change(enter, lambda _: entered, draws=False, take_back=lambda: self._keep(before))
+        self.recorder.change(enter, lambda _: entered, draws=False, take_back=lambda: self._keep(before))
 
     def _enter_again(self, record: dict[str, Any]) -> None:
         """Repeat the record of a context that was entered."""
@@ -436,13 +446,13 @@ class ContextualBandit:
 
     def _keep(self, contexts: Contexts) -> None:
         """Go on with these contexts, which the next checkpoint holds."""
-        self._contexts, self._bandit.recorder.besides = contexts, {"contexts": contexts}
+        self._contexts, self.recorder.besides = contexts, {"contexts": contexts}
 
     def _restore(self, saved: dict[str, Any]) -> None:
         self.load_state_dict({"bandit": saved["state"], "contexts": saved["contexts"]})
 
     def _open_here(self) -> Selection | None:
-        loop = self._bandit.loop
+        loop = self.loop
         return None if loop.open is None else within(loop.open, self._contexts.here(loop.open.index), loop.points)
 
     def _picks(self, selection: Selection | Tensor) -> tuple[Tensor, Tensor]:
@@ -454,7 +464,7 @@ class ContextualBandit:
         Args:
             selection: What was passed in: a selection's points tell its contexts.
             index: Its arms, with their mask.
-            mask: Likewise.
+            mask: `batch_shape x q`.
             context: That of plain indices.
         """
         index = index.masked_fill(~mask, -1)

@@ -196,7 +196,7 @@ class Evaluations:
         executor: Of threads, processes, a cluster.
         workers: Most evaluations that are submitted at once, all by default.
         retries: How often one that fails is tried again. An exception, a result that is not a finite number and one that has
-            not come in time are failures alike.
+            not come in time are all failures.
         timeout: Seconds from submission after which an evaluation has failed. No executor can stop one that runs: it goes on
             holding its worker, and its result is not used.
         patient: Whether the others are waited for when one is given up.

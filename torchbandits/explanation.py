@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from torchbandits.checks import is_whole
-from torchbandits.embeddings import kernel_row
 from torchbandits.errors import UnsupportedError, require
 from torchbandits.figures import COLORS, tidy
 from torchbandits.fitting.degeneracy import lengthscales, signal_variance
+from torchbandits.kernels import kernel_row
 from torchbandits.policies.base import Policy, State
 from torchbandits.policies.composed import Composed, noise_share
 from torchbandits.policies.state import TableState

@@ -1,4 +1,4 @@
-"""Files that are whole or not there, and YAML that says what it means."""
+"""Files that are written whole or not at all, and strict YAML."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LONGEST_NAME = 200
 
 
 def folder_name_fault(name: str) -> str:
-    """What is wrong with a name that becomes a folder, which must stay inside the folder of the results on every system."""
+    """The fault of a name that becomes a folder within that of the results, on every system; empty where there is none."""
     alone = PurePosixPath(name).name == name == PureWindowsPath(name).name and name not in ("", ".", "..")
     if alone and name.isprintable() and len(name.encode()) <= LONGEST_NAME:
         return ""

@@ -83,7 +83,7 @@ class Columns:
 
 
 class History:
-    """What a run pulled and what each batch left behind.
+    """Record of a run: its pulls, and the state after each batch.
 
     Args:
         batch_size: Number of batch rows (replicates, seeds) that are recorded side by side; `rows` in the shapes below.
@@ -119,11 +119,11 @@ class History:
 
         Args:
             index: `rows x q` or `steps x rows x q`, arms pulled; −1 where masked.
-            rewards: Alike, reward units; ignored where masked.
-            regret: Alike, reward units, NaN where unknown; ignored where masked.
+            rewards: Of the same shape, reward units; ignored where masked.
+            regret: Of the same shape, reward units, NaN where unknown; ignored where masked.
             report: The state after the tell, one number per row (and step).
             recommended: `rows` or `steps x rows`, the arm that would be recommended then; −1 for none.
-            simple_regret: Alike, regret of that arm, reward units; NaN where unknown.
+            simple_regret: Of the same shape, regret of that arm, reward units; NaN where unknown.
             seconds: Of each ask and tell by the run's clock, the environment's own time left out. Rows of a batch share them.
             costs: Like `index`, what each pull cost; NaN is recorded where not given.
             failed: `rows` or `steps x rows`, evaluations of the batch that failed and were given up; none where not given.

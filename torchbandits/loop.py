@@ -70,6 +70,31 @@ class Loop:
         self._undo: Callable[[], None] | None = None
         self._set_state(state)
 
+    @classmethod
+    def fresh(
+        cls,
+        policy: Policy,
+        domain: Tensor | ArmSource,
+        generators: Sequence[torch.Generator],
+        batch_shape: torch.Size,
+        *,
+        costs: Any = None,
+        box: bool = False,
+    ) -> Loop:
+        """A loop of a policy that was told nothing yet, on arms or in a box.
+
+        Args:
+            policy: Chooses and learns.
+            domain: Arms that the policy can read, or the corners of a box, which are held and not copied.
+            generators: One per batch row.
+            batch_shape: Leading dimensions.
+            costs: Of the arms, as `costs_for` takes them.
+            box: Whether the domain is a box.
+        """
+        state = (policy.init_box if box else policy.init)(cast(Tensor, domain), generators, batch_shape)
+        state.rows.costs = costs_for(policy, state.rows, costs)
+        return cls(policy, state)
+
     def _set_state(self, state: State) -> None:
         rows = state.rows
         self.state, self.batch_shape, self.device = state, rows.batch_shape, rows.source.device
@@ -101,6 +126,16 @@ class Loop:
     def pulls(self) -> Tensor:
         """Pulls told in all, `batch_shape`; not a copy."""
         return self.state.told
+
+    @property
+    def counts(self) -> Tensor:
+        """Pulls learned of each arm, `batch_shape x A`; exact duplicates share those of their entry."""
+        return self.state.rows.counts(self.state.statistics.weights)
+
+    @property
+    def width(self) -> Tensor:
+        """The confidence width, which multiplies the posterior standard deviation, `batch_shape`."""
+        return self.policy.width(self.state).clone()
 
     @property
     def process(self) -> GaussianProcess | PartitionedProcess:
@@ -137,20 +172,19 @@ class Loop:
         return selection, evidence.generator_states
 
     def with_open(self, selection: Selection) -> Selection:
-        """A copy of the open picks together with additional ones, in tensors that callers may write to."""
-        if self.open is None:
-            return duplicate(selection)
+        """A copy of the open picks, of which there are some, together with additional ones."""
+        assert self.open is not None
         return duplicate(joined(self.open, selection) if bool(selection.mask.any()) else self.open)
 
     def open_(self, selection: Selection, drawn: Sequence[Tensor] = ()) -> None:
         """Open additional picks, after draws that left the generators in these states."""
         # Whatever may fail comes first.
-        opened = joined(self.open, selection) if bool(selection.mask.any()) else None
+        opened = selection if self.open is None else joined(self.open, selection)
         if self.state.box is not None:
             self.state.box.find_(selection.points, selection.index, self.state.statistics)
         for generator, state in zip(self.state.generators, drawn, strict=False):
             generator.set_state(state)
-        if opened is not None:
+        if bool(selection.mask.any()):
             self.open, self._synced = opened, False
 
     def open_point_(self, point: Tensor) -> None:
@@ -268,7 +302,8 @@ class Loop:
         Returns:
             What `work` returned.
         """
-        self.recover_()
+        if self._undo is not None:
+            self._undo()
         state, opened = self.state, self.open
         back = state.snapshot(draws=draws) if restore is None else restore
 
@@ -292,7 +327,7 @@ class Loop:
         return result
 
     def recover_(self) -> None:
-        """Undo a change that an interrupt has left half-way."""
+        """Undo a change that an interrupt has left half-way: before anything of this loop is read for the next one."""
         if self._undo is not None:
             self._undo()
 

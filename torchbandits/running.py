@@ -34,7 +34,7 @@ from torchbandits.policies import Policy
 from torchbandits.selections import marked
 from torchbandits.types import Report, Selection
 
-_STEPS = 64  # recorded at once
+_STEPS = 64  # steps that are recorded at once
 
 
 @explains_keywords
@@ -59,40 +59,41 @@ def run(
     """Play a policy in an environment for a number of pulls, on ask and tell.
 
     Args:
-        policy: What chooses.
-        environment: What answers; its arms are the bandit's.
-        num_rounds: Pulls of each batch row, those that failed included; it caps the last batch.
+        policy: Selects arms.
+        environment: Evaluates them; its arms are the bandit's.
+        num_rounds: Pulls of each batch row, failed ones included; it caps the last batch.
         generator: As for `Bandit`. The noise of each row is drawn from a generator seeded by that row's.
-        budget: What the pulls of a batch row may cost in all, one number or `batch_shape` of them. Arms that a row can not
-            pay for are off, picks of a batch that exceed the rest are forgotten, and the run ends when no row can pay for any.
-            An evaluation that fails has cost what it costs.
-        observed: History that the bandit is given before its first ask: what `Bandit.observe` takes. It counts neither as
-            rounds nor in the record.
-        journal: As for `Bandit`. The same call again goes on with a run that was cut short, the noise included, and returns the
-            history of all of it; the seconds of what came before are NaN, and callbacks hear of the rest only. Picks that were
-            out are evaluated again; arms that were excluded stay so. Another environment is refused, as far as its class, name,
-            noise, costs and expected rewards (or, where those are unknown, its function) tell. Ctrl-C, and any error but an
-            `EvaluationError`, closes it.
-        clock: What times ask and tell; `time.process_time` for the seconds of processors, whoever else uses them.
+        budget: The largest total cost of the pulls of a batch row, one number or `batch_shape` of them. Arms that a row cannot
+            pay for are not offered, picks of a batch that exceed the rest are forgotten, and the run ends when no row can pay
+            for any arm. A failed evaluation costs as much as a successful one.
+        observed: History that the bandit learns before its first ask, as `Bandit.observe` takes it. It counts neither as rounds
+            nor in the record.
+        journal: As for `Bandit`. The same call again resumes a run that was cut short, the noise included, and returns the
+            history of all of it; the seconds of earlier steps are NaN, and callbacks are called for later steps only. Picks
+            that were pending are evaluated again; arms that were excluded stay so. Another environment is refused, as far as
+            its class, name, noise, costs and expected rewards (or, where those are unknown, its function) tell. Ctrl-C, and any
+            error but an `EvaluationError`, closes it.
+        clock: Times ask and tell; `time.process_time` counts the processor seconds of this process alone.
         callbacks: Called after each tell with the bandit, the selection, the rewards and the report; a True ends the run.
         executor: Evaluates the picks of a batch side by side: any `concurrent.futures.Executor`, of threads, processes, Dask
-            (`client.get_executor()`) or mpi4py. What is random is settled before it is handed out, and rewards are told in
-            the order of the picks: a batch told whole is told the same whoever evaluates it, in whatever order.
+            (`client.get_executor()`) or mpi4py. Random numbers are drawn before a pick is handed out, and rewards are told in
+            the order of the picks: a batch that is told whole does not depend on which worker evaluated what, or when.
         workers: Most evaluations submitted at once; all of a batch by default.
         asynchronous: Tell every reward when it comes, and ask for a pick in its place, whatever the batch rule says: all
             `workers` stay busy, and picks depend on the order in which rewards came. For one batch row.
-        retries: How often a failed evaluation is tried again: one that raised, died, came late or is not a finite number.
+        retries: The number of times that a failed evaluation is repeated: one that raised, died, came late or is not a finite
+            number.
         timeout: Seconds from its submission after which an evaluation has failed; with `workers`, that is from its start.
-        failures: What becomes of an evaluation that failed for good. `"raise"` ends the run. `"forget"` undoes the pick and
-            counts it in `history.batches["failed"]`, `"exclude"` never offers its arm to that row again either.
+        failures: The treatment of an evaluation that failed for good. `"raise"` ends the run. `"forget"` gives up the pick and
+            counts it in `history.batches["failed"]`; `"exclude"` does the same, and never offers its arm to that row again.
 
     Returns:
         The history. `history.batches["seconds"]` is the time of ask and tell, without the environment's.
 
     Raises:
-        EvaluationError: If an evaluation failed and failures end the run, or the executor broke. What had come is told; the
-            error has the history and the bandit.
-        KeyboardInterrupt: At Ctrl-C; where there is a journal, the message says what it keeps.
+        EvaluationError: If an evaluation failed and failures end the run, or the executor broke. Rewards that had come are
+            told; the error has the history and the bandit.
+        KeyboardInterrupt: At Ctrl-C; with a journal, the message names the file that keeps the run.
     """
     known = isinstance(environment, Environment)
     require(known, f"environment must be one of torchbandits.environments, got {type(environment).__name__}.")

@@ -1,4 +1,4 @@
-"""What is open: joining and settling selections, places left-packed in every batch row."""
+"""Operations on selections: joining, splitting and settling them, with places left-packed in every batch row."""
 
 from __future__ import annotations
 
@@ -15,10 +15,8 @@ from torchbandits.sources import ArmSet
 from torchbandits.types import PickMask, Picks, Selection
 
 
-def joined(first: Selection | None, second: Selection) -> Selection:
+def joined(first: Selection, second: Selection) -> Selection:
     """Both selections in one, `first` first and masked places last."""
-    if first is None:
-        return second
     index = torch.cat([first.index, second.index], dim=-1)
     mask = torch.cat([first.mask, second.mask], dim=-1)
     points = torch.cat([first.points, second.points], dim=-2)

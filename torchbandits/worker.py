@@ -1,4 +1,4 @@
-"""A worker: one of several processes that evaluate the picks of one run, each when it comes free."""
+"""A worker: one of several processes that evaluate the picks of one run, each as soon as it is idle."""
 
 from __future__ import annotations
 
@@ -50,22 +50,24 @@ class Worker:
     """Asks for one pick at a time and tells its reward when it is known, beside other workers on the same file.
 
     Each process makes its own `Worker` on the same path, with the same policy, arms and costs. All picks and rewards are in the
-    file, in one order. `tell` writes a reward and learns nothing: `ask` learns all that was told since, then picks, treating
-    all that is out as pending. A pick is held for `lease` seconds: where no reward came until then, because its worker died, it
-    is handed out again. The first reward of a pick counts, a later one is refused. Ends of processes, at any moment, lose
-    nothing that `tell` returned for; nor does an interrupt (Ctrl-C), after which the worker may be used further.
+    file, in one order. `tell` writes a reward without learning it: `ask` learns all rewards told since its last call and then
+    selects a pick, with all open picks as pending. A pick is held for `lease` seconds; if no reward has come by then, because
+    its worker died, it is handed out again. The first reward of a pick counts, a later one is refused. A process that ends at
+    any moment loses no reward for which `tell` has returned; nor does an interrupt (Ctrl-C), after which the worker may be used
+    further.
 
-    What a worker knows follows from the file alone: arms, rewards, what is open and the generators exactly, and the numbers of
+    The state of a worker follows from the file alone: arms, rewards, open picks and the generators exactly, and the numbers of
     the posterior up to rounding where the order of tells does not matter (exact Gaussian processes and finite features learn
-    several tells by one update), else exactly, since all repeat every event in order. Picks are made once, and are on record.
+    several tells by one update), and exactly elsewhere, since every worker repeats all events in order. Each pick is selected
+    once, and recorded.
 
     Args:
-        policy: What chooses, of a single batch row.
+        policy: Selects arms, for a single batch row.
         arms: `A x d`, as for `Bandit`.
         store: Path of the SQLite file, created where it does not exist; on a local disk. Where it is deleted or replaced while
             it is in use, every call is a `DataError`.
         lease: Seconds that an evaluation may take, unless it is renewed.
-        name: Who holds a pick, for messages; host, process and a random part by default.
+        name: Of the worker, for messages; host, process and a random part by default.
         generator: As for `Bandit`; only that of the worker that creates the file counts.
         bounds: A box instead of arms, as for `Bandit`.
         costs: As for `Bandit`.
@@ -135,12 +137,12 @@ class Worker:
         return Lease(pick.number, points, index, pick.expires, pick.attempts, self._store.id)
 
     def tell(self, lease: Lease, reward: Tensor | float, *, failures: str = "error") -> None:
-        """Record the reward of a pick, durably; it is learned by each worker at its next `ask`.
+        """Record the reward of a pick durably; each worker learns it at its next `ask`.
 
         Args:
-            lease: What `ask` returned.
+            lease: One that `ask` returned.
             reward: A number, reward units.
-            failures: What a NaN means, as for `Bandit.tell`.
+            failures: The meaning of a NaN, as for `Bandit.tell`.
 
         Raises:
             NonFiniteError, ShapeError: If it is not one finite number.
@@ -163,7 +165,7 @@ class Worker:
         self._store.transaction(lambda: self._store.settle(lease.number, "told", content))
 
     def forget(self, lease: Lease) -> None:
-        """Give up on a pick; its hallucination is undone. Raises `StateError` if it was told or forgotten before."""
+        """Give up a pick; it is not pending any more. Raises `StateError` if it was told or forgotten before."""
         self._check_lease(lease)
         self._store.transaction(lambda: self._store.settle(lease.number, "forgotten", {}))
 
@@ -180,18 +182,19 @@ class Worker:
 
     @property
     def bandit(self) -> Bandit:
-        """All that was told until now, learned: for `best()`, `posterior`, `counts`. What is asked or told here stays here."""
+        """A bandit that has learned all rewards told so far: for `best()`, `posterior`, `counts`. Its own asks and tells are
+        not shared with other workers."""
         self._catch_up()
         return self._bandit
 
     def close(self) -> None:
-        """Give the file back; picks that are held stay held until their leases expire."""
+        """Close the file; picks that are held stay held until their leases expire."""
         self._store.close()
 
     # ------------------------------------------------------------------ inside
 
     def _begun(self, states: list[Any]) -> Tensor:
-        """The state that the run's generator began with."""
+        """The state of the run's generator at its start."""
         try:
             start = held(states[0])
             torch.Generator().set_state(start)
@@ -212,7 +215,7 @@ class Worker:
         return self._store.add(self._chosen(), self.name, self.lease)
 
     def _chosen(self) -> dict[str, Any]:
-        """The next pick as an event; it is opened when the event is read back, at the next call."""
+        """Select the next pick, as an event: it is opened when the event is read back, at the next call."""
         loop = self._bandit.loop
         selection, drawn = loop.select(exactly=1)
         require(bool(selection.mask.any()), "the policy has nothing more to pick: it is at its limit of pulls.", StateError)
@@ -224,10 +227,10 @@ class Worker:
         return loop.points(index) if known is None else known.to(loop.device, loop.arms.dtype)
 
     def _catch_up(self) -> None:
-        """Learn the events since the last.
+        """Learn the events since the last one seen.
 
-        Whatever ends it early, an interrupt included, leaves a bandit that may know an event that is not counted as seen: it is
-        marked stale beforehand, and made anew before it is used next.
+        An error or an interrupt may leave a bandit that knows an event that is not counted as seen. It is therefore marked
+        stale beforehand, and made anew before it is used next.
         """
         if self._stale:
             self._begin_anew()
@@ -242,7 +245,7 @@ class Worker:
         self._stale = False
 
     def _learned_together(self, events: list[Event]) -> bool:
-        """Learn events by one update, if the policy may; False where one of them can't be learned."""
+        """Learn events by one update if the policy allows it; False where one of them can't be learned."""
         loop = self._bandit.loop
         if not loop.policy.learns_together(loop.state):
             return False
@@ -288,7 +291,7 @@ class Worker:
             raise DataError(f"{where}: {kind!r} can't be repeated: {error}") from error
 
     def _begin_anew(self) -> None:
-        """A bandit as at the start, or at the last state that was saved."""
+        """Make a bandit as at the start of the run, or at the last state that was saved."""
         generator = torch.Generator()
         generator.set_state(self._start)
         self._bandit, self._seen = self._fresh(generator=generator), 0

@@ -6,7 +6,8 @@ import gpytorch
 import pytest
 import torch
 
-from torchbandits.embeddings import Nystrom, StationaryColumns, evaluate_kernel, kernel_matrix
+from torchbandits.embeddings import Nystrom
+from torchbandits.kernels import StationaryColumns, evaluate_kernel, kernel_matrix
 
 F64 = torch.float64
 

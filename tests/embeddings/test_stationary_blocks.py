@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from torchbandits.embeddings import StationaryBlocks, evaluate_kernel, stationary_blocks
+from torchbandits import kernels
+from torchbandits.kernels import StationaryBlocks, evaluate_kernel
 
 F64 = torch.float64
 PROFILES = {
@@ -53,7 +54,7 @@ def cloud(seed: int, d: int = 5) -> tuple[torch.Tensor, torch.Tensor]:
 @pytest.mark.parametrize("name", PROFILES)
 def test_blocks_equal_dense_distances(monkeypatch: pytest.MonkeyPatch, name: str, lengthscale: float, numpy: bool) -> None:
     """To 4e-13, near-duplicates included; GPyTorch itself is off by 1e-10 at the smallest length-scale."""
-    monkeypatch.setattr(stationary_blocks, "_by_numpy", lambda values: numpy)
+    monkeypatch.setattr(kernels, "_by_numpy", lambda values: numpy)
     points, arms = cloud(0)
     kernel = make(name, lengthscale)
     assert StationaryBlocks.supports(kernel)

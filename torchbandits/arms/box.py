@@ -8,8 +8,9 @@ from torch import Tensor, nn
 from torchbandits.arms.directions import Leaders
 from torchbandits.arms.duplicates import first_occurrence
 from torchbandits.arms.rows import ArmRows
-from torchbandits.embeddings import Spectrum, kernel_diagonal
+from torchbandits.embeddings import Spectrum
 from torchbandits.errors import ArgumentError, NumericalError, require
+from torchbandits.kernels import kernel_diagonal
 from torchbandits.linalg import sobol_points
 from torchbandits.posteriors import Conditioning, GaussianProcess, Statistics
 from torchbandits.types import PickMask, Picks, Points

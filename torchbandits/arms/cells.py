@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from torchbandits.arms.rows import ArmRows
-from torchbandits.embeddings import StationaryColumns
+from torchbandits.kernels import StationaryColumns
 from torchbandits.types import Points
 
 # Squared distances that differ by less than this fraction of the squared diagonal are ties, and the lowest arm index wins.

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from torchbandits.arms.kept_columns import KeptColumns
 from torchbandits.arms.rows import ArmRows
-from torchbandits.embeddings import Spectrum, StationaryBlocks, StationaryColumns, evaluate_kernel, kernel_diagonal
+from torchbandits.embeddings import Spectrum
+from torchbandits.kernels import StationaryBlocks, StationaryColumns, evaluate_kernel, kernel_diagonal
 from torchbandits.linalg import LEAF, staircase_product
 from torchbandits.posteriors import GaussianProcess, SweepFactors
 from torchbandits.sources import InMemory
@@ -102,7 +103,7 @@ class KernelColumns:
 
     def readable(self, rows: Tensor) -> bool:
         """Whether the columns of rows (`batch_shape x m`) are kept, at every arm."""
-        return not self._rows.sharded and self.holds(rows)
+        return not self._rows.sharded and self._kept is not None and self._kept.holds(rows)
 
     def fill(self, rows: Tensor) -> bool:
         """Evaluate and keep the columns of rows (`batch_shape x m`) that are missing. Return False if they do not fit the

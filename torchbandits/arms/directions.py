@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from torchbandits.arms.columns import KernelColumns
 from torchbandits.arms.rows import ArmRows
-from torchbandits.embeddings import kernel_matrix
 from torchbandits.errors import UnsupportedError
+from torchbandits.kernels import kernel_matrix
 from torchbandits.posteriors import GaussianProcess
 from torchbandits.types import Picks
 
@@ -99,7 +99,8 @@ class Directions(nn.Module):
         """
         slot = index.clamp_min(0)
         if self.dense:
-            self._flush()
+            if self.used >= _BLOCK:
+                self._flush()
             C = self._dense()
             start = C.gather(-2, slot.unsqueeze(-1).expand(*slot.shape, C.shape[-1]))
             return self._without(start, slot, 0)
@@ -245,11 +246,10 @@ class Directions(nn.Module):
 
     def _flush(self) -> None:
         """Subtract the rows of T from the kept covariance in place, which leaves the posterior unchanged."""
-        if self.used >= _BLOCK:
-            C, T = (x.reshape(-1, *x.shape[-2:]) for x in (self._dense(), self.rows_used))
-            # k̃ = C − TᵀT becomes the kept covariance, and T becomes empty.
-            C.baddbmm_(T.mT, T, alpha=-1)
-            self.used, self._flushes = 0, self._flushes + 1
+        C, T = (x.reshape(-1, *x.shape[-2:]) for x in (self._dense(), self.rows_used))
+        # k̃ = C − TᵀT becomes the kept covariance, and T becomes empty.
+        C.baddbmm_(T.mT, T, alpha=-1)
+        self.used, self._flushes = 0, self._flushes + 1
 
     # ------------------------------------------------------------------ snapshots and saved states
 

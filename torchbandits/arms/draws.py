@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from torchbandits.arms.table import ArmTable
-from torchbandits.embeddings import Spectrum, kernel_matrix
+from torchbandits.embeddings import Spectrum
 from torchbandits.errors import UnsupportedError, require
+from torchbandits.kernels import kernel_matrix
 from torchbandits.linalg import covariance_root
 from torchbandits.posteriors.paths import FourierPrior, explained, explained_weights, standard_normals
 from torchbandits.types import Generators

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from torchbandits.arms.place_columns import FEW, PlaceColumns, between, lines_at
 from torchbandits.arms.rows import ArmRows
-from torchbandits.embeddings import Spectrum, StationaryColumns, kernel_diagonal, kernel_matrix
+from torchbandits.embeddings import Spectrum
+from torchbandits.kernels import StationaryColumns, kernel_diagonal, kernel_matrix
 from torchbandits.posteriors import GaussianProcess
 from torchbandits.types import Picks
 

@@ -211,7 +211,8 @@ class Lookahead:
             shrunk = leverage - self.flat(G.square().sum(dim=-2), 1)
             # Rounding must not raise a leverage, because stale scores have to remain upper bounds.
             leverage = torch.minimum(shrunk, known)
-        leverage, covariance = self.across.agreed(leverage), self.across.agreed(covariance)
+        if self.table.rows.sharded:
+            leverage, covariance = self.across.agreed(leverage), self.across.agreed(covariance)
         self._write(leaders, leverage)
         return leverage.contiguous(), self.flat(covariance, 2).contiguous()
 
@@ -229,7 +230,7 @@ class Lookahead:
     def _write(self, leaders: Tensor, leverage: Tensor) -> None:
         self.across.put_(self.leverage, leaders, leverage)
         mean, before = self.across.at(leaders, self.mean, self.score)
-        score = self._scores(mean, leverage, self._scale_of(leaders))
+        score = self._scores(mean, leverage, self.scale if self.scale.shape[-1] == 1 else self._scale_of(leaders))
         self.across.put_(self.score, leaders, score.masked_fill(before == -torch.inf, -torch.inf))
 
     def _scores(self, mean: Tensor, leverage: Tensor, scale: Tensor) -> Tensor:

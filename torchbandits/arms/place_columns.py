@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from torchbandits.arms.rows import ArmRows
-from torchbandits.embeddings import StationaryColumns, kernel_matrix
+from torchbandits.kernels import StationaryColumns, kernel_matrix
 from torchbandits.posteriors import GaussianProcess
 
 # Up to this number of points, columns from coordinate differences are faster than the overhead of GPyTorch.

@@ -94,9 +94,10 @@ class Whole(Reductions):
     def at(self, index: Tensor, *vectors: Tensor) -> list[Tensor]:
         """Entries gathered from the vectors."""
         slot = index.clamp_min(0)
-        if len(vectors) == 1:
-            return [vectors[0].gather(-1, slot)]
-        return [vector.gather(-1, slot) for vector in vectors]
+        found = []
+        for vector in vectors:
+            found.append(vector.gather(-1, slot))
+        return found
 
     def put_(self, vector: Tensor, index: Tensor, values: Tensor | float | bool) -> Tensor:
         """Scatter the values into the vector."""

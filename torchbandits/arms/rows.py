@@ -129,7 +129,10 @@ class ArmRows(nn.Module):
 
     def points(self, index: Picks) -> Tensor:
         """The arms at `index`, `batch_shape x p x d` (arm 0 where the index is −1)."""
-        return self.source.points(index.clamp_min(0))
+        arms = self._buffers["arms"] if self._streamed is None else None
+        if arms is None or arms.dim() > 2:
+            return self.source.points(index.clamp_min(0))
+        return arms[index.clamp_min(0)]
 
     def offered(self, available: Tensor | None) -> Tensor | None:
         """Arms that may be picked: those available that are the first of their duplicates; None for all arms."""
@@ -166,7 +169,8 @@ class ArmRows(nn.Module):
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Pulls summed over each distinct arm, in order of first pull: arms (−1 where padded), counts, sums of rewards and of
         squared rewards, all `batch_shape x p`, from `batch_shape x q` of each."""
-        arms, _, n, s, sq = aggregate(self.entry(index), mask, counts, sums, squares)
+        entry = index if self.first is None else self.entry(index)
+        arms, _, n, s, sq = aggregate(entry, mask, counts, sums, squares)
         return arms, n, s, sq
 
     def tell_(

@@ -12,7 +12,7 @@ from torchbandits.arms.directions import Directions, Leaders
 from torchbandits.arms.features import ArmFeatures
 from torchbandits.arms.rows import ArmRows
 from torchbandits.arms.strategies import FromColumns, FromDirections, FromFeatures, TableStrategy
-from torchbandits.embeddings import kernel_diagonal
+from torchbandits.kernels import kernel_diagonal
 from torchbandits.posteriors import Conditioning, GaussianProcess
 from torchbandits.types import Picks
 
@@ -172,7 +172,8 @@ class ArmTable(nn.Module):
         # With G = L⁻¹√N C_P, leverages fall by the squares of G and means move by Gᵀ times the innovations (see
         # `Conditioning`).
         G = conditioning.directions(C_pa.double())
-        self._append(G)
+        self._updates += G.shape[-2]
+        self.strategy.append(G)
         self.leverage = (self.leverage - G.square().sum(dim=-2)).clamp_min_(0)
         self.channels = self.channels + innovations.mT @ G
         return conditioning.log_det
@@ -189,15 +190,12 @@ class ArmTable(nn.Module):
         shrink = 1 / (1 + gain)
         c = cross.squeeze(-2).scatter(-1, slot, own.to(cross.dtype))
         g = c * (counts * shrink).sqrt()
-        self._append(g.unsqueeze(-2))
+        self._updates += 1
+        self.strategy.append(g.unsqueeze(-2))
         moved = ((targets.squeeze(-2) - counts * mean) * shrink).unsqueeze(-1)
         self._buffers["leverage"] = torch.addcmul(self.leverage, g, g, value=-1).clamp_min_(0)
         self._buffers["channels"] = torch.addcmul(self.channels, moved, c.unsqueeze(-2))
         return gain.log1p_().squeeze(-1)
-
-    def _append(self, G: Tensor) -> None:
-        self._updates += G.shape[-2]
-        self.strategy.append(G)
 
     def needs_sweep(self, rows: int = 0) -> bool:
         """Whether updates have made the table long or imprecise, or leave no room for pulls of so many distinct arms."""

@@ -17,8 +17,8 @@ from torch import Tensor
 from torchbandits.arms import matches
 from torchbandits.arms.duplicates import first_occurrence
 from torchbandits.checks import as_tensor, is_finite
-from torchbandits.embeddings import kernel_row
 from torchbandits.errors import ShapeError, require
+from torchbandits.kernels import kernel_row
 from torchbandits.memory import LeverageSampling
 from torchbandits.posteriors import GaussianProcess, Statistics, aggregate
 from torchbandits.posteriors.bless import bless

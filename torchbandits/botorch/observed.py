@@ -23,7 +23,8 @@ from torchbandits.botorch.parts import check_transform, kernel_of, likelihood_of
 from torchbandits.botorch.progress import Path, progress_of
 from torchbandits.botorch.table import Tabulated
 from torchbandits.checks import at_least, own_copy, positive
-from torchbandits.embeddings import FiniteEmbedding, shaped_like
+from torchbandits.embeddings import FiniteEmbedding
+from torchbandits.kernels import shaped_like
 from torchbandits.posteriors import GaussianProcess
 from torchbandits.posteriors.conditional import Conditional
 from torchbandits.types import Progress

@@ -20,8 +20,8 @@ from gpytorch.models import ExactGP
 from torch import Tensor
 
 from torchbandits.botorch.model import BanditModel
-from torchbandits.embeddings import expand_kernel
 from torchbandits.errors import UnsupportedError, require
+from torchbandits.kernels import expand_kernel
 from torchbandits.posteriors.paths import explained_weights
 
 

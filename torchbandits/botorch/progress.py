@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchbandits.embeddings import kernel_diagonal
+from torchbandits.kernels import kernel_diagonal
 from torchbandits.posteriors.conditional import Conditional
 from torchbandits.types import Progress
 

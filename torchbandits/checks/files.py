@@ -1,4 +1,4 @@
-"""Files that a user names: regular ones, of a bounded size, read without waiting for anybody."""
+"""Files that a user names: regular files of a bounded size, read without blocking."""
 
 from __future__ import annotations
 

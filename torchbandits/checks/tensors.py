@@ -22,7 +22,7 @@ def as_tensor(name: str, value: Any, dtype: torch.dtype | None = None, device: t
         value: A tensor, a NumPy array or what NumPy can read, a table or column of numbers (pandas, Polars), or numbers in
             lists; Python's floating-point numbers are float64, whatever torch's default.
         dtype: As for `torch.as_tensor`.
-        device: Likewise.
+        device: As for `torch.as_tensor`.
 
     Raises:
         ShapeError: If it is nothing like a tensor, or a sparse, quantised or nested one, or a table with columns that hold no

@@ -17,7 +17,7 @@ from torch import Tensor
 from torchbandits.errors import ArgumentError, KeywordError, nearest, require
 
 ENDLESS = 2**62  # larger than any number of picks or bytes
-LARGEST = 1e150  # what its square, and the sum of many of those, leaves room for
+LARGEST = 1e150  # its square, and the sum of many such squares, is finite in float64
 
 
 _P = ParamSpec("_P")
@@ -25,7 +25,7 @@ _R = TypeVar("_R")
 _GENERATOR = "draws come from a generator that you give: generator=torch.Generator().manual_seed(seed) of Bandit or run."
 _BATCH = "the policy's batch rule says how many arms are picked: ask(limit=…) takes fewer, ask(more=…) adds as many to them."
 _LARGEST_IS_BEST = "rewards are maximised everywhere: tell their negatives to minimise."
-# Keywords of other libraries, and what this one has in their place.
+# Keywords of other libraries, and the replacement of each.
 _ELSEWHERE = {
     **dict.fromkeys(("seed", "random_seed", "random_state", "rng"), _GENERATOR),
     **dict.fromkeys(("batch_size", "q", "n", "num_picks", "n_points"), _BATCH),
@@ -60,11 +60,11 @@ def is_finite(value: Any) -> bool:
 
 
 def is_whole(value: Any, least: int = 1) -> bool:
-    """Whether this is a whole number of at least so much, and of at most 2⁶²."""
+    """Whether this is a whole number from `least` to 2⁶²."""
     return isinstance(value, Integral) and not isinstance(value, bool) and least <= int(value) <= ENDLESS
 
 
-# The checks below raise ArgumentError (ShapeError for a dtype): it names the argument, what is wanted and what came.
+# The checks below raise ArgumentError: it names the argument, what is wanted and what came.
 
 
 def non_negative(name: str, value: Any) -> Any:
@@ -82,13 +82,13 @@ def positive(name: str, value: Any) -> Any:
 
 
 def at_least(name: str, value: Any, least: float = 1) -> Any:
-    """The value, if it is one finite number of at least so much."""
+    """The value, if it is one finite number ≥ `least`."""
     require(is_finite(value) and value >= least, f"{name} must be a finite number of at least {least}, got {value}.")
     return value
 
 
 def check_whole(name: str, value: Any, least: int = 1, otherwise: str = "") -> None:
-    """Refuse what is no whole number of at least so much; `otherwise` says what else None would do."""
+    """Refuse anything but a whole number ≥ `least`, or None if `otherwise` says what None means."""
     require(
         is_whole(value, least) or (bool(otherwise) and value is None),
         f"{name} must be a whole number ≥ {least}{f', or None {otherwise}' if otherwise else ''}, got {value!r}.",
@@ -96,17 +96,17 @@ def check_whole(name: str, value: Any, least: int = 1, otherwise: str = "") -> N
 
 
 def check_flag(name: str, value: Any) -> None:
-    """Refuse what is neither True nor False."""
+    """Refuse anything but True and False."""
     require(isinstance(value, bool), f"{name} must be True or False, got {value!r}.")
 
 
 def check_text(name: str, value: Any) -> None:
-    """Refuse what is no text."""
+    """Refuse anything but a text."""
     require(isinstance(value, str), f"{name} must be a text, got {type(value).__name__}.")
 
 
 def check_choice(name: str, value: Any, known: Iterable[str]) -> None:
-    """Refuse what is none of these words, with the nearest one."""
+    """Refuse anything but one of these words; the error names the nearest one."""
     known = tuple(known)
     if not (isinstance(value, str) and value in known):
         raise ArgumentError(f"{name} must be one of {', '.join(known)}, got {value!r}.{nearest(str(value), known)}")
@@ -118,12 +118,12 @@ def check_instance(name: str, value: Any, kind: Any, wanted: str) -> None:
 
 
 def check_function(name: str, value: Any) -> None:
-    """Refuse what can't be called."""
+    """Refuse an object that cannot be called."""
     require(callable(value), f"{name} must be a function, got {type(value).__name__}.")
 
 
 def check_generator(name: str, value: Any) -> None:
-    """Refuse what is no generator on the CPU."""
+    """Refuse anything but a generator on the CPU."""
     good = isinstance(value, torch.Generator) and value.device.type == "cpu"
     got = f"one on {value.device}" if isinstance(value, torch.Generator) else type(value).__name__
     require(good, f"{name} must be a torch.Generator on the CPU, such as torch.Generator().manual_seed(0), got {got}.")

@@ -28,8 +28,8 @@ from torchbandits.diagnostics.inputs import (
     with_posterior,
     worst_row,
 )
-from torchbandits.embeddings import kernel_diagonal
 from torchbandits.errors import ArgumentError, issue
+from torchbandits.kernels import kernel_diagonal
 from torchbandits.posteriors import GaussianProcess
 
 LARGEST = 4096

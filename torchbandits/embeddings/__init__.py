@@ -6,11 +6,8 @@ The exact Gaussian process is `Nystrom` whose dictionary holds every distinct po
 
 from torchbandits.embeddings.base import Embedding, FeatureMap, FiniteEmbedding
 from torchbandits.embeddings.fourier import Fourier, QuadratureFourier, RandomFourier, Spectrum, draw_frequencies
-from torchbandits.embeddings.kernel_rows import expand_kernel, kernel_row, shaped_like, stack_kernels
 from torchbandits.embeddings.linear import GaussianProjection, Identity, Linear, linear_kernel
-from torchbandits.embeddings.nystrom import Nystrom, evaluate_kernel, kernel_diagonal, kernel_matrix
-from torchbandits.embeddings.stationary import StationaryColumns
-from torchbandits.embeddings.stationary_blocks import StationaryBlocks
+from torchbandits.embeddings.nystrom import Nystrom
 
 __all__ = [
     "Embedding",
@@ -24,15 +21,6 @@ __all__ = [
     "QuadratureFourier",
     "RandomFourier",
     "Spectrum",
-    "StationaryBlocks",
-    "StationaryColumns",
     "draw_frequencies",
-    "evaluate_kernel",
-    "expand_kernel",
-    "kernel_diagonal",
-    "kernel_matrix",
-    "kernel_row",
     "linear_kernel",
-    "shaped_like",
-    "stack_kernels",
 ]

@@ -14,6 +14,7 @@ from torch import Tensor
 from torchbandits.checks import is_finite, is_whole
 from torchbandits.embeddings.base import FeatureMap, FiniteEmbedding
 from torchbandits.errors import ArgumentError, UnsupportedError, require
+from torchbandits.kernels import Stationary
 from torchbandits.types import Arms, Points
 
 _MOST_NODES = 256  # Gauss–Hermite nodes a feature
@@ -98,14 +99,12 @@ class Spectrum:
     @staticmethod
     def of(kernel: gpytorch.kernels.Kernel) -> Spectrum | None:
         """The spectrum of an RBF or Matérn kernel, scaled or not, on all features; None for any other."""
-        scaled = type(kernel) is gpytorch.kernels.ScaleKernel
-        base = kernel.base_kernel if scaled else kernel
-        known = type(base) in (gpytorch.kernels.RBFKernel, gpytorch.kernels.MaternKernel)
-        if not known or any(k.active_dims is not None for k in (kernel, base)):
+        form = Stationary.of(kernel)
+        if form is None:
             return None
-        lengthscale = base.lengthscale.detach().double().squeeze(-2)
-        outputscale = kernel.outputscale.detach().double() if scaled else torch.ones_like(lengthscale[..., 0])
-        return Spectrum(getattr(base, "nu", None), lengthscale, outputscale)
+        lengthscale = form.lengthscale.double().squeeze(-2)
+        outputscale = torch.ones_like(lengthscale[..., 0]) if form.outputscale is None else form.outputscale.double()
+        return Spectrum(form.nu, lengthscale, outputscale)
 
     def frequencies(self, normals: Tensor, chi_square: Tensor | None) -> Tensor:
         """Spectral draws `... x F x d` from standard normals alike and, for Matérn, χ² draws `... x F` of 2ν degrees."""

@@ -10,56 +10,9 @@ from torch import Tensor
 
 from torchbandits.embeddings.base import Embedding
 from torchbandits.embeddings.fourier import Spectrum
+from torchbandits.kernels import kernel_diagonal, kernel_matrix
 from torchbandits.linalg import InverseRoot, append_row, inverse_root
 from torchbandits.types import Points, Rect
-
-
-def evaluate_kernel(kernel: gpytorch.kernels.Kernel, left: Points, right: Points) -> Tensor:
-    """k(x, x') as a dense tensor, `batch_shape x n x n'`. Differentiable. Cost O(n n' d)."""
-    batch_shape = torch.broadcast_shapes(left.shape[:-2], right.shape[:-2], kernel.batch_shape)
-    if left.shape[-2] == 0 or right.shape[-2] == 0:
-        return left.new_zeros(*batch_shape, left.shape[-2], right.shape[-2])
-    x, y = left.expand(*batch_shape, -1, -1), right.expand(*batch_shape, -1, -1)
-    # Of the same points on both sides GPyTorch makes a root where it can, by a Cholesky with jitter: it never sees them.
-    if x.shape == y.shape and torch.equal(x, y):
-        n = x.shape[-2]
-        if n == 1:
-            value: Tensor = kernel(x, diag=True)
-            return value.unsqueeze(-1)
-        return torch.cat([kernel(part, y).to_dense() for part in (x[..., : n // 2, :], x[..., n // 2 :, :])], dim=-2)
-    dense: Tensor = kernel(x, y).to_dense()
-    return dense
-
-
-def kernel_matrix(kernel: gpytorch.kernels.Kernel, left: Points, right: Points) -> Tensor:
-    """`evaluate_kernel`, with near-coincident pairs of points evaluated by their differences.
-
-    GPyTorch computes distances through a matrix product, so a kernel with a kink at 0 (Matérn-1/2) is off by √eps between
-    points that nearly coincide. Cost O(n n' d).
-    """
-    K, near = evaluate_kernel(kernel, left, right), None
-    for x, y in zip(left.detach().unbind(dim=-1), right.detach().unbind(dim=-1), strict=True):
-        close = (x.unsqueeze(-1) - y.unsqueeze(-2)).abs() <= _NEAR * (1 + x.abs().unsqueeze(-1))
-        near = close if near is None else near & close
-        if not bool(near.any()):
-            return K
-    if near is None:
-        return K
-    i, j = near.reshape(-1, *near.shape[-2:]).any(dim=0).nonzero(as_tuple=True)
-    batch_shape = K.shape[:-2]
-    pairs = kernel(left[..., i, :].expand(*batch_shape, -1, -1), right[..., j, :].expand(*batch_shape, -1, -1), diag=True)
-    place = (i * K.shape[-1] + j).expand(*batch_shape, -1)
-    return K.flatten(-2).scatter(-1, place, pairs.to(K.dtype)).unflatten(-1, K.shape[-2:])
-
-
-def kernel_diagonal(kernel: gpytorch.kernels.Kernel, points: Points) -> Tensor:
-    """k(x, x), `batch_shape x n`. Differentiable. Cost O(n d)."""
-    batch_shape = torch.broadcast_shapes(points.shape[:-2], kernel.batch_shape)
-    diagonal: Tensor = kernel(points.expand(*batch_shape, -1, -1), diag=True)
-    return diagonal
-
-
-_NEAR = 1e-6  # points whose features differ by less than this (relative) are compared by differences
 
 
 class Nystrom(Embedding):

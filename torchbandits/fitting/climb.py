@@ -9,8 +9,8 @@ import gpytorch
 import torch
 from torch import Tensor
 
-from torchbandits.embeddings import kernel_diagonal
 from torchbandits.fitting.degeneracy import LEAST_CREDIBLE, WeakPriors, credibility, degeneracy, lengthscales
+from torchbandits.kernels import kernel_diagonal
 from torchbandits.posteriors.averages import Averages, nearest_distance, pooled_noise
 from torchbandits.posteriors.evidence import collapsed_evidence, greedy_dictionary, log_evidence
 from torchbandits.types import Picks

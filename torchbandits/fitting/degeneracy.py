@@ -14,7 +14,7 @@ import gpytorch
 import torch
 from torch import Tensor
 
-from torchbandits.embeddings import kernel_diagonal, kernel_matrix
+from torchbandits.kernels import kernel_diagonal, kernel_matrix
 from torchbandits.posteriors.averages import Averages
 from torchbandits.types import Points
 

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from torchbandits.checks import check_whole, is_finite, positive
-from torchbandits.embeddings import kernel_diagonal, kernel_row, stack_kernels
 from torchbandits.errors import ArgumentError, UnsupportedError, issue, require
 from torchbandits.fitting.climb import Climb
+from torchbandits.kernels import kernel_diagonal, kernel_row, stack_kernels
 from torchbandits.posteriors import GaussianProcess
 from torchbandits.posteriors.averages import FEWEST, Averages
 from torchbandits.types import FitReport

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from torchbandits.checks import is_finite, positive
-from torchbandits.embeddings import kernel_row, stack_kernels
 from torchbandits.errors import require
 from torchbandits.fitting.climb import Climb
+from torchbandits.kernels import kernel_row, stack_kernels
 from torchbandits.posteriors import GaussianProcess
 from torchbandits.posteriors.averages import FEWEST, Averages
 from torchbandits.types import FitReport

@@ -12,7 +12,7 @@ from torchbandits.journal.journal import Journal, as_journal, begun
 from torchbandits.journal.packing import GeneratorStates, from_bytes, held, pack, state_as_text, state_of_text, to_bytes, unpack
 from torchbandits.journal.reading import Reading, in_words
 from torchbandits.journal.recorder import Recorder, report_in
-from torchbandits.journal.shared import Event, Pick, SharedStore
+from torchbandits.journal.store import Event, Pick, SharedStore
 
 __all__ = [
     "Event",

@@ -1,4 +1,4 @@
-"""What a run is of, in words and digests: whoever resumes it must bring the same policy, arms and costs."""
+"""Descriptions of a run in words and digests: it is resumed with the same policy, arms and costs only."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def describe_run(policy: Any, domain: ArmSet, costs: Any) -> dict[str, str]:
 
 
 def describe(value: Any, name: str = "policy", within: tuple[int, ...] = ()) -> dict[str, str]:
-    """A policy and all it is made of, `name.of.part` to value: equal for policies that choose alike, in every process.
+    """Describe a policy and its parts, `name.of.part` to value: equal, in every process, for policies that select equally.
 
     Data classes, kernels and other modules, lists, dictionaries, arrays and plain values are described by what they hold. A
     function is described by its name, its code, its defaults and what it closes over; the code of functions of torch and its
@@ -121,7 +121,7 @@ def _module(module: nn.Module) -> dict[str, Any]:
 
 
 def _function(function: Any) -> dict[str, Any]:
-    """What tells functions of one name apart: the object that a method is of, code, defaults, and what is closed over."""
+    """The parts that tell functions of one name apart: a method's object, the code, defaults and closed-over values."""
     parts: dict[str, Any] = {}
     owner, code = getattr(function, "__self__", None), getattr(function, "__code__", None)
     if owner is not None and not isinstance(owner, (ModuleType, type)):
@@ -142,12 +142,12 @@ def _function(function: Any) -> dict[str, Any]:
 
 
 def _interpreter() -> str:
-    """Whose bytecode it is: other versions of Python compile the same source differently."""
+    """The version of the bytecode: other versions of Python compile the same source differently."""
     return f"{sys.implementation.cache_tag}-{sys.flags.optimize}"
 
 
 def _code(code: CodeType) -> tuple[Any, ...]:
-    """What a function does, without where it is written."""
+    """The code of a function, without its place in the source."""
     names = (code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars)
     counts = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags)
     return code.co_code, code.co_exceptiontable, names, counts, _constants(code.co_consts)
@@ -166,7 +166,7 @@ def _constants(constants: Iterable[Any]) -> list[Any]:
 
 
 def _attributes(value: Any) -> dict[str, Any]:
-    """What any other object holds; nothing of a module, which is known by its name."""
+    """The content of any other object; a Python module is described by its name alone."""
     if isinstance(value, ModuleType):
         return {"__value__": value.__name__}
     if isinstance(value, Enum):

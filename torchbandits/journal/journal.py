@@ -1,4 +1,4 @@
-"""The journal of a bandit: what was asked and told, durable before it takes effect, and how to get back to it."""
+"""The journal of a bandit: a file with all asks and tells, each durable before it takes effect, and its checkpoints."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _PATIENCE = 20  # checkpoints take at most one part in so many of the time
 
 
 class Journal:
-    """Where a `Bandit` writes what is asked and told, and when, one line of JSON each, and from which it resumes.
+    """The file in which a `Bandit` records asks and tells with their times, one line of JSON each, and from which it resumes.
 
     Every ask, tell, observe, forget, fit and change of arms is appended, checked and (by `fsync`) on the disk before the call
     that makes it returns; what can't be written does not happen. `PATH.checkpoint` holds the state of some line, so that
@@ -80,13 +80,13 @@ class Journal:
         self._riders: GeneratorStates | None = None
         self._before: tuple[Mark, Any] | None = None
         self._beside: Beside | None = None
-        # What answers, see `describe_environment`; `run` sets it before the run begins.
+        # The description of the environment (`describe_environment`): `run` sets it before the run begins.
         self.environment: dict[str, str] = {}
 
     # ------------------------------------------------------------------ reading
 
     def records(self, start: Mark | None = None) -> Iterator[dict[str, Any]]:
-        """What was written, oldest first: dictionaries with a `kind`, the header left out. Cost: a pass over the file."""
+        """The records, oldest first: dictionaries with a `kind`, the header left out. Cost: a pass over the file."""
         good = start is None or isinstance(start, Mark)
         require(good, f"start must be what mark() returned, or None, got {type(start).__name__}.")
         return self._records(start or Mark())
@@ -98,11 +98,11 @@ class Journal:
 
     @property
     def checkpoint_path(self) -> Path:
-        """Where checkpoints go."""
+        """The path of the checkpoint."""
         return self.path.with_name(f"{self.path.name}.checkpoint")
 
     def close(self) -> None:
-        """Give the file and its lock back; the bandit can't be asked or told any more."""
+        """Close the file and release its lock; the bandit can't be asked or told any more."""
         if self._lines is not None:
             self._lines.close()
 
@@ -147,7 +147,7 @@ class Journal:
                 self._lines = None
 
     def discard(self) -> None:
-        """Give up on a run that could not begin: an empty file is removed."""
+        """Give up a run that could not begin: an empty file is removed."""
         if self._lines is not None:
             self._lines.discard()
 
@@ -262,7 +262,7 @@ class Journal:
 
     @contextmanager
     def repeating(self) -> Iterator[None]:
-        """Meanwhile nothing is written."""
+        """A context in which records are repeated, so that nothing is written."""
         self._repeating = True
         try:
             yield
@@ -284,7 +284,7 @@ class Journal:
         """Hand the records after a mark to `apply`, which repeats them.
 
         Raises:
-            DataError: If one of them can't be repeated; says which line.
+            DataError: If one of them can't be repeated; the message names its line.
         """
         for before, text in self._open().read(start):
             if not before.records:
@@ -320,7 +320,7 @@ class Journal:
     # ------------------------------------------------------------------ writing
 
     def mark(self) -> Mark:
-        """Where the file ends now."""
+        """The end of the file."""
         return self._open().end
 
     def append(self, record: dict[str, Any]) -> None:
@@ -405,8 +405,14 @@ def begun(
     generators: Sequence[torch.Generator],
     beside: Mapping[str, str] | None = None,
 ) -> Iterator[None]:
-    """A journal opened for a run of this policy on these arms (or this box), if any; what fails inside closes it. `beside` is
-    what else must be the same when the run is resumed."""
+    """A context with the journal, if any, open for a run of this policy on these arms (or this box); an error closes it.
+
+    Args:
+        journal: Opened here, or None.
+        policy, domain, costs: Of the run; when it is resumed they must be the same.
+        generators: Set back to where the run began, if there is one.
+        beside: Further entries of the description that must be the same.
+    """
     if journal is None:
         yield
         return

@@ -39,7 +39,7 @@ Stamp = tuple[int, int, int, int]
 
 
 def pack(tensor: Tensor | None) -> Any:
-    """A tensor as something JSON holds: nested lists, or dtype, shape and compressed bytes."""
+    """Represent a tensor in JSON: as nested lists while it is small, else as dtype, shape and compressed bytes."""
     if tensor is None:
         return None
     held = tensor.detach().cpu().contiguous()
@@ -52,7 +52,7 @@ def pack(tensor: Tensor | None) -> Any:
 
 
 def unpack(value: Any) -> Tensor | None:
-    """What `pack` packed.
+    """The tensor that `pack` packed.
 
     Raises:
         DataError: If it is anything else.
@@ -78,7 +78,7 @@ def unpack(value: Any) -> Tensor | None:
 
 
 def held(value: Any) -> Tensor:
-    """What `pack` packed, where there must be something."""
+    """The tensor that `pack` packed, which must not be None."""
     tensor = unpack(value)
     if tensor is None:
         raise DataError("expected a packed tensor, got nothing.")
@@ -103,14 +103,14 @@ def inflated(data: bytes, size: int) -> bytes:
 
 
 class GeneratorStates:
-    """States of generators, told in a few bytes after each step: the difference to the last telling."""
+    """States of generators, recorded after each step in a few bytes: as differences to the record before."""
 
     def __init__(self, generators: Sequence[torch.Generator]) -> None:
         self._generators = tuple(generators)
         self.known = [bytes(g.get_state().numpy()) for g in self._generators]
 
     def since(self) -> list[str] | None:
-        """What changed since the last call, for `follow`; None where nothing did."""
+        """The changes since the last call, for `follow`; None where there are none."""
         now = [bytes(g.get_state().numpy()) for g in self._generators]
         if now == self.known:
             return None
@@ -119,10 +119,10 @@ class GeneratorStates:
         return changes
 
     def follow(self, changes: Any) -> None:
-        """Take over a change that `since` told.
+        """Take over changes that `since` returned.
 
         Raises:
-            DataError: If it is none of these generators'.
+            DataError: If they are not changes of these generators.
         """
         try:
             now = [_differ(a, inflated(base64.b64decode(c), len(a))) for a, c in zip(self.known, changes, strict=True)]
@@ -160,7 +160,7 @@ def _encoded(content: dict[str, Any]) -> tuple[bytes, memoryview]:
 
 
 def from_bytes(whole: bytes, name: str) -> dict[str, Any]:
-    """What `to_bytes` made, on the CPU. Nothing in it is executed: only tensors and plain values are read.
+    """The dictionary that `to_bytes` encoded, on the CPU. Only tensors and plain values are read, and no code is run.
 
     Raises:
         DataError: If it is cut, changed, of a later format, or holds anything but tensors and plain values.
@@ -170,7 +170,7 @@ def from_bytes(whole: bytes, name: str) -> dict[str, Any]:
 
 
 def _decoded(line: bytes, data: bytes, name: str) -> dict[str, Any]:
-    """What `_encoded` made, see `from_bytes`."""
+    """The dictionary that `_encoded` encoded; see `from_bytes`."""
     head = _head(line, name)
     right = len(data) == head.get("length") and hashlib.sha256(data).hexdigest() == head.get("sha256")
     require(right, f"{name} is damaged: its digest does not fit.", DataError)
@@ -218,7 +218,7 @@ def _check_stored(data: bytes) -> None:
 
 
 def stamp(path: Path) -> Stamp | None:
-    """What tells a file from another one that was put in its place; None where there is none."""
+    """Device, inode, time and size of a file, which tell it from another one put in its place; None where there is none."""
     try:
         found = os.stat(path, follow_symlinks=False)
     except FileNotFoundError:
@@ -244,7 +244,7 @@ def write_checkpoint(path: Path, content: dict[str, Any], own: Stamp | None) -> 
     """
     temporary, aside = path.with_name(f"{path.name}.tmp"), None
     try:
-        # One that a kill has left is removed. Nothing is written through a link that somebody has put there.
+        # A file that a killed process has left is removed. Nothing is written through a symbolic link.
         temporary.unlink(missing_ok=True)
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
         with open(fd, "wb") as file:
@@ -265,7 +265,7 @@ def write_checkpoint(path: Path, content: dict[str, Any], own: Stamp | None) -> 
 
 
 def read_checkpoint(path: Path) -> dict[str, Any] | None:
-    """What `write_checkpoint` wrote; None where there is none.
+    """The state that `write_checkpoint` wrote; None where there is none.
 
     Raises:
         DataError: If it can't be read, see `from_bytes`.
@@ -287,12 +287,12 @@ def read_checkpoint(path: Path) -> dict[str, Any] | None:
 
 
 def state_as_text(state: dict[str, Any]) -> str:
-    """A state for a line of JSON."""
+    """A state as text, for a line of JSON."""
     return base64.b64encode(zlib.compress(to_bytes(state), 1)).decode()
 
 
 def state_of_text(text: str) -> dict[str, Any]:
-    """What `state_as_text` was given.
+    """The state that `state_as_text` encoded.
 
     Raises:
         DataError: If it is anything else, or inflates to more than its first line says.

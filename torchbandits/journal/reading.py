@@ -1,4 +1,4 @@
-"""What a journal or a store of workers says, for people: read while it is written, without its lock, its policy or its arms."""
+"""Reading a journal or a store of workers while it is written, without its lock, its policy or its arms."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from torchbandits.history import History
 from torchbandits.journal.journal import FORMAT
 from torchbandits.journal.lines import Mark, begun_header, parsed, read_lines
 from torchbandits.journal.packing import held
-from torchbandits.journal.shared import MAGIC, read_store
+from torchbandits.journal.store import MAGIC, read_store
 from torchbandits.types import Report
 
-_STEPS = 256  # recorded at once
+_STEPS = 256  # steps that are recorded at once
 _UNKNOWN = {"dictionary_size": -1.0, "unasked": 0.0}  # where there is no report; the others are NaN
 _FIELDS = tuple(f.name for f in fields(Report))
 _HEAD = 1 << 16
@@ -143,7 +143,7 @@ class Reading:
             raise DataError(f"{self.path}, {place}, can't be read: {error!r}.") from error
         return count
 
-    # ------------------------------------------------------------------ what a record says
+    # ------------------------------------------------------------------ records
 
     def _learn(self, record: dict[str, Any]) -> None:
         kind = record["kind"]
@@ -208,7 +208,7 @@ class Reading:
         self._steps.append(step)
 
     def _rows(self, value: Any) -> NDArray[Any]:
-        """What a record holds for each row, `rows x n`; numbers only."""
+        """The numbers of a record for each row, `rows x n`."""
         numbers = np.asarray(_plain(value))
         require(numbers.dtype.kind in "biuf", f"numbers of type {numbers.dtype}", DataError)
         return numbers.reshape(len(self.out), -1)

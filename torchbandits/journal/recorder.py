@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from functools import partial
@@ -22,11 +23,13 @@ from torchbandits.checks import (
     check_rewards,
     check_state,
 )
-from torchbandits.errors import DataError, StateError, TorchBanditsError, UnsupportedError, require
+from torchbandits.errors import DataError, JournalWarning, StateError, TorchBanditsError, UnsupportedError, require
+from torchbandits.journal.fingerprint import difference
 from torchbandits.journal.journal import Journal
 from torchbandits.journal.lines import Mark
 from torchbandits.journal.packing import held, pack, state_as_text, state_of_text, unpack
 from torchbandits.loop import GatheredCalls, Loop
+from torchbandits.selections import duplicate
 from torchbandits.sources import ArmSource
 from torchbandits.types import FitReport, PickMask, Picks, Pulls, Report, Selection
 
@@ -75,7 +78,7 @@ class Recorder:
         if journal is not None:
             selection = journal.agreed(selection, loop.points)
         # Copied before anything changes: a copy that fails must leave no pick open that the caller was not told of.
-        handed = loop.with_open(selection)
+        handed = duplicate(selection) if loop.open is None else loop.with_open(selection)
         if journal is None:
             loop.open_(selection, drawn)
         else:
@@ -88,8 +91,8 @@ class Recorder:
 
         Args:
             index: `batch_shape x q`.
-            mask: Likewise.
-            rewards: Likewise, float64; NaN where an evaluation failed.
+            mask: `batch_shape x q`.
+            rewards: `batch_shape x q`, float64; NaN where an evaluation failed.
             forgets: Whether NaNs may be there.
             whole: Whether these are all the picks that are open, in their places.
         """
@@ -151,6 +154,20 @@ class Recorder:
         """A seed per batch row, drawn from its generator; `beside` is what else the record of it says."""
         told = self.loop.pulls
         return self.change(self.loop.draw_seeds_, lambda seeds: {"kind": "seeds", "seeds": seeds, "told": pack(told), **beside})
+
+    def check_policy(self, state_dict: dict[str, Any]) -> None:
+        """Refuse a saved state of another policy; one of an earlier version, which does not name its policy, is a warning."""
+        if (saved := state_dict.get("policy")) is None:
+            message = (
+                "the saved state is of an earlier version and does not say of which policy and arms it is: it is taken to be "
+                "of these. Save it anew."
+            )
+            warnings.warn(message, JournalWarning, stacklevel=3)
+        elif other := difference(saved, self.described):
+            raise StateError(
+                f"the saved state is of another policy: {other}. Make the Bandit with the policy that the saved one was made "
+                "with, or observe() what was learned."
+            )
 
     def load(self, state_dict: dict[str, Any]) -> None:
         """Take over a state that `check_state` has checked, or change nothing."""

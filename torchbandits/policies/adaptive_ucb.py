@@ -14,9 +14,10 @@ from torch import Tensor
 from torchbandits.arms import ArmDivision, ArmRows, BoxDivision, CellTree, FullSweep, GrowingTable, matches
 from torchbandits.arms.cells import Division, padded_indices
 from torchbandits.checks import check_instance, check_memory_budget, check_model, check_whole, is_whole, non_negative
-from torchbandits.embeddings import Spectrum, kernel_diagonal
+from torchbandits.embeddings import Spectrum
 from torchbandits.errors import ArgumentError, NonFiniteError, ShapeError, UnsupportedError, require
 from torchbandits.gradients import without_gradients
+from torchbandits.kernels import kernel_diagonal
 from torchbandits.memory import Memory
 from torchbandits.policies.base import Policy
 from torchbandits.policies.learning import learn

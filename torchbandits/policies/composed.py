@@ -21,10 +21,11 @@ from torchbandits.checks import (
     check_whole,
     non_negative,
 )
-from torchbandits.embeddings import FeatureMap, Spectrum, kernel_diagonal
+from torchbandits.embeddings import FeatureMap, Spectrum
 from torchbandits.errors import UnsupportedError, require
 from torchbandits.fitting import fit_kernel_
 from torchbandits.gradients import without_gradients
+from torchbandits.kernels import kernel_diagonal
 from torchbandits.memory import KeepAll, LeverageSampling, Memory
 from torchbandits.policies.base import FROM_BOX, Policy
 from torchbandits.policies.box_picking import check_for_box, pick_in_box
@@ -222,7 +223,7 @@ class Composed(Policy[TableState | BoxState]):
         if starting is not None:
             index, values = with_first(starting, index), None
         leverage, scored = picker.evidence(index)
-        states = tuple(twin.get_state() for twin in twins)
+        states = tuple(twin.get_state() for twin in twins) if twins else ()
         values = scored if values is None else values
         return Selection(rows.points(index), index, index >= 0), Evidence(values, leverage, width, states)
 
@@ -235,7 +236,9 @@ class Composed(Policy[TableState | BoxState]):
         if self.from_data is not None:
             self.from_data.make_room(state, pulls)
         heard = pulls if self.from_data is None else self.from_data.in_model_units(state, pulls)
-        learn(state, heard, self._memory(state), leaders)
+        # A posterior that outgrew its budget of memory keeps a dictionary.
+        memory = LeverageSampling() if state.posterior.sparse and not self.memory.sparse else self.memory
+        learn(state, heard, memory, leaders)
         if self.from_data is not None:
             self.from_data.learn(state, pulls)
         if self.refit_every is not None:
@@ -243,12 +246,9 @@ class Composed(Policy[TableState | BoxState]):
             if bool((now > told).any()):
                 self.refit(state, rows=now > told)
         table = state.table if isinstance(state, TableState) else None
-        state.scale.look(state.posterior, table, noise_share(self.noise_std, self.regularization), self.refit_every)
+        if state.scale.due(state.statistics.size, self.refit_every):
+            state.scale.look(state.posterior, table, noise_share(self.noise_std, self.regularization))
         return state
-
-    def _memory(self, state: TableState | BoxState) -> Memory:
-        """What the posterior of this state keeps: a dictionary where it outgrew its budget of memory."""
-        return LeverageSampling() if state.posterior.sparse and not self.memory.sparse else self.memory
 
     def draws_on_select(self, state: TableState | BoxState) -> bool:
         """For draws of the posterior, and for first picks that are not over."""

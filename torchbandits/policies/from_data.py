@@ -11,9 +11,9 @@ from torch import Tensor
 
 from torchbandits.arms.duplicates import matches
 from torchbandits.checks import check_whole, is_finite
-from torchbandits.embeddings import stack_kernels
 from torchbandits.errors import require
 from torchbandits.fitting.standardized import Priors, fit_standardized_
+from torchbandits.kernels import stack_kernels
 from torchbandits.policies.learning import learn_kernel, learn_sparsely
 from torchbandits.policies.state import GaussianState
 from torchbandits.posteriors import Units

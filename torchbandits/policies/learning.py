@@ -10,7 +10,7 @@ from torch import Tensor
 
 from torchbandits.arms import ArmTable, GrowingTable
 from torchbandits.arms.directions import Leaders
-from torchbandits.embeddings import kernel_row
+from torchbandits.kernels import kernel_row
 from torchbandits.memory import Memory
 from torchbandits.policies.state import GaussianState, State, TableState
 from torchbandits.posteriors import Conditioning
@@ -49,7 +49,8 @@ def _learn_exact(state: GaussianState, summed: tuple[Tensor, Tensor, Tensor, Ten
     table, posterior = state.tabulation, state.posterior
     assert not isinstance(table, GrowingTable)
     distinct, counts, sums, _ = summed
-    if table.needs_sweep(distinct.shape[-1]):
+    # T is below its room after each tell, but where arms are read piece by piece its room may be less than these pulls need.
+    if state.rows.streamed and table.needs_sweep(distinct.shape[-1]):
         _swept(state, posterior.factorised)
     leverage, cross = table.leverage_at(distinct), table.cross(distinct, leaders)
     sketch = posterior.sketch

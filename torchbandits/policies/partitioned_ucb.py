@@ -20,9 +20,9 @@ from torchbandits.checks import (
     non_negative,
     positive,
 )
-from torchbandits.embeddings import kernel_diagonal
 from torchbandits.errors import NonFiniteError, NumericalError, ShapeError, UnsupportedError, require
 from torchbandits.gradients import without_gradients
+from torchbandits.kernels import kernel_diagonal
 from torchbandits.policies.base import Policy
 from torchbandits.policies.picking import first_picks, on_offer, room_for, with_first
 from torchbandits.policies.state import PartitionedState

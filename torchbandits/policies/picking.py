@@ -20,6 +20,8 @@ from torchbandits.types import Generators
 
 def on_offer(rows: ArmRows, available: Tensor | None) -> Tensor | None:
     """Arms that may be picked, None for all of them. Raises `ArgumentError` where a batch row has none."""
+    if available is None and rows.first is None:
+        return None
     offered = rows.offered(available)
     if offered is not None and not bool(rows.across.any(offered).all()):
         raise ArgumentError("no arm is on offer in at least one batch row: `available` must have a True in each.")
@@ -131,7 +133,6 @@ class Picker:
         self._table: ArmTable = state.table
         self._base = score.base if isinstance(score, PerCost) else score
         self._pending = (state.pending_index, state.pending_counts)
-        self._frozen = frozen_batch(state, rule)
 
     def pick(self, offered: Tensor | None, remaining: Tensor, twins: Generators) -> tuple[Tensor, Tensor | None]:
         """Picks `batch_shape x q` (−1 where padded), and their scores where they are not a function of the marginals."""
@@ -148,16 +149,20 @@ class Picker:
             return (self._rule.repeated(arm, self._table.leverage, remaining) if isinstance(self._rule, Repeat) else arm), None
         if isinstance(self._base, UCB):
             return self._look_ahead(offered, remaining), None
-        sweep = FullSweep(self._table, offered, self._pending, self._rule.max_pulls, frozen=self._frozen)
+        frozen = frozen_batch(self._state, self._rule)
+        sweep = FullSweep(self._table, offered, self._pending, self._rule.max_pulls, frozen=frozen)
         mean, lam = marginals(self._state)[0], self._state.posterior.regularization
         return sweep.pick(lambda leverage: self._scores(mean, (lam * leverage).sqrt(), mean, None), remaining), None
 
     def evidence(self, index: Tensor) -> tuple[Tensor, Tensor]:
         """Leverage at the batch start and score of picks, `batch_shape x q` each."""
         slot, across = index.clamp_min(0), self._table.rows.across
-        if isinstance(self._score, UCB) and (self._state.derived.upper is not None or self._table.rows.sharded):
+        if isinstance(self._score, UCB) and self._table.rows.sharded:
             leverage, upper = across.at(index, self._table.leverage, upper_bounds(self._state, self._width))
             return leverage, upper
+        known = self._state.derived.upper
+        if isinstance(self._score, UCB) and known is not None:
+            return self._table.leverage.gather(-1, slot), known.gather(-1, slot)
         leverage = self._table.leverage_at(index)
         mean, std = marginals(self._state)
         return leverage, self._scores(mean.gather(-1, slot), std.gather(-1, slot), mean, slot)
@@ -165,7 +170,8 @@ class Picker:
     def _of_all(self) -> Tensor:
         """Scores of all arms, `batch_shape x A`."""
         if isinstance(self._base, UCB):
-            return self._priced(upper_bounds(self._state, self._width), None)
+            upper = upper_bounds(self._state, self._width)
+            return self._priced(upper, None) if isinstance(self._score, PerCost) else upper
         mean, std = marginals(self._state)
         return self._scores(mean, std, mean, None)
 
@@ -191,7 +197,14 @@ class Picker:
             price = self._score.price(upper_bounds(self._state, self._width), self._costs(None))
             mean = (mean - self._score.baseline) * price
         lookahead = Lookahead(
-            self._table, mean, self._width, offered, self._pending, self._rule.max_pulls, price, frozen=self._frozen
+            self._table,
+            mean,
+            self._width,
+            offered,
+            self._pending,
+            self._rule.max_pulls,
+            price,
+            frozen=frozen_batch(self._state, self._rule),
         )
         return lookahead.pick(self._rule.meter(lookahead), remaining)
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from torchbandits.arms import ArmTable
-from torchbandits.embeddings import evaluate_kernel
 from torchbandits.errors import issue
+from torchbandits.kernels import evaluate_kernel
 from torchbandits.posteriors import GaussianProcess
 
 _FIRST, _GROWTH = 8, 4  # checks at 8, 32, 128, … distinct points, and at as many tells, for a run that stays at a few arms
@@ -40,21 +40,27 @@ class ScaleWatch:
     tells: int = 0
     said: set[str] = field(default_factory=set)
 
-    def look(self, posterior: GaussianProcess, table: ArmTable | None, noise_share: float, first_fit: int | None) -> None:
-        """Count a tell, and check the scales if it is time.
+    def due(self, size: int, first_fit: int | None) -> bool:
+        """Count a tell, and say whether it is time to look.
+
+        Args:
+            size: Distinct points told.
+            first_fit: Pulls after which the kernel is fitted for the first time: what it is before says nothing.
+        """
+        self.tells += 1
+        return (size >= self.next_size or self.tells >= self.next_tells) and max(size, self.tells) >= (first_fit or 0)
+
+    def look(self, posterior: GaussianProcess, table: ArmTable | None, noise_share: float) -> None:
+        """Check the scales.
 
         Args:
             posterior: Everything told is in it.
             table: The posterior on the arms, or None where there is none, as in a box.
             noise_share: Variance of the noise / λ.
-            first_fit: Pulls after which the kernel is fitted for the first time: what it is before says nothing.
 
         Warns (`DiagnosticWarning`): Of each finding once, naming the fix. Cost of a check: O(A + u + 32² d).
         """
-        self.tells += 1
         size = posterior.statistics.size
-        if (size < self.next_size and self.tells < self.next_tells) or max(size, self.tells) < (first_fit or 0):
-            return
         if size == 0:  # every pull was dropped by the policy's memory
             return
         while self.next_size <= size:

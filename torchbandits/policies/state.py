@@ -253,7 +253,7 @@ class PosteriorState(State):
     @property
     def has_pending(self) -> bool:
         """Whether picks that are out are hallucinated, here or in a posterior that other arms had before."""
-        return super().has_pending or bool(self.records.pending.shape[-1])
+        return bool(self.pending_index.shape[-1]) or bool(self.records.pending.shape[-1])
 
     @abstractmethod
     def arm_mean(self) -> Tensor:
@@ -302,7 +302,7 @@ class PosteriorState(State):
         return arm.gather(-1, mean.argmax(dim=-1, keepdim=True)).squeeze(-1)
 
     def _snapshots(self) -> list[Callable[[], None]]:
-        return [*super()._snapshots(), self.records.snapshot()]
+        return [self.records.snapshot()]
 
 
 class PartitionedState(PosteriorState):
@@ -504,7 +504,7 @@ class TableState(GaussianState):
         return known[2]
 
     def _snapshots(self) -> list[Callable[[], None]]:
-        return [*super()._snapshots(), self.table.snapshot()]
+        return [self.records.snapshot(), self.table.snapshot()]
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> TableState:
         super()._apply(fn, recurse)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from torchbandits.embeddings import kernel_diagonal, kernel_matrix
+from torchbandits.kernels import kernel_diagonal, kernel_matrix
 from torchbandits.posteriors.cells import ARM, COORDS, LEVEL, SIZE, WEIGHT, Cells
 from torchbandits.posteriors.domain import Domain
 from torchbandits.posteriors.grouping import chunks, lines_of

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from torchbandits.checks import at_least, is_finite
-from torchbandits.embeddings import evaluate_kernel, kernel_diagonal, kernel_matrix
 from torchbandits.errors import NonFiniteError, ShapeError, require
+from torchbandits.kernels import evaluate_kernel, kernel_diagonal, kernel_matrix
 from torchbandits.linalg import Precision, inverse_root
 from torchbandits.types import PerPoint, Picks, Points
 

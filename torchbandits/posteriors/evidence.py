@@ -13,7 +13,7 @@ import gpytorch
 import torch
 from torch import Tensor
 
-from torchbandits.embeddings import evaluate_kernel, kernel_diagonal, kernel_matrix
+from torchbandits.kernels import evaluate_kernel, kernel_diagonal, kernel_matrix
 from torchbandits.linalg import cholesky, solve_lower
 from torchbandits.posteriors.averages import Averages
 from torchbandits.types import Picks, Rect, Square

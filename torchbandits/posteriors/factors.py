@@ -10,8 +10,9 @@ import gpytorch
 import torch
 from torch import Tensor, nn
 
-from torchbandits.embeddings import FiniteEmbedding, Nystrom, kernel_matrix
+from torchbandits.embeddings import FiniteEmbedding, Nystrom
 from torchbandits.errors import NumericalError, require
+from torchbandits.kernels import kernel_matrix
 from torchbandits.linalg import MOST_UNEVEN, InverseRoot, Precision, shrinkage_root
 from torchbandits.posteriors.regression import Regression
 from torchbandits.posteriors.sketch import Sketch

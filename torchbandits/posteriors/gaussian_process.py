@@ -13,7 +13,8 @@ import gpytorch
 import torch
 from torch import Tensor, nn
 
-from torchbandits.embeddings import FiniteEmbedding, shaped_like
+from torchbandits.embeddings import FiniteEmbedding
+from torchbandits.kernels import shaped_like
 from torchbandits.linalg import uneven
 from torchbandits.posteriors.factors import Factors, SweepFactors
 from torchbandits.posteriors.pending import Pending

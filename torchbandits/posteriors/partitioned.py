@@ -9,7 +9,7 @@ import gpytorch
 import torch
 from torch import Tensor, nn
 
-from torchbandits.embeddings import kernel_matrix
+from torchbandits.kernels import kernel_matrix
 from torchbandits.posteriors.around import first_true, marginals_around
 from torchbandits.posteriors.cells import (
     ARM,

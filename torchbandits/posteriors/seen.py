@@ -10,7 +10,8 @@ import gpytorch
 import torch
 from torch import Tensor
 
-from torchbandits.embeddings import FiniteEmbedding, evaluate_kernel, kernel_diagonal, kernel_matrix
+from torchbandits.embeddings import FiniteEmbedding
+from torchbandits.kernels import evaluate_kernel, kernel_diagonal, kernel_matrix
 from torchbandits.types import Points, Rect, Square
 
 # From this size on, skipping zeros is worth several smaller products instead of one.

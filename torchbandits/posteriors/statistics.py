@@ -28,7 +28,10 @@ def aggregate(index: Picks, mask: PickMask, *values: Tensor) -> tuple[Tensor, ..
     if q == 1:
         kept = mask.to(torch.float64)
         drop = ~mask
-        return index.masked_fill(drop, -1), kept, *[v.double().masked_fill(drop, 0.0) for v in values]
+        found = [index.masked_fill(drop, -1), kept]
+        for value in values:
+            found.append(value.double().masked_fill(drop, 0.0))
+        return tuple(found)
     far = torch.iinfo(torch.int64).max
     ordered, order = index.masked_fill(~mask, far).sort(dim=-1, stable=True)
     new = torch.ones_like(mask)

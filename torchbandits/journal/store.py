@@ -1,4 +1,4 @@
-"""One run in one SQLite file, for several workers: what was picked, who evaluates it until when, and what came out."""
+"""One run in one SQLite file for several workers: picks, their leases, and their rewards."""
 
 from __future__ import annotations
 
@@ -82,12 +82,12 @@ class SharedStore:
             _OPEN.add(self)
 
     def close(self) -> None:
-        """Give the file back."""
+        """Close the connection."""
         self._closed = True
         self._disconnect()
 
     def __del__(self) -> None:
-        """A store without owner is closed."""
+        """Close a store that is no longer referenced."""
         if hasattr(self, "_left_behind"):
             self._disconnect()
 
@@ -117,7 +117,7 @@ class SharedStore:
         return began
 
     def transaction(self, work: Callable[[], T]) -> T:
-        """Do some work whole or not at all, with no other writer meanwhile; what it returns.
+        """Call `work` in one transaction, whole or not at all, and return its result.
 
         A function instead of a context, because an interrupt between the two halves of a context would leave it open.
 
@@ -244,7 +244,7 @@ class SharedStore:
     # ------------------------------------------------------------------ picks
 
     def counts(self) -> dict[str, int]:
-        """How many picks are out, told and forgotten."""
+        """The numbers of picks that are out, told and forgotten."""
         with self._reading():
             found = dict(self._run("SELECT state, count(*) FROM picks GROUP BY state").fetchall())
         return {"out": 0, "told": 0, "forgotten": 0} | found
@@ -275,7 +275,7 @@ class SharedStore:
         return Pick(number, content, expires, 1)
 
     def settle(self, number: int, state: str, content: dict[str, Any]) -> None:
-        """Tell or forget a pick that is out, whoever holds it now.
+        """Tell or forget a pick that is out, whichever worker holds it now.
 
         Raises:
             StateError: If it was told or forgotten before.

@@ -1,0 +1,295 @@
+"""Kernels: GPyTorch's evaluated densely and exactly, RBF and Matérn kernels fast, and kernels of single batch rows.
+
+GPyTorch computes squared distances through a matrix product. For one column that is five times slower than differences (0.79
+against 0.13 ms for 20,640 arms with 8 features) and loses half the digits near the point; for a block it centres, concatenates
+and allocates anew each time. RBF and Matérn kernels of all features therefore have paths of their own, `StationaryColumns` and
+`StationaryBlocks`, found by one detector, `Stationary.of`, and evaluated by one formula, `Stationary.decay_`. Any other kernel
+takes GPyTorch's path, which is the oracle of these in the tests.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import gpytorch
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from torchbandits.types import Arms, Points
+from torchbandits.upstream import own_batch_shape
+
+# Points whose features differ by less than this (relative) are compared by differences.
+_NEAR = 1e-6
+# Rows of a block whose passes follow each other in cache.
+_GROUP_BYTES = 256 << 10
+# Where there is AVX-512, NumPy's exponential and root take 0.4 of the time of PyTorch's (Zen 4), on one thread: with more than
+# two, PyTorch's are faster. Their last bits differ, as those of matrix products do between processors and numbers of threads.
+# (NumPy on a pool of threads gives the same bits with any number of them, and takes twice the time: its threads compete with
+# those of the matrix product, which spin.)
+_WIDE = torch.backends.cpu.get_cpu_capability() == "AVX512"
+_FEW_THREADS = 2
+# Largest squared norm, in length-scales from the centre of the points, for which |x|² + |y|² − 2xᵀy is trusted: an error of
+# 1e-13 (float32: 1e-6) in the squared distance. Beyond it, distances are summed from differences.
+_TRUSTED = {torch.float64: 100.0, torch.float32: 4.0}
+
+
+# ---------------------------------------------------------------------------------- any kernel
+
+
+def evaluate_kernel(kernel: gpytorch.kernels.Kernel, left: Points, right: Points) -> Tensor:
+    """k(x, x') as a dense tensor, `batch_shape x n x n'`. Differentiable. Cost O(n n' d)."""
+    batch_shape = torch.broadcast_shapes(left.shape[:-2], right.shape[:-2], kernel.batch_shape)
+    if left.shape[-2] == 0 or right.shape[-2] == 0:
+        return left.new_zeros(*batch_shape, left.shape[-2], right.shape[-2])
+    x, y = left.expand(*batch_shape, -1, -1), right.expand(*batch_shape, -1, -1)
+    # Of the same points on both sides GPyTorch makes a root where it can, by a Cholesky with jitter: it never sees them.
+    if x.shape == y.shape and torch.equal(x, y):
+        n = x.shape[-2]
+        if n == 1:
+            value: Tensor = kernel(x, diag=True)
+            return value.unsqueeze(-1)
+        return torch.cat([kernel(part, y).to_dense() for part in (x[..., : n // 2, :], x[..., n // 2 :, :])], dim=-2)
+    dense: Tensor = kernel(x, y).to_dense()
+    return dense
+
+
+def kernel_matrix(kernel: gpytorch.kernels.Kernel, left: Points, right: Points) -> Tensor:
+    """`evaluate_kernel`, with near-coincident pairs of points evaluated by their differences.
+
+    GPyTorch computes distances through a matrix product, so a kernel with a kink at 0 (Matérn-1/2) is off by √eps between
+    points that nearly coincide. Cost O(n n' d).
+    """
+    K, near = evaluate_kernel(kernel, left, right), None
+    for x, y in zip(left.detach().unbind(dim=-1), right.detach().unbind(dim=-1), strict=True):
+        close = (x.unsqueeze(-1) - y.unsqueeze(-2)).abs() <= _NEAR * (1 + x.abs().unsqueeze(-1))
+        near = close if near is None else near & close
+        if not bool(near.any()):
+            return K
+    if near is None:
+        return K
+    i, j = near.reshape(-1, *near.shape[-2:]).any(dim=0).nonzero(as_tuple=True)
+    batch_shape = K.shape[:-2]
+    pairs = kernel(left[..., i, :].expand(*batch_shape, -1, -1), right[..., j, :].expand(*batch_shape, -1, -1), diag=True)
+    place = (i * K.shape[-1] + j).expand(*batch_shape, -1)
+    return K.flatten(-2).scatter(-1, place, pairs.to(K.dtype)).unflatten(-1, K.shape[-2:])
+
+
+def kernel_diagonal(kernel: gpytorch.kernels.Kernel, points: Points) -> Tensor:
+    """k(x, x), `batch_shape x n`. Differentiable. Cost O(n d)."""
+    batch_shape = torch.broadcast_shapes(points.shape[:-2], kernel.batch_shape)
+    diagonal: Tensor = kernel(points.expand(*batch_shape, -1, -1), diag=True)
+    return diagonal
+
+
+# ---------------------------------------------------------------------------------- RBF and Matérn kernels
+
+
+@dataclass(frozen=True)
+class Stationary:
+    r"""An RBF or Matérn kernel, scaled or not, of all features.
+
+    .. math:: k(x, y) = s\,e^{-r^2/2}, \quad s\,e^{-r}, \quad s\,(1 + r)\,e^{-r}, \quad s\,(1 + r + r^2/3)\,e^{-r}
+
+    with r = |x − y|/ℓ, for Matérn of order ν times √(2ν).
+
+    Attributes:
+        nu: Order of a Matérn kernel; None for RBF.
+        lengthscale: ℓ, `batch_shape x 1 x d` or `batch_shape x 1 x 1`.
+        outputscale: s, `batch_shape`; None for 1.
+    """
+
+    nu: float | None
+    lengthscale: Tensor
+    outputscale: Tensor | None
+
+    @staticmethod
+    def of(kernel: gpytorch.kernels.Kernel) -> Stationary | None:
+        """The parameters of such a kernel; None for any other."""
+        scaled = type(kernel) is gpytorch.kernels.ScaleKernel
+        base = kernel.base_kernel if scaled else kernel
+        if type(base) is gpytorch.kernels.RBFKernel:
+            nu = None
+        elif type(base) is gpytorch.kernels.MaternKernel and any(math.isclose(base.nu, order) for order in (0.5, 1.5, 2.5)):
+            nu = float(base.nu)
+        else:
+            return None
+        if base.active_dims is not None or kernel.active_dims is not None:
+            return None
+        return Stationary(nu, base.lengthscale.detach(), kernel.outputscale.detach() if scaled else None)
+
+    @property
+    def scale(self) -> Tensor:
+        """The factor of differences that makes their length r, shaped like the lengthscale."""
+        return (1.0 if self.nu is None else math.sqrt(2 * self.nu)) / self.lengthscale
+
+    @property
+    def sign(self) -> float:
+        """The factor of r² in the argument of `decay_`."""
+        return -0.5 if self.nu is None else 1.0
+
+    def decay_(self, argument: Tensor) -> Tensor:
+        """k/s from `sign` times r², which is overwritten."""
+        if self.nu is None:
+            return _exp_(argument)
+        r = _sqrt_(argument.clamp_min_(0))
+        if self.nu == 0.5:
+            return _exp_(r.neg_())
+        decay = _exp_(-r)
+        if self.nu == 1.5:
+            return torch.addcmul(decay, decay, r, out=r)
+        return torch.mul((r * r).div_(3).add_(r).add_(1), decay, out=r)
+
+
+class StationaryColumns:
+    """k(x, ·) at fixed arms by differences, one point at a time.
+
+    Args:
+        arms: `A x d`, copied in units of the lengthscale.
+        kernel: An RBF or Matérn kernel, scaled or not, without batch shape or active dimensions.
+    """
+
+    def __init__(self, arms: Points, kernel: gpytorch.kernels.Kernel) -> None:
+        form = Stationary.of(kernel)
+        assert form is not None
+        self._form, self._scale = form, form.scale.to(arms.dtype).squeeze(-2)
+        # Features first, so that sums run along the arms.
+        self._arms = (arms * self._scale).T.contiguous()
+
+    @staticmethod
+    def supports(arms: Points, kernel: gpytorch.kernels.Kernel) -> bool:
+        """Whether the kernel is RBF or Matérn, and neither arms nor kernel have batch dimensions."""
+        return not kernel.batch_shape and arms.dim() == 2 and Stationary.of(kernel) is not None
+
+    def __call__(self, point: Tensor) -> Tensor:
+        """k(x, ·), `A`, for a point `d`. Cost O(A d)."""
+        difference = self._arms - (point * self._scale).expand(self._arms.shape[0]).unsqueeze(-1)
+        squared = difference.square_().sum(dim=0)
+        column = self._form.decay_(squared if self._form.sign == 1.0 else squared.mul_(self._form.sign))
+        return column if self._form.outputscale is None else column.mul_(self._form.outputscale)
+
+
+class StationaryBlocks:
+    """k(x_j, ·) of fixed points at chunk after chunk of arms: one small matrix product and one exponential per entry.
+
+    The points' side is prepared once and a block is written in place. Squared distances come from a matrix product where norms
+    are small enough for its rounding to be below that of the exponential, and otherwise, as for Matérn 1/2, whose slope at 0
+    turns an error of 1e-15 in r² into one of 3e-8, from differences.
+
+    Args:
+        points: `batch_shape x m x d`, in the units of the kernel's lengthscale.
+        kernel: An RBF or Matérn kernel, scaled or not, without active dimensions; its batch shape broadcasts with the points'.
+    """
+
+    def __init__(self, points: Points, kernel: gpytorch.kernels.Kernel) -> None:
+        form = Stationary.of(kernel)
+        assert form is not None
+        self._form, self._scale = form, form.scale.to(points.dtype)
+        self._outputscale = None if form.outputscale is None else form.outputscale[..., None, None].to(points.dtype)
+        self._centre = points.mean(dim=-2, keepdim=True)
+        self._points = (points - self._centre) * self._scale
+        norms = self._points.square().sum(dim=-1, keepdim=True)
+        self._left = torch.cat([-2 * form.sign * self._points, form.sign * norms, torch.ones_like(norms)], dim=-1)
+        self._trusted = form.nu != 0.5 and bool((norms <= _TRUSTED[points.dtype]).all())
+
+    @staticmethod
+    def supports(kernel: gpytorch.kernels.Kernel) -> bool:
+        """Whether the kernel is RBF or Matérn."""
+        return Stationary.of(kernel) is not None
+
+    def __call__(self, arms: Arms, out: Tensor) -> Tensor:
+        """k(points, arms) for arms `n x d` or `batch_shape x n x d`, written to `out`, `batch_shape x m x n`. O(n m d)."""
+        x = (arms - self._centre) * self._scale
+        norms = x.square().sum(dim=-1, keepdim=True)
+        if self._trusted and bool((norms <= _TRUSTED[x.dtype]).all()):
+            right = torch.cat([x, torch.ones_like(norms), self._form.sign * norms], dim=-1)
+            torch.matmul(self._left, right.mT, out=out)
+        else:
+            out.copy_(torch.cdist(self._points, x, compute_mode="donot_use_mm_for_euclid_dist")).square_().mul_(self._form.sign)
+        line = out.shape[:-2].numel() * out.shape[-1] * out.element_size()
+        for block in out.split(max(1, _GROUP_BYTES // max(1, line)), dim=-2):
+            self._form.decay_(block)
+        return out if self._outputscale is None else out.mul_(self._outputscale)
+
+
+def _by_numpy(values: Tensor) -> bool:
+    """Whether NumPy's exponential and root, which use AVX-512 where there is that, beat PyTorch's."""
+    return values.device.type == "cpu" and _WIDE and torch.get_num_threads() <= _FEW_THREADS
+
+
+def _exp_(values: Tensor) -> Tensor:
+    if _by_numpy(values):
+        np.exp(values.numpy(), out=values.numpy())
+        return values
+    return values.exp_()
+
+
+def _sqrt_(values: Tensor) -> Tensor:
+    if _by_numpy(values):
+        np.sqrt(values.numpy(), out=values.numpy())
+        return values
+    return values.sqrt_()
+
+
+# ---------------------------------------------------------------------------------- kernels of single batch rows
+#
+# GPyTorch's own `expand_batch` and indexing leave the parts of sums and products as they were, and expand `active_dims` too.
+
+
+def expand_kernel(kernel: gpytorch.kernels.Kernel, batch_shape: torch.Size) -> gpytorch.kernels.Kernel:
+    """A copy whose every parameter has the leading dimensions `batch_shape`, with which the kernel's must broadcast."""
+    expanded = copy.deepcopy(kernel)
+    for part, parameter in _own_parameters(expanded):
+        rest = parameter.shape[len(own_batch_shape(part)) :]
+        parameter.data = parameter.data.expand(torch.Size([*batch_shape, *rest])).contiguous()
+    return _with_batch_shape(expanded, batch_shape)
+
+
+def kernel_row(kernel: gpytorch.kernels.Kernel, batch_shape: torch.Size, place: tuple[int, ...]) -> gpytorch.kernels.Kernel:
+    """A copy of the kernel of one batch row, without batch shape."""
+    row = expand_kernel(kernel, batch_shape)
+    for _, parameter in _own_parameters(row):
+        parameter.data = parameter.data[place].clone()
+    return _with_batch_shape(row, torch.Size([]))
+
+
+def stack_kernels(rows: Sequence[gpytorch.kernels.Kernel], batch_shape: torch.Size) -> gpytorch.kernels.Kernel:
+    """The kernel whose batch rows, in row-major order, are the given kernels: the inverse of `kernel_row`."""
+    stacked = expand_kernel(rows[0], batch_shape)
+    own = [dict(row.named_parameters()) for row in rows]
+    for name, parameter in stacked.named_parameters():
+        parameter.data = torch.stack([parameters[name].data for parameters in own]).reshape(parameter.shape)
+    return stacked
+
+
+def shaped_like(kernel: gpytorch.kernels.Kernel, saved: dict[str, Tensor], prefix: str) -> gpytorch.kernels.Kernel:
+    """A copy whose parameters have the shapes of those saved under the prefix, ready to load them."""
+    shaped = copy.deepcopy(kernel)
+    for name, part in shaped.named_modules():
+        if not isinstance(part, gpytorch.kernels.Kernel):
+            continue
+        for own, parameter in part.named_parameters(recurse=False):
+            value = saved.get(prefix + f"{name}.{own}".lstrip("."))
+            if value is None or value.shape == parameter.shape:
+                continue
+            rest = parameter.shape[len(own_batch_shape(part)) :]
+            if value.shape[value.dim() - len(rest) :] == rest:  # otherwise it is another kernel's, and loading says so
+                parameter.data = parameter.data.new_zeros(value.shape)
+                part.batch_shape = value.shape[: value.dim() - len(rest)]
+    return shaped
+
+
+def _own_parameters(kernel: gpytorch.kernels.Kernel) -> Iterable[tuple[gpytorch.kernels.Kernel, nn.Parameter | Tensor]]:
+    """Every parameter with the part of the kernel that holds it, once."""
+    parts = [module for module in kernel.modules() if isinstance(module, gpytorch.kernels.Kernel)]
+    return [(part, parameter) for part in parts for parameter in part.parameters(recurse=False)]
+
+
+def _with_batch_shape(kernel: gpytorch.kernels.Kernel, batch_shape: torch.Size) -> gpytorch.kernels.Kernel:
+    for part in kernel.modules():
+        if isinstance(part, gpytorch.kernels.Kernel):
+            part.batch_shape = batch_shape
+    return kernel

@@ -432,7 +432,7 @@ def test_batch_rows_draw_for_themselves():
     single = BanditModel(X[1], Y[1], kernel=rbf(), noise_std=NOISE_STD)
     own = PolicyAcquisition(single, drawing(), generator=torch.Generator().manual_seed(4))
     torch.testing.assert_close(own(x[:, 0]), values[:, 1], rtol=1e-7, atol=1e-7)
-    with pytest.raises(ArgumentError, match="one generator a batch row"):
+    with pytest.raises(ArgumentError, match="one generator per batch row"):
         PolicyAcquisition(model, drawing(), generator=torch.Generator())
 
 

@@ -15,8 +15,10 @@ from torch import Tensor
 
 import torchbandits as tb
 from torchbandits import errors
+from torchbandits.policies.repeats import most_repeated, reason_for_repeats, recent_arms
 from torchbandits.posteriors import Units
 from torchbandits.posteriors.units import normal_scores
+from torchbandits.types import Pulls
 
 
 def table(arms: int = 400, dim: int = 3, seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -199,6 +201,74 @@ def test_a_batch_holds_an_arm_once_and_goes_on_around_it():
     assert fresh.ask(more=8).index.shape == (8,), "as many as were asked for, first picks or not"
 
 
+# ------------------------------------------------------------------------- contexts that come one by one
+
+
+def play_contexts(bandit: tb.ContextualBandit, contexts: Tensor, scale: float) -> list[int]:
+    """Ask and tell at one context after the other; the best arm is where the context is, in units of `scale`."""
+    picks: list[int] = []
+    for t, context in enumerate(contexts):
+        selection = bandit.ask(context=context)
+        picks += selection.index.tolist()
+        noise = 0.05 * np.random.default_rng(t).standard_normal(1)
+        bandit.tell(selection, -4 * (bandit.arms[picks[-1:]] - context / scale).square().sum(dim=-1) + torch.as_tensor(noise))
+    return picks
+
+
+@pytest.mark.parametrize("kept", [1, 3, 40])
+def test_nothing_depends_on_the_units_of_contexts_that_come_one_by_one(kept: int):
+    """The first context alone says nothing of their range, and the first few too little."""
+    rng = np.random.default_rng(5)
+    arms, contexts = torch.as_tensor(rng.uniform(size=(60, 2))), torch.as_tensor(rng.uniform(size=(16, 2)))
+    contexts[:4] *= 0.1
+    picks, spans = [], []
+    for scale in (1.0, 2.0**12, 2.0**-12):
+        bandit = tb.ContextualBandit(tb.auto(), arms, scale * contexts[:1], max_contexts=kept, generator=generator(1))
+        picks.append(play_contexts(bandit, scale * contexts, scale))
+        spans.append(bandit.loop.state.posterior.units.features / torch.tensor([scale, scale, 1, 1]))
+        assert bandit.fit_kernel_().after.isfinite()
+    assert picks[0] == picks[1] == picks[2]
+    whole = contexts.amax(dim=0) - contexts.amin(dim=0)
+    for features in spans:
+        assert torch.equal(features[2:], tb.sources.ranges.ranges_of(arms)), "the arms are the same at every context"
+        assert (features[:2] <= whole * (1 + 1e-9)).all()
+        assert (features[:2] >= 0.7 * whole).all()
+
+
+def test_contexts_that_are_known_at_the_start_are_worth_as_much_when_they_come_one_by_one():
+    rng = np.random.default_rng(0)
+    arms, contexts = torch.as_tensor(rng.uniform(size=(100, 2))), 1000 * torch.as_tensor(rng.uniform(size=(40, 2)))
+    best = -4 * (arms - contexts.unsqueeze(-2) / 1000).square().sum(dim=-1)
+    regret = []
+    for known, kept in ((40, 40), (1, 1)):
+        bandit = tb.ContextualBandit(tb.auto(), arms, contexts[:known], max_contexts=kept, generator=generator(1))
+        picks = play_contexts(bandit, contexts, 1000)
+        regret.append(float((best.amax(dim=-1) - best[torch.arange(40), picks])[20:].mean()))
+    assert regret[1] < 1.2 * regret[0] + 0.1
+
+
+def test_a_feature_that_varies_for_the_first_time_gets_its_range_and_a_later_range_only_grows(tmp_path: Path):
+    x, f = table(200)
+    flat = x.clone()
+    flat[:, 0] = 7.0
+    bandit = tb.Bandit(tb.auto(), flat, generator=generator(2), journal=tmp_path / "journal")
+    play(bandit, f, 12)
+    assert bandit.loop.state.posterior.units.features[0] == 1
+    before = float(bandit.posterior.kernel.base_kernel.lengthscale[0, 0])
+    other = x.clone()
+    other[:, 0] = 7 + 1000 * x[:, 0] / x[:, 0].amax()
+    bandit.set_arms_(other)
+    assert bandit.loop.state.posterior.units.features[0] == tb.sources.ranges.ranges_of(other)[0]
+    assert bandit.posterior.kernel.base_kernel.lengthscale[0, 0] > 100 * before
+    wide = bandit.loop.state.posterior.units.features
+    bandit.set_arms_(other[other[:, 0] < 200])
+    assert torch.equal(bandit.loop.state.posterior.units.features, wide)
+    play(bandit, f, 6)
+    with pytest.raises(errors.StateError):
+        tb.Bandit(tb.auto(), other, generator=generator(2), journal=tmp_path / "journal")
+    assert np.isfinite(bandit.posterior(other).mean.numpy()).all()
+
+
 # ------------------------------------------------------------------------- beyond what an exact posterior may take
 
 
@@ -272,6 +342,78 @@ def test_it_explains_itself_in_five_lines(tmp_path):
     other.tell(torch.tensor([1]), torch.ones(1))
     with pytest.raises(errors.UnsupportedError, match="Gaussian process"):
         other.explain()
+
+
+def noisy_run(signal: float, noise_std: float, seed: int, pulls: int) -> tb.Bandit:
+    """Auto on a smooth peak of standard deviation `signal` over 400 arms; what it warns of is left to the caller."""
+    rng = np.random.default_rng(seed)
+    x = torch.as_tensor(rng.uniform(size=(400, 3)))
+    f = -(x - 0.35).square().sum(-1)
+    f = f * signal / f.std()
+    bandit = tb.Bandit(tb.auto(), x, generator=generator(seed))
+    for _ in range(pulls):
+        selection = bandit.ask()
+        bandit.tell(selection, f[selection.index] + noise_std * torch.as_tensor(rng.standard_normal(1)))
+    return bandit
+
+
+@pytest.mark.filterwarnings("ignore:arm .* of the last 40 pulls")
+def test_rewards_that_are_noise_alone_are_told_from_those_of_a_run_that_repeats_its_best_arm():
+    noise, good = (noisy_run(signal, noise_std, 2, 200) for signal, noise_std in ((0.0, 1.0), (1.0, 0.3)))
+    for bandit in (noise, good):
+        assert bandit.explain().noise_share > 0.9
+    assert noise.explain().lead < 1
+    assert "look like noise alone" in str(noise.explain())
+    said = good.explain()
+    assert said.lead > 5
+    assert "look like noise alone" not in str(said)
+    assert f"the best arm is {said.lead:.2g} standard errors above the average" in str(said)
+    # In dense numpy, from the posterior of the arms pulled.
+    pulled = (good.counts > 0).nonzero().squeeze(-1)
+    state = good.loop.state
+    mean, variance = state.arm_mean()[pulled].numpy(), state.arm_leverage()[pulled].numpy()
+    best = mean.argmax()
+    assert said.lead == pytest.approx((mean[best] - mean.mean()) / np.sqrt(variance[best] + 1 / 200))
+
+
+def test_an_arm_that_takes_most_of_the_recent_pulls_is_named_once():
+    with pytest.warns(errors.DiagnosticWarning, match=r"arm \d+ has taken 21 of the last 40 pulls: .*available=") as said:
+        bandit = noisy_run(1.0, 0.3, 2, 130)
+    assert len(said) == 1
+    assert said[0].filename == __file__
+    explained = bandit.explain()
+    assert explained.repeated is not None
+    arm, count, reason = explained.repeated
+    assert 21 <= count <= 40
+    assert f"Arm {arm} has taken {count} of the last 40 pulls: {reason}" in str(explained)
+    assert "available=" in reason
+    silent = tb.Bandit(bandit.policy, bandit.arms, generator=generator(0)).load_state_dict(bandit.state_dict())
+    assert silent.explain().repeated is None, "what came before it was loaded is not known"
+    state, before = bandit.loop.state, bandit.loop.state.recent
+    with pytest.raises(errors.ArgumentError):
+        bandit.tell(bandit.ask(), torch.tensor([torch.inf]))
+    assert state.recent is before
+
+
+@pytest.mark.parametrize(("sure", "noise", "words"), [(True, 0.95, "no other"), (False, 0.95, "95%"), (False, 0.3, "upper")])
+def test_the_reason_for_repeats_is_the_model_or_the_noise(sure: bool, noise: float, words: str):
+    assert words in reason_for_repeats(sure, noise)
+
+
+def test_repeats_are_counted_per_batch_row_and_only_the_last_forty():
+    assert most_repeated([1] * 40) == (1, 40)
+    assert most_repeated([1] * 39) is None
+    assert most_repeated([2] * 100 + [1, 2] * 20) is None, "half is not most"
+    assert most_repeated([2] * 100 + [1] * 21 + [3] * 19) == (1, 21)
+    arms = torch.rand(5, 2, generator=generator(0), dtype=torch.float64)
+    bandit = tb.Bandit(tb.auto(), arms, generator=[generator(1), generator(2)])
+    state = bandit.loop.state
+    index, mask = torch.tensor([[0, 1], [2, 3]]), torch.tensor([[True, True], [False, True]])
+    for _ in range(50):
+        state.remember_(Pulls(mask.double(), mask.double(), mask.double(), index=index, mask=mask))
+    assert recent_arms(state, (0,)) == [0, 1] * 20
+    assert recent_arms(state, (1,)) == [3] * 40
+    assert len(state.recent) == 40
 
 
 def test_an_explanation_of_a_batch_row_and_of_a_given_kernel():

@@ -293,7 +293,7 @@ def test_what_cannot_be_is_refused():
     with pytest.raises(BotorchTensorDimensionError, match="2 features"):
         model.posterior(torch.rand(3, 5))
     for p in (1, 2):
-        with pytest.raises(BotorchTensorDimensionError, match="one a point"):
+        with pytest.raises(BotorchTensorDimensionError, match="one per point"):
             model.condition_on_observations(X[:p], Y[:3])
     with pytest.raises(UnsupportedError):
         model.subset_output([1])

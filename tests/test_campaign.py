@@ -98,6 +98,23 @@ def test_minimised_objectives_are_the_negative_of_maximised_ones_and_shown_as_th
     assert bool((down.bandit.best(2).mean.diff() <= 0).all())
 
 
+@OFF_SCALE
+def test_a_row_that_takes_most_of_the_evaluations_is_named_once_and_on_the_page(tmp_path: Path):
+    c = campaign(journal=tmp_path / "lab")
+    few = frame().iloc[:10]
+    c.tell(measured(few))
+    seven = pd.DataFrame({"id": ["007"] * 21, "yield": 50 + np.arange(21.0)})
+    told = [c.tell(table, again=True) for table in (seven, measured(few).iloc[:9], seven.head(1), measured(few).iloc[:1])]
+    named = [text for one in told for text in one.notes]
+    assert len(named) == 1
+    assert named[0].startswith("'007' has taken 23 of the last 40 evaluations: ")
+    assert "repeats=False" in named[0]
+    c.close()
+    again = campaign(journal=tmp_path / "lab")
+    page = again.report(tmp_path / "page.html").read_text()
+    assert "has taken 24 of the last 40 evaluations" in page, "from the journal"
+
+
 def test_repeats_count_failures_do_not_and_history_is_welcome():
     c = campaign()
     plate = c.ask(3)

@@ -22,7 +22,7 @@ RUNNER = CliRunner()
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with a table, in which commands run; with a policy that is fast."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("torchbandits.campaigns.campaign.default_policy", policy)
+    monkeypatch.setattr("torchbandits.campaigns.campaign.auto", policy)
     frame().to_csv("candidates.csv", index=False)
     return tmp_path
 

@@ -11,9 +11,10 @@ import pyarrow as pa
 import pytest
 import torch
 
-from torchbandits.campaigns import survey
-from torchbandits.campaigns.decisions import Decision, Decisions, decide
+from torchbandits.campaigns import columns as campaign_columns
+from torchbandits.campaigns.columns import Decisions, decide
 from torchbandits.campaigns.encoding import Encoder, encode, feature_names
+from torchbandits.campaigns.settings import Settings, read_settings
 from torchbandits.campaigns.tables import as_table
 from torchbandits.errors import ArgumentError, StateError
 
@@ -119,9 +120,12 @@ def test_what_was_decided_can_be_overruled():
     assert [name for name in found if name.startswith("few")] == [f"few = {i}" for i in range(5)]
 
 
-def test_decisions_survive_being_saved():
+def test_decisions_survive_being_saved(tmp_path: Path):
     decisions = decided(table())
-    again = Decisions(tuple(Decision(**{**d.as_json(), "categories": tuple(d.categories)}) for d in decisions))
+    settings = Settings(None, 4, "digest", "yield", False, None, None, "float64", {}, None, decisions.columns)
+    (tmp_path / "settings").write_text(settings.text())
+    assert read_settings(tmp_path / "settings") == settings
+    again = read_settings(tmp_path / "settings").decisions
     assert again == decisions
     assert repr(again) == repr(decisions)
     for name, values in features(table()[::-1], again).items():
@@ -133,7 +137,7 @@ def test_batches_make_no_difference(monkeypatch: pytest.MonkeyPatch):
     whole = decided(frame)
     monkeypatch.setattr("torchbandits.campaigns.tables.BATCH", 7)
     assert decided(frame) == whole
-    monkeypatch.setattr(survey, "SAMPLE", 10)  # every fourth row tells mean and deviation
+    monkeypatch.setattr(campaign_columns, "SAMPLE", 10)  # every fourth row tells mean and deviation
     sampled = decided(frame)["number"]
     assert sampled.center == pytest.approx(frame["number"][::4].mean())
 
@@ -196,3 +200,12 @@ def test_types_that_other_libraries_use():
     np.testing.assert_array_equal(found["dict = x"], found["text = x"])
     views = arrow.set_column(1, "text", arrow["text"].cast(pa.string()).cast(pa.string_view()))  # as Polars exports texts
     np.testing.assert_array_equal(features(views, decided(views))["text = x"], found["text = x"])
+    # Polars exports its Categorical and its Enum as dictionaries of views, the latter in an order.
+    coded = arrow["text"].cast(pa.string()).combine_chunks().dictionary_encode()
+    for ordered, kind in ((False, "category"), (True, "ordered")):
+        parts = pa.DictionaryArray.from_arrays(coded.indices, coded.dictionary.cast(pa.string_view()), ordered=ordered)
+        own = arrow.set_column(1, "text", pa.chunked_array([parts.slice(0, 7), parts.slice(7)]))
+        assert decided(own)["text"].kind == kind
+        place = coded.indices.to_numpy()
+        expected = standard(range(place.max() + 1))[place] if ordered else found["text = x"]
+        np.testing.assert_allclose(features(own, decided(own))["text" if ordered else "text = x"], expected)

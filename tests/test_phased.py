@@ -23,7 +23,7 @@ from torchbandits.batching import Meter
 from torchbandits.policies.bpe import BatchedPureExploration, batch_lengths
 from torchbandits.policies.sup_kernel_ucb import num_levels
 from torchbandits.posteriors import GaussianProcess
-from torchbandits.testing.interruption import Interrupted, Interruption
+from torchbandits.testing.play import Interrupted, Interruption
 from torchbandits.types import Progress
 from torchbandits.widths import Constant, FixedDesign
 

@@ -5,20 +5,24 @@ from __future__ import annotations
 import ast
 import importlib.metadata
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 import gpytorch
+import numpy as np
 import pytest
 import torch
 from botorch.acquisition import qLogNoisyExpectedImprovement
+from botorch.generation import gen
 from botorch.models import SingleTaskGP
 from botorch.models.model import Model
 from botorch.models.transforms import Log, Standardize
+from scipy.optimize import rosen, rosen_der
 from scipy.stats import norm
 
 import torchbandits as tb
 from torchbandits import upstream
-from torchbandits.botorch.observed import Observed
+from torchbandits.botorch import BanditModel
 
 FILES = [path for path in Path(tb.__file__).parent.rglob("*.py") if path.name != "upstream.py"]
 LIBRARIES = {"botorch", "gpytorch", "linear_operator"}
@@ -57,6 +61,32 @@ def test_a_baseline_without_the_pending_points():
     assert function.X_baseline.shape[-2] == 7
 
 
+@pytest.mark.parametrize("together", [True, False])
+def test_problems_that_are_minimised_each_on_its_own(together: bool, monkeypatch: pytest.MonkeyPatch):
+    """Rosenbrock's function and a parabola, of which the second is done at once."""
+    assert hasattr(gen, "fmin_l_bfgs_b_batched"), gone("botorch.generation.gen.fmin_l_bfgs_b_batched")
+    assert hasattr(gen, "threadpool_limits"), gone("botorch.generation.gen.threadpool_limits")
+    if not together:
+        monkeypatch.delattr(gen, "fmin_l_bfgs_b_batched")
+    asked = []
+
+    def descent(x: np.ndarray, problems: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+        asked.append(list(problems))
+        values, gradients = zip(
+            *(
+                (rosen(one), rosen_der(one)) if problem == 0 else (float(((one - 0.3) ** 2).sum()), 2 * (one - 0.3))
+                for one, problem in zip(x, problems, strict=True)
+            ),
+            strict=True,
+        )
+        return np.array(values), np.stack(gradients)
+
+    found = upstream.minimize_each(descent, np.zeros((2, 2)), [(0.0, 2.0)] * 2, 200)
+    np.testing.assert_allclose(found, [[1, 1], [0.3, 0.3]], atol=1e-4)
+    assert asked[0] == ([0, 1] if together else [0])
+    assert [0] in asked
+
+
 def test_the_batch_shape_of_a_kernel_itself():
     kernel = gpytorch.kernels.ScaleKernel(gpytorch.kernels.RBFKernel(batch_shape=torch.Size([3])))
     assert hasattr(kernel, "_batch_shape"), gone("Kernel._batch_shape")
@@ -67,7 +97,7 @@ def test_the_batch_shape_of_a_kernel_itself():
 def test_hooks_of_a_model_that_transforms_its_own_inputs():
     for name in ("_set_transformed_inputs", "_revert_to_original_inputs"):
         assert hasattr(Model, name), gone(f"Model.{name}")
-        assert name in vars(Observed), "the package overrides it"
+        assert name in vars(BanditModel), "the package overrides it"
 
 
 def test_other_files_take_none_of_them():

@@ -1,8 +1,8 @@
 """The command line: `torchbandits run`, `reproduce`, `plot`, `report`, `watch`, `bench`, `policies`, `data …`, `campaign …`.
 
-Every expected error is one line on standard error and exit code 2; Ctrl-C is one line and exit code 130. No control character
-of a file, a name or an argument reaches the terminal. A command imports what it needs when it is called: pandas, Matplotlib and
-BoTorch take seconds to load, and no command needs all of them.
+Every expected error is one line on standard error with exit code 2; Ctrl-C is one line with exit code 130. No control character
+of a file, a name or an argument reaches the terminal. Commands import their packages when they are called, since pandas,
+Matplotlib and BoTorch take seconds to load and no command needs all of them.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from typer.core import TyperGroup
 
-from torchbandits.campaigns.commands import campaign_app
+from torchbandits.campaigns.commands import campaign_app, say
 from torchbandits.environments import holdings
 from torchbandits.errors import ConfigError, TorchBanditsError, nearest, require
-from torchbandits.experiments.printable import one_line, plain, printable
+from torchbandits.experiments.printable import one_line, plain
 from torchbandits.extras import missing
 from torchbandits.policies import CATALOGUE, markdown_table
 
@@ -42,7 +42,7 @@ OUT_OF_MEMORY = ("not enough memory", "can't allocate memory", "out of memory")
 
 
 class OneLineErrors(TyperGroup):
-    """The commands, whose errors are one line each. Faults of the package itself keep their traceback."""
+    """Commands whose expected errors are printed in one line. Unexpected errors keep their traceback."""
 
     def main(
         self,
@@ -57,7 +57,7 @@ class OneLineErrors(TyperGroup):
         try:
             code = super().main(args, prog_name, complete_var, False, windows_expand_args, **extra)
         except ClickException as error:
-            if type(error).__name__ != "NoArgsIsHelpError":  # that one has shown the help
+            if type(error).__name__ != "NoArgsIsHelpError":  # it has shown the help
                 complain(error.format_message())
             code = 2
         except typer.Abort:
@@ -67,7 +67,7 @@ class OneLineErrors(TyperGroup):
         return code
 
     def invoke(self, ctx: Any) -> Any:
-        """Run a command, and say what went wrong."""
+        """Run a command, and print expected errors."""
         try:
             return super().invoke(ctx)
         except TorchBanditsError as error:
@@ -78,14 +78,16 @@ class OneLineErrors(TyperGroup):
             complain(said)
         except MemoryError as error:
             complain(f"not enough memory: {error}")
-        except RuntimeError as error:  # PyTorch on the host says it in words
+        except RuntimeError as error:
+            # On the host PyTorch reports a lack of memory in words only.
             if not isinstance(error, torch.OutOfMemoryError) and not any(words in str(error) for words in OUT_OF_MEMORY):
                 raise
             complain(f"not enough memory: {error}")
         except KeyboardInterrupt as error:
             complain(f"interrupted: {error if error.args else 'every file that was written is whole.'}")
             raise typer.Exit(130) from error
-        except BrokenPipeError:  # whoever read the output has read enough
+        except BrokenPipeError:
+            # The reader of the output has closed it, which is no error.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(1) from None
         except OSError as error:
@@ -93,17 +95,12 @@ class OneLineErrors(TyperGroup):
         raise typer.Exit(2)
 
 
-def say(text: object) -> None:
-    """Print a line on standard output."""
-    typer.echo(printable(text))
-
-
 def complain(error: object) -> None:
     """Print an error in one line on standard error."""
     typer.echo(f"torchbandits: {one_line(error)}", err=True)
 
 
-# Plain tracebacks for bugs: expected errors never get that far.
+# Plain tracebacks, which only unexpected errors reach.
 app = typer.Typer(
     cls=OneLineErrors,
     help="Gaussian-process bandits over very large candidate sets.",
@@ -111,7 +108,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-data_app = typer.Typer(help="The real data sets: where they are, what they hold.", no_args_is_help=True)
+data_app = typer.Typer(help="The real data sets: their places and contents.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
 app.add_typer(campaign_app, name="campaign")
 
@@ -160,7 +157,8 @@ def reproduce(
         _print_table({"name": 0, "what": 5, "source": 5}, [(f.name, f.title, f.source) for f in found])
         return
     require(not (names and everything), "give the names of figures, or --all.", ConfigError)
-    chosen = [find_reproduction(name) for name in names or catalogue()]  # a name that is none stops it before it begins
+    # All names are looked up before the first figure is run.
+    chosen = [find_reproduction(name) for name in names or catalogue()]
     require(output is None or len(chosen) == 1, "--output is the folder of one figure: give one name.", ConfigError)
     console = Console(stderr=True, quiet=quiet)
     for figure in chosen:
@@ -240,7 +238,7 @@ def policies(
     name: Annotated[str | None, typer.Argument(help="Of a policy: show what it takes.")] = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="The table as README has it.")] = False,
 ) -> None:
-    """List the policies: what each promises, costs and takes; or show the options of one."""
+    """List the policies with guarantee, cost and uses, or show the options of one."""
     if markdown:
         typer.echo(markdown_table(), nl=False)
     elif name is None:
@@ -290,7 +288,7 @@ def describe(name: Annotated[str, typer.Argument(help="Of a data set, as `data l
 
 
 def _print_table(columns: dict[str, int], lines: Iterable[tuple[str, ...]]) -> None:
-    """A table of plain text; `columns` share the room that those of 0 leave, which are never broken."""
+    """Print a table of plain text. Columns of ratio 0 are never wrapped; the others share the rest by their ratios."""
     table = RichTable(box=SIMPLE, padding=(0, 1), collapse_padding=True, pad_edge=False, leading=1, expand=True)
     for header, ratio in columns.items():
         table.add_column(header, ratio=ratio or None, no_wrap=not ratio)
@@ -301,7 +299,7 @@ def _print_table(columns: dict[str, int], lines: Iterable[tuple[str, ...]]) -> N
 
 def _console() -> Console:
     console = Console()
-    return console if console.is_terminal else Console(width=120)  # a file or a pipe has no width to respect
+    return console if console.is_terminal else Console(width=120)  # files and pipes have no width
 
 
 def _show(experiment: ExperimentConfig, result: Result) -> None:

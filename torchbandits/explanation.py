@@ -1,4 +1,4 @@
-"""What a bandit believes, in five plain lines: for someone who chose no kernel."""
+"""The beliefs of a bandit about features, noise and the best arm, in five plain lines."""
 
 from __future__ import annotations
 
@@ -12,11 +12,18 @@ from torch import Tensor
 from torchbandits.checks import is_whole
 from torchbandits.errors import UnsupportedError, require
 from torchbandits.figures import COLORS, tidy
-from torchbandits.fitting.degeneracy import lengthscales, signal_variance
-from torchbandits.kernels import kernel_row
+from torchbandits.fitting.degeneracy import lengthscales
 from torchbandits.policies.base import Policy, State
 from torchbandits.policies.composed import Composed, noise_share
-from torchbandits.policies.state import TableState
+from torchbandits.policies.repeats import (
+    NOISE_ALONE,
+    most_repeated,
+    reason_for_repeats,
+    recent_arms,
+    rivals,
+    share_of_noise,
+)
+from torchbandits.policies.state import RECENT, TableState
 from torchbandits.posteriors import GaussianProcess
 from torchbandits.types import Recommendation
 
@@ -25,25 +32,29 @@ if TYPE_CHECKING:
 
 _SHOWN = 5  # features that are named
 _DRAWN = 30  # features in a figure
-_NOISE_ALONE = 0.9  # part of the variance from which rewards look like noise alone
-_FEW = 5
+_FEW = 5  # distinct arms below which the fit of lengthscales says nothing
+_CLEAR = 2.0  # standard errors by which the best arm must lead, for rewards that are mostly noise to show a difference
 
 
 @dataclass(frozen=True, eq=False)
 class Explanation:
-    """Of one batch row.
+    """Beliefs about one batch row.
 
     Attributes:
-        relevance: `d`, how fast the reward changes along each feature, from one end of its range to the other: inverse squared
-            lengthscales in units of the range, as parts of their sum; NaN for a kernel without lengthscales.
-        names: Of the features.
+        relevance: `d`, inverse squared lengthscales in units of the features' ranges, as parts of their sum: the speed at which
+            the reward changes along each feature. NaN for a kernel without lengthscales.
+        names: Names of the features.
         noise_std: Standard deviation of a reward of the best arm around its mean, reward units.
-        noise_share: Part of the rewards' variance that is noise, by the model.
-        best: The arm recommended.
-        upper: Largest upper confidence bound of an arm, reward units.
-        rivals: Arms whose upper bound exceeds the lower one of the best: what could still be better.
-        pulls, distinct, num_arms: Pulls told, distinct arms among them, arms in all.
-        guarantee: What is proved of the run.
+        noise_share: Part of the variance over the arms pulled that is noise, by the model.
+        best: The recommended arm.
+        upper: Largest upper confidence bound over the arms, reward units.
+        rivals: Number of arms whose upper bound exceeds the lower bound of the best one.
+        pulls, distinct, num_arms: Pulls told, distinct arms among them, number of arms.
+        guarantee: The guarantee that holds for the run.
+        lead: Posterior mean of the best arm less its average over the arms pulled, in standard errors: the posterior deviation
+            of the best arm and the noise of an average of all rewards.
+        repeated: The arm that took more than half of the last 40 pulls, their number, and the reason with what to do; None
+            where there is no such arm. A state that was loaded counts from then on.
     """
 
     relevance: Tensor
@@ -57,6 +68,8 @@ class Explanation:
     distinct: int
     num_arms: int
     guarantee: str
+    lead: float = float("nan")
+    repeated: tuple[int, int, str] | None = None
 
     def __str__(self) -> str:
         """Five lines."""
@@ -65,16 +78,30 @@ class Explanation:
             f"Best so far: arm {int(self.best.index[0])}, at {mean:.4g} ± {std:.2g}, after {self.pulls:g} rewards of "
             f"{self.distinct} of {self.num_arms} arms."
         )
-        part = f"noise is {self.noise_share:.0%} of the variance"
-        noise = f"Noise: a further reward of it would be off by about {self.noise_std:.2g}; {part}."
-        if self.noise_share > _NOISE_ALONE:
-            noise = f"{noise} So far the rewards look like noise alone."
         sure = (
             f"How sure: {self.rivals} of the arms may still be better; the most hopeful could reach {self.upper:.4g}."
             if self.rivals
             else f"How sure: by the model no other arm can be better than {mean:.4g}."
         )
-        return "\n".join([found, self._features(), noise, sure, self.guarantee])
+        if self.repeated is not None:
+            arm, count, reason = self.repeated
+            sure += f" Arm {arm} has taken {count} of the last {RECENT} pulls: {reason}"
+        return "\n".join([found, self._features(), self._noise(), sure, self.guarantee])
+
+    def _noise(self) -> str:
+        said = (
+            f"Noise: by the model, a further reward of it would be off by about {self.noise_std:.2g}, and noise is "
+            f"{self.noise_share:.0%} of the variance over the arms pulled."
+        )
+        if self.pulls == self.distinct and self.distinct >= _FEW:
+            said += " No arm was pulled twice, so that the smoothness of the model alone tells noise from differences."
+        if self.noise_share > NOISE_ALONE:
+            said += (
+                f" Still, the best arm is {self.lead:.2g} standard errors above the average of the arms pulled."
+                if self.lead >= _CLEAR
+                else " So far the rewards look like noise alone."
+            )
+        return said
 
     def _features(self) -> str:
         if not bool(self.relevance.isfinite().all()):
@@ -112,7 +139,7 @@ class Explanation:
 
 @torch.no_grad()
 def explain(policy: Policy, state: State, names: Sequence[str] | None, row: tuple[int, ...] | int) -> Explanation:
-    """What the state of a policy that was told some rewards says; see `Bandit.explain`."""
+    """Explain the state of a policy that was told some rewards; see `Bandit.explain`."""
     place = (row,) if isinstance(row, int) else row
     if not isinstance(state, TableState) or not isinstance(policy, Composed):
         raise UnsupportedError("explain() reads one Gaussian process over given arms: use auto, gp_ucb or batch_bkb.")
@@ -124,56 +151,64 @@ def explain(policy: Policy, state: State, names: Sequence[str] | None, row: tupl
     inside = inside and all(i < size for i, size in zip(place, shape, strict=True))
     require(inside, f"row must be one of the batch rows {tuple(shape)}, got {place!r}.")
     own = tuple(names) if names is not None else tuple(f"feature {j}" for j in range(d))
-    lower_mean, upper_mean = _bounds(policy, state)
     best = state.best(1)
     known = Recommendation(best.points[place], best.index[place], best.mean[place], best.variance[place])
     arm = int(known.index[0])
-    rivals = upper_mean[place] > (lower_mean[place][arm] if arm >= 0 else float(known.mean[0]))
-    if arm >= 0:
-        rivals[arm] = False
     bounds = policy.bounds(state)
     assert bounds is not None
-    at = _model_best(state.arm_mean(), known.index, place)
-    noise_std, share = _noise(posterior, policy, place, at)
+    variance = noise_share(policy.noise_std, policy.regularization) * posterior.regularization
+    share = share_of_noise(posterior, variance, place)
+    possible = rivals(state, policy.width(state), arm, place, float(known.mean[0]))
     return Explanation(
         relevance=_relevance(posterior, state.rows.source.points(_spread(state.rows.num_arms)), place),
         names=own,
-        noise_std=noise_std,
+        noise_std=_noise_std(posterior, variance, place, float(state.arm_mean()[place][arm]) if arm >= 0 else 0.0),
         noise_share=share,
         best=known,
         upper=float(bounds[0][place]),
-        rivals=int(rivals.sum()),
+        rivals=int(possible.sum()),
         pulls=float(state.told[place]),
         distinct=int(posterior.statistics.num_rows[place]),
         num_arms=state.rows.num_arms,
         guarantee=_guarantee(posterior),
+        lead=_lead(state, variance, place),
+        repeated=_repeated(state, policy.width(state), share, place),
     )
 
 
-def _bounds(policy: Composed, state: TableState) -> tuple[Tensor, Tensor]:
-    """Lower and upper bound of every arm, `batch_shape x A`, model units."""
-    std = (state.posterior.regularization * state.arm_leverage()).clamp_min(0).sqrt()
-    reach, mean = policy.width(state).unsqueeze(-1) * std, state.arm_mean()
-    return mean - reach, mean + reach
+def _lead(state: TableState, noise_variance: float, place: tuple[int, ...]) -> float:
+    r"""Lead of the best arm pulled over the average of the u arms pulled, in standard errors:
+
+    .. math:: \Big(\max_i \mu_i - \tfrac1u \sum_i \mu_i\Big) \Big/ \sqrt{v_{\mathrm{best}} + \sigma^2 / n}
+
+    with the posterior variance v of the best arm and n pulls in all. Noise alone gives 1 or less, since posterior means are
+    shrunk towards each other; the noise of a single reward would hide what an average of many shows.
+    """
+    arm, u = state.rows.arm_of_row[place], int(state.statistics.num_rows[place])
+    known = (arm[:u] >= 0) & (state.statistics.weights[place][:u] > 0)
+    if int(known.sum()) < 2:
+        return float("nan")
+    mean, variance = state.arm_mean()[place][arm[:u][known]], state.posterior.regularization * state.arm_leverage()[place]
+    best = int(mean.argmax())
+    error = variance[arm[:u][known][best]].clamp_min(0) + noise_variance / state.statistics.weights[place].sum()
+    return float((mean[best] - mean.mean()) / error.sqrt())
 
 
-def _model_best(mean: Tensor, index: Tensor, place: tuple[int, ...]) -> float:
-    """The posterior mean of the best arm in model units; 0 for a point that is no arm."""
-    return float(mean[place][index[0]]) if int(index[0]) >= 0 else 0.0
+def _repeated(state: TableState, width: Tensor, noise: float, place: tuple[int, ...]) -> tuple[int, int, str] | None:
+    """See `Explanation.repeated`."""
+    found = most_repeated(recent_arms(state, place))
+    if found is None:
+        return None
+    sure = not bool(rivals(state, width, found[0], place).any())
+    return (*found, reason_for_repeats(sure, noise))
 
 
-def _noise(posterior: GaussianProcess, policy: Composed, place: tuple[int, ...], at: float) -> tuple[float, float]:
-    """Standard deviation of rewards around a mean in model units, in reward units, and the noise's part of their variance."""
-    variance = noise_share(policy.noise_std, policy.regularization) * posterior.regularization
-    kernel = kernel_row(posterior.kernel, posterior.batch_shape, place)
-    points = posterior.statistics.points[place][: int(posterior.statistics.num_rows[place])]
-    signal = float(signal_variance(kernel, points)) if len(points) > 1 else float("nan")
-    share = variance / (variance + signal)
+def _noise_std(posterior: GaussianProcess, variance: float, place: tuple[int, ...], at: float) -> float:
+    """Standard deviation, in reward units, of rewards with this variance around a mean, both in model units."""
     if posterior.units is None:
-        return variance**0.5, share
+        return variance**0.5
     ends = posterior.units.scale.new_tensor([at - variance**0.5, at + variance**0.5]).expand(*posterior.batch_shape, 2)
-    reach = posterior.units.to_rewards(ends).diff(dim=-1)
-    return float(reach[place]) / 2, share
+    return float(posterior.units.to_rewards(ends).diff(dim=-1)[place]) / 2
 
 
 def _relevance(posterior: GaussianProcess, arms: Tensor, place: tuple[int, ...]) -> Tensor:

@@ -1,8 +1,7 @@
-"""The point of the highest score in a box: a quasi-random sweep, then L-BFGS-B from its best points, each on its own."""
+"""Maximisation of a score over a box: a quasi-random sweep, then L-BFGS-B from its best points."""
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 
 import torch
@@ -13,11 +12,12 @@ from torchbandits.checks import check_box, check_whole
 from torchbandits.errors import ArgumentError, NonFiniteError, NumericalError, ShapeError, require
 from torchbandits.linalg import sobol_points
 from torchbandits.types import Points
+from torchbandits.upstream import Floats, minimize_each
 
 _CHUNK = 1024  # points of a sweep that are scored at once
-_RIM = 0.02  # of the side of a box: by so much the Sobol points reach out of it, and are put back on its face
+_RIM = 0.02  # part of a side by which Sobol points reach out of the box before they are clamped to its face
 _FLAT = 1e-14  # relative spread of scores that is rounding
-_PRECISION = 1e4  # L-BFGS-B stops at 2e-9 of the unit of the score: that is 2e-13 of its spread over the sweep
+_PRECISION = 1e4  # L-BFGS-B stops at 2e-9 of the unit of its values, with this factor at 2e-13 of the spread of the sweep
 
 
 def optimize_continuous(
@@ -30,25 +30,25 @@ def optimize_continuous(
     num_raw: int = 1024,
     max_iterations: int = 100,
 ) -> tuple[Tensor, Tensor]:
-    """The best point that is found in a box, and its score: never worse than the best of the sweep.
+    """Find the best point in a box, and its score, which is at least the best of the sweep.
 
     The sweep holds the given points, the centre of the box and scrambled Sobol points. L-BFGS-B climbs from the highest of
-    those that beat their 2d nearest neighbours, so that it looks at maxima that are nearly as high. Each restart of each batch
-    row is a problem of its own, with a line search of its own (BoTorch's batched L-BFGS-B), and the score is always asked for
-    all restarts of all rows, so that a row's result depends on the others by no more than its scores do. Among equal scores
-    the first of the sweep wins: a constant score gives the first point, or the centre.
+    those that beat their 2d nearest neighbours, so that maxima of nearly the same height are climbed too. Each restart of each
+    batch row is a problem with its own line search (BoTorch's batched L-BFGS-B). The score is always evaluated for all restarts
+    of all rows, so that the result of a row depends on other rows no more than its scores do. Among equal scores the first of
+    the sweep wins: a constant score gives the first point, or the centre.
 
     Args:
         score: From points `batch_shape x n x d` (float64) to scores `batch_shape x n`; differentiable, finite, and a function
             of each point alone.
         bounds: `2 x d` or `batch_shape x 2 x d`, lower corner first. A feature whose bounds are equal is held.
-        points: `batch_shape x p x d`, points worth a look, such as those evaluated; clamped into the box; NaN where a row
-            has fewer.
-        generator: One CPU generator, or a list of one a batch row in row-major order; each gives one number, the seed of the
+        points: `batch_shape x p x d`, further points of the sweep, such as those evaluated; clamped into the box; NaN where a
+            row has fewer.
+        generator: One CPU generator, or a list of one per batch row in row-major order; each gives one number, the seed of the
             row's Sobol points. Seed 0 by default.
-        num_restarts: Of each batch row.
-        num_raw: Sobol points of each batch row.
-        max_iterations: Of each restart.
+        num_restarts: Number of starts of L-BFGS-B per batch row.
+        num_raw: Number of Sobol points per batch row.
+        max_iterations: Iterations of each restart.
 
     Returns:
         The points, `batch_shape x d` float64, exactly in the box, and their scores, `batch_shape`.
@@ -95,12 +95,12 @@ def _generators(generator: torch.Generator | Sequence[torch.Generator] | None, r
         return [torch.Generator().manual_seed(0) for _ in range(rows)]
     given = [generator] if isinstance(generator, torch.Generator) else list(generator)
     if len(given) != rows:
-        raise ArgumentError(f"{rows} batch rows need {rows} generators, one a row, got {len(given)}.")
+        raise ArgumentError(f"{rows} batch rows need {rows} generators, one per row, got {len(given)}.")
     return given
 
 
 def _sobol(size: int, dim: int, generator: torch.Generator) -> Tensor:
-    """Scrambled Sobol points of the unit cube, `size x dim`; those next to a face are on it, where variances are largest."""
+    """Scrambled Sobol points of the unit cube, `size x dim`; those near a face are moved to it, where variances are largest."""
     seed = int(torch.randint(2**31, (), generator=generator))
     unit = sobol_points(size, dim, seed)
     return torch.lerp(torch.tensor(-_RIM, dtype=torch.float64), torch.tensor(1 + _RIM, dtype=torch.float64), unit).clamp_(0, 1)
@@ -108,7 +108,7 @@ def _sobol(size: int, dim: int, generator: torch.Generator) -> Tensor:
 
 @torch.no_grad()
 def _swept(score: Callable[[Tensor], Tensor], points: Tensor) -> Tensor:
-    """Scores of points, `batch_shape x n`, chunk by chunk."""
+    """Scores of points, `batch_shape x n`, evaluated in chunks."""
     parts = []
     for part in points.split(_CHUNK, dim=-2):
         value = score(part)
@@ -132,13 +132,13 @@ def _peaks(unit: Tensor, values: Tensor, count: int) -> Tensor:
     highest points whatever their neighbours. Cost O(n² d).
     """
     n, d = unit.shape[-2:]
-    norms = unit.square().sum(dim=-1).masked_fill(values == -torch.inf, torch.inf)  # nobody's neighbour
+    norms = unit.square().sum(dim=-1).masked_fill(values == -torch.inf, torch.inf)  # padding is no neighbour
     peak = torch.empty(values.shape, dtype=torch.bool, device=values.device)
     rows = zip(unit.reshape(-1, n, d), norms.reshape(-1, n), values.reshape(-1, n), peak.view(-1, n), strict=True)
     for own, norm, value, out in rows:
         for start in range(0, n, _CHUNK):
             part = slice(start, start + _CHUNK)
-            order_of_distance = torch.addmm(norm, own[part], own.T, alpha=-2)  # the squared distance less the same for all
+            order_of_distance = torch.addmm(norm, own[part], own.T, alpha=-2)  # squared distance up to a constant
             near = order_of_distance.topk(min(2 * d + 1, n), largest=False).indices
             out[part] = value[part] >= value[near].amax(dim=-1)
     peak &= values > -torch.inf
@@ -155,16 +155,11 @@ def _climb(
     steps: float,
     max_iterations: int,
 ) -> tuple[Tensor, Tensor]:
-    """Where L-BFGS-B ends from each start, `batch_shape x r x d`, and the scores there.
+    """End points of L-BFGS-B from each start, `batch_shape x r x d`, and the scores there.
 
-    Its coordinates go from 0 to `steps` over the box, since its first step has length 1; its values are the score less the
-    best of the sweep, in parts of the spread (`scale`). BoTorch's optimiser takes one feature more, the number of the problem:
-    it asks for those that have not converged only.
+    The coordinates go from 0 to `steps` over the box, since the first step has length 1; the values are the score less the best
+    of the sweep, in parts of the spread (`scale`).
     """
-    from botorch.exceptions.errors import OptimizationGradientError  # noqa: PLC0415 - BoTorch takes a second to load
-    from botorch.exceptions.warnings import OptimizationWarning  # noqa: PLC0415
-    from botorch.generation.gen import gen_candidates_scipy  # noqa: PLC0415
-
     shape, d = starts.shape, starts.shape[-1]
     low, high = box[..., :1, :], box[..., 1:, :]
     side = torch.where(high > low, high - low, 1.0)
@@ -173,33 +168,20 @@ def _climb(
     def at(place: Tensor) -> Tensor:
         return torch.lerp(low, high, (place / steps).reshape(shape))
 
-    def objective(candidates: Tensor) -> Tensor:
+    def descent(places: Floats, problems: Sequence[int]) -> tuple[Floats, Floats]:
+        """Minus the scores of some problems, and their gradients. The others are scored where they were last."""
         nonlocal latest
-        own, number = candidates[:, 0, :-1], candidates[:, 0, -1].detach().long()
-        place = latest.index_copy(0, number, own)
-        latest = place.detach()
-        value = (score(at(place)).double() - scale[0]) / scale[1] * _PRECISION
-        return value.reshape(-1)[number]
+        latest = latest.index_copy(0, torch.tensor(problems, device=box.device), torch.from_numpy(places).to(box))
+        with torch.enable_grad():
+            place = latest.clone().requires_grad_()
+            value = ((score(at(place)).double() - scale[0]) / scale[1] * _PRECISION).reshape(-1)
+            (gradient,) = torch.autograd.grad(value[problems].sum(), place)
+        if bool(gradient[problems].isnan().any()):
+            raise NumericalError("the gradient of the score is NaN.")
+        return -value.detach()[problems].cpu().numpy(), -gradient[problems].cpu().numpy()
 
-    number = torch.arange(latest.shape[0], dtype=torch.float64, device=box.device)
-    initial = torch.cat([latest, number.unsqueeze(-1)], dim=-1).unsqueeze(-2)
-    options = {"maxiter": max_iterations, "max_optimization_problem_aggregation_size": 1}
-    with torch.enable_grad(), warnings.catch_warnings(record=True) as caught:
-        try:
-            found, _ = gen_candidates_scipy(
-                initial,
-                objective,  # type: ignore[arg-type]  # it is only called
-                0.0,
-                steps,
-                options=options,
-                fixed_features={d: number},
-            )
-        except OptimizationGradientError as error:
-            raise NumericalError(f"the gradient of the score is NaN: {error}") from error
-    for warning in caught:  # a line search that ends in rounding is no news: nothing is returned that is worse than a start
-        if not issubclass(warning.category, OptimizationWarning):
-            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
-    points = at(found[:, 0, :-1]).detach()
+    found = minimize_each(descent, latest.cpu().numpy(), [(0.0, steps)] * d, max_iterations)
+    points = at(torch.from_numpy(found).to(box)).detach()
     with torch.no_grad():
         return points, score(points).double().nan_to_num(nan=-torch.inf, posinf=-torch.inf)
 

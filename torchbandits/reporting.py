@@ -1,4 +1,4 @@
-"""What a bandit says of its state after each change."""
+"""The report of a bandit after each change of its state."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torchbandits.types import Pulls, Report
 
 @without_gradients
 def certificate(policy: Policy, state: State) -> Tensor:
-    """Largest upper minus largest lower bound over the arms, `batch_shape`; NaN for policies that keep no posterior.
+    """Largest upper minus largest lower bound over the arms, `batch_shape`; NaN for policies without a posterior.
 
     Raises:
         NumericalError: If the posterior is not finite.
@@ -33,7 +33,7 @@ def certificate(policy: Policy, state: State) -> Tensor:
 
 @without_gradients
 def report_of(policy: Policy, state: State, pulls: Pulls, unasked: Tensor) -> Report:
-    """The report after an update with these pulls, of which `unasked` (`batch_shape`) were never asked for; copies.
+    """Report of a state after an update with these pulls, of which `unasked` (`batch_shape`) were never asked for; copies.
 
     Raises:
         NumericalError: If the posterior is not finite.

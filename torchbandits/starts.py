@@ -19,7 +19,7 @@ from torchbandits.arms import ArmRows, ArmTable, best_arm
 from torchbandits.checks import check_whole, positive
 from torchbandits.errors import ArgumentError, UnsupportedError, require
 from torchbandits.posteriors import GaussianProcess, Statistics
-from torchbandits.sources.ranges import ranges_of
+from torchbandits.sources.ranges import or_one, spans_with
 
 __all__ = ["Spread", "Start", "Uncertainty", "Uniform", "spread", "uncertainty", "uniform"]
 
@@ -133,11 +133,11 @@ class Spread(Start):
         if not any(count):
             return torch.full((*shape, 0), -1, device=left.device), over
         sample = self._sample(opening, count)
-        ranges = ranges_of(rows.source).unsqueeze(-2)
-        points = rows.points(sample).double() / ranges
         asked = opening.pending[0]
-        made = torch.cat([opening.statistics.points, rows.points(asked).double()], dim=-2) / ranges
+        made = torch.cat([opening.statistics.points, rows.points(asked).double()], dim=-2)
         known = torch.cat([opening.statistics.mask & (opening.statistics.weights > 0), asked >= 0], dim=-1)
+        ranges = or_one(spans_with(rows.source, made, known)).unsqueeze(-2)
+        points, made = rows.points(sample).double() / ranges, made / ranges
         n = sample.shape[-1]
         index = torch.full((len(count), max(count)), -1, device=left.device)
         index[:, n:] = _drawn(opening, [c if c > n else 0 for c in count])[:, n:].to(index.device) if max(count) > n else -1

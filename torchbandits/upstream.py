@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import gpytorch
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
+
+Floats = NDArray[np.float64]
 
 
 def log_improvement(z: Tensor) -> Tensor:
@@ -31,3 +36,46 @@ def baseline_without_pending(acq_function: Any) -> Tensor:
 def own_batch_shape(kernel: gpytorch.kernels.Kernel) -> torch.Size:
     """Leading dimensions of the kernel's own parameters; `batch_shape` has those of its parts too."""
     return kernel._batch_shape
+
+
+def minimize_each(
+    descent: Callable[[Floats, Sequence[int]], tuple[Floats, Floats]],
+    starts: Floats,
+    bounds: Sequence[tuple[float, float]],
+    max_iterations: int,
+) -> Floats:
+    """Minimise independent problems of the same shape by L-BFGS-B, each with a line search of its own; `p x d`.
+
+    Args:
+        descent: From points `b x d` and the numbers of their problems to values `b` and gradients `b x d`.
+        starts: `p x d`.
+        bounds: Of each of the d coordinates.
+        max_iterations: Of each problem.
+
+    BoTorch's batched L-BFGS-B asks for all problems that have not converged at once. With a version of SciPy that it does
+    not know, the problems are solved one by one.
+    """
+    import botorch.generation.gen as batched  # noqa: PLC0415 - BoTorch takes a second to load
+    from scipy.optimize import minimize  # type: ignore[import-untyped] # noqa: PLC0415
+
+    together = getattr(batched, "fmin_l_bfgs_b_batched", None)
+    with batched.threadpool_limits(limits=1, user_api="blas"):  # the linear algebra of L-BFGS-B is small
+        if together is not None:
+            found: Floats = together(
+                lambda x, batch_indices: descent(x, batch_indices),
+                starts,
+                bounds=bounds,
+                maxiter=max_iterations,
+                pass_batch_indices=True,
+            )[0]
+            return found
+        ends = []
+        for number, start in enumerate(starts):
+
+            def alone(x: Floats, number: int = number) -> tuple[float, Floats]:
+                value, gradient = descent(x[None], [number])
+                return float(value[0]), gradient[0]
+
+            options = {"maxiter": max_iterations}
+            ends.append(minimize(alone, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options).x)
+    return np.stack(ends)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -11,6 +13,8 @@ from torchbandits.types import Arms, Points
 _MULTIPLIER = 0x9E3779B97F4A7C15 - (1 << 64)
 # An odd multiplier that makes the fingerprint depend on the order of arms.
 _MIX = 0x2545F4914F6CDD1D
+# Number of arms compared at once.
+_STEP = 1 << 16
 
 
 def first_occurrence(arms: Arms, hashes: Tensor | None = None) -> Tensor | None:
@@ -19,14 +23,37 @@ def first_occurrence(arms: Arms, hashes: Tensor | None = None) -> Tensor | None:
     `hashes` are the `codes` of the arms, if already computed. Arms are sorted by their 64-bit hashes, and arms of equal hash
     are compared in full, so the result is exact. Cost O(A (d + log A)).
     """
-    ordered, order = (codes(arms) if hashes is None else hashes).sort(dim=-1, stable=True)
-    same = ordered[..., 1:] == ordered[..., :-1]
-    if not bool(same.any()):
+    hashes = codes(arms) if hashes is None else hashes
+    ordered, order = hashes.sort(dim=-1, stable=True)
+    if not bool((ordered[..., 1:] == ordered[..., :-1]).any()):
         return None
-    rows = [_first_in_row(a, c, o) for a, c, o in zip(_rows(arms, 2), _rows(ordered, 1), _rows(order, 1), strict=True)]
+    rows = [_first_in_row(a, o, c) for a, o, c in zip(_rows(arms, 2), _rows(ordered, 1), _rows(order, 1), strict=True)]
     first = torch.stack(rows).reshape(arms.shape[:-1])
     own = torch.arange(arms.shape[-2], device=arms.device)
     return None if bool((first == own).all()) else first
+
+
+def lowest_equal(arm: Tensor, group: Tensor, num_arms: int, at: Callable[[Tensor], Points]) -> Tensor:
+    """The lowest index of an arm equal to each arm, `num_arms`, if only some arms can have duplicates.
+
+    Args:
+        arm: `n`, indices of the arms that can have duplicates.
+        group: `n`, equal for equal arms, such as the number of their hash. Within a group arms are compared in full.
+        num_arms: A.
+        at: Function from `p` indices to these arms, `p x d`.
+    """
+    first = torch.arange(num_arms, device=arm.device)
+    head = torch.full((int(group.max()) + 1,), num_arms, device=arm.device).scatter_reduce_(0, group, arm, "amin")[group]
+    # Arms that share a hash without being equal; practically never any.
+    left = []
+    for mine, theirs in zip(arm.split(_STEP), head.split(_STEP), strict=True):
+        same = (at(mine) == at(theirs)).all(dim=-1)
+        first[mine[same]] = theirs[same]
+        left.append(mine[~same])
+    if len(odd := torch.cat(left).sort().values):
+        _, inverse = torch.unique(at(odd) + 0.0, dim=0, return_inverse=True)
+        first[odd] = torch.full_like(odd, num_arms).scatter_reduce_(0, inverse, odd, "amin")[inverse]
+    return first
 
 
 def codes(points: Points) -> Tensor:
@@ -65,17 +92,10 @@ def _rows(tensor: Tensor, trailing: int) -> Tensor:
 
 def _first_in_row(arms: Tensor, ordered: Tensor, order: Tensor) -> Tensor:
     """`first_occurrence` of one batch row, given its sorted hashes."""
-    group = torch.zeros_like(ordered)
-    group[1:] = (ordered[1:] != ordered[:-1]).cumsum(0)
-    head = torch.zeros_like(ordered)
-    starts = torch.ones_like(ordered, dtype=torch.bool)
-    starts[1:] = ordered[1:] != ordered[:-1]
-    head = order[starts][group]
-    first = torch.empty_like(order).scatter_(0, order, head)
-    if bool((arms == arms[first]).all()):
-        return first
-    # Two different arms share a hash, so whole rows must be compared.
-    _, inverse = torch.unique(arms, dim=0, return_inverse=True)
-    own = torch.arange(arms.shape[0], device=arms.device)
-    lowest = torch.full_like(own, arms.shape[0]).scatter_reduce_(0, inverse, own, "amin")
-    return lowest[inverse]
+    new = torch.ones_like(ordered, dtype=torch.bool)
+    new[1:] = ordered[1:] != ordered[:-1]
+    repeated = ~new
+    repeated[:-1] |= ~new[1:]
+    if not bool(repeated.any()):
+        return torch.arange(len(arms), device=arms.device)
+    return lowest_equal(order[repeated], new.long().cumsum(0)[repeated], len(arms), lambda index: arms[index])

@@ -18,6 +18,12 @@ _LEADERS = 64
 _PICKS_A_ROUND = 1 << 14
 # Number of arms that are brought up to date at once.
 _SHRUNK = 1 << 14
+# Number of arms from which a pool of the best arms is worth the cost of its selection.
+_MANY = 1 << 18
+# One arm in this many is in the pool.
+_POOLED = 32
+
+_Conditioned = tuple[Conditioning, tuple[Tensor, ...]]
 
 
 @runtime_checkable
@@ -87,6 +93,8 @@ class Lookahead:
             self.score = self.score.masked_fill(~self.offered, -torch.inf)
         if max_pulls is not None and self.index.shape[-1]:
             self._close(self.index, self.counts >= max_pulls)
+        # The pool of the best arms in order of index, and an upper bound of all other scores.
+        self._pool: tuple[Tensor, Tensor] | None = None
         self.recent = [self._repeated(self.index, self.counts)] if self.index.shape[-1] else []
 
     def pick(self, meter: BatchMeter, remaining: Tensor) -> Tensor:
@@ -157,7 +165,7 @@ class Lookahead:
             self.num_rows, *tensor.shape[tensor.dim() - trailing :]
         )
 
-    def conditioning(self) -> tuple[Conditioning, tuple[Tensor, ...]] | None:
+    def conditioning(self) -> _Conditioned | None:
         """The conditioning on the picks so far, one per batch row, with their features; None before the first pick."""
         if not self.index.shape[-1]:
             return None
@@ -169,28 +177,76 @@ class Lookahead:
 
     def _refresh(self, active: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Leaders in order of index (`rows x k`) with current leverage and covariance, and the position of the next pick."""
-        k, across = self._leaders, self.across
         conditioned = self.conditioning()
         if conditioned is None:
-            first = across.best(self.score)
-            leaders = self._with_first(across.top(self.score, k), first)
+            first = self.across.best(self.score)
+            leaders = self._with_first(self.across.top(self.score, self._leaders), first)
             leverage, covariance = self._update(leaders, None)
         else:
-            fresh = torch.zeros_like(self.score, dtype=torch.bool)
-            leaders = across.top(self.score, k).sort(dim=-1).values
-            leverage, covariance = self._update(leaders, conditioned)
-            only, more = True, leaders
-            while bool((self._waiting(across.put_(fresh, more, True)) & active).any()):
-                # Among many arms of nearly equal scores most are stale, so double the number refreshed at each attempt.
-                k, only = 2 * k, False
-                more = across.top(self.score.masked_fill(fresh, -torch.inf), k)
-                self._shrink(more, conditioned)
-            k, first = self._leaders, across.best(self.score)
-            if not only or not bool((leaders == first.unsqueeze(-1)).any(dim=-1).all()):
-                leaders = self._with_first(across.top(self.score, k), first)
-                leverage, covariance = self._update(leaders, conditioned)
+            leaders, leverage, covariance, first = self._current(active, conditioned)
         place = (leaders == first.unsqueeze(-1)).byte().argmax(dim=-1)
         return leaders, leverage, covariance, place
+
+    def _current(self, active: Tensor, conditioned: _Conditioned) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Bring arms up to date in order of score until the best arm is; return leaders, leverage, covariance, best arm."""
+        across, leaders = self.across, None
+        found, fresh, k = self._current_in_pool(active, conditioned)
+        if found is not None:
+            return found
+        if fresh is None:
+            leaders = across.top(self.score, k).sort(dim=-1).values
+            leverage, covariance = self._update(leaders, conditioned)
+            fresh = across.put_(torch.zeros_like(self.score, dtype=torch.bool), leaders, True)
+        only = leaders is not None
+        while bool((self._waiting(fresh) & active).any()):
+            # Among many arms of nearly equal scores most are stale, so double the number refreshed at each attempt.
+            k, only = 2 * k, False
+            more = across.top(self.score.masked_fill(fresh, -torch.inf), k)
+            self._shrink(more, conditioned)
+            fresh = across.put_(fresh, more, True)
+        first = across.best(self.score)
+        if leaders is None or not only or not bool((leaders == first.unsqueeze(-1)).any(dim=-1).all()):
+            leaders = self._with_first(across.top(self.score, self._leaders), first)
+            leverage, covariance = self._update(leaders, conditioned)
+        return leaders, leverage, covariance, first
+
+    def _current_in_pool(
+        self, active: Tensor, conditioned: _Conditioned
+    ) -> tuple[tuple[Tensor, Tensor, Tensor, Tensor] | None, Tensor | None, int]:
+        """`_current` within a pool of the arms that were best at an earlier pick, so that no step passes over all arms.
+
+        Scores outside the pool can only fall, so the largest of them at the time of selection remains an upper bound.
+
+        Returns:
+            The result of `_current`, or None if an arm outside a new pool may be the best; then the arms that are up to date
+            (`rows x A` booleans; None if arms are few or on other ranks), and the size of the last step.
+        """
+        k, A = self._leaders, self.score.shape[-1]
+        if self.table.rows.sharded or A < _MANY:
+            return None, None, k
+        some = active.unsqueeze(-1)
+        for made in (self._pool, None):
+            if made is None:
+                index = self.score.topk(A // _POOLED, dim=-1).indices.sort(dim=-1).values
+                self._pool = made = index, self.score.scatter(-1, index, -torch.inf).amax(dim=-1, keepdim=True)
+            pool, outside = made
+            fresh, k, size = torch.zeros_like(pool, dtype=torch.bool), self._leaders, pool.shape[-1]
+            while True:
+                score = self.score.gather(-1, pool)
+                best = score.amax(dim=-1, keepdim=True)
+                near = score >= best - TIE * best.abs()
+                if bool(((outside >= best - TIE * best.abs()) & some).any()):
+                    break
+                if not bool((near & ~fresh & some).any()):
+                    # The pool is sorted, so the first tied arm has the lowest index.
+                    first = pool.gather(-1, near.byte().argmax(dim=-1, keepdim=True)).squeeze(-1)
+                    top = score.topk(min(self._leaders, size), dim=-1).indices
+                    leaders = self._with_first(pool.gather(-1, top), first)
+                    return (leaders, *self._update(leaders, conditioned), first), None, k
+                more = score.masked_fill(fresh, -torch.inf).topk(min(k, size), dim=-1).indices
+                self._shrink(pool.gather(-1, more), conditioned)
+                fresh, k = fresh.scatter(-1, more, True), 2 * k
+        return None, torch.zeros_like(self.score, dtype=torch.bool).scatter(-1, pool, fresh), k
 
     def _waiting(self, fresh: Tensor) -> Tensor:
         """Whether the best score of each row belongs to an arm with a stale leverage."""
@@ -198,7 +254,7 @@ class Lookahead:
         near = (self.score >= best - TIE * best.abs()) & (best > -torch.inf)
         return self.across.any(near & ~fresh)
 
-    def _update(self, leaders: Picks, conditioned: tuple[Conditioning, tuple[Tensor, ...]] | None) -> tuple[Tensor, Tensor]:
+    def _update(self, leaders: Picks, conditioned: _Conditioned | None) -> tuple[Tensor, Tensor]:
         """Bring the leverages and scores of leaders up to date; return leverage and covariance, `rows x k (x k)`."""
         index = self.rows_first(leaders)
         features = self.table.features(index)
@@ -216,7 +272,7 @@ class Lookahead:
         self._write(leaders, leverage)
         return leverage.contiguous(), self.flat(covariance, 2).contiguous()
 
-    def _shrink(self, index: Picks, conditioned: tuple[Conditioning, tuple[Tensor, ...]]) -> None:
+    def _shrink(self, index: Picks, conditioned: _Conditioned) -> None:
         """Bring the leverages and scores of many arms up to date, in pieces."""
         conditioning, picked = conditioned
         for some in index.split(_SHRUNK, dim=-1):

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchbandits.arms.duplicates import codes, fingerprint, first_occurrence, matches
+from torchbandits.arms.duplicates import codes, fingerprint, first_occurrence, lowest_equal, matches
 from torchbandits.errors import NonFiniteError
 from torchbandits.sources import ArmSet, ArmSource, InMemory
 from torchbandits.types import Points
@@ -98,24 +98,6 @@ def _first(source: ArmSource, hashes: np.ndarray) -> Tensor | None:
         hit = np.flatnonzero(repeated[place] == own)
         index.append(hit + part.start)
         groups.append(place[hit])
-    arm, group = np.concatenate(index), np.concatenate(groups)
-    head = np.full(len(repeated), source.num_arms)
-    np.minimum.at(head, group, arm)
-    first = np.arange(source.num_arms)
-    # Arms that share a hash without being equal; practically never any.
-    left = []
-    for start in range(0, len(arm), _STEP):
-        mine, theirs = arm[start : start + _STEP], head[group[start : start + _STEP]]
-        same = (_at(source, mine) == _at(source, theirs)).all(axis=-1)
-        first[mine[same]] = theirs[same]
-        left.extend(mine[~same].tolist())
-    lowest: dict[bytes, int] = {}
-    for number in left:
-        key = (_at(source, np.array([number])).astype(np.float64) + 0.0).tobytes()
-        first[number] = lowest.setdefault(key, number)
-    return torch.from_numpy(first).to(source.device) if (first != np.arange(len(first))).any() else None
-
-
-def _at(source: ArmSource, index: np.ndarray) -> np.ndarray:
-    points: np.ndarray = source.points(torch.from_numpy(index).to(source.device)).cpu().numpy()
-    return points
+    arm, group = (torch.from_numpy(np.concatenate(parts)) for parts in (index, groups))
+    first = lowest_equal(arm, group, source.num_arms, lambda index: source.points(index.to(source.device)).cpu())
+    return first.to(source.device) if bool((first != torch.arange(source.num_arms)).any()) else None

@@ -232,6 +232,8 @@ class ArmTable(nn.Module):
 
         def restore() -> None:
             self._updates = updates
+            # The posterior is restored first, and may have been given a dictionary since the snapshot.
+            self._choose_strategy()
             self.columns.forget()
             self.columns.diagonal = diagonal
             if directions is not None:

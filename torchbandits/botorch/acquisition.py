@@ -36,36 +36,36 @@ class PolicyAcquisition(AcquisitionFunction):
     `Bandit.ask(more=)` has it, so that BoTorch's sequential optimisers build the batches of GP-BUCB, in a box or over a finite
     set; with `frozen_dictionary` those of BBKB.
 
-    A policy that draws (`thompson_sampling`) is one differentiable sample path an instance; each further `set_X_pending` that
-    extends what is pending goes on to the next path, so that q sequential picks are the maximisers of q paths, and going back
-    to what was pending goes back to its path.
+    For a policy that draws (`thompson_sampling`) an instance is one differentiable sample path. Each `set_X_pending` that
+    extends the pending points selects the next path, so that q sequential picks are the maximisers of q paths; going back to
+    earlier pending points selects their path again.
 
-    What counts as disagreement of policy and model, and is refused: kernels of another form (classes, smoothness, active
-    features), and another λ; where the model fits its noise (`noise_std=None`), another ratio of λ to the noise variance.
-    Hyper-parameters of the kernel may differ, since those of the model may be fitted: the model's are used.
+    Policy and model must agree on the form of the kernel (classes, smoothness, active features) and on λ, or, where the model
+    fits its noise (`noise_std=None`), on the ratio of λ to the noise variance. Hyper-parameters of the kernel may differ, since
+    those of the model may be fitted: the model's are used.
 
-    Any other BoTorch model of one outcome will do where its posterior is all that is needed: for UCB with a width that does not
-    depend on what only a `BanditModel` knows (`Constant`; `Srinivas` given `num_arms`), and for EI and PI where the model keeps
-    its observations. Kernel, noise and transforms are the model's own then, and the policy's are not looked at. Points in
-    `X_pending` condition such a model on its own mean, where it can be conditioned.
+    Another BoTorch model of one outcome can be used where its posterior suffices: for UCB with a width that depends on nothing
+    else (`Constant`; `Srinivas` given `num_arms`), and for EI and PI if the model keeps its observations. Kernel, noise and
+    transforms are then those of the model, and the policy's are ignored. Points in `X_pending` condition such a model on its
+    own mean, if it can be conditioned.
 
     Args:
         model: A `BanditModel`, or another BoTorch model of one outcome, whose rewards are to be maximised.
-        policy: What `gp_ucb`, `igp_ucb`, `gp_bucb`, `bkb`, `batch_bkb`, `compressed_gp`, `mini_gp_ucb`, `thompson_sampling` or
-            `lin_ucb` return, and others with finite features for the model of their own bandit; not `per_cost`.
-        X_pending: `p x d` or `batch_shape x p x d`, points under evaluation.
+        policy: A policy made by `gp_ucb`, `igp_ucb`, `gp_bucb`, `bkb`, `batch_bkb`, `compressed_gp`, `mini_gp_ucb`,
+            `thompson_sampling` or `lin_ucb`, or one with finite features for the model of its own bandit; not `per_cost`.
+        X_pending: `p x d` or `batch_shape x p x d`, the pending points.
         posterior_transform: A `ScalarizedPosteriorTransform` (of one weight); −1 minimises.
         num_arms: A, for widths that count the arms; those of a tabulated model by default.
-        generator: One CPU `torch.Generator`, or a list of one a batch row of the model, for policies that draw; held, and
+        generator: One CPU `torch.Generator`, or a list of one per batch row of the model, for policies that draw; held, and
             advanced by draws. By default seeded with the number of observations: steps of a loop differ, and are the same when
             run again.
-        frozen_dictionary: Whether pending points leave the variance that the model's dictionary does not explain as it is, as
-            the picks of one batch of `batch_bkb` do among each other (until `batch_ended`). By default they shrink it too, and
-            any number of picks spreads.
+        frozen_dictionary: Whether pending points leave the variance that the model's dictionary does not explain unchanged, as
+            within one batch of `batch_bkb` (until `batch_ended`). By default they shrink it too, so that any number of picks
+            spreads.
 
-    Buffers: `width` and `incumbent` (the highest posterior mean over the model's tabulated arms, or else over its observations,
-    transformed; what EI and PI improve on), both of the model's batch shape, float64. They are those of the model as it was
-    given: make a new acquisition function when the model has changed. A cast to another dtype casts neither them nor the model.
+    Buffers: `width` and `incumbent`, both of the model's batch shape, float64. The incumbent of EI and PI is the highest
+    transformed posterior mean over the model's tabulated arms, or else over its observations. Both are computed once: make a
+    new acquisition function when the model has changed. A cast to another dtype casts neither them nor the model.
 
     Raises:
         UnsupportedError: BoTorch's and this package's: for policies that score nothing or by costs, and transforms that are not
@@ -115,7 +115,7 @@ class PolicyAcquisition(AcquisitionFunction):
         self._generators = _generators(generator, view) if isinstance(view, BanditModel) else ()
         self._frozen = frozen_dictionary
         self._paths: list[SamplePaths] = []
-        # What is pending, and the model that hallucinates it: the last entry counts, those below are the way back.
+        # Pending points with the model that hallucinates them. The last entry is current; earlier ones are kept for going back.
         self._stack: list[tuple[Tensor | None, BanditModel | AnyModel]] = [(None, view)]
         self.set_X_pending(X_pending)
 
@@ -127,7 +127,8 @@ class PolicyAcquisition(AcquisitionFunction):
         """
         check_tensor("X", X)
         view = self._view
-        if isinstance(view, BanditModel) and view.arms is None:  # tabulated arms are known by their numbers
+        # Tabulated arms are recognised by their values, which a cast would change.
+        if isinstance(view, BanditModel) and view.arms is None:
             X = X.double()
         points, back = _rows_first(X.squeeze(-2), view.batch_shape)
         if isinstance(self.policy.score, Score):
@@ -138,9 +139,9 @@ class PolicyAcquisition(AcquisitionFunction):
         return back(values)
 
     def set_X_pending(self, X_pending: Tensor | None = None) -> None:
-        """Declare the points under evaluation, `p x d` or `batch_shape x p x d`, in place of those before; None for none.
+        """Replace the pending points, `p x d` or `batch_shape x p x d`; None for none.
 
-        What extends the points before costs O(m²) a new point, and going back to them costs nothing and is exact.
+        Points that extend the previous ones cost O(m²) each; going back to earlier ones is free and exact.
         """
         stack = self._stack[:1]
         X_pending = None if X_pending is None else as_tensor("X_pending", X_pending)
@@ -165,7 +166,7 @@ class PolicyAcquisition(AcquisitionFunction):
     @property
     @torch.no_grad()
     def batch_ended(self) -> Tensor:
-        """Whether the policy's batch rule ends the batch of the points that are pending, `batch_shape` booleans. Cost O(p m²).
+        """Whether the policy's batch rule ends a batch of the pending points, `batch_shape` booleans. Cost O(p m²).
 
         A loop that picks until then builds the batch of `Bandit.ask` (of one batch row; for `batch_bkb` that takes
         `frozen_dictionary=True`); `mini_gp_ucb`, which repeats one arm instead, never ends one here.
@@ -199,7 +200,7 @@ class PolicyAcquisition(AcquisitionFunction):
 
     @property
     def _view(self) -> BanditModel | AnyModel:
-        """The model, in the form that is scored here."""
+        """The model, or a wrapper with the same interface."""
         return self.model if isinstance(self.model, BanditModel) else AnyModel(self.model)
 
     @property
@@ -207,7 +208,7 @@ class PolicyAcquisition(AcquisitionFunction):
         return not (isinstance(self.policy.score, Score) and self.policy.score.relative)
 
     def _hallucinated(self, model: BanditModel | AnyModel, points: Tensor) -> BanditModel | AnyModel:
-        """The model to score with once more points are pending; draws of the posterior do not heed them."""
+        """The model with more pending points; draws of the posterior ignore them."""
         if not self.lazy:
             return model
         if isinstance(model, AnyModel):
@@ -215,7 +216,7 @@ class PolicyAcquisition(AcquisitionFunction):
         return model.hallucinate(points, frozen_dictionary=self._frozen)
 
     def _draw(self, points: Tensor) -> Tensor:
-        """The sample path of what is pending, `batch_shape x n`; drawn when it is first looked at."""
+        """Values of the sample path of the pending points, `batch_shape x n`; the path is drawn at first use."""
         model = self.model
         assert isinstance(model, BanditModel)
         while len(self._paths) < len(self._stack):
@@ -233,9 +234,8 @@ class PolicyAcquisition(AcquisitionFunction):
         """The marginals in the user's units, and under the posterior transform."""
         mean, variance = marginals.mean, marginals.variance
         outcome, scalarize = getattr(self.model, "outcome_transform", None), self.posterior_transform
-        if outcome is not None and isinstance(
-            self.model, BanditModel
-        ):  # others are asked for posteriors, which are untransformed
+        # Marginals of other models come from their posteriors, which are untransformed already.
+        if outcome is not None and isinstance(self.model, BanditModel):
             mean, variance = (v.squeeze(-1) for v in outcome.untransform(mean.unsqueeze(-1), variance.unsqueeze(-1)))
         if isinstance(scalarize, ScalarizedPosteriorTransform):
             weights: Any = scalarize.weights
@@ -243,8 +243,8 @@ class PolicyAcquisition(AcquisitionFunction):
         return Marginals(mean, variance)
 
     def _incumbent(self) -> Tensor:
-        """The highest transformed posterior mean over the tabulated arms or the observations, `batch_shape`; NaN where the
-        score does not look at it."""
+        """The highest transformed posterior mean over the tabulated arms or the observations, `batch_shape`; NaN for a score
+        that does not use it."""
         view = self._view
         shape, points = view.batch_shape, _observations(view)
         if self._uses_width:
@@ -258,7 +258,7 @@ class PolicyAcquisition(AcquisitionFunction):
                 f"{type(self.model).__name__} does not keep: use acquisition='ucb', or BoTorch's own "
                 "LogExpectedImprovement(model, best_f=...)."
             )
-        elif not points.shape[-2]:  # the prior mean, the same everywhere
+        elif not points.shape[-2]:  # any point, since the prior mean is constant
             points = points.new_zeros(*shape, 1, points.shape[-1])
         mean = self._transformed(view.marginals(points.expand(*shape, *points.shape[-2:]))).mean
         return mean.double().amax(dim=-1)
@@ -286,12 +286,12 @@ def _rows_first(X: Tensor, batch_shape: torch.Size) -> tuple[Tensor, Callable[[T
 
 
 def _begins_with(points: Tensor, known: Tensor | None) -> bool:
-    """Whether the first points are those that are pending already."""
+    """Whether the first points are the known pending ones."""
     return known is None or torch.equal(points[..., : known.shape[-2], :], known)
 
 
 def _observations(model: BanditModel | AnyModel) -> Tensor | None:
-    """Points that were observed, where the model keeps them."""
+    """Observed points; None for a model that does not keep them."""
     if isinstance(model, AnyModel):
         return cast(AnyModel, model).observations
     points: Any = model.train_inputs[0]
@@ -300,7 +300,7 @@ def _observations(model: BanditModel | AnyModel) -> Tensor | None:
 
 
 def _number_of_arms(num_arms: int | None, model: BanditModel | AnyModel, reads: frozenset[str]) -> int:
-    """Given, or tabulated; 1 where nobody counts them."""
+    """Number of arms, given or tabulated; 1 if unknown and not needed."""
     if num_arms is not None:
         check_whole("num_arms", num_arms)
         return num_arms
@@ -315,12 +315,12 @@ def _number_of_arms(num_arms: int | None, model: BanditModel | AnyModel, reads: 
 
 
 def _generators(generator: torch.Generator | Generators | None, model: BanditModel) -> Generators:
-    """One generator a batch row of the model; row r's is seeded with the number of observations and r by default."""
+    """One generator per batch row of the model; by default row r's is seeded with the number of observations plus r."""
     rows = model.batch_shape.numel()
     if generator is None:
         seed = model.train_targets.shape[-1] * rows
         return tuple(torch.Generator().manual_seed(seed + row) for row in range(rows))
     given = (generator,) if isinstance(generator, torch.Generator) else generator
     good = isinstance(given, Sequence) and len(given) == rows and all(isinstance(g, torch.Generator) for g in given)
-    require(good, f"generator must be one generator a batch row, {rows} in all, got {generator!r:.60}.")
+    require(good, f"generator must be one generator per batch row, {rows} in all, got {generator!r:.60}.")
     return given

@@ -1,4 +1,4 @@
-"""What a policy and a model must agree on before one scores by the other."""
+"""Checks that a policy and a model agree before one scores by the other."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TOLERANCE = 1e-6  # relative, of λ: more than rounding between float32 and flo
 
 
 def check_model(model: Any) -> None:
-    """Refuse what is no BoTorch model of one outcome. Raises ArgumentError, and UnsupportedError for several outcomes."""
+    """Raise `ArgumentError` unless `model` is a BoTorch model, and `UnsupportedError` if it has several outcomes."""
     require(
         isinstance(model, Model),
         f"model must be a torchbandits.botorch.BanditModel or another BoTorch model, got {type(model).__name__}.",
@@ -32,13 +32,14 @@ def check_model(model: Any) -> None:
 
 
 def check_policy(policy: Any, model: Any) -> Composed:
-    """The policy, one that scores points by the posterior of one Gaussian process, and agrees with the model.
+    """Return a policy that scores points by the posterior of one Gaussian process and agrees with the model.
 
-    Of a model that is no `BanditModel` only the posterior is used, with which no kernel of a policy can disagree.
+    Only the posterior of a model other than a `BanditModel` is used, so that the kernel of the policy does not matter.
 
     Raises:
-        ArgumentError: If it is no policy, or disagrees with the model on the kernel's form or on λ.
-        UnsupportedError: For a policy without scores at points, and for draws and features of a model that is no `BanditModel`.
+        ArgumentError: If `policy` is none, or disagrees with the model on the kernel's form or on λ.
+        UnsupportedError: For a policy without scores at points, and for draws and features with another model than a
+            `BanditModel`.
     """
     policy = check_scores(policy)
     if not isinstance(model, BanditModel):
@@ -61,10 +62,10 @@ def check_policy(policy: Any, model: Any) -> Composed:
 
 
 def check_scores(policy: Any) -> Composed:
-    """The policy, one that scores points by the posterior of one Gaussian process.
+    """Return a policy that scores points by the posterior of one Gaussian process.
 
     Raises:
-        ArgumentError: If it is no policy.
+        ArgumentError: If `policy` is none.
         UnsupportedError: For a policy without scores at points.
     """
     require(isinstance(policy, Policy), f"policy must be a torchbandits policy, got {type(policy).__name__}.")
@@ -83,7 +84,7 @@ def check_scores(policy: Any) -> Composed:
 
 
 def _check_features(policy: Composed, model: BanditModel) -> None:
-    """Finite features stand for the kernel in the bandit that drew them, and in its model; a sketch in none."""
+    """Refuse finite features outside of the model of the bandit that drew them, and sketches."""
     require(
         not isinstance(policy.memory, FrequentDirections),
         "the sketch of soful is no Gaussian process: use lin_ucb, whose posterior it approximates, or gp_ucb.",
@@ -99,20 +100,19 @@ def _check_features(policy: Composed, model: BanditModel) -> None:
 
 
 def kernel_form(kernel: gpytorch.kernels.Kernel) -> tuple[str, ...]:
-    """What fitting does not change in a kernel: the classes it is made of, their smoothness and their active features."""
+    """The parts of a kernel that fitting does not change: classes, smoothness and active features."""
     form = []
     for part in kernel.modules():
         if isinstance(part, gpytorch.kernels.Kernel):
             nu, active = getattr(part, "nu", None), part.active_dims
-            details = [f"nu={nu}"] * (nu is not None) + [f"active_dims={() if active is None else active.tolist()}"] * (
-                active is not None
-            )
+            details = [] if nu is None else [f"nu={nu}"]
+            details += [] if active is None else [f"active_dims={active.tolist()}"]
             form.append(f"{type(part).__name__}({', '.join(details)})")
     return tuple(form)
 
 
 def _check_regularization(policy: Composed, model: BanditModel) -> None:
-    """λ must be the same; where the model or its bandit fits the noise, and λ with it, their ratio must be."""
+    """Refuse a model with another λ, or, if the model or its bandit fits the noise, with another ratio of λ to its variance."""
     mine, theirs, what = policy.regularization, float(model.regularization), "λ"
     if (model.fits_noise or model.of_run) and policy.noise_std > 0:
         mine, theirs, what = mine / policy.noise_std**2, theirs / float(model.noise_std) ** 2, "λ / noise_std²"
@@ -124,7 +124,7 @@ def _check_regularization(policy: Composed, model: BanditModel) -> None:
 
 
 def check_transforms(model: Model, posterior_transform: Any) -> None:
-    """Only affine transforms keep a confidence bound what it is."""
+    """Refuse transforms that are not affine, since they do not map confidence bounds to confidence bounds."""
     outcome = getattr(model, "outcome_transform", None)
     require(
         outcome is None or is_affine(outcome),

@@ -1,4 +1,4 @@
-"""Other BoTorch models, seen as `PolicyAcquisition` sees a `BanditModel`: marginals, hallucinated points, progress."""
+"""Other BoTorch models with the interface of `BanditModel` that `PolicyAcquisition` uses."""
 
 from __future__ import annotations
 
@@ -12,22 +12,23 @@ from torch import Tensor
 from torchbandits.errors import ArgumentError, UnsupportedError, require
 from torchbandits.types import Marginals, Points, Progress
 
-_REFUSALS = (NotImplementedError, AttributeError, RuntimeError, TypeError, ValueError)  # of models that can't be conditioned
+# Errors of models that cannot be conditioned.
+_REFUSALS = (NotImplementedError, AttributeError, RuntimeError, TypeError, ValueError)
 
 
 @final
 class AnyModel:
-    """A BoTorch model of one outcome; only what its posterior says is used.
+    """A BoTorch model of one outcome, of which only the posterior is used.
 
     Args:
-        model: Whatever has a `posterior` with mean and variance.
-        spread: The model whose variances count, in which points are hallucinated; the model itself by default.
+        model: Any model whose `posterior` has a mean and a variance.
+        spread: The model for variances, in which points are hallucinated; the same model by default.
 
     Raises:
         UnsupportedError: For several outcomes, and for ensembles of models.
     """
 
-    arms = None  # tabulated by a BanditModel alone
+    arms = None  # only a BanditModel tabulates arms
 
     def __init__(self, model: Model, spread: Model | None = None) -> None:
         require(
@@ -48,7 +49,7 @@ class AnyModel:
 
     @property
     def batch_shape(self) -> torch.Size:
-        """That of the model; none for models that have none to tell."""
+        """Batch shape of the model; empty for models that do not define one."""
         try:
             return torch.Size(self.model.batch_shape)
         except NotImplementedError:
@@ -56,7 +57,7 @@ class AnyModel:
 
     @property
     def observations(self) -> Tensor | None:
-        """Training points as they were given, `batch_shape x n x d`, where the model keeps them."""
+        """Training points as given, `batch_shape x n x d`; None if the model does not keep them."""
         inputs: Any = getattr(self.model, "train_inputs", None)
         if getattr(self.model, "_has_transformed_inputs", False):
             inputs = (self.model._original_train_inputs,)
@@ -74,12 +75,12 @@ class AnyModel:
         return Marginals(mean.double(), variance.double())
 
     def hallucinate(self, X: Points) -> AnyModel:
-        """This model with the variances that it would have after observations at `X`, `batch_shape x p x d` or `p x d`.
+        """This model with the variances after observations at `X`, `batch_shape x p x d` or `p x d`.
 
         The model is conditioned on its own mean there, with its own noise (the average one, where noise differs by point).
 
         Raises:
-            UnsupportedError: If the model can't be conditioned, saying what to do.
+            UnsupportedError: If the model cannot be conditioned; says what to do.
         """
         own = self.observations
         points = X if own is None else X.to(own)
@@ -99,11 +100,12 @@ class AnyModel:
         return AnyModel(self.model, conditioned)
 
     def progress(self, num_arms: int) -> Progress:
-        """What a width may depend on: the numbers of observations (where the model keeps them), arms and features. The rest is
-        NaN: only a `BanditModel` knows it."""
+        """The quantities that a width may depend on: the numbers of observations (if the model keeps them), arms and features.
+        All others are NaN, since they need a `BanditModel`."""
         unknown = torch.full(self.batch_shape, torch.nan, dtype=torch.float64)
         own = self.observations
-        if own is None:  # variational models keep them one level below, transformed
+        # Variational models keep transformed inputs one level below.
+        if own is None:
             inner: Any = getattr(getattr(self.model, "model", None), "train_inputs", None)
             own = inner[0] if inner else None
         pulls = unknown if own is None else torch.full_like(unknown, own.shape[-2], device=own.device)
@@ -112,7 +114,7 @@ class AnyModel:
 
 
 def known_width(width: Tensor, name: str, progress: Progress) -> Tensor:
-    """The width, if nothing was missing for it. Raises `ArgumentError` naming what is."""
+    """Return the width, or raise `ArgumentError` that names the missing quantities where it is NaN."""
     if bool(width.isnan().any()):
         missing = (
             "the number of observations, which this model does not keep"

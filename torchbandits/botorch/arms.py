@@ -17,7 +17,7 @@ from torchbandits.checks import check_arms, check_available, check_flag, check_w
 from torchbandits.errors import NonFiniteError, ShapeError, UnsupportedError, require
 from torchbandits.upstream import baseline_without_pending
 
-_LEADERS = 64  # arms brought up to date at once; twice as many each time that they do not suffice
+_LEADERS = 64  # arms that are refreshed at once, doubled whenever they do not suffice
 
 
 @torch.no_grad()
@@ -30,22 +30,22 @@ def optimize_arms(
     available: Tensor | None = None,
     max_batch_size: int = 2048,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The best of finitely many arms under any BoTorch acquisition function; q of them one after the other.
+    """Maximise any BoTorch acquisition function over finitely many arms; q arms one after the other.
 
-    Like `botorch.optim.optimize_acqf_discrete`, whose picks these are, but arms may be picked again, equal values go to the
-    lowest index, arms are taken off offer by a mask, and the indices are returned. Every pick is pending for the next ones
-    (`X_pending`); what was pending before is pending again afterwards, whatever happens.
+    The picks are those of `botorch.optim.optimize_acqf_discrete`, except that arms may be picked again, the lowest index wins
+    among equal values, arms may be taken off offer by a mask, and indices are returned. Every pick is pending for the next ones
+    (`X_pending`); afterwards the earlier pending points are restored, also after an error.
 
-    For a `PolicyAcquisition` whose score only falls as points become pending, the arms are scored once: a value of before
-    bounds the value of now, so that the best few are brought up to date until the best of all is among them.
+    For a `PolicyAcquisition` whose score only falls as points become pending, all arms are scored once. Stale values are upper
+    bounds on the current ones, so that only the best few are refreshed until the maximum is among them.
 
     Args:
-        acq_function: Any but the one-shot ones; of one point (`q=1`) or of several. For q > 1 it must take pending points.
+        acq_function: Any acquisition function except one-shot ones. For q > 1 it must take pending points.
         arms: `A x d`, or `batch_shape x A x d` for a model with that batch shape: then each batch row picks for itself.
         q: Number of picks.
         unique: Whether an arm may be picked once only.
         available: `A` or `batch_shape x A` booleans, arms on offer; all of them by default.
-        max_batch_size: Arms that are scored at once: bounds the memory, not the result.
+        max_batch_size: Number of arms that are scored at once, which bounds the memory.
 
     Returns:
         Points `batch_shape x q x d`, the value that each pick had `batch_shape x q`, and its index into `arms` likewise.
@@ -54,9 +54,9 @@ def optimize_arms(
         ShapeError: If arms or mask have the wrong shape.
         ArgumentError: If fewer arms are on offer than must be picked.
         NonFiniteError: If the acquisition function is NaN at an arm.
-        UnsupportedError: For one-shot functions; and BoTorch's own where q > 1 and it takes no pending points.
+        UnsupportedError: For one-shot functions; BoTorch's own if q > 1 and the function takes no pending points.
 
-    Cost: one evaluation an arm; for each further pick one more, or a few dozen in all for a `PolicyAcquisition`.
+    Cost: one evaluation per arm; the same for each further pick, or a few dozen evaluations for a `PolicyAcquisition`.
     """
     arms = check_arms(arms)
     known = isinstance(acq_function, AcquisitionFunction)
@@ -81,7 +81,7 @@ def optimize_arms(
         index = best_arm(values).unsqueeze(-1)
         return _at(arms, index), values.gather(-1, index), index
     base = _pending(acq_function)
-    acq_function.set_X_pending(base)  # those that take no pending points say so now
+    acq_function.set_X_pending(base)  # raises now, if the function takes no pending points
     lazy = isinstance(acq_function, PolicyAcquisition) and acq_function.lazy
     picks: list[Tensor] = []
     scores: list[Tensor] = []
@@ -106,25 +106,25 @@ def optimize_arms(
 
 
 def _pending(acq_function: AcquisitionFunction) -> Tensor | None:
-    """The points that are pending already."""
+    """The pending points of an acquisition function."""
     if isinstance(acq_function, qLogNoisyExpectedImprovement) and acq_function.incremental:
-        # It keeps them at the end of its baseline and shows none, so that BoTorch's own optimisers lose them.
+        # Its `X_pending` is None: the pending points are at the end of its baseline.
         pending = acq_function.X_baseline[..., baseline_without_pending(acq_function).shape[-2] :, :]
         return pending if pending.shape[-2] else None
     return getattr(acq_function, "X_pending", None)  # BoTorch's base class does not create it
 
 
 def _batch_shape(acq_function: AcquisitionFunction) -> torch.Size:
-    """Batch rows that the function values apart: the model's, none where it averages over them or knows none."""
+    """Batch shape of the function's values: that of the model; empty if it averages over rows, or is undefined."""
     try:
         model = acq_function.model
         return torch.Size() if is_ensemble(model) else model.batch_shape
-    except NotImplementedError:  # such as a list of models that differ
+    except NotImplementedError:  # such as lists of different models
         return torch.Size()
 
 
 def _expanded(arms: Tensor, shape: torch.Size) -> Tensor:
-    """Arms of every batch row, without a copy."""
+    """Arms expanded to every batch row, without a copy."""
     fits = arms.shape[:-2] in (torch.Size(), shape)
     wanted = " or ".join(str(s) for s in dict.fromkeys([("A", "d"), (*shape, "A", "d")]))
     require(fits, f"the model has batch shape {tuple(shape)}: arms must be {wanted}, got {tuple(arms.shape)}.", ShapeError)
@@ -137,7 +137,7 @@ def _scan(acq_function: AcquisitionFunction, arms: Tensor, max_batch_size: int) 
 
 
 def _refreshed(acq_function: AcquisitionFunction, arms: Tensor, values: Tensor, max_batch_size: int) -> Tensor:
-    """Values that bound those of now from above, brought up to date as far as the best of each row is concerned."""
+    """Stale upper bounds on the current values, of which those that could be the maximum of a row are refreshed."""
     fresh, size = values == -torch.inf, _LEADERS
     while True:
         best = values.amax(dim=-1, keepdim=True)
@@ -151,8 +151,9 @@ def _refreshed(acq_function: AcquisitionFunction, arms: Tensor, values: Tensor, 
 
 
 def _evaluated(acq_function: AcquisitionFunction, points: Tensor) -> Tensor:
-    """Values of points `batch_shape x n x d`, alike."""
-    with warnings.catch_warnings():  # an arm that is pending is scored beside itself: that pair is singular by nature
+    """Values of points `batch_shape x n x d`, `batch_shape x n`."""
+    # A pending arm is scored jointly with itself, and the covariance of that pair is singular.
+    with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "A not p.d., added jitter of 1.0e-08", NumericalWarning)
         values: Any = acq_function(points.movedim(-2, 0).unsqueeze(-2))
     values = values.reshape(points.shape[-2], *points.shape[:-2]).movedim(0, -1)
@@ -166,5 +167,5 @@ def _at(arms: Tensor, index: Tensor) -> Tensor:
 
 
 def _joined(base: Tensor, chosen: Tensor) -> Tensor:
-    """What was pending and what was picked, in that order."""
+    """Pending points followed by the picks."""
     return torch.cat([base.expand(*chosen.shape[:-2], *base.shape[-2:]), chosen], dim=-2)

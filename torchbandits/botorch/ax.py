@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from torchbandits.botorch.acquisition import PolicyAcquisition
-from torchbandits.botorch.inputs import check_policy
+from torchbandits.botorch.inputs import check_named_policy
 from torchbandits.botorch.model import BanditModel
 from torchbandits.checks import check_flag, check_whole, is_whole
 from torchbandits.errors import UnsupportedError, require
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 
 def register_with_ax() -> None:
-    """Tell Ax's JSON and SQL storage of `BanditModel`, `PolicyAcquisition` and `ArmAcquisition`; again is as good as once.
+    """Register `BanditModel`, `PolicyAcquisition` and `ArmAcquisition` with Ax's JSON and SQL storage; idempotent.
 
-    Call it once a process, before an experiment that uses them is saved or loaded; `ax_generator_spec` and
+    Call it once per process before an experiment that uses them is saved or loaded; `ax_generator_spec` and
     `ax_generation_strategy` call it.
 
     Raises:
@@ -55,7 +55,7 @@ def ax_generator_spec(
         policy: Name of a policy that scores points (`"gp_bucb"`; `torchbandits policies` lists all), which is made with the
             kernel, noise and λ of the fitted model; GP-UCB by default. Or a policy, which Ax can't store.
         policy_options: Keyword options of a named policy.
-        beta: Of BoTorch's μ + √β σ, for a named policy in place of its own width; 4 where no policy is named.
+        beta: β of BoTorch's μ + √β σ, which replaces the width of a named policy; 4 where no policy is named.
         model_options: Keyword options of `BanditModel`, such as `dictionary="leverage"` or `kernel=`; a kernel can't be
             stored, `model_config_options={"covar_module_class": …}` can.
         model_config_options: Further arguments of Ax's `ModelConfig`.
@@ -74,7 +74,8 @@ def ax_generator_spec(
         require(good, f"{name} must be a dictionary of options, got {type(given).__name__}.")
     check_flag("every_arm", every_arm)
     check_whole("max_arms", max_arms)
-    check_policy(policy, policy_options, beta)  # now, not when the first trials are over
+    # An error must come now, and not after the first trials.
+    check_named_policy(policy, policy_options, beta)
     register_with_ax()
     acquisition = {"policy": policy, "policy_options": policy_options and dict(policy_options), "beta": beta}
     surrogate = _ax("ax.generators.torch.botorch_modular.surrogate")
@@ -102,7 +103,7 @@ def ax_generation_strategy(
     Args:
         policy: As in `ax_generator_spec`.
         num_initial: Sobol trials; the policy starts when at least one of them has data.
-        seed: Of the Sobol points.
+        seed: Seed of the Sobol points.
         **options: The other arguments of `ax_generator_spec`.
 
     Raises:
@@ -125,7 +126,7 @@ def ax_generation_strategy(
         criteria.MinTrials(num_initial, not_in_statuses=lost, **shared),
         criteria.MinTrials(1, count_only_trials_with_data=True, **shared),
     ]
-    # The policy's node does not deduplicate: to pull an arm again is how a bandit learns a noisy reward.
+    # The policy's node does not deduplicate, since a bandit learns noisy rewards by pulling an arm repeatedly.
     return strategies.GenerationStrategy(
         name="Sobol+torchbandits",
         nodes=[
@@ -136,7 +137,7 @@ def ax_generation_strategy(
 
 
 def _ax(name: str) -> ModuleType:
-    """A module that needs Ax, imported when it is first needed."""
+    """Import a module that needs Ax."""
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:

@@ -1,4 +1,4 @@
-"""Ax's acquisition wrapper, made a bandit's: every arm is scored, and an arm may be pulled again. Needs Ax."""
+"""Ax's acquisition wrapper for bandits: every arm is scored, and an arm may be pulled again. Needs Ax."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from torchbandits.botorch.arms import optimize_arms
 
 
 class ArmAcquisition(Acquisition):
-    """Where every parameter is discrete, the best of all combinations, observed and pending ones included.
+    """Maximise over all combinations of discrete parameters, observed and pending ones included.
 
-    Ax's own `Acquisition` drops every combination that was evaluated or is pending, so a noisy arm is never pulled twice, and
-    above 10⁴ combinations it searches locally. This one scores all of them with `optimize_arms`; a pick becomes pending for the
-    next one. Any other search space, and more than `max_arms` combinations (an entry of Ax's `acquisition_options`, 10⁶ by
-    default), is Ax's own affair.
+    Ax's own `Acquisition` drops every combination that was evaluated or is pending, so that a noisy arm is never pulled twice,
+    and searches locally above 10⁴ combinations. This class scores all of them with `optimize_arms`; each pick is pending for
+    the next ones. Other search spaces, and more than `max_arms` combinations (an entry of Ax's `acquisition_options`, 10⁶ by
+    default), are left to Ax.
 
-    Cost: one score an arm for each of the n picks; for `PolicyAcquisition` one for all of them.
+    Cost: one score per arm for each of the n picks; for `PolicyAcquisition` one per arm in all.
     """
 
     def optimize(
@@ -48,7 +48,8 @@ class ArmAcquisition(Acquisition):
         """
         choices = mk_discrete_choices(ssd=search_space_digest, fixed_features=fixed_features)
         discrete = len(choices) == len(search_space_digest.feature_names)
-        asked = candidate_set is not None or sampling_strategy is not None  # for other candidates than the space's own
+        # Other candidates than those of the search space were requested.
+        asked = candidate_set is not None or sampling_strategy is not None
         if asked or not discrete or math.prod(map(len, choices.values())) > self.options.get("max_arms", 1_000_000):
             return super().optimize(
                 n,

@@ -1,4 +1,4 @@
-"""A covariance that knows its diagonal, and is evaluated when somebody looks at the rest of it."""
+"""Lazy covariance with a precomputed diagonal."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 class LazyCovariance(LinearOperator):
-    """`batch_shape x n x n`, of which only the diagonal has been computed.
+    """Covariance matrix `batch_shape x n x n` that is evaluated when more than its diagonal is needed.
 
     Args:
         variance: `batch_shape x n`.
@@ -46,19 +46,19 @@ class LazyCovariance(LinearOperator):
         return self.dense()._matmul(rhs)
 
     def matmul(self, other: Any) -> Any:
-        """The product, by the dense matrix: gradients flow to what it was evaluated from."""
+        """The product with the dense matrix; gradients flow to the tensors that it is computed from."""
         return self.dense().matmul(other)
 
     def root_decomposition(self, method: str | None = None) -> Any:
-        """As of the dense matrix."""
+        """As for the dense matrix."""
         return self.dense().root_decomposition(method=method)
 
     def cholesky(self, upper: bool = False) -> Any:
-        """As of the dense matrix."""
+        """As for the dense matrix."""
         return self.dense().cholesky(upper=upper)
 
     def zero_mean_mvn_samples(self, num_samples: int) -> Tensor:
-        """As of the dense matrix."""
+        """As for the dense matrix."""
         return self.dense().zero_mean_mvn_samples(num_samples)
 
     def _getitem(self, row_index: Any, col_index: Any, *batch_indices: Any) -> Any:

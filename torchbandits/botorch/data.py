@@ -1,4 +1,4 @@
-"""What a model has observed, as it came; folded to distinct points when it is factorised."""
+"""Observations of a model, kept as given and folded to distinct points when the model is factorised."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ _VARIANCES = ("train_Yvar", "noise")
 
 @dataclass(frozen=True)
 class Block:
-    """Observations that came together, in the user's space.
+    """Observations that were given together, in the user's space.
 
     Attributes:
         X: `batch_shape x n x d`.
         Y: `batch_shape x n`; may have leading dimensions that X does not have.
-        variance: Noise variance of each, shaped like Y without those; None for the model's own.
+        variance: Noise variances, shaped like Y without those; None for the model's own.
         transformed: Whether the variance is in the space of the transformed outcomes.
-        weights: Pulls that each stands for, alike; None for one.
+        weights: Number of pulls of each observation, of the same shape; None for one.
     """
 
     X: Tensor
@@ -48,11 +48,11 @@ class Block:
 
     @property
     def batch_shape(self) -> torch.Size:
-        """Leading dimensions of both."""
+        """Leading dimensions of X and Y, broadcast."""
         return torch.broadcast_shapes(self.X.shape[:-2], self.Y.shape[:-1])
 
     def detached(self) -> Block:
-        """The same without a history of gradients."""
+        """The same, detached from the graph of gradients."""
         return replace(self, X=self.X.detach(), Y=self.Y.detach())
 
     def to(self, device: torch.device) -> Block:
@@ -62,16 +62,16 @@ class Block:
 
 
 def merged(blocks: Sequence[Block]) -> tuple[Block, ...]:
-    """The same observations, runs of like blocks joined; the first, which may be a bandit's, stays by itself."""
+    """The same observations with consecutive compatible blocks joined, except for the first, which may be a bandit's."""
     out = [blocks[0]]
     for _, run in itertools.groupby(blocks[1:], _kind):
-        alike = list(run)
-        variance, weights = ([getattr(block, name) for block in alike] for name in ("variance", "weights"))
+        same = list(run)
+        variance, weights = ([getattr(block, name) for block in same] for name in ("variance", "weights"))
         out.append(
             replace(
-                alike[0],
-                X=torch.cat([block.X for block in alike], dim=-2),
-                Y=torch.cat([block.Y for block in alike], dim=-1),
+                same[0],
+                X=torch.cat([block.X for block in same], dim=-2),
+                Y=torch.cat([block.Y for block in same], dim=-1),
                 variance=None if variance[0] is None else torch.cat(variance, dim=-1),
                 weights=None if weights[0] is None else torch.cat(weights, dim=-1),
             )
@@ -80,7 +80,7 @@ def merged(blocks: Sequence[Block]) -> tuple[Block, ...]:
 
 
 def _kind(block: Block) -> tuple[Any, ...]:
-    """What blocks that can be joined have in common."""
+    """Key that is equal for blocks that can be joined."""
     tensors = (block.variance, block.weights)
     shapes = [None if tensor is None else tensor.shape[:-1] for tensor in tensors]
     return block.X.shape[:-2], block.Y.shape[:-1], block.X.dtype, block.Y.dtype, block.transformed, *shapes
@@ -115,7 +115,7 @@ def check_data(X: Tensor, Y: Tensor, Yvar: Tensor | None, dictionary: str | Tens
 
 
 def check_inputs(training_data: object, categorical_features: object, kernel: object) -> None:
-    """Refuse what is no container of data, and categories that nobody compares."""
+    """Refuse anything but a container of data, and categories without a kernel that compares them."""
     known = isinstance(training_data, SupervisedDataset)
     require(known, f"training_data must be a botorch.utils.datasets.SupervisedDataset, got {type(training_data).__name__}.")
     message = (
@@ -126,21 +126,21 @@ def check_inputs(training_data: object, categorical_features: object, kernel: ob
 
 
 def check_tensor(name: str, value: object) -> None:
-    """Refuse what is no tensor of real numbers."""
+    """Raise `ShapeError` unless `value` is a tensor of real numbers."""
     if not isinstance(value, Tensor) or value.is_complex():
         got = str(value.dtype) if isinstance(value, Tensor) else type(value).__name__
         raise ShapeError(f"{name} must be a tensor of real numbers, got {got}.")
 
 
 def check_points(name: str, X: Any, d: int) -> None:
-    """Refuse what is no points of so many features, with BoTorch's own error."""
+    """Raise BoTorch's own error unless `X` holds points with d features."""
     check_tensor(name, X)
     if X.dim() < 2 or X.shape[-1] != d:
         raise BotorchTensorDimensionError(f"{name} must be ... x q x {d}, as train_X has {d} features; got {tuple(X.shape)}.")
 
 
 def check_asked(observation_noise: object, posterior_transform: object) -> None:
-    """Refuse what no posterior can be asked for."""
+    """Refuse arguments of `posterior` of a wrong type."""
     known = posterior_transform is None or isinstance(posterior_transform, PosteriorTransform)
     kind = type(posterior_transform).__name__
     require(known, f"posterior_transform must be a BoTorch PosteriorTransform or None, got {kind}.")
@@ -154,7 +154,7 @@ def check_values(**given: Tensor | None) -> None:
     for name, value in given.items():
         if value is not None:
             check_tensor(name, value)
-            as_tensor(name, value)  # refuses sparse ones, and those that hold no numbers
+            as_tensor(name, value)  # refuses sparse tensors, and those of other types than numbers
         if value is not None and not bool(torch.isfinite(value).all()):
             raise InputDataError(f"{name} has a NaN or infinite entry: drop those observations.")
         if value is not None and name in _VARIANCES and not bool((value > 0).all()):
@@ -164,23 +164,23 @@ def check_values(**given: Tensor | None) -> None:
 
 
 def check_pairs(X: Points, Y: Tensor) -> None:
-    """Refuse outcomes that are not one a point; a last dimension of size 1 may be left out."""
+    """Refuse outcomes other than one per point; a last dimension of size 1 may be left out."""
     if Y.shape[-2:] != (X.shape[-2], 1) and (Y.shape[-1:] != X.shape[-2:-1] or X.shape[-2] == 1):
-        raise BotorchTensorDimensionError(f"Y must be … x {X.shape[-2]} x 1, one a point of X, got {tuple(Y.shape)}.")
+        raise BotorchTensorDimensionError(f"Y must be … x {X.shape[-2]} x 1, one per point of X, got {tuple(Y.shape)}.")
 
 
 def generator_states(generator: torch.Generator | Sequence[torch.Generator] | None) -> tuple[Tensor, ...]:
-    """What to start draws from: seed 0 where nothing is given."""
+    """States of the given generators; of one with seed 0 by default."""
     if generator is None:
         generator = torch.Generator().manual_seed(0)
     given = [generator] if isinstance(generator, torch.Generator) else generator
     good = isinstance(given, Sequence) and len(given) > 0 and all(isinstance(one, torch.Generator) for one in given)
-    require(good, f"generator must be a torch.Generator, or a list of one a batch row, got {generator!r:.60}.")
+    require(good, f"generator must be a torch.Generator, or a list of one per batch row, got {generator!r:.60}.")
     return tuple(one.get_state() for one in given)
 
 
 def twins(states: Sequence[Tensor], shape: torch.Size) -> list[torch.Generator]:
-    """One generator a batch row: the given ones, or where there is a single one for several rows, seeded from it."""
+    """One generator per batch row with the given states; several rows with a single state get seeds drawn from it."""
     generators = [torch.Generator() for _ in states]
     for generator, state in zip(generators, states, strict=True):
         generator.set_state(state)
@@ -191,7 +191,7 @@ def twins(states: Sequence[Tensor], shape: torch.Size) -> list[torch.Generator]:
 
 
 def folded(X: Points, y: PerPoint, weights: PerPoint) -> Statistics:
-    """Distinct points of each batch row with the sums of their weights and weighted rewards, `batch_shape x n x d`,
+    """Statistics of the distinct points of each batch row, from points `batch_shape x n x d`, outcomes and weights
     `batch_shape x n` each. Cost O(n (d + log n))."""
     shape = torch.broadcast_shapes(X.shape[:-2], y.shape[:-1], weights.shape[:-1])
     n = X.shape[-2]
@@ -211,7 +211,7 @@ def folded(X: Points, y: PerPoint, weights: PerPoint) -> Statistics:
 
 
 def added_without_pulls(statistics: Statistics, points: Points) -> Tensor:
-    """Rows of these distinct points, `batch_shape x m`; those that were not there are appended, without pulls."""
+    """Rows of these distinct points, `batch_shape x m`; missing points are appended without pulls."""
     shape = statistics.num_rows.shape
     x = points.double().expand(*shape, *points.shape[-2:])
     row = matches(statistics.points, x)
@@ -247,7 +247,7 @@ def draw_dictionary_(
         points, weights = statistics.points[place][:size], statistics.weights[place][:size]
         exact = {"exact_size": size} if how == "leverage" else {}
         leverage[place][:size] = bless(kernel, points, weights, process.regularization, generator, **exact)
-    if not statistics.size:  # nothing was observed: there is nothing to draw from
+    if not statistics.size:  # no observations to draw from
         return
     memory = LeverageSampling(oversampling)
     process.set_dictionary_(memory.choose(leverage, statistics.weights, statistics.mask, generators))

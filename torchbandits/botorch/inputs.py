@@ -1,4 +1,4 @@
-"""How BoTorch's registry, and with it Ax, builds a `PolicyAcquisition`."""
+"""Construction of a `PolicyAcquisition` by BoTorch's registry, which Ax uses."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ def construct_inputs(
     constraints: Any = None,
     constraints_tuple: Any = None,
 ) -> dict[str, Any]:
-    r"""Keyword arguments of `PolicyAcquisition`, from what BoTorch and Ax know; in Ax, options go in `botorch_acqf_options`.
+    r"""Keyword arguments of `PolicyAcquisition` from those of BoTorch and Ax; in Ax, options go in `botorch_acqf_options`.
 
     Args:
         model: The fitted model.
-        policy: A policy; or the name of one, such as `"gp_bucb"`, which is then made with the kernel, noise and λ of the model
-            (a name can be stored as JSON, a policy can't); `"gp_ucb"` by default.
-        policy_options: Further arguments of a policy that is named, such as `{"norm_bound": 2.0}`.
-        beta: β of :math:`\mu + \sqrt{\beta}\,\sigma`, as in BoTorch's `UpperConfidenceBound`, a constant width √β for a policy
-            that is named; 4 where neither policy, options nor β are given.
+        policy: A policy; or the name of one, such as `"gp_bucb"`, which is made with the kernel, noise and λ of the model (a
+            name can be stored as JSON, a policy cannot); `"gp_ucb"` by default.
+        policy_options: Further arguments of a named policy, such as `{"norm_bound": 2.0}`.
+        beta: β of :math:`\mu + \sqrt{\beta}\,\sigma`, as in BoTorch's `UpperConfidenceBound`: a constant width √β for a
+            named policy; 4 where neither policy, options nor β are given.
         X_pending: Points under evaluation.
         posterior_transform: As for `PolicyAcquisition`.
         num_arms: As for `PolicyAcquisition`.
@@ -73,12 +73,12 @@ def construct_inputs(
     }
 
 
-def check_policy(policy: Policy | str | None, policy_options: Mapping[str, Any] | None, beta: float | None) -> None:
-    """Refuse, before there is a model, what `construct_inputs` would refuse of these arguments of its own.
+def check_named_policy(policy: Policy | str | None, policy_options: Mapping[str, Any] | None, beta: float | None) -> None:
+    """Check these arguments of `construct_inputs` before there is a model.
 
     Raises:
-        ArgumentError: For an unknown policy, or options that are unknown, out of range, or beside a policy that is given; and
-            for a width that counts the arms, which nobody will tell.
+        ArgumentError: For an unknown policy, or options that are unknown, out of range, or given beside a policy; and for a
+            width that depends on the number of arms, which is unknown here.
         UnsupportedError: For a policy that does not score points.
     """
     composed = check_scores(_made(policy, policy_options, beta, RBFKernel(), {}))
@@ -96,7 +96,7 @@ def _made(
     kernel: Kernel,
     own: dict[str, Any],
 ) -> Policy:
-    """The policy given, or the one of that name with this kernel and what it takes of the model's own numbers."""
+    """The given policy, or the named one with this kernel and those of the model's own numbers that it takes."""
     if isinstance(policy, Policy):
         require(
             policy_options is None and beta is None,
@@ -122,5 +122,5 @@ def _made(
     return registry[name](*((kernel,) if "kernel" in takes else ()), **own)
 
 
-ACQF_INPUT_CONSTRUCTOR_REGISTRY.pop(PolicyAcquisition, None)  # a module may be loaded again
+ACQF_INPUT_CONSTRUCTOR_REGISTRY.pop(PolicyAcquisition, None)  # the module may be reloaded
 acqf_input_constructor(PolicyAcquisition)(construct_inputs)

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+import math
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from typing import Any
 
+import gpytorch
 import torch
+from botorch.models.gpytorch import GPyTorchModel
+from botorch.models.model import FantasizeMixin
 from botorch.models.transforms.input import InputTransform
+from botorch.models.transforms.outcome import OutcomeTransform
 from botorch.models.utils.assorted import fantasize as fantasizing
 from botorch.posteriors import GPyTorchPosterior
 from botorch.utils.datasets import SupervisedDataset
@@ -17,42 +24,83 @@ from linear_operator import to_linear_operator
 from torch import Tensor, nn
 
 from torchbandits.botorch.covariance import LazyCovariance
-from torchbandits.botorch.data import Block, check_asked, check_inputs, check_pairs, check_points, check_tensor, check_values
-from torchbandits.botorch.fit import fit_
-from torchbandits.botorch.observed import Observed
-from torchbandits.botorch.parts import check_transform
+from torchbandits.botorch.data import (
+    Block,
+    check_asked,
+    check_data,
+    check_inputs,
+    check_pairs,
+    check_points,
+    check_tensor,
+    check_values,
+    draw_dictionary_,
+    folded,
+    generator_states,
+    joined,
+    merged,
+    twins,
+)
+from torchbandits.botorch.parts import check_transform, kernel_of, likelihood_of, mean_of
 from torchbandits.botorch.table import Tabulated
-from torchbandits.checks import check_flag, check_whole, own_copy
-from torchbandits.errors import UnsupportedError
-from torchbandits.types import Marginals
+from torchbandits.checks import at_least, check_flag, check_whole, own_copy, positive
+from torchbandits.embeddings import FiniteEmbedding
+from torchbandits.errors import DiagnosticWarning, NumericalError, UnsupportedError
+from torchbandits.fitting import fit_kernel_
+from torchbandits.kernels import kernel_diagonal, shaped_like
+from torchbandits.posteriors import GaussianProcess
+from torchbandits.posteriors.conditional import Conditional
+from torchbandits.types import Marginals, Progress
 
-_JOINT_POINTS = 256  # up to so many points a joint covariance is computed at once, beyond when somebody looks at it
+_JOINT_POINTS = 256  # points up to which a joint covariance is computed at once, and not lazily
+_NOISE_STD = 0.1  # where none is given: the start of a fit, in units of the (standardised) outcomes
+_APPENDED = 64  # columns, or an eighth of the base's, that are appended before a base of its own is worth a factorisation
 
 
-class BanditModel(Observed):
-    r"""A Gaussian process with one outcome, exact or with a dictionary, that BoTorch's optimisers, transforms and acquisition
-    functions take like any `SingleTaskGP`: repeated points are folded into counts, a further observation costs O(m²), and no
-    call makes a matrix of all the points it is asked about.
+@dataclass(frozen=True)
+class Path:
+    """Progress of a run when its bandit handed out a model, `batch_shape` each.
 
-    Everything is computed in float64; what is returned has the wider dtype of model and points. Hyper-parameters stay as they
-    are given until `fit_gpytorch_mll` is called, which fits every kernel parameter that requires a gradient (freeze those of a
-    kernel that is known: `kernel.requires_grad_(False)`), and the noise, under BoTorch's prior, where it was not given.
+    Attributes:
+        told: Pulls told, of which the memory of the policy may have dropped some.
+        log_det, batched_log_det, batched_log_det_3: As in `Progress`.
+        origin: log det(V/λ) of the model.
+    """
+
+    told: Tensor
+    log_det: Tensor
+    batched_log_det: Tensor
+    batched_log_det_3: Tensor
+    origin: Tensor
+
+    def to(self, device: torch.device) -> Path:
+        """The same on another device."""
+        return Path(*(getattr(self, f.name).to(device) for f in fields(self)))
+
+
+class BanditModel(GPyTorchModel, gpytorch.models.GP, FantasizeMixin):
+    r"""A Gaussian process with one outcome, exact or with a dictionary, for BoTorch's optimisers, transforms and acquisition
+    functions. Repeated points are folded into counts, a further observation costs O(m²), and no call makes a matrix over all
+    its points.
+
+    Everything is computed in float64; results have the wider dtype of model and points. Hyper-parameters stay as given until
+    `fit_gpytorch_mll` is called, which fits every kernel parameter that requires a gradient (to keep a known kernel, call
+    `kernel.requires_grad_(False)`), and the noise, under BoTorch's prior, where it was not given.
 
     Args:
         train_X: `batch_shape x n x d`.
         train_Y: `batch_shape x n x 1`.
-        train_Yvar: Known noise variances, alike.
+        train_Yvar: Known noise variances, of the same shape.
         kernel: Any GPyTorch kernel, deep-copied; BoTorch's RBF kernel with a dimension-scaled prior by default.
         noise_std: Standard deviation of the noise, in units of the transformed outcomes; by default 0.1 before a fit.
         regularization: λ of the regression; noise_std² by default, which makes it the posterior of a Gaussian process.
         dictionary: `"all"` distinct points (exact); drawn by `"leverage"` scores, or by approximate ones (`"bless"`, for very
-            many points); or points `m x d` of your own (not transformed). It is kept while conditioning, and drawn anew after
-            a fit.
+            many points); or given points `m x d` (not transformed). It is kept while conditioning, and drawn anew after a
+            fit.
         oversampling: q̄ ≥ 1, expected points of a drawn dictionary per effective dimension.
         prior_mean: Of the transformed outcomes; `"estimate"` for their average.
         generator: CPU generator, or one a batch row, of drawn dictionaries; copied, never advanced. Seed 0 by default.
         input_transform: As for any BoTorch model.
-        outcome_transform: Alike; none by default.
+        outcome_transform: As for any BoTorch model; none by default.
         covar_module: BoTorch's name for `kernel`.
 
     Raises:
@@ -63,13 +111,200 @@ class BanditModel(Observed):
     Source: Calandriello et al. 2019, eq. 4–5, for the posterior with a dictionary.
     """
 
+    _num_outputs = 1
+    _has_transformed_inputs = False  # `train_inputs` are the user's, always
+
+    def __init__(
+        self,
+        train_X: Tensor,
+        train_Y: Tensor,
+        train_Yvar: Tensor | None = None,
+        # No keyword-only arguments, since Ax looks for names among the positional ones.
+        kernel: gpytorch.kernels.Kernel | None = None,
+        noise_std: float | None = None,
+        regularization: float | None = None,
+        dictionary: str | Tensor = "all",
+        oversampling: float = 2.0,
+        prior_mean: float | str = 0.0,
+        generator: torch.Generator | Sequence[torch.Generator] | None = None,
+        input_transform: InputTransform | None = None,
+        outcome_transform: OutcomeTransform | None = None,
+        covar_module: gpytorch.kernels.Kernel | None = None,
+    ) -> None:
+        super().__init__()
+        check_data(train_X, train_Y, train_Yvar, dictionary, prior_mean)
+        at_least("oversampling (q̄)", oversampling)
+        check_transform("input_transform", input_transform, InputTransform)
+        check_transform("outcome_transform", outcome_transform, OutcomeTransform)
+        self._validate_tensor_args(train_X, train_Y, train_Yvar)
+        self._dtype = train_X.dtype
+        if input_transform is not None:
+            self.input_transform = input_transform.to(train_X)
+        with torch.no_grad():
+            # In training mode, in which transforms learn their bounds.
+            x, Yvar = self.transform_inputs(train_X), train_Yvar
+            if outcome_transform is not None:
+                outcome_transform.train()
+                _, Yvar = outcome_transform(train_Y, train_Yvar, X=x)
+                self.outcome_transform = outcome_transform.eval()
+        self.fits_noise = noise_std is None and Yvar is None
+        if noise_std is None:
+            noise_std = _NOISE_STD if Yvar is None or not Yvar.numel() else math.sqrt(float(Yvar.double().mean()))
+        positive("noise_std", noise_std)
+        lam = positive("regularization (λ)", noise_std**2 if regularization is None else regularization)
+        self.covar_module = kernel_of(kernel, covar_module, train_X)
+        self.mean_module = mean_of(prior_mean)
+        self.likelihood = likelihood_of(noise_std, Yvar, self.fits_noise)
+        self._reference, self._share, self._estimates = noise_std**2, lam / noise_std**2, prior_mean == "estimate"
+        self._dictionary = own_copy(dictionary) if isinstance(dictionary, Tensor) else dictionary
+        self._oversampling, self._generators = oversampling, generator_states(generator)
+        self._drawn: Tensor | None = None  # points of the dictionary in use, transformed
+        # Features of a bandit, in a tuple so that they are no submodule, which would be fitted and saved.
+        self._finite: tuple[FiniteEmbedding | None] = (None,)
+        variance = None if train_Yvar is None else own_copy(train_Yvar.squeeze(-1))
+        # Copies, since the caller may write to the tensors later.
+        self._blocks: tuple[Block, ...] = (Block(own_copy(train_X), own_copy(train_Y.squeeze(-1)), variance),)
+        self._pending: tuple[tuple[Tensor, Tensor, bool], ...] = ()  # points, counts, whether the dictionary is frozen
+        self._path: Path | None = None
+        self._posterior: Conditional | None = None
+        self._table: Tabulated | None = None
+        self._arms: Tensor | None = None  # of a bandit with batch rows, which are not tabulated
+        self.register_load_state_dict_post_hook(_weighed_anew)
+        self.to(train_X.device).eval()
+
     @classmethod
     def construct_inputs(
         cls, training_data: SupervisedDataset, categorical_features: Sequence[int] | None = None, **options: Any
     ) -> dict[str, Any]:
-        """Arguments of the constructor from BoTorch's container of data, and options of one's own, as Ax asks for them."""
+        """Arguments of the constructor from BoTorch's container of data and further options, as Ax requests them."""
         check_inputs(training_data, categorical_features, options.get("kernel"))
         return super().construct_inputs(training_data) | options
+
+    # ------------------------------------------------------------------ data and hyper-parameters
+
+    @property
+    def batch_shape(self) -> torch.Size:
+        """Leading dimensions of the posterior."""
+        shapes = [block.batch_shape for block in self._blocks] + [X.shape[:-2] for X, *_ in self._pending]
+        return torch.broadcast_shapes(self.covar_module.batch_shape, *shapes)
+
+    @property
+    def train_inputs(self) -> tuple[Tensor]:
+        """Every observed point, not transformed, `batch_shape x n x d`."""
+        return (joined(self._blocks)[0],)
+
+    @property
+    def train_targets(self) -> Tensor:
+        """Every outcome, transformed, `batch_shape x n`."""
+        return self._observed()[1].to(self._dtype)
+
+    @property
+    def noise_std(self) -> float:
+        """Standard deviation of the noise of an observation of weight 1, in units of the transformed outcomes."""
+        return math.sqrt(self._noise_variance)
+
+    @property
+    def regularization(self) -> float:
+        """λ, in units of the transformed outcomes squared."""
+        return self._share * self._noise_variance
+
+    @property
+    def _noise_variance(self) -> float:
+        return self._reference if isinstance(self.likelihood, FixedNoiseGaussianLikelihood) else self.likelihood.noise.item()
+
+    @property
+    def prior_mean(self) -> float | str:
+        """Prior mean of the transformed outcomes, a number or `"estimate"`."""
+        return "estimate" if self._estimates else float(self.mean_module.constant.detach())
+
+    @property
+    def of_run(self) -> bool:
+        """Whether the model was made by a bandit, whose progress it continues."""
+        return self._path is not None
+
+    @property
+    def hallucinates(self) -> bool:
+        """Whether variances are conditioned on points without rewards."""
+        return bool(self._pending)
+
+    @property
+    def finite(self) -> FiniteEmbedding | None:
+        """Finite features of a bandit in place of the kernel; None for the kernel itself."""
+        return self._finite[0]
+
+    @torch.no_grad()
+    def progress(self, reads: frozenset[str] = frozenset(), num_arms: int = 1) -> Progress:
+        r"""The quantities that a confidence width may depend on, `batch_shape` each.
+
+        A model made from data alone has no run: the sums over its pulls start at log det(V/λ), the batched one with factor 3 at
+        three times that, since :math:`\log(1 + 3x) \le 3 \log(1 + x)`. A model made from a bandit continues those of its run.
+        Hallucinated points do not count.
+
+        Args:
+            reads: Which of the costlier entries are computed; the others are NaN.
+            num_arms: A, for widths that depend on the number of arms.
+
+        Cost: O(u m²) for `"effective_dimension"`, else that of the posterior.
+        """
+        posterior, path = self._conditional(), self._path
+        log_det = posterior.log_det.expand(self.batch_shape)
+        # The first block of a bandit's model is what the bandit knew: its pulls are counted in `told`.
+        since = self._blocks if path is None else self._blocks[1:]
+        pulls = torch.zeros_like(log_det) if path is None else path.told.expand_as(log_det)
+        for block in since:
+            pulls = pulls + (block.Y.shape[-1] if block.weights is None else block.weights.sum(dim=-1))
+        gained = log_det if path is None else log_det - path.origin
+        before: Any = (0.0, 0.0, 0.0) if path is None else (path.log_det, path.batched_log_det, path.batched_log_det_3)
+        dimension = torch.full_like(pulls, torch.nan)
+        if "effective_dimension" in reads:
+            process = self.process()
+            told = Conditional.of(process) if self._pending else posterior
+            statistics = process.statistics
+            dimension = (statistics.weights * told.marginals(statistics.points)[1]).sum(dim=-1) / told.regularization
+        X = self.train_inputs[0] if self.arms is None else self.arms
+        X = X if X.shape[-2] else X.new_zeros(*X.shape[:-2], 1, X.shape[-1])  # any point, where nothing was observed
+        x, finite = self.transform_inputs(X).double(), posterior.seen.finite
+        diagonal = kernel_diagonal(self.covar_module, x) if finite is None else finite.diagonal(x)
+        return Progress(
+            t=pulls + 1,
+            pulls=pulls.clamp_min(1),
+            num_arms=num_arms,
+            dim=x.shape[-1],
+            log_det=before[0] + gained,
+            batched_log_det=before[1] + gained,
+            batched_log_det_3=before[2] + 3 * gained,
+            effective_dimension=dimension,
+            kappa2=diagonal.amax(dim=-1).expand(pulls.shape),
+            sketch_loss=torch.zeros_like(pulls),
+        )
+
+    def process(self) -> GaussianProcess:
+        """A posterior of this package with the same transformed data, kernel, λ and dictionary, without hallucinated points.
+
+        Cost: O(n (d + log n)), and that of drawing the dictionary, the first time.
+        """
+        X, Y, weights = self._observed()
+        shape = torch.broadcast_shapes(self.covar_module.batch_shape, X.shape[:-2])
+        sparse = isinstance(self._dictionary, Tensor) or self._dictionary != "all"
+        process = GaussianProcess(
+            self.covar_module,
+            self.regularization,
+            dim=X.shape[-1],
+            batch_shape=shape,
+            sparse=sparse,
+            prior_mean=self.prior_mean,
+            finite=self._finite[0],
+            device=X.device,
+        )
+        process.statistics = folded(X.expand(*shape, *X.shape[-2:]), Y, weights)
+        if sparse:
+            how = self._dictionary if self._drawn is None else self._drawn
+            if isinstance(how, Tensor) and self._drawn is None:
+                how = self._preprocessed(how.to(X))
+            draw_dictionary_(process, how, self._oversampling, twins(self._generators, shape))
+        return process
+
+    # ------------------------------------------------------------------ posteriors
 
     def posterior(  # type: ignore[override]
         self,
@@ -83,15 +318,15 @@ class BanditModel(Observed):
 
         Args:
             X: `... x q x d`, not transformed; its dimensions broadcast with `batch_shape`.
-            output_indices: Not looked at: there is one outcome, and BoTorch's lists of models pass indices of their own.
+            output_indices: Ignored, since there is one outcome and BoTorch's lists of models pass their own indices.
             observation_noise: True for the noise of the likelihood (the average one, where each observation has its own), or
                 variances `... x q x 1` in the space of the transformed outcomes.
             posterior_transform: Applied last.
             kwargs: None is used.
 
         Returns:
-            A `GPyTorchPosterior` (or what the transforms make of it), mean and variance `... x q x 1`. For many points the
-            covariance is evaluated when something beside its diagonal is asked for.
+            A `GPyTorchPosterior` (or what the transforms return for it), mean and variance `... x q x 1`. For many points the
+            covariance is evaluated lazily, when more than its diagonal is needed.
 
         Cost: O(m²) a point, and O(q² m) for a joint covariance.
         """
@@ -112,14 +347,15 @@ class BanditModel(Observed):
         posterior: Any = GPyTorchPosterior(mvn)
         if hasattr(self, "outcome_transform"):
             transform = self.outcome_transform
-            if X.dtype != self._dtype:  # its buffers are the model's, and lazy products take no two dtypes
+            # Its buffers have the dtype of the model, and lazy products cannot mix dtypes.
+            if X.dtype != self._dtype:
                 transform = copy.deepcopy(transform).to(X.dtype)
             posterior = transform.untransform_posterior(posterior, X=X)
         return posterior if posterior_transform is None else posterior_transform(posterior=posterior, X=X)
 
     def transform_inputs(self, X: Tensor, input_transform: nn.Module | None = None) -> Tensor:
-        """Points in the space of the kernel. Parameters of a transform, which are not fitted, have a gradient in training mode
-        alone: it would tie every model to the one that it was conditioned from."""
+        """Transform points to the space of the kernel. Parameters of a transform have a gradient in training mode only, since
+        it would tie every model to the one that it was conditioned from."""
         check_tensor("X", X)
         check_transform("input_transform", input_transform, InputTransform)
         x = super().transform_inputs(X, input_transform)
@@ -140,7 +376,7 @@ class BanditModel(Observed):
         return MultivariateNormal(self.mean_module(x), self.covar_module(x))
 
     def __call__(self, X: Tensor, *args: Any, **kwargs: Any) -> MultivariateNormal:
-        """In training mode the prior, for marginal likelihoods; else the posterior at points that are transformed already."""
+        """The prior in training mode, for marginal likelihoods; else the posterior at transformed points."""
         return self.forward(X) if self.training else self._normal(self._promoted(X), None)
 
     def marginals(self, X: Tensor) -> Marginals:
@@ -153,14 +389,14 @@ class BanditModel(Observed):
         return Marginals(known[0].to(X.dtype), known[1].to(X.dtype))
 
     def joint(self, X: Tensor, other: Tensor) -> Tensor:
-        """Posterior covariance between points (not transformed), `... x n x n'`, alike. Cost O((n + n') m² + n n' m)."""
+        """Posterior covariance between points (not transformed), `... x n x n'`; differentiable. O((n + n') m² + n n' m)."""
         x, y = (self.transform_inputs(self._promoted(points, name)) for points, name in ((X, "X"), (other, "other")))
         return self._conditional().covariance(x.double(), y.double()).to(x.dtype)
 
     # ------------------------------------------------------------------ models made from this one
 
     def condition_on_observations(self, X: Tensor, Y: Tensor, noise: Tensor | None = None, **kwargs: Any) -> BanditModel:
-        """A model that has seen more; this one stays as it is, and its factors are shared, not copied.
+        """A model conditioned on further observations. This one stays as it is; factors are shared, not copied.
 
         Args:
             X: `b x p x d`, not transformed; dimensions that the model does not have become batch dimensions.
@@ -169,14 +405,14 @@ class BanditModel(Observed):
                 where it is known for each observation).
             kwargs: None is used.
 
-        Cost: O(p m²), cold or warm, repeated points or new ones; now and then, when an eighth of m columns have been appended,
-        a factorisation. Differentiable in X and Y.
+        Cost: O(p m²) for repeated points and new ones, and a factorisation whenever m/8 columns have been appended.
+        Differentiable in X and Y.
         """
         check_tensor("X", X)
         check_tensor("Y", Y)
         check_values(X=X, Y=Y, noise=noise)
         check_pairs(X, Y)
-        # Copies, through which gradients pass: who gave the data may write to them later.
+        # Copies through which gradients pass, since the caller may write to the tensors later.
         X = self._promoted(X).clone()
         Y, noise = Y.to(X.dtype).clone(), None if noise is None else noise.to(X.dtype).clone()
         if fantasizing.off():
@@ -200,10 +436,10 @@ class BanditModel(Observed):
         return new
 
     def hallucinate(self, X: Tensor, counts: Tensor | None = None, *, frozen_dictionary: bool = False) -> BanditModel:
-        """A model with the same mean everywhere, and the variance as if points `b x p x d` (not transformed) had been observed
-        `b x p` times, once by default. Cost as for `condition_on_observations`.
+        """A model with the same mean, and the variance after observations at points `b x p x d` (not transformed), `counts`
+        (`b x p`) of each, one by default. Cost as for `condition_on_observations`.
 
-        The process that the model is gets conditioned on them exactly, dictionary or not. With `frozen_dictionary` the part of
+        The Gaussian process is conditioned on them exactly, with a dictionary or without. With `frozen_dictionary` the part of
         the kernel that the dictionary does not explain keeps its variance, as within a batch of BBKB.
         """
         check_flag("frozen_dictionary", frozen_dictionary)
@@ -214,15 +450,15 @@ class BanditModel(Observed):
         return self._with(posterior, _pending=(*self._pending, (X.detach(), counts, frozen_dictionary)))
 
     def tabulate_(self, arms: Tensor, memory_budget: int = 2 << 30) -> BanditModel:
-        """Keep the marginals of these arms, `A x d` (not transformed); returns self.
+        """Tabulate the marginals of these arms, `A x d` (not transformed); returns self.
 
-        Calls with these points, whole or as slices of the tensor (of `arms.unsqueeze(-2)`, as `optimize_acqf_discrete` makes
-        them), are then read off; models conditioned from this one update them by the columns they appended, in one pass over
-        memory.
+        Calls with these points, as a whole or as slices of the tensor (also of `arms.unsqueeze(-2)`, as made by
+        `optimize_acqf_discrete`), then read the table. Models conditioned from this one update it by the columns that they
+        appended, in one pass over memory.
 
         Args:
-            arms: Copied. A tensor that was written to since is no longer taken for them.
-            memory_budget: Bytes for kernel columns, which spare those models a sweep.
+            arms: Copied. A tensor that was written to afterwards is not recognised.
+            memory_budget: Bytes for kernel columns, with which those models need no sweep.
 
         Cost: O(A m²) time and O(A m) memory, when first read.
         """
@@ -230,7 +466,7 @@ class BanditModel(Observed):
         return self._tabulate(own_copy(arms.contiguous()), int(arms.storage_offset()), memory_budget)
 
     def _tabulate(self, arms: Tensor, offset: int = 0, memory_budget: int = 2 << 30) -> BanditModel:
-        """Keep the marginals of arms that nobody writes to, a copy of a tensor at this offset of its storage."""
+        """Tabulate arms that are not written to, a copy of a tensor at this offset of its storage."""
         check_whole("memory_budget", memory_budget, 0)
         if arms.dim() != 2 or self.batch_shape:
             raise UnsupportedError(
@@ -244,29 +480,52 @@ class BanditModel(Observed):
 
     @property
     def arms(self) -> Tensor | None:
-        """The arms that are tabulated, `A x d`, or that its bandit had, `batch_shape x A x d`; None where there are none."""
+        """The tabulated arms, `A x d`, or those of a bandit with batch rows, `batch_shape x A x d`; None without arms."""
         return self._arms if self._table is None else self._table.arms
 
     def subset_output(self, idcs: Sequence[Any]) -> BanditModel:
-        """This model for `[0]`: it has one outcome."""
+        """A copy of this model for `[0]`, its only outcome."""
         if not isinstance(idcs, Sequence) or list(idcs) not in ([0], [-1]):
             raise UnsupportedError(f"BanditModel has one outcome: idcs must be [0], got {idcs}.")
         return self._with(self._conditional())
 
     def custom_fit(self, mll: Any, **kwargs: Any) -> Any:
-        """What `fit_gpytorch_mll` calls: this package's evidence is climbed, by `fit_`; returns `mll` in evaluation mode.
+        """Fit the kernel, and the noise where it was not given, by this package's evidence; called by `fit_gpytorch_mll`.
+
+        Every kernel parameter that requires a gradient is fitted, each batch row's on its own; nothing happens where none does.
+        Repeated observations without any noise keep the noise as it is, with a `DiagnosticWarning`. Cost: `fit_kernel_`.
 
         Args:
-            mll: Of this model; only handed back.
+            mll: A marginal likelihood of this model, which is returned in evaluation mode.
             kwargs: Options of other fits; none is used.
         """
-        fit_(self)
+        process = self.process()
+        if not process.fitted or self.finite is not None:
+            return mll.eval()
+        noise, share = self.fits_noise and process.batch_shape.numel() == 1, 1 / self._share
+        try:
+            prior = getattr(self.likelihood.noise_covar, "noise_prior", None)
+            fit_kernel_(process, noise=noise, noise_share=share, noise_prior=prior)
+        except NumericalError as error:
+            if not noise:
+                raise
+            message = f"{error} The noise is kept at a standard deviation of {self.noise_std:g}."
+            warnings.warn(message, DiagnosticWarning, stacklevel=2)
+            fit_kernel_(process, noise=False, noise_share=share)
+        kernel = copy.deepcopy(process.kernel)
+        for name, parameter in kernel.named_parameters():
+            parameter.requires_grad_(name in process.fitted)
+        self.covar_module = kernel
+        self._posterior = self._drawn = None  # a dictionary is drawn anew
+        if noise:
+            with torch.no_grad():
+                self.likelihood.noise = torch.tensor(process.regularization * share, dtype=torch.float64)
         return mll.eval()
 
     # ------------------------------------------------------------------ inside
 
     def _normal(self, x: Tensor, known: tuple[Tensor, Tensor] | None) -> MultivariateNormal:
-        """The posterior at transformed points, of which mean and variance may be known."""
+        """The posterior at transformed points; `known` is their mean and variance, where tabulated."""
         posterior, dtype = self._conditional(), x.dtype
         points = x.double()
         q = x.shape[-2]
@@ -284,7 +543,7 @@ class BanditModel(Observed):
         return MultivariateNormal(mean, LazyCovariance(variance, evaluate=evaluate))
 
     def _looked_up(self, X: Tensor) -> tuple[Tensor, Tensor] | None:
-        """Mean and variance of arms that are tabulated, shaped like the points."""
+        """Mean and variance of tabulated arms, shaped like the points; None for other points."""
         rows = None if self._table is None or self.batch_shape else self._table.rows(X)
         if self._table is None or rows is None:
             return None
@@ -296,10 +555,140 @@ class BanditModel(Observed):
         return mean[rows].reshape(X.shape[:-1]), variance[rows].reshape(X.shape[:-1])
 
     def _average_noise(self) -> Tensor:
-        """Of each batch row, `... x 1`."""
+        """Average noise variance of each batch row, `... x 1`."""
         return self.likelihood.noise.detach().mean(dim=-1, keepdim=True)
 
     def _promoted(self, X: Tensor, name: str = "X") -> Tensor:
-        """Points in the wider dtype of theirs and the model's."""
+        """Convert points to the wider of their dtype and the model's."""
         check_points(name, X, self._blocks[0].X.shape[-1])
         return X.to(torch.promote_types(X.dtype, self._dtype))
+
+    def _conditional(self) -> Conditional:
+        """The posterior with the current hyper-parameters."""
+        known = self._posterior
+        if known is not None and not self._is_current(known):
+            known = self._drawn = None
+        if known is None or known.rounded:
+            process = self.process()
+            if process.sparse and self._drawn is None:
+                rows, mask = process.dictionary_rows()
+                self._drawn = process.statistics.at(torch.where(mask, rows, rows[..., :1]))
+            known = Conditional.of(process)
+            for X, counts, frozen in self._pending:
+                known = known.hallucinated(self.transform_inputs(X).double(), counts, frozen=frozen)
+            self._posterior = known.checked()
+        return known
+
+    def _is_current(self, posterior: Conditional) -> bool:
+        kernel = posterior.seen.kernel
+        own = [] if kernel is None else zip(kernel.parameters(), self.covar_module.parameters(), strict=True)
+        same = not posterior.unteachable and posterior.regularization == self.regularization
+        same = same and posterior.prior_mean == (None if self._estimates else self.prior_mean)
+        return same and all(torch.equal(a, b) for a, b in own)
+
+    def _observed(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Points, outcomes and weights of all observations, transformed: `batch_shape x n x d`, `batch_shape x n` twice."""
+        parts = []
+        with torch.no_grad():
+            for block in self._blocks:
+                x = self._preprocessed(block.X)
+                y, weights = self._weighed(block)
+                parts.append(Block(x, y, weights=weights))
+        X, Y = joined(parts)
+        weighted = [part.weights.expand(*Y.shape[:-1], -1) for part in parts if part.weights is not None]
+        return X, Y, torch.cat(weighted, dim=-1)
+
+    def _preprocessed(self, X: Tensor) -> Tensor:
+        """Transform training points. Some transforms, such as perturbations, apply to test points only."""
+        return self.input_transform.preprocess_transform(X) if hasattr(self, "input_transform") else X
+
+    def _weighed(self, block: Block) -> tuple[Tensor, Tensor]:
+        """Transformed outcomes of a block and their weights, float64."""
+        y, variance = block.Y.unsqueeze(-1), block.variance
+        if hasattr(self, "outcome_transform"):
+            own = variance.unsqueeze(-1) if variance is not None and not block.transformed else None
+            y, own = self.outcome_transform(y, own, X=self.transform_inputs(block.X))
+            variance = variance if own is None else own.squeeze(-1)
+        weights = torch.ones(block.X.shape[:-1], dtype=torch.float64, device=y.device)
+        if variance is not None:
+            weights = self._noise_variance / variance.double().expand(weights.shape)
+        return y.squeeze(-1).double(), weights if block.weights is None else weights * block.weights
+
+    # ------------------------------------------------------------------ copied, saved, moved
+
+    def _with(self, posterior: Conditional, **changes: Any) -> BanditModel:
+        """A model with another posterior, copied hyper-parameters, and shared data and factors."""
+        new = self.__class__.__new__(self.__class__)
+        new.__dict__ = {**self.__dict__, **changes}
+        new.__dict__["_modules"] = {name: copy.deepcopy(module) for name, module in self._modules.items()}
+        most = max(_APPENDED, posterior.root.shape[-2] // 8)
+        settled = posterior.batch_shape == posterior.root.shape[:-2] and not posterior.coefficients.requires_grad
+        new.__dict__["_posterior"] = None if settled and posterior.rank > most else posterior
+        new._blocks = merged(new._blocks) if new._posterior is None else new._blocks
+        return new
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> BanditModel:
+        # Shared tensors are never written to.
+        new = self._with(self._conditional().detached())
+        memo[id(self)] = new
+        return new
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_posterior": None, "_table": None, "_arms": self.arms}
+
+    def _apply(self, fn: Any, recurse: bool = True) -> BanditModel:
+        # Only the device of `.to()` counts: BoTorch casts models to the dtype of its points, and this one stays float64.
+        old = self._blocks[0].X.device
+        device = fn(torch.zeros((), dtype=torch.float64, device=old)).device
+        nn.Module._apply(self, lambda tensor: tensor.to(device), recurse)
+        self._blocks = tuple(block.to(device) for block in self._blocks)
+        self._pending = tuple((X.to(device), counts.to(device), frozen) for X, counts, frozen in self._pending)
+        if device != old:
+            self._posterior = None
+            for name in ("_dictionary", "_drawn", "_arms", "_path", "_table"):
+                held = getattr(self, name)
+                setattr(self, name, held if held is None or isinstance(held, str) else held.to(device))
+            # Copies of this model share the features, which must stay on their device.
+            self._finite = (copy.deepcopy(self._finite[0]),)
+            if self._finite[0] is not None:
+                self._finite[0].to(device)
+        return self
+
+    def load_state_dict(  # type: ignore[override]
+        self, state_dict: Mapping[str, Any], strict: bool = True, keep_transforms: bool = True, assign: bool = False
+    ) -> Any:
+        """Load hyper-parameters and transforms of a model with any number of observations; those of this model are transformed
+        anew.
+
+        Args:
+            state_dict: State of a `BanditModel` with the same kind of kernel and transforms.
+            strict: As for any module.
+            keep_transforms: Has no effect: data are kept untransformed, so that they always follow the transforms.
+            assign: As for any module.
+        """
+        return nn.Module.load_state_dict(self, state_dict, strict=strict, assign=assign)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        # A fit gives each batch row a kernel of its own.
+        self.covar_module = shaped_like(self.covar_module, state_dict, prefix + "covar_module.")
+        self._posterior = self._drawn = None
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+    def train(self, mode: bool = True) -> BanditModel:
+        """Set training mode. Transforms stay in evaluation mode, since they have learned from the first data."""
+        super().train(mode)
+        for name in self._modules.keys() & {"input_transform", "outcome_transform"}:
+            self.get_submodule(name).eval()
+        return self
+
+    def _set_transformed_inputs(self) -> None:
+        """Do nothing, since observations are kept untransformed."""
+
+    def _revert_to_original_inputs(self) -> None:
+        """Do nothing, since observations are kept untransformed."""
+
+
+def _weighed_anew(model: BanditModel, _: Any) -> None:
+    """Let known noise variances follow the outcome transform of a state that was loaded."""
+    if isinstance(model.likelihood, FixedNoiseGaussianLikelihood):
+        model.likelihood.noise_covar.noise = model._reference / model._observed()[2]

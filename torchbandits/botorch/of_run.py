@@ -1,4 +1,4 @@
-"""The model of a run: what a bandit has learned, as a BoTorch model."""
+"""The posterior of a run as a BoTorch model."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ import math
 import torch
 
 from torchbandits.botorch.data import Block
-from torchbandits.botorch.model import BanditModel
-from torchbandits.botorch.progress import Path
+from torchbandits.botorch.model import BanditModel, Path
 from torchbandits.errors import UnsupportedError, require
 from torchbandits.policies import AdaptiveUCB, Composed, State
 from torchbandits.policies.base import Policy
@@ -21,10 +20,10 @@ from torchbandits.posteriors import GaussianProcess
 
 @torch.no_grad()
 def model_of_run(policy: Policy, state: State) -> BanditModel:
-    """The posterior of a state as a BoTorch model, with the run's own progress for path-dependent widths, and its arms.
+    """The posterior of a state as a BoTorch model, with the run's progress for path-dependent widths, and its arms.
 
-    Each distinct point is one observation, the average of its rewards with its number of pulls as weight. Nothing is shared
-    that could be written to. See `Bandit.model`.
+    Each distinct point is one observation, the average of its rewards weighted by its number of pulls. No tensor that is
+    written to is shared. See `Bandit.model`.
 
     Raises:
         UnsupportedError: For a state without one Gaussian process for all arms.

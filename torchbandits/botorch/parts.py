@@ -1,4 +1,4 @@
-"""The hyper-parameters of a BoTorch model as GPyTorch modules, float64."""
+"""Hyper-parameters of a BoTorch model as GPyTorch modules, float64."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from torchbandits.types import Points
 def kernel_of(
     kernel: gpytorch.kernels.Kernel | None, covar_module: gpytorch.kernels.Kernel | None, points: Points
 ) -> gpytorch.kernels.Kernel:
-    """A copy of the kernel, which may go by either name; BoTorch's default for these points where there is none."""
+    """A copy of the kernel given by either name; BoTorch's default for these points if neither is given."""
     require(kernel is None or covar_module is None, "kernel and covar_module are two names of one thing: give one of them.")
     given, name = (covar_module, "covar_module") if kernel is None else (kernel, "kernel")
     given = default_kernel(points.shape[-1]) if given is None else given
@@ -48,20 +48,20 @@ def default_kernel(num_features: int) -> gpytorch.kernels.RBFKernel:
 
 
 def check_transform(name: str, transform: object, kind: type) -> None:
-    """Refuse what is no transform of BoTorch's."""
+    """Raise `ArgumentError` unless `transform` is None or a BoTorch transform of this kind."""
     good = transform is None or isinstance(transform, kind)
     require(good, f"{name} must be a BoTorch {kind.__name__} or None, got {type(transform).__name__}.")
 
 
 def mean_of(prior_mean: float | str) -> gpytorch.means.Mean:
-    """A constant, which is not fitted; 0 where it is estimated elsewhere."""
+    """A constant mean that is not fitted; 0 where the posterior estimates it."""
     constant = torch.tensor(0.0 if prior_mean == "estimate" else float(prior_mean), dtype=torch.float64)
     mean: gpytorch.means.Mean = gpytorch.means.ConstantMean().double()
     return mean.initialize(constant=constant).requires_grad_(False)  # a number would be rounded to float32
 
 
 def likelihood_of(noise_std: float, Yvar: Tensor | None, fitted: bool) -> GaussianLikelihood | FixedNoiseGaussianLikelihood:
-    """Gaussian noise of one variance, under BoTorch's prior where it is to be fitted; or of a known one an observation."""
+    """Gaussian noise with one variance, under BoTorch's prior where it is fitted, or with a known variance per observation."""
     if Yvar is not None:
         return FixedNoiseGaussianLikelihood(noise=own_copy(Yvar.squeeze(-1)).double())
     prior = gpytorch.priors.LogNormalPrior(-4.0, 1.0) if fitted else None

@@ -27,25 +27,26 @@ from torchbandits.posteriors.paths import explained_weights
 
 @GetTrainInputs.register(BanditModel)
 def _train_inputs(model: BanditModel, transformed: bool = False) -> tuple[Tensor]:
-    """The observed points, which a `BanditModel` keeps as they were given."""
+    """The observed points, which a `BanditModel` keeps as given."""
     (X,) = model.train_inputs
     return (model.transform_inputs(X) if transformed else X,)
 
 
 @DrawKernelFeaturePaths.register(BanditModel)
 def _prior_paths(model: BanditModel, **options: Any) -> GeneralizedLinearPath:
-    """As for BoTorch's own models, whose kernels have the batch shape of their data."""
+    """Prior paths as for BoTorch's own models, whose kernels have the batch shape of their data."""
     if model.covar_module.batch_shape != model.batch_shape:
         model = copy.deepcopy(model)
         model.covar_module = expand_kernel(model.covar_module, model.batch_shape)
-    return DrawKernelFeaturePaths.dispatch(ExactGP)(model, **options)  # reads kernel, mean and transforms only
+    # The sampler of ExactGP reads kernel, mean and transforms only.
+    return DrawKernelFeaturePaths.dispatch(ExactGP)(model, **options)
 
 
 @DrawMatheronPaths.register(BanditModel)
 def _matheron_paths(
     model: BanditModel, *, sample_shape: torch.Size, prior_sampler: TPathwisePriorSampler, update_strategy: TPathwiseUpdate
 ) -> MatheronPath:
-    """A prior path, and the update that makes it a posterior path. Cost O(u (F + m) + m²) a path for F features."""
+    """Posterior paths: prior paths with their updates. Cost O(u (F + m) + m²) per path for F features."""
     transformed = copy.deepcopy(model)
     if hasattr(transformed, "outcome_transform"):
         del transformed.outcome_transform  # the sum of both paths is untransformed

@@ -1,4 +1,4 @@
-"""Marginals of a posterior on a fixed list of arms, carried on from model to model by the columns that were appended."""
+"""Marginals of a posterior on a fixed list of arms, updated from model to model by the appended columns."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _CHUNK_NUMBERS = 1 << 20
 
 @dataclass(frozen=True)
 class Tabulated:
-    """What a posterior without batch dimensions says of each arm. Immutable.
+    """Mean and variance of each arm under a posterior without batch dimensions. Immutable.
 
     Attributes:
-        arms: `A x d`, contiguous; written to by nobody. They are recognised again by their numbers.
-        offset: Where the user's tensor began in its storage, which says which arms a slice of it may be.
+        arms: `A x d`, contiguous; never written to. They are recognised by their values.
+        offset: Offset of the user's tensor in its storage, which tells the arms that a slice of it may hold.
         memory_budget: Bytes that the kernel columns may take.
-        posterior: What the numbers are of; None before they are asked for.
+        posterior: The posterior that is tabulated; None before the first use.
         points: `A x d`, transformed, float64.
         columns: `A x m` kernel columns of the base; None where they do not fit the budget.
         channels: `A x c`, the regression's outputs.
@@ -38,7 +38,7 @@ class Tabulated:
     variance: Tensor | None = None
 
     def to(self, device: torch.device) -> Tabulated:
-        """The same arms on another device, to be swept there."""
+        """The same arms on another device, not tabulated yet."""
         arms = self.arms.to(device)
         return Tabulated(arms, arms._version, self.memory_budget)
 
@@ -50,7 +50,7 @@ class Tabulated:
         return self.posterior.reward_mean(self.channels), self.variance
 
     def brought_to(self, posterior: Conditional, transform: Callable[[Tensor], Tensor]) -> Tabulated:
-        """The table of another posterior. Cost O(A m), one pass over the columns, for one that was conditioned from this one's;
+        """The table of another posterior. Cost: O(A m), one pass over the columns, if it was conditioned from this table's;
         else a sweep, O(A m²)."""
         old = self.posterior
         if old is None or self.columns is None or posterior.root is not old.root or not _continues(old, posterior):
@@ -85,10 +85,10 @@ class Tabulated:
         return replace(self, posterior=posterior, points=points, columns=kept, channels=torch.cat(channels), variance=variance)
 
     def rows(self, X: Tensor) -> slice | None:
-        """Which consecutive arms `X` (`A' x d` or `A' x 1 x d`) holds; None where it holds others.
+        """The consecutive arms that `X` (`A' x d` or `A' x 1 x d`) holds; None if it holds other points.
 
-        Its place in its storage says which ones it would be as a slice of the arms, and its numbers whether it is: a tensor
-        that was written to since, by torch or through shared memory, is not taken for what it was. Cost: a pass over X.
+        The offset of X in its storage tells which slice of the arms it would be, and its values whether it is one, so that a
+        tensor that was written to, by torch or through shared memory, is not mistaken. Cost: a pass over X.
         """
         arms = self.arms
         if X.requires_grad or X.dtype != arms.dtype or X.shape[-1] != arms.shape[-1]:
@@ -97,7 +97,7 @@ class Tabulated:
             return None
         if not X.is_contiguous() or X.device != arms.device:
             return None
-        # Of the tensor that the user gave, or of the copy of it, which begins its storage.
+        # X may be a slice of the user's tensor, or of the copy, whose offset is 0.
         for before in dict.fromkeys([self.offset, 0]):
             start, rest = divmod(int(X.storage_offset()) - before, arms.shape[-1])
             inside = rest == 0 and start >= 0 and start + len(X) <= len(arms)

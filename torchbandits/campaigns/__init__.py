@@ -1,9 +1,10 @@
-"""From a table to the next experiment: columns become features, ids become arms, and what was measured is told by id.
+"""Campaigns: a table of candidates, from which the next rows to evaluate are chosen and whose results are told by id.
 
-`Campaign` is encoding and a `Bandit`. It needs the extra `torchbandits[experiments]`, which is imported when one is made.
+A `Campaign` encodes columns as features and rows as arms of a `Bandit`. It needs the extra `torchbandits[experiments]`, whose
+packages are imported when a campaign is made.
 """
 
 from torchbandits.campaigns.campaign import Campaign
-from torchbandits.campaigns.told import Told
+from torchbandits.campaigns.results import Told
 
 __all__ = ["Campaign", "Told"]

@@ -1,4 +1,4 @@
-"""A campaign: a table of candidates, what was measured of them, and what to measure next."""
+"""A campaign: a table of candidates, the results told so far, and the choice of the next rows to evaluate."""
 
 from __future__ import annotations
 
@@ -17,18 +17,19 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from torchbandits.bandit import Bandit
-from torchbandits.campaigns.beginning import begin, check_pair, costs, history
+from torchbandits.campaigns.columns import Decisions
 from torchbandits.campaigns.conditions import on_offer
-from torchbandits.campaigns.decisions import Decisions
-from torchbandits.campaigns.defaults import default_policy
 from torchbandits.campaigns.encoding import Encoder, encode, feature_names
 from torchbandits.campaigns.ids import as_id
-from torchbandits.campaigns.results import check_known, check_same_rows, read_results
-from torchbandits.campaigns.told import Record, Told, record_of
+from torchbandits.campaigns.results import Record, Told, check_known, check_same_rows, read_results, record_of
+from torchbandits.campaigns.settings import begin, check_pair, costs, history
 from torchbandits.checks import as_path, check_dtype, check_flag, check_text, check_whole, explains_keywords
 from torchbandits.errors import ArgumentError, StateError, UnsupportedError, require
+from torchbandits.explanation import Explanation
 from torchbandits.journal import Journal
-from torchbandits.policies import Policy, per_cost
+from torchbandits.policies import Policy, auto, per_cost
+from torchbandits.policies.repeats import most_repeated, reason_for_repeats
+from torchbandits.policies.state import RECENT, GaussianState
 from torchbandits.posteriors import GaussianProcess
 from torchbandits.types import Marginals
 
@@ -45,40 +46,41 @@ EXPECTED, DEVIATION, RANK, MEASURED, TIMES = "expected", "deviation", "rank", "m
 
 
 class Campaign:
-    """Chooses the next rows of a table to evaluate, and learns from what was measured.
+    """Choose the next rows of a table to evaluate, and learn from their results.
 
-    Columns become features by rules that `columns` shows: numbers as they are or, where they spread over decades, their
-    logarithm; booleans; dates as days; texts of few kinds as categories, one feature each. Numbers have mean 0 and deviation 1
-    then. An empty number counts as the median, with a feature "is empty"; an empty category is a category of its own. Other
-    text is refused. The decisions are saved beside the journal and hold for the whole campaign.
+    Columns are encoded as features by rules that `columns` shows: numbers as they are or, where they spread over decades, by
+    their logarithm; booleans; dates as days; columns with few different texts as categories, one feature per category. Numbers
+    are standardised to mean 0 and standard deviation 1. An empty number counts as the median and has a further feature "is
+    empty"; an empty category is a category of its own. Other text is refused. The decisions are saved beside the journal and
+    hold for the whole campaign.
 
-    A table that has the column of the objective tells its filled cells at the beginning, as history.
+    Where the table has the column of the objective, its filled cells are told at the beginning, as history.
 
     Args:
-        table: One row a candidate: a table of pandas, Polars or Arrow, or the path of a CSV, Parquet or Arrow file. A Parquet
-            file is read in pieces and never held whole; features beyond 256 MiB are written to `JOURNAL.features.npy`. None to
-            go on with the file that the campaign of the journal began with.
-        objective: The column of what is measured. It need not be in `table`; but where a column with empty cells has nearly its
-            name, `columns` must say what that one is.
-        journal: A path, or a `Journal`: what is asked and told is on the disk before it takes effect, and where there is such
-            a file the campaign that it is of goes on. `JOURNAL.campaign.json` beside it holds what was decided. None to keep
-            nothing.
+        table: The candidates, one per row: a table of pandas, Polars or Arrow, or the path of a CSV, Parquet or Arrow file. A
+            Parquet file is read in pieces and never held in memory as a whole; features of more than 256 MiB are written to
+            `JOURNAL.features.npy`. None to go on with the file that the campaign of the journal began with.
+        objective: The column of the results. It need not be in `table`; but where a column with empty cells has nearly this
+            name, `columns` must give the kind of that column.
+        journal: A path, or a `Journal`. Every ask and tell is on the disk before it takes effect, and an existing file
+            continues its campaign. `JOURNAL.campaign.json` beside it holds the settings. None to keep nothing.
         id: The column of the ids; by default the index of a pandas table, else a column called id, else the number of the row,
             from 1, as `row`.
-        minimize: Whether small values are good. All values shown are the user's own, minimised or not.
-        policy: What chooses, as for `Bandit`; `tb.auto()` by default, per cost where there are costs.
-        columns: Column to what it is taken for, where the rules are wrong: `"number"`, `"log"`, `"count"` (the logarithm of one
-            more), `"boolean"`, `"date"`, `"category"`, `"ignore"`, or the list of its categories in order, lowest first.
-        candidates: Which rows may be asked for: the name of a column of booleans, or a comparison of columns, such as
-            `"temp < 80 and solvent != 'DMF'"`. Other rows may be told all the same. It may change when a campaign goes on.
-        cost: The column of what an evaluation of the row costs, > 0.
-        dtype: Of the features: float64, or float32 by default from 10⁶ rows on.
+        minimize: Whether small values are good. All values shown are in the user's own units and sign.
+        policy: The policy, as for `Bandit`; `tb.auto()` by default, per cost where there are costs.
+        columns: Kinds of columns where the rules are wrong: `"number"`, `"log"`, `"count"` (the logarithm of one more),
+            `"boolean"`, `"date"`, `"category"`, `"ignore"`, or the list of its categories in order, lowest first.
+        candidates: The rows on offer: the name of a column of booleans, or a comparison of columns, such as
+            `"temp < 80 and solvent != 'DMF'"`. Results of other rows may be told all the same. It may be another condition when
+            a campaign goes on.
+        cost: The column of the cost of an evaluation, > 0.
+        dtype: Precision of the features: float64 by default, float32 from 10⁶ rows on.
         generator: As for `Bandit`.
 
     Raises:
-        ArgumentError: If ids are empty or repeated, or a column can't be used: names row and column. Nothing is written then.
-        DataError: If a file can't be read or written, or a package of `torchbandits[experiments]` is missing.
-        StateError: If the journal is of another campaign: other ids, objective or columns.
+        ArgumentError: If ids are empty or repeated, or a column cannot be used: names row and column. Nothing is written then.
+        DataError: If a file cannot be read or written, or a package of `torchbandits[experiments]` is missing.
+        StateError: If the journal belongs to another campaign: other ids, objective or columns.
 
     Cost: two passes over the table, one where the campaign goes on; then as `Bandit`.
     """
@@ -116,7 +118,7 @@ class Campaign:
             "dtype": precision,
             "overruled": told_of,
         }
-        # Checkpoints often: people come back to a campaign in a new process, every time.
+        # A checkpoint at every tell, since most campaigns go on in a new process each time.
         if journal is not None and not isinstance(journal, Journal):
             journal = Journal(as_path("journal", journal), every=1)
         self._journal = journal
@@ -136,12 +138,12 @@ class Campaign:
             self._learn(rows[new], values[new])
 
     def _made(self, policy: Policy | None, generator: torch.Generator | None, unwritten: Path | None) -> Bandit:
-        """The bandit; the settings are written before its journal is, and so is what its features are kept in."""
+        """Make the bandit. Settings and features are written before its journal, so that a journal never lacks them."""
         settings = self._settings
         encoder = Encoder(settings.decisions)
         priced = None if settings.cost is None else costs(self._table, settings.cost)
         if policy is None:
-            policy = default_policy() if priced is None else per_cost(default_policy())
+            policy = auto() if priced is None else per_cost(auto())
         arms = encode(self._table, encoder, getattr(torch, settings.dtype), self._features_file)
         if unwritten is not None:
             files.write_text(unwritten, settings.text())
@@ -149,6 +151,8 @@ class Campaign:
         try:
             bandit = Bandit(policy, arms, generator=generator, costs=priced, journal=self._journal)
             made = True
+            if isinstance(state := bandit.loop.state, GaussianState):
+                state.repeats_said = True  # `tell` names the row's id instead
             return bandit
         except StateError as error:
             if "arms was" not in str(error):
@@ -165,21 +169,21 @@ class Campaign:
 
     @explains_keywords
     def ask(self, n: int = 1, *, where: str | Mapping[str, Any] | None = None, repeats: bool = True) -> pd.DataFrame:
-        """The next rows to evaluate: first those that were asked for and neither told nor forgotten, then new ones.
+        """Select the next rows to evaluate: first the open ones, asked for and neither told nor forgotten, then new ones.
 
-        Calling it again gives the same rows until something is told.
+        Another call returns the same rows until something is told.
 
         Args:
-            n: How many rows.
-            where: Rows that can be evaluated now, besides `candidates`: a comparison, or a dictionary of columns to values,
-                such as the context at hand, `{"machine": "B"}`. New rows heed it.
-            repeats: Whether a row may be asked for again, as far as the policy wants it; False for rows that are neither
-                measured nor waited for. (That takes a sweep over the rows for each one.)
+            n: Number of rows.
+            where: A further condition on new rows, such as what can be evaluated now: a comparison, or a dictionary of columns
+                to values, such as the context at hand, `{"machine": "B"}`.
+            repeats: Whether a row may be selected again, as the policy prefers; False for rows that are neither measured nor
+                open. (This takes a sweep over all rows for each one.)
 
         Returns:
-            Rows of the table with their ids; `expected` and `deviation` of the objective as learned so far (empty before
-            anything was), and `rank`, the order in which to evaluate them. A row may stand there twice: then it is to be
-            repeated.
+            Rows of the table with their ids; `expected` and `deviation`, the posterior mean and standard deviation of the
+            objective (empty before the first result); and `rank`, the order in which to evaluate them. A row that is listed
+            twice is to be evaluated twice.
 
         Raises:
             ArgumentError: If fewer rows are on offer. Nothing has changed then.
@@ -195,7 +199,8 @@ class Campaign:
         widen = "" if left is None else ", or widen the condition"
         said = f"{count:,} of {self._table.name} are on offer: ask for fewer{widen}."
         require(n - before <= count, f"n: {n - before:,} more rows are asked for, and {said}")
-        while waiting < n:  # a policy's first picks come in a batch of their own
+        # More than one step where the first picks of a policy come as a batch of their own.
+        while waiting < n:
             left = offer if repeats else self._unseen(offer)
             self._bandit.ask(more=n - waiting if repeats else 1, available=left)
             rows = self._open_rows()
@@ -209,18 +214,18 @@ class Campaign:
         return plate
 
     def tell(self, measured: Any, *, again: bool | None = None) -> Told:
-        """Learn what was measured.
+        """Learn from results.
 
         Args:
             measured: A table, or the path of a CSV, Parquet or Arrow file, with the columns of the ids and of the objective, in
-                any order; further columns are compared with the table's. Several rows of one id are repeats. An empty
-                objective is an evaluation that failed.
-            again: Whether rows count that were told before, with the same id and the same value: of a table they do by default,
-                of a file they do not, so that a file may be told again, also when it has grown. A file of nothing but rows
-                that are waited for is new, unless one call told the very same before.
+                any order; further columns are compared with those of the candidates. Several rows with one id are repeated
+                evaluations. An empty objective is an evaluation that failed.
+            again: Whether rows count that were told before with the same id and value. By default those of a table do and those
+                of a file do not, so that a file may be told again, also after it has grown. A file whose rows are all open is
+                new, unless one earlier call told exactly the same rows.
 
         Returns:
-            How many values and failures there were, in numbers and as a sentence.
+            The numbers of values and failures; printed, a sentence.
 
         Raises:
             ArgumentError: If a column is missing, an id unknown, a value no number, or all evaluations failed: names row and
@@ -244,7 +249,10 @@ class Campaign:
             f"no row of {results.name} has a value in column {self._settings.objective!r}: nothing was told. Fill it in; or, "
             "if all evaluations failed, forget() their ids (torchbandits campaign forget).",
         )
+        before = most_repeated(self._record.rows)
         told = self._learn(rows, values)
+        if before is None and most_repeated(self._record.rows) is not None:
+            notes += self._repeated(self._believed())
         every = [value for one in self._record.measured().values() for value in one]
         if len(every) > 1 and min(every) == max(every):
             notes.append(
@@ -254,10 +262,10 @@ class Campaign:
         return Told(told.measured, told.failed, known, told.unasked, tuple(notes))
 
     def forget(self, ids: Sequence[Any] | None = None) -> None:
-        """Give up on rows that were asked for and will not be evaluated: all, or those of some ids.
+        """Give up on open rows, which were asked for and will not be evaluated: all of them, or those with some ids.
 
         Raises:
-            ArgumentError: If an id is not among those that are waited for. Nothing has changed then.
+            ArgumentError: If an id is not open. Nothing has changed then.
         """
         opened = self._open_rows()
         if ids is None:
@@ -272,14 +280,14 @@ class Campaign:
             rows = np.array([row for row in opened.tolist() if row in {found[text] for text in wanted}], np.int64)
         self._give_up(rows)
 
-    # ------------------------------------------------------------------ what was learned
+    # ------------------------------------------------------------------ results
 
     def best(self, k: int = 5) -> pd.DataFrame:
-        """The rows measured so far of which most is expected, best first; at most k.
+        """The measured rows with the best posterior means, best first; at most k.
 
         Returns:
-            Rows of the table with their ids, `expected` and `deviation` of the objective, `measured`, the average of the
-            values told, and `times`, how many there were.
+            Rows of the table with their ids; `expected` and `deviation`, the posterior mean and standard deviation of the
+            objective; `measured`, the average of the values told; and `times`, their number.
 
         Raises:
             StateError: If nothing was measured yet.
@@ -294,18 +302,18 @@ class Campaign:
         return table
 
     def report(self, path: str | os.PathLike[str]) -> Path:
-        """Write one HTML page of the campaign: progress, best rows, rows that are waited for, what was decided of the columns.
+        """Write one HTML page of the campaign: progress, best rows, open rows, and the decisions on the columns.
 
         Returns:
-            The file.
+            The path of the file.
 
         Raises:
             StateError: If nothing was measured yet.
-            DataError: If it can't be written.
+            DataError: If the file cannot be written.
         """
         values = np.array(self._record.values)
         require(bool(np.isfinite(values).any()), "nothing was measured yet: there is nothing to show.", StateError)
-        settings, opened = self._settings, self._open_rows()
+        settings, opened, believed = self._settings, self._open_rows(), self._believed()
         aim = "small" if settings.minimize else "large"
         whole = page.CampaignPage(
             title=f"{settings.objective}: {self._table.name if self._table.path is None else self._table.path.name}",
@@ -317,7 +325,7 @@ class Campaign:
             best=self.best(10),
             opened=self._described(opened),
             columns=self.columns.to_pandas().reset_index(),
-            explained=self._explained(),
+            explained=() if believed is None else (*page.sentences(believed, self.objective), *self._repeated(believed)),
         )
         written = as_path("path", path)
         page.write_campaign(whole, written)
@@ -325,28 +333,28 @@ class Campaign:
 
     @property
     def columns(self) -> Decisions:
-        """What was decided of each column: printed, a table."""
+        """The decision on each column; printed as a table."""
         return self._settings.decisions
 
     @property
     def objective(self) -> str:
-        """The column of what is measured."""
+        """The column of the results."""
         return self._settings.objective
 
     @property
     def bandit(self) -> Bandit:
-        """What chooses and learns. Its arms are the rows of the table in their order; its rewards are the values, or minus the
-        values where they are minimised."""
+        """The bandit of the campaign. Its arms are the rows of the table in their order; its rewards are the values told, with
+        the opposite sign where they are minimised."""
         return self._bandit
 
     @property
     def open(self) -> list[str]:
-        """The ids that were asked for and neither told nor forgotten, in the order in which they were chosen."""
+        """Ids of the open rows, which were asked for and neither told nor forgotten, in the order of their selection."""
         rows = self._open_rows()
         return self._ids.of(rows, self._table.take(rows))
 
     def close(self) -> None:
-        """Give the journal back; nothing can be asked or told any more. Going on is quick then: a checkpoint holds it all."""
+        """Write a checkpoint and close the journal. Nothing can be asked or told afterwards; another `Campaign` goes on."""
         if self._journal is not None:
             self._bandit.recorder.settle()
             self._journal.close()
@@ -354,7 +362,7 @@ class Campaign:
     # ------------------------------------------------------------------ inside
 
     def _features_file(self) -> Path:
-        """Beside the journal, or without one in a folder that goes with this object."""
+        """Path of the features: beside the journal, or in a temporary folder that is removed with this object."""
         if self._journal is not None:
             return _beside(self._journal, ".features.npy")
         folder = tempfile.mkdtemp(prefix="torchbandits-")
@@ -362,7 +370,7 @@ class Campaign:
         return Path(folder) / "features.npy"
 
     def _learn(self, rows: NDArray[np.int64], values: NDArray[np.float64]) -> Told:
-        """Tell the bandit, and remember it."""
+        """Tell the bandit, and add to the record."""
         report = self._bandit.tell(
             torch.from_numpy(rows).to(self._bandit.device), torch.from_numpy(self._sign * values), failures="forget"
         )
@@ -370,16 +378,27 @@ class Campaign:
         failed = int(np.isnan(values).sum())
         return Told(len(rows) - failed, failed, unasked=round(float(report.unasked)))
 
-    def _explained(self) -> tuple[str, ...]:
-        """What the model believes of the columns and of the noise; nothing where the policy keeps no one model."""
+    def _believed(self) -> Explanation | None:
+        """Beliefs of the model about columns and noise; None for a policy without one model."""
         try:
-            believed = self._bandit.explain(names=feature_names(list(self.columns)))
+            return self._bandit.explain(names=feature_names(list(self.columns)))
         except UnsupportedError:
-            return ()
-        return page.sentences(believed, self.objective)
+            return None
+
+    def _repeated(self, believed: Explanation | None) -> list[str]:
+        """A sentence where one row took most of the last evaluations, by the record, which outlives the process."""
+        found = most_repeated(self._record.rows)
+        if found is None or believed is None:
+            return []
+        row, count = found
+        (name,) = self._ids.of(np.array([row]), self._table.take(np.array([row])))
+        sure = believed.rivals == 0 and int(believed.best.index[0]) == int(self._entries([row])[0])
+        others = "ask for rows that were not measured yet (repeats=False, --no-repeats)"
+        why = reason_for_repeats(sure, believed.noise_share, others)
+        return [f"{name!r} has taken {count} of the last {RECENT} evaluations: {why}"]
 
     def _open_rows(self, offer: Tensor | None = None) -> NDArray[np.int64]:
-        """Rows that are waited for; of equal rows, one that is on offer."""
+        """Open rows; of equal rows, one that is on offer."""
         opened, first = self._bandit.loop.open, self._bandit.loop.state.rows.first
         if opened is None:
             return np.empty(0, np.int64)
@@ -394,7 +413,7 @@ class Campaign:
             self._bandit.forget(torch.from_numpy(rows).to(self._bandit.device))
 
     def _unseen(self, offer: Tensor | None) -> Tensor:
-        """Rows on offer that are neither measured nor waited for, and equal to none that is."""
+        """Rows on offer that are neither measured nor open, nor equal to one that is."""
         unseen = self._bandit.counts.cpu() == 0
         opened = self._bandit.loop.open
         if opened is not None:
@@ -402,14 +421,18 @@ class Campaign:
             unseen &= ~torch.isin(torch.arange(len(unseen)) if first is None else first.cpu(), entries)
         return unseen if offer is None else unseen & offer
 
+    def _entries(self, rows: Sequence[int]) -> Tensor:
+        """The first of the rows equal to each row."""
+        return self._bandit.loop.state.rows.entry(torch.tensor(rows, dtype=torch.int64, device=self._bandit.device))
+
     def _as_told(self, rows: Tensor, told: list[int]) -> NDArray[np.int64]:
-        """Of equal rows the one that was told first."""
-        own = self._bandit.loop.state.rows.entry(torch.tensor(told, dtype=torch.int64, device=rows.device)).tolist()
+        """Replace each row by the equal one that was told first."""
+        own = self._entries(told).tolist()
         first = dict(zip(reversed(own), reversed(told), strict=True))
         return np.array([first.get(row, row) for row in rows.tolist()], np.int64)
 
     def _described(self, rows: NDArray[np.int64]) -> pd.DataFrame:
-        """Rows of the table with their ids first, and what is expected of them."""
+        """Rows of the table with their ids first, and the posterior mean and standard deviation of each."""
         taken = self._table.take(rows).to_pandas()
         if self._ids.column is None:
             taken.insert(0, self._ids.name, rows + 1)
@@ -422,8 +445,8 @@ class Campaign:
         return taken
 
     def _marginals(self, rows: NDArray[np.int64]) -> Marginals:
-        """Mean and variance of the reward of rows, as if nothing were waited for; NaN before anything was told, and where the
-        policy keeps no posterior."""
+        """Posterior mean and variance of rows, not conditioned on open ones; NaN before the first result, and for a policy
+        without a posterior."""
         unknown = torch.full((len(rows),), torch.nan, dtype=torch.float64)
         if not len(rows) or not bool((self._bandit.pulls > 0).all()):
             return Marginals(unknown, unknown)
@@ -439,7 +462,7 @@ class Campaign:
         return found
 
     def _own(self, name: str) -> str:
-        """The name of a column of ours, where the table has none of that name."""
+        """Name of an added column, which must not be a name of the table."""
         return name if name not in self._table.schema.names else f"campaign {name}"
 
 

@@ -1,7 +1,7 @@
-"""`torchbandits campaign …`: a campaign in a folder, for people who live in spreadsheets.
+"""`torchbandits campaign …`: a campaign in a folder, for users of spreadsheets.
 
-The folder holds everything: `candidates.parquet` (of a CSV file, a copy), `journal` and what belongs to it. Every command can
-be repeated, and killed at any time.
+The folder holds `candidates.parquet`, a copy of the candidates where they came as a CSV file, and `journal` with the files that
+belong to it. Every command may be repeated, and killed at any time.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table as RichTable
 
-from torchbandits.campaigns.beginning import open_table
 from torchbandits.campaigns.campaign import Campaign
 from torchbandits.campaigns.extras import parquet
+from torchbandits.campaigns.settings import open_table
 from torchbandits.campaigns.tables import InMemory
 from torchbandits.errors import ConfigError, StateError, require
 from torchbandits.experiments.printable import plain, printable
@@ -60,7 +60,8 @@ def new(
     if isinstance(table, InMemory):
         source = folder.absolute() / CANDIDATES
         if not began:
-            Campaign(candidates, objective, **options)  # what is wrong is said of the owner's file, before anything is written
+            # Errors must name the user's own file, and come before anything is written.
+            Campaign(candidates, objective, **options)
         prepare_folder(folder)
         _copy(table, source, began)
     else:
@@ -69,9 +70,9 @@ def new(
     _print_table(made.columns.to_pandas().reset_index())
     where = "" if folder == HERE else f" --folder {folder}"
     told = made.bandit.pulls.sum()
-    _say(f"{folder} holds this campaign already: nothing has changed." if began else f"The campaign is in {folder}.")
-    _say(f"{int(told):,} values of {objective} are known." if told else f"No value of {objective} is known yet.")
-    _say(f"Next: torchbandits campaign ask -n 8{where} > plate.csv")
+    say(f"{folder} holds this campaign already: nothing has changed." if began else f"The campaign is in {folder}.")
+    say(f"{int(told):,} values of {objective} are known." if told else f"No value of {objective} is known yet.")
+    say(f"Next: torchbandits campaign ask -n 8{where} > plate.csv")
 
 
 @campaign_app.command()
@@ -98,10 +99,10 @@ def tell(
     """Learn what was measured. An empty cell is an evaluation that failed; a file that was told before does not count again."""
     with _opened(folder) as campaign:
         for path in results:
-            _say(f"{path}: {campaign.tell(path, again=again)}")
+            say(f"{path}: {campaign.tell(path, again=again)}")
         if bool((campaign.bandit.pulls > 0).all()):
             best = campaign.best(1).iloc[0]
-            _say(f"Best so far: {best.iloc[0]}, {campaign.objective} {best.iloc[-2]:.6g} measured.")
+            say(f"Best so far: {best.iloc[0]}, {campaign.objective} {best.iloc[-2]:.6g} measured.")
 
 
 @campaign_app.command()
@@ -122,7 +123,7 @@ def report(
 ) -> None:
     """Make one HTML page of the campaign."""
     with _opened(folder) as campaign:
-        _say(f"Report: {campaign.report(folder / 'report.html' if output is None else output)}")
+        say(f"Report: {campaign.report(folder / 'report.html' if output is None else output)}")
 
 
 @campaign_app.command()
@@ -143,7 +144,7 @@ def forget(
     with _opened(folder) as campaign:
         before = len(campaign.open)
         campaign.forget(ids or None)
-        _say(f"{before - len(campaign.open):,} rows are given up, {len(campaign.open):,} are waited for.")
+        say(f"{before - len(campaign.open):,} rows are given up, {len(campaign.open):,} are waited for.")
 
 
 @contextmanager
@@ -151,7 +152,7 @@ def _opened(folder: Path) -> Iterator[Campaign]:
     there = (folder / f"{JOURNAL}.campaign.json").exists()
     message = f"there is no campaign in {folder}: begin one with torchbandits campaign new, or name its --folder."
     require(there, message, StateError)
-    # A folder that was moved takes its table along.
+    # The copy in the folder comes first, since the folder may have been moved.
     own = folder / CANDIDATES
     campaign = Campaign(own if own.exists() else None, journal=folder / JOURNAL)
     yield campaign
@@ -159,7 +160,7 @@ def _opened(folder: Path) -> Iterator[Campaign]:
 
 
 def _copy(table: InMemory, path: Path, began: bool) -> None:
-    """Keep a table in the folder, whose file its owner goes on to edit; that of a campaign must hold the same."""
+    """Copy a table to the folder, since users go on to edit their files. An existing copy must be equal to it."""
     if began:
         same = path.exists() and table.arrow.equals(parquet.read_table(path))
         message = f"{path.parent} holds a campaign of another table: choose another --folder, or delete that one."
@@ -169,7 +170,7 @@ def _copy(table: InMemory, path: Path, began: bool) -> None:
 
 
 def _kind(text: str) -> tuple[str, Any]:
-    """What `--column NAME=KIND` says."""
+    """Parse `--column NAME=KIND`."""
     name, equals, kind = text.rpartition("=")
     require(bool(equals and name and kind), f"--column takes NAME=KIND, such as conc=log, got {text!r}.", ConfigError)
     return name, kind.split("<") if "<" in kind else kind
@@ -178,7 +179,7 @@ def _kind(text: str) -> tuple[str, Any]:
 def _write(frame: pd.DataFrame, output: Path | None) -> None:
     if output is not None:
         write_atomically(output, lambda temporary: frame.to_csv(temporary, index=False))
-        _say(f"{len(frame):,} rows: {output}")
+        say(f"{len(frame):,} rows: {output}")
     elif sys.stdout.isatty():
         _print_table(frame)
     else:
@@ -195,5 +196,6 @@ def _print_table(frame: pd.DataFrame) -> None:
     (console if console.is_terminal else Console(width=160)).print(table)
 
 
-def _say(text: str) -> None:
+def say(text: object) -> None:
+    """Print a line on standard output, without control characters."""
     typer.echo(printable(text))

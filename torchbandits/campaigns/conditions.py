@@ -1,4 +1,4 @@
-"""Which rows are on offer: a column of booleans, a comparison such as `temp < 80 and dry`, or values of columns."""
+"""Conditions on rows: a column of booleans, a comparison such as `temp < 80 and dry`, or values of columns."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchbandits.campaigns.survey import as_texts
+from torchbandits.campaigns.columns import as_texts
 from torchbandits.campaigns.tables import Table
 from torchbandits.errors import ArgumentError, nearest, require
 
@@ -36,16 +36,16 @@ def boolean_column(table: Table, name: Any) -> bool:
 
 
 def on_offer(name: str, table: Table, condition: Any) -> Tensor:
-    """Rows for which a condition holds, `A` booleans; empty cells hold for none.
+    """Mask of the rows that fulfil a condition, `A` booleans; rows with empty cells do not.
 
     Args:
-        name: Of the argument, for messages.
+        name: The argument, for messages.
         table: The candidates.
         condition: The name of a column of booleans; a comparison as `pandas.DataFrame.query` takes it, of columns, numbers
             and texts (names with spaces in backticks), which calls nothing; or a dictionary of columns to their values.
 
     Raises:
-        ArgumentError: If it is none of these, or holds for no row.
+        ArgumentError: If the condition is none of these, or no row fulfils it.
 
     Cost: a pass over the columns that it names.
     """
@@ -96,7 +96,7 @@ def _compared(name: str, table: Table, text: str) -> Any:
 
 
 def _columns(name: str, table: Table, text: str) -> list[str]:
-    """The columns that a comparison names; anything but a comparison is refused, since it would be run."""
+    """Columns that a comparison names. Anything but a comparison is refused, since evaluating it would run its code."""
     quoted = _QUOTED.findall(text)
     try:
         tree = ast.parse(_QUOTED.sub("True", text).strip(), mode="eval")

@@ -1,4 +1,4 @@
-"""From rows of a table to features, by what was decided. Nothing is learned here: the same row always has the same features."""
+"""Encoding of rows as features. Every parameter comes from the decisions, so that a row always has the same features."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from torchbandits.campaigns.decisions import Decision, Decisions, transformed
-from torchbandits.campaigns.survey import as_numbers, as_texts
+from torchbandits.campaigns.columns import Decision, Decisions, as_numbers, as_texts, transformed
 from torchbandits.campaigns.tables import Table
 from torchbandits.errors import DataError, StateError
 from torchbandits.sources import NpyFile, npy
@@ -31,16 +30,16 @@ else:
     from torchbandits.campaigns.extras import sklearn_preprocessing as preprocessing
 
 IN_MEMORY = 1 << 28
-"""Bytes of features that are held in memory; more are written to a file, which is mapped."""
+"""Bytes of features up to which they are held in memory; beyond, they are written to a file that is mapped."""
 EMPTY = "(empty)"
 """The category of empty cells."""
 
 
 class Encoder:
-    """Features of rows.
+    """Encoder of rows as features.
 
     Args:
-        decisions: What becomes of each column.
+        decisions: The kind of each column, and the numbers that its encoding needs.
     """
 
     def __init__(self, decisions: Decisions) -> None:
@@ -56,7 +55,8 @@ class Encoder:
         frame = pd.DataFrame({d.column: _cells(d, batch.column(d.column)) for d in self._used}, columns=self.columns)
         try:
             if not self._ready:
-                self._parts.fit(frame)  # checks the types of the columns: what it would learn is given
+                # This checks the types of the columns. There is nothing to learn: every parameter is given.
+                self._parts.fit(frame)
                 self._ready = True
             return np.asarray(self._parts.transform(frame), np.float64)
         except ValueError as error:
@@ -64,7 +64,7 @@ class Encoder:
 
 
 def _parts(place: int, decision: Decision) -> list[tuple[str, Any, list[str]]]:
-    """What makes features of a column, for `ColumnTransformer`; every parameter is given."""
+    """Transformers of a column with all parameters given, for `ColumnTransformer`."""
     name, column = f"{place}", [decision.column]
     if decision.kind == "category":
         known = [*decision.categories, *([EMPTY] if decision.missing else [])]
@@ -94,7 +94,7 @@ def _standard(values: Any, center: float, scale: float) -> NDArray[np.float64]:
 
 
 def _cells(decision: Decision, values: Any) -> Any:
-    """The cells of a column as its part takes them."""
+    """Cells of a column in the form that its transformer takes."""
     values = values.combine_chunks() if hasattr(values, "combine_chunks") else values
     if decision.kind in ("category", "ordered"):
         return as_texts(values).fill_null(EMPTY).to_numpy(zero_copy_only=False)
@@ -102,12 +102,12 @@ def _cells(decision: Decision, values: Any) -> Any:
 
 
 def encode(table: Table, encoder: Encoder, dtype: torch.dtype, place: Callable[[], Path]) -> Tensor | NpyFile:
-    """Features of all rows: a tensor `A x d`, or where that is large a file at `place()`, which is mapped.
+    """Encode all rows: a tensor `A x d`, or where that is large a mapped file at `place()`.
 
-    A file that is there with as many rows and features is used as it is.
+    An existing file with as many rows and features is used as it is.
 
     Raises:
-        DataError: If the file can't be written.
+        DataError: If the file cannot be written.
 
     Cost: a pass over the table.
     """
@@ -141,12 +141,12 @@ def _fill(features: NDArray[Any], table: Table, encoder: Encoder) -> None:
 
 
 def numbers(table: Table, column: str) -> NDArray[np.float64]:
-    """The numbers of one column, NaN where empty, `A`."""
+    """Numbers of one column, `A`, NaN where empty."""
     return np.concatenate([as_numbers(batch.column(0)) for batch in table.batches([column])])
 
 
 def feature_names(decisions: Sequence[Decision]) -> list[str]:
-    """A name for each feature, in order."""
+    """Names of the features, in order."""
     names: list[str] = []
     for d in decisions:
         if d.kind == "category":

@@ -1,4 +1,4 @@
-"""What campaigns use of the extra `experiments`, imported when it is first used."""
+"""Packages of the extra `experiments` that campaigns use, imported at first use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ids of the rows: one each, looked up in the table and not held beside it."""
+"""Ids of the rows, looked up in the table instead of being held beside it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from torchbandits.campaigns.survey import as_texts
+from torchbandits.campaigns.columns import as_texts
 from torchbandits.campaigns.tables import Table
 from torchbandits.errors import nearest, require
 
@@ -23,11 +23,11 @@ else:
     from torchbandits.campaigns.extras import pyarrow as pa
 
 ROW = "row"
-"""The id column of a table without one: the number of the row, from 1."""
+"""Name of the ids of a table without an id column: numbers of rows, from 1."""
 
 
 def id_column(names: Sequence[str], told: str | None, index: str | None = None) -> str | None:
-    """The column of the ids: the one that was told, else the index of a pandas table, else one called id (in any case)."""
+    """The column of the ids: the given one, else the index of a pandas table, else one called id (in any case)."""
     if told is not None:
         known = told in names
         require(known, f"id: the table has no column {told!r}; it has {', '.join(names[:30])}.{nearest(told, names)}")
@@ -40,7 +40,7 @@ class Ids:
 
     Args:
         table: The candidates.
-        column: Of the ids; None where rows have their number for an id.
+        column: The column of the ids; None where the number of a row is its id.
     """
 
     def __init__(self, table: Table, column: str | None) -> None:
@@ -82,7 +82,8 @@ class Ids:
             mine = np.isin(pd.util.hash_array(cells, categorize=False), np.fromiter(hashed, np.uint64))
             for place in np.flatnonzero(mine).tolist():
                 rows.setdefault(cells[place], []).append(first + place)
-        twice = {text: found for text, found in rows.items() if len(found) > 1}  # else two ids have one hash
+        # Different ids with the same hash are no repetition.
+        twice = {text: found for text, found in rows.items() if len(found) > 1}
         said = "; ".join(
             f"{text!r} in {' and '.join(map(self._table.where, found[:3]))}" for text, found in list(twice.items())[:3]
         )
@@ -94,7 +95,7 @@ class Ids:
         )
 
     def find(self, wanted: Iterable[str]) -> dict[str, int]:
-        """The row of each of these ids that there is. Cost: a pass over the column."""
+        """Map each of these ids to its row; unknown ids are left out. Cost: a pass over the column."""
         missing = set(wanted)
         if self.column is None:
             rows = {text: int(text) - 1 for text in missing if text.isascii() and text.isdigit()}
@@ -110,14 +111,14 @@ class Ids:
         return found
 
     def of(self, rows: NDArray[np.int64], taken: Any) -> list[str]:
-        """The ids of rows that were taken from the table, as texts."""
+        """Ids of rows, as texts, from these rows of the table."""
         if self.column is None:
             return [str(row + 1) for row in rows.tolist()]
         texts: list[str] = as_texts(taken.column(self.column).combine_chunks()).to_pylist()
         return texts
 
     def _batches(self) -> Iterator[tuple[int, Any]]:
-        """First row and ids as texts, batch after batch."""
+        """Yield the first row and the ids of each batch, as texts."""
         first = 0
         for batch in self._table.batches([self.name]):
             yield first, as_texts(batch.column(0))
@@ -125,7 +126,7 @@ class Ids:
 
 
 def as_id(value: Any) -> str:
-    """An id as a text: of a whole number its digits, also where a table made it 3.0."""
+    """Convert an id to text. A whole number keeps its digits, also where a table made it 3.0."""
     if isinstance(value, (float, np.floating)) and float(value).is_integer():
         return str(int(value))
     return str(value)

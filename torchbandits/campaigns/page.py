@@ -1,4 +1,4 @@
-"""One HTML page of a campaign: what was measured, what is best, what is waited for, how the columns were taken."""
+"""HTML page of a campaign: progress, best rows, open rows, and the decisions on the columns."""
 
 from __future__ import annotations
 
@@ -18,21 +18,20 @@ from torchbandits.files import write_text
 
 MOST_COLUMNS = 12
 ENOUGH = 5
-"""Different rows that must be measured before it is said which columns matter."""
+"""Number of different measured rows below which no column is named as important."""
 
 
 @dataclass(frozen=True)
 class CampaignPage:
-    """What the page of a campaign shows.
+    """Content of the page of a campaign.
 
     Attributes:
-        title: Of the page.
-        objective: What is measured, and whether it is minimised.
-        minimize: See above.
-        facts: One line under the title.
-        values: All measurements in the order in which they were told, NaN where an evaluation failed.
-        best, opened, columns: Tables.
-        explained: What the model believes, in sentences.
+        title: Title of the page.
+        objective, minimize: The column of the results, and whether it is minimised.
+        facts: The line below the title.
+        values: All results in the order told, NaN where an evaluation failed.
+        best, opened, columns: Tables of best rows, open rows and decisions.
+        explained: Beliefs of the model, in sentences.
     """
 
     title: str
@@ -47,12 +46,12 @@ class CampaignPage:
 
 
 def write_campaign(page: CampaignPage, path: Path) -> None:
-    """Write the page, whole or not at all. Raises `DataError` if it can't be written."""
+    """Write the page atomically. Raises `DataError` if it cannot be written."""
     write_text(path, html(page))
 
 
 def html(page: CampaignPage) -> str:
-    """The page as text."""
+    """The page as HTML."""
     opened = shown(page.opened) if len(page.opened) else "<p>Nothing is waited for: ask for the next rows.</p>"
     explained = "".join(f"<p>{escape(line)}</p>" for line in page.explained)
     parts = [
@@ -69,7 +68,7 @@ def html(page: CampaignPage) -> str:
 
 
 def drawn(page: CampaignPage) -> Figure:
-    """Every measurement, and the best one so far."""
+    """Figure of all results and the best one so far."""
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.subplots()
     t = np.arange(1, len(page.values) + 1)
@@ -84,7 +83,7 @@ def drawn(page: CampaignPage) -> Figure:
 
 
 def shown(frame: pd.DataFrame) -> str:
-    """An HTML table of the first columns and the last ones; those between are left out of wide ones."""
+    """An HTML table; wide ones show the first and the last columns only."""
     columns = list(frame.columns)
     if len(columns) > MOST_COLUMNS:
         columns = [*columns[: MOST_COLUMNS - 5], *columns[-5:]]
@@ -92,14 +91,14 @@ def shown(frame: pd.DataFrame) -> str:
 
 
 def cell(value: object) -> str:
-    """A cell as text: numbers with six digits, nothing where it is empty."""
+    """A cell as text: numbers with six digits, an empty text for an empty cell."""
     if isinstance(value, (float, np.floating)):
         return "" if np.isnan(value) else f"{value:.6g}"
     return "" if value is None or value is pd.NaT else str(value)
 
 
 def sentences(believed: Explanation, objective: str) -> tuple[str, ...]:
-    """What a model believes of the columns and of the noise, for people who see ids and the user's own units."""
+    """Beliefs of the model about columns and noise, in the user's own units."""
     said = [f"One more measurement of a row would be off by about {believed.noise_std:.2g}, by the model."]
     relevance = believed.relevance
     if bool(relevance.isfinite().all()) and believed.distinct >= ENOUGH:

@@ -1,10 +1,12 @@
-"""What was measured, as it comes back from the laboratory: ids and values, with where each stands."""
+"""Results of evaluations: read from tables and files, compared with the candidates, and recorded."""
 
 from __future__ import annotations
 
+import math
 import os
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +17,7 @@ from torchbandits.campaigns.ids import as_id
 from torchbandits.campaigns.spreadsheets import EMPTY, read_texts
 from torchbandits.campaigns.tables import TEXT, InMemory, ParquetRows, as_table
 from torchbandits.errors import ArgumentError, nearest, require
+from torchbandits.journal import Journal, held
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,19 +25,21 @@ else:
     from torchbandits.campaigns.extras import pandas as pd
 
 MOST_NAMED = 5
+Key = tuple[int, float | None]
+"""A row and its value; None where the evaluation failed."""
 
 
 @dataclass(frozen=True)
 class Results:
-    """Results as they were handed in.
+    """Results as they were given.
 
     Attributes:
-        name: What messages call them.
-        frame: All columns, as they came.
-        ids: One a row, as texts.
+        name: Their name in messages.
+        frame: All columns, as given.
+        ids: One per row, as texts.
         values: The objective, NaN where the evaluation failed.
-        rows: What messages call each row.
-        file: Whether they came as a file.
+        rows: The name of each row in messages.
+        file: Whether they were read from a file.
     """
 
     name: str
@@ -45,26 +50,20 @@ class Results:
     file: bool
 
     def __len__(self) -> int:
-        """Rows."""
+        """Number of rows."""
         return len(self.ids)
-
-    def some(self, kept: NDArray[np.bool_]) -> Results:
-        """The rows that are marked."""
-        places = np.flatnonzero(kept).tolist()
-        ids, rows = [self.ids[i] for i in places], [self.rows[i] for i in places]
-        return Results(self.name, self.frame[kept].reset_index(drop=True), ids, self.values[kept], rows, self.file)
 
 
 def read_results(measured: Any, id_name: str, objective: str) -> Results:
-    """Results from a file or a table.
+    """Read results from a file or a table.
 
     Args:
         measured: A path, or a table of pandas, Polars or Arrow, with the columns below; pandas may have the ids for its index.
         id_name: The column of the ids.
-        objective: The column of what was measured: a number, or empty where the evaluation failed.
+        objective: The column of the results: a number, or empty where the evaluation failed.
 
     Raises:
-        DataError: If a file can't be read.
+        DataError: If a file cannot be read.
         ArgumentError: If a column is missing, an id is empty, or a value is no finite number: names row and column.
     """
     path = Path(measured) if isinstance(measured, (str, os.PathLike)) else None
@@ -100,7 +99,7 @@ def _frame(measured: Any, id_name: str) -> pd.DataFrame:
 
 
 def _empty(frame: pd.DataFrame) -> pd.DataFrame:
-    """Which cells are empty."""
+    """Mask of the empty cells."""
     return frame.apply(lambda column: column.isna() | column.astype(str).str.strip().isin(EMPTY))
 
 
@@ -132,11 +131,7 @@ def _more(count: int) -> str:
 
 
 def check_known(results: Results, found: dict[str, int], known_as: str) -> None:
-    """Refuse ids that are not among the candidates.
-
-    Raises:
-        ArgumentError: Names them with their rows.
-    """
+    """Raise `ArgumentError` for ids that are not among the candidates, naming them with their rows."""
     unknown = [i for i, text in enumerate(results.ids) if text not in found]
     if len(unknown) == len(results):
         raise ArgumentError(
@@ -149,14 +144,14 @@ def check_known(results: Results, found: dict[str, int], known_as: str) -> None:
 
 
 def differing(results: Results, truth: pd.DataFrame, columns: Sequence[str]) -> list[str]:
-    """Where results repeat columns of the candidates and do not agree with them, one text a row that differs.
+    """Contradictions between results and columns of the candidates that they repeat, one text per row with any.
 
-    Numbers agree within 1 %, since spreadsheets round; what is empty agrees with everything.
+    Numbers agree within 1 %, since spreadsheets round; an empty cell agrees with everything.
 
     Args:
-        results: Of known ids.
-        truth: The candidates' rows, in the order of the results.
-        columns: Which to compare; those that results lack are left out.
+        results: Results with known ids.
+        truth: Rows of the candidates in the order of the results.
+        columns: Columns to compare; those that the results lack are left out.
     """
     found: dict[int, str] = {}
     for column in [name for name in columns if name in results.frame.columns]:
@@ -176,10 +171,10 @@ def differing(results: Results, truth: pd.DataFrame, columns: Sequence[str]) -> 
 
 
 def check_same_rows(results: Results, truth: pd.DataFrame, columns: Sequence[str]) -> list[str]:
-    """Refuse results whose other columns are those of other candidates: of another campaign, or sorted apart from their ids.
+    """Refuse results whose other columns contradict the candidates: those of another campaign, or sorted apart from their ids.
 
     Returns:
-        Sentences on single rows that differ.
+        A sentence for each of the first rows that differ.
 
     Raises:
         ArgumentError: If most rows differ.
@@ -192,3 +187,104 @@ def check_same_rows(results: Results, truth: pd.DataFrame, columns: Sequence[str
             "told. If the ids are right, leave the other columns out."
         )
     return [f"{text}: the candidate's value counts." for text in found[:MOST_NAMED]]
+
+
+# ---------------------------------------------------------------------- the record of a campaign
+
+
+@dataclass(frozen=True)
+class Told:
+    """Outcome of one call of `Campaign.tell`; printed, a few sentences.
+
+    Attributes:
+        measured, failed: Numbers of values learned and of failed evaluations.
+        known: Number of rows that were told before and did not count again.
+        unasked: Number of values learned that had not been asked for.
+        notes: Further sentences.
+    """
+
+    measured: int
+    failed: int
+    known: int = 0
+    unasked: int = 0
+    notes: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        """The outcome in words."""
+        said = [f"{_count(self.measured, 'measurement')} and {_count(self.failed, 'failed evaluation')} told."]
+        if self.unasked:
+            counts = "counts" if self.unasked == 1 else "count"
+            said.append(f"{_count(self.unasked, 'measurement')} had not been asked for, and {counts} all the same.")
+        if self.known:
+            said.append(
+                f"{_count(self.known, 'row')} had been told before (same id, same value) and did not count again. If they were "
+                "measured anew, tell them with again=True (--again)."
+            )
+        return " ".join([*said, *self.notes])
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+@dataclass
+class Record:
+    """All results of a campaign.
+
+    Attributes:
+        counts: Number of times that each value of each row was told.
+        rows, values: One entry per result in the order told; user's units, NaN where the evaluation failed.
+        calls: The content of each call.
+    """
+
+    counts: Counter[Key] = field(default_factory=Counter)
+    rows: list[int] = field(default_factory=list)
+    values: list[float] = field(default_factory=list)
+    calls: set[frozenset[tuple[Key, int]]] = field(default_factory=set)
+
+    def add(self, rows: Sequence[int], values: NDArray[np.float64]) -> None:
+        """Add the results of one call."""
+        here = Counter(_keys(rows, values))
+        self.counts += here
+        self.calls.add(frozenset(here.items()))
+        self.rows += rows
+        self.values += values.tolist()
+
+    def new(self, rows: Sequence[int], values: NDArray[np.float64], opened: Sequence[int] = ()) -> NDArray[np.bool_]:
+        """Mask of the results that were not told before.
+
+        Of a value that is given k times and was told j times, the last k − j are new. Results of rows that are all `opened`,
+        each at least as often as it is given, answer an ask and are new, unless one earlier call had exactly this content.
+        """
+        answer = Counter(rows) <= Counter(opened)
+        if answer and frozenset(Counter(_keys(rows, values)).items()) not in self.calls:
+            return np.ones(len(rows), bool)
+        here: Counter[Key] = Counter()
+        kept = []
+        for key in _keys(rows, values):
+            here[key] += 1
+            kept.append(here[key] > self.counts[key])
+        return np.array(kept, bool)
+
+    def measured(self) -> dict[int, list[float]]:
+        """Values of each row that has any."""
+        found: dict[int, list[float]] = {}
+        for row, value in zip(self.rows, self.values, strict=True):
+            if not math.isnan(value):
+                found.setdefault(row, []).append(value)
+        return found
+
+
+def _keys(rows: Sequence[int], values: NDArray[np.float64]) -> list[Key]:
+    return [(row, None if math.isnan(value) else value) for row, value in zip(rows, values.tolist(), strict=True)]
+
+
+def record_of(journal: Journal, sign: float) -> Record:
+    """Read the record of a journal. Cost: a pass over it."""
+    record = Record()
+    for line in journal.records():
+        if line["kind"] == "tell":
+            index, rewards = held(line["index"]).reshape(-1), held(line["rewards"]).reshape(-1)
+            kept = index >= 0
+            record.add(index[kept].tolist(), sign * rewards[kept].double().numpy())
+    return record

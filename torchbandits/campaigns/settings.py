@@ -1,19 +1,33 @@
-"""What a campaign is of, in a file beside its journal: written once, before anything is told, and read at every return."""
+"""Settings of a campaign: decided when it begins, kept in a file beside its journal, and compared when it goes on."""
 
 from __future__ import annotations
 
+import difflib
 import json
-from dataclasses import asdict, dataclass
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from torchbandits.campaigns.decisions import Decision, Decisions
-from torchbandits.checks import read_bytes
-from torchbandits.errors import DataError, StateError, require
+import numpy as np
+import torch
+from numpy.typing import NDArray
 
+from torchbandits.campaigns.columns import Decision, Decisions, decide, no_number, survey
+from torchbandits.campaigns.conditions import boolean_column
+from torchbandits.campaigns.encoding import numbers
+from torchbandits.campaigns.ids import Ids, id_column
+from torchbandits.campaigns.spreadsheets import dialect
+from torchbandits.campaigns.tables import TEXT, Table, as_table
+from torchbandits.checks import read_bytes
+from torchbandits.errors import ArgumentError, DataError, StateError, nearest, require
+
+MANY = 1_000_000
+"""Number of rows from which on features have single precision by default."""
 FORMAT = 1
 _LARGEST = 1 << 26
-_OF = {  # what a campaign can't change on the way, in words
+_FIXED = {  # fields that cannot change while a campaign goes on, in words
     "objective": "the objective",
     "minimize": "whether it is minimised",
     "id": "the column of the ids",
@@ -25,15 +39,15 @@ _OF = {  # what a campaign can't change on the way, in words
 
 @dataclass(frozen=True)
 class Settings:
-    """What a campaign is of.
+    """Settings of a campaign.
 
     Attributes:
         table: The file of the candidates, if they are in one.
-        rows, digest: How many there are, and of their ids.
+        rows, digest: Number of candidates, and a digest of their ids.
         objective, minimize, id, cost, dtype: As given or found.
-        overruled: What the user said of columns.
-        candidates: The fixed condition, which may change on the way.
-        columns: What was decided of them.
+        overruled: Kinds of columns as the user gave them.
+        candidates: The fixed condition, which may be another one when the campaign goes on.
+        columns: The decision on each column.
     """
 
     table: str | None
@@ -49,36 +63,35 @@ class Settings:
     columns: tuple[Decision, ...]
 
     def text(self) -> str:
-        """As JSON."""
-        own = asdict(self) | {"columns": [decision.as_json() for decision in self.columns]}
-        return json.dumps({"format": FORMAT} | own, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+        """The settings as JSON."""
+        return json.dumps({"format": FORMAT} | asdict(self), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
     @property
     def decisions(self) -> Decisions:
-        """What was decided of the columns."""
+        """The decisions on all columns."""
         return Decisions(self.columns)
 
     def check_same(self, given: dict[str, Any], path: Path) -> None:
-        """Refuse to go on with other settings than it began with.
+        """Refuse to go on with other settings than those of the beginning.
 
         Args:
             given: Some of the fields, as given now.
-            path: Of the file, for messages.
+            path: The file of the settings, for messages.
 
         Raises:
-            StateError: Says which differ.
+            StateError: If a field differs; names each that does.
         """
         own = asdict(self)
-        other = [f"{_OF[key]} was {own[key]!r}, is {value!r}" for key, value in given.items() if own[key] != value]
+        other = [f"{_FIXED[key]} was {own[key]!r}, is {value!r}" for key, value in given.items() if own[key] != value]
         way_out = "Go on with what it began with, or begin another campaign with another journal."
         require(not other, f"the campaign of {path} began otherwise: {'; '.join(other)}. {way_out}", StateError)
 
 
 def read_settings(path: Path) -> Settings:
-    """What `Settings.text` wrote.
+    """Read what `Settings.text` wrote.
 
     Raises:
-        DataError: If it can't be read, or is something else.
+        DataError: If the file cannot be read, or holds something else.
     """
     try:
         saved = json.loads(read_bytes(path, _LARGEST).decode("utf-8"))
@@ -88,3 +101,183 @@ def read_settings(path: Path) -> Settings:
         return Settings(**saved, columns=columns)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DataError(f"{path} does not hold the settings of a campaign: {error!r}. Restore it from a copy.") from error
+
+
+# ---------------------------------------------------------------------- beginning and going on
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """A table of candidates with the settings of its campaign.
+
+    Attributes:
+        table: The candidates.
+        ids: The ids of the candidates.
+        settings: The settings of the campaign.
+        new: Whether the settings are yet to be written.
+    """
+
+    table: Table
+    ids: Ids
+    settings: Settings
+    new: bool
+
+
+def begin(given: Any, wanted: dict[str, Any], candidates: str | None, path: Path | None) -> Beginning:
+    """Decide the settings of a new campaign, or compare those of the file at `path` with what is given now.
+
+    Args:
+        given: The candidates, as for `as_table`; None for the file that the campaign began with.
+        wanted: Fields of `Settings` as the user gave them; None where nothing was given.
+        candidates: The fixed condition, which may be another one than before.
+        path: The file of the settings; None where there is no journal.
+
+    Raises:
+        ArgumentError: If the table cannot be used with these options: names row and column.
+        StateError: If the campaign began with another table or other settings.
+        DataError: If a file cannot be read.
+    """
+    if path is not None and path.exists():
+        return _resumed(read_settings(path), given, wanted, candidates, path)
+    require(given is not None, "table: there is no campaign to go on with, so that a table of candidates is needed.")
+    require(bool(wanted["objective"]), 'objective: name the column of what is measured, such as objective="yield".')
+    table = open_table(given, wanted["id"])
+    names = table.schema.names
+    ids = Ids(table, id_column(names, wanted["id"], table.index))
+    digest = ids.check()
+    cost = wanted["cost"]
+    require(cost is None or cost in names, f"cost: {table.name} has no column {cost!r}.{nearest(str(cost), names)}")
+    _check_spelling(table, wanted["objective"], [ids.column, cost], wanted["overruled"] or {})
+    marks = candidates if boolean_column(table, candidates) else None
+    roles = _roles({"id": ids.column, "objective": wanted["objective"], "cost": cost, "candidates": marks})
+    decisions = decide(table, {column: role for column, role in roles.items() if column in names}, wanted["overruled"] or {})
+    settings = Settings(
+        table=None if table.path is None else str(table.path),
+        rows=table.count,
+        digest=digest,
+        objective=wanted["objective"],
+        minimize=bool(wanted["minimize"]),
+        id=ids.column,
+        cost=cost,
+        dtype=wanted["dtype"] or ("float64" if table.count < MANY else "float32"),
+        overruled=wanted["overruled"] or {},
+        candidates=candidates,
+        columns=decisions.columns,
+    )
+    _, values = history(table, settings.objective)
+    full = f"every row of {table.name} has a value in column {settings.objective!r}: there is nothing left to find out. Leave "
+    require(len(values) < table.count, full + "the column out of the table, or name another objective.")
+    return Beginning(table, ids, settings, True)
+
+
+def _check_spelling(table: Table, objective: str, known: list[str | None], overruled: Mapping[str, Any]) -> None:
+    """Refuse an objective that is no column, where a column with empty cells has nearly its name and no given kind."""
+    names = table.schema.names
+    if objective in names:
+        return
+    folded = {name.strip().casefold(): name for name in names if name not in known and name not in overruled}
+    near = [folded[text] for text in difflib.get_close_matches(objective.strip().casefold(), list(folded), cutoff=0.7)]
+    found = survey(table, near) if near else {}
+    meant = next((name for name in near if found[name].missing), None)
+    require(
+        meant is None,
+        f"objective: {table.name} has no column {objective!r}, and its column {meant!r} has empty cells: is it that one? If "
+        f"not, say what {meant!r} is, such as columns={{{meant!r}: 'ignore'}} (--column {meant}=ignore).",
+    )
+
+
+def _resumed(settings: Settings, given: Any, wanted: dict[str, Any], candidates: str | None, path: Path) -> Beginning:
+    settings.check_same({name: value for name, value in wanted.items() if value is not None}, path)
+    message = f"{path} is of a table that was in no file: pass it again, table=."
+    require(given is not None or settings.table is not None, message, StateError)
+    table = open_table(settings.table if given is None else given, settings.id)
+    names = table.schema.names
+    needed = [d.column for d in settings.columns if d.features or d.kind in ("id", "cost")]
+    gone = [column for column in needed if column not in names]
+    ids = Ids(table, settings.id)
+    lacks = ""
+    if gone:
+        lacks = f"it lacks column {', '.join(map(repr, gone))}"
+    elif table.count != settings.rows:
+        lacks = f"it has {table.count:,} rows, the campaign {settings.rows:,}"
+    elif ids.check() != settings.digest:
+        lacks = "its ids, or their order, are others"
+    require(
+        not lacks,
+        f"{table.name} is not the table that the campaign of {path} began with: {lacks}. Put that table back, or begin another "
+        "campaign with another journal.",
+        StateError,
+    )
+    return Beginning(table, ids, settings if candidates is None else replace(settings, candidates=candidates), False)
+
+
+def open_table(given: Any, id: str | None) -> Table:
+    """Open the candidates. Ids of a CSV file are read as texts, so that 007 stays 007."""
+    if isinstance(given, (str, os.PathLike)) and Path(given).suffix.lower() in TEXT:
+        column = id_column(dialect(Path(given)).header, id)
+        return as_table("table", given, [] if column is None else [column])
+    return as_table("table", given, ids=id)
+
+
+def history(table: Table, objective: str) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Rows of the table with a value of the objective, and these values.
+
+    Raises:
+        ArgumentError: If a cell of the column is neither empty nor a finite number.
+    """
+    none = np.empty(0, np.int64), np.empty(0, np.float64)
+    if objective not in table.schema.names:
+        return none
+    found = survey(table, [objective])[objective]
+    require(not found.infinite, f"{table.name}, column {objective!r}, is infinite in {found.infinite}: leave the cell empty.")
+    if found.missing == table.count:
+        return none
+    require(found.numeric, no_number(found))
+    values = numbers(table, objective)
+    rows = np.flatnonzero(~np.isnan(values))
+    return rows, values[rows]
+
+
+def costs(table: Table, column: str) -> torch.Tensor:
+    """Cost of an evaluation of each row, `A`, float64.
+
+    Raises:
+        ArgumentError: If a cell is empty, no number, or not above 0: names the row.
+    """
+    found = survey(table, [column])[column]
+    require(found.numeric, no_number(found))
+    values = numbers(table, column)
+    bad = np.flatnonzero(~((values > 0) & np.isfinite(values)))
+    if len(bad):
+        row = int(bad[0])
+        raise ArgumentError(
+            f"{table.name}, {table.where(row)}, column {column!r}: a cost must be a number above 0, got {values[row]:g} "
+            f"({len(bad):,} such rows)."
+        )
+    return torch.from_numpy(values)
+
+
+def _roles(columns: dict[str, str | None]) -> dict[str, str]:
+    """Map columns to roles.
+
+    Raises:
+        ArgumentError: If a column has two.
+    """
+    roles: dict[str, str] = {}
+    for role, column in columns.items():
+        if column is not None:
+            taken = roles.get(column)
+            require(taken is None, f"{role}: column {column!r} is the {taken} already.")
+            roles[column] = role
+    return roles
+
+
+def check_pair(journal: Path, settings: Path) -> None:
+    """Raise `StateError` for a journal without the settings of its campaign."""
+    lonely = journal.exists() and journal.stat().st_size > 0 and not settings.exists()
+    require(
+        not lonely,
+        f"{journal} exists, and {settings}, which says of which campaign it is, does not: restore that from a copy, or choose "
+        "another journal.",
+        StateError,
+    )

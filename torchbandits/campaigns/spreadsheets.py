@@ -1,4 +1,4 @@
-"""CSV files as spreadsheets write them: commas, semicolons or tabs; decimal points or commas; with or without a byte mark."""
+"""CSV files of spreadsheets: commas, semicolons or tabs; decimal points or commas; with or without a byte order mark."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _HEAD = 1 << 16
 
 
 class Dialect(NamedTuple):
-    """How the cells of a file are told apart, and what is in its first line."""
+    """Delimiter, decimal mark and header of a CSV file."""
 
     delimiter: str
     decimal: str
@@ -35,11 +35,13 @@ class Dialect(NamedTuple):
 
 
 def dialect(path: Path) -> Dialect:
-    """The dialect of a CSV file, from its beginning: of comma, semicolon and tab the one that the first line has most of;
-    decimal commas where cells are divided by semicolons or tabs and a digit is followed by a comma and a digit.
+    """Detect the dialect of a CSV file from its beginning.
+
+    The delimiter is the one of comma, semicolon and tab that the first line holds most often. Decimals have commas where the
+    delimiter is a semicolon or a tab and a comma between two digits occurs.
 
     Raises:
-        DataError: If the file can't be read, is empty, or is not UTF-8.
+        DataError: If the file cannot be read, is empty, or is not UTF-8.
     """
     check_regular(path)
     try:
@@ -64,14 +66,14 @@ def dialect(path: Path) -> Dialect:
 
 
 def read_csv(path: Path, texts: Sequence[str] = ()) -> pa.Table:
-    """A CSV file whose columns get the types that their cells have: whole numbers, numbers, booleans, dates, or else texts.
+    """Read a CSV file, inferring the type of each column: whole numbers, numbers, booleans, dates, or else texts.
 
     Args:
-        path: Of the file.
-        texts: Columns that are texts whatever they look like.
+        path: The file.
+        texts: Columns to read as texts whatever their cells are.
 
     Raises:
-        DataError: If it can't be read; names the row.
+        DataError: If the file cannot be read; names the row.
     """
     found = dialect(path)
     try:
@@ -90,7 +92,7 @@ def read_csv(path: Path, texts: Sequence[str] = ()) -> pa.Table:
 
 
 def _uneven(path: Path, found: Dialect) -> str:
-    """The first line that has more cells or fewer than the header, if that is what is wrong."""
+    """Name the first line that has more or fewer cells than the header, if there is one."""
     with open(path, encoding="utf-8-sig", errors="replace", newline="") as file:
         reader = plain_csv.reader(file, delimiter=found.delimiter)
         wrong = (reader.line_num for cells in reader if cells and len(cells) != len(found.header))
@@ -99,10 +101,10 @@ def _uneven(path: Path, found: Dialect) -> str:
 
 
 def read_texts(path: Path) -> tuple[pd.DataFrame, Dialect]:
-    """A CSV file with every cell as it is written, and its dialect.
+    """Read a CSV file with every cell as text, and its dialect.
 
     Raises:
-        DataError: If it can't be read; names the line.
+        DataError: If the file cannot be read; names the line.
     """
     found = dialect(path)
     try:

@@ -1,4 +1,4 @@
-"""Tables of candidates, whatever they come as: read in batches, a few rows at a time by their number."""
+"""Tables of candidates from any library or file, read in batches or by the numbers of rows."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ else:
     from torchbandits.campaigns.extras import pyarrow as pa
 
 BATCH = 1 << 16
-"""Rows that are worked on at once."""
+"""Largest number of rows of a batch."""
 ARROW = (".arrow", ".feather", ".ipc")
 PARQUET = (".parquet", ".pq")
 TEXT = (".csv", ".tsv", ".txt")
@@ -36,9 +36,9 @@ class Table(ABC):
     """Rows of candidates.
 
     Attributes:
-        path: The file that it is read from, if any.
-        first_line: What the first row is called in messages: 2 in a CSV file, whose line 1 is the header, else 0.
-        index: The column that holds the index of a pandas table, if it says more than 0, 1, 2 ….
+        path: The file that the table is read from, if any.
+        first_line: Number of the first row in messages: 2 in a CSV file, whose line 1 is the header, else 0.
+        index: The column that holds the index of a pandas table, unless that only counts the rows.
     """
 
     path: Path | None = None
@@ -53,11 +53,11 @@ class Table(ABC):
     @property
     @abstractmethod
     def count(self) -> int:
-        """Rows."""
+        """Number of rows."""
 
     @abstractmethod
     def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """Some columns of all rows in order, up to `BATCH` rows at a time."""
+        """Yield some columns of all rows in order, at most `BATCH` rows at a time."""
 
     @abstractmethod
     def take(self, rows: NDArray[np.int64]) -> pa.Table:
@@ -65,16 +65,16 @@ class Table(ABC):
 
     @property
     def name(self) -> str:
-        """What messages call it."""
+        """Name of the table in messages."""
         return "the table" if self.path is None else str(self.path)
 
     def where(self, row: int) -> str:
-        """What messages call a row."""
+        """Name of a row in messages."""
         return f"{'line' if self.first_line else 'row'} {row + self.first_line}"
 
 
 class InMemory(Table):
-    """An Arrow table, or one that is mapped into memory."""
+    """An Arrow table in memory, or mapped into it."""
 
     def __init__(self, table: pa.Table, path: Path | None = None, *, first_line: int = 0, index: str | None = None) -> None:
         self._table, self.path, self.first_line, self.index = table, path, first_line, index
@@ -86,31 +86,31 @@ class InMemory(Table):
 
     @property
     def count(self) -> int:
-        """Rows."""
+        """Number of rows."""
         return int(self._table.num_rows)
 
     @property
     def arrow(self) -> pa.Table:
-        """All of it."""
+        """The whole table."""
         return self._table
 
     def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """Views, where a batch is not cut."""
+        """Yield views of the columns."""
         yield from self._table.select(list(columns)).to_batches(max_chunksize=BATCH)
 
     def take(self, rows: NDArray[np.int64]) -> pa.Table:
-        """A copy."""
+        """Copy the rows."""
         return self._table.take(pa.array(rows))
 
 
 class ParquetRows(Table):
-    """A Parquet file, of which no more than a row group is in memory."""
+    """A Parquet file, of which at most one row group is in memory."""
 
     def __init__(self, path: Path) -> None:
         check_regular(path)
         self.path = path
         try:
-            # A buffered reader keeps the bytes of all that it has read.
+            # A buffered reader would keep the bytes of everything that it has read.
             self._file = parquet.ParquetFile(path, pre_buffer=False)
         except (OSError, pa.ArrowException) as error:
             raise DataError(f"{path} can't be read as Parquet: {error}.") from error
@@ -124,18 +124,18 @@ class ParquetRows(Table):
 
     @property
     def count(self) -> int:
-        """Rows."""
+        """Number of rows."""
         return self._ends[-1] if self._ends else 0
 
     def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """Decoded as they are asked for."""
+        """Decode the columns batch by batch."""
         try:
             yield from self._file.iter_batches(batch_size=BATCH, columns=list(columns))
         except (OSError, pa.ArrowException) as error:
             raise DataError(f"{self.path} can't be read: {error}.") from error
 
     def take(self, rows: NDArray[np.int64]) -> pa.Table:
-        """Decodes each row group that holds one of them."""
+        """Decode each row group that holds one of the rows."""
         group = np.searchsorted(self._ends, rows, side="right")
         order = np.argsort(group, kind="stable")
         parts = [self.schema.empty_table()]
@@ -149,18 +149,18 @@ class ParquetRows(Table):
 
 
 def as_table(name: str, value: Any, texts: Sequence[str] = (), ids: str | None = None) -> Table:
-    """A table, from a path or from what pandas, Polars or Arrow hold.
+    """Open a table from a path, or from an object of pandas, Polars or Arrow.
 
     Args:
-        name: Of the argument, for messages.
+        name: The argument, for messages.
         value: A path of a CSV, Parquet or Arrow file; a table of pandas, Polars, Arrow, or of anything else that exports
             Arrow streams; or a dictionary of columns.
-        texts: Columns of a CSV file that are texts whatever they look like: ids, of which no leading zero may be lost.
+        texts: Columns of a CSV file to read as texts, such as ids, which must keep leading zeros.
         ids: The column of the ids, if it is known. The index of a pandas table becomes a column only where there is none.
 
     Raises:
-        DataError: If a file can't be read.
-        ArgumentError: If it is no table, has no rows, or has two columns of one name.
+        DataError: If a file cannot be read.
+        ArgumentError: If `value` is no table, has no rows, or has two columns of one name.
     """
     found = _opened(name, value, texts, ids)
     names = list(found.schema.names)
@@ -206,15 +206,23 @@ def _file(path: Path, texts: Sequence[str]) -> Table:
 
 
 def _without_views(table: pa.Table) -> pa.Table:
-    """The same with texts as Arrow's functions take them: Polars exports them as views, of which no rows can be taken."""
+    """The same table with texts of type string: Polars exports string views, of which Arrow takes no rows."""
     for place, field in enumerate(table.schema):
-        if str(field.type) == "string_view":
+        kind = field.type
+        if pa.types.is_string_view(kind):
             table = table.set_column(place, field.name, table.column(place).cast(pa.string()))
+        elif pa.types.is_dictionary(kind) and pa.types.is_string_view(kind.value_type):
+            chunks = [
+                pa.DictionaryArray.from_arrays(chunk.indices, chunk.dictionary.cast(pa.string()), ordered=kind.ordered)
+                for chunk in table.column(place).chunks
+            ]
+            own = pa.dictionary(kind.index_type, pa.string(), kind.ordered)
+            table = table.set_column(place, field.name, pa.chunked_array(chunks, own))
     return table
 
 
 def _of_pandas(name: str, frame: Any, ids: str | None) -> Table:
-    """A pandas table; its index is the column of the ids where there is no other, unless it only counts the rows."""
+    """Convert a pandas table. Its index becomes the column of the ids where there is no other, unless it only counts rows."""
     names = [str(column) for column in frame.columns]
     other = ids in names if ids is not None else any(column.strip().casefold() == "id" for column in names)
     counts = isinstance(frame.index, pd.RangeIndex) and frame.index.name is None

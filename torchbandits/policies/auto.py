@@ -38,6 +38,8 @@ def auto(
         initial: First picks; by default six arms that stand for all others, see `starts.Spread`.
         memory_budget: Bytes that the exact posterior may take; with a dictionary, that cached kernel columns may take.
 
+    Warns (`DiagnosticWarning`): Once, when one arm has taken more than half of the last 40 pulls; names the reason.
+
     Guarantee: none, the kernel is estimated; `igp_ucb` has one for a kernel and a norm that are known. Cost: O(A u) a pick, u
     distinct arms pulled, and O(u³) an iteration for each of O(log t) fits.
     Source: Hvarfner et al. 2024 (priors); Salinas et al. 2020 (normal scores); Srinivas et al. 2010 (the rule); Kaufman and

@@ -32,6 +32,7 @@ from torchbandits.policies.box_picking import check_for_box, pick_in_box
 from torchbandits.policies.from_data import FromData
 from torchbandits.policies.learning import learn, learn_kernel, learn_together
 from torchbandits.policies.picking import Picker, first_picks, marginals, on_offer, room_for, scorer, upper_bounds, with_first
+from torchbandits.policies.repeats import warn_of_repeats
 from torchbandits.policies.state import BoxState, TableState
 from torchbandits.posteriors import GaussianProcess
 from torchbandits.scores import UCB, PerCost, PosteriorDraw, Score
@@ -144,7 +145,7 @@ class Composed(Policy[TableState | BoxState]):
 
     def _posterior(self, arms: ArmSet, generators: Generators, batch_shape: torch.Size) -> GaussianProcess:
         """The prior, for arms or the corners of a box; features that are drawn are drawn now."""
-        kernel = self.kernel if self.from_data is None else self.from_data.kernel(arms)
+        kernel, units = (self.kernel, None) if self.from_data is None else self.from_data.prior(arms, batch_shape)
         check_kernel_on(_first(arms), kernel, batch_shape, kernel_diagonal)
         if self.memory.sparse:
             check_resolution(_first(arms), kernel, self.regularization, kernel_diagonal)
@@ -160,7 +161,7 @@ class Composed(Policy[TableState | BoxState]):
             sparse=self.memory.sparse,
             prior_mean=self.prior_mean,
             finite=finite,
-            units=None if self.from_data is None else self.from_data.units(arms, batch_shape),
+            units=units,
             sketch=self.memory.sketch(finite, batch_shape, arms.device),
             device=arms.device,
         )
@@ -192,6 +193,8 @@ class Composed(Policy[TableState | BoxState]):
         if not warm and not posterior.sparse and posterior.finite is None:
             posterior.invalidate_()
         moved.continuing_(state)
+        if self.from_data is not None:
+            self.from_data.follow(moved, state.rows.source)
         return moved
 
     @without_gradients
@@ -248,6 +251,11 @@ class Composed(Policy[TableState | BoxState]):
         table = state.table if isinstance(state, TableState) else None
         if state.scale.due(state.statistics.size, self.refit_every):
             state.scale.look(state.posterior, table, noise_share(self.noise_std, self.regularization))
+        # Users of other policies chose their kernel, and expect a converged run to repeat its best arm.
+        if self.from_data is not None:
+            state.remember_(pulls)
+            noise = noise_share(self.noise_std, self.regularization) * state.posterior.regularization
+            warn_of_repeats(state, self.confidence, noise)
         return state
 
     def draws_on_select(self, state: TableState | BoxState) -> bool:

@@ -1,4 +1,4 @@
-"""What a policy estimates from arms and rewards, for someone who knows no kernel, no noise and no scale."""
+"""Estimates from arms and rewards that stand for a kernel, a noise and scales: what `auto` is made of."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, field, replace
 
 import gpytorch
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -13,13 +14,13 @@ from torchbandits.arms.duplicates import matches
 from torchbandits.checks import check_whole, is_finite
 from torchbandits.errors import require
 from torchbandits.fitting.standardized import Priors, fit_standardized_
-from torchbandits.kernels import stack_kernels
+from torchbandits.kernels import kernel_row, stack_kernels
 from torchbandits.policies.learning import learn_kernel, learn_sparsely
-from torchbandits.policies.state import GaussianState
+from torchbandits.policies.state import GaussianState, TableState
 from torchbandits.posteriors import Units
 from torchbandits.posteriors.averages import FEWEST
-from torchbandits.sources import ArmSet
-from torchbandits.sources.ranges import ranges_of
+from torchbandits.sources import ArmSet, ArmSource
+from torchbandits.sources.ranges import or_one, ranges_of, spans_with
 from torchbandits.types import FitReport, Pulls
 
 _LEAST_EXACT = 16  # distinct arms of which all is kept, however many arms there are
@@ -44,15 +45,45 @@ class FromData:
         require(is_finite(self.growth) and self.growth > 1, f"growth must be finite and > 1, got {self.growth!r}.")
         check_whole("exact_bytes", self.exact_bytes, 0)
 
-    def kernel(self, arms: ArmSet) -> gpytorch.kernels.Kernel:
-        """The kernel before data, of the ranges of the arms: one for all batch rows, unless they have arms of their own."""
+    def prior(self, arms: ArmSet, batch_shape: torch.Size) -> tuple[gpytorch.kernels.Kernel, Units]:
+        """The kernel before data, one for all batch rows unless they have arms of their own, and the units before data."""
         ranges = ranges_of(arms)
         rows = [self.priors.kernel(row) for row in ranges.reshape(-1, ranges.shape[-1])]
-        return stack_kernels(rows, ranges.shape[:-1]) if ranges.dim() > 1 else rows[0]
+        kernel = stack_kernels(rows, ranges.shape[:-1]) if ranges.dim() > 1 else rows[0]
+        return kernel, Units(ranges.expand(*batch_shape, -1))
 
-    def units(self, arms: ArmSet, batch_shape: torch.Size) -> Units:
-        """Units before data."""
-        return Units(ranges_of(arms).expand(*batch_shape, -1))
+    def follow(self, state: TableState, before: ArmSource) -> None:
+        """Widen the ranges of features after the arms have changed, as they do when a context comes that was not seen before.
+
+        A feature that had one value so far, such as that of a single context, had a range of 1 for want of a better one. Its
+        lengthscale is as long in the new range as it was in that one, and so are all of them before the first fit. A later
+        range only grows. Kernel and noise are fitted anew where a feature was constant before, or a range has grown by half.
+
+        Args:
+            state: With the new arms; its buffers are replaced.
+            before: The old arms.
+        """
+        posterior, units, shape = state.posterior, state.posterior.units, state.rows.batch_shape
+        assert units is not None
+        told = state.statistics.mask & (state.statistics.weights > 0)
+        varied = spans_with(before, state.statistics.points, told) > 0
+        span, old = spans_with(state.rows.source, state.statistics.points, told), units.features
+        ranges = or_one(torch.maximum(span, torch.where(varied, old, 0.0)))
+        new = ~varied & (ranges != old)
+        due = (new | (ranges > self.growth * old)).any(dim=-1)
+        if not bool((ranges != old).any()):
+            return
+        units.set_features_(ranges)
+        if not bool(due.any()):
+            return
+        unfit = told.sum(dim=-1, keepdim=True) < FEWEST
+        factors = torch.where(new | unfit, ranges / old, 1.0)
+        kernels = []
+        for place in np.ndindex(*shape):
+            kernels.append(kernel_row(posterior.kernel, shape, place))
+            kernels[-1].base_kernel.lengthscale = kernels[-1].base_kernel.lengthscale.detach() * factors[place]
+        posterior.set_kernel_(stack_kernels(kernels, shape) if shape else kernels[0], posterior.regularization)
+        self.refit(state, due)
 
     def in_model_units(self, state: GaussianState, pulls: Pulls) -> Pulls:
         """The pulls, with what was told of each as the model is to hear it: average rewards by the units of the moment."""

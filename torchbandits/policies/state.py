@@ -20,8 +20,10 @@ from torchbandits.errors import StateError, UnsupportedError, require
 from torchbandits.gradients import without_gradients
 from torchbandits.policies.scale import ScaleWatch
 from torchbandits.posteriors import GaussianProcess, PartitionedProcess, Statistics, aggregate
-from torchbandits.types import Marginals, Progress, Recommendation
+from torchbandits.types import Marginals, Progress, Pulls, Recommendation
 
+RECENT = 40
+"""Pulls of a batch row that are remembered in their order."""
 _NO_POSTERIOR = "this policy keeps no posterior; use gp_ucb, bkb or batch_bkb to have one."
 _PROGRESS = ("told", "log_det", "batched_log_det", "batched_log_det_3")
 
@@ -372,6 +374,10 @@ class GaussianState(PosteriorState):
         self.counts_batches = counts_batches
         self.scale = ScaleWatch()  # warns of rewards and arms on a scale far from the kernel's
         self.derived = Derived()
+        # For policies that say when an arm is pulled again and again: arms of the last tells, at least the last 40 pulls of
+        # each batch row if there were so many. Not saved.
+        self.recent: tuple[Tensor, ...] = ()
+        self.repeats_said = False
 
     @property
     @abstractmethod
@@ -414,12 +420,31 @@ class GaussianState(PosteriorState):
     def continuing_(self, other: State) -> None:
         """Take over the progress of a state of the same posterior on other arms; nothing is pending then."""
         if isinstance(other, GaussianState):
-            self.scale = other.scale
+            self.scale, self.repeats_said = other.scale, other.repeats_said
         super().continuing_(other)
 
     def forget_derived_(self) -> None:
         """Drop what was derived from the state, before it changes."""
         self.derived = Derived()
+
+    def remember_(self, pulls: Pulls) -> None:
+        """Keep the arms of a tell as the most recent ones; history that comes summed has no order and is left out."""
+        if pulls.index is not None and pulls.mask is not None and not pulls.history:
+            arms = torch.where(pulls.mask, self.rows.entry(pulls.index), -1)
+            self.recent = (*self.recent, arms)[-RECENT:]
+
+    def _snapshots(self) -> list[Callable[[], None]]:
+        recent = self.recent
+
+        def restore() -> None:
+            self.recent = recent
+
+        return [*super()._snapshots(), restore]
+
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        """Restore the generators; the last pulls of a saved state are not known."""
+        super().set_extra_state(state)
+        self.recent = ()
 
     def add_gains_(self, leverage: Tensor, counts: Tensor) -> None:
         """Add to the batched log-determinants the pulls of points of known leverage at the batch start, `batch_shape x p`."""

@@ -105,6 +105,10 @@ class Units(nn.Module):
         self._buffers["knots"] = padded([knots for knots, _ in marked])
         self._buffers["scores"] = padded([scores for _, scores in marked])
 
+    def set_features_(self, ranges: Tensor) -> None:
+        """Set the ranges of features, `batch_shape x d`."""
+        self._buffers["features"] = ranges.to(self.features).contiguous()
+
     def rescale_(self, scale: Tensor) -> None:
         """Set c, `batch_shape`."""
         self._buffers["scale"] = scale.to(self.scale)

@@ -1,4 +1,4 @@
-"""The range of each feature, the default unit of distances between arms."""
+"""Ranges of features: the unit of distances between arms where no kernel is given."""
 
 from __future__ import annotations
 
@@ -14,12 +14,21 @@ _ASIDE = 0.01
 
 
 def ranges_of(arms: ArmSet) -> Tensor:
-    """The range of each feature, `d` or `batch_shape x d`, float64: the distance between the 1 % and 99 % quantiles, the whole
-    range where that is 0, and 1 for a constant feature, which does not distinguish arms. At most 20,000 evenly spaced arms are
-    used.
+    """Range of each feature, `d` or `batch_shape x d`, float64: that of `spans_of`, or 1 for a constant feature."""
+    return or_one(spans_of(arms))
 
-    The result is at least a fraction of the whole range, 10⁻⁴ in float64, because distances to an arm that lies further out
-    would lose the digits of the others.
+
+def or_one(spans: Tensor) -> Tensor:
+    """The spans as ranges, with 1 in place of 0 for features that do not distinguish arms."""
+    return torch.where(spans > 0, spans, 1.0)
+
+
+def spans_of(arms: ArmSet) -> Tensor:
+    """Distance between the 1 % and 99 % quantiles of each feature, `d` or `batch_shape x d`, float64, or the whole range where
+    that is 0. It is taken from at most 20,000 arms, evenly spaced.
+
+    It is at least a fraction of the whole range, 10⁻⁴ in float64, because distances to an arm that lies further out would lose
+    the digits of the others.
     """
     num = arms.shape[-2]
     step = -(-num // _SAMPLE)
@@ -28,5 +37,24 @@ def ranges_of(arms: ArmSet) -> Tensor:
     ordered, aside = x.sort(dim=-2).values, int(_ASIDE * x.shape[-2])
     middle = ordered[..., -1 - aside, :] - ordered[..., aside, :]
     whole = ordered[..., -1, :] - ordered[..., 0, :]
-    ranges = torch.where(middle > 0, torch.maximum(middle, whole * torch.finfo(arms.dtype).eps ** 0.25), whole)
-    return torch.where(ranges > 0, ranges, 1.0)
+    return torch.where(middle > 0, torch.maximum(middle, whole * torch.finfo(arms.dtype).eps ** 0.25), whole)
+
+
+def spans_with(arms: ArmSet, points: Tensor, known: Tensor) -> Tensor:
+    """`spans_of` the arms, where features that all of them share have the range of arms and further points together.
+
+    The arms of a single context share its features, while those told at other contexts show how far these go.
+
+    Args:
+        arms: Of which the first stands for the value that they share.
+        points: `batch_shape x p x d`.
+        known: `batch_shape x p` booleans, the points that count.
+
+    Returns:
+        `batch_shape x d`.
+    """
+    shape, spans = points.shape[:-2], spans_of(arms)
+    zero = torch.zeros(*arms.shape[:-2], 1, dtype=torch.int64, device=arms.device)
+    first = (arms.points(zero) if isinstance(arms, ArmSource) else arms[..., :1, :]).double()
+    every = torch.cat([first.expand(*shape, 1, -1), torch.where(known.unsqueeze(-1), points, first)], dim=-2)
+    return torch.where(spans > 0, spans, every.amax(dim=-2) - every.amin(dim=-2))

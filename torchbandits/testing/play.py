@@ -1,9 +1,10 @@
-"""Small problems, runs on them, and comparisons of what was learned."""
+"""Small problems, runs on them, comparisons of what was learned, and failures in the middle of a call."""
 
 from __future__ import annotations
 
 import copy
 import random
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
@@ -167,3 +168,29 @@ def global_generators_seeded(seed: int) -> Iterator[None]:
     finally:
         torch.random.set_rng_state(before[0])
         random.setstate(before[1])
+
+
+class Interrupted(Exception):
+    """Raised by `Interruption`."""
+
+
+class Interruption(torch.overrides.TorchFunctionMode):
+    """Counts calls of torch, and fails the first from a given number on that is not part of undoing the call.
+
+    Args:
+        at: The number of the call; infinity to count only.
+    """
+
+    def __init__(self, at: float) -> None:
+        super().__init__()
+        self.at, self.calls = at, 0
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Count, and raise `Interrupted` once."""
+        self.calls += 1
+        # Leaving `torch.no_grad()` can't fail, and if it did gradients would be off from then on.
+        due = self.calls >= self.at and func is not torch._C._set_grad_enabled
+        if due and not any(frame.name == "restore" for frame in traceback.extract_stack(limit=12)):
+            self.at = torch.inf
+            raise Interrupted
+        return func(*args, **(kwargs or {}))

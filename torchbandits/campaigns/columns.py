@@ -1,45 +1,189 @@
-"""How each column becomes features: decided once from the table, shown, saved, and never decided again."""
+"""Columns of a table of candidates: a survey of their cells, and the decision what features each becomes."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from torchbandits.campaigns.survey import MOST_CATEGORIES, Survey, survey
 from torchbandits.campaigns.tables import Table
 from torchbandits.errors import ArgumentError, nearest, require
 
 if TYPE_CHECKING:
     import pandas as pd
+    import pyarrow as pa
+    from pyarrow import compute as pc
     from sklearn import preprocessing
 else:
+    from torchbandits.campaigns.extras import compute as pc
     from torchbandits.campaigns.extras import pandas as pd
+    from torchbandits.campaigns.extras import pyarrow as pa
     from torchbandits.campaigns.extras import sklearn_preprocessing as preprocessing
 
 KINDS = ("number", "log", "count", "boolean", "date", "category", "ordered", "ignore")
-"""What a column may be taken for."""
+"""Kinds that a column may be taken for."""
 NUMBERS = ("number", "log", "count", "date", "ordered")
 FEW_CATEGORIES = 50
-"""Different texts that are taken for categories without being told so."""
-WIDE = 100.0  # a column whose 95 % quantile is so many times the 5 % quantile is taken logarithmically
+"""Number of different texts up to which a column is taken for categories without being told so."""
+# Ratio of the 95 % to the 5 % quantile from which on a column is taken logarithmically.
+WIDE = 100.0
+SAMPLE = 100_000
+"""Number of evenly spaced rows from which quantiles, means and deviations are computed."""
+MOST_CATEGORIES = 1_000
+"""Largest number of values of a column of categories."""
+_DAY = 86_400e6  # microseconds
+
+
+# ---------------------------------------------------------------------- what is in a column
+
+
+class Survey:
+    """Contents of one column, collected batch by batch.
+
+    Attributes:
+        missing: Number of empty cells.
+        infinite: The place of the first infinite cell in words, or "".
+        low, high: Smallest and largest number.
+        sample: Numbers of evenly spaced rows, NaN where empty.
+        categories: Different values as texts, sorted or in the order of the column's type.
+        too_many: Whether there are more than `MOST_CATEGORIES` of them.
+        first_text, text_at: A text, one that is no number if there is one, and its place in words.
+        mostly_numbers: Whether most texts of the first batch are numbers.
+    """
+
+    def __init__(self, column: str, kind: pa.DataType, table: Table) -> None:
+        self.column, self._table = column, table
+        self.dictionary = pa.types.is_dictionary(kind)
+        self.ordered = bool(self.dictionary and kind.ordered)
+        inner = kind.value_type if self.dictionary else kind
+        self.type = str(inner)
+        self.boolean = pa.types.is_boolean(inner)
+        self.date = pa.types.is_date(inner) or pa.types.is_timestamp(inner)
+        self.whole = pa.types.is_integer(inner)
+        plain = self.whole or pa.types.is_floating(inner) or pa.types.is_decimal(inner) or pa.types.is_duration(inner)
+        self.numeric = not self.dictionary and (self.boolean or self.date or plain)
+        self.text = pa.types.is_string(inner) or pa.types.is_large_string(inner)
+        self.count, self.missing, self.infinite = table.count, 0, ""
+        self.low, self.high = math.inf, -math.inf
+        self.too_many, self.first_text, self.text_at, self.mostly_numbers = False, "", "", False
+        self._own_order: tuple[str, ...] = ()
+        self._seen: dict[str, None] = {}
+        self._parts: list[NDArray[np.float64]] = []
+        self._step = max(1, math.ceil(table.count / SAMPLE))
+
+    def add(self, values: pa.Array, first: int) -> None:
+        """Add the cells of a batch, whose first row has this number."""
+        if self.numeric:
+            self._add_numbers(as_numbers(values), first)
+        else:
+            self.missing += values.null_count
+        if (self.numeric or self.text or self.dictionary) and not self.too_many:
+            self._add_categories(values, first)
+
+    def _add_numbers(self, numbers: NDArray[np.float64], first: int) -> None:
+        self.missing += int(np.isnan(numbers).sum())
+        wild = np.isinf(numbers)
+        if wild.any() and not self.infinite:
+            self.infinite = self._table.where(first + int(wild.argmax()))
+        if not np.isnan(numbers).all():
+            self.low, self.high = min(self.low, float(np.nanmin(numbers))), max(self.high, float(np.nanmax(numbers)))
+        # A view would keep the whole batch in memory.
+        self._parts.append(numbers[-first % self._step :: self._step].copy())
+
+    def _add_categories(self, values: pa.Array, first: int) -> None:
+        if self.ordered and not self._own_order:
+            self._own_order = tuple(str(value) for value in values.dictionary.to_pylist())
+        if self.text and first == 0:
+            self._look_for_numbers(as_texts(values))
+        different = [text for text in as_texts(pc.unique(values)).to_pylist() if text is not None]
+        self._seen |= dict.fromkeys(different[: MOST_CATEGORIES + 1])
+        self.too_many = len(self._seen) > MOST_CATEGORIES
+
+    def _look_for_numbers(self, texts: pa.Array) -> None:
+        series = texts.to_pandas()
+        some = series[series.notna()]
+        odd = some[pd.to_numeric(some, errors="coerce").isna()]
+        self.mostly_numbers = 2 * len(odd) < len(some)
+        for row, text in (odd if len(odd) else some).head(1).items():
+            self.first_text, self.text_at = str(text)[:40], self._table.where(int(row))
+
+    @property
+    def sample(self) -> NDArray[np.float64]:
+        """Numbers of evenly spaced rows."""
+        return np.concatenate(self._parts) if self._parts else np.empty(0)
+
+    @property
+    def categories(self) -> tuple[str, ...]:
+        """Different values, as texts."""
+        if self._own_order:
+            return tuple(value for value in self._own_order if value in self._seen)
+        if self.numeric and not self.date:
+            return tuple(sorted(self._seen, key=lambda text: (text == "true") if self.boolean else float(text)))
+        return tuple(sorted(self._seen))
+
+    @property
+    def constant(self) -> bool:
+        """Whether all cells are equal, empty ones included."""
+        if self.missing == self.count:
+            return True
+        return not self.missing and (self.low == self.high if self.numeric else len(self._seen) == 1)
+
+
+def survey(table: Table, columns: Sequence[str]) -> dict[str, Survey]:
+    """Survey some columns of a table. Cost: one pass over it."""
+    found = {name: Survey(name, table.schema.field(name).type, table) for name in columns}
+    first = 0
+    for batch in table.batches(columns):
+        for name in columns:
+            found[name].add(batch.column(name), first)
+        first += batch.num_rows
+    return found
+
+
+def as_numbers(values: pa.Array) -> NDArray[np.float64]:
+    """Convert cells to numbers, NaN where empty: booleans to 0 and 1, dates and durations to days."""
+    kind = values.type
+    if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
+        micro = pc.cast(pc.cast(values, pa.timestamp("us", tz=getattr(kind, "tz", None)), safe=False), pa.int64())
+        return _floats(micro) / _DAY
+    if pa.types.is_duration(kind):
+        return _floats(pc.cast(pc.cast(values, pa.duration("us"), safe=False), pa.int64())) / _DAY
+    return _floats(values)
+
+
+def _floats(values: pa.Array) -> NDArray[np.float64]:
+    numbers: Any = pc.cast(values, pa.float64(), safe=False)
+    return np.asarray(numbers.to_numpy(zero_copy_only=False), np.float64)
+
+
+def as_texts(values: pa.Array) -> pa.Array:
+    """Convert cells to texts, null where empty."""
+    if pa.types.is_dictionary(values.type):
+        values = values.dictionary_decode()
+    if pa.types.is_floating(values.type):
+        values = pc.if_else(pc.is_nan(values), None, values)
+    return pc.cast(values, pa.string())
+
+
+# ---------------------------------------------------------------------- what it becomes
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What becomes of a column.
+    """The kind of a column, and the numbers that its encoding needs.
 
     Attributes:
-        column: Its name.
+        column: The name of the column.
         kind: One of `KINDS`, or a role: `id`, `objective`, `cost`, `candidates`.
-        why: In words.
-        missing: Empty cells.
-        categories: Of a category or an ordered column, in order.
-        fill: What stands for an empty cell of a number, in the units of the column, after the logarithm if there is one.
-        center, scale: Subtracted from a number, and what it is divided by then; after the logarithm, too.
+        why: The reason in words.
+        missing: Number of empty cells.
+        categories: Values of a category or an ordered column, in order.
+        fill: Number that replaces an empty cell, after the logarithm if there is one.
+        center, scale: A number x becomes (x − center) / scale, after the logarithm if there is one.
     """
 
     column: str
@@ -53,47 +197,43 @@ class Decision:
 
     @property
     def features(self) -> int:
-        """Features that it becomes: one and one for "is empty" of a number, one a category."""
+        """Number of features: one per category, or one per number and one more for "is empty" where cells are empty."""
         if self.kind == "category":
             return len(self.categories) + bool(self.missing)
         return 1 + bool(self.missing) if self.kind in (*NUMBERS, "boolean") else 0
 
-    def as_json(self) -> dict[str, Any]:
-        """What `Decision(**…)` takes."""
-        return asdict(self) | {"categories": list(self.categories)}
-
 
 @dataclass(frozen=True)
 class Decisions:
-    """What becomes of the columns of a table, in their order; printed, it is a table of its own."""
+    """Decisions on all columns of a table, in their order; printed as a table."""
 
     columns: tuple[Decision, ...]
 
     def __iter__(self) -> Iterator[Decision]:
-        """One column after the other."""
+        """Iterate over the decisions."""
         return iter(self.columns)
 
     def __getitem__(self, column: str) -> Decision:
-        """That of a column."""
+        """The decision on a column."""
         return next(decision for decision in self.columns if decision.column == column)
 
     @property
     def features(self) -> int:
-        """Features in all."""
+        """Total number of features."""
         return sum(decision.features for decision in self.columns)
 
     def to_pandas(self) -> pd.DataFrame:
-        """As a table, one line a column."""
+        """The decisions as a table, one row per column."""
         lines = [(d.column, d.kind, d.features, d.missing, d.why) for d in self.columns]
         return pd.DataFrame(lines, columns=["column", "taken as", "features", "empty", "why"]).set_index("column")
 
     def __repr__(self) -> str:
-        """The table as text."""
+        """The table of `to_pandas` as text."""
         return str(self.to_pandas().reset_index().to_string(index=False, justify="left"))
 
 
 def decide(table: Table, roles: Mapping[str, str], overruled: Mapping[str, Any]) -> Decisions:
-    """Decide what becomes of each column.
+    """Decide how each column is encoded.
 
     Numbers stay numbers, unless they are positive and spread over decades (`log`; of whole numbers from 0 on `count`, the
     logarithm of one more). Texts are categories while at most 50 different ones stand in more than one row each on average.
@@ -102,12 +242,12 @@ def decide(table: Table, roles: Mapping[str, str], overruled: Mapping[str, Any])
 
     Args:
         table: The candidates.
-        roles: Columns that are no features, with what they are.
+        roles: Role of each column that is no feature.
         overruled: Column to one of `KINDS`, or to the list of its categories in order.
 
     Raises:
-        ArgumentError: If a column holds texts, infinities or what is no number, or can't be what it is told to be: one sentence
-            for each, all at once.
+        ArgumentError: If a column holds texts, infinities or other cells that are no numbers, or contradicts `overruled`; one
+            message names all such columns.
 
     Cost: one pass over the table, and 100,000 of its rows in memory.
     """
@@ -169,18 +309,18 @@ def _decided(s: Survey, told: Any) -> Decision:
 
 
 def transformed(kind: str, values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Numbers of a column after the logarithm that its kind takes."""
+    """Apply the logarithm of a kind to numbers of a column."""
     if kind == "log":
         return np.log10(values)
     return np.log1p(values) if kind == "count" else values
 
 
 def _scaled(decision: Decision, values: NDArray[np.float64]) -> Decision:
-    """With median, mean and standard deviation of (transformed) values."""
+    """The decision with median, mean and standard deviation of (transformed) values."""
     some = values[~np.isnan(values)]
     scaler = preprocessing.StandardScaler().fit(some[:, None])
     center, scale = float(scaler.mean_[0]), float(scaler.scale_[0])
-    return Decision(**{**asdict(decision), "fill": float(np.median(some)), "center": center, "scale": scale})
+    return replace(decision, fill=float(np.median(some)), center=center, scale=scale)
 
 
 def _ordered(s: Survey, order: tuple[str, ...], why: str) -> Decision:
@@ -199,7 +339,11 @@ def _check_categories(s: Survey) -> None:
 
 
 def _guess(s: Survey) -> tuple[Any, str]:
-    """A kind and a reason, or an error that says what to do."""
+    """A kind and the reason for it.
+
+    Raises:
+        ArgumentError: If no kind fits; says what to do.
+    """
     if s.boolean:
         return "boolean", "true or false"
     if s.date:
@@ -212,7 +356,7 @@ def _guess(s: Survey) -> tuple[Any, str]:
             return "count", f"whole numbers, from {s.low:g} to {s.high:g}: the logarithm of one more"
         return "number", f"numbers from {s.low:.4g} to {s.high:.4g}"
     if s.ordered:
-        return "ordered", "categories of a pandas column with an order"
+        return "ordered", "categories of a column with an order"
     require(s.text, f"column {s.column!r} holds {s.type}, which is no number: split it into columns, or 'ignore' it.")
     most_rare = not s.too_many and len(s.categories) <= FEW_CATEGORIES and 2 * len(s.categories) <= s.count - s.missing
     require(most_rare or s.dictionary, _no_category(s))
@@ -231,7 +375,7 @@ def _no_category(s: Survey) -> str:
 
 
 def no_number(s: Survey) -> str:
-    """What to say of a column that should be numbers, and is not."""
+    """Error message for a column that should hold numbers and does not."""
     return (
         f"column {s.column!r} holds {s.first_text!r} in {s.text_at}, which is no number: correct it, leave the cell empty, or "
         "take the column for a category or ignore it."

@@ -41,14 +41,14 @@ def spans_of(arms: ArmSet) -> Tensor:
 
 
 def spans_with(arms: ArmSet, points: Tensor, known: Tensor) -> Tensor:
-    """`spans_of` the arms, where features that all of them share have the range of arms and further points together.
+    """`spans_of` the arms. Features with the same value in all arms take the range of arms and further points together.
 
-    The arms of a single context share its features, while those told at other contexts show how far these go.
+    All arms of one context share its features, whose range is only known from observations in other contexts.
 
     Args:
-        arms: Of which the first stands for the value that they share.
+        arms: Arms, the first of which gives the shared value.
         points: `batch_shape x p x d`.
-        known: `batch_shape x p` booleans, the points that count.
+        known: `batch_shape x p` booleans, False for points to be ignored.
 
     Returns:
         `batch_shape x d`.

@@ -1,7 +1,7 @@
-"""A posterior tabulated on a finite arm set, and the exact lazy argmax over it. Only this room knows about scale.
+"""A posterior tabulated on a finite arm set, and the exact lazy argmax over it. Only this room depends on the number of arms.
 
-`GrowingTable` and `CellTree` look at some of the arms only, as many as a tree of cells needs; in a `Box` only points that were
-picked are arms."""
+`GrowingTable` and `CellTree` evaluate only as many arms as a tree of cells needs. In a `Box` the arms are the points that were
+picked."""
 
 from torchbandits.arms.box import Box
 from torchbandits.arms.cells import ArmDivision, BoxDivision

@@ -1,4 +1,4 @@
-"""A box as a domain: its arms are the points that were asked for, found one by one, and nothing is tabulated."""
+"""A box as a domain: its arms are the points that were picked so far, and nothing is tabulated."""
 
 from __future__ import annotations
 
@@ -15,22 +15,24 @@ from torchbandits.linalg import sobol_points
 from torchbandits.posteriors import Conditioning, GaussianProcess, Statistics
 from torchbandits.types import PickMask, Picks, Points
 
-_LOOKED_AT = 1024  # Sobol points where the largest k(x, x) is looked for
-_CORNERS = 10  # features of a box whose corners are looked at too
+# Number of Sobol points over which the largest k(x, x) is searched.
+_LOOKED_AT = 1024
+# Largest number of features for which the corners of the box are searched too.
+_CORNERS = 10
 
 
 class Box(nn.Module):
-    r"""The corners, and what a table of arms would say of the points found so far, computed when somebody asks.
+    r"""A box with the interface of an arm table: means and leverages of the points found so far are computed on request.
 
-    Arm 0 is the centre, pulled or not. Further arms are the points that were picked; one that was never pulled gives its place
-    to a later one.
+    Arm 0 is the centre, whether it was pulled or not. All other arms are points that were picked. The slot of an arm that was
+    never pulled is reused for a later one.
 
     Args:
-        rows: Growing arms, and which row of the statistics each one is.
-        posterior: None for policies without one.
-        corners: `2 x d` or `batch_shape x 2 x d`, lower first, float64.
+        rows: Growing arms, and the row of the statistics of each.
+        posterior: The posterior, or None for policies without one.
+        corners: `2 x d` or `batch_shape x 2 x d`, lower corner first, float64.
 
-    Buffers: `corners` `batch_shape x 2 x d`; `kappa2` `batch_shape`, the largest k(x, x) in the box, of the kernel of now.
+    Buffers: `corners` `batch_shape x 2 x d`; `kappa2` `batch_shape`, the largest k(x, x) in the box under the current kernel.
     """
 
     corners: Tensor
@@ -38,7 +40,8 @@ class Box(nn.Module):
 
     def __init__(self, rows: ArmRows, posterior: GaussianProcess | None, corners: Tensor) -> None:
         super().__init__()
-        self._owners = (rows, posterior)  # a tuple hides them from nn.Module: the state registers them
+        # In a tuple nn.Module does not see them; the policy's state registers them.
+        self._owners = (rows, posterior)
         self.register_buffer("corners", corners.expand(*rows.batch_shape, -1, -1).clone())
         self.register_buffer("kappa2", torch.ones(rows.batch_shape, dtype=torch.float64))
         if posterior is not None:
@@ -46,31 +49,31 @@ class Box(nn.Module):
 
     @staticmethod
     def centre(corners: Tensor, batch_shape: torch.Size) -> ArmRows:
-        """Growing arms, the first of which is the centre."""
+        """Growing arms whose first arm is the centre."""
         centre = torch.lerp(corners[..., :1, :], corners[..., 1:, :], 0.5)
         return ArmRows(centre.expand(*batch_shape, -1, -1).clone(), batch_shape, growing=True)
 
     @property
     def rows(self) -> ArmRows:
-        """The points found, and their rows."""
+        """The arms found so far, and their rows."""
         return self._owners[0]
 
     @property
     def posterior(self) -> GaussianProcess:
-        """The posterior, of a policy that keeps one."""
+        """The posterior, for a policy that has one."""
         assert self._owners[1] is not None
         return self._owners[1]
 
     def places(self, points: Points, kept: PickMask, waiting: Picks) -> Picks:
-        """The arms that points (`batch_shape x p x d`) are, or will be once they are found; −1 where not kept.
+        """Arm indices of points (`batch_shape x p x d`), existing or to be assigned by `find_`; −1 where not kept.
 
-        New ones take the places of arms that nobody pulled or waits for, but the centre's: what was asked for and forgotten
-        does not add up.
+        New points are assigned the slots of arms that were never pulled and are not pending, except that of the centre, so that
+        picks that were abandoned do not accumulate.
 
         Args:
             points: In the box.
             kept: `batch_shape x p`.
-            waiting: `batch_shape x w`, arms that are pending, −1 where padded.
+            waiting: `batch_shape x w`, pending arms, −1 where padded.
 
         Cost O((A + p) (d + log(A + p))).
         """
@@ -82,16 +85,17 @@ class Box(nn.Module):
         new = kept & (first == own)
         spare = self._spare(torch.cat([waiting, torch.where(kept & (first < A), first, -1)], dim=-1))
         free, place = spare.sum(dim=-1, keepdim=True), new.long().cumsum(dim=-1) - 1
-        order = (~spare).byte().argsort(dim=-1, stable=True)  # spare places first
+        # A stable sort puts the spare slots first.
+        order = (~spare).byte().argsort(dim=-1, stable=True)
         further = self._found(rows).unsqueeze(-1) + place - free
         number = torch.where(place < free, order.gather(-1, place.clamp(0, A - 1)), further)
         index = torch.where(first < A, first, number.gather(-1, (first - A).clamp_min(0)))
         return torch.where(kept, index, -1)
 
     def find_(self, points: Points, index: Picks, statistics: Statistics) -> None:
-        """Make arms of points that are none yet, given their `places`; those in the statistics already keep their pulls.
+        """Add points that are not arms yet at the given `places`. Points in the statistics already keep their pulls.
 
-        Cost O((A + u) (d + log u)), a copy of the buffers.
+        Cost O((A + u) (d + log u)), including a copy of the buffers.
         """
         rows = self.rows
         held = rows.points(index.clamp_max(rows.num_arms - 1)) == points.to(rows.arms)
@@ -102,10 +106,10 @@ class Box(nn.Module):
             rows.adopt_(index, statistics)
 
     def found_(self, points: Points, waiting: Picks, statistics: Statistics) -> Picks:
-        """The arms that points from elsewhere are, `batch_shape x p`, found where they were not; see `places` and `find_`.
+        """Arm indices of points from outside, `batch_shape x p`; points that are not arms yet are added. See `places`, `find_`.
 
         Raises:
-            ArgumentError: If one of them is not in the box.
+            ArgumentError: If a point is not in the box.
         """
         inside = ((points >= self.corners[..., :1, :]) & (points <= self.corners[..., 1:, :])).all(dim=-1)
         if not bool(inside.all()):
@@ -116,12 +120,12 @@ class Box(nn.Module):
 
     @staticmethod
     def _found(rows: ArmRows) -> Tensor:
-        """How many arms each batch row has, `batch_shape`: the others are copies of arm 0."""
+        """Number of arms of each batch row, `batch_shape`; later entries are padding, copies of arm 0."""
         assert rows.first is not None
         return (rows.first == torch.arange(rows.num_arms, device=rows.first.device)).sum(dim=-1)
 
     def _spare(self, used: Picks) -> Tensor:
-        """Arms that may give their place away, `batch_shape x A`: not the centre, not pulled, not used (−1 where padded)."""
+        """Arms whose slot may be reused, `batch_shape x A`: not the centre, not pulled, not in `used` (−1 where padded)."""
         rows, A = self.rows, self.rows.num_arms
         assert rows.first is not None
         own = torch.arange(A, device=used.device)
@@ -129,26 +133,26 @@ class Box(nn.Module):
         taken = taken.scatter(-1, torch.where(used >= 0, used, A), True)[..., :-1]
         return (rows.first == own) & (own > 0) & (rows.row_of_arm < 0) & ~taken
 
-    # ------------------------------------------------------------------ what a table says
+    # ------------------------------------------------------------------ the interface of a table
 
     def mean_at(self, index: Picks) -> Tensor:
-        """Posterior mean of arms (any number where −1), `batch_shape x p`, reward units. Cost O(p m), O(p m (m + d)) where an
-        arm was never pulled."""
+        """Posterior mean of arms, `batch_shape x p`, reward units; arbitrary where the index is −1. Cost O(p m), or
+        O(p m (m + d)) if an arm was never pulled."""
         features = self._features(index)
         return self.posterior.reward_mean(self.posterior.fit().regression.mean(features))
 
     def row_mean(self) -> Tensor:
-        """Posterior mean of the distinct points pulled, `batch_shape x u`, −∞ where padded. Cost O(u m)."""
+        """Posterior mean of the distinct pulled points, `batch_shape x u`, −∞ where padded. Cost O(u m)."""
         fit, statistics = self.posterior.fit(), self.posterior.statistics
         mean = self.posterior.reward_mean(fit.regression.mean(fit.features))
         return mean.masked_fill(~(statistics.mask & (statistics.weights > 0)), -torch.inf)
 
     def leverage_at(self, index: Picks) -> Tensor:
-        """Leverage of arms given the rewards told (any number where −1), `batch_shape x p`. Cost O(p m²)."""
+        """Leverage of arms given the observed rewards, `batch_shape x p`; arbitrary where the index is −1. Cost O(p m²)."""
         return self.posterior.leverage_of(self.rows.points(index).double(), self._features(index))
 
     def _features(self, index: Picks) -> Tensor:
-        """z of arms, `batch_shape x m x p`: the rows' own where all are pulled."""
+        """Features z of arms, `batch_shape x m x p`; those of the statistics' rows are reused if all arms were pulled."""
         row = self.rows.row_of_arm.gather(-1, index.clamp_min(0))
         fit = self.posterior.fit()
         if not index.shape[-1] or bool(((row < 0) & (index >= 0)).any()):
@@ -157,34 +161,34 @@ class Box(nn.Module):
         return fit.features.gather(-1, slot)
 
     def cross(self, index: Picks, leaders: Leaders | None = None) -> Tensor:
-        """Leverage-scale covariance of arms (`batch_shape x p`) before their pulls are learned, `batch_shape x p x p`."""
+        """Leverage-scale covariance of arms (`batch_shape x p`) before their rewards are learned, `batch_shape x p x p`."""
         points = self.rows.points(index).double()
         fit, z = self.posterior.fit(), self._features(index)
         C = fit.regression.covariance(z, z)
         return C + fit.embedding.residual_covariance(points, points, z, z) / self.posterior.regularization
 
     def update_(self, index: Picks, counts: Tensor, targets: Tensor, cross: Tensor) -> Tensor:
-        """What pulls of arms add to log det(V/λ), `batch_shape`. The factors are dropped: computed anew from the sums, they are
-        the same whether a run was saved and loaded or not."""
+        """Increase of log det(V/λ) by pulls of arms, `batch_shape`. The factors are dropped and recomputed from the sums, so
+        that they do not depend on whether a run was saved and loaded."""
         self.posterior.invalidate_()
         return Conditioning.on(cross, counts).log_det
 
     def needs_sweep(self, rows: int = 0) -> bool:
-        """Never."""
+        """Return False, because nothing is tabulated."""
         return False
 
     def sweep_(self) -> Box:
-        """Nothing is tabulated."""
+        """Do nothing, because nothing is tabulated."""
         return self
 
     def sweep_rows_(self, rows: Tensor) -> Box:
-        """Nothing is tabulated."""
+        """Do nothing, because nothing is tabulated."""
         return self
 
     @torch.no_grad()
     def renew_(self) -> Box:
-        """The largest k(x, x) under the kernel of now: of a stationary kernel the one there is, else the largest over Sobol
-        points of the box and, up to 10 features, its corners."""
+        """Recompute the largest k(x, x) under the current kernel: for a stationary kernel its constant value, otherwise the
+        maximum over Sobol points of the box and, for up to 10 features, its corners."""
         posterior, corners = self.posterior, self.corners
         d, shape = corners.shape[-1], self.rows.batch_shape
         points = corners[..., :1, :]
@@ -200,7 +204,7 @@ class Box(nn.Module):
         return self
 
     def check_finite(self) -> None:
-        """Raises `NumericalError` where the posterior broke down."""
+        """Raise `NumericalError` if the posterior is not finite."""
         regression = self.posterior.fit().regression
         good = torch.isfinite(regression.coefficients).all(dim=-1).all(dim=-1) & torch.isfinite(regression.precision.log_det)
         require(

@@ -1,4 +1,4 @@
-"""What a tree of cells divides, a box or a finite arm set: representatives, and how far the kernel moves within a cell."""
+"""Division of a box or a finite arm set into cells, with a representative of each and the kernel's variation within it."""
 
 from __future__ import annotations
 
@@ -13,20 +13,21 @@ from torchbandits.arms.rows import ArmRows
 from torchbandits.kernels import StationaryColumns
 from torchbandits.types import Points
 
-_TIE = 1e-12  # squared distances closer than this part of the squared diagonal are equal: the lowest arm wins
+# Squared distances that differ by less than this fraction of the squared diagonal are ties, and the lowest arm index wins.
+_TIE = 1e-12
 
 
 @dataclass(frozen=True)
 class Cells:
-    """Boxes that may become leaves of a tree, `c` a batch row.
+    """Boxes that may become leaves of a tree, `c` per batch row.
 
     Attributes:
         lower: `batch_shape x c x d`.
         upper: `batch_shape x c x d`.
-        arm: `batch_shape x c`, the representative; −1 where there is no cell.
+        arm: `batch_shape x c`, the representative; −1 where padded.
         radius: `batch_shape x c`, largest kernel distance between the representative and a point of the cell.
-        members: `batch_shape x n`, arms of the cells (−1 where padded); none where the cells are all of a box.
-        own: `batch_shape x n`, which of the cells holds each.
+        members: `batch_shape x n`, arms in the cells (−1 where padded); empty when a box is divided.
+        own: `batch_shape x n`, the cell of each member.
     """
 
     lower: Tensor
@@ -38,7 +39,7 @@ class Cells:
 
 
 def kernel_distance(kernel: gpytorch.kernels.Kernel, left: Points, right: Points) -> Tensor:
-    r"""√(k(x,x) + k(x',x') − 2k(x,x')) of pairs, `batch_shape x n`: f of RKHS norm F varies by at most F times that.
+    r"""√(k(x,x) + k(x',x') − 2k(x,x')) of pairs, `batch_shape x n`: f of RKHS norm F varies by at most F times this distance.
 
     Cost O(n d).
     """
@@ -51,39 +52,39 @@ def kernel_distance(kernel: gpytorch.kernels.Kernel, left: Points, right: Points
 
 
 class Division(nn.Module, ABC):
-    """A domain that is divided into cells."""
+    """A domain that can be divided into cells."""
 
     @abstractmethod
     def root(self) -> Cells:
-        """The whole domain as one cell a batch row."""
+        """The whole domain as one cell per batch row."""
 
     @abstractmethod
     def divide_(self, leaf: Tensor, arm: Tensor, dim: Tensor, cut: Tensor, lower: Tensor, upper: Tensor) -> Cells:
-        """Cut one cell of each batch row in N.
+        """Cut one cell of each batch row into N children.
 
         Args:
-            leaf: `batch_shape x 1`, which cell; −1 in rows that keep theirs, whose children have no arm.
+            leaf: `batch_shape x 1`, the cell; −1 in rows that cut none, whose children have no arm.
             arm: `batch_shape x 1`, its representative.
             dim: `batch_shape x 1`, the dimension that is cut.
-            cut: `batch_shape x (N + 1)`, where, both ends included.
+            cut: `batch_shape x (N + 1)`, positions of the cuts, both ends included.
             lower: `batch_shape x N x d`, corners of the children.
             upper: `batch_shape x N x d`.
         """
 
     @abstractmethod
     def settle_(self, cells: Cells, leaf: Tensor) -> None:
-        """Learn which leaves (`batch_shape x c`) the cells have become."""
+        """Record the leaf indices (`batch_shape x c`) that the cells were given."""
 
 
 class BoxDivision(Division):
-    """A box: representatives are centres, new arms of a growing arm set. The middle child keeps that of its parent.
+    """A box: representatives are centres, new arms of a growing arm set. The middle child keeps the parent's representative.
 
-    For kernels that fall with every |coordinate difference|, so that the farthest point of a cell is a corner.
+    The kernel must decrease in every |coordinate difference|, so that the farthest point of a cell is a corner.
 
     Args:
         box: `2 x d` or `batch_shape x 2 x d`, lower and upper corner.
-        rows: A growing arm set, whose only arm is the centre.
-        kernel: Held, not copied.
+        rows: A growing arm set whose only arm is the centre.
+        kernel: Stored by reference.
 
     Buffer: `box` `batch_shape x 2 x d`.
     """
@@ -101,7 +102,7 @@ class BoxDivision(Division):
         return self._cells(self.box[..., :1, :], self.box[..., 1:, :], arm)
 
     def divide_(self, leaf: Tensor, arm: Tensor, dim: Tensor, cut: Tensor, lower: Tensor, upper: Tensor) -> Cells:
-        """N boxes, with N − 1 new arms. Cost O(A d), a copy of the arms."""
+        """N boxes, with N − 1 new arms. Cost O(A d) for a copy of the arms."""
         rows, N = self._owners[0], lower.shape[-2]
         points = rows.points(arm).expand(lower.shape)
         centre = (cut[..., :-1] + cut[..., 1:]) / 2
@@ -111,13 +112,14 @@ class BoxDivision(Division):
         return self._cells(lower, upper, torch.where(outer, index, torch.where(leaf >= 0, arm, -1)))
 
     def settle_(self, cells: Cells, leaf: Tensor) -> None:
-        """Nothing: the boxes say it all."""
+        """Do nothing: the boxes of the leaves are sufficient."""
 
     def _cells(self, lower: Tensor, upper: Tensor, arm: Tensor) -> Cells:
         rows, kernel = self._owners
         x = rows.points(arm)
         offset = torch.maximum(upper - x, x - lower)
-        if StationaryColumns.supports(offset, kernel):  # the same without GPyTorch's overhead
+        # `StationaryColumns` computes the same distances without the overhead of GPyTorch.
+        if StationaryColumns.supports(offset, kernel):
             k = StationaryColumns(torch.cat([offset, 0 * offset[:1]]), kernel)(0 * offset[0]).double()
             radius = (2 * (k[-1] - k[:-1])).clamp_min(0).sqrt()
         else:
@@ -126,13 +128,13 @@ class BoxDivision(Division):
 
 
 class ArmDivision(Division):
-    """A finite arm set: cells are the boxes that hold arms, representatives the arms nearest to their centres.
+    """A finite arm set: cells are the boxes that hold arms, and representatives are the arms nearest to their centres.
 
-    The largest kernel distance is that over the cell's own arms: exact for any kernel, and 0 for a cell of one arm.
+    The radius is the largest kernel distance over the cell's own arms: exact for any kernel, and 0 for a cell of one arm.
 
     Args:
-        rows: The arms; exact duplicates belong to no cell but by their lowest index.
-        kernel: Held, not copied.
+        rows: The arms. Of exact duplicates only the lowest index belongs to a cell.
+        kernel: Stored by reference.
 
     Buffer: `leaf_of_arm` `batch_shape x A`, −1 for duplicates.
     """
@@ -154,11 +156,11 @@ class ArmDivision(Division):
         return self._cells(self.leaf_of_arm == 0, None, lower, upper)
 
     def divide_(self, leaf: Tensor, arm: Tensor, dim: Tensor, cut: Tensor, lower: Tensor, upper: Tensor) -> Cells:
-        """At most N boxes. Cost O(A), and O(n d) for a cell of n arms."""
+        """At most N boxes. Cost O(A), plus O(n d) for a cell of n arms."""
         return self._cells((self.leaf_of_arm == leaf) & (leaf >= 0), (dim, cut), lower, upper)
 
     def settle_(self, cells: Cells, leaf: Tensor) -> None:
-        """Note the leaf of every arm. Cost O(A), a copy."""
+        """Record the leaf of every arm. Cost O(A) for a copy."""
         A = self.leaf_of_arm.shape[-1]
         slot = torch.where(cells.members >= 0, cells.members, A)
         leaves = nn.functional.pad(leaf, (0, 1)).gather(-1, cells.own)
@@ -173,7 +175,8 @@ class ArmDivision(Division):
             dim, cut = cuts
             along = x.gather(-1, dim.unsqueeze(-1).expand(*members.shape, 1))
             own = (along >= cut[..., 1:-1].unsqueeze(-2)).sum(dim=-1)
-        own = torch.where(members >= 0, own, N)  # padding goes to a spare cell
+        # Padding is assigned to a spare cell, number N, which is removed at the end.
+        own = torch.where(members >= 0, own, N)
 
         def of_own(value: Tensor) -> Tensor:
             spare = nn.functional.pad(value, (0, 0, 0, 1))
@@ -185,17 +188,19 @@ class ArmDivision(Division):
         near = squared <= nearest + _TIE * of_own((upper - lower).square().sum(dim=-1, keepdim=True)).squeeze(-1)
         last = torch.iinfo(torch.int64).max
         arm = torch.full_like(none, last, dtype=torch.int64)
+        # The representative is the lowest index among the arms that are nearest to the centre, up to rounding.
         arm = arm.scatter_reduce(-1, own, torch.where(near, members, last), "amin")[..., :-1]
         arm = torch.where(arm < last, arm, -1)
         representative = of_own(rows.points(arm).double())
         reach = kernel_distance(kernel, representative, x)
+        # The distance of the representative to itself is exactly 0, whatever the rounding of the kernel.
         reach = torch.where(members == nn.functional.pad(arm, (0, 1)).gather(-1, own), 0.0, reach)
         radius = torch.zeros_like(none).scatter_reduce(-1, own, reach, "amax")[..., :-1]
         return Cells(lower, upper, arm, radius, members, own)
 
 
 def padded_indices(mask: Tensor) -> Tensor:
-    """Indices of the places of each row that are marked, in order, `batch_shape x A` to `batch_shape x n`, −1 where padded."""
+    """Indices of the True entries of each row in order, `batch_shape x A` to `batch_shape x n`, −1 where padded."""
     flat = mask.reshape(-1, mask.shape[-1])
     row, index = flat.nonzero(as_tuple=True)
     count = flat.sum(dim=-1)

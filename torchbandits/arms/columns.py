@@ -1,4 +1,4 @@
-"""Kernel columns of the dictionary's arms: computed once, kept within a memory budget, recomputed in chunks beyond it."""
+"""Kernel columns of the dictionary's arms: computed once and kept within a memory budget, recomputed in chunks beyond it."""
 
 from __future__ import annotations
 
@@ -20,18 +20,23 @@ from torchbandits.sources.base import parts
 from torchbandits.threads import MANY_PRODUCTS
 from torchbandits.types import Picks, Points
 
-_CHUNK_BYTES = 8 << 20  # a block of columns that stays in cache while it is multiplied and squared
-_DEVICE_BYTES = 256 << 20  # the same on a GPU, whose launches want work
-_READ = 1 << 16  # most arms read together for one column
-_READ_BYTES = 2 << 20  # features of those arms
-_GROUP_BYTES = 64 << 20  # columns evaluated together
+# Size of a block of columns that stays in cache while it is multiplied and squared.
+_CHUNK_BYTES = 8 << 20
+# Size of such a block on a GPU, where kernel launches should be few and large.
+_DEVICE_BYTES = 256 << 20
+# Largest number of arms read together for one column.
+_READ = 1 << 16
+# Size of the features of the arms read together.
+_READ_BYTES = 2 << 20
+# Size of the columns evaluated together.
+_GROUP_BYTES = 64 << 20
 
 
 class KernelColumns:
     """k(x_j, ·) at every arm, for distinct points x_j of a posterior.
 
-    Columns are evaluated one point at a time: their values then do not depend on which points came together, and GPyTorch,
-    which centres on the first argument, loses nothing to cancellation near the point.
+    Columns are evaluated one point at a time. Their values then do not depend on the other points of a call, and GPyTorch,
+    which centres inputs on the first argument, suffers no cancellation near the point.
 
     Args:
         rows: The arms.
@@ -43,11 +48,12 @@ class KernelColumns:
         self._rows, self._posterior, self._memory_budget = rows, posterior, memory_budget
         self._kept: KeptColumns | None = None
         self._stationary: StationaryColumns | None = None
-        self._narrow: Any = None  # the kernel in the arms' dtype, where that is not float64
+        # The kernel in the arms' dtype, if that is not float64.
+        self._narrow: Any = None
         self.diagonal = self._diagonal()
 
     def _diagonal(self) -> Tensor:
-        """k(x, x) of every arm, `A` or `batch_shape x A`, float64: one number, expanded, for a stationary kernel."""
+        """k(x, x) of every arm, `A` or `batch_shape x A`, float64. For a stationary kernel one number is expanded."""
         source, kernel = self._rows.source, self._kernel()
         if Spectrum.of(kernel) is not None:
             one = kernel_diagonal(kernel, source.chunk(slice(0, 1))).double()
@@ -67,7 +73,8 @@ class KernelColumns:
     def evaluate(self, points: Points) -> Tensor:
         """k(points, arms), `batch_shape x p x A`, in the arms' dtype, one point at a time. Cost O(A d p)."""
         source, kernel, points = self._rows.source, self._kernel(), points.to(self._rows.source.dtype)
-        if not isinstance(source, InMemory) or source.num_arms > _READ:  # what a chunk needs stays in cache
+        # The chunk size keeps the distances and kernel values of a chunk in cache.
+        if not isinstance(source, InMemory) or source.num_arms > _READ:
             step = min(_READ, max(256, _READ_BYTES // (source.dim * source.dtype.itemsize)))
             return torch.cat([self._of(points, arms) for _, arms in source.chunks(step)], dim=-1)
         if points.numel() and StationaryColumns.supports(source.arms, kernel):
@@ -95,8 +102,8 @@ class KernelColumns:
         return self._kept is not None and self._kept.holds(rows)
 
     def fill(self, rows: Tensor) -> bool:
-        """Evaluate the columns of rows (`batch_shape x m`) that are not kept, and keep them; False where they do not fit the
-        budget. Cost O(A d) a new column."""
+        """Evaluate and keep the columns of rows (`batch_shape x m`) that are missing. Return False if they do not fit the
+        budget. Cost O(A d) per new column."""
         statistics, source = self._posterior.statistics, self._rows.source
         if self._kept is None:
             shape = statistics.num_rows.shape
@@ -116,7 +123,7 @@ class KernelColumns:
         return True
 
     def _with_own(self, block: Tensor, arm: Tensor) -> Tensor:
-        """The columns with k(x_j, x_j) itself at the arm's own place."""
+        """The columns with the exact k(x_j, x_j) at the arm's own place, where rounding would leave a difference."""
         here = self._rows.across.places(arm)
         slot = here.clamp_min(0)
         own = self.diagonal.expand(*arm.shape[:-1], -1).gather(-1, slot).to(block.dtype)
@@ -124,12 +131,12 @@ class KernelColumns:
         return block.scatter(-1, place, torch.where(here.unsqueeze(-1) >= 0, own.unsqueeze(-1), block.gather(-1, place)))
 
     def renew(self) -> None:
-        """Drop what was computed with an earlier kernel. Cost O(A d)."""
+        """Drop everything that was computed with an earlier kernel. Cost O(A d)."""
         self.forget()
         self.diagonal = self._diagonal()
 
     def forget(self) -> None:
-        """Drop the columns; they are computed again when needed."""
+        """Drop the columns, which are recomputed when needed."""
         self._kept = self._narrow = self._stationary = None
 
     def read(self, rows: Tensor, index: Picks) -> Tensor | None:
@@ -141,8 +148,8 @@ class KernelColumns:
         return kept.between(kept.slots(rows), index)
 
     def gram(self) -> Any:
-        """k between the given rows and all rows, where the dictionary's columns are kept, every point is an arm and float64;
-        None where not."""
+        """Function that reads kernel values between the given rows and all rows off the kept columns. None unless all columns
+        of the dictionary are kept in float64 and every point is an arm."""
         arm, mask = self._rows.arm_of_row, self._posterior.statistics.mask
         if self._rows.outside and not bool(((arm >= 0) == mask).all()):
             return None
@@ -151,26 +158,27 @@ class KernelColumns:
         return None if K is None else lambda asked: K if asked is rows else self.read(asked, arm)
 
     def of_arms(self, index: Picks) -> Tensor:
-        """k(x_j, ·) of arms (`batch_shape x p`) at every arm, `batch_shape x p x A`: read where all are kept."""
+        """k(x_j, ·) of arms (`batch_shape x p`) at every arm, `batch_shape x p x A`, read from kept columns if all are kept."""
         row, points = self._rows.row_of(index), self._rows.points(index)
         if self._kept is not None and bool((row >= 0).all()) and self.holds(row):
             return self._kept.at(self._kept.slots(row), slice(None))
         return self._with_own(self.evaluate(points), index)
 
     def products(self, weights: Tensor, rows: Tensor, dense: int | None = None) -> Iterator[tuple[slice, Tensor]]:
-        """`weights` (`batch_shape x r x m`) times the columns of rows (`batch_shape x m`), chunk by chunk of the arms.
+        """`weights` (`batch_shape x r x m`) times the columns of rows (`batch_shape x m`), in chunks of arms.
 
-        The chunks of columns stay in cache. Where only the first `dense` rows of the weights are full and the others upper
-        triangular, the zeros are left out.
+        The chunks of columns stay in cache. If only the first `dense` rows of the weights are full and the others form an upper
+        triangle, products with zeros are skipped.
 
         Yields:
-            Which arms, and their products, which the next chunk overwrites.
+            The slice of arms of a chunk, and its products in a buffer that the next chunk overwrites.
         """
         m, batch, kept, slots = rows.shape[-1], rows.shape[:-1], self._kept, rows
         if kept is not None and bool(((slots := kept.slots(rows)) < 0).any()):
             kept = None
         starts = None if dense is None or m <= LEAF or rows.dim() > 2 else list(range(m))
-        together = None if kept is None else _together(slots)  # consecutive slots need no copy
+        # Consecutive slots can be sliced without a copy.
+        together = None if kept is None else _together(slots)
         wanted = _CHUNK_BYTES if weights.device.type == "cpu" else _DEVICE_BYTES
         A, step = self._rows.num_arms, max(256, wanted // (8 * max(1, m) * max(1, batch.numel())))
         products = weights.new_empty(*weights.shape[:-1], min(step, A))
@@ -183,14 +191,15 @@ class KernelColumns:
             yield part, out
 
     def sweep(self, factors: SweepFactors, prior: Tensor, leverage: Tensor, channels: Tensor) -> bool:
-        """Write leverages and channels of every arm by one compiled pass over kept columns; False where there is none: columns
-        that are not kept, a device, float32, work for several threads, no numba.
+        """Write leverages and channels of every arm by one compiled pass over kept columns. Return False where that is not
+        possible: columns not kept, a device, float32, enough work for several threads, or no numba.
 
         Args:
-            factors: Of the posterior.
+            factors: Sweep factors of the posterior.
             prior: `A` or `batch_shape x A`, k(x, x) / λ.
-            leverage: `batch_shape x A`, written.
-            channels: `batch_shape x c x A`, written.
+            prior: `A` or `batch_shape x A`, k(x, x) / λ.
+            leverage: `batch_shape x A`, overwritten.
+            channels: `batch_shape x c x A`, overwritten.
         """
         kept, N, a = self._kept, factors.N, factors.a
         size = (N.numel() + a.numel()) * self._rows.num_arms
@@ -212,7 +221,7 @@ class KernelColumns:
         return True
 
     def _blocks(self, rows: Tensor, step: int) -> Iterator[tuple[slice, Tensor]]:
-        """Columns of rows (`batch_shape x m`), evaluated anew, chunk by chunk of the arms; the next overwrites one."""
+        """Columns of rows (`batch_shape x m`), evaluated anew in chunks of arms; each chunk overwrites the one before."""
         points, kernel, source = self._posterior.statistics.points, self._kernel(), self._rows.source
         points = points.gather(-2, rows.unsqueeze(-1).expand(*rows.shape, points.shape[-1])).to(source.dtype)
         if not StationaryBlocks.supports(kernel):
@@ -225,14 +234,14 @@ class KernelColumns:
 
 
 def _together(slots: Tensor) -> slice | None:
-    """The range of slots, where they are consecutive and in order; None where not. Leaving others' columns out by zero weights
-    would save the copy of a selection, and make the last bits depend on what was kept before: a loaded state would differ."""
+    """The range of the slots if they are consecutive and in order, otherwise None. Slots in between could be skipped by zero
+    weights to save a copy, but the last bits would then depend on earlier columns, and differ in a state that was loaded."""
     m, first = slots.shape[-1], int(slots.min())
     consecutive = bool((slots - first == torch.arange(m, device=slots.device)).all())
     return slice(first, first + m) if consecutive else None
 
 
 def _kept_blocks(kept: KeptColumns, slots: Tensor, together: slice | None, step: int) -> Iterator[tuple[slice, Tensor]]:
-    """Columns in slots, or in a range of slots, chunk by chunk of the arms."""
+    """Columns in slots, or in a range of slots, in chunks of arms."""
     for part in parts(0, kept.num_arms, step):
         yield part, kept.at(slots, part) if together is None else kept.block[..., together, part]

@@ -1,4 +1,4 @@
-"""The in-batch loop of one row, compiled where numba is installed: apart, since numba takes half a second to load."""
+"""The in-batch loop of one batch row, compiled where numba is installed. In a file of its own: numba loads in half a second."""
 
 from __future__ import annotations
 
@@ -22,12 +22,14 @@ def _downdate_numpy(covariance: np.ndarray, column: np.ndarray, shrink: float) -
     covariance -= np.outer(column * shrink, column)
 
 
-# Take (shrink · column) columnᵀ off the covariance: the same products in the same order, so the same bits, either way.
+# Subtract (shrink · column) columnᵀ from the covariance. Both versions form the same products in the same order, so their
+# results are equal to the last bit.
 downdate = _downdate_compiled if hasattr(_downdate_compiled, "py_func") else _downdate_numpy
 
 
 @njit(cache=True)
-def pick_leaders(  # one long function, because numba compiles it whole
+# One long function, because numba compiles it as a whole.
+def pick_leaders(
     mean: np.ndarray,
     leverage: np.ndarray,
     covariance: np.ndarray,
@@ -42,11 +44,11 @@ def pick_leaders(  # one long function, because numba compiles it whole
     first: int,
     picks: np.ndarray,
 ) -> tuple[int, float, int]:  # pragma: no cover - measured through its callers when compiled
-    """Pick among k leaders until another arm may be better, the rule breaks, or the batch is full.
+    """Pick among k leaders until another arm may be better, the batch rule ends the batch, or the batch is full.
 
-    `mean`, `scale`, `leverage`, `gain`, `room` are k, `covariance` k x k; leverage, covariance and room are updated in place.
-    A pick spends `gain[j]`, or log(1 + leverage) where `dynamic`. Returns the number of picks written to `picks`, what
-    was spent, and why it stopped. The scores are mean + scale √leverage.
+    `mean`, `scale`, `leverage`, `gain`, `room` have k entries, `covariance` is k x k; leverage, covariance and room are updated
+    in place. A pick spends `gain[j]`, or log(1 + leverage) if `dynamic`. Returns the number of picks written to `picks`, the
+    total spent, and the reason for stopping (see `ties`). The scores are mean + scale √leverage.
     """
     n = 0
     while n < remaining:
@@ -65,6 +67,7 @@ def pick_leaders(  # one long function, because numba compiles it whole
         room[j] -= 1
         before = leverage[j]
         spent += math.log1p(max(before, 0.0)) if dynamic else gain[j]
+        # A pick of arm j changes leverages by −c²/(1 + c_j) and covariances by −ccᵀ/(1 + c_j), where c is column j.
         column = covariance[j].copy()
         shrink = 1.0 / (1.0 + column[j])
         leverage -= column * column * shrink

@@ -1,4 +1,4 @@
-"""The covariance that an exact posterior has left between arms, k̃ = k/λ − Σ wwᵀ: the memory traffic of an exact step."""
+"""Posterior covariance of an exact posterior between arms, k̃ = k/λ − Σ wwᵀ, whose memory traffic dominates an exact step."""
 
 from __future__ import annotations
 
@@ -15,31 +15,39 @@ from torchbandits.kernels import kernel_matrix
 from torchbandits.posteriors import GaussianProcess
 from torchbandits.types import Picks
 
-Leaders = Callable[[int], Tensor]  # the arms that are likely to be pulled next, `batch_shape x k`
+# Returns the arms that are most likely to be pulled next, `batch_shape x k`.
+Leaders = Callable[[int], Tensor]
 
-_SPARE = 64  # directions are folded when repeated pulls have doubled them, plus this many
-_DENSE_ARMS = 1024  # up to here the whole covariance is kept, A x A, and directions are taken off it in blocks
-_DENSE_BYTES = 512 << 20  # of all batch rows together
-_BLOCK = 64  # directions a block: the downdate is then a matrix product, not 64 passes over memory
-_ANCHOR = 16  # a dense covariance is computed anew after this many times A pulls, so that rounding can't pile up
-_FEWEST, _MOST = 8, 64  # columns evaluated ahead of need
+# Directions are recomputed when repeated pulls have doubled their number, plus this many.
+_SPARE = 64
+# Up to this number of arms the whole A x A covariance is kept, and directions are subtracted from it in blocks.
+_DENSE_ARMS = 1024
+# Size limit of the dense covariances of all batch rows together.
+_DENSE_BYTES = 512 << 20
+# Directions per block, so that the downdate is one matrix product instead of 64 passes over memory.
+_BLOCK = 64
+# A dense covariance is recomputed after A times this many pulls, so that rounding errors cannot accumulate.
+_ANCHOR = 16
+# Smallest and largest number of columns evaluated ahead of need.
+_FEWEST, _MOST = 8, 64
 
 
 class Directions(nn.Module):
     r"""k̃(x, x') = k(x, x')/λ − T(x)ᵀT(x') between arms, where every pull appends a row to T.
 
-    The column of a pulled arm is one pass over T, bound by memory. Two ways around it, both exact: few arms keep k̃ itself
-    and take the rows of T off it 64 at a time; many arms evaluate the columns of the next likely arms together, in one
-    pass, and correct a column by the rows of T that came since when its arm is pulled indeed.
+    Computing the column of a pulled arm takes one pass over T, and is limited by memory bandwidth. Two exact methods reduce the
+    traffic. With few arms, k̃ itself is kept, and rows of T are subtracted from it 64 at a time. With many arms, the columns of
+    the most likely next arms are evaluated together in one pass; when such an arm is pulled, its column is corrected by the
+    rows of T that were appended since.
 
     Args:
         rows: The arms.
-        posterior: Its `batch_shape` is the directions'.
+        posterior: The posterior; its `batch_shape` is that of the directions.
         columns: Evaluates kernel columns.
-        memory_budget: Bytes; the dense covariance stays below it.
+        memory_budget: Bytes; the dense covariance is kept only if it is smaller.
 
-    Buffers: `block` `batch_shape x capacity x A`, the first `used` rows are T; `covariance` `batch_shape x A x A`, k̃ before
-    those rows (empty where it is not kept, or not yet).
+    Buffers: `block` `batch_shape x capacity x A`, whose first `used` rows are T; `covariance` `batch_shape x A x A`, k̃ before
+    those rows (empty if it is not kept, or not computed yet).
     """
 
     block: Tensor
@@ -47,7 +55,8 @@ class Directions(nn.Module):
 
     def __init__(self, rows: ArmRows, posterior: GaussianProcess, columns: KernelColumns, memory_budget: int) -> None:
         super().__init__()
-        self._owners = (rows, posterior)  # a tuple hides them from nn.Module: the state registers them
+        # In a tuple nn.Module does not see them; the policy's state registers them.
+        self._owners = (rows, posterior)
         self._columns = columns
         shape, A, source = posterior.batch_shape, rows.num_arms, rows.source
         size = 8 * shape.numel() * A * A
@@ -55,18 +64,21 @@ class Directions(nn.Module):
         self.used, self._flushes, self._pulls = 0, 0, 0
         dtype = torch.float64 if self.dense else source.dtype
         empty = torch.zeros(*shape, 0, A, dtype=dtype, device=source.device)
-        # Arms are read piece by piece because memory is short: T then stays below the budget.
+        # Arms are streamed because memory is short, so T must stay below the budget.
         self._row_bytes = shape.numel() * A * dtype.itemsize
         self._budget = memory_budget if rows.streamed else None
         self._most = None if self._budget is None else self._budget // self._row_bytes
-        self.incomplete = False  # whether a state was loaded that was saved without T
+        # Whether the loaded state was saved without T.
+        self.incomplete = False
         self.register_buffer("block", empty, persistent=False)
         self.register_buffer("covariance", empty, persistent=False)
         self._forget_ahead()
 
     def _forget_ahead(self) -> None:
-        self._ahead: tuple[Tensor, Tensor, int] | None = None  # arms, their columns, rows of T already taken off
-        self._named: Tensor | None = None  # the leaders when a column was last evaluated
+        # Arms evaluated ahead, their columns, and the number of rows of T already subtracted from them.
+        self._ahead: tuple[Tensor, Tensor, int] | None = None
+        # The leaders at the time when a column was last evaluated.
+        self._named: Tensor | None = None
         self._hits, self._size = 0, _FEWEST
 
     @property
@@ -83,7 +95,7 @@ class Directions(nn.Module):
             index: Padded places (−1) get the column of arm 0.
             leaders: Arms worth evaluating ahead.
 
-        Cost: O(A r p), or O(64 A p) where the arm was expected or the covariance is kept.
+        Cost: O(A r p), or O(64 A p) if the arm was evaluated ahead or the covariance is kept.
         """
         slot = index.clamp_min(0)
         if self.dense:
@@ -105,7 +117,7 @@ class Directions(nn.Module):
         return (K / posterior.regularization).expand(*slot.shape, K.shape[-1])
 
     def _without(self, start: Tensor, slot: Tensor, first: int) -> Tensor:
-        """`start` less the rows of T from `first` on."""
+        """`start` minus the contribution of the rows of T from `first` on."""
         T = self.block[..., first : self.used, :]
         if not T.shape[-2]:
             return start
@@ -117,7 +129,7 @@ class Directions(nn.Module):
         return out.reshape(start.shape)
 
     def _expected(self, slot: Tensor) -> Tensor | None:
-        """The column, if every row's arm was evaluated ahead."""
+        """The column, if the arm of every batch row was evaluated ahead; otherwise None."""
         if self._ahead is None:
             return None
         arms, columns, first = self._ahead
@@ -130,10 +142,12 @@ class Directions(nn.Module):
         return self._without(start, slot, first)
 
     def _look_ahead(self, slot: Tensor, leaders: Leaders) -> Tensor:
-        """The column of an arm that was not evaluated ahead; with those of the likeliest next arms, in one pass over T, if the
-        arm was at least among the leaders named last time: pulls that nobody could expect cost one column, not many."""
+        """The column of an arm that was not evaluated ahead. If the arm was among the last leaders, columns of the current
+        leaders are evaluated in the same pass over T; a pull that was not predictable costs one column only."""
         expected = self._named is not None and bool((self._named == slot).any(dim=-1).all())
-        if self._ahead is not None:  # as many as pay
+        # Adapt the number of columns to the hit rate: double it when half of them were used, and halve it when fewer than an
+        # eighth were used.
+        if self._ahead is not None:
             self._size = min(_MOST, 2 * self._size) if 2 * self._hits >= self._size else self._size
             self._size = max(_FEWEST, self._size // 2) if 8 * self._hits < self._size else self._size
             expected = expected or self._hits > 0
@@ -146,13 +160,13 @@ class Directions(nn.Module):
         return columns[..., :1, :].clone()
 
     def features(self, index: Picks) -> tuple[Tensor, Tensor]:
-        """What `between` needs of each arm: its points, or its index where the covariance is kept, and its rows of T."""
+        """Inputs of `between` for each arm: its points (its index if the covariance is kept), and its rows of T."""
         slot, T = index.clamp_min(0), self.rows_used
         t = T.gather(-1, slot.unsqueeze(-2).expand(*T.shape[:-1], index.shape[-1])).double()
         return (slot if self.dense else self._owners[0].points(index).double()), t
 
     def between(self, left: tuple[Tensor, Tensor], right: tuple[Tensor, Tensor]) -> Tensor:
-        """k̃ between arms by their `features`, `batch_shape x n x n'`."""
+        """k̃ between arms given by their `features`, `batch_shape x n x n'`."""
         product = left[1].mT @ right[1]
         posterior = self._owners[1]
         if not self.dense:
@@ -178,14 +192,14 @@ class Directions(nn.Module):
         self._pulls += p
 
     def sweep_storage(self, size: int) -> Tensor:
-        """Storage for a sweep that writes all `size` rows anew, `batch_shape x size x A`; `swept` takes it over."""
+        """Storage for a sweep that rewrites all `size` rows, `batch_shape x size x A`. Pass it to `swept` when filled."""
         self._check_room(size)
         whole = size if self.dense else size + _SPARE
         whole = whole if self._most is None else min(whole, self._most)
         return self.block.new_empty(*self.block.shape[:-2], whole, self.block.shape[-1])
 
     def _check_room(self, size: int) -> None:
-        """Refuse rows that do not fit the budget."""
+        """Raise `UnsupportedError` if so many rows do not fit the budget."""
         if self._budget is not None and size * self._row_bytes > self._budget:
             taken = size * self._row_bytes
             raise UnsupportedError(
@@ -195,7 +209,7 @@ class Directions(nn.Module):
             )
 
     def swept(self, block: Tensor, size: int) -> None:
-        """Take over the rows of a sweep."""
+        """Replace T by the rows of a sweep."""
         self._pulls, self.incomplete = 0, False
         self._forget_ahead()
         if self.dense:
@@ -205,14 +219,14 @@ class Directions(nn.Module):
             self.block, self.used = block, size
 
     def forget_all(self) -> None:
-        """Back to the prior."""
+        """Return to the prior."""
         self.used, self._pulls, self.incomplete = 0, 0, False
         self.block, self.covariance = (t[..., :0, :].clone() for t in (self.block, self.covariance))
         self._forget_ahead()
 
     def needs_sweep(self, rows: int = 0) -> bool:
-        """Whether repeated pulls have doubled T, or leave no room for so many further rows; or rounding may have piled up in a
-        kept covariance."""
+        """Whether repeated pulls have doubled T, whether T leaves no room for so many further rows, or whether rounding errors
+        may have accumulated in a kept covariance."""
         if self._most is not None and self.used + rows > self._most and self.used > self._owners[1].statistics.size:
             return True
         if self.dense:
@@ -231,18 +245,20 @@ class Directions(nn.Module):
         return K.expand(*self.block.shape[:-2], *K.shape[-2:]).clone()
 
     def _flush(self) -> None:
-        """Take T off the kept covariance, in place: the posterior is the same before and after."""
+        """Subtract the rows of T from the kept covariance in place, which leaves the posterior unchanged."""
         C, T = (x.reshape(-1, *x.shape[-2:]) for x in (self._dense(), self.rows_used))
+        # k̃ = C − TᵀT becomes the kept covariance, and T becomes empty.
         C.baddbmm_(T.mT, T, alpha=-1)
         self.used, self._flushes = 0, self._flushes + 1
 
-    # ------------------------------------------------------------------ going back, and being saved
+    # ------------------------------------------------------------------ snapshots and saved states
 
     def snapshot(self) -> Callable[[], None]:
-        """A way back to the rows of this moment (the buffers are the caller's)."""
+        """Function that restores the current rows. The buffers must be restored by the caller."""
         used, pulls, flushes = self.used, self._pulls, self._flushes
 
         def restore() -> None:
+            # After a flush the rows of T in the snapshot are already subtracted from the covariance.
             self.used = used if self._flushes == flushes else 0
             self._pulls, self._flushes = pulls, flushes
             self._forget_ahead()
@@ -250,13 +266,13 @@ class Directions(nn.Module):
         return restore
 
     def get_extra_state(self) -> dict[str, Any]:
-        """The rows in use without the spare room, the covariance kept, and the pulls since a sweep. Of arms that are read piece
-        by piece T is left out (None): it may take all the memory there is, and a sweep computes it anew."""
+        """The rows in use without spare capacity, the kept covariance, and the pulls since the last sweep. For streamed arms T
+        is left out (None), since it may fill the memory, and is recomputed by a sweep."""
         rows = self.rows_used.clone() if self._budget is None or self.dense or not self.used else None
         return {"rows": rows, "covariance": self.covariance, "pulls": self._pulls}
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
-        """Restore what `get_extra_state` returned; a state without T is `incomplete` until the next sweep."""
+        """Restore the result of `get_extra_state`. A state without T is `incomplete` until the next sweep."""
         self.incomplete = state["rows"] is None
         self.block = self.block[..., :0, :] if self.incomplete else state["rows"].to(self.block)
         self.covariance = state["covariance"].to(self.block)

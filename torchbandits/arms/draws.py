@@ -1,4 +1,4 @@
-"""Draws of the posterior on every arm, for Thompson sampling: never an A x A factor beyond a few thousand arms."""
+"""Posterior draws on every arm for Thompson sampling, without an A x A factor beyond a few thousand arms."""
 
 from __future__ import annotations
 
@@ -16,37 +16,41 @@ from torchbandits.linalg import covariance_root
 from torchbandits.posteriors.paths import FourierPrior, explained, explained_weights, standard_normals
 from torchbandits.types import Generators
 
-_JOINT_ARMS = 2000  # up to here the prior is drawn jointly on the arms
-_CHUNK = 1 << 21  # entries of a block of random features
-_DRAWN = 1 << 25  # values of draws on arms that are held at once
+# Up to this number of arms the prior is drawn jointly.
+_JOINT_ARMS = 2000
+# Number of entries of a block of random features.
+_CHUNK = 1 << 21
+# Number of values of draws held in memory at once.
+_DRAWN = 1 << 25
 
 Drawn = Callable[[slice], Tensor]
-"""f₀ − μ₀ of some of the draws on all arms, `batch_shape x q' x A`, asked for in order."""
+"""f₀ − μ₀ of a slice of the draws on all arms, `batch_shape x q' x A`. Slices must be requested in order."""
 
 
 class PosteriorDraws:
-    r"""Draws f̃ = μ + w (f₀ − μ₀), Matheron's rule: a prior draw f₀, less the posterior mean μ₀ of noisy rewards of it.
+    r"""Draws f̃ = μ + w (f₀ − μ₀) by Matheron's rule: a prior draw f₀, minus the posterior mean μ₀ given noisy rewards of f₀.
 
-    For a sparse posterior the rewards see the part of f₀ that the dictionary explains, as its own data do, so mean and
-    covariance are those of the posterior. What f₀ is depends on the posterior:
+    For a sparse posterior the simulated rewards observe the part of f₀ that the dictionary explains, as the real data do, so
+    mean and covariance are those of the posterior. The prior draw f₀ depends on the posterior:
 
     - finite features: θᵀz(x), exact;
-    - up to 2,000 arms: the joint Gaussian, exact, one A x A factor in all;
-    - RBF and Matérn kernels: random Fourier features with fresh frequencies each time: mean and covariance are exact over
-      frequencies, single draws Gaussian up to 1/√num_features;
-    - any other kernel: the part that the dictionary explains is exact, the residual is independent from arm to arm:
-      marginals are exact, the residual's covariance is dropped.
+    - up to 2,000 arms: the joint Gaussian, exact, from a single A x A factor;
+    - RBF and Matérn kernels: random Fourier features with new frequencies for each draw. Mean and covariance are exact in
+      expectation over frequencies, and single draws are Gaussian up to 1/√num_features;
+    - any other kernel: the part that the dictionary explains is exact, and the residual is drawn independently per arm.
+      Marginals are exact, the covariance of the residual is dropped.
 
     Args:
         table: The posterior on the arms.
-        num_features: Of the random Fourier features.
+        num_features: Number of random Fourier features.
 
-    Source: Wilson et al. 2020, for the rule and its Fourier form.
+    Source: Wilson et al. 2020, for Matheron's rule and its Fourier form.
     """
 
     def __init__(self, table: ArmTable, num_features: int) -> None:
         self._table, self._num_features = table, num_features
-        self._root: tuple[object, Tensor, Tensor] | None = None  # of a kernel: a fit replaces it
+        # The kernel, the points that are not arms, and the prior's root on them; computed anew when a fit replaces the kernel.
+        self._root: tuple[object, Tensor, Tensor] | None = None
         self._residual: tuple[object, Tensor] | None = None
         posterior = table.posterior
         require(
@@ -59,14 +63,14 @@ class PosteriorDraws:
             self.kind = "joint"
 
     def draw(self, sizes: Sequence[int], width: Tensor, generators: Generators) -> Iterator[Tensor]:
-        """`sizes[r]` draws for batch row r from its generator, reward units, some at a time: `batch_shape x q' x A`, max(sizes)
-        in all (rows that ask for fewer are padded). What is drawn does not depend on the pieces. Cost O(A m) a draw, and O(A F)
-        for random features or O(A²) for joint draws.
+        """`sizes[r]` draws for batch row r from its generator, in reward units, yielded in pieces `batch_shape x q' x A` of
+        max(sizes) draws in total (rows with fewer draws are padded). The values do not depend on the size of the pieces. Cost
+        O(A m) per draw, plus O(A F) for random features or O(A²) for joint draws.
 
         Args:
-            sizes: Draws of each batch row, in row-major order.
+            sizes: Number of draws of each batch row, in row-major order.
             width: `batch_shape`, scales the deviation from the mean.
-            generators: One CPU generator a batch row.
+            generators: One CPU generator per batch row.
         """
         table, posterior = self._table, self._table.posterior
         prior = {"features": self._features, "joint": self._joint, "fourier": self._fourier, "independent": self._independent}
@@ -77,16 +81,16 @@ class PosteriorDraws:
             yield mean + width[..., None, None] * deviation
 
     def forget(self) -> None:
-        """Drop the factors that are kept from draw to draw: the posterior has moved to another device."""
+        """Drop the factors that are kept between draws, because the posterior has moved to another device."""
         self._root = self._residual = None
 
     def _parts(self, size: int) -> Iterator[slice]:
-        """Slices of that many draws, of whole multiples of 16, as torch's normal numbers are made in sixteens."""
+        """Slices of the draws in multiples of 16, because torch generates normal numbers in groups of sixteen."""
         step = 16 * max(1, _DRAWN // (16 * self._table.rows.num_arms * max(1, self._table.posterior.batch_shape.numel())))
         for start in range(0, size, step):
             yield slice(start, min(start + step, size))
 
-    # ------------------------------------------------------------------ prior draws: all that is random is drawn at once
+    # ------------------------------------------------------------------ prior draws: all random numbers are drawn at once
 
     def _features(self, sizes: Sequence[int], generators: Generators) -> Drawn:
         posterior = self._table.posterior
@@ -112,6 +116,7 @@ class PosteriorDraws:
                 points = torch.cat([points.expand(*order.shape[:-1], *points.shape[-2:]), strangers], dim=-2)
             self._root = (kernel, strangers, covariance_root(kernel_matrix(kernel, points, points)))
         root = self._root[2]
+        # Pulled points that are not arms are drawn jointly with the arms, as further points after them.
         used = A + outside.sum(dim=-1) if extra else None
         f0 = root @ standard_normals(posterior, sizes, A + extra, generators, used)
         place = torch.where(outside, A - 1 + outside.long().cumsum(dim=-1), arm.clamp_min(0))
@@ -141,7 +146,8 @@ class PosteriorDraws:
             drawn = standard_normals(posterior, own, table.rows.num_arms, generators).mT
             return torch.nn.functional.pad(drawn, (0, 0, 0, width - drawn.shape[-2]))
 
-        for part in self._parts(max(sizes)):  # the other draws come after all of these, which are made when they are needed
+        # The noise is generated lazily by `twins`. Advance the generators past it here, since all other draws come after it.
+        for part in self._parts(max(sizes)):
             noise(part, generators)
         if not posterior.statistics.size:
             return lambda part: noise(part, twins) * table.prior_diagonal.sqrt().unsqueeze(-2)
@@ -162,8 +168,8 @@ class PosteriorDraws:
     # ------------------------------------------------------------------ the rule
 
     def _less_mean(self, f0: Drawn, at_points: Tensor, sizes: Sequence[int], generators: Generators) -> Drawn:
-        """f₀ on the arms less the posterior mean of its noisy rewards; `at_points` are its values at the distinct points,
-        `batch_shape x u x q`."""
+        """f₀ on the arms minus the posterior mean of its noisy rewards; `at_points` are the values of f₀ at the distinct
+        points, `batch_shape x u x q`."""
         table, posterior = self._table, self._table.posterior
         if not posterior.statistics.size:
             return f0
@@ -179,12 +185,13 @@ class PosteriorDraws:
         theta = standard_normals(posterior, sizes, fit.mask.shape[-1], generators, fit.mask.sum(dim=-1))
         pseudo = fit.nystrom.root.pseudo
         if pseudo is not None:
+            # For R = U Λ^{−1/2}, Rᵀf₀(S) = Uᵀθ is standard normal in the coordinates that R keeps, and 0 in the others.
             rotated = torch.nn.functional.normalize(pseudo, dim=-2).mT @ theta
             theta = torch.where(fit.nystrom.root.fallback[..., None, None], rotated, theta)
         return torch.where(fit.mask.unsqueeze(-1), theta, 0.0)
 
     def _on_arms(self, lifted: Tensor) -> Tensor:
-        """Weights of the dictionary's kernel columns (`batch_shape x m x q`) as functions on the arms, `... x q x A`."""
+        """Functions on the arms, `... x q x A`, from weights of the dictionary's kernel columns (`batch_shape x m x q`)."""
         table, fit = self._table, self._table.posterior.fit()
         weights = torch.where(fit.mask.unsqueeze(-1), lifted, 0.0).mT.to(table.rows.source.dtype)
         values = weights.new_empty(*weights.shape[:-1], table.rows.num_arms)

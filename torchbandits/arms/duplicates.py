@@ -1,4 +1,4 @@
-"""Exact duplicates among the arms share one entry, the lowest index."""
+"""Exact duplicates among the arms, which share one entry: the lowest index."""
 
 from __future__ import annotations
 
@@ -9,16 +9,19 @@ from torch import Tensor
 
 from torchbandits.types import Arms, Points
 
-_MULTIPLIER = 0x9E3779B97F4A7C15 - (1 << 64)  # the golden ratio in 64 bits, as a signed integer
-_MIX = 0x2545F4914F6CDD1D  # odd: tells the order of arms
-_STEP = 1 << 16  # arms that are compared at once
+# The golden ratio in 64 bits, as a signed integer.
+_MULTIPLIER = 0x9E3779B97F4A7C15 - (1 << 64)
+# An odd multiplier that makes the fingerprint depend on the order of arms.
+_MIX = 0x2545F4914F6CDD1D
+# Number of arms compared at once.
+_STEP = 1 << 16
 
 
 def first_occurrence(arms: Arms, hashes: Tensor | None = None) -> Tensor | None:
-    """The lowest index of an arm equal to each arm, `batch_shape x A`; None where all arms differ.
+    """The lowest index of an arm equal to each arm, `batch_shape x A`; None if all arms differ.
 
-    `hashes` are their `codes`, where those are known. Rows are hashed (64 bits) and sorted; equal hashes are compared in full,
-    so the answer is exact. Cost O(A (d + log A)).
+    `hashes` are the `codes` of the arms, if already computed. Arms are sorted by their 64-bit hashes, and arms of equal hash
+    are compared in full, so the result is exact. Cost O(A (d + log A)).
     """
     hashes = codes(arms) if hashes is None else hashes
     ordered, order = hashes.sort(dim=-1, stable=True)
@@ -31,17 +34,18 @@ def first_occurrence(arms: Arms, hashes: Tensor | None = None) -> Tensor | None:
 
 
 def lowest_equal(arm: Tensor, group: Tensor, num_arms: int, at: Callable[[Tensor], Points]) -> Tensor:
-    """The lowest index of an arm equal to each arm, `num_arms`, where only some can be equal to others.
+    """The lowest index of an arm equal to each arm, `num_arms`, if only some arms can have duplicates.
 
     Args:
-        arm: `n`, those that can.
+        arm: `n`, indices of the arms that can have duplicates.
         group: `n`, equal for equal arms, such as the number of their hash. Within a group arms are compared in full.
         num_arms: A.
-        at: From `p` indices to these arms, `p x d`.
+        at: Function from `p` indices to these arms, `p x d`.
     """
     first = torch.arange(num_arms, device=arm.device)
     head = torch.full((int(group.max()) + 1,), num_arms, device=arm.device).scatter_reduce_(0, group, arm, "amin")[group]
-    left = []  # two different arms with one hash: practically never any
+    # Arms that share a hash without being equal; practically never any.
+    left = []
     for mine, theirs in zip(arm.split(_STEP), head.split(_STEP), strict=True):
         same = (at(mine) == at(theirs)).all(dim=-1)
         first[mine[same]] = theirs[same]
@@ -53,8 +57,9 @@ def lowest_equal(arm: Tensor, group: Tensor, num_arms: int, at: Callable[[Tensor
 
 
 def codes(points: Points) -> Tensor:
-    """A hash of each point, `batch_shape x n` 64-bit integers; equal points, −0.0 and 0.0 included, have equal hashes."""
-    bits = (points.double() + 0.0).view(torch.int64)  # + 0.0 makes −0.0 equal 0.0
+    """A 64-bit integer hash of each point, `batch_shape x n`. Equal points have equal hashes, including −0.0 and 0.0."""
+    # Adding 0.0 turns −0.0 into 0.0.
+    bits = (points.double() + 0.0).view(torch.int64)
     code = torch.zeros(points.shape[:-1], dtype=torch.int64, device=points.device)
     for column in bits.unbind(dim=-1):
         code = (code ^ column) * _MULTIPLIER
@@ -63,8 +68,8 @@ def codes(points: Points) -> Tensor:
 
 
 def fingerprint(hashes: Tensor, offset: int = 0) -> Tensor:
-    """One 64-bit integer for arms in their order, given their `codes`, of which the first is number `offset`: it adds up over
-    consecutive pieces. Batch rows of the same arms have that of these arms."""
+    """One 64-bit integer for arms in order, given their `codes`, the first of which has index `offset`. Fingerprints of
+    consecutive pieces add up. Batch rows with the same arms have the fingerprint of these arms."""
     place = torch.arange(offset, offset + hashes.shape[-1], device=hashes.device)
     rows = ((hashes ^ (hashes >> 32)) * (2 * place + 1) * _MIX).sum(dim=-1).reshape(-1)
     return rows[0] if bool((rows == rows[0]).all()) else fingerprint(rows)
@@ -72,7 +77,7 @@ def fingerprint(hashes: Tensor, offset: int = 0) -> Tensor:
 
 def matches(arms: Arms, points: Points) -> Tensor:
     """The lowest index of an arm equal to each point, `batch_shape x u` for `batch_shape x A x d` and `batch_shape x u x d`; −1
-    where there is none. Cost O((A + u) (d + log(A + u)))."""
+    if there is none. Cost O((A + u) (d + log(A + u)))."""
     A, u = arms.shape[-2], points.shape[-2]
     first = first_occurrence(torch.cat([arms.double(), points.double()], dim=-2))
     if first is None:

@@ -1,4 +1,4 @@
-"""Features of every arm under a finite embedding: what kernel columns are to a Nyström posterior."""
+"""Features of every arm under a finite embedding, in the role that kernel columns have for a Nyström posterior."""
 
 from __future__ import annotations
 
@@ -13,21 +13,22 @@ from torchbandits.errors import ArgumentError
 from torchbandits.posteriors import GaussianProcess
 from torchbandits.types import Picks
 
-_CHUNK_BYTES = 8 << 20  # a block of features that stays in cache while it is multiplied and squared
+# Size of a block of features that stays in cache while it is multiplied and squared.
+_CHUNK_BYTES = 8 << 20
 
 
 class ArmFeatures:
-    """z(x) of every arm, `batch_shape x m x A`, in the arms' dtype, for a posterior whose embedding is fixed and finite.
+    """z(x) of every arm, `batch_shape x m x A`, in the arms' dtype, for a posterior with a fixed finite embedding.
 
-    Where the features are the points themselves, nothing is stored.
+    If the features are the points themselves, nothing is stored.
 
     Args:
         rows: The arms.
         posterior: Owner of the embedding.
-        memory_budget: Bytes that the features may take.
+        memory_budget: Bytes that the features may occupy.
 
     Raises:
-        ArgumentError: Where they do not fit, naming the number of features that would.
+        ArgumentError: If the features do not fit the budget. The message names the number of features that would fit.
     """
 
     def __init__(self, rows: ArmRows, posterior: GaussianProcess, memory_budget: int) -> None:
@@ -49,17 +50,17 @@ class ArmFeatures:
 
     @property
     def diagonal(self) -> Tensor:
-        """|z(x)|² of every arm, `A` or `batch_shape x A`, float64, chunk by chunk. Cost O(A m d)."""
+        """|z(x)|² of every arm, `A` or `batch_shape x A`, float64, computed in chunks. Cost O(A m d)."""
         parts = self._rows.arms.split(max(256, _CHUNK_BYTES // (8 * self.num_features)), dim=-2)
         return torch.cat([self._embedding.diagonal(part).double() for part in parts], dim=-1)
 
     @property
     def num_features(self) -> int:
-        """m."""
+        """Number of features, m."""
         return self._embedding.num_features
 
     def all(self) -> Tensor:
-        """The features, computed once. Cost O(A m d)."""
+        """The features of every arm, computed once. Cost O(A m d)."""
         if self._features is None:
             embedding, arms = self._embedding, self._rows.arms
             shape = (*self._posterior.batch_shape, embedding.num_features, self._rows.num_arms)
@@ -80,7 +81,7 @@ class ArmFeatures:
         return features.gather(-1, slot).double()
 
     def products(self, weights: Tensor) -> Iterator[tuple[slice, Tensor]]:
-        """`weights` (`batch_shape x r x m`) times the features, chunk by chunk of the arms. Cost O(A m r)."""
+        """`weights` (`batch_shape x r x m`) times the features, in chunks of arms. Cost O(A m r)."""
         features, A = self.all(), self._rows.num_arms
         weights = weights.to(features.dtype)
         step = max(256, _CHUNK_BYTES // (8 * max(1, features[..., 0].numel())))
@@ -93,5 +94,5 @@ class ArmFeatures:
         return torch.cat([product for _, product in self.products(weights)], dim=-1)
 
     def forget(self) -> None:
-        """Drop the features; they are computed again when needed."""
+        """Drop the features, which are recomputed when needed."""
         self._features = None

@@ -1,4 +1,4 @@
-"""A sparse posterior tabulated on the arms that were looked at, a list that grows, in place of the whole arm set."""
+"""A sparse posterior tabulated on a growing list of evaluated arms instead of the whole arm set."""
 
 from __future__ import annotations
 
@@ -16,21 +16,22 @@ from torchbandits.kernels import StationaryColumns, kernel_diagonal, kernel_matr
 from torchbandits.posteriors import GaussianProcess
 from torchbandits.types import Picks
 
-_CHUNK_BYTES = 8 << 20  # a block of columns that stays in cache while it is multiplied and squared
+# Size of a block of columns that stays in cache while it is multiplied and squared.
+_CHUNK_BYTES = 8 << 20
 
 
 class GrowingTable(nn.Module):
-    r"""Mean and leverage (posterior variance / λ) of the arms looked at so far, for a posterior with a dictionary.
+    r"""Mean and leverage (posterior variance / λ) of the arms evaluated so far, for a posterior with a dictionary.
 
-    Each arm has a place in the list, and keeps it. A new one costs O(m²), a new dictionary one m x m x R product over the R
-    places: nothing is computed for arms that nobody looked at.
+    Each arm has a fixed place in the list. A new arm costs O(m²), a new dictionary one m x m x R product over the R places.
+    Nothing is computed for other arms.
 
     Args:
-        rows: The arms, and which row of the posterior's statistics each one is.
-        posterior: Its `batch_shape` is the table's; sparse.
-        memory_budget: Bytes that kernel columns of pulled points may take; they are recomputed in chunks beyond it.
+        rows: The arms, and the row of the posterior's statistics of each.
+        posterior: A sparse posterior; its `batch_shape` is that of the table.
+        memory_budget: Bytes that kernel columns of pulled points may occupy; beyond it they are recomputed in chunks.
 
-    Buffers: `arm` `batch_shape x R` (−1 where padded), `leverage` and `prior_diagonal` alike, `channels`
+    Buffers: `arm` `batch_shape x R` (−1 where padded), `leverage` and `prior_diagonal` of the same shape, `channels`
     `batch_shape x c x R` (regression outputs).
     """
 
@@ -42,9 +43,10 @@ class GrowingTable(nn.Module):
 
     def __init__(self, rows: ArmRows, posterior: GaussianProcess, memory_budget: int) -> None:
         super().__init__()
-        self._owners = (rows, posterior)  # a tuple hides them from nn.Module: the state registers them
+        # In a tuple nn.Module does not see them; the policy's state registers them.
+        self._owners = (rows, posterior)
         self._columns = PlaceColumns(memory_budget)
-        # Dictionary rows, (a, N)ᵀ of the posterior's sweep factors, and the dictionary's columns where they have a formula.
+        # Dictionary rows, (a, N)ᵀ of the posterior's sweep factors, and the dictionary's columns if they have a closed formula.
         self._weights: tuple[Tensor, Tensor, StationaryColumns | None] | None = None
         shape, device = posterior.batch_shape, rows.arms.device
         none = torch.zeros(*shape, 0, dtype=torch.float64, device=device)
@@ -72,20 +74,20 @@ class GrowingTable(nn.Module):
         return self.posterior.reward_mean(self.channels)
 
     def mean_at(self, index: Picks) -> Tensor:
-        """Posterior mean of arms that were looked at, `batch_shape x p`."""
+        """Posterior mean of arms in the list, `batch_shape x p`."""
         return self.mean().gather(-1, self.places(index).clamp_min(0))
 
     def leverage_at(self, index: Picks) -> Tensor:
-        """Leverage of arms that were looked at, `batch_shape x p`."""
+        """Leverage of arms in the list, `batch_shape x p`."""
         return self.leverage.gather(-1, self.places(index).clamp_min(0))
 
     def places(self, index: Picks) -> Tensor:
-        """Places of arms, `batch_shape x p`; −1 for those that nobody looked at."""
+        """Places of arms, `batch_shape x p`; −1 for arms that are not in the list."""
         return torch.where(index >= 0, self.place_of_arm.gather(-1, index.clamp_min(0)), -1)
 
     def columns_between(self, index: Tensor) -> tuple[Tensor, Tensor]:
-        """Covariances of places (`batch_shape x p`) with every place, `batch_shape x p x R` each: zᵀV⁻¹z' (what a pull moves
-        with the dictionary frozen) and k̃ (the exact one). Cost O(R (m + d) p)."""
+        """Covariances of places (`batch_shape x p`) with every place, `batch_shape x p x R` each: zᵀV⁻¹z' (the part that a pull
+        changes while the dictionary is frozen) and k̃ (the exact covariance). Cost O(R (m + d) p)."""
         fit, posterior = self.posterior.fit(), self.posterior
         root, precision = fit.nystrom.root, fit.regression.precision
         points, p = self.rows.points(self.arm.gather(-1, index)).double(), index.shape[-1]
@@ -100,7 +102,7 @@ class GrowingTable(nn.Module):
 
     @torch.no_grad()
     def look_at_(self, index: Picks) -> Tensor:
-        """Find a place for distinct arms (`batch_shape x p`, −1 where padded): theirs, or a new one. Cost O(m²) a new one.
+        """Find the places of distinct arms (`batch_shape x p`, −1 where padded), adding new arms. Cost O(m²) per new arm.
 
         Returns:
             The places, `batch_shape x p`, −1 where padded.
@@ -116,7 +118,8 @@ class GrowingTable(nn.Module):
         places = torch.where(new, slot, known)
         size = max(int(places.max()) + 1, self.arm.shape[-1])
         slot = torch.where(new, slot, size)
-        if self.arm.shape[-1] and Spectrum.of(self.posterior.kernel) is not None:  # k(x, x) is the same everywhere
+        # For a stationary kernel k(x, x) is the same everywhere.
+        if self.arm.shape[-1] and Spectrum.of(self.posterior.kernel) is not None:
             diagonal = self.prior_diagonal[..., :1].expand(index.shape)
         else:
             diagonal = kernel_diagonal(self.posterior.kernel, self.rows.points(index).double()).double()
@@ -141,13 +144,13 @@ class GrowingTable(nn.Module):
         return self
 
     def twin(self) -> GrowingTable:
-        """The same numbers, untouched by later writes to this one, and the other way round. Nothing is copied."""
+        """A table that shares the memory of this one. Later writes to one do not affect the other."""
         twin = copy.copy(self)
         twin._buffers, twin._columns = dict(self._buffers), PlaceColumns(0)
         return twin
 
     def _evaluated(self, places: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Leverage and regression outputs at places (`batch_shape x p`), or at all of them."""
+        """Leverage and regression outputs at places (`batch_shape x p`), or at all places if None."""
         posterior, c = self.posterior, self.channels.shape[-2]
         diagonal = self.prior_diagonal if places is None else self.prior_diagonal.gather(-1, places)
         prior = diagonal / posterior.regularization
@@ -169,7 +172,8 @@ class GrowingTable(nn.Module):
         return (prior - out[..., c:, :].square().sum(dim=-2)).clamp_min_(0), out[..., :c, :]
 
     def _products(self, weights: Tensor, rows: Tensor, places: Tensor | None) -> Tensor:
-        """`weights` (`batch_shape x r x m`) times the kernel columns of rows (`batch_shape x m`) at places, or at all."""
+        """`weights` (`batch_shape x r x m`) times the kernel columns of rows (`batch_shape x m`) at places, or at all
+        places."""
         block = self._columns.fill(self.posterior, self.rows, self.arm) if places is None else None
         index = self.arm if places is None else self.arm.gather(-1, places)
         size = self.posterior.statistics.points.shape[-1]
@@ -187,7 +191,8 @@ class GrowingTable(nn.Module):
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
 
     def _gram(self) -> Callable[[Tensor], Tensor] | None:
-        """Kernel values between the given rows and all rows, read off the columns where every pulled point is an arm."""
+        """Function that reads kernel values between the given rows and all rows off the kept columns. None unless every pulled
+        point is an arm."""
         block = self._columns.fill(self.posterior, self.rows, self.arm)
         arm, mask = self.rows.arm_of_row, self.posterior.statistics.mask
         if block is None or not bool(((arm >= 0) == mask).all()):
@@ -195,15 +200,15 @@ class GrowingTable(nn.Module):
         places = self.places(arm).clamp_min(0)
         return lambda rows: between(block, rows, places).reshape(*rows.shape, -1)
 
-    # ------------------------------------------------------------------ going back, being saved, and moving
+    # ------------------------------------------------------------------ snapshots, saved states and devices
 
     def forget(self) -> None:
-        """Drop what was derived; it is computed again when needed."""
+        """Drop all derived values, which are recomputed when needed."""
         self._weights = None
         self._columns.forget()
 
     def snapshot(self) -> Callable[[], None]:
-        """A way back to the derived numbers of this moment (the buffers are the caller's)."""
+        """Function that restores the current derived values. The buffers must be restored by the caller."""
         weights, columns = self._weights, self._columns.snapshot()
 
         def restore() -> None:
@@ -215,7 +220,8 @@ class GrowingTable(nn.Module):
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         self.forget()
         for name in ("arm", "prior_diagonal", "leverage", "channels"):
-            if prefix + name in state_dict:  # sizes follow the data
+            # Buffers grow with the data, so take over the sizes of the state.
+            if prefix + name in state_dict:
                 setattr(self, name, state_dict[prefix + name].to(self.arm.device))
         super()._load_from_state_dict(state_dict, prefix, *args)
         A = self.rows.num_arms
@@ -230,6 +236,7 @@ class GrowingTable(nn.Module):
 
 
 def _placed(buffer: Tensor, slot: Tensor, value: Tensor, size: int, fill: int = 0) -> Tensor:
-    """A copy of the buffer, `size` places long, with values at slots of its last dimension; slot `size` is no place."""
+    """A copy of the buffer with `size` places and values written at slots of its last dimension. Values at slot `size` are
+    discarded."""
     grown = nn.functional.pad(buffer, (0, size + 1 - buffer.shape[-1]), value=fill)
     return grown.scatter_(-1, slot, value.to(grown.dtype).expand(slot.shape))[..., :-1]

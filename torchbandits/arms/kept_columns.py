@@ -1,4 +1,4 @@
-"""Storage of kernel columns within a memory budget: a slot each, given to other columns when it runs out."""
+"""Storage of kernel columns within a memory budget: slots are reused for other columns when the budget is exhausted."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from torchbandits.types import Picks
 
 
 class KeptColumns:
-    """Columns `k(x_j, ·)` of some rows of the statistics, `A` numbers each; every batch row has slots of its own.
+    """Columns `k(x_j, ·)` of some rows of the statistics, `A` numbers each, in separate slots for each batch row.
 
     Args:
         batch_shape: Leading dimensions.
         num_arms: A.
-        dtype: Of the columns.
-        device: Where they are.
-        memory_budget: Bytes that they may take.
+        dtype: Dtype of the columns.
+        device: Device of the columns.
+        memory_budget: Bytes that the columns may occupy.
     """
 
     def __init__(
@@ -26,14 +26,15 @@ class KeptColumns:
         self.bytes_a_slot = batch_shape.numel() * num_arms * dtype.itemsize
         self.most = memory_budget // self.bytes_a_slot
         self.block = torch.empty(*batch_shape, 0, num_arms, dtype=dtype, device=device)
-        self._slot_of_row = torch.empty(batch_shape.numel(), 0, dtype=torch.int64, device=device)  # −1 where not kept
+        # Slot of each row's column, −1 if it is not kept.
+        self._slot_of_row = torch.empty(batch_shape.numel(), 0, dtype=torch.int64, device=device)
         self._num_rows = [0] * batch_shape.numel()
-        # Rows that were last asked for, their slots, and whether all of them are kept.
+        # The last `rows` tensor that was looked up, its slots, and whether all of its columns are kept.
         self._known: tuple[Tensor, Tensor, bool] | None = None
 
     def know(self, num_rows: Tensor) -> None:
-        """Forget the columns of rows that did not exist when they were kept (a padded place is row 0), given how many exist
-        now, `batch_shape`."""
+        """Set the number of existing rows, `batch_shape`, and forget columns of rows that did not exist when they were kept (a
+        padded place is row 0)."""
         numbers = num_rows.reshape(-1).tolist()
         existed = [min(now, before) for now, before in zip(numbers, self._num_rows, strict=True)]
         if existed != self._num_rows or 0 in existed:
@@ -43,7 +44,7 @@ class KeptColumns:
         self._num_rows = numbers
 
     def slots(self, rows: Picks) -> Tensor:
-        """Slots of rows (`batch_shape x m`), −1 where a column is not kept. Those of one tensor are found once."""
+        """Slots of rows (`batch_shape x m`), −1 where a column is not kept. The slots of the last tensor are cached."""
         if self._known is not None and self._known[0] is rows:
             return self._known[1]
         if not self._slot_of_row.shape[-1]:
@@ -60,10 +61,11 @@ class KeptColumns:
         return self._known[2] if self._known is not None else not slots.numel()
 
     def missing(self, rows: Picks) -> tuple[Tensor, Tensor]:
-        """Different rows without a column, and the slots that are to be theirs, `batch_shape x p`, −1 where padded.
+        """Distinct rows without a column, and free slots for them, `batch_shape x p`, −1 where padded.
 
-        Slots are made as long as the budget lasts; then columns of rows that are not asked for are forgotten, and give theirs
-        away. `put` fills them. Cost O(u). Where storage grows, by half, its columns are copied, and are held twice meanwhile.
+        New slots are allocated while the budget lasts. Beyond it, columns of rows that are not in `rows` are evicted and their
+        slots reused. Fill the slots by `put`. Cost O(u). Storage grows by half; its columns are then copied, and temporarily
+        held twice.
         """
         self._known = None
         size = max(int(rows.max()) + 1, self._slot_of_row.shape[-1])
@@ -92,7 +94,7 @@ class KeptColumns:
         return missing, slots
 
     def put(self, rows: Picks, slots: Picks, columns: Tensor) -> None:
-        """Keep columns (`batch_shape x p x A`) of rows in slots that `missing` gave them, −1 where padded."""
+        """Store columns (`batch_shape x p x A`) of rows in the slots returned by `missing`, −1 where padded."""
         self._known = None
         p, lines, A = rows.shape[-1], self.batch_shape.numel(), self.num_arms
         flat = (self.block.reshape(lines, -1, A), columns.expand(*rows.shape, A).reshape(lines, p, A))
@@ -105,7 +107,7 @@ class KeptColumns:
                 block[slot[real]], slot_of_row[row[real]] = fresh[real], slot[real]
 
     def at(self, slots: Tensor, part: slice) -> Tensor:
-        """Columns in slots (`batch_shape x m`) at some arms, `batch_shape x m x chunk`."""
+        """Columns in slots (`batch_shape x m`) at a slice of the arms, `batch_shape x m x chunk`."""
         batch = torch.arange(slots.shape[:-1].numel(), device=slots.device) * self.block.shape[-2]
         flat = (slots.reshape(-1, slots.shape[-1]) + batch.unsqueeze(-1)).reshape(-1)
         block = self.block.reshape(-1, self.num_arms)[:, part].index_select(0, flat)
@@ -118,7 +120,8 @@ class KeptColumns:
             batch = torch.arange(slots.shape[:-1].numel(), device=slots.device).reshape(*slots.shape[:-1], 1)
             start = start + batch * (self.block.shape[-2] * self.num_arms)
         place = start.unsqueeze(-1) + index.clamp_min(0).unsqueeze(-2)
-        return self.block.reshape(-1).index_select(0, place.reshape(-1)).reshape(place.shape)  # a third of indexing's time
+        # index_select on the flat block takes a third of the time of advanced indexing.
+        return self.block.reshape(-1).index_select(0, place.reshape(-1)).reshape(place.shape)
 
     def _grow_(self, size: int) -> None:
         old = self.block.shape[-2]

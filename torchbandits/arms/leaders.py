@@ -1,4 +1,4 @@
-"""The in-batch loop on a few leaders: compiled where numba is installed, the same picks in NumPy or torch where not."""
+"""The in-batch loop on a few leaders: compiled where numba is installed, with the same picks in NumPy or torch elsewhere."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def pick_leaders_batched(
     first: Tensor,
     picks: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """`compiled.pick_leaders` for every row at once, on any device: one kernel sequence a pick, no copy to the host but one
-    every 32 picks. Shapes as there with a leading batch dimension; `picks` is `batch x most`."""
+    """Batched `compiled.pick_leaders` for all rows at once, on any device: one sequence of kernels per pick, and one copy to
+    the host every 32 picks. Shapes are the same with a leading batch dimension; `picks` is `batch x most`."""
     k = mean.shape[-1]
     own = torch.arange(k, device=mean.device)
     n = torch.zeros_like(remaining)
@@ -52,6 +52,7 @@ def pick_leaders_batched(
         before = leverage.gather(-1, at).squeeze(-1)
         spends = before.clamp_min(0).log1p() if dynamic else gain.gather(-1, at).squeeze(-1)
         spent = torch.where(live, spent + spends, spent)
+        # A pick of arm j changes leverages by −c²/(1 + c_j) and covariances by −ccᵀ/(1 + c_j), where c is column j.
         column = covariance.gather(-2, at.unsqueeze(-1).expand(-1, -1, k)).squeeze(-2)
         shrink = (1.0 / (1.0 + column.gather(-1, at))) * live.unsqueeze(-1)
         leverage -= column * column * shrink
@@ -63,7 +64,7 @@ def pick_leaders_batched(
 
 
 def pick_rows(*, on_host: bool, picks: Tensor, **arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
-    """Run the loop on every row of a batch: row by row in compiled code on the host, batched on a device."""
+    """Run the loop on every batch row: row by row in compiled code on the host, batched on a device."""
     if not on_host:
         return pick_leaders_batched(picks=picks, **arguments)
     from torchbandits.arms.compiled import pick_leaders  # noqa: PLC0415 - numba takes half a second to load
@@ -96,7 +97,7 @@ def pick_rows(*, on_host: bool, picks: Tensor, **arguments: Any) -> tuple[Tensor
 
 
 def warm_up() -> None:
-    """Compile the loop where numba is installed, so that the first run that is timed does not pay for it."""
+    """Compile the loop where numba is installed, so that compilation is not part of the first timed run."""
     one = torch.ones(1, 1, dtype=torch.float64)
     row, whole = one[0].clone(), torch.ones(1, dtype=torch.int64)
     pick_rows(

@@ -1,4 +1,4 @@
-"""The next picks of a batch: an exact lazy argmax over arms whose leverage falls as the batch grows."""
+"""The next picks of a batch by an exact lazy argmax, over arms whose leverage falls as the batch grows."""
 
 from __future__ import annotations
 
@@ -13,18 +13,22 @@ from torchbandits.arms.ties import BROKEN, EXHAUSTED, REFRESH, TIE
 from torchbandits.posteriors import Conditioning, aggregate
 from torchbandits.types import Picks
 
-_LEADERS = 64  # a batch of hundreds of picks spreads over more than half as many
+# Default number of leaders: a batch of hundreds of picks spreads over more than half as many distinct arms.
+_LEADERS = 64
 _PICKS_A_ROUND = 1 << 14
-_SHRUNK = 1 << 14  # arms brought up to date at once
-_MANY = 1 << 18  # arms from which on a pool of the best ones is worth its selection
-_POOLED = 32  # one arm in so many is in the pool
+# Number of arms that are brought up to date at once.
+_SHRUNK = 1 << 14
+# Number of arms from which a pool of the best arms is worth the cost of its selection.
+_MANY = 1 << 18
+# One arm in this many is in the pool.
+_POOLED = 32
 
 _Conditioned = tuple[Conditioning, tuple[Tensor, ...]]
 
 
 @runtime_checkable
 class BatchMeter(Protocol):
-    """What a batch rule measures while a batch grows; all tensors have one entry a batch row."""
+    """Measures of a batch rule that change while a batch grows. All tensors have one entry per batch row."""
 
     dynamic: bool
     additive: bool
@@ -32,33 +36,33 @@ class BatchMeter(Protocol):
     budget: Tensor
 
     def gain(self, lookahead: Lookahead, leaders: Tensor) -> Tensor:
-        """What a pick of each leader may spend at most, `rows x k` (ignored when `dynamic`)."""
+        """Upper bounds of the budget spent by a pick of each leader, `rows x k` (ignored when `dynamic`)."""
 
     def broke(self, lookahead: Lookahead, rows: Tensor) -> Tensor:
-        """Decide for the rows whose budget is exceeded whether the batch really ends; may refresh `spent`, `budget`."""
+        """Whether the batch ends in the marked rows, whose budget is exceeded. May refresh `spent` and `budget`."""
 
 
 class Lookahead:
     r"""Picks of one batch, with means and width frozen at its start.
 
-    Every pick only shrinks leverages, so stale scores are upper bounds: the k best are brought up to date (one small
-    conditioning on the picks so far), and the compiled loop picks among them until the best leader falls below the best
-    stale score outside. The arms picked are those a full sweep would pick. All tensors are flattened to `rows x ...`.
+    Picks can only decrease leverages, so stale scores are upper bounds. The k best are brought up to date (by conditioning them
+    on the picks so far), and the compiled loop picks among them until the best leader falls below the best stale score of the
+    other arms. The picks are those of a full sweep after each pick. All tensors are flattened to `rows x ...`.
 
-    Picks condition the covariance k̃ of the posterior exactly. For the batches of BBKB the dictionary of a sparse posterior is
-    frozen instead: picks leave the residual that it does not explain as it is.
+    Picks condition the covariance k̃ of the posterior exactly. In the batches of BBKB the dictionary of a sparse posterior is
+    frozen instead: picks do not change the residual variance that it does not explain.
 
     Args:
-        table: The arms at the batch start; not modified.
+        table: The arms at the start of the batch; not modified.
         mean: `batch_shape x A`, reward units.
         width: `batch_shape`, multiplies the standard deviation.
         offered: `batch_shape x A` booleans, or None for all arms.
-        pending: `batch_shape x p` arms already picked and not told (−1 where padded), with their counts.
-        max_pulls: Most picks of one arm in the batch, or None.
-        price: `batch_shape x A`, multiplies the standard deviation of each arm besides, > 0; None for 1.
-        leaders: Most arms that are kept up to date pick by pick, k. Few are best where few compete; picks by variance alone
-            spread over all arms, and are fastest with as many leaders as arms while these number a thousand.
-        frozen: Whether picks leave the residual of a sparse posterior as it is; of all rows, or `batch_shape`.
+        pending: `batch_shape x p` pending arms (−1 where padded), with their counts.
+        max_pulls: Largest number of picks of one arm in the batch, or None.
+        price: `batch_shape x A`, an additional positive factor of the standard deviation of each arm; None for 1.
+        leaders: Largest number of arms k that are updated after each pick. Few are best where few arms compete. Picks by
+            variance alone spread over all arms, and are fastest with as many leaders as arms for up to about a thousand arms.
+        frozen: Whether picks leave the residual of a sparse posterior unchanged; one boolean, or `batch_shape`.
     """
 
     def __init__(
@@ -89,18 +93,20 @@ class Lookahead:
             self.score = self.score.masked_fill(~self.offered, -torch.inf)
         if max_pulls is not None and self.index.shape[-1]:
             self._close(self.index, self.counts >= max_pulls)
-        self._pool: tuple[Tensor, Tensor] | None = None  # the best arms, and the best score of the others
+        # The pool of the best arms in order of index, and an upper bound of all other scores.
+        self._pool: tuple[Tensor, Tensor] | None = None
         self.recent = [self._repeated(self.index, self.counts)] if self.index.shape[-1] else []
 
     def pick(self, meter: BatchMeter, remaining: Tensor) -> Tensor:
         """Pick until the rule breaks or `remaining` (`batch_shape`) picks are made; `batch_shape x q`, −1 where padded.
 
-        The pick that breaks the rule is the last one. Cost: O(A) a round, O(k²) a pick.
+        The pick that breaks the rule is the last one. Cost: O(A) per round and O(k²) per pick.
         """
         remaining = remaining.reshape(-1).clone()
         chosen = []
         while bool((remaining > 0).any()):
             leaders, leverage, covariance, first = self._refresh(remaining > 0)
+            # The best stale score of the other arms is an upper bound that the leaders must stay above.
             outside = self.across.put_(self.score.clone(), leaders, -torch.inf)
             mean, score = self.across.at(leaders, self.mean, self.score)
             most = min(_PICKS_A_ROUND, int(remaining.max()))
@@ -125,10 +131,12 @@ class Lookahead:
             picks = picks[:, : max(1, int(n.max()))]
             arms = torch.where(picks >= 0, leaders.gather(-1, picks.clamp_min(0)), -1)
             chosen.append(arms)
-            ended = (why == EXHAUSTED) | ((why == REFRESH) & (n == 0))  # nothing to learn, or no arm left to pick
+            # The last pick had no variance left, or no arm is left to pick.
+            ended = (why == EXHAUSTED) | ((why == REFRESH) & (n == 0))
             remaining = torch.where(ended, 0, remaining - n)
             if not meter.additive or bool(((remaining > 0) & (why != BROKEN)).any()):
-                self._fold(arms, leaders, leverage)  # somebody looks at the batch again
+                # Fold the picks into the batch only if a further round or the batch rule needs them.
+                self._fold(arms, leaders, leverage)
             remaining = torch.where(meter.broke(self, why == BROKEN), 0, remaining)
         return _pack(torch.cat(chosen, dim=-1) if chosen else self.index.new_empty(self.num_rows, 0)).reshape(
             *self.batch_shape, -1
@@ -148,7 +156,7 @@ class Lookahead:
         return index, counts
 
     def rows_first(self, index: Tensor) -> Tensor:
-        """`rows x p` reshaped to `batch_shape x p`, as the table wants it."""
+        """`rows x p` reshaped to `batch_shape x p`, the shape that the table expects."""
         return index.reshape(*self.batch_shape, -1)
 
     def flat(self, tensor: Tensor, trailing: int) -> Tensor:
@@ -158,7 +166,7 @@ class Lookahead:
         )
 
     def conditioning(self) -> _Conditioned | None:
-        """The picks so far as a conditioning (one a batch row), with their features; None before the first."""
+        """The conditioning on the picks so far, one per batch row, with their features; None before the first pick."""
         if not self.index.shape[-1]:
             return None
         features = self.table.features(self.rows_first(self.index))
@@ -168,7 +176,7 @@ class Lookahead:
     # ------------------------------------------------------------------ one round
 
     def _refresh(self, active: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Leaders in order of index (`rows x k`) with current leverage and covariance, and the place of the next pick."""
+        """Leaders in order of index (`rows x k`) with current leverage and covariance, and the position of the next pick."""
         conditioned = self.conditioning()
         if conditioned is None:
             first = self.across.best(self.score)
@@ -180,7 +188,7 @@ class Lookahead:
         return leaders, leverage, covariance, place
 
     def _current(self, active: Tensor, conditioned: _Conditioned) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Bring arms up to date, the best first, until the best one is. Returns leaders, leverage and covariance, the best."""
+        """Bring arms up to date in order of score until the best arm is; return leaders, leverage, covariance, best arm."""
         across, leaders = self.across, None
         found, fresh, k = self._current_in_pool(active, conditioned)
         if found is not None:
@@ -191,7 +199,8 @@ class Lookahead:
             fresh = across.put_(torch.zeros_like(self.score, dtype=torch.bool), leaders, True)
         only = leaders is not None
         while bool((self._waiting(fresh) & active).any()):
-            k, only = 2 * k, False  # where most arms are alike, most of them wait
+            # Among many arms of nearly equal scores most are stale, so double the number refreshed at each attempt.
+            k, only = 2 * k, False
             more = across.top(self.score.masked_fill(fresh, -torch.inf), k)
             self._shrink(more, conditioned)
             fresh = across.put_(fresh, more, True)
@@ -204,13 +213,13 @@ class Lookahead:
     def _current_in_pool(
         self, active: Tensor, conditioned: _Conditioned
     ) -> tuple[tuple[Tensor, Tensor, Tensor, Tensor] | None, Tensor | None, int]:
-        """`_current` within a pool of the arms that were best at some earlier pick, so that no step passes over all arms.
+        """`_current` within a pool of the arms that were best at an earlier pick, so that no step passes over all arms.
 
-        Scores outside of the pool only fall: the largest of them when the pool was made bounds them from then on.
+        Scores outside the pool can only fall, so the largest of them at the time of selection remains an upper bound.
 
         Returns:
-            What `_current` returns, or None where an arm outside of a new pool may be the best; then the arms that are up to
-            date (`rows x A` booleans; None where arms are few or on other ranks), and the size of the last step.
+            The result of `_current`, or None if an arm outside a new pool may be the best; then the arms that are up to date
+            (`rows x A` booleans; None if arms are few or on other ranks), and the size of the last step.
         """
         k, A = self._leaders, self.score.shape[-1]
         if self.table.rows.sharded or A < _MANY:
@@ -229,7 +238,8 @@ class Lookahead:
                 if bool(((outside >= best - TIE * best.abs()) & some).any()):
                     break
                 if not bool((near & ~fresh & some).any()):
-                    first = pool.gather(-1, near.byte().argmax(dim=-1, keepdim=True)).squeeze(-1)  # the lowest index
+                    # The pool is sorted, so the first tied arm has the lowest index.
+                    first = pool.gather(-1, near.byte().argmax(dim=-1, keepdim=True)).squeeze(-1)
                     top = score.topk(min(self._leaders, size), dim=-1).indices
                     leaders = self._with_first(pool.gather(-1, top), first)
                     return (leaders, *self._update(leaders, conditioned), first), None, k
@@ -239,13 +249,13 @@ class Lookahead:
         return None, torch.zeros_like(self.score, dtype=torch.bool).scatter(-1, pool, fresh), k
 
     def _waiting(self, fresh: Tensor) -> Tensor:
-        """Rows whose best score is that of an arm not yet brought up to date."""
+        """Whether the best score of each row belongs to an arm with a stale leverage."""
         best = self.across.amax(self.score).unsqueeze(-1)
         near = (self.score >= best - TIE * best.abs()) & (best > -torch.inf)
         return self.across.any(near & ~fresh)
 
     def _update(self, leaders: Picks, conditioned: _Conditioned | None) -> tuple[Tensor, Tensor]:
-        """Bring the leaders' leverages and scores up to date; returns leverage and covariance, `rows x k (x k)`."""
+        """Bring the leverages and scores of leaders up to date; return leverage and covariance, `rows x k (x k)`."""
         index = self.rows_first(leaders)
         features = self.table.features(index)
         covariance = self.table.covariance(features, features, frozen=self._frozen)
@@ -255,6 +265,7 @@ class Lookahead:
             G = conditioning.directions(self.table.covariance(picked, features, frozen=self._frozen))
             covariance = covariance - G.mT @ G
             shrunk = leverage - self.flat(G.square().sum(dim=-2), 1)
+            # Rounding must not raise a leverage, because stale scores have to remain upper bounds.
             leverage = torch.minimum(shrunk, known)
         if self.table.rows.sharded:
             leverage, covariance = self.across.agreed(leverage), self.across.agreed(covariance)
@@ -262,12 +273,13 @@ class Lookahead:
         return leverage.contiguous(), self.flat(covariance, 2).contiguous()
 
     def _shrink(self, index: Picks, conditioned: _Conditioned) -> None:
-        """Bring leverages and scores of many arms up to date, a piece at a time."""
+        """Bring the leverages and scores of many arms up to date, in pieces."""
         conditioning, picked = conditioned
         for some in index.split(_SHRUNK, dim=-1):
             features = self.table.features(self.rows_first(some))
             G = conditioning.directions(self.table.covariance(picked, features, frozen=self._frozen))
             leverage, known = self.across.at(some, self.start, self.leverage)
+            # Rounding must not raise a leverage, because stale scores have to remain upper bounds.
             shrunk = torch.minimum(leverage - self.flat(G.square().sum(dim=-2), 1), known)
             self._write(some, self.across.agreed(shrunk))
 
@@ -281,11 +293,11 @@ class Lookahead:
         return mean + scale * leverage.clamp_min(0).sqrt()
 
     def _scale_of(self, leaders: Tensor) -> Tensor:
-        """What multiplies √leverage, `rows x k`."""
+        """Factor of √leverage in the score, `rows x k`."""
         return self.scale.expand(leaders.shape) if self.scale.shape[-1] == 1 else self.across.at(leaders, self.scale)[0]
 
     def _with_first(self, leaders: Tensor, first: Tensor) -> Tensor:
-        """Leaders in order of index, the last (worst) replaced by `first` where it is missing."""
+        """Leaders in order of index, with the last (worst) one replaced by `first` if that is missing."""
         missing = ~(leaders == first.unsqueeze(-1)).any(dim=-1)
         if not bool(missing.any()):
             return leaders.sort(dim=-1).values
@@ -295,7 +307,7 @@ class Lookahead:
         return leaders.sort(dim=-1).values
 
     def _room(self, leaders: Tensor) -> Tensor:
-        """Picks left of each leader, `rows x k`: none for arms that are not on offer."""
+        """Number of further picks allowed of each leader, `rows x k`; 0 for arms that are not on offer."""
         most = torch.iinfo(torch.int64).max if self.max_pulls is None else self.max_pulls
         room = torch.full_like(leaders, most)
         if self.max_pulls is not None and self.index.shape[-1]:
@@ -304,7 +316,7 @@ class Lookahead:
         return room.masked_fill(self.across.at(leaders, self.score)[0] == -torch.inf, 0)
 
     def _fold(self, arms: Tensor, leaders: Tensor, leverage: Tensor) -> None:
-        """Add a round's picks (`rows x n`, −1 where padded) to the batch's distinct arms and counts."""
+        """Add the picks of a round (`rows x n`, −1 where padded) to the batch's distinct arms and counts."""
         self._write(leaders, leverage)
         self.recent.append(arms)
         index = torch.cat([self.index, arms], dim=-1)
@@ -317,7 +329,7 @@ class Lookahead:
         self.score = self.across.without(self.score, torch.where(full, index, -1))
 
     def _repeated(self, index: Tensor, counts: Tensor) -> Tensor:
-        """Arms written out once a pull, `rows x most`."""
+        """Arms repeated once per pull, `rows x most`."""
         rows = [i.repeat_interleave(c.long()) for i, c in zip(index, counts, strict=True)]
         return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=-1)
 

@@ -1,4 +1,4 @@
-"""Kernel columns of pulled points at the places of a growing list: every value is evaluated once."""
+"""Kernel columns of pulled points at the places of a growing list, where every value is evaluated once."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from torchbandits.arms.rows import ArmRows
 from torchbandits.kernels import StationaryColumns, kernel_matrix
 from torchbandits.posteriors import GaussianProcess
 
-FEW = 16  # up to so many points, columns by differences are faster than GPyTorch's overhead
+# Up to this number of points, columns from coordinate differences are faster than the overhead of GPyTorch.
+FEW = 16
 
 
 class PlaceColumns:
-    """k(x_j, ·) at every place for each distinct point x_j of a posterior: every value is evaluated once.
+    """k(x_j, ·) at every place for each distinct point x_j of a posterior, where every value is evaluated once.
 
-    Lines and columns of the block that are not valid are scratch: what was valid is never written again.
+    Lines and columns of the block that are not valid may hold anything. Valid entries are never written again.
     """
 
     def __init__(self, memory_budget: int) -> None:
@@ -25,12 +26,14 @@ class PlaceColumns:
         self.forget()
 
     def forget(self) -> None:
-        """Drop the values."""
-        self._block: Tensor | None = None  # B x (capacity + 1) x (capacity + 1): the last ones are spare
-        self._have: tuple[Tensor, Tensor] | None = None  # valid lines and columns of each batch row
+        """Drop all values."""
+        # Of shape B x (capacity + 1) x (capacity + 1); the last line and column are spare.
+        self._block: Tensor | None = None
+        # Numbers of valid lines and columns of each batch row.
+        self._have: tuple[Tensor, Tensor] | None = None
 
     def snapshot(self) -> Callable[[], None]:
-        """A way back: what is valid now stays so."""
+        """Function that restores the current range of valid entries."""
         block, have = self._block, self._have
 
         def restore() -> None:
@@ -39,7 +42,7 @@ class PlaceColumns:
         return restore
 
     def fill(self, posterior: GaussianProcess, rows: ArmRows, arm: Tensor) -> Tensor | None:
-        """The block, brought up to date; None where it does not fit the budget. Cost O(d) a new value."""
+        """The block brought up to date, or None if it does not fit the budget. Cost O(d) per new value."""
         statistics, kernel, B = posterior.statistics, posterior.kernel, arm.shape[:-1].numel()
         u, R = statistics.size, arm.shape[-1]
         if 8 * B * u * R > self._memory_budget or not u or not R:
@@ -71,7 +74,7 @@ class PlaceColumns:
         return block
 
     def _reserved(self, batch: int, lines: int, columns: int, device: torch.device) -> Tensor:
-        """The block with room for so many lines and columns, and one spare of each."""
+        """The block with capacity for so many lines and columns, and one spare of each."""
         old = self._block
         if old is None or old.shape[-2] <= lines or old.shape[-1] <= columns:
             had = (0, 0) if old is None else (old.shape[-2] - 1, old.shape[-1] - 1)
@@ -84,13 +87,13 @@ class PlaceColumns:
 
 
 def _fresh(have: Tensor, need: Tensor, spare: int) -> tuple[Tensor, Tensor]:
-    """Numbers from `have` to `need` (both `B`), padded, and the same with the spare one where padded, `B x p`."""
+    """Integers from `have` to `need` (both `B`), padded, and the same with `spare` where padded, `B x p`."""
     new = have.unsqueeze(-1) + torch.arange(int((need - have).max()), device=have.device)
     return new, torch.where(new < need.unsqueeze(-1), new, spare)
 
 
 def lines_at(block: Tensor, rows: Tensor, part: slice) -> Tensor:
-    """Lines of a block (`B x n x n'`) by rows (`batch_shape x m`), some of their columns, `B m x chunk`."""
+    """Lines of a block (`B x n x n'`) by rows (`batch_shape x m`), at a slice of the columns, `B m x chunk`."""
     batch = torch.arange(block.shape[0], device=rows.device).unsqueeze(-1) * block.shape[-2]
     flat = (rows.reshape(block.shape[0], -1) + batch).reshape(-1)
     return block.reshape(-1, block.shape[-1])[:, part].index_select(0, flat)

@@ -1,4 +1,4 @@
-"""Arms shared out among the ranks of `torch.distributed`: each sweeps its own, and they agree on every pick."""
+"""Arms distributed over the ranks of `torch.distributed`: each rank sweeps its own arms, and all agree on every pick."""
 
 from __future__ import annotations
 
@@ -18,23 +18,24 @@ from torchbandits.sources import ArmSource, InMemory
 from torchbandits.sources.base import check_index
 from torchbandits.types import Picks
 
-_STEP = 1 << 16  # arms hashed together
+# Number of arms hashed together.
+_STEP = 1 << 16
 _FAR = torch.iinfo(torch.int64).max
 
 
 class Shard(ArmSource):
-    """The arms of this rank; those of all ranks, in order of rank, are the arms of the run.
+    """The arms of this rank. The arms of the run are those of all ranks, in order of rank.
 
-    Dictionary, statistics and generators are the same on every rank; means, leverages and kernel columns are of its own arms.
-    Indices count through all arms. Every rank makes the same calls in the same order; rewards are those of rank 0.
+    Dictionary, statistics and generators are the same on every rank; means, leverages and kernel columns cover its own arms.
+    Indices count through all arms. Every rank must make the same calls in the same order; rewards are those of rank 0.
 
     Args:
-        arms: `A_r x d` or a source of them. `d`, dtype and kind of device are the same on all ranks.
-        group: A process group; the default one where it is None. Without `init_process_group` this is the only rank.
+        arms: `A_r x d`, or a source of arms. `d`, dtype and kind of device must be the same on all ranks.
+        group: A process group; None is the default group. Without `init_process_group` this is the only rank.
 
     Raises:
-        ShapeError: If ranks differ in features or dtype, or arms have batch dimensions.
-        RankError: If a rank does not answer.
+        ShapeError: If ranks differ in features or dtype, or if the arms have batch dimensions.
+        RankError: If a rank does not respond.
     """
 
     def __init__(self, arms: Tensor | ArmSource, group: Any = None) -> None:
@@ -61,40 +62,40 @@ class Shard(ArmSource):
 
     @property
     def shape(self) -> torch.Size:
-        """`A_r x d`, of the arms of this rank."""
+        """`A_r x d`, the shape of the arms of this rank."""
         return self.held.shape
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the arms."""
+        """Dtype of the arms."""
         return self.held.dtype
 
     @property
     def device(self) -> torch.device:
-        """Where this rank sweeps."""
+        """Device on which this rank sweeps."""
         return self.held.device
 
     def chunk(self, part: slice) -> Tensor:
-        """Consecutive arms of this rank, counted from its first."""
+        """Consecutive arms of this rank, counted from its first arm."""
         return self.held.chunk(part)
 
     def chunks(self, step: int, start: int = 0, stop: int | None = None) -> Any:
-        """Arms of this rank, counted from its first."""
+        """Chunks of the arms of this rank, counted from its first arm."""
         return self.held.chunks(step, start, stop)
 
     def points(self, index: Picks) -> Tensor:
-        """Arms by index among those of all ranks, `... x p x d`: whoever has one sends it."""
+        """Arms by index among those of all ranks, `... x p x d`, sent by the ranks that hold them."""
         check_index(index)
         place = self.across.places(index)
         own = torch.where((place >= 0).unsqueeze(-1), self.held.points(place.clamp_min(0)), 0.0)
         return self.across.sum(own)
 
     def looked_at(self) -> tuple[Tensor | None, int]:
-        """The lowest index of an arm equal to each arm of this rank, `A_r` (None where no two arms of the run are equal), and
-        the fingerprint of all arms: what `scan` finds, across ranks.
+        """The lowest index of an arm equal to each arm of this rank, `A_r` (None if no two arms of the run are equal), and the
+        fingerprint of all arms: the results of `scan` across ranks.
 
         Raises:
-            NonFiniteError: On every rank, if an arm of any is not finite.
+            NonFiniteError: On every rank, if an arm of any rank is not finite.
         """
         found: Scan | None = None
         wrong = ""
@@ -109,12 +110,12 @@ class Shard(ArmSource):
         return first, int(self.across.sum(torch.tensor(found.fingerprint, device=self.device)))
 
     def _first_of_all(self, first: Tensor | None) -> Tensor | None:
-        """The lowest index of an arm equal to each arm of this rank, `A_r`; None where no two arms of the run are equal.
+        """The lowest index of an arm equal to each arm of this rank, `A_r`; None if no two arms of the run are equal.
 
         Args:
-            first: The same among the arms of this rank alone, counted from its first; None where they differ.
+            first: The same within the arms of this rank, counted from its first arm; None if they all differ.
 
-        Hashes (8 bytes an arm) of one rank at a time are sent to all; arms whose hash another rank has are compared in full.
+        The hashes (8 bytes per arm) of one rank at a time are sent to all; arms with a hash in common are compared in full.
         """
         across = self.across
         own = torch.cat([codes(arms) for _, arms in self.held.chunks(_STEP)])
@@ -140,16 +141,16 @@ class Shard(ArmSource):
 
 
 class AcrossRanks(Reductions):
-    """Reductions by collectives: what every rank answers is the same on all.
+    """Reductions by collectives, with the same result on every rank.
 
     Args:
-        group: Of processes.
-        rank: Of this one.
-        size: Of the group; nothing is sent where it is 1.
-        offset: Index of the first arm here.
-        held: Arms here.
-        count: Arms of all ranks.
-        device: Where messages are.
+        group: The process group.
+        rank: Rank of this process.
+        size: Number of ranks; nothing is sent if it is 1.
+        offset: Index of the first arm of this rank.
+        held: Number of arms of this rank.
+        count: Number of arms of all ranks.
+        device: Device of the messages.
     """
 
     def __init__(self, group: Any, rank: int, size: int, offset: int, held: int, count: int, device: torch.device) -> None:
@@ -157,7 +158,7 @@ class AcrossRanks(Reductions):
         self._offset, self._held, self._count, self._device = offset, held, count, device
 
     def __deepcopy__(self, memo: dict[int, Any]) -> AcrossRanks:
-        """Itself: a group of processes is not copied."""
+        """Return self, because a process group cannot be copied."""
         return self
 
     @property
@@ -166,38 +167,38 @@ class AcrossRanks(Reductions):
         return self._offset
 
     def total(self, held: int) -> int:
-        """Arms of all ranks."""
+        """Number of arms of all ranks."""
         return self._count
 
     def amax(self, values: Tensor) -> Tensor:
-        """One all-reduce of a number a row; NaN, which backends may drop, becomes ∞."""
+        """One all-reduce of one number per row. NaN, which backends may drop, becomes ∞."""
         return self._reduce(values.amax(dim=-1).nan_to_num(torch.inf, torch.inf, -torch.inf), "MAX")
 
     def amin(self, values: Tensor) -> Tensor:
-        """One all-reduce of a number a row; NaN, which backends may drop, becomes −∞."""
+        """One all-reduce of one number per row. NaN, which backends may drop, becomes −∞."""
         return self._reduce(values.amin(dim=-1).nan_to_num(-torch.inf, torch.inf, -torch.inf), "MIN")
 
     def least(self, values: Tensor) -> Tensor:
-        """The least of what the ranks have, entry by entry."""
+        """Elementwise minimum over the ranks."""
         return self._reduce(values.clone(), "MIN")
 
     def sum(self, values: Tensor) -> Tensor:
-        """The sum of what the ranks have, entry by entry."""
+        """Elementwise sum over the ranks."""
         return self._reduce(values.clone(), "SUM")
 
     def any(self, marked: Tensor) -> Tensor:
-        """One all-reduce of a number a row."""
+        """One all-reduce of one number per row."""
         return self._reduce(marked.any(dim=-1).to(torch.int64), "MAX") > 0
 
     def best(self, score: Tensor) -> Tensor:
-        """Two all-reduces of a number a row: the best score, and the lowest index in its band."""
+        """Two all-reduces of one number per row: the best score, then the lowest index within the tolerance of ties."""
         best = self.amax(score).unsqueeze(-1)
         near = score >= best - TIE * best.abs()
         first = torch.where(near.any(dim=-1), near.byte().argmax(dim=-1) + self._offset, _FAR)
         return self._reduce(first, "MIN")
 
     def top(self, score: Tensor, k: int) -> Tensor:
-        """One all-gather of k scores and indices a row and rank."""
+        """One all-gather of k scores and indices per row and rank."""
         own = min(k, score.shape[-1])
         values, index = score.topk(own, dim=-1)
         index = index + self._offset
@@ -205,36 +206,37 @@ class AcrossRanks(Reductions):
             return index
         pad = (0, k - own)
         values, index = torch.nn.functional.pad(values, pad, value=-torch.inf), torch.nn.functional.pad(index, pad, value=-1)
-        message = torch.stack([values, index.to(values.dtype)])  # whole numbers below 2⁵³ are exact in float64
+        # Integers below 2⁵³ are exact in float64.
+        message = torch.stack([values, index.to(values.dtype)])
         gathered = [torch.empty_like(message) for _ in range(self.size)]
         _guarded(lambda: dist.all_gather(gathered, message, group=self._group))
         scores, found = torch.cat(gathered, dim=-1)
-        # Places that are padded come after arms that are closed.
+        # Padding (−∞) must rank below arms that are not on offer, whose score is raised to the smallest finite number.
         scores = torch.where(found < 0, -torch.inf, scores.clamp_min(torch.finfo(scores.dtype).min))
         chosen = scores.topk(min(k, self._count), dim=-1).indices
         return found.gather(-1, chosen).long()
 
     def at(self, index: Tensor, *vectors: Tensor) -> list[Tensor]:
-        """One all-reduce: whoever has an arm sends its entries, the others 0."""
+        """One all-reduce: the rank that holds an arm sends its entries, all others send 0."""
         place = self.places(index)
         slot, here = place.clamp_min(0), place >= 0
         own = [torch.where(here, vector.expand(*index.shape[:-1], -1).gather(-1, slot), 0) for vector in vectors]
         return list(self._reduce(torch.stack(own), "SUM").unbind(0))
 
     def put_(self, vector: Tensor, index: Tensor, values: Tensor | float | bool) -> Tensor:
-        """Each rank its own arms; nothing is sent."""
+        """Each rank writes its own arms; nothing is sent."""
         place = self.places(index)
         where = (place >= 0).nonzero(as_tuple=True)
         vector[(*where[:-1], place[where])] = values[where] if isinstance(values, Tensor) else values
         return vector
 
     def places(self, index: Tensor) -> Tensor:
-        """Where arms are among those of this rank; −1 for the others'."""
+        """Positions of arms among those of this rank; −1 for arms of other ranks."""
         place = index - self._offset
         return torch.where((place >= 0) & (place < self._held), place, -1)
 
     def agreed(self, values: Tensor) -> Tensor:
-        """Those of rank 0."""
+        """The values of rank 0."""
         if self.size == 1:
             return values
         shared = values.clone(memory_format=torch.contiguous_format)
@@ -243,7 +245,7 @@ class AcrossRanks(Reductions):
         return shared
 
     def sent(self, values: Tensor | None, rank: int) -> Tensor:
-        """Integers of one rank, `n`, on all; the others give None."""
+        """Integers of one rank, `n`, sent to all; the other ranks pass None."""
         size = torch.tensor([0 if values is None else len(values)], device=self._device)
         source = rank if self._group is None else dist.get_global_rank(self._group, rank)
         _guarded(lambda: dist.broadcast(size, source, group=self._group))
@@ -252,14 +254,14 @@ class AcrossRanks(Reductions):
         return message
 
     def objects(self, own: Any) -> list[Any]:
-        """What every rank has, by rank."""
+        """The objects of all ranks, in order of rank."""
         return [own] if self.size == 1 else _guarded(lambda: _objects(own, self.size, self._group))
 
     def check_same(self, what: str, own: Any) -> None:
-        """Refuse to start where ranks differ.
+        """Raise an error if ranks differ.
 
         Raises:
-            RankError: On all of them.
+            RankError: On all ranks.
         """
         differ = [rank for rank, other in enumerate(self.objects(own)) if other != own]
         require(
@@ -279,7 +281,7 @@ def _objects(own: Any, size: int, group: Any) -> list[Any]:
 
 
 def _guarded(collective: Callable[[], Any]) -> Any:
-    """Run a collective; one that fails is a rank that was lost."""
+    """Run a collective, and raise `RankError` if it fails, since a rank was lost."""
     try:
         return collective()
     except RuntimeError as error:

@@ -1,6 +1,6 @@
-"""Every question that needs all arms at once, in one place: the largest score, the best arm, the leaders, numbers by index.
+"""All operations that need every arm at once: the largest score, the best arm, the leaders, entries by index.
 
-Vectors hold the arms that are here; an index is one among all arms. Where all arms are here (`Whole`) the two are the same.
+Vectors hold the local arms, while an index counts through all arms. If all arms are local (`Whole`) the two are the same.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from torchbandits.arms.ties import best_arm
 
 
 class Reductions(ABC):
-    """What is asked of vectors over the arms, `... x A`; an index is −1 for no arm."""
+    """Reductions of vectors over the arms, `... x A`. An index of −1 stands for no arm."""
 
     @abstractmethod
     def amax(self, values: Tensor) -> Tensor:
-        """The largest over all arms, `...`."""
+        """The largest value over all arms, `...`."""
 
     @abstractmethod
     def amin(self, values: Tensor) -> Tensor:
-        """The smallest over all arms, `...`."""
+        """The smallest value over all arms, `...`."""
 
     @abstractmethod
     def any(self, marked: Tensor) -> Tensor:
-        """Whether an arm is marked, `...`."""
+        """Whether any arm is marked, `...`."""
 
     @abstractmethod
     def best(self, score: Tensor) -> Tensor:
@@ -34,65 +34,65 @@ class Reductions(ABC):
 
     @abstractmethod
     def top(self, score: Tensor, k: int) -> Tensor:
-        """Indices of the k largest scores, `... x k`; of all arms where they are fewer."""
+        """Indices of the k largest scores, `... x k`; of all arms if there are fewer than k."""
 
     @abstractmethod
     def at(self, index: Tensor, *vectors: Tensor) -> list[Tensor]:
-        """Entries of each vector (alike in dtype) at arms, `... x p` each; any number where the index is −1."""
+        """Entries of each vector (all of one dtype) at arms, `... x p` each; arbitrary where the index is −1."""
 
     @abstractmethod
     def put_(self, vector: Tensor, index: Tensor, values: Tensor | float | bool) -> Tensor:
-        """Write entries (`... x p`) at arms into the vector; the index is ≥ 0. Returns it."""
+        """Write entries (`... x p`) at arms into the vector and return it. Indices must be ≥ 0."""
 
     def without(self, score: Tensor, index: Tensor) -> Tensor:
-        """The scores with −∞ at arms."""
+        """The scores with −∞ at the given arms."""
         place = self.places(index)
         slot = torch.where(place >= 0, place, score.shape[-1])
         return torch.nn.functional.pad(score, (0, 1)).scatter(-1, slot, -torch.inf)[..., :-1].contiguous()
 
     @abstractmethod
     def places(self, index: Tensor) -> Tensor:
-        """Where arms are in the vectors here, `... x p`; −1 for arms that are not here."""
+        """Positions of arms in the local vectors, `... x p`; −1 for arms that are not local."""
 
     @abstractmethod
     def agreed(self, values: Tensor) -> Tensor:
-        """The same numbers for everybody."""
+        """The same values for all processes."""
 
     @property
     @abstractmethod
     def offset(self) -> int:
-        """Index of the first arm that is here."""
+        """Index of the first local arm."""
 
     @abstractmethod
     def total(self, held: int) -> int:
-        """How many arms there are, given how many are here."""
+        """Total number of arms, given the number of local arms."""
 
 
 class Whole(Reductions):
-    """All arms are here."""
+    """Reductions where all arms are local."""
 
     def amax(self, values: Tensor) -> Tensor:
-        """One pass."""
+        """The maximum, in one pass."""
         return values.amax(dim=-1)
 
     def amin(self, values: Tensor) -> Tensor:
-        """One pass."""
+        """The minimum, in one pass."""
         return values.amin(dim=-1)
 
     def any(self, marked: Tensor) -> Tensor:
-        """One pass."""
+        """Whether any entry is marked, in one pass."""
         return marked.any(dim=-1)
 
     def best(self, score: Tensor) -> Tensor:
-        """Two passes."""
+        """Lowest index among the best scores, in two passes."""
         return best_arm(score)
 
     def top(self, score: Tensor, k: int) -> Tensor:
-        """One pass."""
+        """The k largest scores, in one pass."""
         return score.topk(min(k, score.shape[-1]), dim=-1).indices
 
     def at(self, index: Tensor, *vectors: Tensor) -> list[Tensor]:
-        """Gathered."""
+        """Entries gathered from the vectors."""
         slot = index.clamp_min(0)
         found = []
         for vector in vectors:
@@ -100,24 +100,24 @@ class Whole(Reductions):
         return found
 
     def put_(self, vector: Tensor, index: Tensor, values: Tensor | float | bool) -> Tensor:
-        """Scattered."""
+        """Scatter the values into the vector."""
         return vector.scatter_(-1, index, values)
 
     def places(self, index: Tensor) -> Tensor:
-        """The index."""
+        """The index itself."""
         return index
 
     def agreed(self, values: Tensor) -> Tensor:
-        """As they are."""
+        """The values unchanged."""
         return values
 
     @property
     def offset(self) -> int:
-        """0."""
+        """Index of the first arm, 0."""
         return 0
 
     def total(self, held: int) -> int:
-        """Those that are here."""
+        """The number of local arms."""
         return held
 
 

@@ -1,4 +1,4 @@
-"""Which arm is which row of the statistics: the only link between an arm set and what was learned."""
+"""The map between arms and rows of the statistics: the only link between an arm set and the posterior's data."""
 
 from __future__ import annotations
 
@@ -21,15 +21,16 @@ class ArmRows(nn.Module):
     """The map between arms and rows of the statistics. Exact duplicates share one entry, the lowest index.
 
     Args:
-        arms: `A x d` or `batch_shape x A x d`, or a source of them; held, not saved.
+        arms: `A x d` or `batch_shape x A x d`, or a source of arms; stored by reference and not saved.
         batch_shape: Leading dimensions of the rows.
-        growing: Whether arms are added later, by `grow_`; they are `batch_shape x A x d` and saved then.
+        growing: Whether arms are added later by `grow_`. They are then `batch_shape x A x d`, and saved.
 
     Buffers: `row_of_arm` `batch_shape x A`, −1 before the first pull; `arm_of_row` `batch_shape x u`, −1 for points from
-    outside the arm set; `costs` `A` or `batch_shape x A`, what a pull of each arm costs, None where nobody says (not saved).
+    outside the arm set; `costs` `A` or `batch_shape x A`, the cost of a pull of each arm, None if not given (not saved).
     """
 
-    arms: Tensor  # of arms in memory only: `source` is for all
+    # Set only if the arms are in memory; use `source` in general.
+    arms: Tensor
     first: Tensor | None
     costs: Tensor | None
     row_of_arm: Tensor
@@ -38,11 +39,14 @@ class ArmRows(nn.Module):
     def __init__(self, arms: ArmSet, batch_shape: torch.Size, growing: bool = False) -> None:
         super().__init__()
         self.register_buffer("costs", None, persistent=False)
-        self.outside = False  # whether rows may be points from outside the arms
+        # Whether rows may be points from outside the arms.
+        self.outside = False
         self._streamed = None if isinstance(arms, Tensor | InMemory) else arms
-        self.sharded = isinstance(self._streamed, Shard)  # whether there are more arms on other ranks
+        # Whether other ranks hold further arms.
+        self.sharded = isinstance(self._streamed, Shard)
         self._held: InMemory | None = None
-        self.fingerprint: int | None = None  # of the arms in their order, whatever holds them; None while more are found
+        # Hash of the arms in order, independent of how they are stored; None while arms are added.
+        self.fingerprint: int | None = None
         self.across: Reductions = arms.across if isinstance(arms, Shard) else WHOLE
         held = arms.arms if isinstance(arms, InMemory) else arms
         if isinstance(held, Shard):
@@ -63,7 +67,7 @@ class ArmRows(nn.Module):
         self.register_buffer("arm_of_row", torch.full((*batch_shape, 0), -1, device=arms.device))
 
     def moved(self, arms: ArmSet, statistics: Statistics) -> ArmRows:
-        """The map for other arms: those that were pulled before, as arms or as points, keep their rows.
+        """The map for a new arm set: arms that were pulled before, as arms or as points, keep their rows.
 
         Cost O((A + u) (d + log(A + u))).
         """
@@ -73,7 +77,7 @@ class ArmRows(nn.Module):
         shape, A = self.batch_shape, rows.num_arms
         arm = rows.find(statistics.points.expand(*shape, -1, -1)).masked_fill(~statistics.mask, -1)
         row, far = torch.arange(arm.shape[-1], device=arm.device).expand(arm.shape), statistics.size
-        # Several rows may hold one point (history at points): the first of them is the arm's from now on.
+        # History at points may hold several rows of one point. The first of them becomes the arm's row.
         spare = torch.full((*shape, A + 1), far, device=arm.device)
         own = spare.scatter_reduce(-1, torch.where(arm >= 0, arm, A), row, "amin")[..., :-1]
         rows.row_of_arm = torch.where(own < far, own, -1)
@@ -83,12 +87,12 @@ class ArmRows(nn.Module):
 
     @property
     def num_arms(self) -> int:
-        """Arms that are here, duplicates included: `A`."""
+        """Number of local arms A, duplicates included."""
         return self.row_of_arm.shape[-1]
 
     @property
     def total(self) -> int:
-        """Arms of all ranks: what indices count through."""
+        """Number of arms of all ranks, the range of indices."""
         return self.across.total(self.num_arms)
 
     def row_of(self, index: Picks) -> Tensor:
@@ -99,10 +103,10 @@ class ArmRows(nn.Module):
 
     @property
     def source(self) -> ArmSource:
-        """The arms, to be read piece by piece."""
+        """The arms as a source that can be read in chunks."""
         if self._streamed is not None:
             return self._streamed
-        # The buffer is replaced as arms are added, and by `.to()`.
+        # The buffer is replaced when arms are added, and by `.to()`.
         held, arms = self._held, self._buffers["arms"]
         if held is None or held.arms is not arms:
             assert arms is not None
@@ -111,11 +115,11 @@ class ArmRows(nn.Module):
 
     @property
     def streamed(self) -> bool:
-        """Whether the arms are not in memory as one tensor."""
+        """Whether the arms are anything but one tensor in memory."""
         return self._streamed is not None
 
     def find(self, points: Points) -> Tensor:
-        """The lowest index of an arm equal to each point, `batch_shape x u`, −1 where there is none; see `scanning.find`."""
+        """The lowest index of an arm equal to each point, `batch_shape x u`, −1 if there is none; see `scanning.find`."""
         return find(self.source, points)
 
     @property
@@ -131,7 +135,7 @@ class ArmRows(nn.Module):
         return arms[index.clamp_min(0)]
 
     def offered(self, available: Tensor | None) -> Tensor | None:
-        """Arms that may be picked: available, and the first of their duplicates; None for all of them."""
+        """Arms that may be picked: those available that are the first of their duplicates; None for all arms."""
         if self.first is None:
             return available
         own = self.first == torch.arange(self.num_arms, device=self.first.device) + self.across.offset
@@ -139,7 +143,7 @@ class ArmRows(nn.Module):
             return own
         message = "available= with arms of which some are equal is not for arms of several ranks: leave one of each."
         require(not self.sharded, message, UnsupportedError)
-        # A duplicate that is on offer offers its entry.
+        # A duplicate on offer makes its entry available.
         shape = torch.broadcast_shapes(available.shape, self.first.shape)
         entries = torch.zeros(shape, dtype=torch.int64, device=own.device)
         entries = entries.scatter_add(-1, self.first.expand(shape), available.expand(shape).long())
@@ -152,7 +156,7 @@ class ArmRows(nn.Module):
         return torch.where(index >= 0, self.across.at(index, self.first.expand(*index.shape[:-1], -1))[0], -1)
 
     def counts(self, weights: Tensor) -> Tensor:
-        """Weights of rows (`batch_shape x u`) per arm, `batch_shape x A`; duplicates share those of their entry."""
+        """Weights of rows (`batch_shape x u`) per arm, `batch_shape x A`; duplicates have the weight of their entry."""
         if not weights.shape[-1]:
             return weights.new_zeros(self.row_of_arm.shape)
         row = self.row_of_arm
@@ -163,8 +167,8 @@ class ArmRows(nn.Module):
     def distinct(
         self, index: Picks, mask: PickMask, counts: Tensor, sums: Tensor, squares: Tensor
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Pulls summed over each distinct arm, in order of first pull: arms (−1 where padded), counts, sums of rewards and
-        of squared rewards, all `batch_shape x p`, from `batch_shape x q` of each."""
+        """Pulls summed over each distinct arm, in order of first pull: arms (−1 where padded), counts, sums of rewards and of
+        squared rewards, all `batch_shape x p`, from `batch_shape x q` of each."""
         entry = index if self.first is None else self.entry(index)
         arms, _, n, s, sq = aggregate(entry, mask, counts, sums, squares)
         return arms, n, s, sq
@@ -189,15 +193,16 @@ class ArmRows(nn.Module):
     ) -> None:
         """Add pulls of points that need not be arms, `batch_shape x p x d` and `batch_shape x p`.
 
-        Equal points are summed, one that was pulled before adds to its row, and one that is an arm is that arm.
-        Cost O((A + u + p) (d + log(A + u + p))).
+        Equal points are summed. A point that was pulled before is added to its row, and a point equal to an arm counts as that
+        arm. Cost O((A + u + p) (d + log(A + u + p))).
         """
         statistics = records if isinstance(records, Statistics) else records.statistics
         u, p, shape = statistics.size, points.shape[-2], self.batch_shape
         first = first_occurrence(torch.cat([statistics.points, points.double()], dim=-2))
         group = torch.arange(u, u + p, device=points.device).expand(*shape, p) if first is None else first[..., u:]
         member, _, n, s, q = aggregate(group, torch.ones_like(group, dtype=torch.bool), counts, sums, squares)
-        place = torch.full((*shape, u + p), p, device=points.device)  # the first of the new points of each group
+        # Position of the first new point of each group of equal points.
+        place = torch.full((*shape, u + p), p, device=points.device)
         place = place.scatter_reduce(-1, group, torch.arange(p, device=points.device).expand(*shape, p), "amin")
         place = torch.where(member >= 0, place.gather(-1, member.clamp_min(0)), 0)
         own = points.gather(-2, place.unsqueeze(-1).expand(*place.shape, points.shape[-1]))
@@ -212,14 +217,14 @@ class ArmRows(nn.Module):
         records.add_(rows, n, s, q)
 
     def clear_(self, statistics: Statistics, over: Tensor) -> None:
-        """Forget the pulls of the marked batch rows (`batch_shape` booleans), here and in the statistics."""
+        """Remove the pulls of the marked batch rows (`batch_shape` booleans) from the map and from the statistics."""
         statistics.clear_(over)
         marked = over.unsqueeze(-1)
         self._buffers["row_of_arm"] = self.row_of_arm.masked_fill(marked, -1)
         self._buffers["arm_of_row"] = self.arm_of_row[..., : statistics.size].masked_fill(marked, -1)
 
     def grow_(self, points: Tensor, new: PickMask) -> Picks:
-        """Add the marked points of each row, all different, `batch_shape x p x d`, as arms (growing arm sets only).
+        """Add the marked points of each row (all distinct), `batch_shape x p x d`, as arms. For growing arm sets only.
 
         Rows with fewer arms than others are padded with copies of arm 0, which share its entry.
 
@@ -234,8 +239,8 @@ class ArmRows(nn.Module):
         return index
 
     def put_(self, points: Tensor, index: Picks) -> None:
-        """Make points, `batch_shape x p x d`, the arms at `index` (−1 for none; equal ones for equal points): further ones, or
-        in the place of arms that nobody pulled (growing arm sets only). Cost O(A d), a copy of the buffers."""
+        """Make points, `batch_shape x p x d`, the arms at `index` (−1 for none; equal indices for equal points): as new arms,
+        or in place of arms that were never pulled. For growing arm sets only. Cost O(A d) for a copy of the buffers."""
         assert self.first is not None
         A = self.num_arms
         size = max(int(index.max()) + 1, A)
@@ -247,7 +252,7 @@ class ArmRows(nn.Module):
         self._buffers["row_of_arm"] = nn.functional.pad(self.row_of_arm, (0, size - A), value=-1)
 
     def adopt_(self, index: Picks, statistics: Statistics) -> None:
-        """Give arms (−1 for none) that were pulled before, as points, the rows of those points.
+        """Give arms (−1 for none) that were pulled before as points the rows of those points.
 
         Cost O((u + p) (d + log(u + p))).
         """
@@ -259,7 +264,7 @@ class ArmRows(nn.Module):
             self._extend(index, row)
 
     def _join(self, index: Tensor, rows: Tensor) -> None:
-        """Give arms (−1 for none) these rows."""
+        """Set the rows of arms (−1 for none)."""
         spare, place = nn.functional.pad(self.row_of_arm, (0, 1)), self.across.places(index)
         slot = torch.where(place >= 0, place, self.num_arms)
         self._buffers["row_of_arm"] = spare.scatter(-1, slot, rows)[..., :-1]
@@ -271,11 +276,11 @@ class ArmRows(nn.Module):
         self._buffers["arm_of_row"] = grown.scatter(-1, torch.where(rows >= 0, rows, size), index)[..., :size]
 
     def get_extra_state(self) -> dict[str, int | None]:
-        """The fingerprint of the arms, None while more are found (and in states of early versions, for those in memory)."""
+        """The fingerprint of the arms; None while arms are added (and, in states of early versions, for arms in memory)."""
         return {"fingerprint": self.fingerprint}
 
     def set_extra_state(self, state: dict[str, int | None]) -> None:
-        """Raises `StateError` where a state was saved with other arms."""
+        """Raise `StateError` if the state was saved with different arms."""
         saved = state["fingerprint"]
         if None not in (saved, self.fingerprint) and saved != self.fingerprint:
             raise StateError(
@@ -285,7 +290,8 @@ class ArmRows(nn.Module):
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         for name in ("arms", "first", "row_of_arm", "arm_of_row"):
-            if prefix + name in state_dict:  # sizes follow the data
+            # Buffers grow with the data, so take over the sizes of the state.
+            if prefix + name in state_dict:
                 setattr(self, name, state_dict[prefix + name].to(self.row_of_arm.device))
         self.outside = bool((self.arm_of_row < 0).any())
         if self.sharded:

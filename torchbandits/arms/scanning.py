@@ -1,4 +1,4 @@
-"""The first look at arms that are read piece by piece: whether they are finite, which are equal, and a hash of them all."""
+"""First pass over streamed arms: whether they are finite, which of them are equal, and a hash of all arms."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from torchbandits.errors import NonFiniteError
 from torchbandits.sources import ArmSet, ArmSource, InMemory
 from torchbandits.types import Points
 
-_STEP = 1 << 16  # arms looked at together
+# Number of arms read together.
+_STEP = 1 << 16
 
 
 @dataclass(frozen=True)
 class Scan:
-    """What one pass over the arms finds.
+    """Result of a pass over the arms.
 
     Attributes:
-        first: `A`, the lowest index of an arm equal to each arm; None where all differ, or are promised to.
-        fingerprint: A hash of the arms in their order, whatever holds them, in 64 bits.
+        first: `A`, the lowest index of an arm equal to each arm; None if all differ, or are promised to differ.
+        fingerprint: A 64-bit hash of the arms in order, independent of how they are stored.
     """
 
     first: Tensor | None
@@ -30,14 +31,14 @@ class Scan:
 
 
 def scan(source: ArmSource, offset: int = 0) -> Scan:
-    """One pass over the arms, and a second one where some are equal.
+    """Make one pass over the arms, and a second one if some are equal.
 
-    Hashes (64 bits) are sorted in place, 8 bytes an arm; arms of equal hashes are compared in full, so the answer is exact.
-    `offset` is the index of the first arm, where the source is a part of a longer one, as far as fingerprint and error go.
-    Cost O(A (d + log A)), O(A d) where the arms are promised to differ.
+    Hashes (64 bits) are sorted in place, 8 bytes per arm, and arms of equal hash are compared in full, so the result is exact.
+    `offset` is the index of the first arm if the source is part of a longer one, for the fingerprint and the error message.
+    Cost O(A (d + log A)), or O(A d) if the arms are promised to differ.
 
     Raises:
-        NonFiniteError: If an arm is not finite, naming it.
+        NonFiniteError: If an arm is not finite; the message names the arm.
     """
     kept = None if source.distinct else np.empty(source.num_arms, dtype=np.int64)
     whole = torch.zeros((), dtype=torch.int64, device=source.device)
@@ -55,9 +56,9 @@ def scan(source: ArmSource, offset: int = 0) -> Scan:
 
 
 def find(arms: ArmSet, points: Points) -> Tensor:
-    """The lowest index of an arm equal to each point, `batch_shape x u` for `batch_shape x u x d`; −1 where there is none.
+    """The lowest index of an arm equal to each point, `batch_shape x u` for `batch_shape x u x d`; −1 if there is none.
 
-    Cost O((A + u) (d + log(A + u))), O(A (d + log u)) where arms are read piece by piece.
+    Cost O((A + u) (d + log(A + u))), or O(A (d + log u)) for streamed arms.
     """
     if isinstance(arms, Tensor | InMemory):
         held = arms.arms if isinstance(arms, InMemory) else arms
@@ -85,7 +86,7 @@ def _found_in(source: ArmSource, points: Points) -> Tensor:
 
 
 def _first(source: ArmSource, hashes: np.ndarray) -> Tensor | None:
-    """The lowest equal arms, given the hashes of all, which are sorted in place."""
+    """The lowest equal arm of each arm, given the hashes of all arms, which are sorted in place."""
     hashes.sort()
     repeated = np.unique(hashes[1:][hashes[1:] == hashes[:-1]])
     if not len(repeated):

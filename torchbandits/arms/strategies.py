@@ -1,4 +1,4 @@
-"""The three ways in which a table keeps a posterior on many arms: by kernel columns, by directions, by features."""
+"""The three ways in which a table represents a posterior on many arms: by kernel columns, by directions, by features."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from torchbandits.posteriors import GaussianProcess, where_frozen
 from torchbandits.threads import MANY_PRODUCTS, threads
 from torchbandits.types import Picks
 
-_ANCHOR = 1024  # a table of finite features is swept anew after so many pulls, so that rounding can't pile up
+# A table of finite features is swept again after this many pulls, so that rounding errors cannot accumulate.
+_ANCHOR = 1024
 
 
 class TableStrategy(ABC):
-    """How means, leverages and covariances of arms follow from one kind of posterior.
+    """Computation of means, leverages and covariances of arms from one kind of posterior.
 
     Args:
         rows: The arms and their rows.
@@ -31,17 +32,17 @@ class TableStrategy(ABC):
         self.rows, self.posterior = rows, posterior
 
     def _threads(self, weights: Tensor) -> threads:
-        """As many threads as a product of these weights with a column per arm is worth."""
+        """Number of threads that is worthwhile for a product of these weights with one column per arm."""
         return threads(many=weights.numel() * self.rows.num_arms >= MANY_PRODUCTS)
 
     @abstractmethod
     def sweep(self, prior: Tensor, leverage: Tensor, channels: Tensor) -> None:
-        """Compute means and leverages of all arms from the factors of the posterior.
+        """Compute means and leverages of all arms from the posterior's factors.
 
         Args:
             prior: `A` or `batch_shape x A`, k(x, x) / λ.
-            leverage: `batch_shape x A`, written; numbers below 0 are rounding.
-            channels: `batch_shape x c x A`, written.
+            leverage: `batch_shape x A`, overwritten; values below 0 are rounding errors.
+            channels: `batch_shape x c x A`, overwritten.
         """
 
     @abstractmethod
@@ -50,19 +51,20 @@ class TableStrategy(ABC):
 
     @abstractmethod
     def features(self, index: Picks) -> tuple[Tensor, ...]:
-        """What `covariance` needs of each arm (`batch_shape x p`)."""
+        """Inputs of `covariance` for each arm (`batch_shape x p`)."""
 
     @abstractmethod
     def covariance(self, left: tuple[Tensor, ...], right: tuple[Tensor, ...], frozen: bool | Tensor) -> Tensor:
-        """Leverage-scale covariance that a pull moves, `batch_shape x n x n'`."""
+        """The part of the leverage-scale covariance that a pull changes, `batch_shape x n x n'`."""
 
     def columns_between(self, index: Picks) -> tuple[Tensor, Tensor]:
-        """Covariances of arms with every arm, frozen and exact, `batch_shape x p x A` each: the same where no dictionary is."""
+        """Covariances of arms with every arm, frozen and exact, `batch_shape x p x A` each; equal without a dictionary."""
         k = self.cross(index, None).double()
         return k, k
 
     def append(self, G: Tensor) -> None:
-        """Keep the directions of pulls, `batch_shape x p x A`, that were taken off the leverages; here nothing is kept."""
+        """Store the directions of pulls, `batch_shape x p x A`, that were subtracted from the leverages. By default none
+        are."""
         return
 
     def needs_sweep(self, updates: int, rows: int) -> bool:
@@ -71,14 +73,14 @@ class TableStrategy(ABC):
         return updates > _ANCHOR
 
     def forget(self) -> None:
-        """Return to the prior; here nothing was kept."""
+        """Return to the prior. By default nothing is stored."""
         return
 
 
 class FromColumns(TableStrategy):
-    """A sparse posterior: the kernel columns of the dictionary, kept while they fit the memory budget.
+    """Strategy for a sparse posterior: the kernel columns of the dictionary, kept while they fit the memory budget.
 
-    A new dictionary is one m x m x A product, leverage = k(x, x)/λ − |Nᵀk_S(x)|².
+    A new dictionary costs one m x m x A product, leverage = k(x, x)/λ − |Nᵀk_S(x)|².
 
     Args:
         rows: The arms and their rows.
@@ -91,7 +93,7 @@ class FromColumns(TableStrategy):
         self.columns = columns
 
     def sweep(self, prior: Tensor, leverage: Tensor, channels: Tensor) -> None:
-        """One compiled pass over kept columns, or products chunk by chunk."""
+        """One compiled pass over kept columns, or products in chunks of arms."""
         self.columns.fill(self.posterior.dictionary_rows()[0])
         factors = self.posterior.sweep_factors(self.columns.gram())
         if self.columns.sweep(factors, prior, leverage, channels):
@@ -103,11 +105,11 @@ class FromColumns(TableStrategy):
                 leverage[..., part] = prior[..., part] - out[..., c:, :].square_().sum(dim=-2)
 
     def cross(self, index: Picks, leaders: Leaders | None) -> Tensor:
-        """Never asked for: a sparse posterior is swept after each tell."""
+        """Not supported, because a sparse posterior is swept after each tell."""
         raise AssertionError("a sparse posterior has no updates between sweeps")
 
     def features(self, index: Picks) -> tuple[Tensor, Tensor, Tensor]:
-        """Points, whitened features and features. Cost O(p m²), and O(p m d) where columns are not kept."""
+        """Points, whitened features and features. Cost O(p m²), plus O(p m d) if columns are not kept."""
         fit, points = self.posterior.fit(), self.rows.points(index)
         K_mk = self.columns.read(fit.rows, index)
         if K_mk is not None:
@@ -117,7 +119,7 @@ class FromColumns(TableStrategy):
         return points.double(), fit.regression.precision.whiten(z), z
 
     def covariance(self, left: tuple[Tensor, ...], right: tuple[Tensor, ...], frozen: bool | Tensor) -> Tensor:
-        """zᵀV⁻¹z' in rows whose dictionary is frozen, k̃ in the others. Cost O(n n' (m + d))."""
+        """zᵀV⁻¹z' in batch rows whose dictionary is frozen, k̃ in the others. Cost O(n n' (m + d))."""
         C = left[1].mT @ right[1]
         if frozen is True:
             return C
@@ -125,7 +127,7 @@ class FromColumns(TableStrategy):
         return where_frozen(frozen, C, C + residual / self.posterior.regularization)
 
     def columns_between(self, index: Picks) -> tuple[Tensor, Tensor]:
-        """Covariances of arms with every arm with the dictionary frozen, and exact. Cost O(A m p)."""
+        """Covariances of arms with every arm, with the dictionary frozen and exact. Cost O(A m p)."""
         K_pa = self.columns.of_arms(index).double()
         fit, p, x = self.posterior.fit(), index.shape[-1], self.rows.points(index)
         z_p, R = fit.embedding(x.double()), fit.nystrom.root
@@ -138,9 +140,9 @@ class FromColumns(TableStrategy):
 
 
 class FromDirections(TableStrategy):
-    """An exact posterior: directions T with leverage = k(x, x)/λ − |T(x)|², to which a pull appends one in O(A u).
+    """Strategy for an exact posterior: directions T with leverage = k(x, x)/λ − |T(x)|². A pull appends one in O(A u).
 
-    They are folded when repeated pulls have doubled them, so that neither memory nor time grows with the number of pulls.
+    Directions are recomputed when repeated pulls have doubled them, so memory and time do not grow with the number of pulls.
 
     Args:
         rows: The arms and their rows.
@@ -154,7 +156,7 @@ class FromDirections(TableStrategy):
         self._columns, self._directions = columns, directions
 
     def sweep(self, prior: Tensor, leverage: Tensor, channels: Tensor) -> None:
-        """T anew, in new storage, so that the old table survives a failure."""
+        """Recompute T in new storage, so that the old table survives a failure."""
         factors, c = self.posterior.sweep_factors(self._columns.gram()), channels.shape[-2]
         r = factors.N.shape[-1]
         storage = self._directions.sweep_storage(r)
@@ -167,15 +169,15 @@ class FromDirections(TableStrategy):
         self._directions.swept(storage, r)
 
     def cross(self, index: Picks, leaders: Leaders | None) -> Tensor:
-        """Cost O(A u p), or O(A p) where the arms were evaluated ahead."""
+        """k̃(x_p, ·). Cost O(A u p), or O(A p) for arms that were evaluated ahead."""
         return self._directions.cross(index, leaders)
 
     def features(self, index: Picks) -> tuple[Tensor, Tensor]:
-        """Points (or places) and directions."""
+        """Points (or indices, if the covariance is kept) and directions."""
         return self._directions.features(index)
 
     def covariance(self, left: tuple[Tensor, ...], right: tuple[Tensor, ...], frozen: bool | Tensor) -> Tensor:
-        """k̃: an exact posterior has nothing to freeze. Cost O(n n' (u + d))."""
+        """k̃, because an exact posterior has nothing to freeze. Cost O(n n' (u + d))."""
         return self._directions.between((left[0], left[1]), (right[0], right[1]))
 
     def append(self, G: Tensor) -> None:
@@ -183,7 +185,7 @@ class FromDirections(TableStrategy):
         self._directions.append(G)
 
     def needs_sweep(self, updates: int, rows: int) -> bool:
-        """Whether T has doubled, or leaves no room."""
+        """Whether T has doubled, or leaves no room for further rows."""
         return self._directions.needs_sweep(rows)
 
     def forget(self) -> None:
@@ -192,7 +194,9 @@ class FromDirections(TableStrategy):
 
 
 class FromFeatures(TableStrategy):
-    """Finite features z(x) of every arm: a pull costs one product (V⁻¹z_j)ᵀz(·), O(A m); the losses of a sketch are swept.
+    """Strategy for finite features z(x) of every arm: a pull costs one product (V⁻¹z_j)ᵀz(·), O(A m).
+
+    A sketch that shrinks changes V other than by pulls, and is followed by a sweep.
 
     Args:
         rows: The arms and their rows.
@@ -205,7 +209,7 @@ class FromFeatures(TableStrategy):
         self._arms = arms
 
     def sweep(self, prior: Tensor, leverage: Tensor, channels: Tensor) -> None:
-        """Squared lengths of J⁻¹z; under a sketch what it explains is taken off the prior."""
+        """Squared lengths of Jᵀz; under a sketch, the prior minus the part that the sketch explains."""
         regression, c = self.posterior.fit().regression, channels.shape[-2]
         precision = regression.precision
         sketched = isinstance(precision, LowRankPrecision)
@@ -215,18 +219,19 @@ class FromFeatures(TableStrategy):
             for part, out in self._arms.products(weights):
                 squares = out[..., c:, :].square_().sum(dim=-2)
                 channels[..., part] = out[..., :c, :]
+                # leverage = |Jᵀz|² for V⁻¹ = J Jᵀ; of a sketch, |z|²/λ − |B z|² for V⁻¹ = I/λ − BᵀB.
                 leverage[..., part] = prior[..., part] - squares if sketched else squares
 
     def cross(self, index: Picks, leaders: Leaders | None) -> Tensor:
-        """Cost O(A m p)."""
+        """k̃(x_p, ·). Cost O(A m p)."""
         precision = self.posterior.fit().regression.precision
         return self._arms.times(precision.solve(self._arms.at(index)).mT)
 
     def features(self, index: Picks) -> tuple[Tensor, Tensor]:
-        """Features, and whitened ones."""
+        """Features and whitened features."""
         z = self._arms.at(index)
         return z, self.posterior.fit().regression.precision.whiten(z)
 
     def covariance(self, left: tuple[Tensor, ...], right: tuple[Tensor, ...], frozen: bool | Tensor) -> Tensor:
-        """zᵀV⁻¹z': finite features leave no residual. Cost O(n n' m)."""
+        """zᵀV⁻¹z', because finite features leave no residual. Cost O(n n' m)."""
         return left[1].mT @ right[1]

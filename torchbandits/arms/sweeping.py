@@ -1,4 +1,4 @@
-"""Picks with every score recomputed after each: for the scores that the lazy lookahead has no compiled loop for."""
+"""Picks with all scores recomputed after each pick, for scores that the compiled loop of the lazy lookahead does not cover."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from torchbandits.posteriors import Conditioning, where_frozen
 
 
 class FullSweep:
-    """One pick after the other, each hallucinated before the next: means stay, leverages fall.
+    """Sequential picks, each hallucinated before the next: means stay, leverages fall.
 
     Args:
-        table: The arms at the batch start; not modified. Of those looked at only, "arms" are their places here.
+        table: The arms at the start of the batch; not modified. For a growing table, "arms" are places of its list.
         offered: `batch_shape x A` booleans, or None for all arms.
-        pending: `batch_shape x p` arms already picked and not told (−1 where padded), with their counts.
-        max_pulls: Most picks of one arm in the batch, or None.
-        frozen: Whether picks leave the residual of a sparse posterior as it is; see `Lookahead`.
+        pending: `batch_shape x p` pending arms (−1 where padded), with their counts.
+        max_pulls: Largest number of picks of one arm in the batch, or None.
+        frozen: Whether picks leave the residual of a sparse posterior unchanged; see `Lookahead`.
     """
 
     def __init__(
@@ -46,10 +46,10 @@ class FullSweep:
         """Up to `remaining` (`batch_shape`) arms of the highest score, `batch_shape x q`, −1 where padded.
 
         Args:
-            score: From leverages to scores, both `batch_shape x A`.
+            score: Function from leverages to scores, both `batch_shape x A`.
             remaining: `batch_shape`.
 
-        Cost: O(A m) a pick.
+        Cost: O(A m) per pick.
         """
         picks = []
         for place in range(int(remaining.max())):
@@ -67,10 +67,11 @@ class FullSweep:
         return torch.cat(picks, dim=-1) if picks else torch.empty(*remaining.shape, 0, dtype=torch.int64)
 
     def hallucinate(self, index: Tensor, counts: Tensor) -> None:
-        """Take pulls of p arms off the leverages, `batch_shape x p` each (index −1 for none). Cost O(A m p)."""
+        """Reduce the leverages by pulls of p arms, `batch_shape x p` each (index −1 for none). Cost O(A m p)."""
         slot, counts = index.clamp_min(0), torch.where(index >= 0, counts, 0.0)
         C_pa = where_frozen(self._frozen, *self._table.columns_between(slot))
         D = self._directions
+        # Covariance given the earlier picks of the batch, C_PA − D_PᵀD, where the rows of D are their directions.
         C_pa = C_pa - D.gather(-1, slot.unsqueeze(-2).expand(*D.shape[:-1], slot.shape[-1])).mT @ D
         C_pp = C_pa.gather(-1, slot.unsqueeze(-2).expand(*C_pa.shape[:-1], slot.shape[-1]))
         G = Conditioning.on(C_pp, counts).directions(C_pa)

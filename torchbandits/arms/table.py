@@ -20,14 +20,13 @@ from torchbandits.types import Picks
 class ArmTable(nn.Module):
     r"""A Gaussian-process posterior tabulated on a finite arm set.
 
-    For every arm the table holds the mean and the leverage (posterior variance / λ). How they are kept up to date is the
-    matter of a strategy: `FromColumns` for a sparse posterior, `FromDirections` for an exact one, `FromFeatures` for finite
-    features.
+    For every arm the table holds the mean and the leverage (posterior variance / λ). A strategy keeps them up to date:
+    `FromColumns` for a sparse posterior, `FromDirections` for an exact one, `FromFeatures` for finite features.
 
     Args:
-        rows: The arms, and which row of the posterior's statistics each one is.
-        posterior: Its `batch_shape` is the table's.
-        memory_budget: Bytes that kernel columns or features may take; columns are recomputed chunk by chunk beyond it.
+        rows: The arms, and the row of the posterior's statistics of each.
+        posterior: The posterior; its `batch_shape` is that of the table.
+        memory_budget: Bytes that kernel columns or features may occupy; beyond it, columns are recomputed in chunks.
 
     Buffers: `leverage` `batch_shape x A`, `channels` `batch_shape x c x A` (regression outputs), both float64.
     """
@@ -41,8 +40,10 @@ class ArmTable(nn.Module):
 
     def __init__(self, rows: ArmRows, posterior: GaussianProcess, memory_budget: int) -> None:
         super().__init__()
-        batch_shape, A, saved = posterior.batch_shape, rows.num_arms, not rows.sharded  # those of a rank are swept again
-        self.__dict__.update(rows=rows, posterior=posterior)  # hidden from nn.Module: the state registers them
+        # Buffers of a sharded table are not saved, since a loaded state may have other ranks; they are swept again.
+        batch_shape, A, saved = posterior.batch_shape, rows.num_arms, not rows.sharded
+        # In `__dict__` nn.Module does not see them; the policy's state registers them.
+        self.__dict__.update(rows=rows, posterior=posterior)
         self.features_of_arms = ArmFeatures(rows, posterior, memory_budget) if posterior.finite is not None else None
         self.columns = KernelColumns(rows, posterior, memory_budget)
         exact = not posterior.sparse and posterior.finite is None
@@ -63,11 +64,11 @@ class ArmTable(nn.Module):
         self.register_buffer("channels", self.leverage.new_zeros(*batch_shape, posterior.num_channels, A), persistent=saved)
 
     def _choose_strategy(self) -> None:
-        """An exact posterior that is given a dictionary is tabulated as a sparse one from then on."""
+        """Choose the strategy of the posterior. An exact posterior that is given a dictionary becomes a sparse one."""
         self.strategy = self._sparse if self.posterior.sparse else self._other
 
     def _largest(self) -> Tensor:
-        """The largest k(x, x) of an arm, or of a point that was pulled though it is no arm (any more)."""
+        """The largest k(x, x) over the arms and over pulled points that are not arms (any more)."""
         largest, posterior, x = self.rows.across.amax(self.prior_diagonal), self.posterior, self.posterior.statistics.points
         if not x.shape[-2]:
             return largest
@@ -93,8 +94,8 @@ class ArmTable(nn.Module):
     # ------------------------------------------------------------------ writing
 
     def sweep_(self) -> ArmTable:
-        """Recompute the mean and leverage of every arm from the posterior's factors. Cost O(A m (m + d)) or, with the
-        kernel columns or features at hand, one m x m x A product."""
+        """Recompute the mean and leverage of every arm from the posterior's factors. Cost O(A m (m + d)), or one m x m x A
+        product if kernel columns or features are kept."""
         prior, strategy = self.prior_diagonal / self.posterior.regularization, self.strategy
         self._updates = 0
         if self.posterior.statistics.size == 0:
@@ -107,7 +108,7 @@ class ArmTable(nn.Module):
         return self
 
     def keep_dictionary_(self) -> ArmTable:
-        """Give an exact posterior a dictionary, of all its points until another is chosen; `sweep_` is due then."""
+        """Give an exact posterior a dictionary of all its points, to be replaced later. `sweep_` must be called next."""
         self.posterior.keep_dictionary_()
         if self.directions is not None:
             self.directions.forget_all()
@@ -115,7 +116,7 @@ class ArmTable(nn.Module):
         return self
 
     def sweep_rows_(self, rows: Tensor) -> ArmTable:
-        """`sweep_` for the marked batch rows (`batch_shape`) of a table of finite features; the others stay as they are."""
+        """`sweep_` for the marked batch rows (`batch_shape`) of a table of finite features; other rows are not changed."""
         leverage, channels, updates = self.leverage, self.channels, self._updates
         self.sweep_()
         self.leverage = torch.where(rows.unsqueeze(-1), self.leverage, leverage)
@@ -124,8 +125,8 @@ class ArmTable(nn.Module):
         return self
 
     def renew_(self) -> ArmTable:
-        """Take over a kernel or λ that the posterior was given meanwhile: what was computed with the one before is dropped.
-        `sweep_` then brings means and leverages up to date. Cost O(A d)."""
+        """Take over a new kernel or λ of the posterior, and drop everything computed with the old one. `sweep_` must be called
+        next, to bring means and leverages up to date. Cost O(A d)."""
         self.columns.renew()
         if self.features_of_arms is None:
             self.prior_diagonal = self.columns.diagonal
@@ -133,14 +134,14 @@ class ArmTable(nn.Module):
         return self
 
     def cross(self, index: Picks, leaders: Leaders | None = None) -> Tensor:
-        """k̃(x_p, ·) of arms (`batch_shape x p`) under the posterior of this moment, `batch_shape x p x A`: what `update_`
-        needs, to be read before the pulls are added to the statistics. Not for sparse posteriors.
+        """k̃(x_p, ·) of arms (`batch_shape x p`) under the current posterior, `batch_shape x p x A`: the input of `update_`, to
+        be computed before the pulls are added to the statistics. Not for sparse posteriors.
 
         Args:
             index: −1 where padded.
             leaders: Arms that are likely to be pulled next, worth evaluating ahead.
 
-        Cost: O(A u p), or O(A p) where the arms were evaluated ahead; O(A m p) for finite features.
+        Cost: O(A u p), or O(A p) for arms that were evaluated ahead; O(A m p) for finite features.
         """
         return self.strategy.cross(index, leaders)
 
@@ -151,10 +152,10 @@ class ArmTable(nn.Module):
             index: `batch_shape x p`, −1 where padded.
             counts: `batch_shape x p`.
             targets: `batch_shape x p x c`, regression targets summed over the pulls.
-            cross: What `cross(index)` returned before the pulls.
+            cross: The result of `cross(index)` before the pulls.
 
         Returns:
-            What the pulls add to log det(V/λ), `batch_shape`.
+            Increase of log det(V/λ) by the pulls, `batch_shape`.
 
         Cost: O(A p²).
         """
@@ -162,11 +163,14 @@ class ArmTable(nn.Module):
             return self._update_one(index.clamp_min(0), counts, targets, cross)
         p, slot = index.shape[-1], index.clamp_min(0)
         own = self.leverage.gather(-1, slot)
+        # Take the variances of the pulled arms from the leverages, so that both agree.
         C_pa = cross.scatter(-1, slot.unsqueeze(-1), own.to(cross.dtype).unsqueeze(-1))
         C_pp = C_pa.gather(-1, slot.unsqueeze(-2).expand(*C_pa.shape[:-1], p)).double()
         conditioning = Conditioning.on(C_pp, counts)
         mean_p = self.channels.gather(-1, slot.unsqueeze(-2).expand(*self.channels.shape[:-1], p)).mT
         innovations = conditioning.innovations(targets, mean_p)
+        # With G = L⁻¹√N C_P, leverages fall by the squares of G and means move by Gᵀ times the innovations (see
+        # `Conditioning`).
         G = conditioning.directions(C_pa.double())
         self._updates += G.shape[-2]
         self.strategy.append(G)
@@ -175,7 +179,11 @@ class ArmTable(nn.Module):
         return conditioning.log_det
 
     def _update_one(self, slot: Tensor, counts: Tensor, targets: Tensor, cross: Tensor) -> Tensor:
-        """`update_` with one arm a row, the hot path: its scalars written out, one pass over the arms a line."""
+        """`update_` with one arm j per row, the hot path: one pass over the arms per line.
+
+        leverage ← leverage − n k̃²/(1 + n k̃_j), mean ← mean + k̃ (s − n μ_j)/(1 + n k̃_j), log det ← log det + log(1 + n k̃_j),
+        where k̃ is the covariance with arm j and k̃_j its leverage.
+        """
         own = self.leverage.gather(-1, slot)
         mean = self.channels.gather(-1, slot.unsqueeze(-2).expand(*self.channels.shape[:-1], 1)).squeeze(-1)
         gain = own * counts
@@ -195,35 +203,37 @@ class ArmTable(nn.Module):
 
     @property
     def incomplete(self) -> bool:
-        """Whether a state was loaded that leaves out what a sweep computes anew."""
+        """Whether the loaded state leaves out values that a sweep must recompute."""
         return not self.posterior.sparse and self.directions is not None and self.directions.incomplete
 
     # ------------------------------------------------------------------ covariances between arms
 
     def features(self, index: Picks) -> tuple[Tensor, ...]:
-        """What `covariance` needs of each indexed arm, in the terms of the strategy."""
+        """Inputs of `covariance` for each indexed arm, in the form of the strategy."""
         return self.strategy.features(index)
 
     def covariance(self, left: tuple[Tensor, ...], right: tuple[Tensor, ...], *, frozen: bool | Tensor) -> Tensor:
-        """Leverage-scale covariance that a pull moves, `batch_shape x n x n'`: k̃, or zᵀV⁻¹z' of a sparse posterior in rows
-        whose dictionary is frozen. Cost O(n n' (m + d))."""
+        """The part of the leverage-scale covariance that a pull changes, `batch_shape x n x n'`: k̃, or zᵀV⁻¹z' of a sparse
+        posterior in batch rows whose dictionary is frozen. Cost O(n n' (m + d))."""
         return self.strategy.covariance(left, right, frozen)
 
     def columns_between(self, index: Picks) -> tuple[Tensor, Tensor]:
-        """Covariances of p arms with every arm, `batch_shape x p x A` each: c (what a pull moves with the dictionary
-        frozen) and k̃ (the exact one); the same tensor twice for a posterior that is not sparse. Cost O(A m p)."""
+        """Covariances of p arms with every arm, `batch_shape x p x A` each: c (the part that a pull changes while the
+        dictionary is frozen) and k̃ (the exact covariance). Both are the same tensor if the posterior is not sparse.
+        Cost O(A m p)."""
         return self.strategy.columns_between(index)
 
-    # ------------------------------------------------------------------ going back, and moving
+    # ------------------------------------------------------------------ snapshots, saved states and devices
 
     def snapshot(self) -> Callable[[], None]:
-        """A way back to the derived numbers of this moment (the buffers are the caller's)."""
+        """Function that restores the current derived values. The buffers must be restored by the caller."""
         updates, directions = self._updates, None if self.directions is None else self.directions.snapshot()
         diagonal = self.columns.diagonal
 
         def restore() -> None:
             self._updates = updates
-            self._choose_strategy()  # the posterior, which is restored first, may have had a dictionary meanwhile
+            # The posterior is restored first, and may have been given a dictionary since the snapshot.
+            self._choose_strategy()
             self.columns.forget()
             self.columns.diagonal = diagonal
             if directions is not None:
@@ -232,15 +242,17 @@ class ArmTable(nn.Module):
         return restore
 
     def get_extra_state(self) -> dict[str, int]:
-        """Updates since the last sweep."""
+        """Number of updates since the last sweep."""
         return {"updates": self._updates}
 
     def set_extra_state(self, state: dict[str, int]) -> None:
-        """Restore what `get_extra_state` returned."""
+        """Restore the result of `get_extra_state`."""
         self._updates = state["updates"]
         self._choose_strategy()
-        self.renew_()  # the posterior was loaded before, with the kernel it was fitted to
-        if self.features_of_arms is not None:  # features that were drawn are those of the state loaded
+        # The posterior was loaded before the table, with the kernel it was fitted to.
+        self.renew_()
+        # Random features are those of the loaded state, so earlier products with them are void.
+        if self.features_of_arms is not None:
             self.features_of_arms.forget()
             self.prior_diagonal = self.features_of_arms.diagonal
             self.kappa2 = self._largest()

@@ -1,15 +1,16 @@
-"""Which scores count as equal, and why the loop over the leaders of a batch comes back."""
+"""Tolerance within which scores are tied, and the reasons for which the loop over the leaders of a batch returns."""
 
 from __future__ import annotations
 
 import numpy as np
 from torch import Tensor
 
-# Scores closer than this to the best (relative) are equal, and the lowest index wins.
+# Scores within this relative distance of the best are tied, and the lowest index wins.
 TIE = 16 * np.finfo(np.float64).eps
 
-# Why the loop came back.
-REFRESH, FULL, BROKEN, EXHAUSTED = 0, 1, 2, 3  # another arm may be better; no picks left; rule; nothing to learn
+# Reasons for the loop to return: an arm outside the leaders may be better; all picks are made; the batch rule is broken; the
+# last pick had no variance left.
+REFRESH, FULL, BROKEN, EXHAUSTED = 0, 1, 2, 3
 
 
 def best_arm(score: Tensor) -> Tensor:

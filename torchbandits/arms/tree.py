@@ -1,4 +1,4 @@
-"""A tree of cells whose leaves cover the domain: upper bounds of whole cells, and splits where they are loose."""
+"""A tree of cells whose leaves cover the domain, with upper bounds over whole cells that are split where bounds are loose."""
 
 from __future__ import annotations
 
@@ -10,26 +10,29 @@ from torch import Tensor, nn
 from torchbandits.arms.cells import Division
 from torchbandits.arms.growing import GrowingTable
 
-_TIE = 1e-9  # indices closer than this (relative) are equal: twins by symmetry differ by rounding; the first looked at wins
-_EQUAL_SIDES = 1e-9  # sides closer than this (relative) are equally long: the first is cut
+# Indices within this relative distance are tied, since symmetric twins differ by rounding only. The earliest cell wins.
+_TIE = 1e-9
+# Sides within this relative distance are equally long, and the first is cut.
+_EQUAL_SIDES = 1e-9
 
 
 class CellTree(nn.Module):
-    r"""Leaves that cover the domain, one representative each, with an index above the function in the whole leaf.
+    r"""Leaves that cover the domain, each with a representative and an index that bounds the function over the whole leaf.
 
     .. math:: I(c) = \min(u(x_c), u(x_p) + V_p) + V_c, \quad V_c = F \max_{x \in c} d_k(x_c, x), \quad
               d_k(x, x')^2 = k(x, x) + k(x', x') - 2 k(x, x')
 
-    with x_c the representative of leaf c, p its parent, and u the upper bound. f of norm F varies by at most V_c in c, so
-    where u is above f at the representatives, I(c) is above f in c. Only leaves are kept, with what they need of their parent.
+    with x_c the representative of leaf c, p its parent, and u the upper confidence bound. A function f of RKHS norm F varies by
+    at most V_c in c, so wherever u bounds f at the representatives, I(c) bounds f in c. Only leaves are kept, together with the
+    values of their parents that the index needs.
 
     Args:
         table: Posterior at the representatives.
-        division: What is divided.
+        division: The domain that is divided.
         norm_bound: F, a number or `batch_shape` of them.
-        kappa2: Largest k(x, x) in the domain, alike.
+        kappa2: Largest k(x, x) in the domain, of the same shape.
         num_children: N, odd.
-        max_depth: Leaves at this depth are not split; None for no limit.
+        max_depth: Depth at which leaves are no longer split; None for no limit.
 
     Buffers, all `batch_shape x L`, in the same order: `variation` V_c (−∞ where padded), `parent_variation` V_p (∞ at the
     root), `place` and `parent_place` of the representatives in the table, `depth`; `lower`, `upper` `batch_shape x L x d`.
@@ -73,7 +76,7 @@ class CellTree(nn.Module):
 
     @property
     def num_leaves(self) -> Tensor:
-        """Leaves of each batch row, `batch_shape`."""
+        """Number of leaves of each batch row, `batch_shape`."""
         return (self.variation > -torch.inf).sum(dim=-1)
 
     @property
@@ -93,18 +96,18 @@ class CellTree(nn.Module):
         return torch.minimum(upper.gather(-1, self.place), above) + self.variation
 
     def leaders(self, values: Tensor, width: Tensor) -> Tensor:
-        """Which values (`batch_shape x n`) count as the best, booleans alike."""
+        """Whether values (`batch_shape x n`) are tied with the best, booleans of the same shape."""
         best = values.amax(dim=-1, keepdim=True)
         scale = best.abs() + (width * self.kappa2.sqrt()).unsqueeze(-1)
         return values >= best - _TIE * scale
 
     def best_leaf(self, values: Tensor, width: Tensor) -> Tensor:
-        """The leaf of the largest value, `batch_shape x L` to `batch_shape x 1`: among equals the first looked at."""
+        """The leaf of the largest value, `batch_shape x L` to `batch_shape x 1`; of tied ones, the one evaluated first."""
         last = torch.iinfo(torch.int64).max
         return torch.where(self.leaders(values, width), self.place, last).argmin(dim=-1, keepdim=True)
 
     def due(self, leaf: Tensor, width: Tensor) -> Tensor:
-        """Whether leaves (`batch_shape x 1`) are to be split before they are evaluated: w σ(x) ≤ V, and it can be done."""
+        """Whether leaves (`batch_shape x 1`) must be split before they are evaluated: w σ(x) ≤ V, and a split is possible."""
         variation, depth = self.variation.gather(-1, leaf), self.depth.gather(-1, leaf)
         leverage = self.table.leverage.gather(-1, self.place.gather(-1, leaf))
         spread = width.unsqueeze(-1) * (self.table.posterior.regularization * leverage).sqrt()
@@ -115,18 +118,19 @@ class CellTree(nn.Module):
             return due
         lower, upper = self._corners(leaf)
         third = lower + (upper - lower).amax(dim=-1, keepdim=True) / self.num_children
-        return due & (third > lower).any(dim=-1)  # no side is left to cut between two neighbouring floats
+        # A side between two neighbouring floats cannot be cut further.
+        return due & (third > lower).any(dim=-1)
 
     # ------------------------------------------------------------------ writing
 
     @torch.no_grad()
     def refine_(self, width: Tensor) -> CellTree:
-        """Split the best leaf while it is due: afterwards the best leaf is one to be evaluated.
+        """Split the best leaf while it is due. Afterwards the best leaf is to be evaluated.
 
         Args:
             width: `batch_shape`.
 
-        Cost: O(L + m²) a split, and what the division takes.
+        Cost: O(L + m²) per split, plus the cost of the division.
         """
         while True:
             leaf = self.best_leaf(self.index(self.upper_bound(width)), width)
@@ -140,13 +144,14 @@ class CellTree(nn.Module):
         return self.lower.gather(-2, slot), self.upper.gather(-2, slot)
 
     def _split_(self, leaf: Tensor, due: Tensor) -> None:
-        """Cut leaves (`batch_shape x 1`) along their longest sides, in rows where they are due."""
+        """Split leaves (`batch_shape x 1`) along their longest sides, in rows where they are due."""
         N, (lower, upper) = self.num_children, self._corners(leaf)
         sides = upper - lower
         dim = (sides >= (1 - _EQUAL_SIDES) * sides.amax(dim=-1, keepdim=True)).byte().argmax(dim=-1)
         along = dim.unsqueeze(-1)
         start, end = lower.gather(-1, along).squeeze(-1), upper.gather(-1, along).squeeze(-1)
         cut = start + (end - start) * (torch.arange(N + 1, dtype=start.dtype, device=leaf.device) / N)
+        # The last cut must be the end itself, so that children cover their parent in spite of rounding.
         cut = torch.cat([cut[..., :-1], end], dim=-1)
         shape = (*leaf.shape[:-1], N, lower.shape[-1])
         along = along.expand(*shape[:-1], 1)
@@ -156,7 +161,8 @@ class CellTree(nn.Module):
         cells = self.division.divide_(torch.where(due, leaf, -1), arm, dim, cut, lower, upper)
         real = cells.arm >= 0
         rank = real.long().cumsum(dim=-1) - 1
-        slot = torch.where(rank == 0, leaf, self.num_leaves.unsqueeze(-1) + rank - 1)  # the first takes its parent's place
+        # The first child takes the slot of its parent, all others are appended.
+        slot = torch.where(rank == 0, leaf, self.num_leaves.unsqueeze(-1) + rank - 1)
         size = max(int(torch.where(real, slot, -1).max()) + 1, self.place.shape[-1])
         slot = torch.where(real, slot, size)
         old = {name: getattr(self, name).gather(-1, leaf).expand(slot.shape) for name in ("variation", "place", "depth")}
@@ -170,7 +176,7 @@ class CellTree(nn.Module):
         self.division.settle_(cells, slot)
 
     def _write_(self, name: str, slot: Tensor, value: Tensor, size: int, fill: float = 0.0) -> None:
-        """Replace a buffer by a copy of `size` leaves with values at slots; slot `size` is no leaf."""
+        """Replace a buffer by a copy of `size` leaves with values at slots; values at slot `size` are discarded."""
         buffer: Tensor = getattr(self, name)
         if buffer.dim() > slot.dim():
             grown = nn.functional.pad(buffer, (0, 0, 0, size + 1 - buffer.shape[-2]))
@@ -181,6 +187,7 @@ class CellTree(nn.Module):
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         for name in ("variation", "parent_variation", "place", "parent_place", "depth", "lower", "upper"):
-            if prefix + name in state_dict:  # sizes follow the data
+            # Buffers grow with the data, so take over the sizes of the state.
+            if prefix + name in state_dict:
                 setattr(self, name, state_dict[prefix + name].to(self.place.device))
         super()._load_from_state_dict(state_dict, prefix, *args)

@@ -1,9 +1,9 @@
-"""Batched, masked linear algebra: the one seam between the formulas and LAPACK.
+"""Batched, masked linear algebra on top of LAPACK.
 
-`InverseRoot` is a square root of a pseudo-inverse (Cholesky where it is accurate, eigenvectors where not), `Precision`
-the ridge regression matrix V = ZᵀNZ + λI with rank-k updates, `Graded` its coordinates where weights differ by orders of
-magnitude, `LowRankPrecision` that of a sketch, `append_row` grows a Cholesky factor by one point, `staircase_product`
-leaves out the zeros of a triangular factor. `sobol_points` are scrambled Sobol points of the unit cube.
+`InverseRoot` is a square root of a pseudo-inverse (Cholesky where it is accurate, eigenvectors where it is not). `Precision` is
+the ridge regression matrix V = ZᵀNZ + λI with rank-k updates, `Graded` holds its coordinates where weights differ by orders of
+magnitude, and `LowRankPrecision` is its counterpart for a sketch. `append_row` extends a Cholesky factor by one point,
+`staircase_product` skips the zeros of a triangular factor, and `sobol_points` are scrambled Sobol points of the unit cube.
 """
 
 from torchbandits.linalg.graded import MOST_UNEVEN, Graded, uneven

@@ -1,9 +1,9 @@
 """Loops over small matrices and kept kernel columns, compiled where numba is installed.
 
-A step of a sparse posterior on a few thousand arms is forty operations on matrices of a few dozen rows, whose cost in tensor
-operations is their overhead, and one product of which a third is spent on copies. Here they are two calls. Everything in this
-file has a general form in PyTorch (`posteriors.factors`, `arms.columns`) that is used without numba, on devices, for batch
-rows and whenever a pivot is not clearly above rounding; tests hold the two together.
+One step of a sparse posterior on a few thousand arms takes forty operations on matrices of a few dozen rows, whose cost as
+tensor operations is mostly overhead, and one product, a third of which is spent on copies. Here they are two compiled calls.
+Every function of this file has a general form in PyTorch (`posteriors.factors`, `arms.columns`), which is used without numba,
+on devices, for several batch rows, and whenever a pivot is not clearly above rounding. Tests compare the two.
 """
 
 from __future__ import annotations
@@ -19,18 +19,22 @@ try:
     from numba import njit
 
     COMPILED = True
-except ImportError:  # numba is an extra: PyTorch's operations do the same
+except ImportError:
+    # numba is an optional dependency; the operations of PyTorch compute the same.
     COMPILED = False
 
     def njit(**_: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:  # type: ignore[no-redef]
-        """Leave the function as it is."""
+        """Return the function unchanged."""
         return lambda function: function
 
 
-_NUMBERS = {"contract", "nsz"}  # a product and a sum in one operation; the order of sums stays as written
-_SUMS = {"contract", "nsz", "reassoc"}  # for sums that are vectorised: their order is the machine's, and always the same
+# Allows a product and a sum to be fused; the order of sums stays as written.
+_NUMBERS = {"contract", "nsz"}
+# For sums that are vectorised: the order of summation depends on the machine, but is always the same on it.
+_SUMS = {"contract", "nsz", "reassoc"}
 _EPS = float(np.finfo(np.float64).eps)
-_COLUMNS = 512  # arms of a chunk: its eight lines stay in the first-level cache
+# Arms per chunk, so that the eight lines of a chunk stay in the first-level cache.
+_COLUMNS = 512
 
 
 @njit(cache=True, fastmath=_NUMBERS, error_model="numpy")
@@ -44,21 +48,21 @@ def sweep_kept(
     leverage: Array,
     channels: Array,
 ) -> None:  # pragma: no cover - compiled
-    """Means and leverages of every arm from kept kernel columns, in one pass that stores no product.
+    """Compute means and leverages of every arm from kept kernel columns, in one pass that stores no product.
 
-    channels = aᵀK and leverage = prior − Σ_i (NᵀK)_i², where K are the lines `slots` of `block`. Four rows by four columns are
-    multiplied at a time, so that each number read is used four times and each sum is stored once in four products; nothing is
-    copied out of the block.
+    channels = aᵀK and leverage = prior − Σ_i (NᵀK)_i², where K are the lines `slots` of `block`. Products are computed in tiles
+    of four rows by four columns, so that each number that is read is used four times and each sum is stored once per four
+    products. Nothing is copied out of the block.
 
     Args:
         N: `m x m`, triangular; the other triangle holds zeros.
         a: `m x c`.
-        lower: Whether Nᵀ is lower triangular; upper triangular where not.
-        block: `s x A`, a line a slot.
+        lower: Whether Nᵀ is lower triangular; otherwise it is upper triangular.
+        block: `s x A`, one line per slot.
         slots: `m`, lines of the block.
         prior: `A`, k(x, x) / λ.
-        leverage: `A`, written; not below 0.
-        channels: `c x A`, written.
+        leverage: `A`, overwritten; clamped to at least 0.
+        channels: `c x A`, overwritten.
 
     Cost: (m² / 2 + c m) A products.
     """
@@ -134,7 +138,7 @@ def _dot(x: Array, y: Array) -> float:  # pragma: no cover - compiled
 
 @njit(cache=True, fastmath=_NUMBERS, error_model="numpy")
 def _upper_factor(U: Array, least: float) -> bool:  # pragma: no cover - compiled
-    """Overwrite the upper triangle of A with U where A = UᵀU; False where a squared pivot is not above `least`."""
+    """Overwrite the upper triangle of A with U where A = UᵀU; return False if a squared pivot is not above `least`."""
     m = U.shape[0]
     for j in range(m):
         if not U[j, j] > least:
@@ -152,7 +156,7 @@ def _upper_factor(U: Array, least: float) -> bool:  # pragma: no cover - compile
 
 @njit(cache=True, fastmath=_NUMBERS, error_model="numpy")
 def _solve_upper(U: Array, B: Array, triangular: bool) -> None:  # pragma: no cover - compiled
-    """Overwrite B with U⁻¹ B; an upper triangular B stays so, and its zeros are left out."""
+    """Overwrite B with U⁻¹ B. An upper triangular B stays upper triangular, and its zeros are skipped."""
     m, n = B.shape
     for i in range(m - 1, -1, -1):
         for k in range(i + 1, m):
@@ -182,24 +186,26 @@ def _solve_lower(U: Array, B: Array) -> None:  # pragma: no cover - compiled
 def factorise(
     K: Array, own: Array, weights: Array, targets: Array, regularization: float, floor: float, uneven: float
 ) -> tuple[bool, float, Array, Array, Array, Array, Array, Array, Array, Array, Array]:
-    """Everything that a small sparse posterior needs of its data, without the overhead of forty small tensor operations.
+    """Compute all factors that a small sparse posterior needs of its data, without the overhead of forty small tensor
+    operations.
 
     With K_S = UᵀU, Z = U⁻ᵀK, V = Z diag(n) Zᵀ + λI = WᵀW:  w = V⁻¹Zs, J = W⁻¹ (so that V⁻¹ = J Jᵀ), a = U⁻¹w, and
-    N = U⁻¹W⁻¹C with C Cᵀ = W Wᵀ/λ − I, so that N Nᵀ = U⁻¹(I/λ − V⁻¹)U⁻ᵀ (see `linalg.shrinkage_root`). With C upper
-    triangular so is N, which saves the orthogonal factorisation of the general way.
+    N = U⁻¹W⁻¹C with C Cᵀ = W Wᵀ/λ − I, so that N Nᵀ = U⁻¹(I/λ − V⁻¹)U⁻ᵀ (see `linalg.shrinkage_root`). C is chosen upper
+    triangular, hence so is N, which saves the orthogonal factorisation of the general form.
 
     Args:
         K: `m x u`, kernel between the dictionary and the points.
-        own: `m`, places of the dictionary among the points.
+        own: `m`, positions of the dictionary among the points.
         weights: `u`, n.
         targets: `u x c`, s.
         regularization: λ.
-        floor: Squared pivots of K_S up to this are rounding, as are those up to max(64, m) roundings of its largest entry.
-        uneven: Ratio of the weights above which V would have to be graded.
+        floor: Squared pivots of K_S up to this value count as rounding, as do those up to max(64, m) eps times its largest
+            entry.
+        uneven: Ratio of the weights above which V would have to be graded (see `Graded`).
 
     Returns:
-        Whether all pivots were good and the weights even (the rest is void where not), log det V, U, Z, V, W, J, the moment
-        Zs, w, N and a.
+        Whether all pivots were good and the weights even (if not, the other values are meaningless), log det V, U, Z, V, W, J,
+        the moment Zs, w, N and a.
 
     Cost: u m² + m³ products.
     """
@@ -241,7 +247,8 @@ def factorise(
         return False, 0.0, U, Z, V, J, J, moment, moment, C, moment
     _solve_lower(W, w)
     _solve_upper(W, w, False)
-    for j in range(m - 1, -1, -1):  # C from its last column on
+    # Compute C column by column from the last, because C is upper triangular with C Cᵀ = W Wᵀ/λ − I.
+    for j in range(m - 1, -1, -1):
         pivot = _dot(W[j, j:], W[j, j:]) / regularization - 1.0 - _dot(C[j, j + 1 :], C[j, j + 1 :])
         if not pivot > 0.0:
             return False, 0.0, U, Z, V, J, J, moment, moment, C, moment

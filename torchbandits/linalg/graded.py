@@ -1,4 +1,4 @@
-"""Ridge regression on rows of very different weight: coordinates in which the heavy rows do not drown the light ones."""
+"""Ridge regression on rows of very different weight, in coordinates where heavy rows do not drown the light ones."""
 
 from __future__ import annotations
 
@@ -9,17 +9,19 @@ from torch import Tensor
 
 from torchbandits.types import PerPoint, Rect, Square
 
-# V = ZᵀNZ + λI loses what light rows say to the rounding of heavy ones: an error of eps times the ratio of their weights. Below
-# this ratio that is 1e-10 at most.
+# The rounding error of heavy rows in V = ZᵀNZ + λI hides light rows: the relative error is eps times the ratio of their
+# weights, which is at most 1e-10 below this ratio.
 MOST_UNEVEN = 1 << 16
 
 
 def uneven(weights: PerPoint) -> bool:
-    """Whether weights of any batch row, `batch_shape x u`, differ so much that V must be graded. Weights ≤ 0 do not count."""
+    """Whether the weights of any batch row, `batch_shape x u`, differ so much that V must be graded. Weights ≤ 0 are
+    ignored."""
     if weights.shape[-1] < 2 or not weights.numel():
         return False
     low, high = weights.aminmax()
-    if bool((low > 0) & (high <= MOST_UNEVEN * low)):  # of all rows together: the usual case, in few operations
+    # Test all batch rows together first: this is the usual case and takes few operations.
+    if bool((low > 0) & (high <= MOST_UNEVEN * low)):
         return False
     least = torch.where(weights > 0, weights, torch.inf).amin(dim=-1)
     return bool((weights.amax(dim=-1) > MOST_UNEVEN * least).any())
@@ -29,16 +31,16 @@ def uneven(weights: PerPoint) -> bool:
 class Graded:
     r"""Rows z of features, the heaviest √n|z| first, in an orthonormal basis where row i is zero beyond coordinate i.
 
-    There V = ZᵀNZ + λI is graded: entry (j, k) is a sum over rows from max(j, k) on, and so no larger than the lighter of the
-    two coordinates makes it. The rounding of a Cholesky factorisation and of triangular solves follows the diagonal of V, so
-    that what light rows say is kept whatever the ratio of the weights.
+    In this basis V = ZᵀNZ + λI is graded: entry (j, k) is a sum over rows from max(j, k) on, so its size is bounded by the
+    weight of the lighter coordinate. The rounding errors of a Cholesky factorisation and of triangular solves scale with the
+    diagonal of V, so the contribution of light rows is kept whatever the ratio of the weights.
 
     Attributes:
-        basis: `batch_shape x m x m`, Q, orthogonal: z = Q times the coordinates.
-        order: `batch_shape x u`, rows from the heaviest on.
-        rows: `batch_shape x u x m`, their coordinates in that order.
+        basis: `batch_shape x m x m`, orthogonal Q with z = Q times the coordinates.
+        order: `batch_shape x u`, rows in decreasing order of weight.
+        rows: `batch_shape x u x m`, the coordinates of the rows in that order.
 
-    Source: Cox & Higham 1998, for weighted least squares by rows sorted; van der Sluis 1969, for the scaling.
+    Source: Cox & Higham 1998, for weighted least squares with sorted rows; van der Sluis 1969, for the scaling.
     """
 
     basis: Square
@@ -47,7 +49,7 @@ class Graded:
 
     @staticmethod
     def of(features: Rect, weights: PerPoint) -> Graded:
-        """Of features `batch_shape x u x m` with weights `batch_shape x u`. Cost O(u m² + m³)."""
+        """Graded coordinates of features `batch_shape x u x m` with weights `batch_shape x u`. Cost O(u m² + m³)."""
         order = (weights.clamp_min(0) * features.square().sum(dim=-1)).argsort(dim=-1, descending=True, stable=True)
         Z = features.gather(-2, order.unsqueeze(-1).expand(features.shape))
         Q, R = torch.linalg.qr(Z.mT, mode="complete")

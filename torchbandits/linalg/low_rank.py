@@ -1,4 +1,4 @@
-"""V̂ = SᵀS + λI with few rows in S: everything in products with them, never an m x m matrix."""
+"""V̂ = SᵀS + λI where S has few rows: computed by products with S only, never as an m x m matrix."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from torchbandits.types import Rect
 
 
 class LowRankPrecision:
-    r"""The ridge matrix of a sketch, by the eigenvectors of its small Gram matrix, S Sᵀ = Q diag(σ²) Qᵀ.
+    r"""The ridge matrix of a sketch, from the eigenvectors of its small Gram matrix, S Sᵀ = Q diag(σ²) Qᵀ.
 
-    With P = QᵀS, and no division by a singular value that may be 0,
+    With P = QᵀS, and without division by a singular value that may be 0,
 
     .. math:: V^{-1} = \tfrac1\lambda I - P^T D P = J J^T, \quad D = \mathrm{diag}\frac{1}{\lambda(\lambda + \sigma^2)}, \quad
               J = \tfrac{1}{\sqrt\lambda} (I - P^T H P), \quad
@@ -33,7 +33,8 @@ class LowRankPrecision:
             bool(torch.isfinite(gram).all()), "the sketch of V is not finite: use features of a smaller range.", NumericalError
         )
         squares, Q = torch.linalg.eigh(gram)
-        squares = squares.clamp_min(0)  # rounding may leave a zero negative
+        # Rounding may make a zero eigenvalue negative.
+        squares = squares.clamp_min(0)
         self._rows, self._lam = Q.mT @ rows, regularization
         ridge, root = regularization + squares, (regularization + squares).sqrt()
         self._removed = 1 / (regularization * ridge).unsqueeze(-1)

@@ -1,4 +1,4 @@
-"""V = ZᵀNZ + λI, kept as a square root of its inverse so that a pull is one rank-one update."""
+"""V = ZᵀNZ + λI, stored as a square root of its inverse so that a pull is one rank-one update."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from torchbandits.errors import NumericalError, require
 from torchbandits.linalg.roots import cholesky, solve_lower
 from torchbandits.types import Rect, Square
 
-# A rank-one update is three passes over J, a refactorisation 2m³/3 operations at matmul speed. Measured on two cores in
-# float64 (scripts/benchmarks/linalg.py), one refactorisation is worth 1.4 updates at m = 64, 3.3 at 128, 6 at 256, 18 at 512
-# and 8 at 1024, where J leaves the cache: k updates are taken while k ≤ m / 64.
+# A rank-one update costs three passes over J, a refactorisation 2m³/3 operations at the rate of matrix products. Measured on
+# two cores in float64 (scripts/benchmarks/linalg.py), one refactorisation costs as much as 1.4 updates at m = 64, 3.3 at 128, 6
+# at 256, 18 at 512 and 8 at 1024, where J no longer fits the cache. Hence k updates are made one by one while k ≤ m / 64.
 _UPDATES_PER_REFACTOR = 64
 
 
 class Precision:
     r"""The ridge matrix V and a root J of its inverse, V⁻¹ = J Jᵀ.
 
-    A pull of features z with weight n is Potter's square-root update, vectorised and free of subtractions of V:
+    A pull of features z with weight n is Potter's square-root update, which is vectorised and never subtracts from V:
 
     .. math:: p = \sqrt n J^T z, \quad J \leftarrow J - \beta (J p) p^T, \quad
               \beta = (1 - 1/\sqrt{1 + |p|^2}) / |p|^2
 
     Args:
-        matrix: `batch_shape x m x m`, V. Padded places hold λ on the diagonal.
-        basis: `batch_shape x m x m`, orthogonal Q where the matrix is QᵀVQ (see `Graded`); such a one takes no updates.
+        matrix: `batch_shape x m x m`, V. Padded coordinates hold λ on the diagonal.
+        basis: `batch_shape x m x m`, orthogonal Q if the matrix is QᵀVQ (see `Graded`). A graded matrix takes no updates.
     """
 
     def __init__(self, matrix: Square, basis: Square | None = None) -> None:
@@ -35,7 +35,7 @@ class Precision:
 
     @staticmethod
     def of(matrix: Square, factor: Square, root: Square, log_det: Tensor) -> Precision:
-        """V with its Cholesky factor, J and log det V, where they are known."""
+        """V with its Cholesky factor, J and log det V, when these are already known."""
         precision = Precision.__new__(Precision)
         precision.matrix, precision.basis, precision.root, precision._factor = matrix, None, root, factor
         precision.log_det = log_det
@@ -60,7 +60,7 @@ class Precision:
         return self
 
     def update_(self, features: Rect, weights: Tensor) -> Precision:
-        """Add k weighted pulls by rank-one updates, or by refactorisation where that is faster.
+        """Add k weighted pulls by rank-one updates, or by a refactorisation where that is faster.
 
         Args:
             features: `batch_shape x k x m`, one row per distinct point.
@@ -73,7 +73,8 @@ class Precision:
         if scaled.shape[-2] * _UPDATES_PER_REFACTOR > self.matrix.shape[-1]:
             return self.refactor_()
         for z in scaled.unbind(dim=-2):
-            p = (z.unsqueeze(-2) @ self.root).squeeze(-2)  # a row times a matrix: batched, columns are ten times slower
+            # A row times a matrix, because batched products with a column are ten times slower.
+            p = (z.unsqueeze(-2) @ self.root).squeeze(-2)
             s = p.square().sum(dim=-1, keepdim=True)
             # (1 − 1/√(1+s))/s without cancellation: 1 / (√(1+s) (1 + √(1+s))).
             beta = 1 / ((1 + s).sqrt() * (1 + (1 + s).sqrt()))
@@ -85,18 +86,18 @@ class Precision:
 
     @property
     def size(self) -> int:
-        """m."""
+        """Number of features, m."""
         return self.matrix.shape[-1]
 
     @property
     def current_factor(self) -> Tensor:
-        """Cholesky factor of V, or of QᵀVQ; recomputed after rank-one updates."""
+        """Cholesky factor of V, or of QᵀVQ. It is recomputed after rank-one updates."""
         if self._factor is None:
             self._factor = cholesky(self.matrix)[0]
         return self._factor
 
     def drop_factor_(self) -> None:
-        """Forget the Cholesky factor after a change of the matrix from outside."""
+        """Discard the cached Cholesky factor after the matrix was changed from outside."""
         self._factor = None
 
     def whiten(self, features: Rect) -> Tensor:
@@ -111,27 +112,28 @@ class Precision:
 def shrinkage_root(
     factor: Square, pulled: Rect, regularization: float, padding: Tensor | None = None, *, graded: bool = False
 ) -> Tensor:
-    r"""Q with Q Qᵀ = I/λ − V⁻¹ for V = BᵀB + λI: the part of the prior that the data has explained.
+    r"""Q with Q Qᵀ = I/λ − V⁻¹ for V = BᵀB + λI: the part of the prior that the data explain.
 
     .. math:: I/\lambda - V^{-1} = L^{-T} (L^T L / \lambda - I) L^{-1}, \quad V = L L^T
 
-    so a second Cholesky gives Q. Where it breaks down (directions that the data hardly touches) the row takes the
-    singular vectors of B, whose small values are accurate where those of BᵀB are not.
+    so a second Cholesky factorisation gives Q. Where it breaks down (in directions that the data hardly touch) the batch row
+    uses the singular vectors of B, whose small singular values are accurate where those of BᵀB are not.
 
     Args:
         factor: `batch_shape x m x m`, the Cholesky factor L of V.
         pulled: `batch_shape x u x m`, B = √N Z: features of the pulled points, scaled by the square root of the weight.
         regularization: λ > 0.
-        padding: `batch_shape x m` booleans, coordinates that are zero in every feature; their part of Q is arbitrary.
-        graded: Whether V is graded (see `Graded`): singular vectors of B would be lost to the weight of its heavy rows, and a
-            diagonal that is raised by rounding is as accurate as V.
+        padding: `batch_shape x m` booleans, coordinates that are zero in every feature. Their part of Q is arbitrary.
+        graded: Whether V is graded (see `Graded`). The weight of the heavy rows would then spoil the singular vectors of B,
+            while a diagonal raised by the size of rounding errors is as accurate as V itself.
 
     Returns:
         `batch_shape x m x m`. Cost O(u m² + m³).
     """
     u, m = pulled.shape[-2:]
     eye = torch.eye(m, dtype=pulled.dtype, device=pulled.device)
-    if padding is not None:  # V holds λ there, which would leave nothing to factorise
+    # V holds λ at padded coordinates, where I/λ − V⁻¹ would be singular.
+    if padding is not None:
         lift = (2**0.5 - 1) * regularization**0.5
         factor = factor + torch.diag_embed(lift * padding.to(factor.dtype))
     inner = factor.mT @ factor / regularization - eye

@@ -1,4 +1,4 @@
-"""Square roots of kernel matrices that may be singular, row by row of a batch."""
+"""Square roots of kernel matrices that may be singular, for each batch row separately."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ def solve_lower(factor: Square, right: Rect) -> Tensor:
 
 
 def cholesky(matrix: Square) -> tuple[Tensor, Tensor]:
-    """Cholesky factor of each row of the batch and whether it succeeded, without jitter.
+    """Cholesky factor of each batch row without jitter, and whether the factorisation succeeded.
 
     Args:
         matrix: `batch_shape x m x m`, symmetric; only the lower triangle is read.
 
     Returns:
-        `batch_shape x m x m` lower-triangular factors (the identity where it failed, NaN where the input has one) and
-        `batch_shape` booleans. One bad row changes no other row. Cost O(m³).
+        `batch_shape x m x m` lower-triangular factors (the identity where the factorisation failed, NaN where the input
+        contains NaN) and `batch_shape` booleans. A failing batch row does not affect the others. Cost O(m³).
     """
     factor, info = torch.linalg.cholesky_ex(matrix)
-    # A NaN anywhere in the lower triangle reaches a pivot.
+    # A NaN anywhere in the lower triangle propagates to a pivot.
     good = (info == 0) & torch.isfinite(factor.diagonal(dim1=-2, dim2=-1).sum(dim=-1))
     if bool(good.all()):
         return factor, good
@@ -40,13 +40,13 @@ def cholesky(matrix: Square) -> tuple[Tensor, Tensor]:
 class InverseRoot:
     """R with R Rᵀ = K⁺ for a symmetric positive semi-definite K, one choice of root per batch row.
 
-    Rows where the Cholesky factor L is accurate use R = L⁻ᵀ through triangular solves; the others the truncated
-    eigenvectors R = U Λ^{−1/2}. Either gives the same Gaussian posterior.
+    Rows where the Cholesky factor L is accurate use R = L⁻ᵀ through triangular solves; the others use truncated eigenvectors,
+    R = U Λ^{−1/2}. Both give the same Gaussian posterior.
 
     Attributes:
         factor: `batch_shape x m x m`, L, or the identity in rows that use `pseudo`.
-        pseudo: `batch_shape x m x m`, R in rows that fell back and zero elsewhere; None when no row did.
-        fallback: `batch_shape`, which rows use `pseudo`.
+        pseudo: `batch_shape x m x m`, R in rows that use eigenvectors and zero elsewhere; None if no row does.
+        fallback: `batch_shape`, whether a row uses `pseudo`.
     """
 
     factor: Tensor
@@ -61,11 +61,12 @@ class InverseRoot:
         return torch.where(self.fallback[..., None, None], self.pseudo.mT @ columns, features)
 
     def own(self) -> Tensor:
-        """Rᵀ K, the features of the points that K is of, `batch_shape x m x m`: to rounding where `embed` of K, through the
-        smallest pivots, is not. Cost O(m²)."""
+        """Rᵀ K, the features of the points of K themselves, `batch_shape x m x m`, accurate to rounding. `embed(K)` is less
+        accurate because it divides by the smallest pivots. Cost O(m²)."""
         if self.pseudo is None:
             return self.factor.mT
-        length = self.pseudo.square().sum(dim=-2)  # of U Λ^{−1/2}: its columns over these are U Λ^{1/2}
+        # The columns of U Λ^{−1/2} have squared length 1/Λ; divided by it they are U Λ^{1/2}, and its transpose is Rᵀ K.
+        length = self.pseudo.square().sum(dim=-2)
         features = (self.pseudo / torch.where(length > 0, length, 1.0).unsqueeze(-2)).mT
         return torch.where(self.fallback[..., None, None], features, self.factor.mT)
 
@@ -78,20 +79,20 @@ class InverseRoot:
 
 
 def inverse_root(matrix: Square, floor: float | Tensor = 0.0, cut: Tensor | None = None) -> InverseRoot:
-    r"""Square root of the pseudo-inverse of each row of a batch, never with jitter.
+    r"""Square root of the pseudo-inverse of each batch row, without jitter.
 
-    A Cholesky factor is kept when each squared pivot exceeds `max(floor, 64, m) · eps · max diag`; below that a
-    pivot is rounding, and the row takes the eigenvectors with larger eigenvalues instead (Calandriello et al. 2019,
-    eq. 5 with the pseudo-inverse).
+    A Cholesky factor is kept when each squared pivot exceeds `max(floor, 64, m) · eps · max diag`. Below this threshold a pivot
+    is rounding error, and the row uses the eigenvectors with larger eigenvalues instead (Calandriello et al. 2019, eq. 5 with
+    the pseudo-inverse).
 
     Args:
         matrix: `batch_shape x m x m` symmetric positive semi-definite. Padded places hold an identity row and column.
         floor: Squared pivots at or below this absolute value count as zero (units of the matrix).
-        cut: `batch_shape`; where eigenvectors are taken, those of eigenvalues up to `cut · eps · max diag` are left out.
+        cut: `batch_shape`. Where eigenvectors are used, those with eigenvalues up to `cut · eps · max diag` are left out.
             `max(64, m)` by default.
 
     Returns:
-        The root. Rows with NaN give NaN features and touch no other row. Cost O(m³).
+        The root. Rows with NaN give NaN features and do not affect the others. Cost O(m³).
     """
     m = matrix.shape[-1]
     factor, good = cholesky(matrix)
@@ -119,8 +120,8 @@ def inverse_root(matrix: Square, floor: float | Tensor = 0.0, cut: Tensor | None
 
 
 def covariance_root(matrix: Square) -> Tensor:
-    """R with R Rᵀ = K for a symmetric positive semi-definite K, `batch_shape x m x m`: the Cholesky factor where no pivot is
-    rounding, the symmetric square root (which, too, is unique) elsewhere. Cost O(m³)."""
+    """R with R Rᵀ = K for a symmetric positive semi-definite K, `batch_shape x m x m`: the Cholesky factor where every pivot is
+    above rounding, elsewhere the symmetric square root, which is unique too. Cost O(m³)."""
     factor, good = cholesky(matrix)
     eps = torch.finfo(matrix.dtype).eps
     scale = matrix.diagonal(dim1=-2, dim2=-1).amax(dim=-1)
@@ -133,12 +134,12 @@ def covariance_root(matrix: Square) -> Tensor:
 
 
 def append_row(factor: Square, column: Tensor, diagonal: Tensor, floor: float | Tensor = 0.0) -> tuple[Tensor, Tensor]:
-    r"""Cholesky factor of a kernel matrix with one more point.
+    r"""Cholesky factor of a kernel matrix extended by one point.
 
     .. math:: l = L^{-1} k, \quad r = k(x,x) - \|l\|^2, \quad L' = [[L, 0], [l^T, \sqrt r]]
 
-    Where the residual r is at most `max(floor, 64 eps k(x,x))` the point adds nothing: its row and column become
-    those of the identity, and its feature is to be read as zero.
+    Where the residual r is at most `max(floor, 64 eps k(x,x))` the point adds no direction: its row and column become
+    those of the identity, and its feature must be read as zero.
 
     Args:
         factor: `batch_shape x m x m` lower triangular.

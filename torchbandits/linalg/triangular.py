@@ -1,28 +1,29 @@
-"""An upper triangular matrix times many columns: nearly half of the multiplications of the full product are not made."""
+"""Product of an upper triangular matrix with many columns, at nearly half the multiplications of the full product."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-LEAF = 32  # a square of zeros and numbers of this size is multiplied whole: smaller products run below the machine's rate
+# Blocks on the diagonal of this size are multiplied whole, zeros included: smaller products run below the rate of the machine.
+LEAF = 32
 
 
 def staircase_product(weights: Tensor, columns: Tensor, out: Tensor, dense: int, starts: list[int]) -> Tensor:
-    r"""`weights @ columns`, where row i of the weights, after the first `dense` rows, has zeros before place `starts[i]`.
+    r"""`weights @ columns`, where row i of the weights, after the first `dense` rows, is zero before column `starts[i]`.
 
-    The rows are halved again and again: the block on the right of each upper half is a plain product, of squares as large
-    as can be, which runs at the rate of the full product where stripes do not.
+    The rows are halved recursively: the block to the right of each upper half is a plain product of matrices that are as square
+    as possible, which runs at the rate of the full product. Products of narrow stripes would not.
 
     .. math:: \begin{pmatrix} W_{11} & W_{12} \\ 0 & W_{22} \end{pmatrix} \begin{pmatrix} K_1 \\ K_2 \end{pmatrix}
               = \begin{pmatrix} W_{11} K_1 + W_{12} K_2 \\ W_{22} K_2 \end{pmatrix}
 
     Args:
         weights: `batch_shape x (dense + m) x s`.
-        columns: `batch_shape x s x n`, of the same batch shape (one dimension at most).
-        out: `batch_shape x (dense + m) x n`, written to.
-        dense: Rows at the top that are full.
-        starts: m places that do not decrease.
+        columns: `batch_shape x s x n`, of the same batch shape (at most one dimension).
+        out: `batch_shape x (dense + m) x n`, overwritten.
+        dense: Number of full rows at the top.
+        starts: m column indices in non-decreasing order.
 
     Returns:
         `out`.
@@ -43,7 +44,7 @@ def _product(
     places: tuple[int, int],
     top: bool,
 ) -> None:
-    """The product of rows (of the triangle; with the dense ones above where `top`) and columns at places, written to out."""
+    """Write the product of some rows of the triangle (and of the dense rows above it if `top`) with some columns to `out`."""
     (first, last), (left, right) = rows, places
     begin = 0 if top else dense + first
     if last - first <= LEAF:

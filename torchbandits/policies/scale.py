@@ -11,7 +11,7 @@ from torch import Tensor
 
 from torchbandits.arms import ArmTable
 from torchbandits.errors import issue
-from torchbandits.kernels import evaluate_kernel
+from torchbandits.kernels import kernel_among
 from torchbandits.posteriors import GaussianProcess
 
 # Checks are made at 8, 32, 128, … distinct points, and at as many tells for runs that stay at a few arms.
@@ -107,7 +107,7 @@ def _findings(posterior: GaussianProcess, table: ArmTable | None, noise: float) 
     y = statistics.sums.gather(-1, sample) / counts
     own = posterior.finite is None
     if own:
-        K = evaluate_kernel(posterior.kernel, x, x).double()
+        K = kernel_among(posterior.kernel, x)
         prior, within = K.diagonal(dim1=-2, dim2=-1).mean(dim=-1), K.mean(dim=(-2, -1))
     else:
         assert posterior.finite is not None
@@ -190,7 +190,7 @@ def _of_arms(posterior: GaussianProcess, table: ArmTable | None, noise: float, t
             "pulled to be known. Standardise the features, give a longer lengthscale, or use tb.auto().",
         )
     x = table.rows.points((torch.arange(_SAMPLE, device=prior.device) * table.rows.num_arms // _SAMPLE).expand(*many.shape, -1))
-    K = evaluate_kernel(posterior.kernel, x.double(), x.double())
+    K = kernel_among(posterior.kernel, x)
     whole = K.diagonal(dim1=-2, dim2=-1).mean(dim=-1)
     apart = whole - K.mean(dim=(-2, -1))
     differ = (x.amax(dim=-2) > x.amin(dim=-2)).any(dim=-1)

@@ -1,6 +1,8 @@
-"""Posteriors: `Regression` is the engine (V, w in feature space), `GaussianProcess` an embedding with a regression,
-callable on any points, `SamplePaths` draws of it that are, `PartitionedProcess` one a cell of a cover of a `Domain`,
-`Statistics` the sums behind them, and `Sketch` what may stand for their second moments."""
+"""Posteriors and the data behind them.
+
+`Regression` holds V and w in feature space, and `GaussianProcess` is an embedding with a regression, callable at any points.
+`SamplePaths` are draws of it that can be called too, `PartitionedProcess` is one process per cell of a cover of a `Domain`,
+`Statistics` are the sums of the observations, and a `Sketch` may replace their second moments."""
 
 from torchbandits.posteriors.domain import Domain
 from torchbandits.posteriors.factors import SweepFactors

@@ -1,4 +1,4 @@
-"""The posterior of the cells around points that need not be arms."""
+"""The posterior of the cells around arbitrary points, which need not be arms."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torchbandits.types import PerPoint, Points
 
 
 def first_true(mask: Tensor) -> Tensor:
-    """Places of the True ones of each line, in order, `k x most`; some others where a line has fewer."""
+    """Positions of the True entries of each line in order, `k x most`, padded by other positions where a line has fewer."""
     return mask.byte().argsort(dim=-1, descending=True, stable=True)[:, : int(mask.sum(dim=-1).max())]
 
 
@@ -23,7 +23,7 @@ def marginals_around(
 ) -> tuple[Tensor, Tensor]:
     """Mean and leverage of points (`batch_shape x n x d`), each in the cell around it where its variance is smallest.
 
-    `counts` pulls of the `pending` points (`batch_shape x p x d`) shrink the leverage. Where there is no cell: the prior.
+    `counts` pulls of the `pending` points (`batch_shape x p x d`) shrink the leverage. Without a cell the prior is returned.
     """
     leverage = (kernel_diagonal(domain.kernel, x) / regularization).expand(x.shape[:-1]).reshape(-1)
     shape, row = x.shape[:-1], torch.arange(domain.rows, device=x.device)
@@ -34,6 +34,7 @@ def marginals_around(
         where, around = _locate(domain, cells, p, row.repeat_interleave(counts.shape[-1]))
         waiting = (p[where], around, counts.reshape(-1)[where])
         mu, lev = _in_cells(domain, cells, regularization, x[point], cell, waiting)
+        # Sorted by point and then by leverage, the first pair of each point is its cell of smallest variance.
         order = lev.detach().argsort(stable=True)
         order = order[point[order].argsort(stable=True)]
         heads = torch.ones_like(order, dtype=torch.bool)
@@ -46,7 +47,7 @@ def marginals_around(
 
 @torch.no_grad()
 def _locate(domain: Domain, cells: Cells, x: Points, row: Tensor) -> tuple[Tensor, Tensor]:
-    """The cells around points (`n x d`, in batch rows `n`): point and cell of each pair. Cost O((n + C) d log) a level."""
+    """The cells around points (`n x d`, in batch rows `n`), as point and cell of each pair. Cost O((n + C) d log) per level."""
     layout, C, cover = cells.flat("layout"), cells.layout.shape[-1], domain.cover
     live, scaled = (layout[SIZE] > 0).nonzero().squeeze(-1), cover.scaled(x, row)
     points, around = [live[:0]], [live[:0]]

@@ -1,4 +1,4 @@
-"""Rewards of one batch row as averages: what the evidence is made of, without the outliers that would spoil a fit."""
+"""Average rewards of one batch row as input of the evidence, without the outliers that would spoil a fit."""
 
 from __future__ import annotations
 
@@ -12,22 +12,27 @@ from torchbandits.errors import NumericalError, require
 from torchbandits.posteriors.statistics import Statistics
 from torchbandits.types import PerPoint, Points
 
-FEWEST = 5  # points that a fit, and the search for outliers, take at the least
-_FENCE = 1.5  # spans of the middle nine tenths beyond which an average is an outlier
-_POSSIBLE = 3.0  # prior standard deviations that are no outlier
-_DEGREES = 10  # of freedom from which repeated pulls tell the noise by themselves
-_WILD = 36.0  # median variances of a point's rewards, beyond which they count as so many
+# Smallest number of points for a fit, and for the search for outliers.
+FEWEST = 5
+# An average is an outlier beyond this many spans of the middle nine tenths.
+_FENCE = 1.5
+# Averages within this many prior standard deviations are never outliers.
+_POSSIBLE = 3.0
+# Degrees of freedom from which the noise is estimated from repeated pulls alone.
+_DEGREES = 10
+# The reward variance of a point is clipped at this multiple of the median variance.
+_WILD = 36.0
 
 
 @dataclass(frozen=True)
 class Averages:
-    """Rewards of one batch row, summed by distinct point.
+    """Rewards of one batch row, summed by distinct points.
 
     Attributes:
         points: `u x d`.
-        weights: `u`, pulls n > 0 of each; they need not be whole.
-        residuals: `u`, average reward less the prior mean, reward units.
-        scatter: `u`, Σ(y − ȳ)² ≥ 0 of each point, reward units squared.
+        weights: `u`, number of pulls n > 0 of each point; need not be integers.
+        residuals: `u`, average reward minus the prior mean, reward units.
+        scatter: `u`, Σ(y − ȳ)² ≥ 0 of each point, squared reward units.
     """
 
     points: Tensor
@@ -37,20 +42,20 @@ class Averages:
 
     @staticmethod
     def of(points: Points, weights: PerPoint, sums: PerPoint, squares: PerPoint, prior_mean: float | Tensor) -> Averages:
-        """From counts n, sums s and sums of squares q: averages s/n, scatter q − s²/n."""
+        """Averages s/n and scatter q − s²/n from counts n, sums s and sums of squares q."""
         means = sums / weights
         scatter, rounding = squares - sums * means, 64 * torch.finfo(squares.dtype).eps * squares
         return Averages(points, weights, means - prior_mean, torch.where(scatter > rounding, scatter, 0.0))
 
     @staticmethod
     def told(statistics: Statistics, place: tuple[int, ...], prior_mean: float | str, prior_std: float) -> tuple[Averages, int]:
-        """What the batch row at `place` was told, without outliers, and the number of points that those are.
+        """Observed averages of the batch row at `place` without outliers, and the number of points left out.
 
         Args:
-            statistics: Of all batch rows.
-            place: Index of the row.
-            prior_mean: A number, or `"estimate"` for the average of the rewards of the points that are left.
-            prior_std: Of a reward's average, reward units.
+            statistics: Statistics of all batch rows.
+            place: Index of the batch row.
+            prior_mean: A number, or `"estimate"` for the average reward of the points that are not outliers.
+            prior_std: Prior standard deviation of an average reward, reward units.
         """
         size = int(statistics.num_rows[place])
         points, totals = statistics.points[place][:size], statistics.totals[place][:size]
@@ -62,15 +67,15 @@ class Averages:
         return Averages.of(points, n, s, q, mean), int((~kept).sum())
 
     def within(self, noise_variance: Tensor) -> Tensor:
-        """Log density of the rewards given their averages, without the part of the averages: what no kernel changes."""
+        """Log density of the rewards given their averages, which is the part of the evidence that no kernel changes."""
         n = self.weights
         log_noise = torch.log(2 * math.pi * noise_variance)
         return -0.5 * ((n - 1).sum() * log_noise + n.log().sum() + self.scatter.sum() / noise_variance)
 
 
 def plausible(means: PerPoint, prior_std: float) -> Tensor:
-    """Which averages lie within reach of the middle nine tenths (less, at least one on either side). What the prior itself
-    holds possible is within reach: a peak that few points lie on is no outlier."""
+    """Whether each average lies close enough to the middle nine tenths (at least one is left out on either side). Averages that
+    are likely under the prior are never outliers: a peak observed at few points must be kept."""
     u = len(means)
     if u < FEWEST:
         return torch.ones_like(means, dtype=torch.bool)
@@ -81,12 +86,13 @@ def plausible(means: PerPoint, prior_std: float) -> Tensor:
 
 
 def pooled_noise(averages: Averages) -> float | None:
-    """Variance of repeated pulls around their averages; None where they are too few."""
+    """Variance of repeated pulls around their averages; None if there are too few."""
     degrees = averages.weights - 1
     repeated = degrees > 0
     if not bool(repeated.any()) or float(degrees[repeated].sum()) < _DEGREES:
         return None
     each = averages.scatter[repeated] / degrees[repeated]
+    # A few points with wild rewards must not determine the noise of all others.
     each = each.clamp_max(_WILD * each.median()) if bool(each.median() > 0) else each
     pooled = float((each * degrees[repeated]).sum() / degrees[repeated].sum())
     require(
@@ -99,7 +105,7 @@ def pooled_noise(averages: Averages) -> float | None:
 
 
 def nearest_distance(points: Points) -> float:
-    """Median distance of a point (`u x d`, of the first 1,000) to the nearest other one; 0 for a single point. Cost O(u² d)."""
+    """Median distance from a point (`u x d`, the first 1,000) to its nearest neighbour; 0 for a single point. Cost O(u² d)."""
     some = points[:1000]
     if len(some) < 2:
         return 0.0

@@ -1,4 +1,4 @@
-"""Leverages of many points at once, without a matrix of all of them: BLESS."""
+"""Approximate leverage scores of many points without a matrix over all of them, by BLESS."""
 
 from __future__ import annotations
 
@@ -14,10 +14,14 @@ from torchbandits.kernels import evaluate_kernel, kernel_diagonal, kernel_matrix
 from torchbandits.linalg import Precision, inverse_root
 from torchbandits.types import PerPoint, Picks, Points
 
-_EXACT = 300  # up to so many points the dictionary is all of them: nothing is drawn
-_CHUNK = 1 << 20  # numbers of a block of features, 8 MB
-_KEPT = 1 << 25  # features of so many numbers, 256 MB, are kept from the first pass over them to the second
-_RESIDUAL_TOLERANCE = 1e-10  # as in a sparse posterior: residuals below this part of λ count as zero
+# Up to this number of points all of them form the dictionary, and nothing is drawn.
+_EXACT = 300
+# Number of entries of a block of features, 8 MB.
+_CHUNK = 1 << 20
+# Features with up to this many entries, 256 MB, are kept from the first pass over them for the second.
+_KEPT = 1 << 25
+# Residuals below this fraction of λ count as zero, as in a sparse posterior.
+_RESIDUAL_TOLERANCE = 1e-10
 
 
 @torch.no_grad()
@@ -32,33 +36,34 @@ def bless(
     ratio: float = 4.0,
     exact_size: int = _EXACT,
 ) -> Tensor:
-    r"""Approximate posterior leverage of every point pulled, in time linear in their number.
+    r"""Approximate posterior leverage of every pulled point, in time linear in the number of points.
 
     .. math:: lev_i \approx (k(x_i, x_i) - k_i^T (K + \lambda N^{-1})^{-1} k_i) / \lambda, \quad N = \mathrm{diag}(n)
 
-    The estimate is that of BKB and BBKB, `r(x)/λ + z(x)ᵀV⁻¹z(x)` with V over all points and z the features of the
-    dictionary of `bless_dictionary`. At the default q̄ it was within 1 % of the exact one at the median point, and at the
-    worst within 20 % for RBF and linear kernels, between 0.76 and 3.0 times it for Matérn ones (40 seeds of each problem in
-    the tests, 2,000 points).
+    The estimate is that of BKB and BBKB, `r(x)/λ + z(x)ᵀV⁻¹z(x)`, with V over all points and z the features of the dictionary
+    from `bless_dictionary`. At the default q̄ it was within 1 % of the exact value at the median point. At the worst point it
+    was within 20 % for RBF and linear kernels, and between 0.76 and 3.0 times the exact value for Matérn kernels (40 seeds of
+    each problem in the tests, 2,000 points).
 
     Args:
         kernel: Any GPyTorch kernel in float64 without batch shape.
-        points: `n x d`, finite; duplicates are welcome.
-        weights: `n`, pulls of each, ≥ 0; not all need be whole. Points of weight 0 get the leverage of an arm not pulled.
+        points: `n x d`, finite; may contain duplicates.
+        weights: `n`, number of pulls ≥ 0; need not be integers. Points of weight 0 get the leverage of an arm without pulls.
         regularization: λ > 0, units of the kernel; it is not multiplied by n.
-        generator: CPU generator, advanced by n numbers a level; not touched where nothing is drawn.
-        oversampling: Expected dictionary points per effective dimension, ≥ 1.
-        ratio: By how much λ falls from level to level, > 1; 2 takes twice the time, at the same accuracy where measured.
-        exact_size: Up to so many points the dictionary is all of them, and the leverages are exact.
+        generator: CPU generator, advanced by n numbers per level; not used if nothing is drawn.
+        oversampling: q̄, expected number of dictionary points per effective dimension, ≥ 1.
+        ratio: Factor by which λ decreases from level to level, > 1. At 2 it takes twice the time, with the same accuracy in
+            measurements.
+        exact_size: Up to this number of points all of them form the dictionary, and the leverages are exact.
 
     Returns:
         `n` leverages, float64, dimensionless.
 
     Raises:
-        ShapeError, NonFiniteError, ArgumentError: On bad input, before anything is drawn.
-        NumericalError: If the factorisation broke down.
+        ShapeError, NonFiniteError, ArgumentError: If an argument is invalid, before anything is drawn.
+        NumericalError: If the factorisation fails.
 
-    Cost: O(n m² log(κ² Σn / λ)) time at the most and O(n + m²) memory, m ≈ q̄ d_eff the size of the dictionary.
+    Cost: at most O(n m² log(κ² Σn / λ)) time and O(n + m²) memory, where m ≈ q̄ d_eff is the size of the dictionary.
     Source: Rudi et al. 2018, Alg. 2 (BLESS-R), with the estimator of Calandriello et al. 2019, eq. 4.
     """
     x, n = _checked(kernel, points, weights, regularization)
@@ -81,24 +86,25 @@ def bless_dictionary(
     oversampling: float = 4.0,
     ratio: float = 4.0,
 ) -> Picks:
-    r"""Points sampled by their leverage, whose leverages were never all computed: from a large λ down to the given one.
+    r"""Sample points by their leverage scores without computing all of them, from a large λ down to the given one.
 
     .. math:: \Lambda_h = \lambda\,ratio^{H-h}, \quad
               \beta_i = \min(1, \bar q\,\tfrac{n_i k_{ii}}{n_i k_{ii} + \Lambda_h}), \quad
               p_i = \min(\beta_i, \bar q\,n_i\,lev_{\Lambda_h}(x_i))
 
-    Point i is a candidate of a level with probability β_i, which bounds what it could need, and stays with p_i. The
-    leverages of candidates come from the dictionary of the level before and from the candidates themselves, each standing
-    for n_i/β_i pulls. The paper weighs the dictionary's own points instead: at q̄ = 4 and 1,500 points that was off by 1.4 to
-    16 times at the worst point, this by 1.0 to 2.3.
+    Point i is a candidate of a level with probability β_i, which bounds p_i from above, and is kept with probability p_i. The
+    leverages of candidates are computed from the previous dictionary and from the candidates themselves, each representing
+    n_i/β_i pulls. The paper weighs the dictionary's own points instead. At q̄ = 4 and 1,500 points the leverage of the worst
+    point was wrong by a factor of 1.4 to 16 with its weights, and of 1.0 to 2.3 with these.
 
     Args:
         kernel, points, weights, regularization, generator, oversampling, ratio: As for `bless`.
 
     Returns:
-        `m` indices of points, increasing; may be empty where λ exceeds Σ n_i k(x_i, x_i).
+        `m` indices of points, increasing; may be empty if λ exceeds Σ n_i k(x_i, x_i).
 
-    Cost: O(Σ_h |U_h| m²), |U_h| ≤ min(n, q̄ Σ n_i k_ii / Λ_h) candidates. One uniform a point and level, in the order of points.
+    Cost: O(Σ_h |U_h| m²) with |U_h| ≤ min(n, q̄ Σ n_i k_ii / Λ_h) candidates, and one uniform number per point and
+    level, drawn in the order of points.
     Source: Rudi et al. 2018, Alg. 2 (BLESS-R).
     """
     x, n = _checked(kernel, points, weights, regularization)
@@ -114,9 +120,11 @@ def bless_dictionary(
         bound = (oversampling * most / (most + lam)).clamp_max(1)
         uniforms = torch.rand(len(n), generator=generator, dtype=torch.float64).to(x.device)
         candidates = (uniforms < bound).nonzero().squeeze(-1)
+        # A candidate represents n_i/β_i pulls, so that the sum over candidates is unbiased.
         mass, bound = (n / bound)[candidates], bound[candidates]
         leverage = _leverage(kernel, x, dictionary, candidates, mass, diagonal[candidates], lam)
         chance = torch.minimum(oversampling * n[candidates] * leverage, bound)
+        # The uniform number of a candidate is reused: since p_i ≤ β_i, point i is kept with probability p_i overall.
         dictionary = candidates[uniforms[candidates] < chance]
     return dictionary
 
@@ -130,7 +138,7 @@ def _leverage(
     diagonal: Tensor,
     regularization: float,
 ) -> Tensor:
-    """Leverage of some rows of the points, `p`, when just these were pulled `mass` times: r/λ + zᵀV⁻¹z, block by block."""
+    """Leverage r/λ + zᵀV⁻¹z of some rows of the points, `p`, given `mass` pulls of just these rows, computed in blocks."""
     m, device = len(dictionary), points.device
     if not m:
         return diagonal / regularization
@@ -140,7 +148,7 @@ def _leverage(
     place = torch.full((len(points),), -1, device=device).scatter(0, dictionary, torch.arange(m, device=device))
 
     def features(part: Tensor) -> Tensor:
-        """z, `m x c`, from columns that hold k(x, x) itself where a dictionary point meets itself."""
+        """z, `m x c`, from columns with the exact k(x, x) between a dictionary point and itself."""
         K_mc, slot = evaluate_kernel(kernel, x_m, points[part]).double(), place[part]
         own = (slot >= 0).nonzero().squeeze(-1)
         return root.embed(K_mc.index_copy(-1, own, K_mm[:, slot[own]]))

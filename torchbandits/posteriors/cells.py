@@ -1,4 +1,4 @@
-"""The pool of cells: every cell's arms, means, deviations and covariance, ragged, in a few flat tensors."""
+"""The pool of cells: arms, means, deviations and covariance of every cell, of varying sizes, in a few flat tensors."""
 
 from __future__ import annotations
 
@@ -12,25 +12,31 @@ from torch import Tensor, nn
 from torchbandits.errors import ArgumentError, StateError, require
 from torchbandits.posteriors.grouping import lines_of, sum_before, sum_by
 
-MEAN, DEVIATION, WEIGHT, TOTAL = range(4)  # of an entry: posterior mean, standard deviation, pulls, sum of rewards
-ARM, CELL = range(2)  # of an entry
-PULLS, LOG_DET, LIMIT = range(3)  # of a cell; it splits when pulls + 1 exceed the limit
-START, SIZE, OFFSET, LEVEL, COORDS = range(5)  # of a cell: first entry, entries, first place of its block, d coordinates
-RUN = 64  # entries of a row come in runs of this many, so that a maximum can be found in two short passes
+# Rows of `numbers`, for an entry: posterior mean, standard deviation, pulls, sum of rewards.
+MEAN, DEVIATION, WEIGHT, TOTAL = range(4)
+# Rows of `members`, for an entry: its arm and its cell.
+ARM, CELL = range(2)
+# Rows of `facts`, for a cell. It splits when pulls + 1 exceed the limit.
+PULLS, LOG_DET, LIMIT = range(3)
+# Rows of `layout`, for a cell: first entry, number of entries, first place of its block, level, and d coordinates.
+START, SIZE, OFFSET, LEVEL, COORDS = range(5)
+# The entries of a batch row come in runs of this length, so that a maximum can be found in two short passes.
+RUN = 64
 _NOBODY, _NOTHING = (-1, 0), (-torch.inf, 0.0, 0.0, 0.0)
 
 
 @dataclass
 class Taken:
-    """Some cells gathered into one padded batch: `k` cells, `P` the largest. Padded places hold nothing (mean −∞).
+    """Some cells gathered into one padded batch: `k` cells, of which the largest has `P` entries. Padding has mean −∞.
 
     Attributes:
-        cells: `k`, places of the cells in their flat tensors.
+        cells: `k`, indices of the cells in their flat tensors.
         start: `k`, first entry of each cell.
-        numbers: `4 x k x P`, of the entries.
-        facts: `3 x k`, of the cells.
+        numbers: `4 x k x P`, the values of the entries.
+        facts: `3 x k`, the values of the cells.
         block: `k x P x P`, leverage-scale covariances; zero where padded.
-        entries: Where `numbers` came from; `places`: where `block` came from. None for a single cell, which is a view.
+        entries: Positions that `numbers` was gathered from; `places`: those of `block`. None for a single cell, which is a
+            view.
     """
 
     cells: Tensor
@@ -43,22 +49,23 @@ class Taken:
 
 
 class Cells(nn.Module):
-    """A pool of cells. An entry is an arm in a cell; a cell of p entries owns p² places for their joint covariance.
+    """A pool of cells. An entry is an arm in a cell, and a cell of p entries owns p² places for their joint covariance.
 
-    Entries and cells are laid out row by row, so that what is asked of every entry is one pass over `B x E`; blocks lie in one
-    line. Entry 0 of a row and block place 0 are spare: they hold nothing, padding reads and writes them. Children take
-    the place of the cell that split, as far as they fit. Writes are in place, and noted in a journal while there is a snapshot.
+    Entries and cells are stored by batch row, so that an operation on every entry is one pass over `B x E`; blocks are stored
+    one after the other. Entry 0 of a batch row and place 0 of the blocks are spare: padding is read from and written to them.
+    Children reuse the storage of the cell that split as far as they fit. Writes are in place, and recorded while there is a
+    snapshot.
 
     Args:
-        num_rows: B, batch rows.
-        num_arms: A, arms of each row.
-        dim: d, features.
-        memory_budget: Bytes that the blocks may take.
-        device: Where the buffers live.
+        num_rows: B, number of batch rows.
+        num_arms: A, number of arms of each batch row.
+        dim: d, number of features.
+        memory_budget: Bytes that the blocks may occupy.
+        device: Device of the buffers.
 
     Buffers: `numbers` `4 x B x E`, `members` `2 x B x E`, `facts` `3 x B x C`, `layout` `(4 + d) x B x C`, `blocks`, `places`
-    `B x A x H` (entries of each arm, −1 where there is no further one), `used` `2 x B` (entries and cells), `filled`; and, not
-    saved because it follows from the cells, `made` `B` (cells made so far).
+    `B x A x H` (entries of each arm, −1 where padded), `used` `2 x B` (number of entries and cells), `filled` (places in use);
+    and `made` `B` (number of cells ever made), which is not saved because it follows from the cells.
     """
 
     numbers: Tensor
@@ -89,16 +96,17 @@ class Cells(nn.Module):
     # ------------------------------------------------------------------ reading
 
     def log_det(self) -> Tensor:
-        """log det(I + K/λ) of every cell, `B x C` (0 where there is none)."""
+        """log det(I + K/λ) of every cell, `B x C` (0 where padded)."""
         return self.facts[LOG_DET, :, : int(self.used[1].max())]
 
     def flat(self, name: str) -> Tensor:
-        """A buffer with one line a quantity: rows and places in one."""
+        """A buffer with one line per quantity, where batch rows and places are one dimension."""
         buffer: Tensor = getattr(self, name)
         return buffer.view(buffer.shape[0], -1)
 
     def flat_entries(self, cells: Tensor) -> tuple[Tensor, Tensor]:
-        """Places of the entries of `k` cells, `k x P`, the spare one where padded, and which of them are not padding."""
+        """Positions of the entries of `k` cells, `k x P` (the spare entry where padded), and the mask that is True for
+        entries."""
         start, size = self.flat("layout")[: SIZE + 1, cells]
         place = torch.arange(int(size.max()), device=size.device)
         inside = place < size.unsqueeze(-1)
@@ -106,7 +114,7 @@ class Cells(nn.Module):
         return row.unsqueeze(-1) + torch.where(inside, start.unsqueeze(-1) + place, 0), inside
 
     def holding(self, arm: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Batch row, column and entry of every entry of arms (`B x q`, −1 where padded), in order of row and column."""
+        """Batch row, column and entry of every entry of arms (`B x q`, −1 where padded), in order of batch row and column."""
         H = self.places.shape[-1]
         held = self.places.gather(1, arm.clamp_min(0).unsqueeze(-1).expand(*arm.shape, H))
         row, pull, nth = ((held >= 0) & (arm >= 0).unsqueeze(-1)).nonzero(as_tuple=True)
@@ -115,7 +123,7 @@ class Cells(nn.Module):
     # ------------------------------------------------------------------ writing
 
     def take(self, cells: Tensor) -> Taken:
-        """Gather cells (`k`, distinct) to be changed and `put_` back. One cell alone is a view, changed where it is."""
+        """Gather cells (`k`, distinct) to be changed and written back by `put_`. A single cell is a view, changed in place."""
         layout, facts = self.flat("layout"), self.flat("facts")
         if cells.shape[0] == 1:
             c = int(cells)
@@ -131,7 +139,7 @@ class Cells(nn.Module):
         return Taken(cells, layout[START, cells], numbers, facts[:, cells], block, entries, places)
 
     def put_(self, taken: Taken) -> None:
-        """Put back what was taken and changed."""
+        """Write back cells that were taken and changed."""
         if taken.entries is not None and taken.places is not None:
             self._write(self.flat("facts"), taken.cells, taken.facts)
             self._write(self.flat("numbers"), taken.entries, taken.numbers)
@@ -149,7 +157,7 @@ class Cells(nn.Module):
         self._write(self.blocks.view(1, -1), self._flat_places(cells, inside), torch.where(both, block, 0.0))
 
     def drop_(self, cells: Tensor) -> None:
-        """Empty cells (`k`); where they lay is then free."""
+        """Remove cells (`k`) and release their storage."""
         entries, inside = self.flat_entries(cells)
         entries = entries[inside]
         E, (A, H) = self.members.shape[-1], self.places.shape[1:]
@@ -164,26 +172,28 @@ class Cells(nn.Module):
     def add_(
         self, row: Tensor, root: Tensor, room: Tensor, facts: Tensor, shape: Tensor, group: Tensor, arm: Tensor, numbers: Tensor
     ) -> Tensor:
-        """Add k cells, in the room of a dropped one where they fit; their blocks are still to be written.
+        """Add k cells, in the storage of a dropped cell if they fit. Their blocks must be written afterwards.
 
         Args:
-            row: `k`, batch row of each cell, not decreasing; `root`, the dropped cell whose room it may take, likewise.
-            room: `4 x roots`, number, first entry, entries and first block place of each dropped cell (0 entries for none).
+            row: `k`, batch row of each cell, non-decreasing; `root`, the dropped cell whose storage it may reuse, of the same
+                shape.
+            room: `4 x roots`, index, first entry, entries and first block place of each dropped cell (0 entries if none).
             facts: `3 x k`.
             shape: `(1 + d) x k`, level and coordinates.
-            group: `n`, cell of each entry, not decreasing; `arm`: `n`; `numbers`: `4 x n`.
+            group: `n`, cell of each entry, non-decreasing; `arm`: `n`; `numbers`: `4 x n`.
 
         Returns:
-            Their places, `k`, valid until the pool grows.
+            Indices of the cells, `k`, valid until the pool grows.
 
         Raises:
-            ArgumentError: If the blocks no longer fit the memory budget.
+            ArgumentError: If the blocks do not fit the memory budget.
         """
         size = torch.bincount(group, minlength=row.shape[0])
         squares, (B, roots) = size * size, (self.used.shape[-1], room.shape[-1])
         cell_there, start_there, size_there, offset_there = room[:, root]
         fits, lies = ((sum_by(v, root, roots) <= most)[root] for v, most in ((size, room[2]), (squares, room[2].square())))
-        inherits = size_there > 0  # the first child of a cell is known by its number
+        # The first child of a cell inherits the index of its parent.
+        inherits = size_there > 0
         inherits[1:] &= root[1:] != root[:-1]
         more, extra, new = torch.where(fits, 0, size), torch.where(lies, 0, squares), (~inherits).long()
         start = torch.where(fits, start_there + sum_before(size, root), self.used[0, row] + sum_before(more, row))
@@ -202,7 +212,7 @@ class Cells(nn.Module):
         return at
 
     def repeat_(self, times: int) -> Cells:
-        """Make `times` batch rows of one, each with blocks of its own."""
+        """Expand one batch row to `times` batch rows, each with blocks of its own."""
         blocks = int(self.filled) - 1
         self._check_budget(1 + blocks * times)
         for name in ("numbers", "members", "facts", "layout", "places", "used"):
@@ -214,10 +224,11 @@ class Cells(nn.Module):
         self.filled, self.made = 1 + times * (self.filled - 1), self.made.repeat(times)
         return self
 
-    # ------------------------------------------------------------------ going back, growing, moving
+    # ------------------------------------------------------------------ snapshots, growth, saved states and devices
 
     def snapshot(self) -> Callable[[], None]:
-        """A way back, while it is the latest one. It costs nothing but notes of what is overwritten from here on."""
+        """Function that restores the current cells, valid while it is the latest snapshot. Only values that are overwritten
+        from now on are recorded."""
         kept, earlier = dict(self._buffers), self._journal
         journal: list[tuple[Tensor, Tensor | slice, Tensor]] = []
         self._journal = journal
@@ -232,18 +243,19 @@ class Cells(nn.Module):
         return restore
 
     def _count_made(self) -> Tensor:
-        """Cells made so far, `B`: those there are, and their ancestors, which have split. Cost O(C log C) a level."""
+        """Number of cells made so far, `B`: current cells and their ancestors, which have split. Cost O(C log C) per level."""
         B, (row, cell) = self.layout.shape[1], (self.layout[SIZE] > 0).nonzero(as_tuple=True)
         level, key = self.layout[LEVEL, row, cell], torch.cat([row.unsqueeze(0), self.layout[COORDS:, row, cell]]).mT
         made, split = torch.bincount(row, minlength=B), key[:0]
         for finest in range(int(level.max()), 0, -1):
-            split = torch.cat([key[level == finest], split])  # all cells ever made of this level; next, their parents
+            # All cells ever made at this level. Their parents are counted in the next round.
+            split = torch.cat([key[level == finest], split])
             split = torch.cat([split[:, :1], split[:, 1:] >> 1], dim=-1).unique(dim=0)
             made += torch.bincount(split[:, 0], minlength=B)
         return made
 
     def _note_places(self, pair: Tensor, entry: Tensor) -> None:
-        """Note further entries (`n`) of arms (`n`, row · A + arm)."""
+        """Record additional entries (`n`) of arms (`n`, row · A + arm)."""
         H = self.places.shape[-1]
         pairs, inverse = torch.unique(pair, return_inverse=True)
         lines = lines_of(inverse, pairs.shape[0])
@@ -256,7 +268,7 @@ class Cells(nn.Module):
         self._write(self.places.view(1, -1), pairs.unsqueeze(-1) * H + torch.arange(H, device=pair.device), every)
 
     def _reserve(self, used: Tensor, filled: Tensor) -> None:
-        """Room for this many entries and cells a row (`2 x B`) and block places."""
+        """Allocate room for this many entries and cells per batch row (`2 x B`) and this many block places."""
         (entries, cells), (E, S) = used.amax(dim=-1).tolist(), (self.members.shape[-1], self.blocks.shape[0])
         if entries > E:
             more = -(-max(entries, E + E // 2) // RUN) * RUN - E
@@ -264,7 +276,8 @@ class Cells(nn.Module):
                 buffer: Tensor = getattr(self, name)
                 spare = buffer.new_tensor(dead)[:, None, None].expand(*buffer.shape[:2], more)
                 setattr(self, name, torch.cat([buffer, spare], dim=-1))
-        if cells > (C := self.layout.shape[-1]):  # as many as entries: no row has more
+        # Allocate as many cells as entries, since no batch row has more cells than entries.
+        if cells > (C := self.layout.shape[-1]):
             more = self.members.shape[-1] - C
             self.facts, self.layout = nn.functional.pad(self.facts, (0, more)), nn.functional.pad(self.layout, (0, more))
         if int(filled) > S:
@@ -286,7 +299,7 @@ class Cells(nn.Module):
         return torch.where(inside.unsqueeze(-2) & (lines > 0), lines + place, 0)
 
     def _noted(self, flat: Tensor, where: Tensor | slice) -> Tensor:
-        """What is there, noted in the journal."""
+        """The values at the given positions, recorded in the journal before they are changed."""
         there = flat[:, where]
         if self._journal is not None:
             self._journal.append((flat, where, there.clone()))
@@ -299,7 +312,8 @@ class Cells(nn.Module):
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         for name in self._buffers:
-            if prefix + name in state_dict:  # sizes follow the data
+            # Buffers grow with the data, so take over the sizes of the state.
+            if prefix + name in state_dict:
                 setattr(self, name, torch.empty_like(state_dict[prefix + name], device=self.blocks.device))
         self._journal = None
         super()._load_from_state_dict(state_dict, prefix, *args)

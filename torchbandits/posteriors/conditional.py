@@ -1,4 +1,4 @@
-"""A posterior in kernel columns: what a call needs, and how it grows by observations without a copy."""
+"""A posterior in terms of kernel columns, and its extension by observations without a copy."""
 
 from __future__ import annotations
 
@@ -15,33 +15,35 @@ from torchbandits.posteriors.regression import Conditioning
 from torchbandits.posteriors.seen import Seen, folded, joined, lower_times, upper_inverse, upper_times
 from torchbandits.types import PerPoint, Points, Rect
 
-_ROUNDING = 0.01  # of the standard deviation of an observation: from here on the columns are made anew from the data
-_CHUNK_NUMBERS = 1 << 18  # kernel values of a block of points, 2 MB: faster than 2^17, and than 2^19 to 2^21, with less memory
+# Rounding errors above this fraction of an observation's standard deviation require recomputing the columns from the data.
+_ROUNDING = 0.01
+# Number of kernel values in a block of points, 2 MB: faster than 2^17 and than 2^19 to 2^21, with less memory than these.
+_CHUNK_NUMBERS = 1 << 18
 
 
 @dataclass(frozen=True)
 class Conditional:
-    r"""Posterior of a Gaussian process in the kernel columns k_S of m points (or in finite features).
+    r"""Posterior of a Gaussian process in terms of the kernel columns k_S of m points (or of finite features).
 
     .. math:: \mu(x) = \mu_0 + a^T k_S(x), \quad \mathrm{cov}(x, x') = k(x, x') - W(x)^T W(x'), \quad W = N^T k_S
 
-    For the exact posterior S is every point observed and N = L⁻ᵀ with L Lᵀ = K + λ diag(n)⁻¹; for a dictionary
-    N Nᵀ = R(I − λV⁻¹)Rᵀ, and what an observation can still teach is H Hᵀ = λ R V⁻¹ Rᵀ. p further observations with
-    covariance C and noise ν append the columns B L_M⁻ᵀ, L_M L_Mᵀ = C + diag(ν), B the weights of their covariance in k_S.
-    Nothing of the base is copied: it is shared by all that are conditioned from it. Immutable.
+    For the exact posterior S is the set of observed points and N = L⁻ᵀ with L Lᵀ = K + λ diag(n)⁻¹. For a dictionary
+    N Nᵀ = R(I − λV⁻¹)Rᵀ, and the variance that observations can still reduce is H Hᵀ = λ R V⁻¹ Rᵀ. p further observations with
+    covariance C and noise ν append the columns B L_M⁻ᵀ, where L_M L_Mᵀ = C + diag(ν) and B are the weights of their covariance
+    in k_S. The base is never copied: all posteriors conditioned from it share it. Immutable.
 
     Attributes:
-        seen: What gives kernel columns.
+        seen: Evaluates kernel columns.
         root: `batch_shape x m x m`, N, upper triangular; without columns for features, which are the posterior's own.
         teachable: `batch_shape x m x m`, H; None for the exact posterior.
-        coefficients: `batch_shape x m x c`, a: of the rewards, and of a constant where the prior mean is estimated.
-        prior_mean: μ₀; None where it is estimated.
+        coefficients: `batch_shape x m x c`, a: those of the rewards, and of a constant if the prior mean is estimated.
+        prior_mean: μ₀; None if it is estimated.
         totals: `batch_shape x 2`, sum of the weights and of the weighted rewards.
         regularization: λ: an observation of weight n has noise variance λ/n.
-        log_det: `batch_shape`, log det(V/λ) of what was told.
-        extension: Observations since.
-        pending: Points hallucinated on top of what was told, with their weights, and whether the dictionary was frozen.
-        told: The posterior without them; None where there are none.
+        log_det: `batch_shape`, log det(V/λ) of the observations.
+        extension: Observations made since.
+        pending: Points hallucinated in addition to the observations, with their weights and whether the dictionary was frozen.
+        told: The posterior without pending points; None if there are none.
 
     Source: Rasmussen & Williams 2006, ch. 2; Calandriello et al. 2019, eq. 4–5.
     """
@@ -63,9 +65,9 @@ class Conditional:
     @staticmethod
     @torch.no_grad()
     def of(process: GaussianProcess) -> Conditional:
-        """The posterior of a process without a sketch; its kernel is held. Pending pulls do not count.
+        """The posterior of a process without a sketch; its kernel is shared. Pending pulls are ignored.
 
-        Cost: O(u³) for an exact one, O(u m² + m³) for a dictionary or features.
+        Cost: O(u³) for an exact posterior, O(u m² + m³) for a dictionary or features.
         """
         lam = process.regularization
         if process.finite is None and not process.sparse:
@@ -73,16 +75,18 @@ class Conditional:
         fit = process.fit()
         precision = fit.regression.precision
         assert isinstance(precision, Precision)
-        if process.finite is not None:  # the posterior of features is a prior of other features: nothing comes off it
+        # The posterior of features is a prior of other features, Hᵀz(x), so that no column N is subtracted.
+        if process.finite is not None:
             H, a = lam**0.5 * precision.root, fit.regression.coefficients
             return _conditional(process, Seen(None, None, process.finite, H), H[..., :0], H, a, process.log_det)
         rows, mask, N, a, _ = process.sweep_factors()
         seen = Seen(process.kernel, process.statistics.at(rows))
         H = torch.where(mask.unsqueeze(-1), fit.nystrom.root.lift(precision.root), 0.0)
-        N = torch.linalg.qr(N.flip(-2).mT, mode="r").R.mT.flip(-2, -1)  # upper triangular, with the same N Nᵀ
+        # The QR factorisation of the flipped matrix makes N upper triangular with the same N Nᵀ.
+        N = torch.linalg.qr(N.flip(-2).mT, mode="r").R.mT.flip(-2, -1)
         return _conditional(process, seen, lam**0.5 * N, lam**0.5 * H, a, process.log_det)
 
-    # ------------------------------------------------------------------ what follows from it
+    # ------------------------------------------------------------------ predictions
 
     @property
     def batch_shape(self) -> torch.Size:
@@ -91,28 +95,28 @@ class Conditional:
 
     @property
     def rank(self) -> int:
-        """Columns appended to the base."""
+        """Number of columns appended to the base."""
         return self.extension.on_base.shape[-1]
 
     @property
     def unteachable(self) -> bool:
-        """Whether observations were lost on a dictionary of no points: one must be drawn from them."""
+        """Whether observations were lost because the dictionary has no points. A dictionary must then be drawn from them."""
         return self.teachable is not None and not self.root.shape[-2] and self.rank > 0
 
     @property
     def rounded(self) -> bool:
-        """Whether rounding has spoilt the columns that were appended: the posterior must be made anew from the data."""
+        """Whether rounding has spoilt the appended columns, so that the posterior must be recomputed from the data."""
         return self.extension.residual > _ROUNDING
 
     def checked(self) -> Conditional:
-        """This one, if its numbers mean something."""
+        """Return self if rounding has not spoilt it; raise `NumericalError` otherwise."""
         message = "rounding has spoilt what was conditioned on: use a larger noise_std, or condition on all points at once."
         require(not self.rounded, message, NumericalError)
         return self
 
     def marginals(self, points: Points) -> tuple[Tensor, Tensor]:
         """Mean and variance of f at `... x n x d` points, `... x n` each, reward units; differentiable. Cost O(n m²) time, and
-        O(m) memory a chunk of points where no gradient is asked for."""
+        O(m) memory per chunk of points if no gradient is required."""
         flat, unfold = folded(points, self.batch_shape)
         size = (self.root.shape[-2] + self.rank) * flat.shape[:-2].numel()
         step = max(128, _CHUNK_NUMBERS // max(1, size))
@@ -125,7 +129,7 @@ class Conditional:
         return self.reward_mean(self.channels(base, own)), variance.clamp_min(0)
 
     def joint(self, points: Points) -> tuple[Tensor, Tensor]:
-        """Mean `... x n` and covariance `... x n x n` at once. Cost O(n m² + n² m)."""
+        """Mean `... x n` and covariance `... x n x n` in one pass. Cost O(n m² + n² m)."""
         base, own = self.columns(points)
         W = self.whitened(base, own)
         return self.reward_mean(self.channels(base, own)), self.seen.covariance(points, points, base, base) - W @ W.mT
@@ -138,7 +142,7 @@ class Conditional:
         return self.seen.covariance(points, other, base_x, base_y) - W_x @ W_y.mT
 
     def columns(self, points: Points) -> tuple[Rect, Rect]:
-        """Kernel values with the base's points, `... x n x m`, and with those of the extension, `... x n x p`."""
+        """Kernel values with the points of the base, `... x n x m`, and with those of the extension, `... x n x p`."""
         base = self.seen.columns(points)
         return base, self._own(points, base)
 
@@ -164,21 +168,22 @@ class Conditional:
         if self.prior_mean is not None:
             return channels.squeeze(-1) + self.prior_mean
         mean = self.totals[..., 1] / self.totals[..., 0].clamp_min(1e-300)
+        # With r(x) the regression of the rewards and 1(x) that of a constant, μ(x) = r(x) + μ₀ (1 − 1(x)).
         return channels[..., 0] + mean.unsqueeze(-1) * (1 - channels[..., 1])
 
     # ------------------------------------------------------------------ conditioning
 
     def conditioned(self, points: Points, rewards: PerPoint, weights: PerPoint) -> Conditional:
-        """Given further observations.
+        """The posterior given further observations.
 
         Args:
             points: `batch x p x d`.
             rewards: `... x batch x p`, reward units; may have leading dimensions that the points do not have.
-            weights: `batch x p`, ≥ 0: noise variance λ/n, none is learned at 0.
+            weights: `batch x p`, ≥ 0: the noise variance is λ/n, and nothing is learned at weight 0.
 
-        What is pending is hallucinated again after the observations: the mean is that of what was told alone.
+        Pending points are hallucinated again after the observations, so that the mean depends on observations only.
 
-        Cost: O(p m² + p² m) a batch row; differentiable in points and rewards. The base is shared, not copied.
+        Cost: O(p m² + p² m) per batch row; differentiable in points and rewards. The base is shared, not copied.
         """
         if self.told is not None:
             known = self.told.conditioned(points, rewards, weights)
@@ -207,11 +212,11 @@ class Conditional:
         return known.checked() if known.coefficients.requires_grad else known
 
     def hallucinated(self, points: Points, weights: PerPoint, *, frozen: bool = False) -> Conditional:
-        """As if pulls of unknown reward had been told, `batch x p x d` and `batch x p`: variances shrink, means stay exactly,
-        and no information is counted. Cost as for `conditioned`.
+        """The posterior given pulls of unknown reward, `batch x p x d` and `batch x p`: variances shrink, means stay exactly
+        the same, and no information gain is counted. Cost as for `conditioned`.
 
-        Each pull gets a kernel column of its own, dictionary or not, so that pulls which the dictionary does not explain repel
-        each other too; with `frozen` the dictionary is taught what its features hold, as by observations.
+        Each pull gets a kernel column of its own, with or without a dictionary, so that pulls which the dictionary does not
+        explain repel each other too. With `frozen`, pulls act through the features of the dictionary only, as observations do.
         """
         mixed = frozen and any(not before for *_, before in self.pending)
         message = "points are pending that the residual is conditioned on: hallucinate those of a frozen dictionary first."
@@ -226,20 +231,22 @@ class Conditional:
     def _appended(
         self, points: Points, base: Rect, own: Rect, weights: PerPoint, *, frozen: bool
     ) -> tuple[Extension, Rect, Tensor]:
-        """The extension with columns for further observations, with L_M⁻ᵀ in place of its coefficients; the new columns in the
-        extension's older points; and what log det(V/λ) gains.
+        """The extension with columns for further observations, whose coefficients are replaced by L_M⁻ᵀ; the new columns at the
+        older points of the extension; and the increase of log det(V/λ).
 
-        A frozen dictionary, and finite features, are taught what their features hold; all else gets a kernel column of its own.
+        A frozen dictionary and finite features are updated through their features only; otherwise points get their own columns.
         """
         W, m, old = self.whitened(base, own), self.root.shape[-1], self.extension
         V = W[..., m:].mT
         if self.teachable is None or not (frozen or self.seen.kernel is None):
             K = self.seen.covariance(points, points, base, base)
+            # The residual covariance of the points, and the weights −N W(x) of its columns in k_S.
             C = K - W @ W.mT
             on_base, on_old = -lower_times(self.root, W[..., :m].mT), -(old.on_points @ V)
             on_base = on_base - old.on_base @ V if self.rank else on_base
             more = points
         else:
+            # Only the part of the covariance in the features, F Fᵀ minus what was learned since, is updated.
             F, K = base @ self.teachable, base[..., :0]
             C, on_base = F @ F.mT - V.mT @ V, self.teachable @ F.mT
             on_base = on_base - old.on_base @ V if self.rank else on_base
@@ -247,7 +254,8 @@ class Conditional:
         step = Conditioning.on(C / self.regularization, weights)
         eye = torch.eye(C.shape[-1], dtype=C.dtype, device=C.device).expand_as(C)
         scale = step.root_weights / self.regularization**0.5
-        spread = scale.unsqueeze(-1) * torch.linalg.solve_triangular(step.factor.mT, eye, upper=True)  # L_M⁻ᵀ
+        # L_M⁻ᵀ = √(N/λ) L⁻ᵀ, where L is the factor of `step`.
+        spread = scale.unsqueeze(-1) * torch.linalg.solve_triangular(step.factor.mT, eye, upper=True)
         on_base, on_old, on_own = on_base @ spread, on_old @ spread, spread if more.shape[-2] else spread[..., :0, :]
         with torch.no_grad():
             again = base @ on_base + own @ on_old + K @ on_own
@@ -263,7 +271,7 @@ class Conditional:
         return extension, on_old, step.log_det
 
     def detached(self) -> Conditional:
-        """The same numbers without their history of gradients."""
+        """The same values, detached from the graph of gradients."""
         own = {f.name: getattr(self, f.name) for f in fields(self)}
         own = {name: value.detach() if isinstance(value, Tensor) else value for name, value in own.items()}
         own["extension"] = self.extension.detached()
@@ -289,10 +297,11 @@ def _conditional(
 
 
 def _exact(process: GaussianProcess) -> tuple[Seen, Tensor, None, Tensor, Tensor]:
-    """Points, N, H, a and log det(V/λ) of every point observed."""
+    """Observed points, N, H, a and log det(V/λ) of the exact posterior."""
     statistics, lam = process.statistics, process.regularization
     n, live = statistics.weights, statistics.weights > 0
     seen = Seen(process.kernel, statistics.points)
+    # Points without pulls get an identity row and column, which leaves the others unchanged.
     noise = torch.where(live, lam / n, 1.0)
     inside = live.unsqueeze(-1) & live.unsqueeze(-2)
     factor, good = cholesky(torch.where(inside, seen.matrix(), 0.0) + torch.diag_embed(noise))

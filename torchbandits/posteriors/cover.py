@@ -1,4 +1,4 @@
-"""A box covered by closed cubes that split: which cells touch a point, and when a cell is due to split."""
+"""Cover of a box by closed cubes that split: the cells that contain a point, and the rule by which a cell splits."""
 
 from __future__ import annotations
 
@@ -10,37 +10,39 @@ from torch import Tensor, nn
 from torchbandits.errors import ArgumentError
 from torchbandits.types import Points
 
-_FINEST = 40  # a grid of 2⁴⁰ cells a side is not split further: a side is then below the rounding of a coordinate
-_GRAIN = 2.0**-30  # coordinates are rounded to this part of the box, or to the rounding of the arms where that is more
+# A grid of 2⁴⁰ cells per side is not split further, because a side is then below the rounding error of a coordinate.
+_FINEST = 40
+# Coordinates are rounded to this fraction of the box, or to the rounding error of the arms if that is larger.
+_GRAIN = 2.0**-30
 
 
 class Cover(nn.Module):
     r"""Closed cubes over a box, mapped to the unit cube: unit = (x − lower)/(upper − lower), 0 where the box has no extent.
 
-    The first cover is a grid of ⌈T^{q/d}⌉ cells a side, q = d(d+1)/(d(d+2)+2ν). A cell of side ρ with n pulls splits into
+    The first cover is a grid of ⌈T^{q/d}⌉ cells per side, q = d(d+1)/(d(d+2)+2ν). A cell of side ρ with n pulls splits into
     2^d closed children as soon as
 
     .. math:: \rho^{-1/b} < n + 1, \quad b = (d+1)/(d+2\nu).
 
-    A cell is its level (times it was halved) and d integer coordinates g: it holds the points whose unit coordinates,
-    times the cells a side at its level, lie in [g, g + 1]; those on an edge belong to every cell that touches them.
+    A cell is given by its level (the number of times it was halved) and d integer coordinates g. It contains the points whose
+    unit coordinates, times the cells per side at its level, lie in [g, g + 1]; a point on an edge belongs to every cell there.
 
-    Whether a point lies on an edge is decided in whole numbers. Unit coordinates are first rounded to a grid that contains
-    the edges of all cells, so that a point within the tolerance of an edge lies on it, at every level alike: each point of
-    a cell that splits belongs to one of the children. The tolerance, half the spacing of that grid, is
+    Whether a point lies on an edge is decided in integer arithmetic. Unit coordinates are first rounded to a grid that contains
+    the edges of all cells, so that a point within the tolerance of an edge lies on it at every level, and each point of a cell
+    that splits belongs to one of the children. The tolerance, half the spacing of that grid, is
 
     .. math:: \max\big(2^{-31}, 8\,\text{eps}\,\max(|\text{lower}|, |\text{upper}|)/(\text{upper} - \text{lower})\big)
 
     up to a factor of 2, and at most 2⁻¹¹ of a side of the first grid. The second term bounds the error of a unit coordinate
-    whose point and corners are each a few roundings away from what they stand for (i/13 of the way, say); the first leaves
-    room for coordinates that were themselves computed.
+    whose point and corners are each a few rounding errors away from their nominal values (such as i/13 of the way); the first
+    leaves room for coordinates that were themselves computed.
 
     Args:
-        lower: `rows x d`, corner of the box in the units of the arms (one row, or one a batch row).
+        lower: `rows x d`, corner of the box in the units of the arms (one row in all, or one per batch row).
         upper: `rows x d`, the opposite corner.
         nu: Smoothness ν > 0 of the kernel.
         horizon: T, number of pulls to come.
-        eps: Relative rounding of the arms: `torch.finfo(arms.dtype).eps`.
+        eps: Relative rounding error of the arms: `torch.finfo(arms.dtype).eps`.
 
     Source: Janz, Burt & González 2020, section 4.
     """
@@ -55,8 +57,10 @@ class Cover(nn.Module):
         self.register_buffer("lower", lower.double(), persistent=False)
         self.register_buffer("extent", (upper.double() - lower.double()), persistent=False)
         self.cells_a_side = max(1, math.ceil(horizon ** ((d + 1) / (d * (d + 2) + 2 * nu)) - 1e-9))
-        self.growth = (d + 2 * nu) / (d + 1)  # 1/b
-        self.depth = max(0, _FINEST + 1 - self.cells_a_side.bit_length())  # level of the finest cells
+        # The exponent 1/b of the rule by which cells split.
+        self.growth = (d + 2 * nu) / (d + 1)
+        # Level of the finest cells.
+        self.depth = max(0, _FINEST + 1 - self.cells_a_side.bit_length())
         self.register_buffer("grain", self._grain(eps), persistent=False)
 
     @property
@@ -65,23 +69,23 @@ class Cover(nn.Module):
         return self.lower.shape[-1]
 
     def extra_repr(self) -> str:
-        """The map to the unit cube, the first grid and the rule."""
+        """The map to the unit cube, the first grid and the rule by which cells split."""
         lower, upper = self.lower, self.lower + self.extent
         box = f"lower={lower.squeeze(0).tolist()}, upper={upper.squeeze(0).tolist()}"
         rule = f"{self.cells_a_side} cells a side at first, a cell splits when side^(-{self.growth:.4g}) < pulls + 1"
         return f"unit = (x - lower)/(upper - lower), {box}; {rule}"
 
     def scaled(self, points: Points, row: Tensor) -> Tensor:
-        """Coordinates of `n x d` points in the given batch rows (`n`), int64, in sides of the finest cells: 0 to
+        """Integer coordinates of `n x d` points in the given batch rows (`n`), int64, in sides of the finest cells: 0 to
         `cells_a_side << depth`.
 
         Raises:
-            ArgumentError: If a point lies outside the box; the message names the bounds that would hold them all.
+            ArgumentError: If a point lies outside the box; the message names bounds that would contain all points.
         """
         x = points.detach().double()
         several = self.lower.shape[0] > 1
         lower, extent, grain = (v[row] if several else v for v in (self.lower, self.extent, self.grain))
-        # Beyond the edge by no more than rounding to single precision is on the edge.
+        # Points beyond the edge by at most the rounding error of single precision are moved onto the edge.
         single = 8 * torch.finfo(torch.float32).eps * torch.maximum(lower.abs(), (lower + extent).abs())
         slack = 1e-9 * extent + torch.where(extent > 0, torch.minimum(single, extent / 1000), single)
         outside = (x < lower - slack) | (x > lower + extent + slack)
@@ -95,25 +99,25 @@ class Cover(nn.Module):
         return (unit * (self.cells_a_side << self.depth) / grain).round().mul_(grain).long()
 
     def limit(self, level: Tensor) -> Tensor:
-        """Pulls, plus one, beyond which a cell of this level splits: ρ^(−1/b); infinite for the finest."""
+        """Number of pulls, plus one, beyond which a cell of this level splits: ρ^(−1/b); infinite at the finest level."""
         side = self.cells_a_side * torch.exp2(level.double())
-        # Where ρ^(−1/b) is a whole number, rounding must not decide.
+        # If ρ^(−1/b) is an integer, rounding must not decide.
         return torch.where(side < 2.0**_FINEST, side**self.growth * (1 + 1e-12), torch.inf)
 
     def touching(self, scaled: Tensor, level: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
-        """The cells of a level that hold each point.
+        """The cells of a level that contain each point.
 
         Args:
-            scaled: `n x d`, what `scaled` returned.
+            scaled: `n x d`, result of `scaled`.
             level: `n`, integers.
-            low: `n x d`, smallest coordinates of cells to consider; `high`, the largest. They hold the point.
+            low: `n x d`, smallest coordinates of cells to consider; `high`, the largest. These cells must contain the point.
 
         Returns:
-            Point indices and cell coordinates, `m` and `m x d`, one line a pair. Cost O(m d).
+            Point indices and cell coordinates, `m` and `m x d`, one line per pair. Cost O(m d).
         """
         bits = (self.depth - level).unsqueeze(-1)
         above = scaled >> bits
-        # On an edge that two of the cells share, a point belongs to the cell below it too.
+        # A point on an edge shared by two cells also belongs to the lower cell.
         shared = ((above << bits) == scaled) & (above > low) & (above <= high)
         point, coords = torch.arange(scaled.shape[0], device=scaled.device), torch.maximum(torch.minimum(above, high), low)
         for j in range(self.dim):
@@ -125,7 +129,7 @@ class Cover(nn.Module):
         return point, coords
 
     def first(self, scaled: Tensor) -> tuple[Tensor, Tensor]:
-        """The cells of the first grid that hold each of `n x d` points: pairs as in `touching`."""
+        """The cells of the first grid that contain each of `n x d` points, as pairs like those of `touching`."""
         zero = torch.zeros(scaled.shape[0], dtype=torch.int64, device=scaled.device)
         low = zero.unsqueeze(-1).expand(scaled.shape)
         return self.touching(scaled, zero, low, low + self.cells_a_side - 1)
@@ -133,16 +137,16 @@ class Cover(nn.Module):
     def refine(
         self, root: Tensor, level: Tensor, coords: Tensor, scaled: Tensor, weight: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Split cells until none of them is due, children without points dropped.
+        """Split cells until none of them is due, and drop children without points.
 
         Args:
-            root: `n`, the cell that each point's cell descends from; `level` and `coords` (`n x d`) are its cell.
-            scaled: `n x d`, what `scaled` returned, in any order.
-            weight: `n`, pulls of each point.
+            root: `n`, the cell from which each point's cell descends; `level` and `coords` (`n x d`) describe that cell.
+            scaled: `n x d`, result of `scaled`, in any order.
+            weight: `n`, number of pulls of each point.
 
         Returns:
-            `source` (`m`, which point each line is), `group` (`m`, its cell) and the cells, `k x (2 + d)` integers (root,
-            level, coordinates) in lexicographic order; lines are in order of cell, then of point. Cost O(m d log m) a level.
+            `source` (`m`, the point of each line), `group` (`m`, its cell) and the cells, `k x (2 + d)` integers (root, level,
+            coordinates) in lexicographic order; lines are in order of cell, then of point. Cost O(m d log m) per level.
         """
         source = torch.arange(root.shape[0], device=root.device)
         key = torch.cat([root.unsqueeze(-1), level.unsqueeze(-1), coords], dim=-1)
@@ -159,10 +163,12 @@ class Cover(nn.Module):
             source, key = torch.cat([source[~due], source[due][point]]), torch.cat([key[~due], children])
 
     def _grain(self, eps: float) -> Tensor:
-        """What coordinates are rounded to, `rows x d` powers of two, in sides of the finest cells."""
+        """The spacing that coordinates are rounded to, `rows x d` powers of two, in sides of the finest cells."""
         corner = torch.maximum(self.lower.abs(), (self.lower + self.extent).abs())
         error = 16 * eps * torch.where(self.extent > 0, corner / torch.where(self.extent > 0, self.extent, 1.0), 1.0)
         grain = error.clamp_min(_GRAIN) * (self.cells_a_side << self.depth)
-        most = max(0, self.depth - 10)  # a thousandth of a side, so that the cells of the first grid stay apart
-        exponent = torch.frexp(grain).exponent.clamp(0, most)  # exact, so that devices agree
+        # At most a thousandth of a side, so that the cells of the first grid remain separate.
+        most = max(0, self.depth - 10)
+        # frexp is exact, so that all devices agree.
+        exponent = torch.frexp(grain).exponent.clamp(0, most)
         return torch.exp2(exponent.double())

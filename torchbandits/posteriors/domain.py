@@ -1,4 +1,4 @@
-"""What cells are made of: the arms of every batch row, their box and its cover, and the kernel of every row."""
+"""The domain of a partition: the arms of every batch row, their box and its cover, and the kernel of every row."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from torchbandits.types import Arms
 
 
 class Domain(nn.Module):
-    """Arms, cover and kernel, read by flat lists of batch rows and arms.
+    """Arms, cover and kernel, indexed by flat lists of batch rows and arms.
 
     Args:
         kernel: Any GPyTorch kernel; deep-copied.
-        arms: `A x d` or `batch_shape x A x d`; held, not saved.
-        first: Lowest equal arm of each arm, or None where all differ.
+        arms: `A x d` or `batch_shape x A x d`; stored by reference, not saved.
+        first: Lowest equal arm of each arm, or None if all differ.
         batch_shape: Leading dimensions.
         nu: Smoothness of the kernel.
-        horizon: Pulls to come.
+        horizon: Number of pulls to come.
         bounds: `2 x d` corners of the box, or None for the bounding box of the arms (of each batch row).
     """
 
@@ -58,7 +58,7 @@ class Domain(nn.Module):
 
     @property
     def rows(self) -> int:
-        """Batch rows B."""
+        """Number of batch rows B."""
         return self.batch_shape.numel()
 
     @property
@@ -67,12 +67,12 @@ class Domain(nn.Module):
         return self.arms.shape[0] == 1 and not self.kernel.batch_shape
 
     def distinct(self) -> Tensor:
-        """Arms that are the first of their equals, `1 x A` or `B x A` booleans."""
+        """Arms that are the first of their duplicates, `1 x A` or `B x A` booleans."""
         own = torch.arange(self.arms.shape[-2], device=self.arms.device)
         return (own >= 0).unsqueeze(0) if self.first is None else self.first == own
 
     def points(self, row: Tensor, arm: Tensor) -> Tensor:
-        """Features of arms of batch rows (broadcast with each other), float64."""
+        """Features of arms of batch rows (broadcast against each other), float64."""
         return (self.arms[0, arm] if self.arms.shape[0] == 1 else self.arms[row, arm]).double()
 
     def kernel_of(self, row: Tensor) -> gpytorch.kernels.Kernel:
@@ -90,9 +90,10 @@ class Domain(nn.Module):
         return points.double().expand(*self.batch_shape, *points.shape[-2:])
 
     def _rows(self, tensor: Tensor, trailing: int) -> Tensor:
-        """With one leading dimension: 1 where all batch rows share it, else B."""
+        """The tensor with one leading dimension: 1 if all batch rows share it, otherwise B."""
         leading = tensor.dim() - trailing
-        if not any(tensor.stride()[:leading]):  # one tensor, or one that was expanded
+        # True without batch dimensions, and for a tensor expanded over all of them, whose strides are 0.
+        if not any(tensor.stride()[:leading]):
             return tensor[(0,) * leading].unsqueeze(0)
         own = tensor.shape[leading:]
         return tensor.expand(*self.batch_shape, *own).reshape(-1, *own)

@@ -1,8 +1,8 @@
-r"""Log evidence of a Gaussian process from sums of rewards alone: nothing is as long as the number of pulls.
+r"""Log evidence of a Gaussian process from sums of rewards, at a cost that does not depend on the number of pulls.
 
 With n pulls of a point, average ȳ and scatter Σ(y − ȳ)², the density of all rewards is that of the averages times a factor
-that does not depend on the kernel. `log_evidence` is exact, in O(u³); `collapsed_evidence` bounds it from below with m points
-of `greedy_dictionary`, in O(u m²).
+that does not depend on the kernel. `log_evidence` is exact, in O(u³); `collapsed_evidence` is a lower bound with m points
+from `greedy_dictionary`, in O(u m²).
 """
 
 from __future__ import annotations
@@ -18,26 +18,27 @@ from torchbandits.linalg import cholesky, solve_lower
 from torchbandits.posteriors.averages import Averages
 from torchbandits.types import Picks, Rect, Square
 
-_JITTERS = (0.0, 1e-12, 1e-10, 1e-8, 1e-6)  # parts of the largest k(x, x), tried in this order
+# Fractions of the largest k(x, x), tried in this order.
+_JITTERS = (0.0, 1e-12, 1e-10, 1e-8, 1e-6)
 
 
 def log_evidence(
     kernel: gpytorch.kernels.Kernel, averages: Averages, noise_variance: float | Tensor, misfit: float | Tensor = 0.0
 ) -> Tensor:
-    r"""Log density of all rewards under f ~ GP(0, k) and Gaussian noise; −∞ where the factorisation fails.
+    r"""Log density of all rewards under f ~ GP(0, k) and Gaussian noise; −∞ if the factorisation fails.
 
     .. math:: \log N(\bar y; 0, K_{uu} + \sigma^2 N^{-1}) - \tfrac12 \sum_i (n_i - 1) \log 2\pi\sigma^2
               - \tfrac12 \sum_i \log n_i - \tfrac1{2\sigma^2} \sum_i (q_i - s_i^2/n_i)
 
     Args:
         kernel: Any GPyTorch kernel in float64 without batch shape.
-        averages: Of one batch row.
+        averages: Averages of one batch row.
         noise_variance: σ² > 0, reward units squared.
-        misfit: τ² ≥ 0, reward units squared: variance of what each point has of its own, whatever the kernel, and keeps from
-            pull to pull; it stands beside σ² N⁻¹ as τ² I.
+        misfit: τ² ≥ 0, squared reward units: variance of a deviation of each point that the kernel does not model and that is
+            the same in every pull; τ² I is added to σ² N⁻¹.
 
     Returns:
-        A number, differentiable in the kernel's parameters and both variances. No jitter is added: the matrix that is
+        A number, differentiable in the kernel's parameters and both variances. No jitter is added, because the matrix that is
         factorised has no eigenvalue below σ²/max n.
 
     Cost: O(u³ + u² d) time, O(u²) memory. Source: Rasmussen & Williams 2006, eq. 2.30, with repeated inputs summed.
@@ -59,19 +60,19 @@ def collapsed_evidence(
     dictionary: Picks,
     misfit: float | Tensor = 0.0,
 ) -> tuple[Tensor, float]:
-    r"""A lower bound of `log_evidence`: K replaced by Q = K_um K_mm⁻¹ K_mu, and the variance that Q misses taken off.
+    r"""Lower bound of `log_evidence`: K is replaced by Q = K_um K_mm⁻¹ K_mu, and the variance that Q misses is penalised.
 
     .. math:: \log N(\bar y; 0, Q + \sigma^2 N^{-1}) - \tfrac1{2\sigma^2} \sum_i n_i (k_{ii} - q_{ii}) + \dots
 
-    with the remaining terms as there. With every point in the dictionary it equals the exact evidence.
+    with the remaining terms as in `log_evidence`. With every point in the dictionary it equals the exact evidence.
 
     Args:
         kernel, averages, noise_variance, misfit: As for `log_evidence`.
         dictionary: `m` indices of points.
 
     Returns:
-        The bound (−∞ where the factorisation fails), differentiable alike; and the jitter that K_mm needed for its Cholesky
-        factor, as a part of the largest k(x, x): 0 mostly. With jitter it still is a lower bound.
+        The bound (−∞ if the factorisation fails), equally differentiable; and the jitter that K_mm needed for its Cholesky
+        factor, as a fraction of the largest k(x, x), which is mostly 0. With jitter it is still a lower bound.
 
     Cost: O(u m² + u m d) time, O(u m) memory. Source: Titsias 2009, eq. 9.
     """
@@ -89,6 +90,7 @@ def collapsed_evidence(
     if not bool(good):
         return noise.new_tensor(-torch.inf), jitter
     scaled = averages.residuals / spread.sqrt()
+    # With D = σ² N⁻¹ + τ² I and C = V D^(−1/2), Q + D is inverted by Woodbury through the factor of I + C Cᵀ.
     white = scaled.square().sum() - solve_lower(factor, C_mu @ scaled.unsqueeze(-1)).square().sum()
     log_det = 2 * factor.diagonal().log().sum() + spread.log().sum()
     missed = ((kernel_diagonal(kernel, x) - V_mu.square().sum(dim=0)) / spread).sum()
@@ -96,7 +98,7 @@ def collapsed_evidence(
 
 
 def _root(K_mm: Square) -> tuple[Square | None, float]:
-    """Cholesky factor with the least jitter that leaves no pivot to rounding, and that jitter; None where none does."""
+    """Cholesky factor with the least jitter for which all pivots exceed rounding, and that jitter; None if no jitter does."""
     scale, m = K_mm.diagonal().amax(), len(K_mm)
     eye = torch.eye(m, dtype=K_mm.dtype, device=K_mm.device)
     least = max(64, m) * torch.finfo(K_mm.dtype).eps * scale
@@ -109,9 +111,9 @@ def _root(K_mm: Square) -> tuple[Square | None, float]:
 
 @torch.no_grad()
 def greedy_dictionary(kernel: gpytorch.kernels.Kernel, averages: Averages, size: int) -> Picks:
-    """At most `size` points for `collapsed_evidence`: each the one whose variance the others miss most, times its pulls.
+    """At most `size` points for `collapsed_evidence`, each with the largest variance missed by the others, times its pulls.
 
-    Stops where nothing is missed but rounding. Nothing is drawn. Source: pivoted Cholesky; Burt et al. 2020, section 5.
+    Stops when only rounding errors are missed. Deterministic. Source: pivoted Cholesky; Burt et al. 2020, section 5.
 
     Returns:
         `m` indices of points, in the order in which they were chosen. Cost: O(u m² + u m d).
@@ -126,6 +128,7 @@ def greedy_dictionary(kernel: gpytorch.kernels.Kernel, averages: Averages, size:
         if not bool(missed[i] > floor):
             break
         k_iu = evaluate_kernel(kernel, x[i : i + 1], x).squeeze(0)
+        # One step of pivoted Cholesky: the column of the chosen point, orthogonal to the earlier ones.
         rows[j] = (k_iu - rows[:j, i] @ rows[:j]) / missed[i].sqrt()
         missed = (missed - rows[j].square()).clamp_min(0)
         missed[i] = 0

@@ -1,4 +1,4 @@
-"""The factors of a posterior, derived from its statistics: dropped when those change, never saved."""
+"""The factors of a posterior, derived from its statistics. They are dropped when the statistics change, and never saved."""
 
 from __future__ import annotations
 
@@ -19,15 +19,16 @@ from torchbandits.posteriors.sketch import Sketch
 from torchbandits.posteriors.statistics import Statistics
 from torchbandits.types import PickMask, Points, Rect
 
-# Under a sparse posterior, a dictionary point whose residual k(x,x) − |z|² is below this part of λ is left out: the features of
-# points outside the dictionary, through smaller pivots, would be noise. An exact posterior has no points outside.
+# In a sparse posterior, a dictionary point whose residual k(x,x) − |z|² is below this fraction of λ is left out: the features
+# of points outside the dictionary, divided by smaller pivots, would be noise. An exact posterior has no points outside.
 _RESIDUAL_TOLERANCE = 1e-10
 
-# Of a dictionary whose kernel matrix is singular in float64, eigenvalues up to so many roundings are left out. Where that may
-# show in the mean, those above half a rounding are kept instead, unless the mean then amplifies rounding of the kernel by more.
+# If the kernel matrix of the dictionary is singular in float64, eigenvalues up to _CUT rounding errors are left out. Where this
+# may change the mean by more than _SHOWS, those above _FINEST_CUT rounding errors are kept instead, unless rounding errors of
+# the kernel then change the mean by more than _STEADY.
 _CUT, _FINEST_CUT, _SHOWS, _STEADY = 64.0, 0.5, 1e-8, 2e-6
-# What rounding of the kernel is to the mean then, relative to the rewards, to first order. Against 200 digits means were off by
-# up to 35 times as much, and nearly singular problems are promised 1e-5.
+# Largest effect of rounding errors of the kernel on the mean then, relative to the rewards, to first order. Compared with 200
+# digits, means were wrong by up to 35 times as much, and nearly singular problems are promised 1e-5.
 _RESOLVED = 3e-7
 _TOO_SINGULAR = (
     "the kernel matrix of the dictionary is singular in float64, and at this noise so much of the rewards is left "
@@ -36,12 +37,12 @@ _TOO_SINGULAR = (
 )
 
 
-# Products up to which factors are computed by compiled loops: beyond it LAPACK's blocks are faster than its calls are slow.
+# Up to this number of products factors are computed by compiled loops. Beyond it LAPACK is faster in spite of its overhead.
 _SMALL = 1_000_000
 
 
 class SweepFactors(NamedTuple):
-    r"""What a sweep over many points needs.
+    r"""Weights of kernel columns in the means and leverages of many points.
 
     .. math:: \mathrm{leverage}(x) = k(x,x)/\lambda - |N^T k_S(x)|^2, \quad \mathrm{mean}(x) = a^T k_S(x)
 
@@ -52,7 +53,7 @@ class SweepFactors(NamedTuple):
         mask: `batch_shape x m`, False where padded.
         N: `batch_shape x m x m`, triangular.
         a: `batch_shape x m x c`.
-        lower: Whether Nᵀ is lower triangular; upper triangular where not.
+        lower: Whether Nᵀ is lower triangular; otherwise it is upper triangular.
     """
 
     rows: Tensor
@@ -63,7 +64,7 @@ class SweepFactors(NamedTuple):
 
     @property
     def weights(self) -> Tensor:
-        """a and N in one, `batch_shape x (c + m) x m`."""
+        """a and N in one matrix, `batch_shape x (c + m) x m`."""
         return torch.cat([self.a, self.N], dim=-1).mT
 
 
@@ -74,10 +75,10 @@ class Factors:
     Attributes:
         rows: `batch_shape x m`, the dictionary's rows of the statistics, 0 where padded; empty for finite features.
         mask: `batch_shape x m`, False where padded.
-        embedding: Features of the dictionary, or finite ones.
+        embedding: Features of the dictionary, or finite features.
         features: `batch_shape x m x u`, z of the distinct points.
         regression: V and w.
-        explained: N and a of a sweep where they came with the others, N upper triangular; see `sweep`.
+        explained: N and a of a sweep if they were computed with the other factors, with N upper triangular; see `sweep`.
     """
 
     rows: Tensor
@@ -97,7 +98,7 @@ class Factors:
         gram: Callable[[Tensor], Tensor] | None,
         sparse: bool,
     ) -> Factors:
-        """Factorise. `dictionary` is rows and mask; `gram` returns kernel values between rows and all rows. O(u m² + m³)."""
+        """Factorise. `dictionary` is rows and mask; `gram` maps rows to their kernel values with all rows. O(u m² + m³)."""
         rows, mask = dictionary
         points = statistics.at(rows)
         K_mu = kernel_matrix(kernel, points, statistics.points) if gram is None else gram(rows)
@@ -119,7 +120,7 @@ class Factors:
         fallback = found.nystrom.root.fallback
         if not sparse or found.nystrom.root.pseudo is None:
             return found
-        # One rounding of the kernel values, relative to the largest average reward.
+        # The effect of one rounding error of the kernel values, relative to the largest average reward.
         size = torch.where((n > 0).unsqueeze(-1), targets / n.unsqueeze(-1), 0.0).abs().amax(dim=-2)
         scale = K_mm.diagonal(dim1=-2, dim2=-1).amax(dim=-1, keepdim=True)
         unit = torch.finfo(n.dtype).eps * scale / size.clamp_min(torch.finfo(n.dtype).tiny)
@@ -144,8 +145,8 @@ class Factors:
         dictionary: tuple[Tensor, Tensor, Tensor],
         K_mu: Tensor,
     ) -> Factors | None:
-        """All factors by one compiled call: of one batch row on the host, with a small dictionary whose pivots are clear of
-        rounding and pulls that are even. None elsewhere."""
+        """All factors by one compiled call, for one batch row on the host, a small dictionary whose pivots exceed rounding, and
+        even weights. None otherwise."""
         from torchbandits.linalg.compiled import COMPILED, factorise  # noqa: PLC0415 - numba takes half a second to load
 
         rows, mask, points = dictionary
@@ -167,25 +168,25 @@ class Factors:
         return Factors(rows, mask, Nystrom.of(kernel, points, mask, floor, root), Z, regression, (N, a))
 
     def _dual(self, weights: Tensor, targets: Rect, regularization: float) -> Tensor:
-        """α = N(ȳ − μ)/λ, `batch_shape x u x c`: an error E in the kernel moves the mean by Eα, to first order."""
+        """α = N(ȳ − μ)/λ, `batch_shape x u x c`: to first order, an error E of the kernel matrix changes the mean by Eα."""
         n = weights.clamp_min(0).unsqueeze(-1)
         return (targets - n * (self.features.mT @ self.regression.coefficients)) / regularization
 
     def _rounding(self, weights: Tensor, targets: Rect, regularization: float, told: Tensor, cut: Tensor) -> Tensor:
-        r"""How much an error of 1 in every kernel value, independent of the others, is to the mean, `batch_shape x c`.
+        r"""Effect on the mean of independent errors of size 1 in every kernel value, `batch_shape x c`.
 
-        With B = R Zᵀ, the kernel is k̂(x, x') = k_S(x)ᵀ β(x'), so that errors in k_S and K_S come to
+        With B = R Zᵀ, the kernel is k̂(x, x') = k_S(x)ᵀ β(x'), so that errors in k_S and K_S add up to
 
         .. math:: |a| (1 + \max |\beta|) + \max |\beta| \, \big|(\alpha_u |\beta_u|)_{u \notin S}\big|,
                   \quad a = \sum_u \alpha_u \beta_u
 
-        where eigenvalues up to `cut` errors (`batch_shape`) are left out, α outside S counts so often. Cost O(u m²).
+        If eigenvalues up to `cut` errors (`batch_shape`) are left out, α outside S is multiplied by `cut`. Cost O(u m²).
         """
         root = self.nystrom.root
         a, length = root.lift(self.regression.coefficients).norm(dim=-2), root.lift(self.features).norm(dim=-2)
         length = torch.where(told, length, 0.0)
         largest, size = length.amax(dim=-1, keepdim=True), told.shape[-1]
-        # Padded places write to a spare column that is cut off again.
+        # Padding is written to a spare column that is removed at the end.
         slot = torch.where(self.mask, self.rows, size)
         inside = nn.functional.pad(torch.zeros_like(told), (0, 1)).scatter(-1, slot, True)[..., :-1]
         outside = self._dual(weights, targets, regularization) * length.masked_fill(inside, 0.0).unsqueeze(-1)
@@ -193,7 +194,7 @@ class Factors:
 
     @property
     def nystrom(self) -> Nystrom:
-        """The embedding, of a posterior that has a dictionary."""
+        """The embedding of a posterior that has a dictionary."""
         assert isinstance(self.embedding, Nystrom)
         return self.embedding
 
@@ -201,7 +202,7 @@ class Factors:
     def of_features(
         embedding: FiniteEmbedding, regularization: float, statistics: Statistics, targets: Rect, sketch: Sketch | None
     ) -> Factors:
-        """Factorise under finite features. O(u m² + m³), or O(u m + s² m) with s rows of a sketch for V."""
+        """Factorise under finite features. O(u m² + m³), or O(u m + s² m) if V is a sketch of s rows."""
         Z_mu = torch.where(statistics.mask.unsqueeze(-2), embedding(statistics.points), 0.0)
         nothing = torch.zeros_like(statistics.mask[..., :0], dtype=torch.int64)
         sketched = None if sketch is None else sketch.precision(regularization)
@@ -209,7 +210,7 @@ class Factors:
         return Factors(nothing, nothing.bool(), embedding, Z_mu, regression)
 
     def sweep(self, weights: Tensor, regularization: float) -> SweepFactors:
-        """What a sweep needs, for `batch_shape x u` weights."""
+        """Factors of a sweep over many points, for `batch_shape x u` weights."""
         if self.explained is not None:
             return SweepFactors(self.rows, self.mask, *self.explained, lower=True)
         pulled = (self.features * weights.clamp_min(0).sqrt().unsqueeze(-2)).mT
@@ -220,16 +221,17 @@ class Factors:
         else:
             pulled = pulled @ precision.basis
             Q = precision.basis @ shrinkage_root(precision.current_factor, pulled, regularization, graded=True)
-        # Any N with this N Nᵀ will do: the triangular one saves nearly half of the sweep's products.
+        # Any N with this N Nᵀ is valid. A triangular one saves nearly half of the products of the sweep.
         root, inside = self.nystrom.root, self.mask.unsqueeze(-1)
         N = torch.linalg.qr(root.lift(Q).mT, mode="r").R.mT
         a = root.lift(self.regression.coefficients)
         return SweepFactors(self.rows, self.mask, torch.where(inside, N, 0.0), torch.where(inside, a, 0.0), lower=False)
 
     def grown(self, points: Points, new: PickMask, rows: Tensor, sparse: bool) -> Factors | None:
-        """The factors after new points, in O(m²) each; None where a refit is due (a dictionary that grows by several points, or
-        not in every row)."""
-        if sparse or isinstance(self.embedding, FiniteEmbedding):  # the dictionary stays
+        """The factors after new points, in O(m²) each. None if a refit is required, because a dictionary grows by several
+        points or not in every batch row."""
+        # The dictionary stays the same; only the features of the new points are added.
+        if sparse or isinstance(self.embedding, FiniteEmbedding):
             z = self.embedding(points.double()).detach()
             return Factors(self.rows, self.mask, self.embedding, _placed(self.features, z, rows), self.regression)
         if self.nystrom.root.pseudo is not None or self.regression.graded is not None:
@@ -249,17 +251,19 @@ class Factors:
 
 
 def _features(embedding: Nystrom, K_mu: Rect, mask: Tensor, told: Tensor) -> Tensor:
-    """z of the distinct points, `batch_shape x m x u`, given which places hold one, `batch_shape x m` and `batch_shape x u`."""
+    """z of the distinct points, `batch_shape x m x u`, given the masks of the dictionary (`batch_shape x m`) and of the
+    points."""
     whole = (mask == told).all(dim=-1) if mask.shape == told.shape else told.new_zeros(told.shape[:-1])
     if not bool(whole.any()):
         return embedding.root.embed(K_mu)
-    own = torch.where(told.unsqueeze(-2), embedding.root.own(), 0.0)  # the dictionary is all of them, in order
+    # The dictionary consists of all points in order, whose own features are exact.
+    own = torch.where(told.unsqueeze(-2), embedding.root.own(), 0.0)
     return own if bool(whole.all()) else torch.where(whole[..., None, None], own, embedding.root.embed(K_mu))
 
 
 def _placed(features: Rect, columns: Rect, rows: Tensor) -> Tensor:
-    """Features (`batch_shape x m x u`) with the columns of new points at their rows (`batch_shape x p`, −1 for none): the rows
-    of a batch may append at different places."""
+    """Features (`batch_shape x m x u`) with the columns of new points at their rows (`batch_shape x p`, −1 for none). Batch
+    rows may append at different places."""
     spare = max(int(rows.max()) + 1, features.shape[-1])
     grown = nn.functional.pad(features, (0, spare + 1 - features.shape[-1]))
     slot = torch.where(rows >= 0, rows, spare).unsqueeze(-2).expand(*columns.shape[:-1], -1)

@@ -35,16 +35,17 @@ class GaussianProcess(nn.Module):
     training conditional (DTC) of BKB and BBKB. Everything is computed in float64 and returned in the points' dtype.
 
     Args:
-        kernel: Any GPyTorch kernel; deep-copied, so that the copy moves, is saved and is fitted (what requires a gradient).
-        regularization: λ > 0, reward units squared.
+        kernel: Any GPyTorch kernel; deep-copied. The copy follows `.to()`, is part of the saved state, and its parameters that
+            require a gradient are fitted.
+        regularization: λ > 0, squared reward units.
         dim: Number of features of a point.
         batch_shape: Leading dimensions; broadcast with the kernel's.
-        sparse: Keep a dictionary of some of the points (`set_dictionary_`) instead of all.
-        prior_mean: μ₀, or `"estimate"` for the average of all rewards told.
-        finite: Features that stand for the kernel, instead of a dictionary.
-        sketch: Stands for the second moments of those features in V, and is held; the mean keeps the full moment Zᵀs.
-        units: Of the rewards, where they are not those of the statistics: what is said of points is in them.
-        device: Where the buffers live.
+        sparse: Whether to keep a dictionary of some of the points (`set_dictionary_`) instead of all.
+        prior_mean: μ₀, or `"estimate"` for the average of all observed rewards.
+        finite: Features that replace the kernel, instead of a dictionary.
+        sketch: Replaces the second moments of those features in V; stored by reference. The mean uses the full moment Zᵀs.
+        units: Units of the rewards if they differ from those of the statistics. Predictions at points are in these units.
+        device: Device of the buffers.
 
     Source: Rasmussen & Williams 2006, ch. 2; Calandriello et al. 2019, eq. 4–5.
     """
@@ -86,10 +87,10 @@ class GaussianProcess(nn.Module):
         """Leading dimensions of the posterior."""
         return self.statistics.num_rows.shape
 
-    # ------------------------------------------------------------------ what is learned
+    # ------------------------------------------------------------------ observations
 
     def append_(self, points: Points, new: PickMask) -> Tensor:
-        """Add distinct points without pulls, `batch_shape x p x d`; returns their rows (−1 where `new` is False)."""
+        """Add distinct points without pulls, `batch_shape x p x d`; return their rows (−1 where `new` is False)."""
         rows = self.statistics.append_(points, new)
         if self.sparse:
             self.dictionary = nn.functional.pad(self.dictionary, (0, self.statistics.size - self.dictionary.shape[-1]))
@@ -97,13 +98,14 @@ class GaussianProcess(nn.Module):
         return rows
 
     def add_(self, rows: Tensor, counts: Tensor, sums: Tensor, squares: Tensor) -> GaussianProcess:
-        """Add pulls of known rows (`batch_shape x p` each; row −1 is ignored). O(u), or O(p m²) once factorised."""
+        """Add pulls of existing rows (`batch_shape x p` each; row −1 is ignored). O(u), or O(p m²) if factorised."""
         self.statistics.add_(rows, counts, sums, squares)
         if self.sketch is not None and self.finite is not None:
             self.sketch.add_(self.finite(self.statistics.at(rows)), torch.where(rows >= 0, counts, 0.0))
             self._fit = None
         elif self._fit is not None and (self._fit.regression.graded is not None or uneven(self.statistics.weights)):
-            self._fit = None  # an update would add heavy pulls to coordinates that are not graded for them
+            # An update would add heavy pulls in coordinates that are not graded for them.
+            self._fit = None
         elif self._fit is not None:
             features, kept = self._fit.features, rows >= 0
             counts, sums = torch.where(kept, counts, 0.0), torch.where(kept, sums, 0.0)
@@ -118,20 +120,21 @@ class GaussianProcess(nn.Module):
         return self
 
     def keep_dictionary_(self) -> GaussianProcess:
-        """Keep a dictionary from now on, as a sparse posterior does: of all distinct points until another is set."""
+        """Keep a dictionary from now on, as a sparse posterior does. It holds all distinct points until another is set."""
         self.sparse, self.dictionary, self._fit = True, self.statistics.mask, None
         return self
 
     def set_kernel_(self, kernel: gpytorch.kernels.Kernel, regularization: float) -> GaussianProcess:
-        """Another kernel, held and never written to, and another λ: for the same statistics and dictionary."""
+        """Set another kernel and λ for the same statistics and dictionary. The kernel is stored by reference, and not
+        changed."""
         self.kernel, self.regularization, self._fit = kernel.requires_grad_(False), float(regularization), None
         return self
 
     def set_pending_(self, points: Points, counts: PerPoint) -> GaussianProcess:
-        """Hallucinate pulls whose rewards are not known: variances shrink, means stay. Zero counts undo it exactly.
+        """Hallucinate pulls whose rewards are unknown: variances shrink, means stay. Zero counts undo it exactly.
 
-        The posterior is conditioned on them exactly, dictionary or not: where the dictionary explains nothing, a pending pull
-        shrinks the variance of its neighbours all the same.
+        The posterior is conditioned on them exactly, with or without a dictionary: a pending pull also shrinks the variance of
+        neighbours that the dictionary does not explain.
 
         Args:
             points: `batch_shape x p x d`.
@@ -140,7 +143,7 @@ class GaussianProcess(nn.Module):
         self.pending_points, self.pending = points.double(), counts.double()
         return self
 
-    # ------------------------------------------------------------------ what follows from it
+    # ------------------------------------------------------------------ predictions
 
     def forward(self, points: Points) -> Marginals:
         """Posterior mean and variance of f at any points.
@@ -151,24 +154,25 @@ class GaussianProcess(nn.Module):
         Returns:
             `Marginals`, `batch_shape x n`. Differentiable in `points`. Pending pulls shrink the variance only.
 
-        Cost: O(n m (m + d)) time, O(n m) memory a batch row.
+        Cost: O(n m (m + d)) time, O(n m) memory per batch row.
         """
         marginals = self.marginals(points, self.hallucinated(self.pending_points, self.pending))
         return marginals if self.units is None else self.units.marginals(marginals)
 
     def hallucinated(self, points: Points, counts: PerPoint, *, frozen: bool | Tensor = False) -> Pending | None:
-        """The factors with pulls of p points pending, `batch_shape x p x d` and `batch_shape x p`; None where p is 0.
+        """The factors conditioned on pending pulls of p points, `batch_shape x p x d` and `batch_shape x p`; None if p is 0.
 
-        The posterior is conditioned on them exactly. Where the dictionary is `frozen` (all rows, or `batch_shape`), what the
-        dictionary of a sparse posterior misses stays as it is, as in the batches of BBKB.
+        The posterior is conditioned on them exactly. Where the dictionary is `frozen` (a boolean, or `batch_shape`), the
+        variance that the dictionary of a sparse posterior misses is not changed, as in the batches of BBKB.
         """
         if not counts.shape[-1]:
             return None
-        frozen = self.finite is not None or (self.sparse and frozen)  # finite features leave no residual
+        # Finite features leave no residual.
+        frozen = self.finite is not None or (self.sparse and frozen)
         return Pending.on(self.fit(), points, counts, self.regularization, frozen)
 
     def marginals(self, points: Points, pending: Pending | None) -> Marginals:
-        """`forward` with the given pulls pending, in place of those that `set_pending_` declared; in the units of the model."""
+        """`forward` with the given pending pulls instead of those of `set_pending_`, in the units of the model."""
         x, fit = self.statistics.checked(points), self.fit()
         z = fit.embedding(x)
         leverage = self.leverage_of(x, z)
@@ -195,7 +199,7 @@ class GaussianProcess(nn.Module):
 
     @property
     def estimated_prior_mean(self) -> Tensor:
-        """μ₀ of each batch row, reward units: the given one, or the average of the rewards told (0 before the first)."""
+        """μ₀ of each batch row, reward units: the given number, or the average of the observed rewards (0 without any)."""
         pulls = self.statistics.pulls
         if self.prior_mean != "estimate":
             return torch.full_like(pulls, float(self.prior_mean))
@@ -203,7 +207,7 @@ class GaussianProcess(nn.Module):
 
     @property
     def num_channels(self) -> int:
-        """Targets regressed at once: the rewards, and a constant when the prior mean is estimated."""
+        """Number of regression targets: the rewards, and a constant if the prior mean is estimated."""
         return 2 if self.prior_mean == "estimate" else 1
 
     def targets(self) -> Tensor:
@@ -220,12 +224,12 @@ class GaussianProcess(nn.Module):
 
     @property
     def dictionary_size(self) -> Tensor:
-        """Points in the dictionary of each batch row, `batch_shape`."""
+        """Number of points in the dictionary of each batch row, `batch_shape`."""
         return self.dictionary.sum(dim=-1) if self.sparse else self.statistics.num_rows
 
     def dictionary_rows(self) -> tuple[Tensor, Tensor]:
-        """Rows in the dictionary, in order, `batch_shape x m` (0 where padded), and the mask of the padding; computed once per
-        dictionary."""
+        """Rows in the dictionary, in order, `batch_shape x m` (0 where padded), and their mask, False where padded. Computed
+        once per dictionary."""
         if not self.sparse:
             mask = self.statistics.mask
             return torch.arange(mask.shape[-1], device=mask.device).expand_as(mask) * mask, mask
@@ -246,8 +250,8 @@ class GaussianProcess(nn.Module):
         """The factors of the current statistics, computed once.
 
         Args:
-            gram: Returns kernel values between the given rows (`batch_shape x m`) and all rows, `batch_shape x m x u`,
-                where someone has them already; otherwise the kernel is evaluated.
+            gram: Function from rows (`batch_shape x m`) to their kernel values with all rows, `batch_shape x m x u`, if these
+                are already known; otherwise the kernel is evaluated.
 
         Cost: O(m u d + u m² + m³) the first time.
         """
@@ -263,31 +267,31 @@ class GaussianProcess(nn.Module):
         return self._fit
 
     def sweep_factors(self, gram: Callable[[Tensor], Tensor] | None = None) -> SweepFactors:
-        """What a sweep over many points needs; `gram` as for `fit`. Cost O(u m² + m³)."""
+        """Factors of a sweep over many points; `gram` as for `fit`. Cost O(u m² + m³)."""
         return self.fit(gram).sweep(self.statistics.weights, self.regularization)
 
     def leverage(self, points: Points) -> Tensor:
-        """Variance / λ at any points given the rewards told, `batch_shape x n`; pending pulls do not count."""
+        """Variance / λ at any points given the observed rewards, `batch_shape x n`; pending pulls are ignored."""
         return self.leverage_of(x := self.statistics.checked(points), self.fit().embedding(x))
 
     def leverage_of(self, x: Points, z: Rect) -> Tensor:
-        """`leverage` at points whose features are known."""
+        """`leverage` at points whose features are already computed."""
         residual = (self.fit().embedding.diagonal(x) - z.square().sum(dim=-2)).clamp_min(0)
         return residual / self.regularization + self.fit().regression.leverage(z)
 
     @property
     def log_det(self) -> Tensor:
-        """log det(V/λ), `batch_shape`: twice the information gained by the rewards told."""
+        """log det(V/λ), `batch_shape`: twice the information gained by the observed rewards."""
         precision = self.fit().regression.precision
         return precision.log_det - precision.size * math.log(self.regularization)
 
     @property
     def factorised(self) -> bool:
-        """Whether the factors are at hand."""
+        """Whether the factors of the current statistics are computed."""
         return self._fit is not None
 
     def snapshot(self) -> Callable[[], None]:
-        """A way back to the kernel, λ, sparsity and factors of this moment (the buffers are the caller's)."""
+        """Function that restores the current kernel, λ, sparsity and factors. The buffers must be restored by the caller."""
         fit = None if self._fit is None else replace(self._fit, regression=self._fit.regression.detached())
         return partial(self._restore, self.kernel, self.regularization, self.sparse, fit)
 
@@ -295,11 +299,11 @@ class GaussianProcess(nn.Module):
         self.kernel, self.regularization, self.sparse, self._fit = kernel, regularization, sparse, fit
 
     def invalidate_(self) -> None:
-        """Drop the factors."""
+        """Drop the factors, to be recomputed when needed."""
         self._fit = None
 
     def _apply(self, fn: Any, recurse: bool = True) -> GaussianProcess:
-        # Factors stay float64 whatever dtype is asked for: only the device of `.to()` counts.
+        # Factors stay float64 whatever dtype is requested; only the device of `.to()` is used.
         device = fn(torch.zeros((), dtype=torch.float64, device=self.pending.device)).device
         super()._apply(lambda tensor: tensor.to(device), recurse)
         self._fit = None
@@ -314,18 +318,20 @@ class GaussianProcess(nn.Module):
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         for name in ("dictionary", "pending_points", "pending"):
-            if prefix + name in state_dict:  # sizes follow the data
+            # Buffers grow with the data, so take over the sizes of the state.
+            if prefix + name in state_dict:
                 setattr(self, name, state_dict[prefix + name].to(self.dictionary.device))
         self._fit = None
-        # A fit gives each batch row a kernel of its own. New parameters: nobody's snapshot is written to.
+        # A fit gives each batch row a kernel of its own. New parameters are created, so that snapshots are not overwritten.
         self.kernel = shaped_like(self.kernel, state_dict, prefix + "kernel.")
         super()._load_from_state_dict(state_dict, prefix, *args)
-        self._known_rows = None  # loading writes the dictionary in place
+        # Loading overwrites the dictionary in place, so cached rows are void.
+        self._known_rows = None
 
     def get_extra_state(self) -> dict[str, Any]:
-        """λ, which a fit of the noise changes, and whether there is a dictionary."""
+        """λ, which a fit of the noise changes, and whether a dictionary is kept."""
         return {"regularization": self.regularization, "sparse": self.sparse}
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
-        """Restore it."""
+        """Restore the result of `get_extra_state`."""
         self.regularization, self.sparse = state["regularization"], state.get("sparse", self.sparse)

@@ -1,4 +1,4 @@
-"""Sums and places within groups of a flat tensor."""
+"""Sums and positions within groups of a flat tensor."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-_CHUNK = 1 << 23  # most numbers of a padded batch of square matrices
+# Largest number of entries of a padded batch of square matrices.
+_CHUNK = 1 << 23
 
 
 def lines_of(group: Tensor, groups: int) -> Tensor:
@@ -26,13 +27,13 @@ def sum_by(values: Tensor, group: Tensor, groups: int) -> Tensor:
 
 
 def sum_before(values: Tensor, group: Tensor) -> Tensor:
-    """Sum of the earlier values of the same group, `n`; group numbers do not decrease."""
+    """Sum of the earlier values of the same group, `n`; group numbers must be non-decreasing."""
     earlier, count = values.cumsum(0) - values, torch.bincount(group)
     return earlier - earlier[(count.cumsum(0) - count)[group]]
 
 
 def chunks(size: Tensor) -> Iterator[Tensor | slice]:
-    """Parts of `k` square matrices that, padded to their largest, are not too many numbers; those of a size go together."""
+    """Parts of `k` square matrices with a bounded number of entries after padding; matrices of similar size go together."""
     k = size.shape[0]
     if k == 0:
         return

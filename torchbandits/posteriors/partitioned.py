@@ -35,21 +35,21 @@ from torchbandits.types import Marginals, PerPoint, Picks, Points
 
 
 class PartitionedProcess(nn.Module):
-    r"""One exact Gaussian process a cell, on the pulls in that cell alone, tabulated on a finite arm set.
+    r"""One exact Gaussian process per cell, on the pulls in that cell alone, tabulated on a finite arm set.
 
-    A pull of arm j updates the cells that hold it, in O(P²) for a cell of P arms, whatever the number of pulls:
+    A pull of arm j updates the cells that contain it, in O(P²) for a cell of P arms, whatever the number of pulls:
 
     .. math:: \tilde k = C_{\cdot j}, \quad C \leftarrow C - \frac{\tilde k \tilde k^T}{1 + \tilde k_j}, \quad
               \mu \leftarrow \mu + \frac{\tilde k (y - \mu_j)}{1 + \tilde k_j}, \quad
               \log\det \leftarrow \log\det + \log(1 + \tilde k_j)
 
-    with C the leverage-scale joint posterior covariance of its arms. A cell that is due splits, and its children are fitted
-    to their own part of the data.
+    with C the leverage-scale joint posterior covariance of the cell's arms. A cell that is due splits, and its children are
+    fitted to their own part of the data.
 
     Args:
         domain: Arms, cover and kernel.
         regularization: λ > 0, reward units squared.
-        memory_budget: Bytes that covariances may take.
+        memory_budget: Bytes that the covariances may occupy.
 
     Raises:
         ArgumentError: If an arm lies outside the bounds, or the first cells do not fit the memory budget.
@@ -80,7 +80,7 @@ class PartitionedProcess(nn.Module):
 
     @property
     def kernel(self) -> gpytorch.kernels.Kernel:
-        """The kernel, of all batch rows."""
+        """The kernel of all batch rows."""
         return self.domain.kernel
 
     @property
@@ -88,18 +88,18 @@ class PartitionedProcess(nn.Module):
         """The map to the unit cube, and the rule by which cells split."""
         return self.domain.cover
 
-    # ------------------------------------------------------------------ what is learned
+    # ------------------------------------------------------------------ observations
 
     @torch.no_grad()
     def condition_(self, index: Picks, counts: PerPoint, sums: PerPoint | None = None) -> PartitionedProcess:
-        """Learn pulls of distinct arms in every cell that holds them; without sums, shrink the deviations only.
+        """Learn pulls of distinct arms in every cell that contains them; without sums, shrink the deviations only.
 
         Args:
             index: `batch_shape x p`, −1 where padded; exact duplicates by their lowest index.
             counts: `batch_shape x p`.
-            sums: `batch_shape x p`, sums of rewards. Cells that are due split then.
+            sums: `batch_shape x p`, sums of rewards. With sums, cells that are due split.
 
-        Cost: O(P²) a cell that holds one of the arms, P its arms.
+        Cost: O(P²) per cell that contains one of the arms, P the number of its arms.
         """
         cells, q, C = self.cells, index.shape[-1], self.cells.layout.shape[-1]
         row, pull, entry = cells.holding(index.reshape(self.domain.rows, q))
@@ -129,7 +129,7 @@ class PartitionedProcess(nn.Module):
         return self
 
     def _pull(self, taken: Taken, at: Tensor, weight: Tensor, total: Tensor | None) -> None:
-        """One arm in each of `k` cells: the rank-one update. `at`: `k`, its place; `weight`, `total`: `k`."""
+        """Rank-one update for one arm in each of `k` cells. `at`: `k`, its position; `weight`, `total`: `k`."""
         place = at.unsqueeze(-1)
         column = taken.block.gather(1, place.unsqueeze(-1).expand(-1, -1, taken.block.shape[-1]))
         s = weight * column[:, 0].gather(1, place).squeeze(-1).clamp_min_(0)
@@ -144,7 +144,7 @@ class PartitionedProcess(nn.Module):
         taken.block.baddbmm_(column.mT, gain * weight[:, None, None], alpha=-1)
 
     def _pulls(self, taken: Taken, at: Tensor, weight: Tensor, total: Tensor | None) -> None:
-        """Several arms in each of `k` cells, `k x p` each; places of weight 0 change nothing."""
+        """Update for several arms in each of `k` cells, `k x p` each; positions of weight 0 change nothing."""
         cross = taken.block.gather(1, at.unsqueeze(-1).expand(*at.shape, taken.block.shape[-1]))
         own = cross.gather(2, at.unsqueeze(-2).expand(*at.shape, at.shape[-1]))
         conditioning = Conditioning.on(own, weight)
@@ -159,7 +159,7 @@ class PartitionedProcess(nn.Module):
         taken.block.baddbmm_(G.mT, G, alpha=-1)
 
     def _split(self, due: Tensor) -> None:
-        """Split cells (`k`, in order) and their children until none is due, and fit the new ones."""
+        """Split cells (`k`, in order) and their children until none is due, and fit the new cells."""
         cells = self.cells
         entries, inside = cells.flat_entries(due)
         owner, entry = inside.nonzero(as_tuple=True)[0], entries[inside]
@@ -173,7 +173,7 @@ class PartitionedProcess(nn.Module):
         self._add(row[found[:, 0]], room, group, found, arm[source], numbers[:, source])
 
     def _first_cells(self, rows: int) -> None:
-        """The first grid on the arms of each row, without data."""
+        """Make the first grid on the arms of each batch row, without data."""
         row, arm = self.domain.distinct().expand(rows, -1).nonzero(as_tuple=True)
         scaled = self.cover.scaled(self.domain.points(row, arm), row)
         point, coords = self.cover.first(scaled)
@@ -188,7 +188,7 @@ class PartitionedProcess(nn.Module):
         self._fit(self.cells.add_(row, found[:, 0], room, facts, found[:, 1:].T, group, arm, numbers))
 
     def _fit(self, new: Tensor) -> None:
-        """Posterior of cells (`k`) from the counts and sums of their entries. Cost O(P² (u + d)) a cell, u its pulled arms."""
+        """Fit cells (`k`) to the counts and sums of their entries. Cost O(P² (u + d)) per cell with u pulled arms."""
         cells, lam = self.cells, self.regularization
         for part in chunks(cells.flat("layout")[SIZE, new]):
             entries, inside = cells.flat_entries(new[part])
@@ -203,24 +203,25 @@ class PartitionedProcess(nn.Module):
             own = cross.gather(2, pulled.unsqueeze(-2).expand(*pulled.shape, pulled.shape[-1]))
             conditioning = Conditioning.on(own, weight)
             G = conditioning.directions(cross)
+            # Starting from the prior, all pulls are one conditioning: C ← C − GᵀG, with mean 0 before.
             mean = (G.mT @ conditioning.innovations(sums, torch.zeros_like(sums))).squeeze(-1)
             C = C.baddbmm_(G.mT, G, alpha=-1)
             deviation = (lam * C.diagonal(dim1=-2, dim2=-1)).clamp_min_(0).sqrt_()
             cells.write_fit_(new[part], torch.stack([mean, deviation]), conditioning.log_det, C)
 
-    # ------------------------------------------------------------------ what follows from it
+    # ------------------------------------------------------------------ predictions
 
     def arm_mean(self) -> Tensor:
-        """Posterior mean of every arm in its cell of the smallest variance, `batch_shape x A`, reward units. Cost O(A)."""
+        """Posterior mean of every arm in its cell of smallest variance, `batch_shape x A`, reward units. Cost O(A)."""
         return self.cells.numbers[MEAN].gather(1, self._smallest()).reshape(*self.batch_shape, -1)
 
     def arm_leverage(self) -> Tensor:
-        """Posterior variance / λ of every arm in its cell of the smallest variance, `batch_shape x A`. Cost O(A)."""
+        """Posterior variance / λ of every arm in its cell of smallest variance, `batch_shape x A`. Cost O(A)."""
         deviation = self.cells.numbers[DEVIATION].gather(1, self._smallest())
         return (deviation.square() / self.regularization).reshape(*self.batch_shape, -1)
 
     def _smallest(self) -> Tensor:
-        """The entry of every arm that has the smallest deviation, `rows x A`."""
+        """The entry of smallest deviation of every arm, `rows x A`."""
         places, deviation = self.cells.places, self.cells.numbers[DEVIATION]
         if (first := self.domain.first) is not None:
             places = places.gather(1, first.expand(places.shape[:2]).unsqueeze(-1).expand(places.shape))
@@ -230,14 +231,14 @@ class PartitionedProcess(nn.Module):
         return places.squeeze(-1)
 
     def forward(self, points: Points) -> Marginals:
-        """Posterior mean and variance of f at points of the box, each in the cell of the smallest variance that holds it.
+        """Posterior mean and variance of f at points of the box, each in the containing cell of smallest variance.
 
         Args:
             points: `batch_shape x n x d`, in the units of the arms; they need not be arms.
 
         Returns:
-            `Marginals`, `batch_shape x n`. Differentiable in `points`. Pending pulls shrink the variance only. Where no arm is
-            left in the cell around a point, nothing is known but the prior.
+            `Marginals`, `batch_shape x n`. Differentiable in `points`. Pending pulls shrink the variance only. If no cell with
+            arms contains a point, the prior is returned.
 
         Raises:
             ArgumentError: If a point lies outside the box.
@@ -250,39 +251,40 @@ class PartitionedProcess(nn.Module):
         return Marginals(mean.to(points.dtype), (self.regularization * leverage).to(points.dtype))
 
     def leverage(self, points: Points) -> Tensor:
-        """Variance / λ at points of the box given the rewards told, `batch_shape x n`; pending pulls do not count."""
+        """Variance / λ at points of the box given the observed rewards, `batch_shape x n`; pending pulls are ignored."""
         x, lam, none = self.domain.checked(points), self.regularization, self.pending[..., :0]
         return marginals_around(self.domain, self.cells, lam, x, self.pending_points[..., :0, :], none)[1]
 
-    # ------------------------------------------------------------------ pieces
+    # ------------------------------------------------------------------ dictionary, pending pulls and saved states
 
     @property
     def dictionary_size(self) -> Tensor:
-        """Distinct points pulled in each batch row, `batch_shape`: all of them are kept."""
+        """Number of distinct pulled points of each batch row, `batch_shape`; all of them are kept."""
         return self.statistics.num_rows
 
     def dictionary_rows(self) -> tuple[Tensor, Tensor]:
-        """Rows of the statistics that are kept, `batch_shape x u` (0 where padded), and the mask of the padding."""
+        """Rows of the statistics that are kept, `batch_shape x u` (0 where padded), and their mask, False where padded."""
         mask = self.statistics.mask
         return torch.arange(mask.shape[-1], device=mask.device).expand_as(mask) * mask, mask
 
     def set_pending_(self, points: Points, counts: PerPoint) -> PartitionedProcess:
-        """Hallucinate pulls (`batch_shape x p x d` and `batch_shape x p`) whose rewards are not known, in `forward` only."""
+        """Hallucinate pulls (`batch_shape x p x d` and `batch_shape x p`) whose rewards are unknown, in `forward` only."""
         self.pending_points, self.pending = points.double(), counts.double()
         return self
 
     def snapshot(self) -> Callable[[], None]:
-        """A way back to the cells of this moment, while it is the latest one (other buffers are the caller's)."""
+        """Function that restores the current cells, valid while it is the latest snapshot. Other buffers are the caller's."""
         return self.cells.snapshot()
 
     def _apply(self, fn: Any, recurse: bool = True) -> PartitionedProcess:
-        # Numbers stay float64 whatever dtype is asked for: only the device of `.to()` counts.
+        # Numbers stay float64 whatever dtype is requested; only the device of `.to()` is used.
         device = fn(torch.zeros((), dtype=torch.float64, device=self.pending.device)).device
         super()._apply(lambda tensor: tensor.to(device), recurse)
         return self
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         for name in ("pending_points", "pending"):
-            if prefix + name in state_dict:  # sizes follow the data
+            # Buffers grow with the data, so take over the sizes of the state.
+            if prefix + name in state_dict:
                 setattr(self, name, state_dict[prefix + name].to(self.pending.device))
         super()._load_from_state_dict(state_dict, prefix, *args)

@@ -1,4 +1,4 @@
-"""Draws of a posterior as functions: Matheron's rule, and sample paths that can be evaluated, and climbed, anywhere."""
+"""Posterior draws as functions: Matheron's rule, and sample paths that can be evaluated and differentiated anywhere."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from torchbandits.types import Generators, Points, Rect
 def standard_normals(
     process: GaussianProcess, sizes: Sequence[int], length: int, generators: Generators, used: Tensor | None = None
 ) -> Tensor:
-    """`batch_shape x length x max(sizes)`: row r draws `sizes[r] x used[r]` of them on the CPU, zeros elsewhere."""
+    """Standard normals, `batch_shape x length x max(sizes)`: row r draws `sizes[r] x used[r]` on the CPU, zeros elsewhere."""
     lengths = [length] * len(sizes) if used is None else used.reshape(-1).tolist()
     out = torch.zeros(len(sizes), max(sizes), length, dtype=torch.float64)
     for row, (size, own, generator) in enumerate(zip(sizes, lengths, generators, strict=True)):
@@ -27,17 +27,18 @@ def standard_normals(
 
 
 def explained(process: GaussianProcess, theta: Rect, sizes: Sequence[int], generators: Generators) -> Tensor:
-    """V⁻¹Z s for noisy rewards s of functions with coordinates θ (`batch_shape x m x q`), alike: Matheron's rule takes the
-    function with these coordinates off the prior draw."""
+    """V⁻¹Z s for noisy rewards s of functions with coordinates θ (`batch_shape x m x q`), of the same shape. Matheron's rule
+    subtracts the function with these coordinates from the prior draw."""
     fit, n = process.fit(), process.statistics.weights.unsqueeze(-1).clamp_min(0)
     noise = standard_normals(process, sizes, process.statistics.size, generators, process.statistics.num_rows)
+    # The sum of n rewards of noise variance λ has mean n f₀ and variance n λ.
     rewards = n * (fit.features.mT @ theta) + (process.regularization * n).sqrt() * noise
     return fit.regression.solved(fit.features.mT, rewards)
 
 
 def explained_weights(process: GaussianProcess, at_points: Rect, sizes: Sequence[int], generators: Generators) -> Tensor:
-    """What `explained` is for prior draws of values `batch_shape x u x q` at the distinct points, as weights of the
-    dictionary's kernel columns, `batch_shape x m x q`."""
+    """`explained` for prior draws with values `batch_shape x u x q` at the distinct points, as weights of the dictionary's
+    kernel columns, `batch_shape x m x q`."""
     fit = process.fit()
     f0_S = at_points.gather(-2, fit.rows.unsqueeze(-1).expand(*fit.rows.shape, at_points.shape[-1]))
     theta = fit.nystrom.root.embed(torch.where(fit.mask.unsqueeze(-1), f0_S, 0.0))
@@ -47,11 +48,11 @@ def explained_weights(process: GaussianProcess, at_points: Rect, sizes: Sequence
 
 @dataclass(frozen=True)
 class FourierPrior:
-    """Draws of a stationary prior as sums of waves: f₀(x) = Σ_i a_i cos ω_iᵀx + b_i sin ω_iᵀx.
+    """Draws of a stationary prior as sums of cosines and sines: f₀(x) = Σ_i a_i cos ω_iᵀx + b_i sin ω_iᵀx.
 
     Attributes:
         frequencies: `batch_shape x F x d`, ω, radians per unit of the features.
-        amplitudes: `batch_shape x 2F x q`, a and then b of each draw, reward units.
+        amplitudes: `batch_shape x 2F x q`, all a and then all b of each draw, reward units.
     """
 
     frequencies: Tensor
@@ -59,7 +60,7 @@ class FourierPrior:
 
     @staticmethod
     def draw(process: GaussianProcess, sizes: Sequence[int], num_features: int, generators: Generators) -> FourierPrior:
-        """`sizes[r]` draws for batch row r, of `num_features` / 2 fresh frequencies; rows of 0 draw nothing.
+        """`sizes[r]` draws for batch row r with `num_features` / 2 new frequencies; rows of 0 use no random numbers.
 
         Raises:
             UnsupportedError: If the kernel has no known spectrum.
@@ -86,23 +87,23 @@ class FourierPrior:
 
 @dataclass(frozen=True)
 class SamplePaths:
-    r"""Draws of a posterior as functions of any points: each is the same function whenever it is asked.
+    r"""Draws of a posterior as functions of any points. Each draw is one fixed function.
 
     .. math:: \tilde f = \mu + w (f_0 - \mu_0), \quad \mu_0 \text{ the posterior mean of noisy rewards of } f_0
 
-    Matheron's rule with a prior draw :math:`f_0`: of finite features :math:`\theta^T z(x)`, exact; else random Fourier features
-    of an RBF or Matérn kernel with fresh frequencies for each call of `draw`: mean and covariance are exact over the
-    frequencies, single paths Gaussian up to 1/√num_features. For a sparse posterior the rewards see the part of f₀ that the
-    dictionary explains, so that the paths have the posterior's mean and covariance. They are those of the moment of the draw,
-    whatever is told to the posterior later; pending pulls have no say.
+    Matheron's rule with a prior draw :math:`f_0`. For finite features it is :math:`\theta^T z(x)`, exact. Otherwise it consists
+    of random Fourier features of an RBF or Matérn kernel with new frequencies for each call of `draw`: mean and covariance are
+    exact in expectation over frequencies, and single paths are Gaussian up to 1/√num_features. For a sparse posterior the
+    rewards observe the part of f₀ that the dictionary explains, so that paths have the posterior's mean and covariance. They
+    are those at the time of the draw, whatever is observed later; pending pulls are ignored.
 
     Source: Wilson et al. 2020.
 
     Attributes:
-        embedding: Of the dictionary, or finite features; None before the first pull.
-        weights: `batch_shape x m x q`, of the dictionary's kernel columns or of the features, mean and deviation in one.
+        embedding: Features of the dictionary, or finite features; None before the first pull.
+        weights: `batch_shape x m x q`, of the dictionary's kernel columns or of the features; mean and deviation together.
         offset: `batch_shape`, the prior mean, reward units.
-        prior: w f₀ where it is a sum of waves.
+        prior: w f₀ if it consists of Fourier features.
     """
 
     embedding: Nystrom | FiniteEmbedding | None
@@ -121,19 +122,19 @@ class SamplePaths:
         num_features: int = 512,
         width: Tensor | None = None,
     ) -> SamplePaths:
-        """Draw `num_paths` of them.
+        """Draw `num_paths` sample paths.
 
         Args:
-            process: Exact, sparse or of finite features.
-            num_paths: Of each batch row.
-            generators: One CPU generator a batch row, in row-major order: what a row draws depends on no other row.
-            num_features: Of the random Fourier features, an even number.
+            process: An exact or sparse posterior, or one with finite features.
+            num_paths: Number of paths of each batch row.
+            generators: One CPU generator per batch row, in row-major order; the draws of a row do not depend on other rows.
+            num_features: Number of random Fourier features, even.
             width: `batch_shape`, w, scales the deviation from the mean; 1 by default, draws of the posterior itself.
 
         Raises:
-            UnsupportedError: For a kernel without known spectrum (unless its features are finite), and under a sketch.
+            UnsupportedError: For a kernel without known spectrum (unless it has finite features), and under a sketch.
 
-        Cost: O(u m² + m³) for the factors where they are not at hand, and O(num_paths (u (m + num_features) + m²)).
+        Cost: O(u m² + m³) for the factors if they are not yet computed, and O(num_paths (u (m + num_features) + m²)).
         """
         require(
             process.sketch is None, "there are no posterior draws under a sketch: use a score such as UCB.", UnsupportedError
@@ -163,7 +164,7 @@ class SamplePaths:
     def __call__(self, points: Points) -> Tensor:
         """Values at points `batch_shape x n x d`: `batch_shape x num_paths x n`, reward units, float64, differentiable.
 
-        Cost: O(n (m + num_features) (d + num_paths)) a batch row.
+        Cost: O(n (m + num_features) (d + num_paths)) per batch row.
         """
         x = self.statistics.checked(points)
         value = self.offset[..., None, None]
@@ -176,7 +177,7 @@ class SamplePaths:
 
 
 def _of_the_mean(process: GaussianProcess, weights: Rect) -> Tensor:
-    """Weights `batch_shape x m x 1` of the posterior mean less the prior mean, from those of the regression's outputs."""
+    """Weights `batch_shape x m x 1` of the posterior mean minus the prior mean, from those of the regression's outputs."""
     if process.num_channels == 1:
         return weights
     return weights[..., :1] - process.estimated_prior_mean[..., None, None] * weights[..., 1:]

@@ -1,4 +1,4 @@
-"""Pulls whose rewards are not known: they shrink variances, and leave means as they are."""
+"""Pending pulls, whose rewards are unknown: they shrink variances and do not change means."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from torchbandits.types import PerPoint, Points, Rect
 
 @dataclass(frozen=True)
 class Pending:
-    """Factors conditioned on pending pulls, once for any number of points to come.
+    """Factors conditioned on pending pulls, computed once for any number of points.
 
     Attributes:
-        factors: Of the posterior before the pulls.
+        factors: Factors of the posterior before the pulls.
         points: `batch_shape x p x d`, float64.
         features: `batch_shape x m x p`, z of the points.
-        conditioning: On their covariances.
+        conditioning: Conditioning on the covariances of the points.
         regularization: λ.
-        frozen: Where the residual k(x,x) − |z|² stays as it is, all rows or `batch_shape`; elsewhere every pending point gets
-            a column of its own.
+        frozen: Where the residual k(x,x) − |z|² is not changed, a boolean or `batch_shape`; elsewhere every pending point gets
+            a kernel column of its own.
     """
 
     factors: Factors
@@ -41,7 +41,7 @@ class Pending:
         return Pending(factors, points, z_p, Conditioning.on(C_pp, counts), regularization, frozen)
 
     def directions(self, points: Points, features: Rect) -> Tensor:
-        """What comes off leverages as squares, `batch_shape x p x n`, at points of known features. Cost O(p n (m + p))."""
+        """G at points with features, `batch_shape x p x n`; leverages fall by its squared columns. Cost O(p n (m + p))."""
         own, others = (self.points, self.features), (points, features)
         return self.conditioning.directions(_covariance(self.factors, own, others, self.regularization, self.frozen))
 
@@ -49,7 +49,7 @@ class Pending:
 def _covariance(
     factors: Factors, left: tuple[Points, Rect], right: tuple[Points, Rect], regularization: float, frozen: bool | Tensor
 ) -> Tensor:
-    """Leverage-scale covariance that a pull moves, `batch_shape x n x n'`, of points with their features."""
+    """The part of the leverage-scale covariance of points that a pull changes, `batch_shape x n x n'`."""
     C = factors.regression.covariance(left[1], right[1])
     if frozen is True:
         return C
@@ -58,7 +58,8 @@ def _covariance(
 
 
 def where_frozen(frozen: bool | Tensor, c: Tensor, exact: Tensor) -> Tensor:
-    """Covariances `batch_shape x n x n'`: `c` in rows whose dictionary is frozen (all, or `batch_shape`), else `exact`."""
+    """Covariances `batch_shape x n x n'`: `c` in batch rows whose dictionary is frozen (all, or `batch_shape`), else
+    `exact`."""
     if isinstance(frozen, Tensor):
         return torch.where(frozen[..., None, None], c, exact)
     return c if frozen else exact

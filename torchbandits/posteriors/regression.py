@@ -15,11 +15,11 @@ from torchbandits.types import PerPoint, Rect, Square
 
 @dataclass(frozen=True)
 class Conditioning:
-    """The effect of p extra pulled points on leverages and means, from leverage-scale covariances alone.
+    """The effect of p further pulled points on leverages and means, from leverage-scale covariances alone.
 
-    With C the covariance before and N the pulls: M = I + √N C_PP √N = L Lᵀ, and G(x) = L⁻¹√N C_P(x) takes Σ G² off
-    each leverage. The same identity serves hallucinated and told pulls, a frozen dictionary (C = zᵀV⁻¹z) and the exact
-    posterior (C = k̃). Pulls of weight 0 change nothing.
+    With C the covariance before and N the pulls, M = I + √N C_PP √N = L Lᵀ, and each leverage falls by the squared columns of
+    G(x) = L⁻¹√N C_P(x). The same identity holds for hallucinated and observed pulls, a frozen dictionary (C = zᵀV⁻¹z) and the
+    exact posterior (C = k̃). Pulls of weight 0 change nothing.
 
     Attributes:
         factor: `batch_shape x p x p`, L.
@@ -31,7 +31,7 @@ class Conditioning:
 
     @staticmethod
     def on(covariance: Square, weights: PerPoint) -> Conditioning:
-        """Condition on points of leverage-scale covariance `batch_shape x p x p` with the given pulls. Cost O(p³)."""
+        """Condition on points with leverage-scale covariance `batch_shape x p x p` and the given pulls. Cost O(p³)."""
         root = weights.clamp_min(0).sqrt()
         if covariance.shape[-1] == 1:
             return Conditioning((1 + root.square().unsqueeze(-1) * covariance.clamp_min(0)).sqrt(), root)
@@ -52,14 +52,14 @@ class Conditioning:
         return solve_lower(self.factor, self.root_weights.unsqueeze(-1) * cross)
 
     def innovations(self, sums: Rect, mean: Rect) -> Tensor:
-        """L⁻¹(s − n μ_P)/√N, `batch_shape x p x c`: the mean moves by Gᵀ of this."""
+        """L⁻¹(s − n μ_P)/√N, `batch_shape x p x c`; the mean changes by Gᵀ times this."""
         root = self.root_weights.unsqueeze(-1)
         right = torch.where(root > 0, sums / root - root * mean, 0.0)
         return right / self.factor if self.factor.shape[-1] == 1 else solve_lower(self.factor, right)
 
     @property
     def log_det(self) -> Tensor:
-        """log det(I + √N C √N), `batch_shape`: what the pulls add to log det(V/λ)."""
+        """log det(I + √N C √N), `batch_shape`: the increase of log det(V/λ) by the pulls."""
         return 2 * self.factor.diagonal(dim1=-2, dim2=-1).log().sum(dim=-1)
 
 
@@ -68,15 +68,15 @@ class Regression:
 
     Args:
         features: `batch_shape x u x m`, z of the distinct points.
-        weights: `batch_shape x u`, pulls of each.
-        targets: `batch_shape x u x c`, reward sums of each.
+        weights: `batch_shape x u`, number of pulls of each point.
+        targets: `batch_shape x u x c`, reward sums of each point.
         regularization: λ > 0.
-        sketched: What stands for V; it takes no updates.
+        sketched: Replaces V, and takes no updates.
 
-    Weights that differ by orders of magnitude are regressed in `Graded` coordinates: V itself would lose the light points to
-    the rounding of the heavy ones.
+    Weights that differ by orders of magnitude are regressed in `Graded` coordinates, because light points would be lost in V to
+    the rounding errors of heavy ones.
 
-    Cost: O(u m² + m³), O(u m) where V is sketched.
+    Cost: O(u m² + m³), or O(u m) if V is sketched.
     """
 
     def __init__(
@@ -100,20 +100,20 @@ class Regression:
 
     @staticmethod
     def of(precision: Precision, moment: Rect, coefficients: Rect, regularization: float) -> Regression:
-        """A regression whose factors are known: V, Zᵀs `batch_shape x m x c` and w `batch_shape x m x c`."""
+        """A regression with known factors: V, Zᵀs `batch_shape x m x c` and w `batch_shape x m x c`."""
         regression = Regression.__new__(Regression)
         regression.regularization, regression.graded, regression.precision = regularization, None, precision
         regression.moment, regression.coefficients = moment, coefficients
         return regression
 
     def solved(self, features: Rect, targets: Rect) -> Tensor:
-        """V⁻¹Zᵀ `targets`, `batch_shape x m x c`, for other targets `batch_shape x u x c` of the points. O((u + m) m c)."""
+        """V⁻¹Zᵀ `targets`, `batch_shape x m x c`, for other targets `batch_shape x u x c` at the points. O((u + m) m c)."""
         if self.graded is None:
             return self.precision.solve(features.mT @ targets)
         return self.graded.basis @ torch.cholesky_solve(self.graded.moment(targets), self._own_precision.current_factor)
 
     def update_(self, features: Rect, weights: PerPoint, targets: Rect) -> Regression:
-        """Add k points (`batch_shape x k x m`) with weights and target sums, to one that is not graded. Cost O(k m²)."""
+        """Add k points (`batch_shape x k x m`) with weights and target sums, unless V is graded. Cost O(k m²)."""
         assert self.graded is None
         self._own_precision.update_(features, weights)
         self.moment = self.moment + features.mT @ targets
@@ -121,7 +121,7 @@ class Regression:
         return self
 
     def grow_(self) -> Regression:
-        """Add a coordinate that no pull has used, to one that is not graded: V becomes block diagonal with λ. Cost O(m²)."""
+        """Add a coordinate that no pull has used, unless V is graded. V becomes block diagonal with λ. Cost O(m²)."""
         assert self.graded is None
         precision, m = self._own_precision, self.precision.size
         pad = torch.nn.functional.pad
@@ -140,7 +140,7 @@ class Regression:
         return self.precision
 
     def detached(self) -> Regression:
-        """The same numbers, untouched by later updates of this one. Nothing is copied."""
+        """A copy that is not affected by later updates of this one. No memory is copied."""
         twin = copy.copy(self)
         twin.precision = copy.copy(self.precision)
         return twin
@@ -150,7 +150,7 @@ class Regression:
         return self.coefficients.mT @ features
 
     def leverage(self, features: Rect) -> Tensor:
-        """zᵀV⁻¹z, `batch_shape x n`: without the residual that the features miss."""
+        """zᵀV⁻¹z, `batch_shape x n`, without the residual that the features miss."""
         return self.precision.whiten(features).square().sum(dim=-2)
 
     def covariance(self, left: Rect, right: Rect) -> Tensor:

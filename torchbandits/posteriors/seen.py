@@ -1,4 +1,4 @@
-"""Kernel columns with the data held once, whatever the batch shape of the points; products with triangular matrices."""
+"""Kernel columns whose data are stored once, whatever the batch shape of the points; products with triangular matrices."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ from torchbandits.embeddings import FiniteEmbedding
 from torchbandits.kernels import evaluate_kernel, kernel_diagonal, kernel_matrix
 from torchbandits.types import Points, Rect, Square
 
-_TRIANGULAR = 256  # from this size on, leaving out zeros is worth several products instead of one
+# From this size on, skipping zeros is worth several smaller products instead of one.
+_TRIANGULAR = 256
 
 
 @dataclass(frozen=True)
 class Seen:
-    """Points and their kernel, or finite features in their place. Never a copy of the points for each batch of others.
+    """Points and their kernel, or finite features instead. The points are never copied for each batch of other points.
 
     Attributes:
-        kernel: Held, not copied; None for features.
+        kernel: Stored by reference; None for features.
         points: `batch_shape x m x d`; None for features.
         finite: The features; None for a kernel.
-        root: `batch_shape x m x m`, H: the covariance of features is z(x)ᵀH Hᵀz(x').
+        root: `batch_shape x m x m`, H, where the covariance of features is z(x)ᵀH Hᵀz(x').
     """
 
     kernel: gpytorch.kernels.Kernel | None
@@ -44,7 +45,7 @@ class Seen:
         return kernel_matrix(self.kernel, self.points, self.points).double()
 
     def columns(self, points: Points) -> Rect:
-        """k(x, x_j), or features, `... x n x m` for `... x n x d` points. Differentiable in them. Cost O(n m d)."""
+        """k(x, x_j), or features, `... x n x m` for `... x n x d` points. Differentiable in the points. Cost O(n m d)."""
         if self.finite is not None:
             return self.finite(points).mT
         assert self.kernel is not None
@@ -53,14 +54,14 @@ class Seen:
         return unfold(evaluate_kernel(self.kernel, flat, self.points).double(), 1)
 
     def diagonal(self, points: Points, columns: Rect) -> Tensor:
-        """k(x, x), `... x n`; of features, given them."""
+        """k(x, x), `... x n`; computed from `columns` for features."""
         if self.root is not None:
             return (columns @ self.root).square().sum(dim=-1)
         assert self.kernel is not None
         return kernel_diagonal(self.kernel, points).double()
 
     def covariance(self, left: Points, right: Points, columns: Rect, other: Rect) -> Rect:
-        """k(x, x'), `... x n x n'`; of features, given them."""
+        """k(x, x'), `... x n x n'`; computed from `columns` and `other` for features."""
         if self.root is not None:
             return (columns @ self.root) @ (other @ self.root).mT
         assert self.kernel is not None
@@ -68,8 +69,9 @@ class Seen:
 
 
 def folded(points: Points, own: torch.Size) -> tuple[Points, Callable[[Tensor, int], Tensor]]:
-    """Points whose leading dimensions are `own`, all others having joined the points; and the way back, for a tensor with so
-    many dimensions after that of the points. Points that lack a dimension of `own`, or differ in one, are left as they are."""
+    """Points with leading dimensions `own`, where all other dimensions are merged into that of the points; and the function
+    that undoes this for a tensor with a given number of dimensions after it. Points without a dimension of `own`, or that
+    differ in one, are returned unchanged."""
     lead, extra = points.shape[:-2], points.dim() - 2 - len(own)
     if extra <= 0 or lead[extra:] != own:
         return points, lambda tensor, after: tensor
@@ -84,13 +86,13 @@ def folded(points: Points, own: torch.Size) -> tuple[Points, Callable[[Tensor, i
 
 
 def joined(left: Tensor, right: Tensor, dim: int = -1) -> Tensor:
-    """Both side by side along one of the last two dimensions, their batch dimensions broadcast."""
+    """Concatenation along one of the last two dimensions, with batch dimensions broadcast."""
     shape = torch.broadcast_shapes(left.shape[:-2], right.shape[:-2])
     return torch.cat([left.expand(*shape, *left.shape[-2:]), right.expand(*shape, *right.shape[-2:])], dim=dim)
 
 
 def upper_times(left: Rect, upper: Tensor) -> Rect:
-    """`left @ upper`, `... x n x m`, for an upper-triangular matrix, most of its zeros left out."""
+    """`left @ upper`, `... x n x m`, for an upper-triangular matrix, skipping most of its zeros."""
     m = upper.shape[-1]
     if m < _TRIANGULAR or upper.dim() > 2:
         return left @ upper
@@ -99,7 +101,7 @@ def upper_times(left: Rect, upper: Tensor) -> Rect:
 
 
 def lower_times(upper: Tensor, right: Rect) -> Rect:
-    """`upper @ right`, `... x m x n`, for an upper-triangular matrix, most of its zeros left out."""
+    """`upper @ right`, `... x m x n`, for an upper-triangular matrix, skipping most of its zeros."""
     m = upper.shape[-1]
     if m < _TRIANGULAR or upper.dim() > 2:
         return upper @ right
@@ -108,7 +110,8 @@ def lower_times(upper: Tensor, right: Rect) -> Rect:
 
 
 def upper_inverse(factor: Square) -> Square:
-    """L⁻ᵀ of lower-triangular factors, `... x m x m`, by halves: a third of the operations of a solve. Cost O(m³)."""
+    """L⁻ᵀ of lower-triangular factors, `... x m x m`, by recursive halving: a third of the operations of a solve. Cost
+    O(m³)."""
     m = factor.shape[-1]
     if m <= _TRIANGULAR:
         eye = torch.eye(m, dtype=factor.dtype, device=factor.device).expand_as(factor)
@@ -117,5 +120,6 @@ def upper_inverse(factor: Square) -> Square:
     A, C = upper_inverse(factor[..., :h, :h]), upper_inverse(factor[..., h:, h:])
     out = torch.zeros_like(factor)
     out[..., :h, :h], out[..., h:, h:] = A, C
+    # [[L₁, 0], [B, L₂]]⁻ᵀ = [[A, −A Bᵀ C], [0, C]] with A = L₁⁻ᵀ and C = L₂⁻ᵀ.
     out[..., :h, h:] = -A @ (factor[..., h:, :h].mT @ C)
     return out

@@ -1,4 +1,4 @@
-"""A frequent-directions sketch of the features pulled: few rows S with SᵀS near Σ n z zᵀ, from below."""
+"""A frequent-directions sketch of the pulled features: few rows S whose SᵀS approximates Σ n z zᵀ from below."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from torchbandits.types import PerPoint, Rect
 
 
 class Sketch(nn.Module):
-    r"""Rows S of a matrix too tall to keep, A with AᵀA = Σ n z zᵀ, such that
+    r"""Rows S that replace a matrix A with AᵀA = Σ n z zᵀ which is too tall to keep, such that
 
     .. math:: 0 \preceq A^T A - S^T S \preceq \rho I, \quad \rho \le \min_{k \le m} |A - A_k|_F^2 / (m + 1 - k)
 
-    with A_k the best approximation of rank k. The buffer has 2m rows; when it is full, its squared singular values are
-    lowered by the (m+1)-th, which adds to ρ and leaves m rows: nothing is lost while the rank is at most m.
+    with A_k the best approximation of rank k. The buffer has 2m rows. When it is full, its squared singular values are lowered
+    by the (m+1)-th, which adds this value to ρ and leaves m rows. The sketch is exact while the rank is at most m.
 
     Args:
         size: m.
-        num_features: Features of z.
-        batch_shape: Leading dimensions; each row of the batch fills and shrinks by itself.
-        device: Where the buffers live. They are float64.
+        num_features: Number of features of z.
+        batch_shape: Leading dimensions; each batch row fills and shrinks by itself.
+        device: Device of the buffers, which are float64.
 
-    Buffers: `rows` `batch_shape x 2m x num_features`, `used` `batch_shape`, `loss` `batch_shape`: ρ, in units of the features
-    squared. They are replaced, never written in place.
+    Buffers: `rows` `batch_shape x 2m x num_features`, `used` `batch_shape`, `loss` `batch_shape`: ρ, in squared units of the
+    features. Buffers are replaced, never written in place.
 
-    Source: Liberty 2013; Ghashami et al. 2016, the form that shrinks every m rows.
+    Source: Liberty 2013; Ghashami et al. 2016, in the form that shrinks every m rows.
     """
 
     rows: Tensor
@@ -47,7 +47,8 @@ class Sketch(nn.Module):
         """Add √n z for each point in turn, `batch_shape x num_features x p` with `batch_shape x p` weights n ≥ 0 (0 adds no
         row). Cost O(p m num_features)."""
         new = (features * weights.clamp_min(0).sqrt().unsqueeze(-2)).mT
-        # The rows that count come first, so that each round fills up the buffer of every batch row, or takes all it has left.
+        # Rows of positive weight come first, so that each round fills the buffer of a batch row or takes all of its remaining
+        # rows.
         order = (weights <= 0).byte().argsort(dim=-1, stable=True)
         new = new.gather(-2, order.unsqueeze(-1).expand(new.shape))
         left, taken = (weights > 0).sum(dim=-1), torch.zeros_like(self.used)
@@ -74,6 +75,7 @@ class Sketch(nn.Module):
         m = self.size
         _, values, directions = torch.linalg.svd(self.rows[full], full_matrices=False)
         squares = values.square()
+        # Subtracting σ²_{m+1} from every squared singular value leaves at most m rows, and adds σ²_{m+1} to ρ.
         lost = squares[..., m] if squares.shape[-1] > m else torch.zeros_like(squares[..., 0])
         kept = (squares[..., :m] - lost.unsqueeze(-1)).clamp_min(0).sqrt().unsqueeze(-1) * directions[..., :m, :]
         shrunk = nn.functional.pad(kept, (0, 0, 0, 2 * m - kept.shape[-2]))

@@ -1,4 +1,4 @@
-"""What was learned: one row per distinct point, so that nothing grows with the number of pulls."""
+"""Sums of the observations with one row per distinct point, so that nothing grows with the number of pulls."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def aggregate(index: Picks, mask: PickMask, *values: Tensor) -> tuple[Tensor, ..
 
     Args:
         index: `batch_shape x q`.
-        mask: `batch_shape x q`, False where a place does not count.
+        mask: `batch_shape x q`, False in places to be ignored.
         values: `batch_shape x q` each.
 
     Returns:
@@ -37,7 +37,7 @@ def aggregate(index: Picks, mask: PickMask, *values: Tensor) -> tuple[Tensor, ..
     new = torch.ones_like(mask)
     new[..., 1:] = ordered[..., 1:] != ordered[..., :-1]
     group = new.long().cumsum(dim=-1) - 1
-    # The position of its first appearance ranks each group; padding comes last.
+    # Groups are ranked by the position of their first appearance; padding comes last.
     position = torch.where(ordered < far, order, far)
     starts = torch.full_like(index, far).scatter_reduce(-1, group, position, "amin")
     rank = starts.argsort(dim=-1, stable=True).argsort(dim=-1)
@@ -51,15 +51,15 @@ def aggregate(index: Picks, mask: PickMask, *values: Tensor) -> tuple[Tensor, ..
 
 
 class Statistics(nn.Module):
-    """Distinct points with their weight n, sum of rewards s and sum of squared rewards q, in order of first pull.
+    """Distinct points with their weights n, sums of rewards s and sums of squared rewards q, in order of first pull.
 
     Args:
         dim: Number of features of a point.
-        batch_shape: Leading dimensions; rows hold different numbers of points (`num_rows`).
-        device: Where the buffers live. They are float64.
+        batch_shape: Leading dimensions; batch rows hold different numbers of points (`num_rows`).
+        device: Device of the buffers, which are float64.
 
     Buffers: `points` `batch_shape x u x d`, `totals` `batch_shape x u x 3` (weight, sum, sum of squares), `num_rows`
-    `batch_shape`. Places beyond `num_rows` hold zeros. Buffers are replaced, never written in place, so a reference is a
+    `batch_shape`. Places beyond `num_rows` hold zeros. Buffers are replaced, never written in place, so a reference to one is a
     snapshot.
     """
 
@@ -77,7 +77,7 @@ class Statistics(nn.Module):
 
     @property
     def weights(self) -> Tensor:
-        """n, `batch_shape x u`; a view of the totals, which are replaced."""
+        """n, `batch_shape x u`, a view of the totals."""
         totals, known = self.totals, self._known_weights
         if known is None or known[0] is not totals:
             self._known_weights = known = (totals, totals[..., 0])
@@ -95,12 +95,12 @@ class Statistics(nn.Module):
 
     @property
     def size(self) -> int:
-        """Places per batch row, the largest `num_rows`."""
+        """Number of places per batch row, the largest `num_rows`."""
         return self.totals.shape[-2]
 
     @property
     def mask(self) -> Tensor:
-        """`batch_shape x u`, True in places that hold a point; computed once for these `num_rows`, which are replaced."""
+        """`batch_shape x u`, True in places that hold a point. Cached until `num_rows` is replaced."""
         num_rows, size = self.num_rows, self.size
         known = self._known_mask
         if known is None or known[0] is not num_rows or known[1].shape[-1] != size:
@@ -118,7 +118,7 @@ class Statistics(nn.Module):
         return self.weights.sum(dim=-1)
 
     def checked(self, points: Any) -> Tensor:
-        """Finite floating-point points with the features of these, `batch_shape x n x d`, as float64."""
+        """Finite floating-point points with the features of these statistics, `batch_shape x n x d`, as float64."""
         dim = self.points.shape[-1]
         if not isinstance(points, Tensor) or not points.is_floating_point() or points.dim() < 2 or points.shape[-1] != dim:
             got = f"{points.dtype} {tuple(points.shape)}" if isinstance(points, Tensor) else type(points).__name__
@@ -129,12 +129,13 @@ class Statistics(nn.Module):
         return points.double()
 
     def append_(self, points: Points, new: PickMask) -> Tensor:
-        """Append the marked points of each row; returns their rows (`batch_shape x p`, −1 where not marked).
+        """Append the marked points of each batch row; return their rows (`batch_shape x p`, −1 where not marked).
 
-        Cost: O(u d), a copy of the buffers.
+        Cost: O(u d) for a copy of the buffers.
         """
         p = new.shape[-1]
-        if bool(new.all()) and bool((self.num_rows == self.size).all()):  # rows of equal length: append to all of them
+        # Batch rows of equal length all append at the end.
+        if bool(new.all()) and bool((self.num_rows == self.size).all()):
             rows = torch.arange(self.size, self.size + p, device=new.device).expand(new.shape)
             self._buffers["num_rows"] = self.num_rows + p
             self._buffers["totals"] = nn.functional.pad(self.totals, (0, 0, 0, p))
@@ -147,7 +148,7 @@ class Statistics(nn.Module):
         grown = int(self.num_rows.max()) - self.size
         if grown > 0:
             self._buffers["totals"] = nn.functional.pad(self.totals, (0, 0, 0, grown))
-        # Unmarked places write to a spare row that is cut off again.
+        # Points that are not marked are written to a spare row that is removed at the end.
         slot = torch.where(rows >= 0, rows, self.size).unsqueeze(-1).expand(*rows.shape, points.shape[-1])
         spare = nn.functional.pad(self.points, (0, 0, 0, max(grown, 0) + 1))
         self._buffers["points"] = spare.scatter(-2, slot, points.double().expand(slot.shape))[..., :-1, :]
@@ -161,12 +162,12 @@ class Statistics(nn.Module):
         return self
 
     def retell_(self, totals: Tensor, over: Tensor) -> Statistics:
-        """Replace weights, sums and sums of squares, `batch_shape x u x 3`, of marked batch rows (`batch_shape` booleans)."""
+        """Replace weights, sums and sums of squares, `batch_shape x u x 3`, in marked batch rows (`batch_shape` booleans)."""
         self._buffers["totals"] = torch.where(over[..., None, None], totals, self.totals)
         return self
 
     def clear_(self, over: Tensor) -> Statistics:
-        """Forget all that the marked batch rows (`batch_shape` booleans) hold. Cost O(u d)."""
+        """Remove all data of the marked batch rows (`batch_shape` booleans). Cost O(u d)."""
         self._buffers["num_rows"] = torch.where(over, 0, self.num_rows)
         size, marked = int(self.num_rows.max()), over[..., None, None]
         self._buffers["totals"] = self.totals[..., :size, :].masked_fill(marked, 0.0)
@@ -175,7 +176,9 @@ class Statistics(nn.Module):
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         for name in ("points", "totals"):
-            if prefix + name in state_dict:  # sizes follow the data
+            # Buffers grow with the data, so take over the sizes of the state.
+            if prefix + name in state_dict:
                 setattr(self, name, state_dict[prefix + name].to(self.totals.device))
         super()._load_from_state_dict(state_dict, prefix, *args)
-        self._known_mask = None  # loading writes `num_rows` in place
+        # Loading overwrites `num_rows` in place, so the cached mask is void.
+        self._known_mask = None

@@ -1,7 +1,8 @@
-r"""Reward units and the units of a model: rewards through a monotone map that makes them look normal, whatever their scale.
+r"""Reward units and model units: a monotone map that makes rewards look normally distributed, whatever their scale.
 
-A Gaussian process expects rewards around 0 with tails of a normal distribution. Rewards of a laboratory or of a benchmark have
-any unit, and often one long tail. The model is told normal scores of their ranks instead; what it says is mapped back.
+A Gaussian process expects rewards around 0 with the tails of a normal distribution. Rewards of a laboratory or a benchmark have
+arbitrary units, and often one long tail. The model observes normal scores of their ranks instead, and its predictions are
+mapped back.
 """
 
 from __future__ import annotations
@@ -18,26 +19,26 @@ _MOST_KNOTS = 256
 
 
 class Units(nn.Module):
-    r"""The ranges of features, and a strictly increasing, piecewise linear map g from rewards to model units; one a batch row.
+    r"""The ranges of features, and a strictly increasing, piecewise linear map g from rewards to model units, per batch row.
 
-    At the average reward :math:`\bar y_i` of each distinct point, which counts as the square root r_i of its pulls, r in all
-    and r_{<i} below it, g is the normal score of its rank
+    Each distinct point i has weight r_i, the square root of its number of pulls; r is the total weight and r_{<i} the weight of
+    lower averages. At the average reward :math:`\bar y_i`, g is the normal score of its rank
 
     .. math:: g(\bar y_i) = \frac cs \, \Phi^{-1}\Big(\frac{r_{<i} + r_i/2 + 1/8}{r + 1/4}\Big)
 
-    with s such that the scores, so counted, have unit variance, and c > 0 the `scale` of the row. The score of an arm that is
-    pulled again and again falls towards the middle, so that others come to be worth a look. Counted as often as it was pulled,
-    its noise would come to fill the scores. Beyond the extremes g goes on along the chord from the quartile. Before `refit_` it
-    is the identity.
+    with s such that the weighted scores have unit variance, and c > 0 the `scale` of the batch row. The score of an arm that is
+    pulled repeatedly moves towards the middle, so that other arms become worth exploring. If points were weighted by their
+    number of pulls, the scores would describe the noise of such an arm. Beyond the extremes g continues along the chord from
+    the quartile. Before `refit_` it is the identity.
 
     Args:
         features: `batch_shape x d`, the range of each feature of the arms, > 0.
 
     Buffers, float64: `features`; `knots`, `scores` `batch_shape x K`, ascending, ∞ where padded; `scale` `batch_shape`; and
-    `totals` `batch_shape x u x 2` (sum, sum of squares) of rewards as they were told, in the rows of the statistics. Replaced,
-    never written to.
+    `totals` `batch_shape x u x 2` (sum, sum of squares) of the original rewards, in the rows of the statistics. Buffers are
+    replaced, never written in place.
 
-    Source: normal scores after Blom 1958; for rewards of optimisation Salinas et al. 2020.
+    Source: normal scores after Blom 1958; their use for rewards in optimisation, Salinas et al. 2020.
     """
 
     features: Tensor
@@ -63,21 +64,21 @@ class Units(nn.Module):
         return self.scale.unsqueeze(-1) * _interpolated(rewards, self.knots, self.scores)
 
     def to_rewards(self, values: Tensor) -> Tensor:
-        """The inverse of g, `batch_shape x p`, reward units: of a quantile of the model it is that quantile of the reward."""
+        """Inverse of g, `batch_shape x p`, reward units. It maps quantiles of the model to the same quantiles of the reward."""
         return _interpolated(values / self.scale.unsqueeze(-1), self.scores, self.knots)
 
     def marginals(self, model: Marginals) -> Marginals:
-        """The reward at points where the model knows mean and variance, `batch_shape x n`, differentiable: its median, and the
-        square of half the way from its 16 % to its 84 % quantile, which in one unit are mean and variance."""
+        """The reward at points with the model's mean and variance, `batch_shape x n`, differentiable: its median, and the
+        square of half the distance between its 16 % and 84 % quantiles. For a linear g these are mean and variance."""
         mean, std = model.mean.double(), model.variance.double().clamp_min(1e-300).sqrt()
         median, above, below = (self.to_rewards(mean + sign * std) for sign in (0, 1, -1))
         return Marginals(median.to(model.mean.dtype), ((above - below).square() / 4).to(model.mean.dtype))
 
-    # ------------------------------------------------------------------ what was told
+    # ------------------------------------------------------------------ observations
 
     def add_(self, rows: Tensor, sums: Tensor, squares: Tensor, size: int) -> None:
         """Add sums of rewards and of their squares, reward units, to rows of the statistics (`batch_shape x p`, −1 is ignored),
-        which has `size` of them."""
+        which has `size` rows."""
         totals = nn.functional.pad(self.totals, (0, 0, 0, size - self.totals.shape[-2]))
         added = torch.where((rows >= 0).unsqueeze(-1), torch.stack([sums, squares], dim=-1).double(), 0.0)
         self._buffers["totals"] = totals.scatter_add(-2, rows.clamp_min(0).unsqueeze(-1).expand(*rows.shape, 2), added)
@@ -87,7 +88,7 @@ class Units(nn.Module):
         return self.totals[..., 0] / statistics.weights.clamp_min(1e-300)
 
     def refit_(self, statistics: Statistics, rows: Tensor) -> None:
-        """Make the map anew from the averages of the marked batch rows (`batch_shape` booleans). Cost O(u log u) a row."""
+        """Recompute the map from the averages of the marked batch rows (`batch_shape` booleans). Cost O(u log u) per row."""
         average, told = self.averages(statistics), statistics.mask & (statistics.weights > 0)
         shape, u = average.shape[:-1], average.shape[-1]
         flat, marked = rows.reshape(-1).tolist(), []
@@ -113,33 +114,36 @@ class Units(nn.Module):
         self._buffers["scale"] = scale.to(self.scale)
 
     def told(self, statistics: Statistics) -> Tensor:
-        """Totals of the statistics in model units, `batch_shape x u x 3` (weight, sum, sum of squares). Rewards that scatter
-        around an average count as that average plus and minus their standard deviation."""
+        """Totals of the statistics in model units, `batch_shape x u x 3` (weight, sum, sum of squares). The scatter of rewards
+        around an average is mapped through that average plus and minus their standard deviation."""
         n, average = statistics.weights, self.averages(statistics)
         variance = self.totals[..., 1] / n.clamp_min(1e-300) - average.square()
         std = torch.where(variance > 64 * torch.finfo(n.dtype).eps * average.square(), variance, 0.0).sqrt()
         z, above, below = (self.to_model(average + std * sign) for sign in (0, 1, -1))
+        # Half the difference between the images of average ± standard deviation is the standard deviation in model units.
         return torch.stack([n, n * z, n * (z.square() + (above - below).square() / 4)], dim=-1)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         for name in ("knots", "scores", "totals"):
-            if prefix + name in state_dict:  # sizes follow the data
+            # Buffers grow with the data, so take over the sizes of the state.
+            if prefix + name in state_dict:
                 setattr(self, name, state_dict[prefix + name].to(self.scale.device))
         super()._load_from_state_dict(state_dict, prefix, *args)
 
 
 def normal_scores(rewards: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-    """Distinct rewards, ascending, and their normal scores with unit variance: at least two of each, at most 256.
+    """Distinct rewards in ascending order, and their normal scores of unit variance: at least 2 and at most 256 of each.
 
     Args:
         rewards: `u` averages, u > 0.
-        weights: `u`, how often each counts.
+        weights: `u`, weight of each average.
     """
     values, group = rewards.unique(return_inverse=True)
     count = torch.zeros_like(values).scatter_add(0, group, weights)
     total = count.sum()
     scores = torch.special.ndtri((count.cumsum(0) - 0.5 * count + 0.125) / (total + 0.25))
-    if len(values) == 1:  # nothing is known of the scale: that of the reward itself
+    # A single value does not determine a scale; use the size of the reward itself.
+    if len(values) == 1:
         step = values.abs().clamp_min(torch.finfo(values.dtype).tiny ** 0.25)
         return torch.cat([values - step, values + step]), torch.cat([scores - 1, scores + 1])
     spread = ((scores.square() * count).sum() / total - ((scores * count).sum() / total).square()).sqrt()

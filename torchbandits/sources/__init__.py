@@ -1,8 +1,8 @@
-"""Arms that do not fit into memory, or need not: `Bandit(policy, sources.npy("arms.npy"))`.
+"""Arms that need not fit into memory: `Bandit(policy, sources.npy("arms.npy"))`.
 
-`npy` for a memory-mapped file, `parquet` for Parquet and Arrow, `grid` for a product grid that is never written down, `chunks`
-for a function of yours that yields arms, `pinned` for host memory that a GPU sweeps, `tensor` for a tensor whose arms are known
-to be distinct. `batch_bkb` and `bkb` keep a few numbers an arm, and read the arms again in every sweep.
+`npy` maps a file into memory, `parquet` reads Parquet and Arrow files, `grid` is a product grid that is never stored, `chunks`
+wraps a user function that yields arms, `pinned` is host memory swept by a GPU, and `tensor` is a tensor whose arms are known to
+be distinct. `batch_bkb` and `bkb` store a few numbers per arm, and read the arms again in every sweep.
 """
 
 from torchbandits.sources.base import ArmSet, ArmSource

@@ -1,4 +1,4 @@
-"""What a sweep needs to know of arms: how many, and a piece of them at a time."""
+"""Interface of arms for sweeps: their number, and access to consecutive pieces of them."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from torchbandits.types import Arms, Picks
 
 
 class ArmSource(ABC):
-    """Arms that are read piece by piece, so that their number is a matter of time and not of memory.
+    """Arms that are read in pieces, so that their number is limited by time and not by memory.
 
     Attributes:
-        distinct: A promise that no two arms are equal. It saves the search for duplicates, 8 bytes an arm; where it is broken,
-            equal arms are pulled as different ones, with counts and rows of their own, and a dictionary may hold both.
+        distinct: A promise that no two arms are equal. It saves the search for duplicates, 8 bytes per arm. If it is broken,
+            equal arms are pulled as different ones, with separate counts and rows, and a dictionary may contain both.
     """
 
     distinct: bool = False
@@ -27,17 +27,17 @@ class ArmSource(ABC):
     @property
     @abstractmethod
     def shape(self) -> torch.Size:
-        """`A x d`; an in-memory tensor may have leading batch dimensions."""
+        """`A x d`. An in-memory tensor may have leading batch dimensions."""
 
     @property
     @abstractmethod
     def dtype(self) -> torch.dtype:
-        """float64 (accurate) or float32 (fast), of what is swept."""
+        """float64 (accurate) or float32 (fast), the dtype of sweeps."""
 
     @property
     @abstractmethod
     def device(self) -> torch.device:
-        """Where arms are swept."""
+        """Device on which arms are swept."""
 
     @abstractmethod
     def chunk(self, part: slice) -> Tensor:
@@ -48,26 +48,26 @@ class ArmSource(ABC):
         """Arms by index, `... x d` for an index `...` within 0 … A − 1, on the device."""
 
     def chunks(self, step: int, start: int = 0, stop: int | None = None) -> Iterator[tuple[slice, Tensor]]:
-        """All arms from `start` to `stop` in order, `step` at a time. A piece is the caller's until it asks for the next."""
+        """All arms from `start` to `stop` in order, `step` at a time. A piece is valid until the next one is requested."""
         for part in parts(start, self.num_arms if stop is None else stop, step):
             yield part, self.chunk(part)
 
     @property
     def num_arms(self) -> int:
-        """A."""
+        """Number of arms A."""
         return self.shape[-2]
 
     @property
     def dim(self) -> int:
-        """d."""
+        """Number of features d."""
         return self.shape[-1]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ArmSource:
-        """Itself: arms never change."""
+        """Return self, because arms never change."""
         return self
 
     def __repr__(self) -> str:
-        """Kind and sizes."""
+        """Kind and sizes of the source."""
         return f"{type(self).__name__}({self.num_arms} x {self.dim}, {self.dtype}, {self.device})"
 
 
@@ -83,10 +83,10 @@ def parts(start: int, stop: int, step: int) -> Iterator[slice]:
 
 
 def recut(pieces: Iterable[Tensor], start: int, stop: int, step: int) -> Iterator[tuple[slice, Tensor]]:
-    """Consecutive pieces of any sizes, the first of which begins at `start`, cut to `step` arms up to `stop`.
+    """Cut consecutive pieces of any sizes, the first of which begins at `start`, into pieces of `step` arms up to `stop`.
 
     Raises:
-        DataError: If the pieces end too early.
+        DataError: If the pieces end before `stop`.
     """
     cuts, count = parts(start, stop, step), 0
     held: list[Tensor] = []
@@ -106,19 +106,19 @@ def recut(pieces: Iterable[Tensor], start: int, stop: int, step: int) -> Iterato
 
 
 def check_span(start: Any, stop: Any, step: Any) -> None:
-    """Raises ArgumentError unless they are whole numbers ≥ 0, and the step ≥ 1."""
+    """Raise ArgumentError unless start and stop are integers ≥ 0, and the step is an integer ≥ 1."""
     for name, value, least in (("step", step, 1), ("start", start, 0), ("stop", stop, 0)):
         check_whole(name, value, least)
 
 
 def check_part(part: Any) -> None:
-    """Raises ArgumentError unless it is a slice with a start, a stop and no step."""
+    """Raise ArgumentError unless the part is a slice with a start, a stop and no step."""
     if not (isinstance(part, slice) and part.step is None and isinstance(part.start, int) and isinstance(part.stop, int)):
         raise ArgumentError(f"part must be a slice such as slice(0, 100), got {part!r}.")
 
 
 def check_index(index: Any) -> None:
-    """Raises ShapeError unless it is a tensor of integers; whether they are arms is not looked at."""
+    """Raise ShapeError unless the index is a tensor of integers. Their range is not checked."""
     if not isinstance(index, Tensor) or index.is_floating_point() or index.is_complex() or index.dtype == torch.bool:
         got = str(index.dtype) if isinstance(index, Tensor) else type(index).__name__
         raise ShapeError(f"index must be a tensor of integers, got {got}.")

@@ -1,4 +1,4 @@
-"""Arms in Parquet and Arrow files, read by row groups."""
+"""Arms in Parquet and Arrow files, read in row groups."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ from torchbandits.types import Picks
 
 pyarrow, ipc, pq = (Later(name, "these files") for name in ("pyarrow", "pyarrow.ipc", "pyarrow.parquet"))
 
-_GROUPS_KEPT = 4  # decoded row groups that random access holds on to
+# Number of decoded row groups that are cached for random access.
+_GROUPS_KEPT = 4
 
 
 class _Reader(ABC):
@@ -34,7 +35,7 @@ class _Reader(ABC):
 
     @abstractmethod
     def read(self, group: int, columns: Sequence[str]) -> Any:
-        """Some columns of one row group, a table."""
+        """Some columns of one row group, as a table."""
 
 
 class _Parquet(_Reader):
@@ -64,15 +65,15 @@ class _Arrow(_Reader):
 
 
 class ColumnFile(ArmSource):
-    """A Parquet or Arrow file whose columns are features, or that has one column of lists of a fixed size.
+    """A Parquet or Arrow file whose columns are features, or with one column of lists of a fixed size.
 
-    Picks at random read whole row groups, a few of which are kept.
+    Random access reads whole row groups, a few of which are cached.
 
     Args:
-        path: Of the file.
-        columns: Their names; all by default.
-        dtype: What the arms are converted to.
-        device: Where they are swept.
+        path: Path of the file.
+        columns: Names of the columns; all by default.
+        dtype: Dtype that the arms are converted to.
+        device: Device on which they are swept.
         distinct: A promise that no two arms are equal, see `ArmSource`.
     """
 
@@ -123,21 +124,21 @@ class ColumnFile(ArmSource):
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of what is swept."""
+        """Dtype of sweeps."""
         return self._dtype
 
     @property
     def device(self) -> torch.device:
-        """Where the arms are swept."""
+        """Device on which the arms are swept."""
         return self._device
 
     def chunk(self, part: slice) -> Tensor:
-        """A copy, out of the row groups that hold it."""
+        """A copy of consecutive arms, read from the row groups that contain them."""
         check_part(part)
         return next(self.chunks(part.stop - part.start, part.start, part.stop))[1]
 
     def chunks(self, step: int, start: int = 0, stop: int | None = None) -> Iterator[tuple[slice, Tensor]]:
-        """In order, each row group decoded once."""
+        """All arms in order, where each row group is decoded once."""
         stop = self.num_arms if stop is None else stop
         check_span(start, stop, step)
         first = bisect.bisect_right(self._ends, start)
@@ -151,7 +152,7 @@ class ColumnFile(ArmSource):
             yield part, arms.to(self._device)
 
     def points(self, index: Picks) -> Tensor:
-        """A copy. Cost: decoding each row group that is not among the last ones read."""
+        """A copy of arms by index. Cost: decoding each row group that is not cached."""
         check_index(index)
         flat = index.reshape(-1).cpu()
         out = torch.empty(len(flat), self._dim, dtype=self._dtype)
@@ -167,7 +168,7 @@ class ColumnFile(ArmSource):
         return out.reshape(*index.shape, self._dim).to(self._device)
 
     def _group(self, group: int) -> Tensor:
-        """One row group, `n x d`; empty places are NaN."""
+        """One row group, `n x d`; missing values are NaN."""
         self._stamp.check()
         kind = np.float64 if self._dtype == torch.float64 else np.float32
         try:
@@ -185,11 +186,11 @@ class ColumnFile(ArmSource):
         return torch.from_numpy(np.ascontiguousarray(array))
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without what is open: another process opens the file itself."""
+        """State without the open file, which another process opens itself."""
         return {**self.__dict__, "_reader": None, "_kept": OrderedDict()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Open the file again; `DataError` where it changed meanwhile."""
+        """Open the file again; raise `DataError` if it has changed."""
         self.__dict__.update(state)
         self._stamp.check()
         self._reader = _opened(self._stamp.path)
@@ -204,23 +205,24 @@ def parquet(
     device: torch.device | str = "cpu",
     distinct: bool = False,
 ) -> ColumnFile | NpyFile:
-    """Arms in a Parquet or Arrow file (`.arrow`, `.feather`, `.ipc`): a column a feature, or one of lists of a fixed size.
+    """Arms in a Parquet or Arrow file (`.arrow`, `.feather`, `.ipc`), with one column per feature, or one of lists of a fixed
+    size.
 
-    Row groups are decoded in every sweep, and again for the leaders of each batch: with `cache`, the arms are written once to
-    a `.npy` file, which is mapped from then on, an order of magnitude faster. An existing cache is used as it is.
+    Row groups are decoded in every sweep, and again for the leaders of each batch. With `cache`, the arms are written once to a
+    `.npy` file, which is mapped into memory from then on, an order of magnitude faster. An existing cache is used unchanged.
 
     Args:
-        path: Of the file.
+        path: Path of the file.
         columns: Names of the features, in order; all columns by default.
-        cache: `.npy` file to write, or to go on with.
-        dtype: What the numbers are converted to.
-        device: Where means, leverages and posterior live; chunks are copied there.
+        cache: `.npy` file to write, or to reuse.
+        dtype: Dtype that the numbers are converted to.
+        device: Device of means, leverages and posterior; chunks are copied there.
         distinct: A promise that no two arms are equal, see `ArmSource`.
 
     Raises:
-        DataError: If a file can't be read or written, or pyarrow is missing; during a run, if it changed.
-        ArgumentError: If a column does not exist, or the cache holds other sizes.
-        ShapeError: If a column holds no numbers, or there are no arms.
+        DataError: If a file cannot be read or written, or pyarrow is missing; during a run, if the file has changed.
+        ArgumentError: If a column does not exist, or the cache has other sizes.
+        ShapeError: If a column contains no numbers, or there are no arms.
     """
     kept = None if cache is None else as_path("cache", cache)
     source = ColumnFile(path, columns, dtype, device, distinct)

@@ -15,14 +15,15 @@ from torchbandits.errors import DataError, ShapeError, require
 from torchbandits.sources.base import ArmSource, check_index, check_part
 from torchbandits.types import Picks
 
-_COPY_ARMS = 1 << 16  # arms converted at once
+# Number of arms converted at once.
+_COPY_ARMS = 1 << 16
 
 
 class Stamp:
-    """Size and time of change of a file, so that one that changed under a run is noticed.
+    """Size and modification time of a file, to detect a change during a run.
 
     Args:
-        path: Of the file.
+        path: Path of the file.
     """
 
     def __init__(self, path: Path) -> None:
@@ -30,7 +31,7 @@ class Stamp:
         self._of = self._now()
 
     def check(self) -> None:
-        """Raises `DataError` where the file is not the one that was opened."""
+        """Raise `DataError` if the file is not the one that was opened."""
         now = self._now()
         if now != self._of:
             raise DataError(
@@ -47,12 +48,12 @@ class Stamp:
 
 
 class NpyFile(ArmSource):
-    """A `.npy` file, mapped into memory and never read whole.
+    """A `.npy` file, mapped into memory and never read as a whole.
 
     Args:
-        path: Of the file.
-        dtype: What the arms are converted to, chunk by chunk; the file's own by default.
-        device: Where they are swept.
+        path: Path of the file.
+        dtype: Dtype that the arms are converted to, chunk by chunk; by default that of the file.
+        device: Device on which they are swept.
         distinct: A promise that no two arms are equal, see `ArmSource`.
     """
 
@@ -68,37 +69,37 @@ class NpyFile(ArmSource):
 
     @property
     def shape(self) -> torch.Size:
-        """`A x d`, as the file's header says."""
+        """`A x d`, read from the header of the file."""
         return torch.Size(self._map.shape)
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of what is swept."""
+        """Dtype of sweeps."""
         return self._dtype
 
     @property
     def device(self) -> torch.device:
-        """Where the arms are swept."""
+        """Device on which the arms are swept."""
         return self._device
 
     def chunk(self, part: slice) -> Tensor:
-        """A copy. Raises `DataError` where the file changed."""
+        """A copy of consecutive arms. Raises `DataError` if the file has changed."""
         check_part(part)
         self._stamp.check()
         return torch.from_numpy(np.array(self._map[part], dtype=self._numpy, order="C")).to(self._device)
 
     def points(self, index: Picks) -> Tensor:
-        """A copy, gathered from the file. Raises `DataError` where the file changed."""
+        """A copy of arms by index, gathered from the file. Raises `DataError` if the file has changed."""
         check_index(index)
         self._stamp.check()
         return torch.from_numpy(np.array(self._map[index.cpu().numpy()], dtype=self._numpy, order="C")).to(self._device)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without the map: another process opens the file itself."""
+        """State without the memory map, since another process opens the file itself."""
         return {**self.__dict__, "_map": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Open the file again; `DataError` where it changed meanwhile."""
+        """Open the file again; raise `DataError` if it has changed."""
         self.__dict__.update(state)
         self._stamp.check()
         self._map = _mapped(self._stamp.path)
@@ -110,20 +111,20 @@ def npy(
     """Arms in a `.npy` file of float32 or float64, `A x d`, mapped into memory.
 
     Args:
-        path: Of the file.
-        dtype: float64 to sweep a float32 file in double precision; the file's own by default.
-        device: Where means, leverages and posterior live; chunks are copied there.
+        path: Path of the file.
+        dtype: float64 to sweep a float32 file in double precision; by default that of the file.
+        device: Device of means, leverages and posterior; chunks are copied there.
         distinct: A promise that no two arms are equal, see `ArmSource`.
 
     Raises:
-        DataError: If the file is missing or no `.npy` file; during a run, if it changed.
-        ShapeError: If it holds no arms, or numbers of another type.
+        DataError: If the file is missing or not a `.npy` file; during a run, if it has changed.
+        ShapeError: If it contains no arms, or numbers of another type.
     """
     return NpyFile(path, dtype, device, distinct)
 
 
 def save_npy(source: ArmSource, path: str | Path) -> NpyFile:
-    """Write arms to a `.npy` file, a chunk at a time, and open it. An interrupted copy leaves no file of that name."""
+    """Write arms to a `.npy` file in chunks, and open it. An interrupted copy leaves no file of that name."""
     require(
         isinstance(source, ArmSource),
         f"source must be an ArmSource, such as sources.tensor(arms), got {type(source).__name__}.",

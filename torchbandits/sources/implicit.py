@@ -1,4 +1,4 @@
-"""Arms that are computed when they are looked at: a product grid, and chunks from the user."""
+"""Arms that are computed on access: a product grid, and chunks from a user function."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ from torchbandits.errors import DataError, NonFiniteError, ShapeError, require
 from torchbandits.sources.base import ArmSource, check_index, check_part, recut
 from torchbandits.types import Picks
 
-_POINTS_KEPT = 1 << 16  # points that were looked up, of a stream without random access
+# Number of points cached after a lookup in a stream without random access.
+_POINTS_KEPT = 1 << 16
 
 
 class Grid(ArmSource):
-    """All combinations of the values of each feature, never written down; the last feature varies fastest.
+    """All combinations of the values of each feature, never stored; the last feature varies fastest.
 
-    They are `distinct` always: values that are equal would make equal arms.
+    Arms are always `distinct`, because the values of an axis must be.
 
     Args:
-        axes: One tensor of different values a feature.
+        axes: One tensor of distinct values per feature.
     """
 
     distinct = True
@@ -37,7 +38,8 @@ class Grid(ArmSource):
             shaped = isinstance(axis, Tensor) and axis.dim() == 1 and axis.numel() > 0
             got = tuple(axis.shape) if isinstance(axis, Tensor) else type(axis).__name__
             require(shaped, f"axis {j} must be a tensor of at least one value, got {got}.", ShapeError)
-            as_tensor(f"axis {j}", axis)  # refuses sparse ones, and those that hold no numbers
+            # Rejects sparse tensors and values that are not numbers.
+            as_tensor(f"axis {j}", axis)
             check_dtype(f"axis {j}", axis.dtype)
             same = axis.dtype == axes[0].dtype and axis.device == axes[0].device
             require(same, f"axis {j} is {axis.dtype} on {axis.device}, axis 0 {axes[0].dtype} on {axes[0].device}.", ShapeError)
@@ -51,26 +53,26 @@ class Grid(ArmSource):
 
     @property
     def shape(self) -> torch.Size:
-        """Product of the axes' sizes, and their number."""
+        """Product of the sizes of the axes, and their number."""
         return torch.Size([math.prod(len(axis) for axis in self._axes), len(self._axes)])
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the axes."""
+        """Dtype of the axes."""
         return self._axes[0].dtype
 
     @property
     def device(self) -> torch.device:
-        """Of the axes."""
+        """Device of the axes."""
         return self._axes[0].device
 
     def chunk(self, part: slice) -> Tensor:
-        """Computed. Cost O(n d)."""
+        """Consecutive arms, computed on access. Cost O(n d)."""
         check_part(part)
         return self.points(torch.arange(part.start, part.stop, device=self.device))
 
     def points(self, index: Picks) -> Tensor:
-        """By the digits of the index in mixed radix. Cost O(d) an arm."""
+        """Arms by index, from the digits of the index in mixed radix. Cost O(d) per arm."""
         check_index(index)
         digits = [
             axis[index.div(stride, rounding_mode="floor") % len(axis)]
@@ -80,14 +82,14 @@ class Grid(ArmSource):
 
 
 class Chunks(ArmSource):
-    """Arms that a function yields chunk by chunk, again for every sweep.
+    """Arms that a function yields in chunks, again for every sweep.
 
     Args:
-        stream: Called once a sweep; yields tensors `n x d`, the same arms in the same order each time.
+        stream: Called once per sweep; yields tensors `n x d`, the same arms in the same order each time.
         shape: `A x d`.
-        dtype: Of the arms.
-        device: Where they are swept; chunks from elsewhere are moved.
-        at: From indices `p` to their arms `p x d`; None where arms are looked up in the stream.
+        dtype: Dtype of the arms.
+        device: Device on which they are swept; chunks on other devices are moved.
+        at: Function from indices `p` to their arms `p x d`; None if arms are looked up in the stream.
         distinct: A promise that no two arms are equal, see `ArmSource`.
     """
 
@@ -112,26 +114,26 @@ class Chunks(ArmSource):
 
     @property
     def shape(self) -> torch.Size:
-        """`A x d`, as announced."""
+        """`A x d`, as declared."""
         return self._shape
 
     @property
     def dtype(self) -> torch.dtype:
-        """As announced."""
+        """Dtype of the arms, as declared."""
         return self._dtype
 
     @property
     def device(self) -> torch.device:
-        """Where the arms are swept."""
+        """Device on which the arms are swept."""
         return self._device
 
     def chunk(self, part: slice) -> Tensor:
-        """Read off the stream, from its beginning."""
+        """Consecutive arms, read from the stream from its beginning."""
         check_part(part)
         return next(self.chunks(part.stop - part.start, part.start, part.stop))[1]
 
     def chunks(self, step: int, start: int = 0, stop: int | None = None) -> Iterator[tuple[slice, Tensor]]:
-        """One pass over the stream. Raises `DataError` where it ends too early or, read to its end, too late."""
+        """One pass over the stream. Raises `DataError` if it ends too early or, when read to its end, too late."""
         stop = self.num_arms if stop is None else stop
 
         def from_start() -> Iterator[Tensor]:
@@ -147,11 +149,12 @@ class Chunks(ArmSource):
         pieces = from_start()
         yield from recut(pieces, start, stop, step)
         if stop == self.num_arms:
-            for _ in pieces:  # to its end
+            # Read the stream to its end, so that a stream that is too long is detected.
+            for _ in pieces:
                 pass
 
     def points(self, index: Picks) -> Tensor:
-        """By `at`; without it one pass over the stream, up to the last of those that were not looked up of late."""
+        """Arms by index, from `at`. Without `at`, one pass over the stream, up to the last arm that is not cached."""
         check_index(index)
         flat = index.reshape(-1)
         if self._at is not None:
@@ -184,10 +187,10 @@ class Chunks(ArmSource):
 
 
 def grid(axes: Sequence[Tensor]) -> Grid:
-    """The product grid of some axes, which is never written down; the last feature varies fastest.
+    """The product grid of some axes, which is never stored; the last feature varies fastest.
 
     Args:
-        axes: One tensor of different, finite values a feature, all of one dtype (float32 or float64) and device.
+        axes: One tensor of distinct, finite values per feature, all of one dtype (float32 or float64) and device.
 
     Raises:
         ShapeError: If there are no axes, one is empty or not one-dimensional, or dtypes or devices differ.
@@ -207,21 +210,21 @@ def chunks(
     device: torch.device | str = "cpu",
     distinct: bool = False,
 ) -> Chunks:
-    """Arms that a function of yours yields, for what fits neither memory nor a file.
+    """Arms that a user function yields, for arms that fit neither memory nor a file.
 
     Args:
-        stream: Called once a sweep, and yields tensors `n x dim` of any n: the same arms in the same order each time.
+        stream: Called once per sweep; yields tensors `n x dim` of any n, the same arms in the same order each time.
         num_arms: A.
         dim: d.
-        at: From indices (`p` integers) to their arms, `p x dim`: picks and leaders are looked up with it. Without it, a pass
-            over the stream finds them, and the last 65,536 are remembered: as dear as a sweep, for every batch.
-        dtype: Of the arms, float64 or float32.
-        device: Where means, leverages and posterior live; chunks are moved there.
+        at: Function from indices (`p` integers) to their arms, `p x dim`, used for picks and leaders. Without it, arms are
+            looked up in a pass over the stream, which costs as much as a sweep in every batch, and the last 65,536 are cached.
+        dtype: Dtype of the arms, float64 or float32.
+        device: Device of means, leverages and posterior; chunks are moved there.
         distinct: A promise that no two arms are equal, see `ArmSource`.
 
     Raises:
-        ArgumentError: If a size is not positive or a function not callable.
-        ShapeError, DataError: During a sweep, if a chunk has another shape or dtype, or they are not `num_arms` in all.
+        ArgumentError: If a size is not positive or a function is not callable.
+        ShapeError, DataError: During a sweep, if a chunk has another shape or dtype, or the number of arms is not `num_arms`.
     """
     for name, value in (("num_arms", num_arms), ("dim", dim)):
         check_whole(name, value)

@@ -7,8 +7,10 @@ from torch import Tensor
 
 from torchbandits.sources.base import ArmSet, ArmSource
 
-_SAMPLE = 20_000  # arms that the ranges of features are estimated from
-_ASIDE = 0.01  # part of the arms at either end of a feature that is left out of its range: outliers must not stretch it
+# Number of arms from which the ranges of features are estimated.
+_SAMPLE = 20_000
+# Fraction of the arms at either end of a feature that is left out of its range, so that outliers do not stretch it.
+_ASIDE = 0.01
 
 
 def ranges_of(arms: ArmSet) -> Tensor:
@@ -17,7 +19,7 @@ def ranges_of(arms: ArmSet) -> Tensor:
 
 
 def or_one(spans: Tensor) -> Tensor:
-    """The spans as ranges: 1 for those that are 0, of features that tell no arms apart."""
+    """The spans as ranges, with 1 in place of 0 for features that do not distinguish arms."""
     return torch.where(spans > 0, spans, 1.0)
 
 
@@ -25,8 +27,8 @@ def spans_of(arms: ArmSet) -> Tensor:
     """Distance between the 1 % and 99 % quantiles of each feature, `d` or `batch_shape x d`, float64, or the whole range where
     that is 0. It is taken from at most 20,000 arms, evenly spaced.
 
-    It is at least a part of the whole range, 10⁻⁴ in float64, since distances to an arm further out would cost the others their
-    digits.
+    It is at least a fraction of the whole range, 10⁻⁴ in float64, because distances to an arm that lies further out would lose
+    the digits of the others.
     """
     num = arms.shape[-2]
     step = -(-num // _SAMPLE)
@@ -39,14 +41,14 @@ def spans_of(arms: ArmSet) -> Tensor:
 
 
 def spans_with(arms: ArmSet, points: Tensor, known: Tensor) -> Tensor:
-    """`spans_of` the arms, where features that all of them share have the range of arms and further points together.
+    """`spans_of` the arms. Features with the same value in all arms take the range of arms and further points together.
 
-    The arms of a single context share its features, while those told at other contexts show how far these go.
+    All arms of one context share its features, whose range is only known from observations in other contexts.
 
     Args:
-        arms: Of which the first stands for the value that they share.
+        arms: Arms, the first of which gives the shared value.
         points: `batch_shape x p x d`.
-        known: `batch_shape x p` booleans, the points that count.
+        known: `batch_shape x p` booleans, False for points to be ignored.
 
     Returns:
         `batch_shape x d`.

@@ -1,4 +1,4 @@
-"""Arms in memory: a tensor as it is, and one in pinned host memory that a GPU reads in overlapped chunks."""
+"""Arms in memory: a tensor used directly, and one in pinned host memory that a GPU reads in overlapped chunks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torchbandits.types import Arms, Picks
 
 
 class InMemory(ArmSource):
-    """A tensor, shared and not copied.
+    """A tensor that is shared, not copied.
 
     Args:
         arms: `A x d` or `batch_shape x A x d`; shared, so it must not change.
@@ -30,26 +30,26 @@ class InMemory(ArmSource):
 
     @property
     def shape(self) -> torch.Size:
-        """Of the tensor."""
+        """Shape of the tensor."""
         return self.arms.shape
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the tensor."""
+        """Dtype of the tensor."""
         return self.arms.dtype
 
     @property
     def device(self) -> torch.device:
-        """Of the tensor."""
+        """Device of the tensor."""
         return self.arms.device
 
     def chunk(self, part: slice) -> Tensor:
-        """A view, `batch_shape x n x d`."""
+        """A view of consecutive arms, `batch_shape x n x d`."""
         check_part(part)
         return self.arms[..., part, :]
 
     def points(self, index: Picks) -> Tensor:
-        """Arms by index: row by row where the tensor has batch dimensions."""
+        """Arms by index; each batch row is indexed separately if the tensor has batch dimensions."""
         check_index(index)
         if self.arms.dim() == 2:
             return self.arms[index] if index.dim() != 1 else self.arms.index_select(0, index)
@@ -58,11 +58,11 @@ class InMemory(ArmSource):
 
 
 class Pinned(ArmSource):
-    """A tensor in host memory, swept on another device: while one chunk is worked on, the next is copied.
+    """A tensor in host memory, swept on another device: the next chunk is copied while one is processed.
 
     Args:
-        arms: `A x d` on the CPU; copied into pinned memory for a CUDA device, unless it is there. It must not change.
-        device: Where it is swept.
+        arms: `A x d` on the CPU; copied into pinned memory for a CUDA device, unless already there. Must not change.
+        device: Device on which the arms are swept.
         distinct: A promise that no two arms are equal, see `ArmSource`.
     """
 
@@ -76,31 +76,31 @@ class Pinned(ArmSource):
 
     @property
     def shape(self) -> torch.Size:
-        """Of the tensor."""
+        """Shape of the tensor."""
         return self._arms.shape
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the tensor."""
+        """Dtype of the tensor."""
         return self._arms.dtype
 
     @property
     def device(self) -> torch.device:
-        """Where the arms are swept."""
+        """Device on which the arms are swept."""
         return self._device
 
     def chunk(self, part: slice) -> Tensor:
-        """A copy on the device."""
+        """A copy of consecutive arms on the device."""
         check_part(part)
         return self._arms[part].to(self._device)
 
     def points(self, index: Picks) -> Tensor:
-        """A copy on the device; gathered on the host."""
+        """A copy of arms by index on the device, gathered on the host."""
         check_index(index)
         return self._arms[index.to(self._arms.device)].to(self._device)
 
     def chunks(self, step: int, start: int = 0, stop: int | None = None) -> Iterator[tuple[slice, Tensor]]:
-        """In order, through two buffers on a CUDA device, filled on a stream of their own."""
+        """All arms in order, through two buffers on a CUDA device that are filled on a separate stream."""
         stop = self.num_arms if stop is None else stop
         if self._device.type != "cuda":
             yield from ((part, self.chunk(part)) for part in parts(start, stop, step))
@@ -109,7 +109,8 @@ class Pinned(ArmSource):
         side = torch.cuda.Stream(self._device)
         buffers = [torch.empty(min(step, stop - start), self.dim, dtype=self.dtype, device=self._device) for _ in range(2)]
         arrived, read = ([torch.cuda.Event() for _ in range(2)] for _ in range(2))
-        side.wait_stream(own)  # the buffers' memory may still be in use by work queued before
+        # The memory of the buffers may still be used by work queued earlier.
+        side.wait_stream(own)
 
         def send(number: int, part: slice) -> None:
             place = number % 2
@@ -132,18 +133,18 @@ class Pinned(ArmSource):
 
 
 def tensor(arms: Tensor, *, distinct: bool = False) -> InMemory:
-    """Arms in memory, `A x d`: what a plain tensor is, but shared with the bandit and not copied, so it must not change; and
-    with the promise, where `distinct`, that no two of them are equal."""
+    """Arms in memory, `A x d`. Unlike a plain tensor they are shared with the bandit and not copied, so they must not change.
+    `distinct` is a promise that no two of them are equal."""
     _check(arms)
     return InMemory(arms, distinct)
 
 
 def pinned(arms: Tensor, device: torch.device | str, *, distinct: bool = False) -> Pinned:
-    """Arms in host memory, swept on a GPU that has no room for them, in overlapped chunks.
+    """Arms in host memory, swept in overlapped chunks on a GPU without room for them.
 
     Args:
         arms: `A x d`, float32 or float64, on the CPU.
-        device: Where means, leverages and posterior live, and chunks are swept.
+        device: Device of means, leverages and posterior, on which chunks are swept.
         distinct: A promise that no two arms are equal, see `ArmSource`.
 
     Raises:
@@ -156,5 +157,6 @@ def _check(arms: Tensor) -> None:
     shaped = isinstance(arms, Tensor) and arms.dim() == 2 and arms.numel() > 0
     got = tuple(arms.shape) if isinstance(arms, Tensor) else type(arms).__name__
     require(shaped, f"arms must be a tensor A x d with at least one arm and one feature, got {got}.", ShapeError)
-    as_tensor("arms", arms)  # refuses sparse ones, and those that hold no numbers
+    # Rejects sparse tensors and values that are not numbers.
+    as_tensor("arms", arms)
     check_dtype("arms", arms.dtype)

@@ -1,4 +1,4 @@
-"""The two fast strategies of an exact table: the kept covariance and columns evaluated ahead give the picks of the plain one."""
+"""The fast strategies of an exact table, kept covariance and columns evaluated ahead, give the picks of the plain one."""
 
 from __future__ import annotations
 

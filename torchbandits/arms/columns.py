@@ -197,7 +197,6 @@ class KernelColumns:
         Args:
             factors: Sweep factors of the posterior.
             prior: `A` or `batch_shape x A`, k(x, x) / λ.
-            prior: `A` or `batch_shape x A`, k(x, x) / λ.
             leverage: `batch_shape x A`, overwritten.
             channels: `batch_shape x c x A`, overwritten.
         """

@@ -179,12 +179,12 @@ class Loop:
     def open_(self, selection: Selection, drawn: Sequence[Tensor] = ()) -> None:
         """Open additional picks, after draws that left the generators in these states."""
         # Whatever may fail comes first.
-        opened = selection if self.open is None else joined(self.open, selection)
+        some, opened = bool(selection.mask.any()), selection if self.open is None else joined(self.open, selection)
         if self.state.box is not None:
             self.state.box.find_(selection.points, selection.index, self.state.statistics)
         for generator, state in zip(self.state.generators, drawn, strict=False):
             generator.set_state(state)
-        if bool(selection.mask.any()):
+        if some:
             self.open, self._synced = opened, False
 
     def open_point_(self, point: Tensor) -> None:

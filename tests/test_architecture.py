@@ -160,8 +160,6 @@ def test_randomness_is_an_argument(path):
             assert not (on_torch and name.startswith("set_")), f"{where} changes a process-wide setting"
 
 
-# Modules that may not yet be held to the rule below: the rooms of BoTorch's model are one class in several files.
-PRIVATE_DOORS = {"botorch"}
 # Attributes with an underscore that belong to PyTorch, BoTorch, GPyTorch or the standard library.
 NOT_OURS = {
     "_apply", "_buffers", "_C", "_exit", "_fields", "_get_indices", "_getframe", "_getitem", "_load_from_state_dict", "_matmul",
@@ -186,8 +184,6 @@ def own_attributes(tree: ast.Module) -> set[str]:
 @pytest.mark.parametrize("path", FILES, ids=identify)
 def test_private_attributes_are_those_of_the_files_own_classes(path):
     """`x._name` is read of `self`, `cls` and `super()` only, or where a class of the file has an attribute of that name."""
-    if room(module_name(path)) in PRIVATE_DOORS:
-        return
     tree = ast.parse(path.read_text())
     own = own_attributes(tree)
     for node in ast.walk(tree):

@@ -395,6 +395,22 @@ def test_an_arm_that_takes_most_of_the_recent_pulls_is_named_once():
     assert state.recent is before
 
 
+def test_a_tell_that_fails_at_its_end_is_not_among_the_recent_pulls(monkeypatch: pytest.MonkeyPatch):
+    arms = torch.rand(30, 2, generator=generator(0), dtype=torch.float64)
+    bandit = tb.Bandit(tb.auto(), arms)
+    for reward in (0.3, 0.1):
+        bandit.tell(bandit.ask(), torch.tensor([reward]))
+    before = bandit.loop.state.recent
+
+    def fails(*_: object) -> None:
+        raise errors.NumericalError("broken")
+
+    monkeypatch.setattr("torchbandits.loop.report_of", fails)
+    with pytest.raises(errors.NumericalError, match="broken"):
+        bandit.tell(bandit.ask(), torch.tensor([0.5]))
+    assert bandit.loop.state.recent == before
+
+
 @pytest.mark.parametrize(("sure", "noise", "words"), [(True, 0.95, "no other"), (False, 0.95, "95%"), (False, 0.3, "upper")])
 def test_the_reason_for_repeats_is_the_model_or_the_noise(sure: bool, noise: float, words: str):
     assert words in reason_for_repeats(sure, noise)
@@ -411,9 +427,9 @@ def test_repeats_are_counted_per_batch_row_and_only_the_last_forty():
     index, mask = torch.tensor([[0, 1], [2, 3]]), torch.tensor([[True, True], [False, True]])
     for _ in range(50):
         state.remember_(Pulls(mask.double(), mask.double(), mask.double(), index=index, mask=mask))
-    assert recent_arms(state, (0,)) == [0, 1] * 20
-    assert recent_arms(state, (1,)) == [3] * 40
-    assert len(state.recent) == 40
+    assert recent_arms(state, (0,)) == (0, 1) * 20
+    assert recent_arms(state, (1,)) == (3,) * 40
+    assert [len(row) for row in state.recent] == [40, 40]
 
 
 def test_an_explanation_of_a_batch_row_and_of_a_given_kernel():

@@ -327,7 +327,7 @@ class Bandit:
 
         Cost: as for a posterior from data, O(u³) for an exact one; O(A m²) when its arms are first scored.
         """
-        from torchbandits.botorch.of_run import model_of_run  # noqa: PLC0415 - BoTorch takes a second to load
+        from torchbandits.botorch.model import model_of_run  # noqa: PLC0415 - BoTorch takes a second to load
 
         return model_of_run(self.policy, self.loop.state)
 

@@ -89,6 +89,8 @@ class Explanation:
         return "\n".join([found, self._features(), self._noise(), sure, self.guarantee])
 
     def _noise(self) -> str:
+        if self.distinct < 2:
+            return f"Noise: by the model, a further reward of it would be off by about {self.noise_std:.2g}."
         said = (
             f"Noise: by the model, a further reward of it would be off by about {self.noise_std:.2g}, and noise is "
             f"{self.noise_share:.0%} of the variance over the arms pulled."

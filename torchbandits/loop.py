@@ -1,4 +1,7 @@
-"""The loop of a run: a policy, its state and the picks that are open. Calls are not checked here, and not recorded."""
+"""The loop of a run: a policy, its state and the picks that are open.
+
+Calls are not recorded here, and not checked, except costs, which must fit the arms as the state holds them.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ import torch
 from torch import Tensor
 
 from torchbandits.arms import ArmRows, matches
-from torchbandits.checks import check_costs, check_picks, check_rewards
+from torchbandits.checks import check_costs
 from torchbandits.errors import StateError, TorchBanditsError, require
 from torchbandits.policies import Composed, Policy, State
 from torchbandits.policies.learning import complete_
@@ -243,7 +246,7 @@ class Loop:
         Returns:
             The report after the update.
         """
-        if bool((pulls.counts > 0).any()):
+        if bool(pulls.counts.any()):
             self.state = self.policy.update(self.state, pulls)
             self.state.add_told_(pulls.counts)
         self.open, self._synced = remaining, False
@@ -399,81 +402,3 @@ def costs_for(policy: Policy, rows: ArmRows, costs: Any) -> Tensor | None:
     needed = isinstance(policy, Composed) and isinstance(policy.score, PerCost)
     require(costs is not None or not needed, "a score per cost needs the costs of the arms: pass costs=, one number an arm.")
     return None if costs is None else check_costs(costs, rows.batch_shape, rows.num_arms, rows.source.device, rows.first)
-
-
-class GatheredCalls:
-    """Asks, tells and forgets on record, for a policy that learns several tells together (`Policy.learns_together`).
-
-    Nothing is checked, and nothing has changed, before `learn`.
-
-    Args:
-        loop: What they are repeated for.
-    """
-
-    def __init__(self, loop: Loop) -> None:
-        self._loop = loop
-        opened, self._rows = loop.open, loop.batch_shape.numel()
-        # Open arms of each batch row, oldest first: lists, since what is open is small and changes at every call.
-        self._open: list[list[int]] = [[] for _ in range(self._rows)]
-        self._told: list[tuple[Tensor, Tensor]] = []
-        self._drawn: Sequence[Tensor] = ()
-        if opened is not None:
-            self.ask(torch.where(opened.mask, opened.index, -1))
-
-    def ask(self, index: Picks, drawn: Sequence[Tensor] = ()) -> None:
-        """Picks `batch_shape x q`, −1 where masked, after draws that left the generators in these states."""
-        for opened, arms in zip(self._open, index.reshape(self._rows, -1).tolist(), strict=True):
-            opened += [arm for arm in arms if arm >= 0]
-        self._drawn = drawn or self._drawn
-
-    def tell(self, index: Picks, rewards: Tensor) -> None:
-        """Rewards `batch_shape x q` of picks, NaN where an evaluation failed."""
-        self.forget(index)
-        self._told.append((index, rewards))
-
-    def forget(self, index: Picks) -> None:
-        """Picks `batch_shape x q` that are not open any more; the oldest of those at one arm goes first."""
-        first = self._loop.state.rows.first
-        for row, arms in enumerate(index.reshape(self._rows, -1).tolist()):
-            for arm in arms if first is None else self._entries(first, row, arms):
-                if arm in self._open[row]:
-                    self._open[row].remove(arm)
-
-    def _entries(self, first: Tensor, row: int, arms: list[int]) -> list[int]:
-        own = first.expand(*self._loop.batch_shape, -1).reshape(self._rows, -1)[row]
-        return [int(own[arm]) if arm >= 0 else -1 for arm in arms]
-
-    def learn(self) -> None:
-        """Learn all that was gathered, or leave the loop as it was.
-
-        Raises:
-            ArmIndexError, ShapeError, NonFiniteError: For a call that could not be made.
-            NumericalError: If the posterior broke down.
-        """
-        self._loop.all_or_nothing(self._learn)
-
-    def _learn(self) -> None:
-        loop = self._loop
-        state, policy = loop.state, loop.policy
-        if self._told:
-            index = torch.cat([i for i, _ in self._told], dim=-1)
-            index, mask = check_picks(index, loop.batch_shape, loop.total, loop.device)
-            given = torch.cat([y for _, y in self._told], dim=-1)
-            given = check_rewards(given, index, mask, loop.device, "forget")
-            kept = mask & ~given.isnan()
-            y = torch.where(kept, given, 0.0)
-            pulls = Pulls(kept.to(torch.float64), y, y * y, index=index, mask=kept)
-            loop.state = policy.update_together(state, pulls, [i.shape[-1] for i, _ in self._told])
-            certificate(policy, loop.state)
-        for generator, drawn in zip(state.generators, self._drawn, strict=False):
-            generator.set_state(drawn)
-        loop.set_open_(self._opened())
-
-    def _opened(self) -> Selection | None:
-        loop, wide = self._loop, max(map(len, self._open))
-        if not wide:
-            return None
-        padded = [arms + [-1] * (wide - len(arms)) for arms in self._open]
-        index = torch.tensor(padded, device=loop.device).reshape(*loop.batch_shape, wide)
-        index, mask = check_picks(index, loop.batch_shape, loop.total, loop.device)
-        return Selection(loop.points(index), index, mask)

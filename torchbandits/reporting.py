@@ -21,10 +21,11 @@ def certificate(policy: Policy, state: State) -> Tensor:
     if bounds is None:
         return torch.full_like(state.log_det, torch.nan)
     gap = bounds[0] - bounds[1]
-    broken = ~torch.isfinite(gap)
-    if bool(broken.any()):
+    finite = torch.isfinite(gap)
+    if not bool(finite.all()):
+        broken = (~finite).reshape(-1)
         raise NumericalError(
-            f"the posterior is not finite in batch rows {broken.reshape(-1).nonzero().reshape(-1).tolist()}; nothing was "
+            f"the posterior is not finite in batch rows {broken.nonzero().reshape(-1).tolist()}; nothing was "
             "learned. Check the size of the rewards and the kernel's hyper-parameters, or use a larger λ."
         )
     return gap

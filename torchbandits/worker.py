@@ -27,7 +27,7 @@ from torchbandits.errors import (
     require,
 )
 from torchbandits.journal import Event, Pick, SharedStore, describe_run, held, pack, unpack
-from torchbandits.loop import GatheredCalls
+from torchbandits.journal.recorder import GatheredCalls
 from torchbandits.policies import Policy
 from torchbandits.sources import ArmSource
 from torchbandits.types import Selection

@@ -97,7 +97,10 @@ def pick_rows(*, on_host: bool, picks: Tensor, **arguments: Any) -> tuple[Tensor
 
 
 def warm_up() -> None:
-    """Compile the loop where numba is installed, so that compilation is not part of the first timed run."""
+    """Compile what is compiled where numba is installed, so that compilation is not part of the first timed run."""
+    from torchbandits.linalg.compiled import compile_all  # noqa: PLC0415 - numba takes half a second to load
+
+    compile_all()
     one = torch.ones(1, 1, dtype=torch.float64)
     row, whole = one[0].clone(), torch.ones(1, dtype=torch.int64)
     pick_rows(

@@ -180,11 +180,11 @@ class ArmRows(nn.Module):
         arms pulled for the first time. Returns the rows, `batch_shape x p`, −1 where padded."""
         known = self.row_of(distinct)
         new = (distinct >= 0) & (known < 0)
-        rows = torch.where(distinct >= 0, known, -1)
+        rows = known.masked_fill(distinct < 0, -1)
         if bool(new.any()):
             new_rows = records.append_(self.points(distinct), new)
             rows = torch.where(new, new_rows, rows)
-            self._join(torch.where(new, distinct, -1), new_rows)
+            self._join(distinct.masked_fill(~new, -1), new_rows)
         records.add_(rows, counts, sums, squares)
         return rows
 

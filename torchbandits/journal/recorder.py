@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from functools import partial
 from typing import Any, TypeVar
@@ -28,7 +28,8 @@ from torchbandits.journal.fingerprint import difference
 from torchbandits.journal.journal import Journal
 from torchbandits.journal.lines import Mark
 from torchbandits.journal.packing import held, pack, state_as_text, state_of_text, unpack
-from torchbandits.loop import GatheredCalls, Loop
+from torchbandits.loop import Loop
+from torchbandits.reporting import certificate
 from torchbandits.selections import duplicate
 from torchbandits.sources import ArmSource
 from torchbandits.types import FitReport, PickMask, Picks, Pulls, Report, Selection
@@ -97,7 +98,7 @@ class Recorder:
             whole: Whether these are all the picks that are open, in their places.
         """
         loop = self.loop
-        given = torch.where(mask, rewards, 0.0)
+        given = rewards.masked_fill(~mask, 0.0)
         if loop.state.rows.sharded:
             given = loop.state.rows.across.agreed(given)
         kept, y = mask, given
@@ -355,6 +356,84 @@ class Recorder:
         arms = check_arms(arms)
         check_replacement(arms, self.loop.arms, self.loop.batch_shape)
         self.move(arms, costs)
+
+
+class GatheredCalls:
+    """Asks, tells and forgets on record, for a policy that learns several tells together (`Policy.learns_together`).
+
+    Nothing is checked, and nothing has changed, before `learn`.
+
+    Args:
+        loop: What they are repeated for.
+    """
+
+    def __init__(self, loop: Loop) -> None:
+        self._loop = loop
+        opened, self._rows = loop.open, loop.batch_shape.numel()
+        # Open arms of each batch row, oldest first: lists, since what is open is small and changes at every call.
+        self._open: list[list[int]] = [[] for _ in range(self._rows)]
+        self._told: list[tuple[Tensor, Tensor]] = []
+        self._drawn: Sequence[Tensor] = ()
+        if opened is not None:
+            self.ask(torch.where(opened.mask, opened.index, -1))
+
+    def ask(self, index: Picks, drawn: Sequence[Tensor] = ()) -> None:
+        """Picks `batch_shape x q`, −1 where masked, after draws that left the generators in these states."""
+        for opened, arms in zip(self._open, index.reshape(self._rows, -1).tolist(), strict=True):
+            opened += [arm for arm in arms if arm >= 0]
+        self._drawn = drawn or self._drawn
+
+    def tell(self, index: Picks, rewards: Tensor) -> None:
+        """Rewards `batch_shape x q` of picks, NaN where an evaluation failed."""
+        self.forget(index)
+        self._told.append((index, rewards))
+
+    def forget(self, index: Picks) -> None:
+        """Picks `batch_shape x q` that are not open any more; the oldest of those at one arm goes first."""
+        first = self._loop.state.rows.first
+        for row, arms in enumerate(index.reshape(self._rows, -1).tolist()):
+            for arm in arms if first is None else self._entries(first, row, arms):
+                if arm in self._open[row]:
+                    self._open[row].remove(arm)
+
+    def _entries(self, first: Tensor, row: int, arms: list[int]) -> list[int]:
+        own = first.expand(*self._loop.batch_shape, -1).reshape(self._rows, -1)[row]
+        return [int(own[arm]) if arm >= 0 else -1 for arm in arms]
+
+    def learn(self) -> None:
+        """Learn all that was gathered, or leave the loop as it was.
+
+        Raises:
+            ArmIndexError, ShapeError, NonFiniteError: For a call that could not be made.
+            NumericalError: If the posterior broke down.
+        """
+        self._loop.all_or_nothing(self._learn)
+
+    def _learn(self) -> None:
+        loop = self._loop
+        state, policy = loop.state, loop.policy
+        if self._told:
+            index = torch.cat([i for i, _ in self._told], dim=-1)
+            index, mask = check_picks(index, loop.batch_shape, loop.total, loop.device)
+            given = torch.cat([y for _, y in self._told], dim=-1)
+            given = check_rewards(given, index, mask, loop.device, "forget")
+            kept = mask & ~given.isnan()
+            y = torch.where(kept, given, 0.0)
+            pulls = Pulls(kept.to(torch.float64), y, y * y, index=index, mask=kept)
+            loop.state = policy.update_together(state, pulls, [i.shape[-1] for i, _ in self._told])
+            certificate(policy, loop.state)
+        for generator, drawn in zip(state.generators, self._drawn, strict=False):
+            generator.set_state(drawn)
+        loop.set_open_(self._opened())
+
+    def _opened(self) -> Selection | None:
+        loop, wide = self._loop, max(map(len, self._open))
+        if not wide:
+            return None
+        padded = [arms + [-1] * (wide - len(arms)) for arms in self._open]
+        index = torch.tensor(padded, device=loop.device).reshape(*loop.batch_shape, wide)
+        index, mask = check_picks(index, loop.batch_shape, loop.total, loop.device)
+        return Selection(loop.points(index), index, mask)
 
 
 class CannotTogether(Exception):

@@ -269,3 +269,12 @@ def factorise(
             W[i, j] = 0.0
     _solve_upper(W, J, True)
     return True, log_det, U, Z, V, W, J, moment, w, C, a
+
+
+def compile_all() -> None:
+    """Compile every function of this file for the arrays that it is given, or read it from numba's cache."""
+    if not COMPILED:
+        return
+    one, line, first = np.ones((1, 1)), np.ones(1), np.zeros(1, dtype=np.int64)
+    _, _, *_, N, a = factorise(one, first, line, one, 1.0, 0.0, np.inf)
+    sweep_kept(N, a, True, one, first, line, np.empty(1), np.empty((1, 1)))

@@ -137,7 +137,7 @@ class Picker:
     def pick(self, offered: Tensor | None, remaining: Tensor, twins: Generators) -> tuple[Tensor, Tensor | None]:
         """Select picks `batch_shape x q` (−1 where padded); returns also their scores where these are not functions of the
         marginals."""
-        if not bool((remaining > 0).any()):
+        if not bool(remaining.any()):
             return torch.full((*remaining.shape, 0), -1, device=remaining.device), None
         if self._state.draws is not None:
             return self._draw(self._state.draws, offered, remaining, twins)
@@ -146,7 +146,7 @@ class Picker:
             score = self._of_all()
             if offered is not None:
                 score = score.masked_fill(~offered, -torch.inf)
-            arm = torch.where(remaining > 0, self._table.rows.across.best(score), -1).unsqueeze(-1)
+            arm = self._table.rows.across.best(score).masked_fill(remaining <= 0, -1).unsqueeze(-1)
             return (self._rule.repeated(arm, self._table.leverage, remaining) if isinstance(self._rule, Repeat) else arm), None
         if isinstance(self._base, UCB):
             return self._look_ahead(offered, remaining), None

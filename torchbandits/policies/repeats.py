@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -21,24 +22,23 @@ NOISE_ALONE = 0.9
 OTHERS = "take it off offer (available=) or give a larger width= to look at others"
 
 
-def most_repeated(arms: Iterable[int]) -> tuple[int, int] | None:
+def most_repeated(arms: Sequence[int]) -> tuple[int, int] | None:
     """The arm with more than half of the last 40 pulls, and its number of them; None if there is no such arm, or fewer pulls.
 
     Args:
         arms: Arms pulled, in order.
     """
-    last = np.asarray(list(arms)[-RECENT:])
+    last = arms[-RECENT:]
     if len(last) < RECENT:
         return None
-    different, counts = np.unique(last, return_counts=True)
-    most = int(counts.argmax())
-    return (int(different[most]), int(counts[most])) if 2 * counts[most] > RECENT else None
+    ((arm, count),) = Counter(last).most_common(1)
+    return (arm, count) if 2 * count > RECENT else None
 
 
-def recent_arms(state: GaussianState, place: tuple[int, ...]) -> list[int]:
+def recent_arms(state: GaussianState, place: tuple[int, ...]) -> tuple[int, ...]:
     """At most the last 40 arms told in a batch row since the state was made or loaded, in order."""
-    told = [arm for index in state.recent for arm in index[place].tolist() if arm >= 0]
-    return told[-RECENT:]
+    shape = state.rows.batch_shape
+    return state.recent[int(np.ravel_multi_index(place, shape)) if shape else 0]
 
 
 def rivals(state: GaussianState, width: Tensor, arm: int, place: tuple[int, ...], floor: float = 0.0) -> Tensor:

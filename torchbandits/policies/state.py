@@ -10,6 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -380,9 +381,9 @@ class GaussianState(PosteriorState):
         # Warns of rewards and arms on a scale far from that of the kernel.
         self.scale = ScaleWatch()
         self.derived = Derived()
-        # For policies that warn of repeated pulls of an arm: arms of the last tells, at least the last 40 pulls of each batch
-        # row if there were so many. Not saved.
-        self.recent: tuple[Tensor, ...] = ()
+        # For policies that warn of repeated pulls of an arm: at most the last 40 arms told in each batch row, in order. Not
+        # saved, and replaced as a whole.
+        self.recent: tuple[tuple[int, ...], ...] = ((),) * len(self.generators)
         self.repeats_said = False
 
     @property
@@ -436,21 +437,17 @@ class GaussianState(PosteriorState):
     def remember_(self, pulls: Pulls) -> None:
         """Keep the arms of a tell as the most recent ones. Summed history has no order and is excluded."""
         if pulls.index is not None and pulls.mask is not None and not pulls.history:
-            arms = torch.where(pulls.mask, self.rows.entry(pulls.index), -1)
-            self.recent = (*self.recent, arms)[-RECENT:]
+            told = self.rows.entry(pulls.index).masked_fill(~pulls.mask, -1).reshape(len(self.recent), -1).tolist()
+            arms = zip(self.recent, told, strict=True)
+            self.recent = tuple((*before, *(arm for arm in row if arm >= 0))[-RECENT:] for before, row in arms)
 
     def _snapshots(self) -> list[Callable[[], None]]:
-        recent = self.recent
-
-        def restore() -> None:
-            self.recent = recent
-
-        return [*super()._snapshots(), restore]
+        return [self.records.snapshot(), partial(setattr, self, "recent", self.recent)]
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
         """Restore the generators. Saved states do not hold the last pulls, which are therefore cleared."""
         super().set_extra_state(state)
-        self.recent = ()
+        self.recent = ((),) * len(self.generators)
 
     def add_gains_(self, leverage: Tensor, counts: Tensor) -> None:
         """Add to the batched log-determinants the gains of pulls of points with these leverages at the batch start,
@@ -535,7 +532,8 @@ class TableState(GaussianState):
         return known[2]
 
     def _snapshots(self) -> list[Callable[[], None]]:
-        return [self.records.snapshot(), self.table.snapshot()]
+        # Those of the wider class written out: each call counts in a small step.
+        return [self.records.snapshot(), partial(setattr, self, "recent", self.recent), self.table.snapshot()]
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> TableState:
         super()._apply(fn, recurse)

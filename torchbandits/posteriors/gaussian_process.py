@@ -218,7 +218,7 @@ class GaussianProcess(nn.Module):
         """Regression targets of pulls with these weights and reward sums, `batch_shape x p` to `batch_shape x p x c`."""
         if self.prior_mean == "estimate":
             return torch.stack([sums, weights], dim=-1)
-        return (sums - weights * float(self.prior_mean)).unsqueeze(-1)
+        return (sums - weights * float(self.prior_mean) if self.prior_mean else sums).unsqueeze(-1)
 
     # ------------------------------------------------------------------ factors
 

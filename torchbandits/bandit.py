@@ -130,7 +130,7 @@ class Bandit:
         loop.recover_()
         most, offered = None, None
         if limit is not None:
-            most = check_limit(limit, loop.batch_shape, loop.device)
+            most = check_limit(limit, loop.batch_shape)
         if more is not None:
             more = check_more(more)
         if available is not None:

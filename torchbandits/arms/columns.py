@@ -12,7 +12,7 @@ from torch import Tensor
 from torchbandits.arms.kept_columns import KeptColumns
 from torchbandits.arms.rows import ArmRows
 from torchbandits.embeddings import Spectrum
-from torchbandits.kernels import StationaryBlocks, StationaryColumns, evaluate_kernel, kernel_diagonal
+from torchbandits.kernels import Stationary, StationaryBlocks, StationaryColumns, evaluate_kernel, kernel_diagonal
 from torchbandits.linalg import LEAF, staircase_product
 from torchbandits.posteriors import GaussianProcess, SweepFactors
 from torchbandits.sources import InMemory
@@ -73,6 +73,10 @@ class KernelColumns:
     def evaluate(self, points: Points) -> Tensor:
         """k(points, arms), `batch_shape x p x A`, in the arms' dtype, one point at a time. Cost O(A d p)."""
         source, kernel, points = self._rows.source, self._kernel(), points.to(self._rows.source.dtype)
+        if source.device.type != "cpu":
+            step = max(256, _DEVICE_BYTES // (source.dtype.itemsize * max(source.dim, points.shape[:-1].numel())))
+            parts = [self._of(points, arms) for _, arms in source.chunks(step)]
+            return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
         # The chunk size keeps the distances and kernel values of a chunk in cache.
         if not isinstance(source, InMemory) or source.num_arms > _READ:
             step = min(_READ, max(256, _READ_BYTES // (source.dim * source.dtype.itemsize)))
@@ -86,6 +90,8 @@ class KernelColumns:
     def _of(self, points: Points, arms: Points) -> Tensor:
         """k(points, arms), `batch_shape x p x n`, one point at a time."""
         kernel = self._kernel()
+        if arms.device.type != "cpu" and Stationary.of(kernel) is not None:
+            return evaluate_kernel(kernel, points, arms)
         if points.numel() and StationaryColumns.supports(arms, kernel):
             return self._lines(StationaryColumns(arms, kernel), points)
         columns = [evaluate_kernel(kernel, x, arms) for x in points.split(1, dim=-2)]

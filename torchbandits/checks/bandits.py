@@ -172,19 +172,19 @@ def check_state(state_dict: Any, own: dict[str, Any]) -> None:
 # ---------------------------------------------------------------------- asking
 
 
-def check_limit(limit: Any, batch_shape: torch.Size, device: torch.device) -> Tensor | None:
-    """The largest number of picks, `batch_shape`, from one whole number or one per batch row."""
+def check_limit(limit: Any, batch_shape: torch.Size) -> Tensor | None:
+    """The largest number of picks, `batch_shape` on the host, from one whole number or one per batch row."""
     if limit is None:
         return None
     # The usual case, in few operations.
     if isinstance(limit, int) and not isinstance(limit, bool) and limit >= 0:
-        return torch.tensor(min(limit, ENDLESS), device=device).expand(batch_shape)
+        return torch.tensor(min(limit, ENDLESS)).expand(batch_shape)
     good = isinstance(limit, Tensor) and not limit.is_floating_point() and not limit.is_complex()
     require(
         good and bool((as_tensor("limit", limit) >= 0).all()),
         f"limit must be a whole number ≥ 0, or one a batch row, got {limit}.",
     )
-    value = as_tensor("limit", limit, device=device)
+    value = as_tensor("limit", limit).cpu()
     try:
         return value.expand(batch_shape)
     except RuntimeError as error:

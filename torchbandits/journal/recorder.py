@@ -320,7 +320,8 @@ class Recorder:
         kind = record["kind"]
         if kind == "ask":
             try:
-                self.ask(maybe("limit"), maybe("offered"), record["more"])
+                limit = unpack(record.get("limit"))
+                self.ask(limit, maybe("offered"), record["more"])
             except IndexError as error:  # found where the journal's picks are gathered, before any is open
                 raise DataError(f"it picks an arm that is not there: {error}.") from error
         elif kind == "tell":

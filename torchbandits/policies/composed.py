@@ -226,7 +226,7 @@ class Composed(Policy[TableState | BoxState]):
         fill = exactly is not None and self.from_data is not None
         starting = first_picks(state, self.initial, remaining, offered, twins, fill) if state.opening else None
         if starting is not None:
-            remaining = torch.where((starting >= 0).any(dim=-1), 0, remaining)
+            remaining = remaining.masked_fill((starting >= 0).any(dim=-1).cpu(), 0)
         picker = Picker(state, self.score, rule, width)
         index, values = picker.pick(offered, remaining, twins)
         if starting is not None:

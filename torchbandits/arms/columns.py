@@ -18,6 +18,7 @@ from torchbandits.posteriors import GaussianProcess, SweepFactors
 from torchbandits.sources import InMemory
 from torchbandits.sources.base import parts
 from torchbandits.threads import MANY_PRODUCTS
+from torchbandits.transfers import to_device
 from torchbandits.types import Picks, Points
 
 # Size of a block of columns that stays in cache while it is multiplied and squared.
@@ -105,7 +106,7 @@ class KernelColumns:
 
     def holds(self, rows: Tensor) -> bool:
         """Whether the columns of rows (`batch_shape x m`) are kept."""
-        return self._kept is not None and self._kept.holds(rows)
+        return self._kept is not None and self._kept.holds(rows, self._posterior.rows_on_host(rows))
 
     def fill(self, rows: Tensor) -> bool:
         """Evaluate and keep the columns of rows (`batch_shape x m`) that are missing. Return False if they do not fit the
@@ -118,14 +119,16 @@ class KernelColumns:
         if rows.shape[-1] > kept.most:
             self.forget()
             return False
-        kept.know(statistics.num_rows)
+        # A single batch row has no padding.
+        kept.know(statistics.num_rows.reshape(-1).tolist() if statistics.num_rows.dim() else [statistics.size])
         if not rows.shape[-1] or self.holds(rows):
             return True
-        missing, slots = kept.missing(rows)
+        missing, slots = kept.missing(self._posterior.rows_on_host(rows))
         step = max(1, _GROUP_BYTES // kept.bytes_a_slot)
         for some, theirs in zip(missing.split(step, dim=-1), slots.split(step, dim=-1), strict=True):
-            arm = self._rows.arm_of_row.gather(-1, some.clamp_min(0))
-            kept.put(some, theirs, self._with_own(self.evaluate(statistics.at(some)), arm))
+            row = to_device(rows.device, some)[0]
+            arm = self._rows.arm_of_row.gather(-1, row.clamp_min(0))
+            kept.put(some, theirs, self._with_own(self.evaluate(statistics.at(row)), arm))
         return True
 
     def _with_own(self, block: Tensor, arm: Tensor) -> Tensor:
@@ -149,7 +152,7 @@ class KernelColumns:
         """k between rows (`batch_shape x m`) and arms (`batch_shape x p`), `batch_shape x m x p`, from kept columns in float64;
         None where they are not kept, or not of every arm."""
         kept = self._kept
-        if kept is None or self._rows.sharded or kept.block.dtype != torch.float64 or not kept.holds(rows):
+        if kept is None or self._rows.sharded or kept.block.dtype != torch.float64 or not self.holds(rows):
             return None
         return kept.between(kept.slots(rows), index)
 
@@ -180,11 +183,11 @@ class KernelColumns:
             The slice of arms of a chunk, and its products in a buffer that the next chunk overwrites.
         """
         m, batch, kept, slots = rows.shape[-1], rows.shape[:-1], self._kept, rows
-        if kept is not None and bool(((slots := kept.slots(rows)) < 0).any()):
-            kept = None
+        if kept is not None:
+            kept, slots = (kept, kept.slots(rows)) if self.holds(rows) else (None, rows)
         starts = None if dense is None or m <= LEAF or rows.dim() > 2 else list(range(m))
         # Consecutive slots can be sliced without a copy.
-        together = None if kept is None else _together(slots)
+        together = _together(slots) if kept is not None and slots.device.type == "cpu" else None
         wanted = _CHUNK_BYTES if weights.device.type == "cpu" else _DEVICE_BYTES
         A, step = self._rows.num_arms, max(256, wanted // (8 * max(1, m) * max(1, batch.numel())))
         products = weights.new_empty(*weights.shape[:-1], min(step, A))
@@ -212,7 +215,7 @@ class KernelColumns:
             return False
         from torchbandits.linalg.compiled import COMPILED, sweep_kept  # noqa: PLC0415 - numba takes half a second to load
 
-        if not COMPILED or not kept.holds(factors.rows):
+        if not COMPILED or not self.holds(factors.rows):
             return False
         prior = prior.expand(leverage.shape)
         slots = kept.slots(factors.rows)

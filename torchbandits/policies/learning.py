@@ -256,10 +256,14 @@ def _draw_dictionary(state: GaussianState, memory: Memory, leverage: Tensor, tol
     """Draw a new dictionary in the batch rows with new pulls (`told`, `batch_shape`). The others keep theirs and draw
     nothing."""
     statistics, posterior = state.statistics, state.posterior
-    resting = [g for g, active in zip(state.generators, told.reshape(-1).tolist(), strict=True) if not active]
+    # A single batch row is told something, or nothing is learned.
+    active = told.reshape(-1).tolist() if len(state.generators) > 1 else [True]
+    resting = [g for g, on in zip(state.generators, active, strict=True) if not on]
     states = [generator.get_state() for generator in resting]
     chosen = memory.choose(leverage, statistics.weights, statistics.mask, state.generators)
     # `choose` advances every generator, so those of rows without new pulls are set back.
     for generator, before in zip(resting, states, strict=True):
         generator.set_state(before)
-    posterior.set_dictionary_(torch.where(told.unsqueeze(-1), chosen, posterior.dictionary) if resting else chosen)
+    if resting:
+        chosen = torch.where(told.unsqueeze(-1), chosen.to(told.device), posterior.dictionary)
+    posterior.set_dictionary_(chosen)

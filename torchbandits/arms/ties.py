@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import torch
 from torch import Tensor
 
 # Scores within this relative distance of the best are tied, and the lowest index wins.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import gpytorch
 import torch
@@ -156,8 +156,8 @@ class Factors:
         if not COMPILED or not small or K_mu.dtype != torch.float64:
             return None
         floor = _RESIDUAL_TOLERANCE * regularization
-        arrays: list[Any] = [x.numpy() for x in to_host(K_mu, rows, n.contiguous(), targets)]
-        good, log_det, *found = factorise(*arrays, regularization, floor, MOST_UNEVEN)
+        arrays = [x.numpy() for x in to_host(K_mu, rows, n.contiguous(), targets)]
+        good, log_det, *found = factorise(arrays[0], arrays[1], arrays[2], arrays[3], regularization, floor, MOST_UNEVEN)
         if not good:
             return None
         volume = torch.tensor(log_det, dtype=torch.float64)

@@ -186,6 +186,7 @@ BY_NAME: dict[str, Make] = {
     "model": lambda _: model(),
     "name": given("branin"),
     "noise_std": given(0.1),
+    "noise_var": given(0.01),
     "norm_bound": given(1.0),
     "nu": given(1.5),
     "num_arms": given(30),

@@ -42,6 +42,7 @@ from torchbandits.policies import Policy
 from torchbandits.posteriors import GaussianProcess, PartitionedProcess
 from torchbandits.selections import duplicate, same_picks
 from torchbandits.sources import ArmSource, InMemory
+from torchbandits.stopping import Decision, Rule, check_rules, decide
 from torchbandits.types import FitReport, Recommendation, Report, Selection
 
 if TYPE_CHECKING:
@@ -287,6 +288,20 @@ class Bandit:
         k = check_count(k)
         check_told(self.loop.pulls)
         return self.loop.best(k)
+
+    def should_stop(self, *rules: Rule) -> Decision:
+        """Whether to stop: a `Decision`, true where one of the rules stops every batch row, with the reasons in words.
+
+        Args:
+            rules: Of `torchbandits.stopping`. Picks that are pending do not count.
+
+        Raises:
+            UnsupportedError: For a rule that does not read this policy; the message names others.
+        """
+        checked = check_rules(rules)
+        self.loop.recover_()
+        with self.loop.few_threads():
+            return decide(checked, self.loop)
 
     @property
     def posterior(self) -> GaussianProcess | PartitionedProcess:

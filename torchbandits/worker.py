@@ -40,6 +40,7 @@ from torchbandits.journal import Event, Pick, SharedStore, describe_run, held, p
 from torchbandits.journal.recorder import GatheredCalls
 from torchbandits.policies import Policy
 from torchbandits.sources import ArmSource
+from torchbandits.stopping import Decision, Rule
 from torchbandits.types import Selection
 
 
@@ -204,6 +205,11 @@ class Worker:
         not shared with other workers."""
         self._catch_up()
         return self._bandit
+
+    def should_stop(self, *rules: Rule) -> Decision:
+        """Whether to stop, by all rewards told so far; see `Bandit.should_stop`. Every worker that asks after the same rewards
+        gets the same decision, except from a rule that remembers what it was asked after."""
+        return self.bandit.should_stop(*rules)
 
     def close(self) -> None:
         """Close the file; picks that are held stay held until their leases expire."""

@@ -299,6 +299,33 @@ def check_rewards(rewards: Any, index: Tensor, mask: Tensor, device: torch.devic
     return y
 
 
+def check_noise_var(noise_var: Any, shape: torch.Size, told: Tensor, device: torch.device) -> Tensor | None:
+    """Noise variances, one number or one per reward, expanded to the shape of the rewards, as float64.
+
+    Args:
+        noise_var: A number > 0, or such numbers `batch_shape x q`; None for the noise of the policy.
+        shape: Of the rewards.
+        told: Booleans of that shape, False in places that are ignored.
+        device: Of the posterior.
+    """
+    if noise_var is None:
+        return None
+    v = as_tensor("noise_var", noise_var, device=None if isinstance(noise_var, Tensor) else device)
+    if v.dtype == torch.bool or v.is_complex():
+        raise ShapeError(f"noise_var must be real numbers, got {v.dtype}.")
+    if v.dim() and v.shape != shape:
+        raise ShapeError(f"noise_var must be one number, or shaped like the rewards, {tuple(shape)}, got {tuple(v.shape)}.")
+    check_device("noise_var", v, device)
+    v = v.double().expand(shape)
+    wrong = told & ~((v > 0) & v.isfinite())
+    if bool(wrong.any()):
+        raise NonFiniteError(
+            f"noise_var must be finite and > 0, reward units squared, got {v[wrong][0].item()}: give rewards without noise a "
+            "small variance."
+        )
+    return v
+
+
 def check_column(name: str, value: Any, like: torch.Size, device: torch.device) -> Tensor:
     """A finite column of summed history, as float64."""
     column = as_tensor(name, value, device=_device_of(value, device))

@@ -149,7 +149,7 @@ class AdaptiveUCB(Policy[TreeState]):
         state.forget_derived_()
         learn(state, pulls, self.memory, None)
         # `state.told` does not include these pulls until the update is over, but the width of the next pick depends on them.
-        told = state.told + pulls.counts.sum(dim=-1)
+        told = state.told + pulls.num_rewards.sum(dim=-1)
         state.derived.width = self.confidence(state.progress(self.confidence.reads, told))
         tree.refine_(state.derived.width)
         return state

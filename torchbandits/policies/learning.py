@@ -32,6 +32,8 @@ def learn(state: GaussianState, pulls: Pulls, memory: Memory, leaders: Leaders |
 
     Cost: O(A u) per distinct arm for an exact posterior, one m x m x A product for a sparse one; a refit for history.
     """
+    if pulls.numbers is not None:
+        state.posterior.weighted = True
     if memory.selective:
         return _learn_selected(state, pulls, memory, leaders)
     if pulls.points is not None:
@@ -83,6 +85,8 @@ def learn_together(state: TableState, pulls: Pulls, sizes: Sequence[int]) -> Non
     Cost: a sweep, or O(A (u p + p²)) for few distinct arms p; O(p² q) in all for the batched log-determinants.
     """
     table, posterior = state.table, state.posterior
+    if pulls.numbers is not None:
+        posterior.weighted = True
     assert pulls.index is not None
     assert pulls.mask is not None
     summed = state.rows.distinct(pulls.index, pulls.mask, pulls.counts, pulls.sums, pulls.squares)

@@ -80,6 +80,8 @@ class GaussianProcess(nn.Module):
         self.register_buffer("dictionary", torch.zeros(*batch_shape, 0, dtype=torch.bool, device=device))
         self.register_buffer("pending_points", self.statistics.points)
         self.register_buffer("pending", self.statistics.weights)
+        # Whether rewards were told with noise variances of their own, which are relative to the noise of the policy.
+        self.weighted = False
         self._fit: Factors | None = None
         self._known_rows: tuple[Tensor, Tensor, Tensor] | None = None
         # The last rows of the dictionary, and the same on the host.
@@ -312,10 +314,13 @@ class GaussianProcess(nn.Module):
     def snapshot(self) -> Callable[[], None]:
         """Function that restores the current kernel, λ, sparsity and factors. The buffers must be restored by the caller."""
         fit = None if self._fit is None else replace(self._fit, regression=self._fit.regression.detached())
-        return partial(self._restore, self.kernel, self.regularization, self.sparse, fit)
+        return partial(self._restore, self.kernel, self.regularization, (self.sparse, self.weighted), fit)
 
-    def _restore(self, kernel: gpytorch.kernels.Kernel, regularization: float, sparse: bool, fit: Factors | None) -> None:
-        self.kernel, self.regularization, self.sparse, self._fit = kernel, regularization, sparse, fit
+    def _restore(
+        self, kernel: gpytorch.kernels.Kernel, regularization: float, flags: tuple[bool, bool], fit: Factors | None
+    ) -> None:
+        self.kernel, self.regularization, self._fit = kernel, regularization, fit
+        self.sparse, self.weighted = flags
 
     def invalidate_(self) -> None:
         """Drop the factors, to be recomputed when needed."""
@@ -348,9 +353,11 @@ class GaussianProcess(nn.Module):
         self._known_rows = None
 
     def get_extra_state(self) -> dict[str, Any]:
-        """λ, which a fit of the noise changes, and whether a dictionary is kept."""
-        return {"regularization": self.regularization, "sparse": self.sparse}
+        """λ, which a fit of the noise changes, whether a dictionary is kept, and whether rewards were weighted."""
+        own = {"regularization": self.regularization, "sparse": self.sparse}
+        return own | ({"weighted": True} if self.weighted else {})
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
         """Restore the result of `get_extra_state`."""
         self.regularization, self.sparse = state["regularization"], state.get("sparse", self.sparse)
+        self.weighted = state.get("weighted", False)

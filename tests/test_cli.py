@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from pathlib import Path
 
 import pandas as pd
 import pytest
+import torch
 import yaml
 from rich.cells import cell_len
 from typer.testing import CliRunner
 
+import torchbandits as tb
 from torchbandits.cli import app
+from torchbandits.errors import ConfigError, DiagnosticWarning
+from torchbandits.experiments.config import build_environment, build_policy, parse_config
+from torchbandits.experiments.runner import run_experiment
 from torchbandits.history import History
 from torchbandits.policies import CATALOGUE, Entry, markdown_table
 
@@ -46,6 +52,30 @@ def refused(*arguments: str) -> str:
     lines = [line for line in result.stderr.splitlines() if line]
     assert len(lines) == 1, result.stderr
     return lines[0]
+
+
+def test_a_warning_is_one_line_without_the_place_in_the_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def warns(*_: object, **__: object) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("always")
+            warnings.warn("the features differ\n  in scale", DiagnosticWarning, stacklevel=1)
+        raise ConfigError("enough")
+
+    monkeypatch.setattr("torchbandits.experiments.runner.run_experiment", warns)
+    result = RUNNER.invoke(app, ["run", str(write(tmp_path))])
+    assert result.stderr.splitlines() == ["torchbandits: the features differ in scale", "torchbandits: enough"]
+
+
+def test_a_run_of_a_fixed_horizon_does_not_warn_of_repeated_pulls(tmp_path: Path) -> None:
+    line = {"name": "rkhs", "options": {"dim": 1, "points_per_dim": 20, "noise_std": 0.01}}
+    values = SMALL | {"policies": [{"name": "auto"}], "environment": line, "horizon": 110, "repetitions": 1}
+    config, said = parse_config(values, "a test"), "of the last 40 pulls"
+    environment = build_environment(config, 0)
+    with pytest.warns(DiagnosticWarning, match=said):
+        tb.run(build_policy(config, [0], environment), environment, num_rounds=110, generator=torch.Generator().manual_seed(3))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", DiagnosticWarning)
+        run_experiment(config, tmp_path)
 
 
 def test_run_writes_records_table_and_figures_and_plot_draws_them_again(tmp_path: Path) -> None:

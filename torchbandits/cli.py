@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+import warnings
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -67,9 +68,11 @@ class OneLineErrors(TyperGroup):
         return code
 
     def invoke(self, ctx: Any) -> Any:
-        """Run a command, and print expected errors."""
+        """Run a command, and print expected errors and warnings in one line each."""
         try:
-            return super().invoke(ctx)
+            with warnings.catch_warnings():
+                warnings.showwarning = lambda message, *_, **__: complain(message)
+                return super().invoke(ctx)
         except TorchBanditsError as error:
             complain(error)
         except ModuleNotFoundError as error:

@@ -239,7 +239,7 @@ def watch(
 @app.command()
 def policies(
     name: Annotated[str | None, typer.Argument(help="Of a policy: show what it takes.")] = None,
-    markdown: Annotated[bool, typer.Option("--markdown", help="The table as README has it.")] = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="The table as Markdown, as in docs/choosing.md.")] = False,
 ) -> None:
     """List the policies with guarantee, cost and uses, or show the options of one."""
     if markdown:

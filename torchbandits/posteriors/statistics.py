@@ -149,7 +149,8 @@ class Statistics(nn.Module):
             # What is new is known here, and nothing waits for a device.
             count, device = int(new.sum()), self.num_rows.device
             rows = torch.where(new, self.size + new.long().cumsum(dim=-1) - 1, -1)
-            fresh = points.double().index_select(-2, to_device(device, new.nonzero().squeeze(-1))[0])
+            places = new.nonzero().squeeze(-1)
+            fresh = points.double().index_select(-2, places if here == device else to_device(device, places)[0])
             self._buffers["num_rows"] = self.num_rows + count
             self._buffers["totals"] = nn.functional.pad(self.totals, (0, 0, 0, count))
             self._buffers["points"] = torch.cat([self.points, fresh], dim=-2)

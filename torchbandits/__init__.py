@@ -26,6 +26,8 @@ from torchbandits.policies import (
     gp_ucb,
     igp_ucb,
     lin_ucb,
+    lse,
+    lucb,
     mini_gp_ucb,
     per_cost,
     pi_gp_ucb,
@@ -37,6 +39,7 @@ from torchbandits.policies import (
     uniform,
 )
 from torchbandits.running import run
+from torchbandits.sets import LevelSet, TopK
 from torchbandits.types import Evidence, FitReport, Marginals, Progress, Recommendation, Report, Selection
 from torchbandits.worker import Lease, Worker
 
@@ -52,12 +55,14 @@ __all__ = [
     "History",
     "Journal",
     "Lease",
+    "LevelSet",
     "Marginals",
     "Progress",
     "Recommendation",
     "Report",
     "Selection",
     "Shard",
+    "TopK",
     "Worker",
     "__version__",
     "ada_bkb",
@@ -77,6 +82,8 @@ __all__ = [
     "igp_ucb",
     "ingredients",
     "lin_ucb",
+    "lse",
+    "lucb",
     "mini_gp_ucb",
     "per_cost",
     "pi_gp_ucb",

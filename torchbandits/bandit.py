@@ -30,7 +30,10 @@ from torchbandits.checks import (
     check_rewards,
     check_state,
     check_told,
+    check_whole,
     explains_keywords,
+    is_finite,
+    is_whole,
     own_copy,
     same_device,
 )
@@ -41,9 +44,11 @@ from torchbandits.loop import Loop
 from torchbandits.policies import Policy
 from torchbandits.posteriors import GaussianProcess, PartitionedProcess
 from torchbandits.selections import duplicate, same_picks
+from torchbandits.sets import LevelSet, TopK, level_set, top_k
 from torchbandits.sources import ArmSource, InMemory
 from torchbandits.stopping import Decision, Rule, check_rules, decide
 from torchbandits.types import FitReport, Recommendation, Report, Selection
+from torchbandits.widths import Width
 
 if TYPE_CHECKING:
     from torchbandits.botorch.model import BanditModel
@@ -288,6 +293,49 @@ class Bandit:
         k = check_count(k)
         check_told(self.loop.pulls)
         return self.loop.best(k)
+
+    def top_k(self, k: int, *, draws: int = 1_000, seed: int = 0) -> TopK:
+        """The k arms with the highest posterior mean, and the probability of each to be among the k best.
+
+        The probability is that of the model: the part of joint draws of f, at these arms and at the thousand others that most
+        likely belong, in which the arm is among the k best. Unlike `best`, which recommends an arm that was pulled, it ranks
+        all arms.
+
+        Args:
+            k: Number of arms, less than those there are; exact duplicates count as one.
+            draws: Number of draws; the standard error of a probability is at most 1/(2 √draws).
+            seed: Of the draws.
+
+        Raises:
+            UnsupportedError: For a policy without one Gaussian process over given arms.
+
+        Cost: O(A), O(r³ + r² draws) for r = k + 1,000 arms.
+        """
+        self.loop.recover_()
+        require(is_whole(seed, 0), f"seed must be a whole number ≥ 0, got {seed!r}.")
+        check_whole("draws", draws)
+        with self.loop.few_threads():
+            return top_k(self.loop, check_count(k), draws, seed)
+
+    def level_set(self, level: float, *, width: Width | None = None) -> LevelSet:
+        """The arms above and below a level by the confidence bounds, and those that the bounds leave undecided.
+
+        If the width holds for all arms and steps with probability 1 − δ, so does the classification.
+
+        Args:
+            level: Reward units.
+            width: Multiplies the standard deviation; the policy's own by default.
+
+        Raises:
+            UnsupportedError: For a policy without one Gaussian process over given arms.
+
+        Cost: O(A).
+        """
+        self.loop.recover_()
+        require(is_finite(level), f"level must be a finite number, got {level!r}.")
+        check_instance("width", width, Width | None, "a torchbandits.widths.Width, or None for the policy's own")
+        with self.loop.few_threads():
+            return level_set(self.loop, float(level), width)
 
     def should_stop(self, *rules: Rule) -> Decision:
         """Whether to stop: a `Decision`, true where one of the rules stops every batch row, with the reasons in words.

@@ -18,7 +18,7 @@ from torchbandits.embeddings import FeatureMap, GaussianProjection, Identity, Qu
 from torchbandits.memory import EntropyThreshold, FrequentDirections, KeepAll, LeverageSampling, Memory
 from torchbandits.policies.composed import Composed
 from torchbandits.policies.from_data import FromData, Priors
-from torchbandits.scores import UCB, LogEI, LogPI, PerCost, PosteriorDraw, Score
+from torchbandits.scores import UCB, LogEI, LogPI, PerCost, PosteriorDraw, Score, Straddle, TopBoundary
 
 __all__ = [
     "UCB",
@@ -48,4 +48,6 @@ __all__ = [
     "RandomFourier",
     "Repeat",
     "Score",
+    "Straddle",
+    "TopBoundary",
 ]

@@ -15,7 +15,7 @@ from torchbandits.embeddings import Identity
 from torchbandits.errors import ArgumentError, UnsupportedError, require
 from torchbandits.memory import FrequentDirections
 from torchbandits.policies import Composed, Policy
-from torchbandits.scores import PerCost, Score
+from torchbandits.scores import PerCost, Score, TopBoundary
 from torchbandits.upstream import is_affine
 
 _TOLERANCE = 1e-6  # relative, of λ: more than rounding between float32 and float64
@@ -74,6 +74,12 @@ def check_scores(policy: Any) -> Composed:
             f"{type(policy).__name__} does not score points by the posterior of one Gaussian process: use gp_ucb, gp_bucb, "
             "bkb, batch_bkb, compressed_gp, mini_gp_ucb or thompson_sampling here, or ask a Bandit."
         )
+    require(
+        not isinstance(policy.score, TopBoundary),
+        "the boundary of the k best arms depends on the means of all arms, which a BoTorch model does not know: use gp_ucb "
+        "here, or ask a Bandit.",
+        UnsupportedError,
+    )
     require(
         not isinstance(policy.score, PerCost),
         "a score per cost needs the costs of points, which a BoTorch model does not know: use Bandit(policy, arms, costs=…), "

@@ -18,6 +18,8 @@ from torchbandits.policies.gp_bucb import gp_bucb
 from torchbandits.policies.gp_ucb import gp_ucb
 from torchbandits.policies.igp_ucb import igp_ucb
 from torchbandits.policies.lin_ucb import lin_ucb
+from torchbandits.policies.lse import lse
+from torchbandits.policies.lucb import lucb
 from torchbandits.policies.mini_gp_ucb import mini_gp_ucb
 from torchbandits.policies.per_cost import per_cost
 from torchbandits.policies.pi_gp_ucb import pi_gp_ucb
@@ -49,6 +51,8 @@ __all__ = [
     "gp_ucb",
     "igp_ucb",
     "lin_ucb",
+    "lse",
+    "lucb",
     "markdown_table",
     "mini_gp_ucb",
     "per_cost",

@@ -23,6 +23,8 @@ from torchbandits.policies.gp_bucb import gp_bucb
 from torchbandits.policies.gp_ucb import gp_ucb
 from torchbandits.policies.igp_ucb import igp_ucb
 from torchbandits.policies.lin_ucb import lin_ucb
+from torchbandits.policies.lse import lse
+from torchbandits.policies.lucb import lucb
 from torchbandits.policies.mini_gp_ucb import mini_gp_ucb
 from torchbandits.policies.pi_gp_ucb import pi_gp_ucb
 from torchbandits.policies.regularized_evolution import regularized_evolution
@@ -262,6 +264,26 @@ CATALOGUE: tuple[Entry, ...] = (
         kernels="–",
         memory="sketch of 2m rows",
         choose="the same, and the arms pulled nearly span few dimensions",
+    ),
+    Entry(
+        lucb,
+        paper="Kalyanakrishnan et al. 2012, for independent arms",
+        guarantee="none for regret; the arms at the time of stopping are the k best up to ε, for f drawn from the prior",
+        cost="O(A u)",
+        batch="fixed",
+        kernels="any",
+        memory="exact",
+        choose="you want to know the k best arms, and what is pulled on the way does not matter",
+    ),
+    Entry(
+        lse,
+        paper="Gotovos et al. 2013, Alg. 1",
+        guarantee="none for regret; the classification at the time of stopping is right up to ε, for f drawn from the prior",
+        cost="O(A u)",
+        batch="fixed",
+        kernels="any",
+        memory="exact",
+        choose="you want to know which arms are above a level",
     ),
     Entry(
         epsilon_greedy,

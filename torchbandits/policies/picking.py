@@ -95,6 +95,14 @@ def upper_bounds(state: TableState, width: Tensor) -> Tensor:
     return state.derived.upper
 
 
+def only_entries(rows: ArmRows, values: Tensor) -> Tensor:
+    """Values of arms, `batch_shape x A`, −∞ at arms that are copies of earlier ones."""
+    if rows.first is None:
+        return values
+    own = rows.first == torch.arange(rows.num_arms, device=values.device) + rows.across.offset
+    return values.masked_fill(~own, -torch.inf)
+
+
 def incumbent(state: TableState | BoxState) -> Tensor:
     """The highest posterior mean over the arms, `batch_shape`, reward units; in a box that over the points pulled, or the prior
     mean before the first pull."""
@@ -110,7 +118,11 @@ def incumbent(state: TableState | BoxState) -> Tensor:
 @without_gradients
 def scorer(state: TableState | BoxState, score: Score, width: Tensor, pending: Pending | None) -> Callable[[Tensor], Tensor]:
     """A score of any points, `batch_shape x n x d` to `batch_shape x n`, differentiable, with these pulls pending."""
-    posterior, best = state.posterior, incumbent(state) if score.relative else width
+    posterior, best = state.posterior, width
+    if score.relative and isinstance(state, TableState):
+        best = score.reference(only_entries(state.rows, marginals(state)[0]))
+    elif score.relative:
+        best = incumbent(state)
 
     def at(points: Tensor) -> Tensor:
         return scores_of_points(score, points, posterior.marginals(points, pending), width, best)
@@ -179,7 +191,7 @@ class Picker:
     def _scores(self, mean: Tensor, std: Tensor, means: Tensor, slot: Tensor | None) -> Tensor:
         """The scores of the arms `slot` (all if None); `means` are those of all arms. For a draw, the upper bounds."""
         score = UCB() if isinstance(self._base, PosteriorDraw) else self._base
-        incumbent = means.amax(dim=-1) if score.relative else self._width
+        incumbent = score.reference(only_entries(self._table.rows, means)) if score.relative else self._width
         return self._priced(score(mean, std, self._width, incumbent), slot)
 
     def _priced(self, scores: Tensor, slot: Tensor | None) -> Tensor:

@@ -223,12 +223,25 @@ def test_a_policy_that_is_not_there_is_a_guess_away() -> None:
     assert "Did you mean 'batch_bkb'" in message
 
 
-def test_the_readme_shows_the_catalogue() -> None:
+def rows_under(page: str, heading: str) -> list[str]:
+    """Lines of the table under a heading of a page."""
+    text = (Path(__file__).parents[1] / page).read_text()
+    section = text.partition(f"## {heading}\n")[2].partition("\n## ")[0]
+    return [line for line in section.splitlines(keepends=True) if line.startswith("|")]
+
+
+def test_the_choosing_page_shows_the_catalogue() -> None:
     """To bring it up to date, paste what `torchbandits policies --markdown` prints."""
-    readme = (Path(__file__).parents[1] / "README.md").read_text()
-    section = readme.partition("## Which policy\n")[2].partition("\n## ")[0]
-    table = [line for line in section.splitlines(keepends=True) if line.startswith("|")]
+    table = rows_under("docs/choosing.md", "All policies")
     assert "".join(table) == markdown_table() == RUNNER.invoke(app, ["policies", "--markdown"]).output
     assert {line.count("|") for line in table} == {8}, "a bar within a cell"
     for entry in CATALOGUE:
         assert all(getattr(entry, fact) for fact in ("paper", "guarantee", "cost", "batch", "kernels", "memory", "choose"))
+
+
+def test_the_readme_shows_seven_rows_of_the_catalogue() -> None:
+    known = {entry.name: f"| `{entry.name}` | {entry.choose} | {entry.batch} | {entry.cost} |\n" for entry in CATALOGUE}
+    header, _, *rows = rows_under("README.md", "Which policy")
+    assert header == "| policy | choose it when | batch | cost of a step |\n"
+    assert len(rows) == 7
+    assert set(rows) <= set(known.values())

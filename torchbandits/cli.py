@@ -173,7 +173,8 @@ def reproduce(
 
 
 def _show_reproduction(figure: ReproductionConfig, done: Reproduced) -> None:
-    from torchbandits.experiments.reproducing import published_table, verdicts  # noqa: PLC0415
+    from torchbandits.experiments.judging import verdicts  # noqa: PLC0415
+    from torchbandits.experiments.reproducing import published_table  # noqa: PLC0415
 
     numbers = [tuple(line) for line in published_table(figure, done.summary)]
     if numbers:
@@ -239,7 +240,7 @@ def watch(
 @app.command()
 def policies(
     name: Annotated[str | None, typer.Argument(help="Of a policy: show what it takes.")] = None,
-    markdown: Annotated[bool, typer.Option("--markdown", help="The table as README has it.")] = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="The table as Markdown, as in docs/choosing.md.")] = False,
 ) -> None:
     """List the policies with guarantee, cost and uses, or show the options of one."""
     if markdown:

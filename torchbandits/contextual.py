@@ -247,7 +247,7 @@ class ContextualBandit:
         Raises:
             ShapeError, NonFiniteError, ArgumentError: On bad input; nothing has changed then.
         """
-        limit, more = check_limit(limit, self.batch_shape, self.device), check_more(more)
+        limit, more = check_limit(limit, self.batch_shape), check_more(more)
         offered = check_available(available, self.batch_shape, self.arms.shape[-2], self.device)
         some = offered is None or bool(offered.any(dim=-1).all())
         require(some, "no arm is on offer in at least one batch row: `available` must have a True in each.")

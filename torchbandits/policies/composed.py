@@ -226,7 +226,7 @@ class Composed(Policy[TableState | BoxState]):
         fill = exactly is not None and self.from_data is not None
         starting = first_picks(state, self.initial, remaining, offered, twins, fill) if state.opening else None
         if starting is not None:
-            remaining = torch.where((starting >= 0).any(dim=-1), 0, remaining)
+            remaining = remaining.masked_fill((starting >= 0).any(dim=-1).cpu(), 0)
         picker = Picker(state, self.score, rule, width)
         index, values = picker.pick(offered, remaining, twins)
         if starting is not None:
@@ -255,7 +255,7 @@ class Composed(Policy[TableState | BoxState]):
             if bool((now > told).any()):
                 self.refit(state, rows=now > told)
         table = state.table if isinstance(state, TableState) else None
-        if state.scale.due(state.statistics.size, self.refit_every):
+        if state.scale.due(state.rows.arm_of_row.shape[-1], self.refit_every):
             state.scale.look(state.posterior, table, noise_share(self.noise_std, self.regularization))
         # Users of other policies chose their kernel, and expect a converged run to repeat its best arm.
         if self.from_data is not None:

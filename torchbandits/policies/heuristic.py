@@ -59,7 +59,7 @@ class Heuristic(Policy[H], ABC):
         one."""
         shape, device = state.rows.batch_shape, state.log_det.device
         size = torch.full(shape, self.batch_size if exactly is None else exactly)
-        size = size if limit is None else torch.minimum(size, limit.cpu().to(size))
+        size = size if limit is None else torch.minimum(size, limit)
         sizes, twins = size.reshape(-1).tolist(), state.twins()
         if state.box is not None:
             require(available is None, "available= names arms, and a box has none: leave it out.", UnsupportedError)
@@ -116,8 +116,7 @@ def add_up(state: SumsState, pulls: Pulls) -> None:
     else:
         assert pulls.index is not None
         assert pulls.mask is not None
-        summed = state.rows.distinct(pulls.index, pulls.mask, pulls.counts, pulls.sums, pulls.squares)
-        state.rows.tell_(statistics, *summed)
+        state.rows.tell_(statistics, state.rows.summed(pulls))
     require(
         bool(torch.isfinite(statistics.sums).all()),
         "the sum of an arm's rewards overflowed; the pulls were not learned. Check the size of the rewards.",

@@ -115,8 +115,8 @@ class PartitionedUCB(Policy[PartitionedState]):
         twins = state.twins() if state.opening else ()
         starting = first_picks(state, self.initial, remaining, offered, twins) if state.opening else None
         if starting is not None:
-            remaining = torch.where((starting >= 0).any(dim=-1), 0, remaining)
-        index = self._pick(state, remaining, None if available is None else offered)
+            remaining = remaining.masked_fill((starting >= 0).any(dim=-1).cpu(), 0)
+        index = self._pick(state, remaining.to(state.told.device), None if available is None else offered)
         if starting is not None:
             index = with_first(starting, index)
         states = tuple(twin.get_state() for twin in twins)
@@ -137,15 +137,15 @@ class PartitionedUCB(Policy[PartitionedState]):
         assert pulls.mask is not None
         state.forget_derived_()
         process = state.records
-        distinct, counts, sums, squares = state.rows.distinct(pulls.index, pulls.mask, pulls.counts, pulls.sums, pulls.squares)
-        state.rows.tell_(process.statistics, distinct, counts, sums, squares)
+        summed = state.rows.summed(pulls)
+        state.rows.tell_(process.statistics, summed)
         # A bound of −∞ marks an empty place, so that the bounds could not show an overflow.
         require(
             bool(torch.isfinite(process.statistics.sums).all()),
             "the sum of an arm's rewards overflowed; the pulls were not learned. Check the size of the rewards.",
             NumericalError,
         )
-        process.condition_(distinct, counts, sums)
+        process.condition_(summed.distinct, summed.counts, summed.sums)
         state.log_det = process.cells.log_det().sum(dim=-1).reshape(state.log_det.shape)
         return state
 

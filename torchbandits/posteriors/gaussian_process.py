@@ -22,6 +22,7 @@ from torchbandits.posteriors.sketch import Sketch
 from torchbandits.posteriors.statistics import Statistics
 from torchbandits.posteriors.units import Units
 from torchbandits.threads import MANY_PRODUCTS, threads
+from torchbandits.transfers import to_device
 from torchbandits.types import Marginals, PerPoint, PickMask, Points, Rect
 
 
@@ -83,6 +84,8 @@ class GaussianProcess(nn.Module):
         self.weighted = False
         self._fit: Factors | None = None
         self._known_rows: tuple[Tensor, Tensor, Tensor] | None = None
+        # The last rows of the dictionary, and the same on the host.
+        self._host_rows: tuple[Tensor, Tensor] | None = None
 
     @property
     def batch_shape(self) -> torch.Size:
@@ -96,7 +99,8 @@ class GaussianProcess(nn.Module):
         rows = self.statistics.append_(points, new)
         if self.sparse:
             self.dictionary = nn.functional.pad(self.dictionary, (0, self.statistics.size - self.dictionary.shape[-1]))
-        self._fit = self._fit.grown(points, new, rows, self.sparse) if self._fit is not None else None
+        if self._fit is not None:
+            self._fit = self._fit.grown(points, new.to(points.device), rows.to(points.device), self.sparse)
         return rows
 
     def add_(self, rows: Tensor, counts: Tensor, sums: Tensor, squares: Tensor) -> GaussianProcess:
@@ -118,7 +122,15 @@ class GaussianProcess(nn.Module):
 
     def set_dictionary_(self, dictionary: Tensor) -> GaussianProcess:
         """Choose the dictionary among the distinct points, `batch_shape x u` booleans (sparse posteriors only)."""
-        self.dictionary, self._fit = dictionary & self.statistics.mask, None
+        own = self.dictionary.device
+        if dictionary.device == own or dictionary.dim() > 1:
+            self.dictionary, self._fit = dictionary.to(own) & self.statistics.mask, None
+            return self
+        # One batch row, which has no padding: its rows are found on the host.
+        rows = dictionary.nonzero().squeeze(-1)
+        (self.dictionary, there), self._fit = to_device(own, dictionary, rows), None
+        self._known_rows = (self.dictionary, there, torch.ones_like(there, dtype=torch.bool))
+        self._host_rows = (there, rows)
         return self
 
     def keep_dictionary_(self) -> GaussianProcess:
@@ -247,6 +259,17 @@ class GaussianProcess(nn.Module):
                 known = (dictionary, order * mask, mask)
             self._known_rows = known
         return known[1], known[2]
+
+    def rows_on_host(self, rows: Tensor) -> Tensor:
+        """Rows that `dictionary_rows` returned, on the host; read there once."""
+        if rows.device.type == "cpu":
+            return rows
+        if self._host_rows is not None and self._host_rows[0] is rows:
+            return self._host_rows[1]
+        here = rows.cpu()
+        if self._known_rows is not None and self._known_rows[1] is rows:
+            self._host_rows = (rows, here)
+        return here
 
     def fit(self, gram: Callable[[Tensor], Tensor] | None = None) -> Factors:
         """The factors of the current statistics, computed once.

@@ -5,7 +5,18 @@ come free at different times; `torchbandits policies` lists all), hand it to `Ba
 `run` it in one of the `environments`.
 """
 
-from torchbandits import callbacks, diagnostics, environments, errors, ingredients, sources, starts, stopping, widths
+from torchbandits import (
+    callbacks,
+    constraints,
+    diagnostics,
+    environments,
+    errors,
+    ingredients,
+    sources,
+    starts,
+    stopping,
+    widths,
+)
 from torchbandits.arms import Shard
 from torchbandits.bandit import Bandit
 from torchbandits.campaigns import Campaign
@@ -73,6 +84,7 @@ __all__ = [
     "callbacks",
     "cbrap",
     "compressed_gp",
+    "constraints",
     "diagnostics",
     "environments",
     "epsilon_greedy",

@@ -38,11 +38,12 @@ from torchbandits.checks import (
     picks_on_host,
     same_device,
 )
-from torchbandits.errors import ArgumentError, UnsupportedError, require
+from torchbandits.constraints import Constraint, Distinct, check_within
+from torchbandits.errors import ArgumentError, UnsupportedError, issue, require
 from torchbandits.explanation import Explanation, explain
 from torchbandits.journal import Journal, Recorder, as_journal, begun, describe_policy
 from torchbandits.loop import Loop
-from torchbandits.policies import Policy
+from torchbandits.policies import Composed, Policy
 from torchbandits.posteriors import GaussianProcess, PartitionedProcess
 from torchbandits.selections import duplicate, same_picks
 from torchbandits.sets import LevelSet, TopK, level_set, top_k
@@ -105,6 +106,7 @@ class Bandit:
             self.loop = Loop.fresh(policy, domain, generators, batch_shape, costs=costs, box=bounds is not None)
             self.recorder = Recorder(self.loop, described, journal)
             self.recorder.resume()
+        self._set_aside = False  # whether a batch rule was, and the user was told
 
     # ------------------------------------------------------------------ ask and tell
 
@@ -114,6 +116,8 @@ class Bandit:
         limit: int | Tensor | None = None,
         *,
         more: int | None = None,
+        exactly: int | None = None,
+        within: Constraint | Sequence[Constraint] = (),
         available: Tensor | None = None,
         maximizer: Maximizer | None = None,
     ) -> Selection:
@@ -123,6 +127,9 @@ class Bandit:
             limit: Most picks, one number or one per batch row (`batch_shape`). It applies to a new batch only.
             more: Extend the open selection by this many picks per row, whatever the batch rule says, with all open picks as
                 pending. The whole open selection is returned, earlier picks first.
+            exactly: Picks of each row of a new batch, in place of the batch rule's number.
+            within: With `exactly`, constraints of `torchbandits.constraints` on the picks of this batch. Each pick is then made
+                given all those before it, by the exact posterior.
             available: `A` or `batch_shape x A` booleans, arms on offer; all of them by default.
             maximizer: For infinite sets: a function that is called with the policy's score, a differentiable function of
                 points `batch_shape x n x d`, and returns the point to pull, `batch_shape x d`, which becomes an additional
@@ -132,7 +139,10 @@ class Bandit:
             The open selection: picks asked for and neither told nor forgotten. It is a copy.
 
         Raises:
-            ArgumentError: If a limit is negative, or no arm is on offer; nothing has changed then.
+            ArgumentError: If a limit is negative, no arm is on offer, or a batch of exactly so many picks can't be made;
+                nothing has changed then.
+
+        Warns (`DiagnosticWarning`): Once, if `exactly` sets aside a batch rule with a promise, which such batches do not keep.
         """
         loop = self.loop
         loop.recover_()
@@ -143,6 +153,12 @@ class Bandit:
             more = check_more(more)
         if available is not None:
             offered = check_available(available, loop.batch_shape, loop.num_arms, loop.device)
+        constraints = check_within(within)
+        if exactly is not None:
+            exactly = check_more(exactly, "exactly")
+            require(limit is None and more is None and maximizer is None, "exactly= stands alone: leave out limit=, more= and "
+                    "maximizer=.")  # fmt: skip
+        require(not constraints or exactly is not None, "within= constrains a batch of exactly so many picks: pass exactly=.")
         if maximizer is not None and not callable(maximizer):
             raise ArgumentError(f"maximizer must be a function, got {type(maximizer).__name__}.")
         if loop.open is not None and more is None:
@@ -152,7 +168,9 @@ class Bandit:
             require(limit is None and available is None and loop.state.rows.costs is None, message, UnsupportedError)
             self._maximize(maximizer, more or 1)
             return duplicate(cast(Selection, loop.open))
-        return self.recorder.ask(most, offered, more)[1]
+        if exactly is None:
+            return self.recorder.ask(most, offered, more)[1]
+        return self._exactly(exactly, constraints, offered)
 
     def tell(
         self,
@@ -500,6 +518,34 @@ class Bandit:
             return check_maximum(maximizer(self.loop.score()), self.batch_shape, arms.shape[-1]).to(arms)
 
         self.recorder.maximize(find, count)
+
+    def _exactly(self, count: int, constraints: tuple[Constraint, ...], offered: Tensor | None) -> Selection:
+        """A new batch of exactly so many picks of each row, under constraints."""
+        policy = self.policy
+        if isinstance(policy, Composed) and policy.batch_rule.freezes and not self._set_aside:
+            self._set_aside = True
+            name = type(policy.batch_rule).__name__
+            text = (
+                f"exactly= sets aside the batch rule {name}: its bound on how far variances shrink within a batch, and "
+                "guarantees that follow from it, do not hold for such batches. Ask with limit= to keep it."
+            )
+            issue([text])
+        message = "constraints are on arms, and a box has none: leave out within=, or pass arms."
+        require(not constraints or self.loop.state.box is None, message, UnsupportedError)
+        if not constraints:
+            return self.recorder.ask(None, offered, count)[1]
+        shape = (*self.batch_shape, self.loop.num_arms)
+        own = self.loop.state.rows.offered(offered)
+        free = torch.ones(shape, dtype=torch.bool, device=self.device) if own is None else own.expand(shape)
+        once = any(isinstance(constraint, Distinct) for constraint in constraints)
+
+        def allowed(picks: Tensor) -> Tensor:
+            left, room = free, count - picks.shape[-1] if once else 1
+            for constraint in constraints:
+                left = left & constraint.allowed(picks, free, room)
+            return left
+
+        return self.recorder.fill(count, allowed)
 
     def _picks(self, selection: Selection | Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
         loop = self.loop

@@ -54,7 +54,8 @@ LACKS: dict[str, set[str | tuple[str, str]]] = {
         ("thompson_sampling", "qff"), ("thompson_sampling", "rff"),
     },
     "box": {
-        "auto", "bpe", "epsilon_greedy", "lucb", "pi_gp_ucb", "regularized_evolution", "sup_kernel_ucb",
+        "auto", "bpe", "epsilon_greedy", "irgp_ucb", "kriging_believer", "lucb", "qpo", "pi_gp_ucb",
+        "regularized_evolution", "sup_kernel_ucb",
         ("batch_bkb", "uncertainty start"),
     },
 }  # fmt: skip

@@ -167,6 +167,7 @@ BY_NAME: dict[str, Make] = {
     "delta": given(0.1),
     "draws": given(100),
     "exactly": given(2),
+    "leaders": given(50),
     "labels": given(torch.arange(30) % 3),
     "picks": given(THREE),
     "offered": given(torch.ones(30, dtype=torch.bool)),

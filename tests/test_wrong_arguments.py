@@ -43,8 +43,12 @@ REASONS: dict[str, tuple[str, ...]] = {
         *("starts.Start.picks", "starts.Start.points", "starts.Uniform.picks", "starts.Uniform.points"),
         *("starts.Spread.picks", "starts.Spread.points"),
         *("starts.Uncertainty.picks", "starts.Uncertainty.points", "botorch.BanditModel.progress"),
-        *(f"ingredients.{name}.__call__" for name in ("UCB", "LogEI", "LogPI", "PerCost", "Score", "Straddle", "TopBoundary")),
+        *(
+            f"ingredients.{name}.__call__"
+            for name in ("UCB", "LogEI", "LogPI", "PerCost", "Score", "Straddle", "TopBoundary", "MostProbable")
+        ),
         *(f"constraints.{name}.allowed" for name in tb.constraints.__all__),
+        *("widths.RandomWidth.draw", "widths.ShiftedExponential.draw"),
         *(f"stopping.{name}.{call}" for name in tb.stopping.__all__ if name != "Decision" for call in ("decide", "see")),
         *(f"widths.{name}.__call__" for name in tb.widths.__all__ if name != "matern_regularization"),
     ),

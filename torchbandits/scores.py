@@ -164,6 +164,30 @@ class TopBoundary(Score):
 
 
 @dataclass(frozen=True)
+class MostProbable(Score):
+    r"""Probability that an arm is the best, P(x* = x), by joint draws of f at the arms of the highest upper bounds μ + w σ.
+
+    The q picks of a batch are the q arms of the largest probabilities; those that no draw makes the best follow in order of
+    their upper bounds, which are the values of this score at single arms. Source: Fromer et al. 2024, qPO.
+
+    Attributes:
+        draws: Number of joint draws.
+        leaders: Number of arms that are drawn jointly.
+    """
+
+    draws: int = 2_000
+    leaders: int = 1_000
+
+    def __post_init__(self) -> None:
+        for name in ("draws", "leaders"):
+            require(is_whole(getattr(self, name)), f"{name} must be a whole number of at least 1, got {getattr(self, name)!r}.")
+
+    def __call__(self, mean: Tensor, std: Tensor, width: Tensor, incumbent: Tensor) -> Tensor:
+        """The upper bounds by which leaders are chosen."""
+        return mean + width.unsqueeze(-1) * std
+
+
+@dataclass(frozen=True)
 class PosteriorDraw:
     r"""A draw μ + w (f̃ − μ) of the posterior, f̃ ~ GP(μ, k_t), one for each pick.
 
@@ -199,6 +223,8 @@ class PerCost(Score):
         known = isinstance(self.base, Score | PosteriorDraw)
         require(known, f"base must be a score or a draw of the posterior, such as UCB(), got {self.base!r}.")
         require(not isinstance(self.base, PerCost), "the score is per cost already.")
+        whole = isinstance(self.base, MostProbable | TopBoundary)
+        require(not whole, "the probability to be the best, and the boundary of the top k, are no gains: they have no cost.")
         require(is_finite(self.exponent) and self.exponent >= 0, f"exponent must be finite and ≥ 0, got {self.exponent}.")
         require(is_finite(self.baseline), f"baseline must be finite, got {self.baseline}.")
         logarithmic = isinstance(self.base, _Improvement)

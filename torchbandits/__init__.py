@@ -42,6 +42,12 @@ from torchbandits.worker import Lease, Worker
 
 __version__ = "0.1.0"
 
+
+def __dir__() -> list[str]:
+    """The public names alone, so that `tb.` completes to what is documented."""
+    return [*__all__]
+
+
 __all__ = [
     "Bandit",
     "Campaign",

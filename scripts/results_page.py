@@ -15,18 +15,10 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from torchbandits.experiments.reproducing import (
-    SUMMARY,
-    Summary,
-    draw_reproduction,
-    form_name,
-    read_summary,
-    section,
-    table,
-    verdicts,
-    write_summary,
-)
+from torchbandits.experiments.judging import UNKNOWN, verdicts
+from torchbandits.experiments.reproducing import SUMMARY, draw_reproduction, form_name, section, table
 from torchbandits.experiments.reproduction import ReproductionConfig, catalogue, find_reproduction
+from torchbandits.experiments.summaries import Summary, read_summary, write_summary
 from torchbandits.files import prepare_folder, write_atomically, write_text
 
 FOLDER = "results"
@@ -36,9 +28,13 @@ DOTS_PER_INCH = 80
 
 INTRODUCTION = """# Results
 
-Every figure and table of the papers that the package reproduces: the figure, the published numbers beside ours, the published
-claims (held or not held, on the means of the repetitions), and how the data or settings differ. This page is generated from the
-summaries in `docs/results` by `python scripts/results_page.py`; nothing in it is written by hand.
+Every figure and table of the papers that the package reproduces: the figure, the published numbers beside ours, the claims, and
+how the data or settings differ. This page is generated from the summaries in `docs/results` by
+`python scripts/results_page.py`; nothing in it is written by hand.
+
+A claim is **held** or **not held** if the 95 % interval of the paired differences over the repetitions (the same seeds for both
+policies) lies on one side, and **undecided** if it contains both. Reduced forms are **not judged**. Claims of our own, which no
+paper makes, stand in a table of their own.
 
 `torchbandits reproduce NAME` runs one in full, `torchbandits reproduce NAME --quick` its reduced form (fewer pulls and
 repetitions, said below each), and `torchbandits reproduce --list` names them. Where the full form was run, it is shown,
@@ -59,7 +55,8 @@ class Entry:
 def page(entries: Iterable[Entry], missing: str) -> str:
     """The whole page; `missing` is Markdown that lists the reproductions that failed, and why."""
     entries = list(entries)
-    parts = [INTRODUCTION, "## Claims\n", _claims(entries)]
+    parts = [INTRODUCTION, "## Claims of the papers\n", _claims(entries, own=False)]
+    parts += ["## Claims of our own\n", _claims(entries, own=True)]
     parts += ["## What could not be reproduced\n", _not_run(entries) + missing]
     for entry in entries:
         if entry.summary is not None:
@@ -67,15 +64,17 @@ def page(entries: Iterable[Entry], missing: str) -> str:
     return "\n".join(part.rstrip() + "\n" for part in parts)
 
 
-def _claims(entries: list[Entry]) -> str:
+def _claims(entries: list[Entry], own: bool) -> str:
     lines = []
     for entry in entries:
         if entry.summary is None:
-            lines += [[claim.says, "not run", f"`{entry.reproduction.name}`"] for claim in entry.reproduction.claims]
+            claims = [claim for claim in entry.reproduction.claims if claim.own == own]
+            lines += [[claim.says, UNKNOWN, f"`{entry.reproduction.name}`"] for claim in claims]
             continue
         form = "reduced form" if entry.summary.facts["quick"] else "full form"
         for verdict in verdicts(entry.reproduction, entry.summary):
-            lines.append([verdict.claim, f"**{verdict.verdict}**", f"`{entry.reproduction.name}`, {form}"])
+            if verdict.own == own:
+                lines.append([verdict.claim, f"**{verdict.verdict}**", f"`{entry.reproduction.name}`, {form}"])
     return table(["claim", "", "where"], lines)
 
 

@@ -28,7 +28,8 @@ from torchbandits.cli import app
 from torchbandits.experiments import ExperimentConfig, ReproductionConfig, load_config, runner
 from torchbandits.experiments.config import KernelConfig
 from torchbandits.experiments.printable import literal, one_line, printable, shortened
-from torchbandits.experiments.reproducing import Summary, draw_reproduction
+from torchbandits.experiments.reproducing import draw_reproduction
+from torchbandits.experiments.summaries import Summary
 from torchbandits.files import DEEPEST, LARGEST_FILE, read_yaml
 from torchbandits.journal import Reading
 

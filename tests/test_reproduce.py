@@ -24,19 +24,20 @@ from typer.testing import CliRunner
 from torchbandits.cli import app
 from torchbandits.errors import ConfigError, DataError, StateError
 from torchbandits.experiments.config import parse_config
-from torchbandits.experiments.measures import makespan, training_hours
-from torchbandits.experiments.records import Record, load_records
-from torchbandits.experiments.reproducing import (
-    Summary,
-    draw_reproduction,
-    published_table,
-    read_summary,
-    reproduce,
-    verdicts,
-    write_summary,
+from torchbandits.experiments.judging import number_name, verdicts
+from torchbandits.experiments.measures import (
+    best_regret,
+    makespan,
+    regret_share,
+    step_regret,
+    step_seconds,
+    training_hours,
 )
+from torchbandits.experiments.records import Record, load_records
+from torchbandits.experiments.reproducing import draw_reproduction, published_table, reproduce
 from torchbandits.experiments.reproduction import ReproductionConfig, catalogue, find_reproduction, load_reproduction
 from torchbandits.experiments.runner import Environments, jobs, run_experiment, stack
+from torchbandits.experiments.summaries import Summary, read_summary, write_summary
 from torchbandits.history import History
 from torchbandits.types import Report
 
@@ -314,7 +315,7 @@ def test_draws_with_other_noise_can_not_be_rows_of_one_run() -> None:
         stack([environments[0], other[0]])
 
 
-def summary_of(**curves: list[tuple[float, float, float]]) -> Summary:
+def summary_of(quick: bool = False, **curves: list[tuple[float, float, float]]) -> Summary:
     """Curves `policy: [(x, mean, half)]` of the measure `batch_size`."""
     lines = [
         ("small", policy, "batch_size", float(x), mean, mean - half, mean + half, 3)
@@ -323,7 +324,7 @@ def summary_of(**curves: list[tuple[float, float, float]]) -> Summary:
     ]
     names = ["experiment", "policy", "measure", "x", "mean", "low", "high", "repetitions"]
     facts = {
-        "quick": True,
+        "quick": quick,
         "seconds": 60.0,
         "cpu_seconds": 30.0,
         "runs": {"small": "T = 100"},
@@ -338,29 +339,77 @@ def claim(**test: object) -> ReproductionConfig:
     return ReproductionConfig.model_validate(FIGURE | {"claims": [stated], "published": []})
 
 
+def with_numbers(summary: Summary, reproduction: ReproductionConfig, **numbers: list[float]) -> Summary:
+    """The summary with numbers of single repetitions, which the claim compares."""
+    (tested,) = reproduction.claims
+    names = {number_name(tested, "small", label): dict(enumerate(map(float, values))) for label, values in numbers.items()}
+    kept = {name: {str(seed): value for seed, value in values.items()} for name, values in names.items()}
+    return Summary(summary.table, summary.facts | {"numbers": kept})
+
+
 @pytest.mark.parametrize(
-    ("test", "verdict", "words"),
+    ("test", "numbers", "verdict", "words"),
     [
-        ({"below": ["TS"]}, "held", "TS 20"),
-        ({"below": ["TS"], "factor": 0.4}, "not held", "TS 20"),
-        ({"below": ["TS"], "at": 10}, "held", "overlap"),
-        ({"below": ["IGP, σ = 0.2"]}, "not run", "none of"),
-        ({"below": ["TS", "uniform"]}, "held", "not run: uniform"),
-        ({"grows": (0.9, 1.1)}, "held", "to the 1.00"),
-        ({"grows": (0.1, 0.9)}, "not held", "to the 1.00"),
-        ({"levels": 2.0}, "held", "2.00 times"),
-        ({"levels": 1.2}, "not held", "2.00 times"),
-        ({"at_least": 10.0}, "held", "at least"),
-        ({"at_most": 9.0}, "not held", "at most"),
-        ({"at_most": 9.0, "at": 77}, "not run", "not run that far"),
+        ({"below": ["TS"]}, {"BBKB": [9, 10, 11], "TS": [19, 20, 21]}, "held", "difference -10.0"),
+        ({"below": ["TS"], "factor": 0.4}, {"BBKB": [9, 10, 11], "TS": [19, 20, 21]}, "not held", "0.4 times theirs"),
+        ({"below": ["TS"], "factor": 0.4, "margin": 5.0}, {"BBKB": [9, 10, 11], "TS": [19, 20, 21]}, "held", "margin of 5"),
+        # Means in the claimed order prove nothing while the interval of the differences contains 0.
+        ({"below": ["TS"]}, {"BBKB": [9, 10, 11], "TS": [8, 13, 10]}, "undecided", "TS 20"),
+        # Pairs that differ in the same direction decide, though the values themselves overlap widely.
+        ({"below": ["TS"]}, {"BBKB": [1, 10, 100], "TS": [2, 11, 101.1]}, "held", "difference -1.03"),
+        ({"below": ["TS"]}, {"BBKB": [10], "TS": [20]}, "undecided", "TS 20"),
+        ({"below": ["TS"]}, {}, "held", "intervals not paired"),
+        ({"below": ["TS"], "at": 10}, {}, "undecided", "intervals not paired"),
+        ({"below": ["IGP, σ = 0.2"]}, {"BBKB": [9, 10, 11]}, "not run", "none of"),
+        ({"below": ["TS", "uniform"]}, {"BBKB": [9, 10, 11], "TS": [19, 20, 21]}, "held", "not run: uniform"),
+        ({"grows": (0.9, 1.1)}, {"BBKB": [0.99, 1.0, 1.01]}, "held", "to the 1.00"),
+        ({"grows": (0.1, 0.9)}, {"BBKB": [0.99, 1.0, 1.01]}, "not held", "to the 1.00"),
+        ({"grows": (0.9, 1.1)}, {"BBKB": [0.5, 1.0, 1.5]}, "undecided", "to the 1.00"),
+        ({"grows": (0.9, 1.1)}, {}, "undecided", "not kept one by one"),
+        ({"levels": 2.5}, {"BBKB": [2.0, 2.1, 1.9]}, "held", "2.00 (1.75 … 2.25) times"),
+        ({"levels": 1.2}, {"BBKB": [2.0, 2.1, 1.9]}, "not held", "2.00 (1.75 … 2.25) times"),
+        ({"at_least": 9.0}, {"BBKB": [9.8, 10.0, 10.2]}, "held", "at least"),
+        ({"at_most": 9.0}, {"BBKB": [9.8, 10.0, 10.2]}, "not held", "at most"),
+        ({"at_least": 10.0}, {"BBKB": [9.8, 10.0, 10.2]}, "undecided", "at least"),
+        ({"at_least": 9.0}, {}, "held", "at least"),
+        ({"at_most": 9.0, "at": 77}, {}, "not run", "not run that far"),
     ],
 )
-def test_verdicts_are_what_the_numbers_say(test: dict, verdict: str, words: str) -> None:
+def test_verdicts_are_what_the_numbers_say(test: dict, numbers: dict, verdict: str, words: str) -> None:
     grown = [(x, x / 10, 0.05 * x if x == 10 else 0.1) for x in (1, 5, 10, 20, 25, 50, 100)]
-    summary = summary_of(BBKB=grown, TS=[(10.0, 1.2, 0.5), (100.0, 20.0, 1.0)])
-    (found,) = verdicts(claim(**test), summary)
+    summary, reproduction = summary_of(BBKB=grown, TS=[(10.0, 1.2, 0.5), (100.0, 20.0, 1.0)]), claim(**test)
+    (found,) = verdicts(reproduction, with_numbers(summary, reproduction, **numbers))
     assert found.verdict == verdict, found
     assert words in found.evidence, found
+    # A reduced form gives no verdict, whatever its numbers say.
+    reduced = Summary(summary.table, summary.facts | {"quick": True})
+    (found,) = verdicts(reproduction, with_numbers(reduced, reproduction, **numbers))
+    assert found.verdict == ("not run" if verdict == "not run" else "not judged")
+
+
+@pytest.mark.parametrize(("own", "verdict"), [([2.0, 2.1, 1.9], "held"), ([9.0, 9.1, 8.9], "not held")])
+def test_a_spread_is_the_largest_over_the_smallest_of_a_series(own: list[float], verdict: str) -> None:
+    policies = [{"name": "uniform"}] + [
+        {"name": "bkb", "label": f"{series}, σ = {scale}", "kernel": {"lengthscale": scale}}
+        for series in ("BKB", "TS")
+        for scale in (1.0, 2.0)
+    ]
+    tested = {"says": "so", "experiment": "small", "policy": "BKB", "measure": "regret", "spread": ["TS"]}
+    changes = {"experiments": {"small": EXPERIMENT | {"policies": policies}}, "claims": [tested], "published": [], "panels": [
+        [{"experiment": "small", "measure": "regret"}]
+    ]}  # fmt: skip
+    reproduction = ReproductionConfig.model_validate(FIGURE | changes)
+    numbers = {
+        "BKB, σ = 1.0": [1.0, 1.0, 1.0],
+        "BKB, σ = 2.0": own,
+        "TS, σ = 1.0": [1.0, 1.0, 1.0],
+        "TS, σ = 2.0": [5.0, 5.2, 4.8],
+    }
+    (found,) = verdicts(reproduction, with_numbers(summary_of(), reproduction, **numbers))
+    assert found.verdict == verdict, found
+    assert "TS 5.00" in found.evidence
+    with pytest.raises(ValueError, match="no policies are labelled 'BKBB, …'"):
+        ReproductionConfig.model_validate(FIGURE | changes | {"claims": [tested | {"policy": "BKBB"}]})
 
 
 def test_published_numbers_stand_beside_ours_with_the_ratio() -> None:
@@ -393,7 +442,7 @@ def test_the_page_shows_every_figure_and_says_what_was_not_run() -> None:
     summary = summary_of(BBKB=[(1.0, 1.0, 0.1)], TS=[(1.0, 2.0, 0.1)])
     other = ReproductionConfig.model_validate(FIGURE | {"name": "other"})
     text = page([Entry(reproduction, summary, "results/a.png"), Entry(other, None, "")], "- Something.\n")
-    for words in ("![A small figure](results/a.png)", "**held**", "`other`", "- Something.", "reduced form", "BBKB wins"):
+    for words in ("![A small figure](results/a.png)", "**held**", "`other`", "- Something.", "full form", "BBKB wins"):
         assert words in text
     assert len(draw_reproduction(reproduction, summary).axes) == 3
 
@@ -413,6 +462,41 @@ def test_the_page_and_its_figures_are_made_from_the_committed_summaries(tmp_path
     committed = Path(__file__).parents[1] / "docs"
     shutil.copytree(committed / "results", tmp_path / "again" / "results")
     assert write_page(tmp_path / "again").read_text(encoding="utf-8") == (committed / "results.md").read_text(encoding="utf-8")
+
+
+def test_a_policy_may_have_fewer_repetitions_and_runs_fewer_rows() -> None:
+    policies = [EXPERIMENT["policies"][0], EXPERIMENT["policies"][3] | {"repetitions": 2}]
+    config = parse_config(EXPERIMENT | {"policies": policies}, "test")
+    assert [(run.place, run.repetition) for (run,) in jobs(config)] == [(0, 0), (1, 0), (0, 1), (1, 1), (0, 2)]
+    in_twos = parse_config(EXPERIMENT | {"policies": policies, "together": 2}, "test")
+    assert [[(run.place, run.repetition) for run in job] for job in jobs(in_twos)] == [
+        [(0, 0), (0, 1)], [(0, 2)], [(1, 0), (1, 1)],
+    ]  # fmt: skip
+    unlimited = parse_config(EXPERIMENT | {"policies": [EXPERIMENT["policies"][0], EXPERIMENT["policies"][3]]}, "test")
+    assert config.fingerprint == unlimited.fingerprint
+
+
+def history_of(regrets: list[list[float]], seconds: list[float]) -> History:
+    """A history of batches of pulls of the given regrets."""
+    history = History()
+    for part, spent in zip(regrets, seconds, strict=True):
+        report, index = Report(*[torch.ones(1)] * len(Report.__dataclass_fields__)), torch.arange(len(part))[None]
+        history.record(
+            index=index, rewards=index.double(), regret=torch.tensor([part]), report=report,
+            recommended=torch.zeros(1, dtype=torch.int64), simple_regret=torch.zeros(1), seconds=spent,
+        )  # fmt: skip
+    return history
+
+
+def test_regrets_of_a_step_of_the_best_arm_and_of_a_share() -> None:
+    record = Record(0, "x", 0, history_of([[4.0, 2.0], [3.0], [1.0, 5.0, 1.5]], [2.0, 3.0, 6.0]))
+    t = np.array([1, 2, 4, 6])
+    assert best_regret(record, t).tolist() == [4.0, 2.0, 1.0, 1.0]
+    assert step_regret(record, t).tolist() == pytest.approx([4.0, 2.0, (3.0 + 1.0) / 2, (1.0 + 5.0 + 1.5) / 3])
+    assert step_seconds(record, t).tolist() == pytest.approx([1.0, 1.0, (3.0 + 2.0) / 2, 2.0])
+    baseline = {0: np.full(6, 10.0), 1: np.full(6, 30.0)}
+    assert regret_share(record, baseline).tolist() == pytest.approx((np.cumsum([4.0, 2.0, 3.0, 1.0, 5.0, 1.5]) / 20).tolist())
+    assert np.isnan(regret_share(record, {})).all()
 
 
 @pytest.mark.parametrize("workers", [1, 2, 5])

@@ -187,7 +187,8 @@ def reproduce(
 
 
 def _show_reproduction(figure: ReproductionConfig, done: Reproduced) -> None:
-    from torchbandits.experiments.reproducing import published_table, verdicts  # noqa: PLC0415
+    from torchbandits.experiments.judging import verdicts  # noqa: PLC0415
+    from torchbandits.experiments.reproducing import published_table  # noqa: PLC0415
 
     numbers = [tuple(line) for line in published_table(figure, done.summary)]
     if numbers:

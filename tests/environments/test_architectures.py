@@ -3,6 +3,7 @@
 import dataclasses
 import gzip
 import hashlib
+import itertools
 import math
 import os
 
@@ -55,6 +56,46 @@ def test_the_subset_is_encoded_in_two_halves_of_at_most_unit_norm(fake):
     for arm, near in enumerate(environment.neighbors.tolist()):
         expected = [j for j in range(len(X)) if (X[j] != X[arm]).sum() == 1]
         assert sorted(n for n in near if n >= 0) == expected
+
+
+def test_the_paper_drops_both_ends_and_looks_mutants_up_up_to_a_renaming(fake):
+    """Appendix D.2 of BBKB: 13 + 4 features; a mutant counts as the arm that a renaming of its inner nodes makes it."""
+    generator = np.random.default_rng(1)
+    X = np.unique(generator.integers(0, 2, (400, 19)), axis=0).astype(np.uint8)
+    X[:, [0, 14]] = 1
+    _, first = np.unique([least_renaming(row) for row in X], axis=0, return_index=True)
+    X = X[np.sort(first)]
+    fake(networks, "NAS_BENCH_101", X=X, test_accuracy_mean3=generator.random(len(X)))
+    environment = nas_bench_101(ends=False, neighbors="isomorphic")
+    edges = math.sqrt(max(int(row[1:14].sum()) for row in X))
+    assert environment.arms[:, :13].numpy() * edges == pytest.approx(X[:, 1:14])
+    assert environment.arms.shape == (len(X), 17)
+    place = {least_renaming(row): arm for arm, row in enumerate(X)}
+    more = 0
+    for arm in range(0, len(X), 7):
+        mutants = [np.where(np.arange(19) == bit, 1 - X[arm], X[arm]) for bit in range(19)]
+        found = [place[least_renaming(row)] for row in mutants if least_renaming(row) in place]
+        near = [n for n in environment.neighbors[arm].tolist() if n >= 0]
+        assert sorted(near) == sorted(n for n in found if n != arm)
+        more += len(set(near)) - int(((X[arm] != X).sum(axis=1) == 1).sum())
+    assert more > 0
+    for options in ({"ends": False}, {"neighbors": "isomorphic"}):
+        with pytest.raises(ArgumentError, match="need subset='6v-conv-pool'"):
+            nas_bench_101("full", **options)
+
+
+def least_renaming(row):
+    """The smallest encoding of a cell of six nodes over all renamings of its inner nodes that keep it upper triangular."""
+    edges = [(i, j) for i in range(6) for j in range(i + 1, 6)]
+    present = {edge for edge, bit in zip(edges, row[:15].tolist(), strict=True) if bit}
+    found = []
+    for order in itertools.permutations(range(1, 5)):
+        new = {0: 0, 5: 5} | {old: place + 1 for place, old in enumerate(order)}
+        renamed = {(new[i], new[j]) for i, j in present}
+        if all(i < j for i, j in renamed):
+            ops = [int(row[15 + old - 1]) for old in order]
+            found.append((*(int(edge in renamed) for edge in edges), *ops))
+    return min(found)
 
 
 def test_all_cells_are_padded_to_seven_nodes(fake):
@@ -142,6 +183,22 @@ def test_digits_are_trained_reproducibly_and_some_settings_are_better():
     assert not environment.records.equal(logistic_regression(epochs=1, records=2, num_train=500, seed=1).records)
     assert 0 <= float(environment.means.min()) < 0.5 < 0.7 < float(environment.optimum) <= 1
     assert environment.noise_std > 0
+
+
+def test_mnist_is_validated_on_held_out_training_images(monkeypatch):
+    """The test images are not touched, and no image is both trained and validated on."""
+    asked = []
+
+    def numbered(part):
+        asked.append(part)
+        return np.arange(10_007, dtype=np.float32)[:, None], np.arange(10_007)
+
+    monkeypatch.setattr(logistic, "mnist", numbered)
+    train, held_out = logistic._images("mnist", 5)
+    assert asked == ["train"]
+    assert train[1].tolist() == list(range(5))
+    assert held_out[1].tolist() == list(range(7, 10_007))
+    assert len(logistic._images("mnist", 5000)[0][1]) == 7
 
 
 def test_a_candidate_is_trained_as_it_would_be_alone(monkeypatch):

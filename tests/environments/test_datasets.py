@@ -86,6 +86,12 @@ def test_scalings_and_dtype(fake):
     torch.testing.assert_close(divided.arms * 8**0.5, standard.arms)
     assert raw.arms.dtype == raw.means.dtype == torch.float32
     np.testing.assert_allclose(raw.arms[:, 0].numpy(), fake.columns[fake.data.features[0]], rtol=1e-6)
+    columns = np.stack([fake.columns[name] for name in fake.data.features], axis=-1)
+    between, unit = load(scaling="min-max").arms.numpy(), load(scaling="unit-rows").arms.numpy()
+    assert between.min(axis=0) == pytest.approx(np.zeros(8))
+    assert between.max(axis=0) == pytest.approx(np.ones(8))
+    np.testing.assert_allclose(between, (columns - columns.min(axis=0)) / np.ptp(columns, axis=0))
+    np.testing.assert_allclose(unit, columns / np.sqrt((columns**2).sum(axis=1))[:, None])
     with pytest.raises(ArgumentError, match="Did you mean 'standardize'"):
         load(scaling="standardise")
     with pytest.raises(ArgumentError, match="noise_std"):

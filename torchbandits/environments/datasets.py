@@ -29,7 +29,7 @@ from torchbandits.environments.tables import Table
 from torchbandits.errors import DataError, require
 
 Columns = dict[str, NDArray[np.float64]]
-SCALINGS = ("standardize", "standardize/sqrt_d", "none")
+SCALINGS = ("standardize", "standardize/sqrt_d", "min-max", "unit-rows", "none")
 
 DATA_VARIABLE = "TORCHBANDITS_DATA"
 CACHE_VARIABLE = "TORCHBANDITS_CACHE"
@@ -117,7 +117,8 @@ def abalone(*, scaling: str = "standardize", noise_std: float = 0.01, dtype: tor
 
     Args:
         scaling: `"standardize"` gives every feature mean 0 and population variance 1, `"standardize/sqrt_d"` divides
-            that by √8, `"none"` leaves the measures in their units.
+            that by √8, `"min-max"` maps every feature onto [0, 1], `"unit-rows"` divides the measures of each arm by their
+            Euclidean norm, `"none"` leaves the measures in their units.
         noise_std: Standard deviation of the simulated noise, in scaled reward units.
         dtype: Of arms and rewards.
 
@@ -131,7 +132,8 @@ def cadata(*, scaling: str = "standardize", noise_std: float = 0.01, dtype: torc
 
     Args:
         scaling: `"standardize"` gives every feature mean 0 and population variance 1, `"standardize/sqrt_d"` divides
-            that by √8, `"none"` leaves the features in their units.
+            that by √8, `"min-max"` maps every feature onto [0, 1], `"unit-rows"` divides the features of each arm by their
+            Euclidean norm, `"none"` leaves the features in their units.
         noise_std: Standard deviation of the simulated noise, in scaled reward units.
         dtype: Of arms and rewards.
 
@@ -160,9 +162,15 @@ def load(data: DataSet, *, scaling: str, noise_std: float, dtype: torch.dtype) -
 
 def scaled_features(arms: NDArray[np.float64], scaling: str) -> NDArray[np.float64]:
     """The features (`A x d`) under one of `SCALINGS`."""
-    if scaling != "none":
-        arms = (arms - arms.mean(axis=0)) / arms.std(axis=0)
-    return arms / math.sqrt(arms.shape[1]) if scaling == "standardize/sqrt_d" else arms
+    if scaling == "min-max":
+        low, high = arms.min(axis=0), arms.max(axis=0)
+        return np.asarray((arms - low) / (high - low))
+    if scaling == "unit-rows":
+        return np.asarray(arms / np.linalg.norm(arms, axis=1, keepdims=True))
+    if scaling == "none":
+        return arms
+    standardized = (arms - arms.mean(axis=0)) / arms.std(axis=0)
+    return np.asarray(standardized / math.sqrt(arms.shape[1]) if scaling == "standardize/sqrt_d" else standardized)
 
 
 def data_folders() -> list[Path]:

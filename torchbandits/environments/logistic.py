@@ -37,6 +37,7 @@ BATCH_SIZES = (16, 32, 64, 128, 256)
 DROPOUTS = (0.0, 0.15, 0.3, 0.45, 0.6)
 PENALTIES = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
 _SPLIT = 0.75  # of the digits, for training
+_HELD_OUT = 10_000  # of MNIST's 60,000 training images, for validation
 
 
 def logistic_regression(
@@ -57,7 +58,8 @@ def logistic_regression(
 
     Args:
         images: `"digits"` (scikit-learn's, 8 x 8 pixels, nothing to fetch) or `"mnist"`.
-        num_train: Maximum number of training images, the first ones (three quarters of the digits are for training).
+        num_train: Maximum number of training images, the first ones. Three quarters of the digits are for training; the last
+            10,000 training images of MNIST are for validation, and its test images are not used.
         epochs: Passes over the training images.
         records: Trainings of each arm.
         seed: Seed of batches and dropout.
@@ -90,7 +92,9 @@ def _images(images: str, num_train: int) -> tuple[tuple[Tensor, Tensor], tuple[T
         split = int(_SPLIT * len(x))
         train, held_out = (x[:split], y[:split]), (x[split:], y[split:])
     else:
-        train, held_out = ((torch.from_numpy(x), torch.from_numpy(y)) for x, y in (mnist("train"), mnist("t10k")))
+        # The test images stay unseen: the last training images are held out.
+        x, y = (torch.from_numpy(values) for values in mnist("train"))
+        train, held_out = (x[:-_HELD_OUT], y[:-_HELD_OUT]), (x[-_HELD_OUT:], y[-_HELD_OUT:])
     return (train[0][:num_train], train[1][:num_train]), held_out
 
 
@@ -143,7 +147,9 @@ def _logits(inputs: Tensor, weights: Tensor) -> Tensor:
 Images = tuple[NDArray[np.float32], NDArray[np.int64]]
 
 MNIST_PARTS = ("train", "t10k")
-MNIST_SUMMARY = "60,000 images of hand-written digits to train on, 10,000 to validate; for logistic_regression('mnist')."
+MNIST_SUMMARY = (
+    "60,000 images of hand-written digits to train and to validate on, 10,000 to test; for logistic_regression('mnist')."
+)
 MIRROR = "https://ossci-datasets.s3.amazonaws.com/mnist/"
 LARGEST = 1 << 26
 """Limit on the bytes of a file, compressed or not: the largest has 47,040,016."""

@@ -11,6 +11,7 @@ import io
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +24,10 @@ from torchbandits.checks import check_choice, check_dtype, check_flag, read_byte
 from torchbandits.environments.datasets import DATA_VARIABLE, LARGEST, cache_folder, check_digest, data_folders
 from torchbandits.environments.noise import check_noise
 from torchbandits.environments.tables import Recorded, Table
-from torchbandits.errors import DataError
+from torchbandits.errors import DataError, require
 
 SUBSETS = ("6v-conv-pool", "full")
+ISOMORPHIC = "isomorphic"
 NAS_201_DATASETS = ("cifar10", "cifar100", "imagenet16")
 _VERTICES, _EDGES = 7, 21  # of the largest cells; edge x -> y is bit x + y (y − 1) / 2
 _IMAGES = 3 * 9984  # test images of three runs
@@ -33,7 +35,12 @@ _OPERATIONS = 5  # of NAS-Bench-201
 
 
 def nas_bench_101(
-    subset: str = "6v-conv-pool", *, noise_std: float = 0.01, dtype: torch.dtype = torch.float64, neighbors: bool = True
+    subset: str = "6v-conv-pool",
+    *,
+    noise_std: float = 0.01,
+    dtype: torch.dtype = torch.float64,
+    neighbors: bool | str = True,
+    ends: bool = True,
 ) -> Table:
     """NAS-Bench-101: cells of convolutional networks, rewarded by their test accuracy on CIFAR-10, a fraction.
 
@@ -44,20 +51,27 @@ def nas_bench_101(
             Both halves are divided by their largest row norm.
         noise_std: Standard deviation of the simulated noise, as a fraction of the images.
         dtype: Of arms and rewards.
-        neighbors: Whether to tabulate `neighbors`, the cells that are one edge or one operation away.
+        neighbors: Whether to tabulate `neighbors`, the cells whose encoding is one edge or one operation away. `"isomorphic"`
+            (the small subset only): the cells that one changed edge or operation leads to up to a renaming of the inner nodes,
+            as a look-up in the public benchmark finds them.
+        ends: Whether to keep the first and the last entry of the adjacency of the small subset, which are 1 in every cell;
+            appendix D.2 of the BBKB paper drops them.
 
     Raises:
         DataError: If the archive is not on this machine.
-        ArgumentError: If the subset is unknown, or the noise negative.
+        ArgumentError: If the subset is unknown, the noise negative, or an option of the small subset given for `"full"`.
 
-    Source: Ying et al. 2019; encoding of Calandriello et al. 2020, section 5.2. The reward is the mean of three runs, whose
-    single accuracies are not recorded: the noise is simulated.
+    Source: Ying et al. 2019; encoding of Calandriello et al. 2020, section 5.2 and appendix D.2. The reward is the mean of
+    three runs, whose single accuracies are not recorded: the noise is simulated.
     """
     check_choice("subset", subset, SUBSETS)
     check_noise(noise_std, "gaussian")
     check_dtype("dtype", dtype)
-    check_flag("neighbors", neighbors)
+    if neighbors != ISOMORPHIC:
+        check_flag("neighbors", neighbors)
+    check_flag("ends", ends)
     if subset == "full":
+        require(ends and neighbors != ISOMORPHIC, f"ends=False and neighbors={ISOMORPHIC!r} need subset='6v-conv-pool'.")
         edges, ops, accuracy = _full_cells()
         one_hot = (ops[..., None] == np.arange(3)).reshape(len(ops), -1)
         levels = (*(2,) * _EDGES, *(4,) * ops.shape[1])
@@ -67,8 +81,11 @@ def nas_bench_101(
         ops, accuracy, levels = one_hot, arrays["test_accuracy_mean3"], (2,) * 19
     digits = np.concatenate([edges, ops], axis=1).astype(np.int64)
     near = None
-    if neighbors:
+    if neighbors == ISOMORPHIC:
+        near = table_of_neighbors(canonical_cells(digits), (canonical_cells(cells) for cells in one_bit_changes(digits)))
+    elif neighbors:
         near = table_of_neighbors(mixed_radix(digits, levels), one_digit_changes(digits, levels, (False,) * len(levels)))
+    edges = edges if ends else edges[:, 1:-1]
     arms = torch.from_numpy(np.concatenate([_unit(edges), _unit(one_hot)], axis=1)).to(dtype)
     rewards = torch.from_numpy(accuracy).to(dtype)
     return Table(arms, rewards, noise_std, name=f"nas-bench-101 {subset}", neighbors=near)
@@ -211,6 +228,41 @@ def one_digit_changes(digits: NDArray[np.integer], levels: tuple[int, ...], step
         for new in (own - 1, own + 1) if ordered else [np.full_like(own, level) for level in range(count)]:
             inside = (new >= 0) & (new < count)
             yield np.where(inside, codes + (new - own) * weight, codes)
+
+
+def one_bit_changes(bits: NDArray[np.integer]) -> Iterable[NDArray[np.int64]]:
+    """The `A x d` bits with one of them flipped, for each of the d places."""
+    for place in range(bits.shape[1]):
+        changed = bits.astype(np.int64)
+        changed[:, place] = 1 - changed[:, place]
+        yield changed
+
+
+def canonical_cells(digits: NDArray[np.integer]) -> Codes:
+    """One code per isomorphism class of cells with six nodes, of which the inner four can be renamed.
+
+    Args:
+        digits: `A x 19`: the upper triangle of the adjacency row by row, and one bit for the operation of each inner node.
+
+    Returns:
+        `A` whole numbers: the smallest encoding, read as a binary number, over those renamings that keep every edge going from
+        a lower to a higher node. Two cells have the same code if and only if one is a renaming of the other.
+
+    Cost: O(A) for each of the 24 renamings.
+    """
+    nodes, inner = 6, range(1, 5)
+    rows, columns = np.triu_indices(nodes, 1)
+    adjacency = np.zeros((len(digits), nodes, nodes), np.int64)
+    adjacency[:, rows, columns] = digits[:, :15]
+    weights = 1 << np.arange(digits.shape[1] - 1, -1, -1)
+    smallest = np.full(len(digits), np.iinfo(np.int64).max)
+    for order in permutations(inner):
+        names = np.array([0, *order, nodes - 1])
+        renamed = adjacency[:, names][:, :, names]
+        upward = np.tril(renamed).sum(axis=(1, 2)) == 0
+        codes = np.concatenate([renamed[:, rows, columns], digits[:, 15:][:, names[1:-1] - 1]], axis=1) @ weights
+        smallest = np.where(upward, np.minimum(smallest, codes), smallest)
+    return smallest
 
 
 # ---------------------------------------------------------------------- the archives

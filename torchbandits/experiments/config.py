@@ -71,6 +71,7 @@ Count = Annotated[int, Field(gt=0, le=10**9)]
 Repetitions = Annotated[int, Field(gt=0, le=10**6)]
 Observed = Annotated[int, Field(ge=0, le=10**7)]
 Seed = Annotated[int, Field(ge=0, le=2**62)]
+Rows = Annotated[int, Field(gt=1, le=10**6)]
 Threads = Annotated[int, Field(gt=0, le=1024)]
 FolderName = Annotated[str, AfterValidator(_check_folder_name)]
 Smoothness = Annotated[float, AfterValidator(_check_smoothness)]
@@ -141,13 +142,14 @@ class PolicyConfig(Section):
 
     Strings stand for values that are known later: `horizon` and `1/horizon`, and `environment` for the environment's attribute
     of the option's name (`norm_bound`, `noise_std`, `neighbors`). `width` is a constant, or `{scaled: c}` for c times the
-    policy's own.
+    policy's own. `repetitions` limits this policy to the first repetitions, where a run of it takes hours.
     """
 
     name: str
     label: Annotated[str, Field(min_length=1, max_length=LONGEST_NAME)] = ""
     kernel: KernelOverride = KernelOverride()
     options: dict[str, Any] = {}
+    repetitions: Repetitions | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -181,10 +183,10 @@ class ExperimentConfig(Section):
     Repetition r gives every policy a generator seeded with `seed + r`, and draws a random environment from r too, so
     that policies are compared in pairs. `history` uniform pulls, the same for all policies of a repetition, are observed
     before the first ask and are not in the records. With `together`, the repetitions of a policy, and consecutive policies
-    that differ only in the length-scale, are batch rows of one run: they make the same picks, and each row is charged an equal
-    share of the seconds. `clock` selects wall-clock or processor seconds; the latter are more reliable on a shared machine.
-    With `headline`, one sentence and one picture of what the policies have found replace the figures; `uniform` must be among
-    the policies.
+    that differ only in the length-scale, are batch rows of one run, or of runs of at most `together` rows if it is a number:
+    they make the same picks, and each row is charged an equal share of the seconds. `clock` selects wall-clock or processor
+    seconds; the latter are more reliable on a shared machine. With `headline`, one sentence and one picture of what the
+    policies have found replace the figures; `uniform` must be among the policies.
     """
 
     name: FolderName = "experiment"
@@ -195,7 +197,7 @@ class ExperimentConfig(Section):
     repetitions: Repetitions = 1
     seed: Seed = 0
     history: Observed = 0
-    together: bool = False
+    together: bool | Rows = False
     threads: Threads | None = None
     clock: Literal["wall", "processor"] = "wall"
     headline: bool = False
@@ -232,6 +234,10 @@ class ExperimentConfig(Section):
         values["environment"] = {"name": self.environment.name, "options": self.environment.options | self.quick.environment}
         return parse_config(values, f"the reduced form of {self.name}")
 
+    def repetitions_of(self, place: int) -> int:
+        """Number of repetitions of the policy at a place of the list of policies."""
+        return min(self.repetitions, self.policies[place].repetitions or self.repetitions)
+
     @property
     def folder(self) -> Path:
         """Folder of the results: `output`, else `results/<name>`."""
@@ -239,8 +245,9 @@ class ExperimentConfig(Section):
 
     @property
     def fingerprint(self) -> str:
-        """Short hash of all settings that affect a single record; the number of repetitions is left out."""
-        deciding = self.model_dump(mode="json", exclude={"name", "output", "repetitions", "quick", "headline"})
+        """Short hash of all settings that affect a single record; numbers of repetitions are left out."""
+        left_out: dict[str, Any] = dict.fromkeys(("name", "output", "repetitions", "quick", "headline"), True)
+        deciding = self.model_dump(mode="json", exclude=left_out | {"policies": {"__all__": {"repetitions"}}})
         return hashlib.sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest()[:16]
 
     def dump(self) -> str:

@@ -47,14 +47,21 @@ def measures(baseline: dict[int, Values], trainers: int = 1) -> dict[str, Measur
     def ratio(record: Record, t: Times) -> Values:
         return regret_ratio(record, baseline)[t - 1]
 
+    def share(record: Record, t: Times) -> Values:
+        return regret_share(record, baseline)[t - 1]
+
     hours = f"policy and training time until t\nwith {trainers} trainers (hours)"
     return {
         # The ratio of the very first pulls is noise: without a limit it would flatten the rest of the curve.
         "regret_ratio": Measure("regret until t / regret of uniform (no unit)", ratio, top=1.5),
+        "regret_share": Measure("regret until t / mean regret of uniform (no unit)", share, top=1.5),
         "regret": Measure("regret until t (reward units)", regret),
         "mean_regret": Measure("mean regret of the first t pulls (reward units)", mean_regret),
+        "step_regret": Measure("regret a pull, mean of the last half of t pulls (reward units)", step_regret),
         "simple_regret": Measure("regret of the recommended arm (reward units)", simple_regret),
+        "best_regret": Measure("regret of the best arm pulled (reward units)", best_regret),
         "seconds": Measure("policy time until t (seconds)", elapsed, "log"),
+        "step_seconds": Measure("policy time a pull, mean of the last half of t pulls (seconds)", step_seconds, "log"),
         "batch_size": Measure("size of the batch holding t (pulls)", partial(_per_batch, "size"), "log"),
         "batches": Measure("batches until t", batches),
         "dictionary_size": Measure("dictionary after the batch holding t (points)", dictionary_size),
@@ -73,9 +80,30 @@ def mean_regret(record: Record, t: Times) -> Values:
     return regret(record, t) / t
 
 
+def step_regret(record: Record, t: Times) -> Values:
+    """Mean regret of the pulls after ⌊t/2⌋ until t, reward units."""
+    return _late_mean(record.history.cumulative_regret(), t)
+
+
+def step_seconds(record: Record, t: Times) -> Values:
+    """Mean seconds spent in the policy for the pulls after ⌊t/2⌋ until t; a batch's seconds are shared by its pulls."""
+    batches = record.history.batches
+    return _late_mean(np.cumsum(np.repeat(batches["seconds"] / batches["size"], batches["size"])), t)
+
+
+def _late_mean(cumulative: Values, t: Times) -> Values:
+    whole = np.concatenate([[0.0], cumulative])
+    return np.asarray((whole[t] - whole[t // 2]) / (t - t // 2))
+
+
 def simple_regret(record: Record, t: Times) -> Values:
     """Regret of the arm recommended after the batch that holds pull t, reward units."""
     return _per_batch("simple_regret", record, t)
+
+
+def best_regret(record: Record, t: Times) -> Values:
+    """Regret of the best arm among the first t pulls, f* − max f(x_s), reward units: the simple regret of the BBKB paper."""
+    return np.asarray(np.minimum.accumulate(record.history.pulls["regret"])[t - 1])
 
 
 def elapsed(record: Record, t: Times) -> Values:
@@ -145,6 +173,20 @@ def regret_ratio(record: Record, baseline: dict[int, Values]) -> Values:
     length = min(len(regret), len(baseline[record.seed]))
     below = baseline[record.seed][:length]
     return np.divide(regret[:length], below, out=np.full(length, np.nan), where=below > 0)
+
+
+def regret_share(record: Record, baseline: dict[int, Values]) -> Values:
+    """Cumulative regret over the mean of that of the uniform policy, for t = 1, 2, …; NaN without one.
+
+    Its mean over the repetitions is a ratio of means, in which draws of much regret weigh more; that of `regret_ratio` is a
+    mean of ratios.
+    """
+    regret = record.history.cumulative_regret()
+    if not baseline:
+        return np.full_like(regret, np.nan)
+    length = min(len(regret), *(len(below) for below in baseline.values()))
+    mean = np.mean([below[:length] for below in baseline.values()], axis=0)
+    return np.divide(regret[:length], mean, out=np.full(length, np.nan), where=mean > 0)
 
 
 # ---------------------------------------------------------------------- over repetitions

@@ -99,7 +99,7 @@ def load_records(folder: Path) -> tuple[ExperimentConfig, list[Record]]:
     records = [
         record
         for place in range(len(config.policies))
-        for seed in range(config.seed, config.seed + config.repetitions)
+        for seed in range(config.seed, config.seed + config.repetitions_of(place))
         if (record := find_record(config, output, place, seed)) is not None
     ]
     require(bool(records), f"{output / RECORDS} holds no record of {output / CONFIG}. Run the experiment.", DataError)

@@ -1,26 +1,20 @@
 """Reproducing a figure or a table of a paper: run what is missing, then compare its summary with the paper.
 
-A summary holds means and intervals over the repetitions at selected pulls. The comparison is a figure in the paper's layout,
-the published numbers beside ours, and each published claim: held or not held.
+The comparison is a figure in the paper's layout, the published numbers beside ours, and the verdict on each claim.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import os
 import platform
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
-import pyarrow
-import pyarrow.parquet
 import torch
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -28,30 +22,27 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 from rich.console import Console
 
-from torchbandits.checks import as_path, check_flag, check_regular, check_whole
-from torchbandits.errors import DataError, require
+from torchbandits.checks import as_path, check_flag, check_whole
+from torchbandits.errors import require
 from torchbandits.experiments.config import ExperimentConfig
-from torchbandits.experiments.measures import band, baseline_regret, measures
+from torchbandits.experiments.judging import UNKNOWN, Numbers, digits, numbers_of, numbers_of_study, value, verdicts
+from torchbandits.experiments.measures import measures
 from torchbandits.experiments.printable import literal, printable
-from torchbandits.experiments.records import Record, load_records
-from torchbandits.experiments.reproduction import ClaimConfig, PanelConfig, ReproductionConfig
+from torchbandits.experiments.records import load_records
+from torchbandits.experiments.reproduction import PanelConfig, ReproductionConfig
 from torchbandits.experiments.results import draw_band
 from torchbandits.experiments.runner import check_console, run_experiment
 from torchbandits.experiments.starvation import study
+from torchbandits.experiments.summaries import COLUMNS, Summary, read_summary, summarise, write_summary
 from torchbandits.figures import tidy
 from torchbandits.files import prepare_folder, write_atomically, write_text
 
 RESULTS = Path("results") / "figures"
 SUMMARY, FIGURE, PAGE = "summary.parquet", "figure.png", "README.md"
-COLUMNS = ("experiment", "policy", "measure", "x", "mean", "low", "high", "repetitions")
-"""Columns of the table of a summary."""
-POINTS = 40  # of a curve, on a logarithmic and on a linear grid each
-_METADATA_KEY = b"torchbandits"
 PANEL = (3.7, 2.9)  # inches
 STUDIED = 5.0  # prior standard deviations shown of a study's posteriors
 TRUTH, EVALUATIONS = "f", "evaluations"
 """Labels of a study that are drawn as a dashed line and as points."""
-HELD, NOT_HELD, UNKNOWN = "held", "not held", "not run"
 
 
 @dataclass(frozen=True)
@@ -103,19 +94,23 @@ def reproduce(
     folder = RESULTS / form_name(reproduction.name, quick) if output is None else as_path("output", output)
     configs = {name: c.quickened() if quick else c for name, c in reproduction.experiments.items()}
     prepare_folder(folder)
-    clock = _Clock(folder, again)
+    clock, numbers = _Clock(folder, again), Numbers()
     if reproduction.study is not None:
         chosen = reproduction.study
-        table = study(chosen, chosen.quick_repetitions if quick else chosen.repetitions)[list(COLUMNS)]
+        table, values = study(chosen, chosen.quick_repetitions if quick else chosen.repetitions)
+        table, numbers = table[list(COLUMNS)], numbers_of_study(reproduction, values)
     else:
         parts = []
         for name, config in configs.items():
             place = folder / name
             run_experiment(config, place, console, resume=not again, workers=workers)
-            parts.append(summarise(reproduction, name, config, load_records(place)[1]))
+            records = load_records(place)[1]
+            parts.append(summarise(reproduction, name, config, records))
+            numbers |= numbers_of(reproduction, name, config, records)
             clock.note()
         table = pd.concat(parts, ignore_index=True)
-    summary = Summary(table, {"quick": quick, "runs": _runs(configs)} | clock.times() | _machine(workers))
+    facts = {"quick": quick, "runs": _runs(configs), "numbers": numbers} | clock.times() | _machine(workers)
+    summary = Summary(table, facts)
     write_summary(summary, folder / SUMMARY)
     return write_report(reproduction, folder)
 
@@ -158,10 +153,14 @@ def _runs(configs: dict[str, ExperimentConfig]) -> dict[str, str]:
     return {
         name: f"T = {config.horizon:,}, {config.repetitions} repetitions"
         + (f", {config.history:,} uniform pulls observed before" if config.history else "")
-        + (", repetitions as batch rows of one run (each one's seconds are its share)" if config.together else "")
+        + (f", repetitions as batch rows of {_runs_of(config)} (each one's seconds are its share)" if config.together else "")
         + (f", seconds of the processor ({config.threads or 'all'} threads)" if config.clock == "processor" else "")
         for name, config in configs.items()
     }
+
+
+def _runs_of(config: ExperimentConfig) -> str:
+    return "one run" if config.together is True else f"runs of at most {config.together}"
 
 
 def _machine(workers: int) -> dict[str, object]:
@@ -169,84 +168,6 @@ def _machine(workers: int) -> dict[str, object]:
     cores, threads = f"{os.cpu_count()} CPU cores ({platform.machine()})", torch.get_num_threads()
     at_once = f"{threads} threads" if workers == 1 else f"{workers} runs at once"
     return {"machine": f"{cores}, {at_once}, torch {torch.__version__}", "load": round(load, 1)}
-
-
-# ---------------------------------------------------------------------- the summary
-
-
-@dataclass(frozen=True)
-class Summary:
-    """Curves of a reproduction, and the settings it was run with.
-
-    Attributes:
-        table: One line per experiment, policy, measure and x (pulls t, a length-scale or a place): mean, ends of the 95 %
-            t-interval (NaN for one repetition) and the number of repetitions.
-        facts: Quick form or not, horizons, machine, seconds; JSON values.
-    """
-
-    table: pd.DataFrame
-    facts: dict[str, Any]
-
-    def curve(self, experiment: str, policy: str, measure: str) -> pd.DataFrame:
-        """The lines of one curve in order of x; empty if it was not run."""
-        table = self.table
-        mine = (table["experiment"] == experiment) & (table["policy"] == policy) & (table["measure"] == measure)
-        return table[mine].sort_values("x")
-
-    def at(self, experiment: str, policy: str, measure: str, x: int | float | None) -> pd.Series | None:
-        """The line at x, or at the end for None; None if the run did not reach x or holds no such value."""
-        curve = self.curve(experiment, policy, measure)
-        curve = curve if x is None else curve[curve["x"] == x]
-        return None if curve.empty or bool(np.isnan(curve["mean"].iloc[-1])) else curve.iloc[-1]
-
-
-def summarise(
-    reproduction: ReproductionConfig, experiment: str, config: ExperimentConfig, records: Sequence[Record]
-) -> pd.DataFrame:
-    """The curves of one experiment in the format of `Summary.table`."""
-    known = measures(baseline_regret(config, records), reproduction.trainers)
-    # Dense enough on both a logarithmic and a linear axis.
-    spaced = (np.geomspace(1, config.horizon, POINTS), np.linspace(1, config.horizon, POINTS))
-    t = np.concatenate(spaced).round().astype(np.int64)
-    looked_at = [time for time in (*reproduction.times_of(experiment), config.horizon // 2) if 1 <= time <= config.horizon]
-    t = np.unique(np.append(t, looked_at)).astype(np.int64)
-    parts = []
-    for place, policy in enumerate(config.policies):
-        mine = [record for record in records if record.place == place]
-        for name in reproduction.measures_of(experiment) if mine else []:
-            low, mean, high = band(np.stack([known[name].curve(record, t) for record in mine]))
-            values = {"x": t.astype(np.float64), "mean": mean, "low": low, "high": high}
-            fixed = {"experiment": experiment, "policy": policy.label, "measure": name, "repetitions": len(mine)}
-            parts.append(pd.DataFrame(values | fixed))
-    return pd.concat(parts, ignore_index=True)[list(COLUMNS)]
-
-
-def write_summary(summary: Summary, path: Path) -> None:
-    """Write a summary, whole or not at all."""
-    header = {_METADATA_KEY: json.dumps(summary.facts)}
-    table = pyarrow.Table.from_pandas(summary.table, preserve_index=False)
-    # Curves need no more digits than float32 holds, and the file is half as large.
-    for place, name in enumerate(table.schema.names):
-        if name in ("mean", "low", "high"):
-            table = table.set_column(place, name, table.column(name).cast(pyarrow.float32()))
-    table = table.replace_schema_metadata(header)
-    write_atomically(path, lambda temporary: pyarrow.parquet.write_table(table, temporary, compression="zstd"))
-
-
-def read_summary(path: Path) -> Summary:
-    """Read a file that `write_summary` wrote.
-
-    Raises:
-        DataError: If the file is missing or is not a summary.
-    """
-    check_regular(path)
-    try:
-        table = pyarrow.parquet.read_table(path)
-        facts = json.loads(table.schema.metadata[_METADATA_KEY])
-    except (OSError, KeyError, TypeError, ValueError, pyarrow.ArrowException) as error:
-        raise DataError(f"{path} does not hold a summary: {error}.") from error
-    require(set(COLUMNS) <= set(table.column_names), f"{path} does not hold a summary.", DataError)
-    return Summary(table.to_pandas().astype(dict.fromkeys(("mean", "low", "high"), np.float64)), facts)
 
 
 # ---------------------------------------------------------------------- the figure
@@ -377,16 +298,7 @@ def _top(panel: PanelConfig, usual: float | None, table: pd.DataFrame) -> float 
     return usual if highest > usual else None
 
 
-# ---------------------------------------------------------------------- the published numbers and claims
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """A claim, whether it held on the means, and the numbers behind the verdict."""
-
-    claim: str
-    verdict: str
-    evidence: str
+# ---------------------------------------------------------------------- the published numbers
 
 
 def published_table(reproduction: ReproductionConfig, summary: Summary) -> list[list[str]]:
@@ -394,88 +306,13 @@ def published_table(reproduction: ReproductionConfig, summary: Summary) -> list[
     lines = []
     for number in reproduction.published:
         ours = summary.at(number.experiment, number.policy, number.measure, number.at)
-        ratio = "–" if ours is None or number.value == 0 else _digits(ours["mean"] / number.value)
+        ratio = "–" if ours is None or number.value == 0 else digits(ours["mean"] / number.value)
         if ours is None and (end := summary.at(number.experiment, number.policy, number.measure, None)) is not None:
-            cell = f"not reached; {_value(end)} at {end['x']:,.0f}"
+            cell = f"not reached; {value(end)} at {end['x']:,.0f}"
         else:
-            cell = UNKNOWN if ours is None else _value(ours)
-        lines.append([number.what, _digits(number.value), cell, ratio, number.why])
+            cell = UNKNOWN if ours is None else value(ours)
+        lines.append([number.what, digits(number.value), cell, ratio, number.why])
     return lines
-
-
-def verdicts(reproduction: ReproductionConfig, summary: Summary) -> list[Verdict]:
-    """The verdict on each claim."""
-    return [_judge(claim, summary) for claim in reproduction.claims]
-
-
-def _judge(claim: ClaimConfig, summary: Summary) -> Verdict:
-    own = summary.at(claim.experiment, claim.policy, claim.measure, claim.at)
-    if own is None:
-        return Verdict(claim.says, UNKNOWN, f"{claim.policy} was not run that far")
-    if claim.below is not None:
-        return _below(claim, own, summary)
-    if claim.grows is not None:
-        return _growth(claim, summary.curve(claim.experiment, claim.policy, claim.measure))
-    if claim.levels is not None:
-        curve = summary.curve(claim.experiment, claim.policy, claim.measure)
-        before = curve[curve["x"] <= own["x"] / 2]
-        if before.empty:
-            return Verdict(claim.says, UNKNOWN, "there is no half of the first pull")
-        half = before.iloc[-1]
-        ratio = float(own["mean"] / half["mean"])
-        evidence = f"{_digits(half['mean'])} at t = {half['x']:,.0f}, {_digits(own['mean'])} at {own['x']:,.0f}"
-        return Verdict(claim.says, _held(ratio <= claim.levels), f"{evidence}: {_digits(ratio)} times")
-    bound, word = (claim.at_least, "at least") if claim.at_least is not None else (claim.at_most, "at most")
-    assert bound is not None
-    good = own["mean"] >= bound if claim.at_least is not None else own["mean"] <= bound
-    return Verdict(claim.says, _held(bool(good)), f"{_value(own)}, {word} {_digits(bound)} is claimed")
-
-
-def _below(claim: ClaimConfig, own: pd.Series, summary: Summary) -> Verdict:
-    assert claim.below is not None
-    other = claim.than or claim.experiment
-    found = {label: summary.at(other, label, claim.measure, claim.at) for label in claim.below}
-    others = {label: value for label, value in found.items() if value is not None}
-    if not others:
-        return Verdict(claim.says, UNKNOWN, f"none of {', '.join(claim.below)} was run")
-    where = f" ({claim.than})" if claim.than else ""
-    good = all(own["mean"] <= claim.factor * value["mean"] for value in others.values())
-    apart = all(own["high"] < claim.factor * value["low"] for value in others.values())
-    listed = "; ".join(f"{label}{where} {_value(value)}" for label, value in others.items())
-    evidence = f"{claim.policy} {_value(own)}; {listed}"
-    if good and not apart:
-        evidence += "; on the means: the intervals overlap, or there is one repetition"
-    missing = [label for label, value in found.items() if value is None]
-    return Verdict(claim.says, _held(good), evidence + (f"; not run: {', '.join(missing)}" if missing else ""))
-
-
-def _growth(claim: ClaimConfig, curve: pd.DataFrame) -> Verdict:
-    assert claim.grows is not None
-    end = curve["x"].iloc[-1]
-    late = curve[(curve["x"] >= math.sqrt(end)) & (curve["x"] <= end / 2) & (curve["mean"] > 0)]
-    power = float(np.polyfit(np.log(late["x"]), np.log(late["mean"]), 1)[0]) if len(late) > 2 else math.nan
-    low, high = claim.grows
-    span = f"from t = {late['x'].min():,.0f} to {late['x'].max():,.0f}"
-    evidence = f"{claim.policy}: {span} like t to the {power:.2f}, {low:g} to {high:g} is claimed"
-    return Verdict(claim.says, _held(low <= power <= high), evidence)
-
-
-def _held(good: bool) -> str:
-    return HELD if good else NOT_HELD
-
-
-def _value(line: pd.Series) -> str:
-    if math.isnan(line["low"]) or line["low"] == line["high"]:
-        return _digits(line["mean"])
-    return f"{_digits(line['mean'])} ({_digits(line['low'])} … {_digits(line['high'])})"
-
-
-def _digits(value: float) -> str:
-    """A number with three digits, without an exponent from 0.0001 to a million."""
-    if value == 0 or 1e-4 <= abs(value) < 1e6:
-        places = 0 if abs(value) >= 100 else 2 - math.floor(math.log10(abs(value))) if value else 0
-        return f"{value:,.{places}f}"
-    return f"{value:.2e}"
 
 
 # ---------------------------------------------------------------------- the page
@@ -500,8 +337,10 @@ def section(reproduction: ReproductionConfig, summary: Summary, figure: str, lev
     elif not reproduction.extra:
         lines.append("No number of this figure is published in the text.\n")
     found = verdicts(reproduction, summary)
-    if found:
-        lines.append(table(["claim", "", "evidence"], [[v.claim, f"**{v.verdict}**", v.evidence] for v in found]))
+    for heading, own in (("claim of the paper", False), ("claim of our own", True)):
+        rows = [[v.claim, f"**{v.verdict}**", v.evidence] for v in found if v.own == own]
+        if rows:
+            lines.append(table([heading, "", "evidence"], rows))
     lines += [f"- {difference}" for difference in reproduction.differs]
     return "\n".join(lines) + "\n"
 

@@ -62,12 +62,13 @@ class PublishedConfig(Section):
 
 
 class ClaimConfig(Section):
-    """A published claim and its test on the means of the repetitions.
+    """A claim and its test on the repetitions; `own` marks claims that no paper makes.
 
-    Exactly one test: the measure of `policy` is `below` that of each listed policy times `factor` (in the experiment `than` if
-    it is another one); it `grows` like a power of t between the two given ones, from √T to T/2 (the horizon cuts the last
-    batch); it `levels` off, ending at no more than that multiple of its value at half of the run; it is `at_least` or
-    `at_most` a number. It is evaluated after `at` pulls, by default at the end.
+    Exactly one test: the measure of `policy` is `below` that of each listed policy times `factor` plus `margin` (in the
+    experiment `than` if it is another one); it `grows` like a power of t between the two given ones, from √T to T/2 (the
+    horizon cuts the last batch); it `levels` off, ending at no more than that multiple of its value at half of the run; it is
+    `at_least` or `at_most` a number; its `spread`, the largest over the smallest value among the policies labelled
+    `POLICY, …`, is below that of each listed series. It is evaluated after `at` pulls, by default at the end.
     """
 
     says: str
@@ -77,15 +78,18 @@ class ClaimConfig(Section):
     at: Count | None = None
     below: list[str] | None = None
     factor: PositiveFloat = 1.0
+    margin: float = 0.0
     than: str | None = None
     grows: tuple[float, float] | None = None
     levels: float | None = None
     at_least: float | None = None
     at_most: float | None = None
+    spread: list[str] | None = None
+    own: bool = False
 
     @model_validator(mode="after")
     def _check_one_test(self) -> ClaimConfig:
-        tests = ("below", "grows", "levels", "at_least", "at_most")
+        tests = ("below", "grows", "levels", "at_least", "at_most", "spread")
         given = [name for name in tests if getattr(self, name) is not None]
         if len(given) != 1:
             raise ValueError(f"a claim needs one of {', '.join(tests)}, got {', '.join(given) or 'none'}")
@@ -93,9 +97,13 @@ class ClaimConfig(Section):
 
 
 class StarvationConfig(Section):
-    """The study of variance starvation: posteriors of a random f with all evaluations in [0, ½]; see `starvation`."""
+    """The study of variance starvation: posteriors of a random f with all evaluations in [0, ½]; see `starvation`.
+
+    `others` are further length-scales, whose experiments are named `N evaluations, ℓ = …`.
+    """
 
     lengthscale: PositiveFloat = 0.02
+    others: tuple[PositiveFloat, ...] = ()
     noise_std: PositiveFloat = 0.1
     evaluations: Annotated[tuple[Repetitions, ...], Field(min_length=1)] = (6, 63, 215)
     features: Repetitions = 64
@@ -140,6 +148,10 @@ class ReproductionConfig(Section):
             raise ValueError(f"unknown experiment {part.experiment!r}.{nearest(part.experiment, self.experiments)}")
         if part.measure not in MEASURES:
             raise ValueError(f"unknown measure {part.measure!r}; known: {', '.join(MEASURES)}")
+        if isinstance(part, ClaimConfig) and part.spread is not None:
+            for series in (part.policy, *part.spread):
+                self._check_series(part.experiment, series)
+            return
         self._check_labels(part.experiment, (part.policies or []) if isinstance(part, PanelConfig) else [part.policy])
         if isinstance(part, ClaimConfig) and part.below is not None:
             other = part.than or part.experiment
@@ -152,6 +164,11 @@ class ReproductionConfig(Section):
         for label in named:
             if label not in labels:
                 raise ValueError(f"{experiment}: no policy is labelled {label!r}.{nearest(label, labels)}")
+
+    def _check_series(self, experiment: str, series: str) -> None:
+        known = list(dict.fromkeys(p.label.partition(",")[0] for p in self.experiments[experiment].policies if "," in p.label))
+        if series not in known:
+            raise ValueError(f"{experiment}: no policies are labelled '{series}, …'.{nearest(series, known)}")
 
     @property
     def parts(self) -> list[PanelConfig | PublishedConfig | ClaimConfig]:

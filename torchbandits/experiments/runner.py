@@ -128,9 +128,17 @@ def jobs(config: ExperimentConfig) -> list[list[Run]]:
     """Runs in the order in which they are made, grouped into the batch rows of one call of `run`."""
     repetitions, places = range(config.repetitions), range(len(config.policies))
     if not config.together:
-        return [[Run(place, repetition)] for repetition in repetitions for place in places]
+        return [[Run(place, r)] for r in repetitions for place in places if r < config.repetitions_of(place)]
     groups = groupby(places, key=lambda place: _all_but_lengthscale(config.policies[place]))
-    return [[Run(place, repetition) for place in group for repetition in repetitions] for _, group in groups]
+    whole = [[Run(place, r) for place in group for r in range(config.repetitions_of(place))] for _, group in groups]
+    if config.together is True:
+        return whole
+    return [part for runs in whole for part in _parts(runs, config.together)]
+
+
+def _parts(runs: list[Run], size: int) -> Iterator[list[Run]]:
+    """Consecutive parts of at most that size."""
+    return (runs[start : start + size] for start in range(0, len(runs), size))
 
 
 def _all_but_lengthscale(policy: PolicyConfig) -> str:
@@ -228,7 +236,8 @@ def _records(
     records: dict[Run, Record] = {}
     todo: list[list[Run]] = []
     with _progress(console) as progress:
-        task = progress.add_task("", total=config.repetitions * len(config.policies) * config.horizon)
+        total = sum(config.repetitions_of(place) for place in range(len(config.policies))) * config.horizon
+        task = progress.add_task("", total=total)
         for job in jobs(config):
             found = {run: _earlier(config, folder, run, progress.console) if resume else None for run in job}
             records |= {run: record for run, record in found.items() if record is not None}

@@ -22,44 +22,56 @@ from torchbandits.policies import Policy, bkb, gp_ucb, rff_ucb
 from torchbandits.types import Marginals
 
 Predict = Callable[[Tensor], Marginals]
+Facts = dict[tuple[str, str, str], list[float]]
 
 POINTS = 401
 DEVIATIONS = 3.0  # half-width of the bands
 EXACT, DTC, SOR, RFF = "exact GP", "DTC (BKB)", "SoR", "RFF"
 
 
-def study(config: StarvationConfig, repetitions: int) -> pd.DataFrame:
-    """The lines of a summary's table, with one experiment per number of evaluations.
+def study(config: StarvationConfig, repetitions: int) -> tuple[pd.DataFrame, Facts]:
+    """The lines of a summary's table, with one experiment per number of evaluations and length-scale, and the values of all
+    repetitions by experiment, policy and measure.
 
     Measures: `posterior`, mean and three standard deviations over x in the first repetition, beside `f` and `evaluations`;
     `variance_kept`, the smallest share of the prior variance kept beyond ½ + 3 length-scales, and `outside`, the fraction of
     points there at which f is outside the band, both over all repetitions.
     """
     parts: list[pd.DataFrame] = []
-    facts: dict[tuple[str, str, str], list[float]] = {}
-    for repetition in range(repetitions):
-        grid, f, x, y = _draw(config, config.seed + repetition)
-        far = grid.squeeze(-1) >= 0.5 + 3 * config.lengthscale
-        for count in config.evaluations:
-            experiment = f"{count} evaluations"
-            for name, predict in posteriors(config, x[:count], y[:count], config.seed + repetition).items():
-                marginals = predict(grid)
-                mean = marginals.mean.detach()
-                half = DEVIATIONS * marginals.variance.detach().clamp_min(0).sqrt()
-                kept = float((half[far] / DEVIATIONS).square().min())
-                facts.setdefault((experiment, name, "variance_kept"), []).append(kept)
-                outside = float(((f - mean).abs() > half)[far].double().mean())
-                facts.setdefault((experiment, name, "outside"), []).append(outside)
-                if repetition == 0:
-                    parts.append(_lines(experiment, name, grid, mean - half, mean, mean + half))
-            if repetition == 0:
-                parts.append(_lines(experiment, "f", grid, f, f, f))
-                parts.append(_lines(experiment, "evaluations", x[:count], y[:count], y[:count], y[:count]))
+    facts: Facts = {}
+    for lengthscale in (config.lengthscale, *config.others):
+        one = config.model_copy(update={"lengthscale": lengthscale})
+        suffix = "" if lengthscale == config.lengthscale else f", ℓ = {lengthscale:g}"
+        for repetition in range(repetitions):
+            parts += _repetition(one, repetition, suffix, facts)
     for (experiment, policy, measure), values in facts.items():
         low, mean_value, high = (float(end[0]) for end in band(np.array(values)[:, None]))
         line = {"x": 0.0, "mean": mean_value, "low": low, "high": high, "repetitions": repetitions}
         parts.append(pd.DataFrame([{"experiment": experiment, "policy": policy, "measure": measure} | line]))
-    return pd.concat(parts, ignore_index=True)
+    return pd.concat(parts, ignore_index=True), facts
+
+
+def _repetition(config: StarvationConfig, repetition: int, suffix: str, facts: Facts) -> list[pd.DataFrame]:
+    """Add the values of one repetition to `facts`; returns the curves of the first one."""
+    parts = []
+    grid, f, x, y = _draw(config, config.seed + repetition)
+    far = grid.squeeze(-1) >= 0.5 + 3 * config.lengthscale
+    for count in config.evaluations:
+        experiment = f"{count} evaluations{suffix}"
+        for name, predict in posteriors(config, x[:count], y[:count], config.seed + repetition).items():
+            marginals = predict(grid)
+            mean = marginals.mean.detach()
+            half = DEVIATIONS * marginals.variance.detach().clamp_min(0).sqrt()
+            kept = float((half[far] / DEVIATIONS).square().min())
+            facts.setdefault((experiment, name, "variance_kept"), []).append(kept)
+            outside = float(((f - mean).abs() > half)[far].double().mean())
+            facts.setdefault((experiment, name, "outside"), []).append(outside)
+            if repetition == 0:
+                parts.append(_lines(experiment, name, grid, mean - half, mean, mean + half))
+        if repetition == 0:
+            parts.append(_lines(experiment, "f", grid, f, f, f))
+            parts.append(_lines(experiment, "evaluations", x[:count], y[:count], y[:count], y[:count]))
+    return parts
 
 
 def posteriors(config: StarvationConfig, x: Tensor, y: Tensor, seed: int) -> dict[str, Predict]:

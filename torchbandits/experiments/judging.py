@@ -1,0 +1,261 @@
+"""Judging claims: the numbers of each repetition that a claim compares, and the verdict on their paired intervals.
+
+A claim says that some number is at most 0: a paired difference, or the distance of a number to its bound. With the 95 %
+t-interval of its mean over the repetitions it is held (the interval is at most 0), not held (it is above 0) or undecided (it
+contains 0, or there is a single repetition). Reduced forms are not judged.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from torchbandits.experiments.config import ExperimentConfig
+from torchbandits.experiments.measures import Measure, Values, baseline_regret, mean_interval, measures
+from torchbandits.experiments.records import Record
+from torchbandits.experiments.reproduction import ClaimConfig, ReproductionConfig
+from torchbandits.experiments.summaries import Summary
+
+HELD, NOT_HELD, UNDECIDED, UNJUDGED, UNKNOWN = "held", "not held", "undecided", "not judged", "not run"
+_POINTS = 40  # of a run, through which the power of its growth is fitted
+_DIGITS = 7  # of the numbers kept in a summary
+
+Numbers = dict[str, dict[str, float]]
+"""A number of each repetition, by its name (`number_name`) and the repetition's seed."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A claim, the verdict on it, the numbers behind it, and whether it is a claim of this package rather than of a paper."""
+
+    claim: str
+    verdict: str
+    evidence: str
+    own: bool = False
+
+
+def verdicts(reproduction: ReproductionConfig, summary: Summary) -> list[Verdict]:
+    """The verdict on each claim."""
+    return [_judge(claim, reproduction, summary) for claim in reproduction.claims]
+
+
+# ---------------------------------------------------------------------- the numbers
+
+
+def numbers_of(
+    reproduction: ReproductionConfig, experiment: str, config: ExperimentConfig, records: Sequence[Record]
+) -> Numbers:
+    """The numbers of one experiment that the claims compare, one per repetition."""
+    known = measures(baseline_regret(config, records), reproduction.trainers)
+    found: Numbers = {}
+    for claim in reproduction.claims:
+        for label in _labels(claim, experiment, reproduction):
+            mine = [record for record in records if config.policies[record.place].label == label]
+            values = {str(record.seed): _number(claim, known[claim.measure], record) for record in mine}
+            name = number_name(claim, experiment, label)
+            found[name] = {seed: _kept(value) for seed, value in values.items() if math.isfinite(value)}
+    return found
+
+
+def numbers_of_study(reproduction: ReproductionConfig, values: dict[tuple[str, str, str], list[float]]) -> Numbers:
+    """The numbers of a study, given the values of its repetitions by experiment, policy and measure."""
+    found: Numbers = {}
+    for claim in reproduction.claims:
+        for label in (claim.policy, *(claim.below or ())):
+            own = values.get((claim.experiment, label, claim.measure), [])
+            found[number_name(claim, claim.experiment, label)] = {str(place): _kept(v) for place, v in enumerate(own)}
+    return found
+
+
+def _kept(number: float) -> float:
+    return float(f"{number:.{_DIGITS}g}")
+
+
+def number_name(claim: ClaimConfig, experiment: str, label: str) -> str:
+    """Name of the number that a claim takes of each repetition of a policy."""
+    kind = "power" if claim.grows is not None else "doubling" if claim.levels is not None else "value"
+    return f"{experiment}/{label}/{claim.measure}/{kind}@{claim.at or 'end'}"
+
+
+def _labels(claim: ClaimConfig, experiment: str, reproduction: ReproductionConfig) -> list[str]:
+    """Labels of the policies of an experiment whose numbers a claim compares."""
+    if claim.spread is not None:
+        every = [policy.label for policy in reproduction.experiments[experiment].policies]
+        return [label for label in every if claim.experiment == experiment and _series(label) in (claim.policy, *claim.spread)]
+    own = [claim.policy] if claim.experiment == experiment else []
+    others = claim.below or [] if (claim.than or claim.experiment) == experiment else []
+    return list(dict.fromkeys([*own, *others]))
+
+
+def _number(claim: ClaimConfig, measure: Measure, record: Record) -> float:
+    end = claim.at or len(record.history)
+    if not 1 <= end <= len(record.history):
+        return math.nan
+    if claim.grows is not None:
+        t = np.unique(np.geomspace(math.sqrt(end), end / 2, _POINTS).round().astype(np.int64))
+        curve = measure.curve(record, t)
+        fits = len(t) > 2 and bool((curve > 0).all())
+        return float(np.polyfit(np.log(t), np.log(curve), 1)[0]) if fits else math.nan
+    if claim.levels is not None:
+        half, whole = measure.curve(record, np.array([max(1, end // 2), end]))
+        return float(whole / half) if half > 0 else math.nan
+    return float(measure.curve(record, np.array([end]))[0])
+
+
+# ---------------------------------------------------------------------- the verdicts
+
+
+def _judge(claim: ClaimConfig, reproduction: ReproductionConfig, summary: Summary) -> Verdict:
+    verdict, evidence = _judged(claim, reproduction, summary)
+    if summary.facts["quick"] and verdict != UNKNOWN:
+        verdict = UNJUDGED
+    return Verdict(claim.says, verdict, evidence, claim.own)
+
+
+def _judged(claim: ClaimConfig, reproduction: ReproductionConfig, summary: Summary) -> tuple[str, str]:
+    if claim.spread is not None:
+        return _spread(claim, reproduction, summary)
+    line = summary.at(claim.experiment, claim.policy, claim.measure, claim.at)
+    if line is None:
+        return UNKNOWN, f"{claim.policy} was not run that far"
+    mine = _values(claim, claim.experiment, claim.policy, summary)
+    if claim.below is not None:
+        return _below(claim, mine, line, summary)
+    if mine:
+        low, mean, high = _interval(np.array(list(mine.values())))
+    elif claim.grows is not None or claim.levels is not None:
+        return UNDECIDED, f"{claim.policy} {value(line)} at the end; its repetitions were not kept one by one"
+    else:
+        low, mean, high = line["low"], line["mean"], line["high"]
+    shown = _shown(mean, low, high)
+    if claim.grows is not None:
+        least, most = claim.grows
+        return _two(low, high, least, most), f"like t to the {shown}, {least:g} to {most:g} is claimed"
+    if claim.levels is not None:
+        return _two(low, high, -math.inf, claim.levels), f"{shown} times its size at half of the run, at most {claim.levels:g}"
+    least = -math.inf if claim.at_least is None else claim.at_least
+    most = math.inf if claim.at_most is None else claim.at_most
+    bound = f"at least {digits(least)}" if claim.at_least is not None else f"at most {digits(most)}"
+    return _two(low, high, least, most), f"{shown}, {bound} is claimed"
+
+
+def _below(claim: ClaimConfig, mine: dict[str, float] | None, line: pd.Series, summary: Summary) -> tuple[str, str]:
+    """Every other value times the factor plus the margin is at least our own."""
+    assert claim.below is not None
+    other = claim.than or claim.experiment
+    found, listed, missing, paired = [], [], [], 0
+    for label in claim.below:
+        theirs_line, theirs = summary.at(other, label, claim.measure, claim.at), _values(claim, other, label, summary)
+        if theirs_line is None:
+            missing.append(label)
+            continue
+        where = f" ({claim.than})" if claim.than else ""
+        shared = sorted(set(mine or {}) & set(theirs or {}))
+        if mine and theirs and shared:
+            differences = [mine[seed] - claim.factor * theirs[seed] - claim.margin for seed in shared]
+            low, _, high = _interval(np.array(differences))
+            paired += 1
+            apart = f", difference{_times(claim)} {_shown(float(np.mean(differences)), low, high)}"
+        else:
+            low = line["low"] - claim.factor * theirs_line["high"] - claim.margin
+            high = line["high"] - claim.factor * theirs_line["low"] - claim.margin
+            apart = ""
+        found.append(_two(low, high, -math.inf, 0.0))
+        listed.append(f"{label}{where} {value(theirs_line)}{apart}")
+    if not found:
+        return UNKNOWN, f"none of {', '.join(claim.below)} was run"
+    evidence = f"{claim.policy} {value(line)}; {'; '.join(listed)}"
+    if paired < len(found):
+        evidence += "; intervals not paired"
+    if missing:
+        evidence += f"; not run: {', '.join(missing)}"
+    return _all(found), evidence
+
+
+def _times(claim: ClaimConfig) -> str:
+    """The factor and the margin of a claim, where it has them."""
+    factor = f"{claim.factor:g} times theirs" if claim.factor != 1 else ""
+    margin = f"a margin of {claim.margin:g}" if claim.margin else ""
+    return f" (to {' and '.join(part for part in (factor, margin) if part)})" if factor or margin else ""
+
+
+def _spread(claim: ClaimConfig, reproduction: ReproductionConfig, summary: Summary) -> tuple[str, str]:
+    """The largest over the smallest value of a series of policies is below that of each other series."""
+    assert claim.spread is not None
+    spreads: dict[str, dict[str, float]] = {}
+    for series in (claim.policy, *claim.spread):
+        labels = [label for label in _labels(claim, claim.experiment, reproduction) if _series(label) == series]
+        kept = [found for label in labels if (found := _values(claim, claim.experiment, label, summary))]
+        shared = set.intersection(*(set(found) for found in kept)) if kept else set()
+        if shared:
+            values = {seed: [found[seed] for found in kept] for seed in shared}
+            spreads[series] = {seed: max(v) / min(v) for seed, v in values.items() if min(v) > 0}
+    own = spreads.get(claim.policy)
+    others = {series: spreads[series] for series in claim.spread if spreads.get(series)}
+    if not own or not others:
+        return UNKNOWN, "no repetition of it is kept"
+    compared = []
+    for theirs in others.values():
+        low, _, high = _interval(np.array([own[seed] - theirs[seed] for seed in own if seed in theirs]))
+        compared.append(_two(low, high, -math.inf, 0.0))
+    means = {series: float(np.mean(list(of_seed.values()))) for series, of_seed in ({claim.policy: own} | others).items()}
+    listed = "; ".join(f"{series} {digits(mean)}" for series, mean in means.items())
+    missing = [series for series in claim.spread if series not in others]
+    return _all(compared), f"largest over smallest: {listed}" + (f"; not run: {', '.join(missing)}" if missing else "")
+
+
+def _values(claim: ClaimConfig, experiment: str, label: str, summary: Summary) -> dict[str, float] | None:
+    numbers: Numbers = summary.facts.get("numbers", {})
+    return numbers.get(number_name(claim, experiment, label))
+
+
+def _series(label: str) -> str:
+    return label.partition(",")[0]
+
+
+def _interval(values: Values) -> tuple[float, float, float]:
+    """Lower end, mean and upper end of the 95 % t-interval; the ends are NaN for a single value."""
+    mean, half = mean_interval(values)
+    return float(mean - half), float(mean), float(mean + half)
+
+
+def _two(low: float, high: float, least: float, most: float) -> str:
+    """The verdict on "between `least` and `most`", given an interval."""
+    if math.isnan(low) or math.isnan(high):
+        return UNDECIDED
+    if least <= low and high <= most:
+        return HELD
+    return NOT_HELD if high < least or low > most else UNDECIDED
+
+
+def _all(found: Sequence[str]) -> str:
+    """The verdict on all comparisons together."""
+    if NOT_HELD in found:
+        return NOT_HELD
+    return UNDECIDED if UNDECIDED in found else HELD
+
+
+# ---------------------------------------------------------------------- numbers in words
+
+
+def value(line: pd.Series) -> str:
+    """A line of a summary as its mean, with its interval if it has one."""
+    return _shown(line["mean"], line["low"], line["high"])
+
+
+def _shown(mean: float, low: float, high: float) -> str:
+    if math.isnan(low) or low == high:
+        return digits(mean)
+    return f"{digits(mean)} ({digits(low)} … {digits(high)})"
+
+
+def digits(number: float) -> str:
+    """A number with three digits, without an exponent from 0.0001 to a million."""
+    if number == 0 or 1e-4 <= abs(number) < 1e6:
+        places = 0 if abs(number) >= 100 else 2 - math.floor(math.log10(abs(number))) if number else 0
+        return f"{number:,.{places}f}"
+    return f"{number:.2e}"

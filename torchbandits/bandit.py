@@ -32,6 +32,7 @@ from torchbandits.checks import (
     check_told,
     explains_keywords,
     own_copy,
+    picks_on_host,
     same_device,
 )
 from torchbandits.display import Shown, count, numbers, pairs
@@ -181,14 +182,20 @@ class Bandit:
         """
         loop = self.loop
         loop.recover_()
-        opened = loop.open
+        opened, device = loop.open, loop.device
+        if device.type != "cpu" and loop.state.box is None and isinstance(selection, Selection):
+            # Small numbers are looked at on the host, where they arrive in one piece.
+            selection, rewards, opened = picks_on_host(selection, rewards, opened, device)
+            device = torch.device("cpu")
         if opened is not None and same_picks(selection, opened):
             # What ask() returned needs no second look.
             index, mask, whole = opened.index, opened.mask, True
         else:
-            (index, mask), whole = self._picks(selection), False
-        given = check_rewards(rewards, index, mask, loop.device, failures)
-        own = None if noise_var is None else check_noise_var(noise_var, index.shape, mask & ~given.isnan(), loop.device)
+            (index, mask), whole = self._picks(selection, device), False
+        given = check_rewards(rewards, index, mask, device, failures)
+        own = noise_var
+        if own is not None:
+            own = check_noise_var(own, index.shape, mask & ~given.isnan(), loop.device)
         return self.recorder.tell(index, mask, given, forgets=failures == "forget", whole=whole, noise_var=own)
 
     def observe(
@@ -226,7 +233,7 @@ class Bandit:
             StateError: If one of them is not pending; nothing has changed then.
         """
         self.loop.recover_()
-        self.recorder.forget(*self._picks(selection))
+        self.recorder.forget(*self._picks(selection, self.device))
 
     def fit_kernel_(self, *, noise: bool = False, **options: Any) -> FitReport:
         """Fit the kernel's hyper-parameters to the rewards told, each batch row on its own, and recompute the posterior.
@@ -463,9 +470,9 @@ class Bandit:
 
         self.recorder.maximize(find, count)
 
-    def _picks(self, selection: Selection | Tensor) -> tuple[Tensor, Tensor]:
+    def _picks(self, selection: Selection | Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
         loop = self.loop
-        index, mask = check_picks(selection, loop.batch_shape, loop.total, loop.device)
+        index, mask = check_picks(selection, loop.batch_shape, loop.total, device)
         if loop.state.box is not None and isinstance(selection, Selection):
             check_places(selection, loop.points(selection.index))
         return index, mask

@@ -260,9 +260,9 @@ class Loop:
         Returns:
             The report after the update.
         """
-        if bool(pulls.counts.any()):
+        if bool((pulls.host or pulls).counts.any()):
             self.state = self.policy.update(self.state, pulls)
-            self.state.add_told_(pulls.num_rewards)
+            self.state.add_told_(pulls.counts if pulls.numbers is None else pulls.numbers)
         self.open, self._synced = remaining, False
         return report_of(self.policy, self.state, pulls, unasked)
 

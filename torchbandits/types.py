@@ -7,8 +7,9 @@ only; the tests switch the checking on (`jaxtyping.install_import_hook`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from torchbandits.display import Shown, count, numbers, pairs, table
+from torchbandits.transfers import to_device, to_host
 
 # One CPU generator per batch row, in row-major order.
 Generators = Sequence[torch.Generator]
@@ -183,7 +185,8 @@ class Pulls:
     """Summed pulls to learn from: `index` (arms) and `mask` `batch_shape x q`, or `points` that need not be arms,
     `batch_shape x q x d`; number of pulls, sum of rewards and sum of squared rewards of each, `batch_shape x q`. `history`
     is True where they were summed elsewhere. Rewards with a noise variance of their own are weighted: the counts are then sums
-    of weights, the sums are weighted, and `numbers` are the numbers of rewards (None where every weight is 1)."""
+    of weights, the sums are weighted, and `numbers` are the numbers of rewards (None where every weight is 1). `host` are the
+    same pulls at arms on the host, where they are known there."""
 
     counts: Tensor
     sums: Tensor
@@ -193,6 +196,24 @@ class Pulls:
     points: Tensor | None = None
     history: bool = False
     numbers: Tensor | None = None
+    host: Pulls | None = None
+
+    def to(self, device: torch.device) -> Pulls:
+        """The same pulls on a device, which nothing waits for; these are then their `host`."""
+        if self.counts.device == device:
+            return self
+        return self._moved(partial(to_device, device), self)
+
+    def here(self) -> Pulls:
+        """The same pulls at arms on the host."""
+        if self.host is not None or self.counts.device.type == "cpu":
+            return self.host or self
+        return self._moved(to_host, None)
+
+    def _moved(self, move: Callable[..., Sequence[Tensor]], host: Pulls | None) -> Pulls:
+        tensors = {name: value for name, value in as_dict(self).items() if isinstance(value, Tensor)}
+        changed: dict[str, Any] = dict(zip(tensors, move(*tensors.values()), strict=True))
+        return replace(self, **changed, host=host)
 
     @property
     def num_rewards(self) -> Tensor:

@@ -106,7 +106,7 @@ class KernelColumns:
 
     def holds(self, rows: Tensor) -> bool:
         """Whether the columns of rows (`batch_shape x m`) are kept."""
-        return self._kept is not None and self._kept.holds(rows, self._posterior.rows_on_host(rows))
+        return self._kept is not None and self._kept.found(rows, self._posterior.rows_on_host) is not None
 
     def fill(self, rows: Tensor) -> bool:
         """Evaluate and keep the columns of rows (`batch_shape x m`) that are missing. Return False if they do not fit the
@@ -152,9 +152,10 @@ class KernelColumns:
         """k between rows (`batch_shape x m`) and arms (`batch_shape x p`), `batch_shape x m x p`, from kept columns in float64;
         None where they are not kept, or not of every arm."""
         kept = self._kept
-        if kept is None or self._rows.sharded or kept.block.dtype != torch.float64 or not self.holds(rows):
+        if kept is None or self._rows.sharded or kept.block.dtype != torch.float64:
             return None
-        return kept.between(kept.slots(rows), index)
+        slots = kept.found(rows, self._posterior.rows_on_host)
+        return None if slots is None else kept.between(slots, index)
 
     def gram(self) -> Any:
         """Function that reads kernel values between the given rows and all rows off the kept columns. None unless all columns
@@ -182,16 +183,16 @@ class KernelColumns:
         Yields:
             The slice of arms of a chunk, and its products in a buffer that the next chunk overwrites.
         """
-        m, batch, kept, slots = rows.shape[-1], rows.shape[:-1], self._kept, rows
-        if kept is not None:
-            kept, slots = (kept, kept.slots(rows)) if self.holds(rows) else (None, rows)
+        m, batch, kept = rows.shape[-1], rows.shape[:-1], self._kept
+        slots = None if kept is None else kept.found(rows, self._posterior.rows_on_host)
         starts = None if dense is None or m <= LEAF or rows.dim() > 2 else list(range(m))
         # Consecutive slots can be sliced without a copy.
-        together = _together(slots) if kept is not None and slots.device.type == "cpu" else None
+        together = _together(slots) if slots is not None and slots.device.type == "cpu" else None
         wanted = _CHUNK_BYTES if weights.device.type == "cpu" else _DEVICE_BYTES
         A, step = self._rows.num_arms, max(256, wanted // (8 * max(1, m) * max(1, batch.numel())))
         products = weights.new_empty(*weights.shape[:-1], min(step, A))
-        for part, K_mc in self._blocks(rows, step) if kept is None else _kept_blocks(kept, slots, together, step):
+        columns = self._blocks(rows, step) if kept is None or slots is None else _kept_blocks(kept, slots, together, step)
+        for part, K_mc in columns:
             out = products[..., : K_mc.shape[-1]]
             if starts is not None and dense is not None:
                 staircase_product(weights, K_mc, out, dense, starts)
@@ -215,10 +216,10 @@ class KernelColumns:
             return False
         from torchbandits.linalg.compiled import COMPILED, sweep_kept  # noqa: PLC0415 - numba takes half a second to load
 
-        if not COMPILED or not self.holds(factors.rows):
+        slots = kept.found(factors.rows, self._posterior.rows_on_host) if COMPILED else None
+        if slots is None:
             return False
         prior = prior.expand(leverage.shape)
-        slots = kept.slots(factors.rows)
         arrays = (N.contiguous(), a.contiguous(), kept.block, slots, prior.contiguous(), leverage, channels)
         batch = leverage.dim() - 1
         singles = zip(*(x.reshape(-1, *x.shape[batch:]) for x in arrays), strict=True) if batch else (arrays,)

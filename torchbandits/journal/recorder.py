@@ -98,7 +98,7 @@ class Recorder:
         whole: bool = False,
         noise_var: Tensor | None = None,
     ) -> Report:
-        """Learn rewards.
+        """Learn rewards, all on the device of the arms or all on the host.
 
         Args:
             index: `batch_shape x q`.
@@ -108,10 +108,10 @@ class Recorder:
             whole: Whether these are all the picks that are open, in their places.
             noise_var: `batch_shape x q`, noise variance of each reward; None for that of the policy.
         """
-        loop = self.loop
+        loop, device = self.loop, self.loop.device
         given = rewards.masked_fill(~mask, 0.0)
         if loop.state.rows.sharded:
-            given = loop.state.rows.across.agreed(given)
+            given = loop.state.rows.across.agreed(given.to(device)).to(rewards.device)
         kept, y = mask, given
         if forgets:
             kept = mask & ~given.isnan()
@@ -120,9 +120,12 @@ class Recorder:
         pulls = Pulls(counts=ones, sums=y, squares=y * y, index=index, mask=kept)
         if noise_var is not None:
             pulls = pulls.weighted(loop.noise_variance(), noise_var)
-        remaining, unasked = (None, ones.new_zeros(ones.shape[:-1])) if whole else loop.settled(loop.open, index, kept)
+        remaining, unasked = None, torch.zeros(loop.batch_shape, dtype=torch.float64, device=device)
+        if not whole:
+            remaining, unasked = loop.settled(loop.open, index.to(device), kept.to(device))
         if forgets:
-            remaining, _ = loop.settled(remaining, index, mask & ~kept)
+            remaining, _ = loop.settled(remaining, index.to(device), (mask & ~kept).to(device))
+        pulls = pulls if rewards.device == device else pulls.to(device)
         work = partial(loop.learn_, pulls, remaining, unasked)
         note = (
             None if self.journal is None else lambda report: tell_record(index, mask, given, noise_var) | self._reported(report)

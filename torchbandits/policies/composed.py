@@ -255,7 +255,7 @@ class Composed(Policy[TableState | BoxState]):
             if bool((now > told).any()):
                 self.refit(state, rows=now > told)
         table = state.table if isinstance(state, TableState) else None
-        if state.scale.due(state.statistics.size, self.refit_every):
+        if state.scale.due(state.rows.arm_of_row.shape[-1], self.refit_every):
             state.scale.look(state.posterior, table, noise_share(self.noise_std, self.regularization))
         # Users of other policies chose their kernel, and expect a converged run to repeat its best arm.
         if self.from_data is not None:

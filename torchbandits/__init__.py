@@ -38,9 +38,8 @@ from torchbandits.policies import (
 )
 from torchbandits.running import run
 from torchbandits.types import Evidence, FitReport, Marginals, Progress, Recommendation, Report, Selection
+from torchbandits.version import __version__
 from torchbandits.worker import Lease, Worker
-
-__version__ = "0.1.0"
 
 
 def __dir__() -> list[str]:

@@ -22,13 +22,13 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from typer.core import TyperGroup
 
-from torchbandits import __version__
 from torchbandits.campaigns.commands import campaign_app, say
 from torchbandits.environments import holdings
 from torchbandits.errors import ConfigError, TorchBanditsError, nearest, require
 from torchbandits.experiments.printable import one_line, plain
 from torchbandits.extras import missing
 from torchbandits.policies import CATALOGUE, markdown_table
+from torchbandits.version import __version__
 
 if TYPE_CHECKING:
     from torchbandits.experiments.config import ExperimentConfig

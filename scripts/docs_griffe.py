@@ -1,8 +1,9 @@
-"""A Griffe extension: converts the `.. math::` blocks of docstrings to Markdown formulas."""
+"""Griffe extensions: formulas of docstrings as Markdown, and functions that a submodule of the same name hides."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import griffe
@@ -21,3 +22,34 @@ class Mathematics(griffe.Extension):
     def on_instance(self, *, obj: griffe.Object, **kwargs: Any) -> None:
         if obj.docstring is not None:
             obj.docstring.value = markdown(obj.docstring.value)
+
+
+class Functions(griffe.Extension):
+    """Let a public name mean the function, where a submodule has the same name: `torchbandits.bkb` is not `policies/bkb.py`.
+
+    At run time the import of the function replaces the submodule. Griffe reads the files, and keeps the submodule.
+    """
+
+    def on_package(self, *, pkg: griffe.Module, loader: griffe.GriffeLoader, **kwargs: Any) -> None:
+        """Replace such submodules by their functions, in the package that has both and in those that import from it."""
+        everywhere = list(packages(pkg))
+        hidden = {
+            module.path: module.members[module.name]
+            for module in everywhere
+            if isinstance(module.members.get(module.name), griffe.Function)
+            and module.parent is not None
+            and module.name in module.parent.imports
+        }
+        for module in everywhere:
+            for name, member in list(module.members.items()):
+                target = member.target_path if isinstance(member, griffe.Alias) else member.path
+                if target in hidden:
+                    module.members[name] = hidden[target]
+
+
+def packages(module: griffe.Module) -> Iterator[griffe.Module]:
+    """A module and those within it."""
+    yield module
+    for member in module.members.values():
+        if isinstance(member, griffe.Module):
+            yield from packages(member)

@@ -1,8 +1,8 @@
 """Hooks of the documentation site: tables generated from the package, parts of other files, formulas as MathML, diagrams as
 SVG.
 
-A page includes a part by a comment on a line of its own: `<!-- policies -->`, `<!-- choices -->`, `<!-- bounds -->`,
-`<!-- changelog -->`, `<!-- contributing -->` or `<!-- readme: HEADING -->`. Generated parts can't drift from the code.
+A page includes a part by a comment on a line of its own: `<!-- choices -->`, `<!-- bounds -->`, `<!-- changelog -->` or
+`<!-- contributing -->`. Generated parts can't drift from the code.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from docs_diagrams import drawn
 from latex2mathml.converter import convert
 
 import torchbandits as tb
-from torchbandits.policies import CATALOGUE, markdown_table
+from torchbandits.policies import CATALOGUE
 from torchbandits.policies.composed import Composed
 
 ROOT = Path(__file__).parents[1]
-ASKED = re.compile(r"^<!-- (policies|choices|bounds|changelog|contributing|readme)(?:: (.+?))? -->$", re.MULTILINE)
+ASKED = re.compile(r"^<!-- (choices|bounds|changelog|contributing) -->$", re.MULTILINE)
 FORMULA = re.compile(r'<(div|span) class="arithmatex">(?:\\\[|\\\()(.*?)(?:\\\]|\\\))</\1>', re.DOTALL)
 # Values of the required arguments of some policies.
 EXAMPLES = {"nu": 1.5, "horizon": 1_000, "sketch_size": 16, "num_features": 64}
@@ -29,7 +29,7 @@ EXAMPLES = {"nu": 1.5, "horizon": 1_000, "sketch_size": 16, "num_features": 64}
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """Fill in the parts that the page includes, and draw its diagrams."""
-    return drawn(ASKED.sub(lambda found: part(found[1], found[2]), markdown))
+    return drawn(ASKED.sub(lambda found: part(found[1]), markdown))
 
 
 def on_page_content(html: str, **_: Any) -> str:
@@ -44,23 +44,9 @@ def formula(latex: str, *, display: bool) -> str:
     return f'<span class="display-math">{mathml}</span>' if display else mathml
 
 
-def part(name: str, argument: str | None) -> str:
+def part(name: str) -> str:
     """The part that replaces a comment."""
-    if name == "readme":
-        return section(argument or "")
-    made = {"policies": markdown_table, "choices": choices, "bounds": bounds}
-    made |= {"changelog": changelog, "contributing": contributing}
-    return made[name]()
-
-
-def section(heading: str) -> str:
-    """A section of README without its heading, with links relative to docs/."""
-    found = re.search(
-        rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE
-    )
-    if found is None:
-        raise ValueError(f"README has no section {heading!r}.")
-    return found[1].replace("](docs/", "](")
+    return {"choices": choices, "bounds": bounds, "changelog": changelog, "contributing": contributing}[name]()
 
 
 def changelog() -> str:

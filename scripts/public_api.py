@@ -21,6 +21,7 @@ MODULES = (
     "torchbandits.environments",
     "torchbandits.diagnostics",
     "torchbandits.callbacks",
+    "torchbandits.stopping",
     "torchbandits.errors",
     "torchbandits.botorch",
     "torchbandits.experiments",

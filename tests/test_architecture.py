@@ -26,7 +26,7 @@ ROOMS = [
     "ingredients",
     "figures", "history", "selections", "reporting", "loop", "journal",
     "botorch",  # a bandit hands out its model
-    "explanation", "bandit", "worker", "contextual", "evaluation",
+    "explanation", "stopping", "bandit", "worker", "contextual", "evaluation",
     "running", "callbacks", "diagnostics", "files", "experiments",
     "campaigns", "cli", "testing", "__init__", "__main__",
 ]  # fmt: skip

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import calls
 import pandas as pd
 import pytest
 import torch
@@ -37,6 +38,13 @@ def write(folder: Path, **changes: object) -> Path:
     path = folder / "small.yaml"
     path.write_text(yaml.safe_dump(SMALL | {"output": str(folder / "results")} | changes))
     return path
+
+
+@pytest.mark.parametrize("name", ["gp_ucb", "batch_bkb"])
+def test_a_step_makes_no_more_calls_than_its_target(name: str) -> None:
+    measured = calls.measure(name, steps=6)
+    for of in ("ask", "tell"):
+        assert 5 < measured.calls(of) <= calls.GIVEN[name, of][1], of
 
 
 @pytest.mark.exhaustive

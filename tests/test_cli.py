@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from pathlib import Path
 
 import pandas as pd
 import pytest
+import torch
 import yaml
 from rich.cells import cell_len
 from typer.testing import CliRunner
 
+import torchbandits as tb
 from torchbandits.cli import app
+from torchbandits.errors import ConfigError, DiagnosticWarning
+from torchbandits.experiments.config import build_environment, build_policy, parse_config
+from torchbandits.experiments.runner import run_experiment
 from torchbandits.history import History
 from torchbandits.policies import CATALOGUE, Entry, markdown_table
 
@@ -46,6 +52,30 @@ def refused(*arguments: str) -> str:
     lines = [line for line in result.stderr.splitlines() if line]
     assert len(lines) == 1, result.stderr
     return lines[0]
+
+
+def test_a_warning_is_one_line_without_the_place_in_the_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def warns(*_: object, **__: object) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("always")
+            warnings.warn("the features differ\n  in scale", DiagnosticWarning, stacklevel=1)
+        raise ConfigError("enough")
+
+    monkeypatch.setattr("torchbandits.experiments.runner.run_experiment", warns)
+    result = RUNNER.invoke(app, ["run", str(write(tmp_path))])
+    assert result.stderr.splitlines() == ["torchbandits: the features differ in scale", "torchbandits: enough"]
+
+
+def test_a_run_of_a_fixed_horizon_does_not_warn_of_repeated_pulls(tmp_path: Path) -> None:
+    line = {"name": "rkhs", "options": {"dim": 1, "points_per_dim": 20, "noise_std": 0.01}}
+    values = SMALL | {"policies": [{"name": "auto"}], "environment": line, "horizon": 110, "repetitions": 1}
+    config, said = parse_config(values, "a test"), "of the last 40 pulls"
+    environment = build_environment(config, 0)
+    with pytest.warns(DiagnosticWarning, match=said):
+        tb.run(build_policy(config, [0], environment), environment, num_rounds=110, generator=torch.Generator().manual_seed(3))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", DiagnosticWarning)
+        run_experiment(config, tmp_path)
 
 
 def test_run_writes_records_table_and_figures_and_plot_draws_them_again(tmp_path: Path) -> None:
@@ -193,12 +223,25 @@ def test_a_policy_that_is_not_there_is_a_guess_away() -> None:
     assert "Did you mean 'batch_bkb'" in message
 
 
-def test_the_readme_shows_the_catalogue() -> None:
+def rows_under(page: str, heading: str) -> list[str]:
+    """Lines of the table under a heading of a page."""
+    text = (Path(__file__).parents[1] / page).read_text()
+    section = text.partition(f"## {heading}\n")[2].partition("\n## ")[0]
+    return [line for line in section.splitlines(keepends=True) if line.startswith("|")]
+
+
+def test_the_choosing_page_shows_the_catalogue() -> None:
     """To bring it up to date, paste what `torchbandits policies --markdown` prints."""
-    readme = (Path(__file__).parents[1] / "README.md").read_text()
-    section = readme.partition("## Which policy\n")[2].partition("\n## ")[0]
-    table = [line for line in section.splitlines(keepends=True) if line.startswith("|")]
+    table = rows_under("docs/choosing.md", "All policies")
     assert "".join(table) == markdown_table() == RUNNER.invoke(app, ["policies", "--markdown"]).output
     assert {line.count("|") for line in table} == {8}, "a bar within a cell"
     for entry in CATALOGUE:
         assert all(getattr(entry, fact) for fact in ("paper", "guarantee", "cost", "batch", "kernels", "memory", "choose"))
+
+
+def test_the_readme_shows_seven_rows_of_the_catalogue() -> None:
+    known = {entry.name: f"| `{entry.name}` | {entry.choose} | {entry.batch} | {entry.cost} |\n" for entry in CATALOGUE}
+    header, _, *rows = rows_under("README.md", "Which policy")
+    assert header == "| policy | choose it when | batch | cost of a step |\n"
+    assert len(rows) == 7
+    assert set(rows) <= set(known.values())

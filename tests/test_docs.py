@@ -93,6 +93,9 @@ def test_the_blocks_of_a_page_run_in_order(page: Path, server: Any, tmp_path: Pa
     if page.name == "index.md" and page.parent == DOCS:  # the first page leads to a plot
         assert (tmp_path / "first_run.png").stat().st_size > 20_000
         assert "expected reward" in said
+    if page.name == "tour.md":  # the page that shows every feature
+        assert len(PYTHON.findall(page.read_text())) >= 5
+        assert "Recommendation" in said
 
 
 def test_every_tutorial_has_code():

@@ -148,7 +148,7 @@ def test_variances_are_as_accurate_as_published(kernel, dim, oversampling):
         ("compressed_gp", ["none at the defaults", "√ε T"]),
         ("pi_gp_ucb", ["ν > 1", "λ = 1 + 2/T", "Thm 3"]),
         ("thompson_sampling", ["λ = 1 + 2/T", "nodes grow with T", "none for this implementation"]),
-        ("lin_ucb", ["λ ≥ max(1, |x|²)"]),
+        ("lin_ucb", ["λ ≥ max(1, ‖x‖²)"]),
     ],
 )
 def test_the_policy_table_states_the_conditions(name, words):

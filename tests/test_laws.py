@@ -529,21 +529,15 @@ def test_law_4_more_picks_than_there_is_room_for():
 
 
 @pytest.mark.sweep
-@pytest.mark.parametrize("loop", ["plain", "batched"])
 @pytest.mark.parametrize("rule", BATCH_RULES)
 @pytest.mark.parametrize("embedding", ["exact", "nystrom"])
-def test_law_4_the_loop_picks_alike_compiled_or_not(monkeypatch, embedding, rule, loop):
-    """The picks without numba, and of the form that runs on a device, are those of the compiled loop."""
-    names = ("compiled", "leaders", "lookahead")
-    compiled, leaders, lookahead = (importlib.import_module(f"torchbandits.arms.{name}") for name in names)
+def test_law_4_the_loop_picks_alike_compiled_or_not(monkeypatch, embedding, rule):
+    """The picks without numba are those of the compiled loop."""
+    compiled = importlib.import_module("torchbandits.arms.compiled")
     problem = Problem(seed=51, a=150)
     policy = batch_policy(rbf(0.7), embedding, rule, ratio_threshold=3.0, max_pulls=4)
     expected = problem.play(tb.Bandit(policy, problem.tensor, generator=generator(52)), 200)
-    if loop == "plain":
-        monkeypatch.setattr(compiled, "pick_leaders", getattr(compiled.pick_leaders, "py_func", compiled.pick_leaders))
-    else:
-        pick_rows = leaders.pick_rows
-        monkeypatch.setattr(lookahead, "pick_rows", lambda *, on_host, **given: pick_rows(on_host=False, **given))
+    monkeypatch.setattr(compiled, "pick_leaders", getattr(compiled.pick_leaders, "py_func", compiled.pick_leaders))
     assert problem.play(tb.Bandit(policy, problem.tensor, generator=generator(52)), 200) == expected
     assert max(map(len, expected)) > 3
 

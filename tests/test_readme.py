@@ -22,7 +22,7 @@ torch.manual_seed(0)
 
 def test_the_blocks_of_the_readme_run_in_order(tmp_path: Path):
     blocks = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
-    assert len(blocks) >= 5
+    assert blocks
     script = tmp_path / "readme.py"
     script.write_text(BEFORE + "\n".join(blocks))
     done = subprocess.run(

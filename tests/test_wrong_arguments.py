@@ -35,6 +35,7 @@ REASONS: dict[str, tuple[str, ...]] = {
     "a record that this package makes: it holds what it is given": (
         *("Evidence", "Explanation", "FitReport", "Lease", "Marginals", "Progress", "Recommendation", "Report", "Selection"),
         *("environments.Archive", "environments.DataSet", "experiments.Record", "experiments.Reproduced"),
+        "stopping.Decision",
         *(f"diagnostics.{kind}" for kind in ("Calibration", "Diagnosis", "DictionaryQuality", "EffectiveDimension")),
         *("diagnostics.Noise", "diagnostics.Widths"),
     ),
@@ -43,6 +44,7 @@ REASONS: dict[str, tuple[str, ...]] = {
         *("starts.Spread.picks", "starts.Spread.points"),
         *("starts.Uncertainty.picks", "starts.Uncertainty.points", "botorch.BanditModel.progress"),
         *(f"ingredients.{name}.__call__" for name in ("UCB", "LogEI", "LogPI", "PerCost", "Score")),
+        *(f"stopping.{name}.{call}" for name in tb.stopping.__all__ if name != "Decision" for call in ("decide", "see")),
         *(f"widths.{name}.__call__" for name in tb.widths.__all__ if name != "matern_regularization"),
     ),
     "the bandit's side of a journal, called by Bandit and run": tuple(

@@ -5,7 +5,7 @@ come free at different times; `torchbandits policies` lists all), hand it to `Ba
 `run` it in one of the `environments`.
 """
 
-from torchbandits import callbacks, diagnostics, environments, errors, ingredients, sources, starts, widths
+from torchbandits import callbacks, diagnostics, environments, errors, ingredients, sources, starts, stopping, widths
 from torchbandits.arms import Shard
 from torchbandits.bandit import Bandit
 from torchbandits.campaigns import Campaign
@@ -86,6 +86,7 @@ __all__ = [
     "soful",
     "sources",
     "starts",
+    "stopping",
     "sup_kernel_ucb",
     "thompson_sampling",
     "uniform",

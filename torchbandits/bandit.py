@@ -23,6 +23,7 @@ from torchbandits.checks import (
     check_limit,
     check_maximum,
     check_more,
+    check_noise_var,
     check_picks,
     check_places,
     check_replacement,
@@ -41,6 +42,7 @@ from torchbandits.policies import Policy
 from torchbandits.posteriors import GaussianProcess, PartitionedProcess
 from torchbandits.selections import duplicate, same_picks
 from torchbandits.sources import ArmSource, InMemory
+from torchbandits.stopping import Decision, Rule, check_rules, decide
 from torchbandits.types import FitReport, Recommendation, Report, Selection
 
 if TYPE_CHECKING:
@@ -130,7 +132,7 @@ class Bandit:
         loop.recover_()
         most, offered = None, None
         if limit is not None:
-            most = check_limit(limit, loop.batch_shape, loop.device)
+            most = check_limit(limit, loop.batch_shape)
         if more is not None:
             more = check_more(more)
         if available is not None:
@@ -146,7 +148,14 @@ class Bandit:
             return duplicate(cast(Selection, loop.open))
         return self.recorder.ask(most, offered, more)[1]
 
-    def tell(self, selection: Selection | Tensor, rewards: Tensor, *, failures: str = "error") -> Report:
+    def tell(
+        self,
+        selection: Selection | Tensor,
+        rewards: Tensor,
+        *,
+        failures: str = "error",
+        noise_var: Tensor | float | None = None,
+    ) -> Report:
         """Learn the rewards of picks, in any order, of a whole batch or a part of it.
 
         Args:
@@ -155,12 +164,18 @@ class Bandit:
             rewards: `batch_shape x q`, reward units; masked places are ignored.
             failures: The meaning of a NaN: an `"error"`, or a failed evaluation that is to be forgotten, `"forget"`. A NaN
                 is never data.
+            noise_var: Variance of the noise of each reward, `batch_shape x q` or one number, reward units squared, for rewards
+                that are noisier or more accurate than the policy's `noise_std`, the default. A reward of variance v has the
+                weight noise_std² / v in the posterior: with λ = noise_std², the default, the posterior is that of a Gaussian
+                process with these variances. A later fit of the noise scales them all. Pulls are counted whatever their weight;
+                `counts` sums weights.
 
         Returns:
             The report after the update.
 
         Raises:
             ShapeError, NonFiniteError, ArmIndexError: On bad input, before anything is learned.
+            UnsupportedError: For `noise_var` under a policy that does not weight rewards.
             NumericalError: If the posterior broke down; the state is as before the call.
         """
         loop = self.loop
@@ -168,13 +183,22 @@ class Bandit:
         opened = loop.open
         if opened is not None and same_picks(selection, opened):
             # What ask() returned needs no second look.
-            given = check_rewards(rewards, opened.index, opened.mask, loop.device, failures)
-            return self.recorder.tell(opened.index, opened.mask, given, forgets=failures == "forget", whole=True)
-        index, mask = self._picks(selection)
+            index, mask, whole = opened.index, opened.mask, True
+        else:
+            (index, mask), whole = self._picks(selection), False
         given = check_rewards(rewards, index, mask, loop.device, failures)
-        return self.recorder.tell(index, mask, given, forgets=failures == "forget")
+        own = None if noise_var is None else check_noise_var(noise_var, index.shape, mask & ~given.isnan(), loop.device)
+        return self.recorder.tell(index, mask, given, forgets=failures == "forget", whole=whole, noise_var=own)
 
-    def observe(self, points_or_index: Tensor, counts: Tensor, sums: Tensor, squares: Tensor | None = None) -> Report:
+    def observe(
+        self,
+        points_or_index: Tensor,
+        counts: Tensor,
+        sums: Tensor,
+        squares: Tensor | None = None,
+        *,
+        noise_var: Tensor | float | None = None,
+    ) -> Report:
         """Learn from history that is already summed.
 
         Args:
@@ -182,6 +206,7 @@ class Bandit:
             counts: `batch_shape x h`, positive numbers of pulls (or weights).
             sums: `batch_shape x h`, sums of rewards.
             squares: `batch_shape x h`, sums of squared rewards; sums²/counts where not given.
+            noise_var: Variance of the noise of each of the summed rewards, `batch_shape x h` or one number, as for `tell`.
 
         Returns:
             The report after the update. Cost: a refit, and a sweep over the arms.
@@ -189,7 +214,9 @@ class Bandit:
         loop = self.loop
         loop.recover_()
         like = (loop.batch_shape, loop.total, loop.arms.shape[-1], loop.device)
-        return self.recorder.observe(check_history(points_or_index, counts, sums, squares, *like))
+        pulls = check_history(points_or_index, counts, sums, squares, *like)
+        own = check_noise_var(noise_var, pulls.counts.shape, pulls.counts > 0, loop.device)
+        return self.recorder.observe(pulls, own)
 
     def forget(self, selection: Selection | Tensor) -> None:
         """Give up on picks that were asked for and will never be told; their hallucination is undone.
@@ -261,6 +288,20 @@ class Bandit:
         k = check_count(k)
         check_told(self.loop.pulls)
         return self.loop.best(k)
+
+    def should_stop(self, *rules: Rule) -> Decision:
+        """Whether to stop: a `Decision`, true where one of the rules stops every batch row, with the reasons in words.
+
+        Args:
+            rules: Of `torchbandits.stopping`. Picks that are pending do not count.
+
+        Raises:
+            UnsupportedError: For a rule that does not read this policy; the message names others.
+        """
+        checked = check_rules(rules)
+        self.loop.recover_()
+        with self.loop.few_threads():
+            return decide(checked, self.loop)
 
     @property
     def posterior(self) -> GaussianProcess | PartitionedProcess:

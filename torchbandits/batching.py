@@ -23,13 +23,13 @@ class Meter:
     """The meter of additive rules: a pick spends a number known beforehand, or log(1 + leverage) where `dynamic`.
 
     Attributes:
-        spent: `rows`, sum of the gains so far.
+        spent: `rows`, sum of the gains so far, on the host.
         budget: `rows`; the pick that exceeds it is the last of the batch.
     """
 
     def __init__(self, lookahead: Lookahead, budget: float, *, dynamic: bool = False, scale: float = 1.0) -> None:
         self.dynamic, self.additive, self.scale = dynamic, True, scale
-        self.spent = torch.zeros(lookahead.num_rows, dtype=torch.float64, device=lookahead.mean.device)
+        self.spent = torch.zeros(lookahead.num_rows, dtype=torch.float64)
         self.budget = torch.full_like(self.spent, budget)
 
     def gain(self, lookahead: Lookahead, leaders: Tensor) -> Tensor:
@@ -51,7 +51,7 @@ class RatioMeter:
     dynamic, additive = False, False
 
     def __init__(self, lookahead: Lookahead, ratio_threshold: float, *, then: bool, exact: bool) -> None:
-        self.spent = torch.zeros(lookahead.num_rows, dtype=torch.float64, device=lookahead.mean.device)
+        self.spent = torch.zeros(lookahead.num_rows, dtype=torch.float64)
         self.budget = torch.full_like(self.spent, ratio_threshold - 1)
         self.exact, self.then = exact, torch.full_like(self.spent, then, dtype=torch.bool)
         self.bound = torch.full_like(lookahead.start, torch.inf)
@@ -60,7 +60,9 @@ class RatioMeter:
     def gain(self, lookahead: Lookahead, leaders: Tensor) -> Tensor:
         """The bound b_j of each leader (infinite before it is measured); its leverage while the global rule holds."""
         bound = self.bound.gather(-1, leaders)
-        return torch.where(self.then.unsqueeze(-1), lookahead.start.gather(-1, leaders), bound)
+        if not bool(self.then.any()):
+            return bound
+        return torch.where(self.then.unsqueeze(-1).to(bound.device), lookahead.start.gather(-1, leaders), bound)
 
     def broke(self, lookahead: Lookahead, rows: Tensor) -> Tensor:
         """Measure the ratio over all arms."""
@@ -79,10 +81,10 @@ class RatioMeter:
             spare = torch.nn.functional.pad(self.bound, (0, 1))
             slot = torch.where(index >= 0, index, start.shape[-1])
             self.bound = spare.scatter(-1, slot, bound)[:, :-1].contiguous()
-        ratio = _ratio(torch.maximum(*self.sums), start).amax(dim=-1)
+        ratio = _ratio(torch.maximum(*self.sums), start).amax(dim=-1).cpu()
         broken = rows & (ratio > self.budget)
         if self.exact and bool(broken.any()):
-            broken = broken & (self._exact_ratio(lookahead) - 1 > self.budget)
+            broken = broken & (self._exact_ratio(lookahead).cpu() - 1 > self.budget)
         self.spent = torch.where(rows | ~self.then, ratio, self.spent)
         self.then = self.then & ~rows
         return broken

@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+import warnings
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -67,9 +68,11 @@ class OneLineErrors(TyperGroup):
         return code
 
     def invoke(self, ctx: Any) -> Any:
-        """Run a command, and print expected errors."""
+        """Run a command, and print expected errors and warnings in one line each."""
         try:
-            return super().invoke(ctx)
+            with warnings.catch_warnings():
+                warnings.showwarning = lambda message, *_, **__: complain(message)
+                return super().invoke(ctx)
         except TorchBanditsError as error:
             complain(error)
         except ModuleNotFoundError as error:
@@ -237,7 +240,7 @@ def watch(
 @app.command()
 def policies(
     name: Annotated[str | None, typer.Argument(help="Of a policy: show what it takes.")] = None,
-    markdown: Annotated[bool, typer.Option("--markdown", help="The table as README has it.")] = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="The table as Markdown, as in docs/choosing.md.")] = False,
 ) -> None:
     """List the policies with guarantee, cost and uses, or show the options of one."""
     if markdown:

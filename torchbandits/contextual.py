@@ -25,6 +25,7 @@ from torchbandits.checks import (
     check_instance,
     check_limit,
     check_more,
+    check_noise_var,
     check_picks,
     check_rewards,
     check_state,
@@ -246,7 +247,7 @@ class ContextualBandit:
         Raises:
             ShapeError, NonFiniteError, ArgumentError: On bad input; nothing has changed then.
         """
-        limit, more = check_limit(limit, self.batch_shape, self.device), check_more(more)
+        limit, more = check_limit(limit, self.batch_shape), check_more(more)
         offered = check_available(available, self.batch_shape, self.arms.shape[-2], self.device)
         some = offered is None or bool(offered.any(dim=-1).all())
         require(some, "no arm is on offer in at least one batch row: `available` must have a True in each.")
@@ -258,7 +259,13 @@ class ContextualBandit:
         return duplicate(Selection(mine.points, self._contexts.outward(mine.index), mine.mask))
 
     def tell(
-        self, selection: Selection | Tensor, rewards: Tensor, *, context: Tensor | None = None, failures: str = "error"
+        self,
+        selection: Selection | Tensor,
+        rewards: Tensor,
+        *,
+        context: Tensor | None = None,
+        failures: str = "error",
+        noise_var: Tensor | float | None = None,
     ) -> Report:
         """Learn the rewards of picks, in any order and of any contexts.
 
@@ -267,13 +274,17 @@ class ContextualBandit:
             rewards: `batch_shape x q`, reward units.
             context: `c` or `batch_shape x c`, of plain indices.
             failures: The meaning of a NaN, as for `Bandit.tell`.
+            noise_var: Variance of the noise of each reward, as for `Bandit.tell`.
         """
         self.loop.recover_()
         index, mask = self._picks(selection)
         # Checked before a context is entered for their sake.
         given = check_rewards(rewards, index, mask, self.device, failures)
+        own = check_noise_var(noise_var, index.shape, mask & ~given.isnan(), self.device)
+        if own is not None:
+            self.loop.noise_variance()
         joint = self._inward(selection, index, mask, context)
-        return self.recorder.tell(joint, mask, given, forgets=failures == "forget")
+        return self.recorder.tell(joint, mask, given, forgets=failures == "forget", noise_var=own)
 
     def observe(
         self,
@@ -283,15 +294,17 @@ class ContextualBandit:
         squares: Tensor | None = None,
         *,
         context: Tensor | None = None,
+        noise_var: Tensor | float | None = None,
     ) -> Report:
         """Learn from summed history, arm indices at `context` or points (context, arm); see `Bandit.observe`."""
         joint = as_tensor("points_or_index", points_or_index).is_floating_point()
         like = self.loop.arms if joint else self.arms
         shape = (like.shape[-2], like.shape[-1], self.device)
         pulls = check_history(points_or_index, counts, sums, squares, self.batch_shape, *shape)
+        own = check_noise_var(noise_var, pulls.counts.shape, pulls.counts > 0, self.device)
         if pulls.index is not None and pulls.mask is not None:
             pulls = replace(pulls, index=self._inward(pulls.index, pulls.index, pulls.mask, context))
-        return self.recorder.observe(pulls)
+        return self.recorder.observe(pulls, own)
 
     def forget(self, selection: Selection) -> None:
         """Give up on picks that were asked for and will never be told; see `Bandit.forget`."""

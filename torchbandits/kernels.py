@@ -45,6 +45,8 @@ def evaluate_kernel(kernel: gpytorch.kernels.Kernel, left: Points, right: Points
     batch_shape = torch.broadcast_shapes(left.shape[:-2], right.shape[:-2], kernel.batch_shape)
     if left.shape[-2] == 0 or right.shape[-2] == 0:
         return left.new_zeros(*batch_shape, left.shape[-2], right.shape[-2])
+    if (form := _on_device(kernel, left, right)) is not None:
+        return form.between(left, right).expand(*batch_shape, -1, -1)
     x, y = left.expand(*batch_shape, -1, -1), right.expand(*batch_shape, -1, -1)
     # Of the same points on both sides GPyTorch makes a root where it can, by a Cholesky with jitter: it never sees them.
     if x.shape == y.shape and torch.equal(x, y):
@@ -64,6 +66,8 @@ def kernel_matrix(kernel: gpytorch.kernels.Kernel, left: Points, right: Points) 
     points that nearly coincide. Cost O(n n' d).
     """
     K, near = evaluate_kernel(kernel, left, right), None
+    if _on_device(kernel, left, right) is not None:
+        return K
     for x, y in zip(left.detach().unbind(dim=-1), right.detach().unbind(dim=-1), strict=True):
         close = (x.unsqueeze(-1) - y.unsqueeze(-2)).abs() <= _NEAR * (1 + x.abs().unsqueeze(-1))
         near = close if near is None else near & close
@@ -76,6 +80,16 @@ def kernel_matrix(kernel: gpytorch.kernels.Kernel, left: Points, right: Points) 
     pairs = kernel(left[..., i, :].expand(*batch_shape, -1, -1), right[..., j, :].expand(*batch_shape, -1, -1), diag=True)
     place = (i * K.shape[-1] + j).expand(*batch_shape, -1)
     return K.flatten(-2).scatter(-1, place, pairs.to(K.dtype)).unflatten(-1, K.shape[-2:])
+
+
+def _on_device(kernel: gpytorch.kernels.Kernel, left: Points, right: Points) -> Stationary | None:
+    """The form of an RBF or Matérn kernel that is evaluated on a device without gradients: by differences in few launches, none
+    of which waits for the device, where GPyTorch's path compares the points first."""
+    if left.device.type == "cpu" or left.requires_grad or right.requires_grad:
+        return None
+    if torch.is_grad_enabled() and any(p.requires_grad for p in kernel.parameters()):
+        return None
+    return Stationary.of(kernel)
 
 
 def kernel_diagonal(kernel: gpytorch.kernels.Kernel, points: Points) -> Tensor:
@@ -142,6 +156,13 @@ class Stationary:
         if self.nu == 1.5:
             return torch.addcmul(decay, decay, r, out=r)
         return torch.mul((r * r).div_(3).add_(r).add_(1), decay, out=r)
+
+    def between(self, left: Points, right: Points) -> Tensor:
+        """k by differences, `batch_shape x n x n'`. Cost O(n n' d)."""
+        scale = self.scale.to(left.dtype)
+        r = torch.cdist(left * scale, right * scale, compute_mode="donot_use_mm_for_euclid_dist")
+        K = self.decay_(r.square_().mul_(self.sign))
+        return K if self.outputscale is None else K.mul_(self.outputscale[..., None, None])
 
 
 class StationaryColumns:
@@ -210,7 +231,8 @@ class StationaryBlocks:
         else:
             out.copy_(torch.cdist(self._points, x, compute_mode="donot_use_mm_for_euclid_dist")).square_().mul_(self._form.sign)
         line = out.shape[:-2].numel() * out.shape[-1] * out.element_size()
-        for block in out.split(max(1, _GROUP_BYTES // max(1, line)), dim=-2):
+        group = max(1, _GROUP_BYTES // max(1, line)) if out.device.type == "cpu" else max(1, out.shape[-2])
+        for block in out.split(group, dim=-2):
             self._form.decay_(block)
         return out if self._outputscale is None else out.mul_(self._outputscale)
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from torchbandits.arms import ArmRows, matches
 from torchbandits.checks import check_costs
-from torchbandits.errors import StateError, TorchBanditsError, require
+from torchbandits.errors import StateError, TorchBanditsError, UnsupportedError, require
 from torchbandits.policies import Composed, Policy, State
 from torchbandits.policies.learning import complete_
 from torchbandits.policies.state import TableState
@@ -146,6 +146,20 @@ class Loop:
         self.sync_()
         return self.state.process
 
+    def noise_variance(self) -> float:
+        """Noise variance of a reward of weight 1, reward units squared.
+
+        Raises:
+            UnsupportedError: For a policy that takes no noise variance of single rewards.
+        """
+        variance = self.policy.noise_variance(self.state)
+        if variance is None:
+            raise UnsupportedError(
+                "this policy takes no noise variance of single rewards: leave out noise_var=, or use gp_ucb, bkb, batch_bkb or "
+                "another policy with one Gaussian process, a noise_std and no entropy threshold or sketch."
+            )
+        return variance
+
     def points(self, index: Picks) -> Tensor:
         """The arms at `index`, `batch_shape x q x d` (any of them where the index is −1)."""
         return self.state.rows.points(index)
@@ -248,7 +262,7 @@ class Loop:
         """
         if bool(pulls.counts.any()):
             self.state = self.policy.update(self.state, pulls)
-            self.state.add_told_(pulls.counts)
+            self.state.add_told_(pulls.num_rewards)
         self.open, self._synced = remaining, False
         return report_of(self.policy, self.state, pulls, unasked)
 

@@ -19,6 +19,7 @@ from torchbandits.checks import at_least, is_finite, is_whole
 from torchbandits.embeddings import FiniteEmbedding
 from torchbandits.errors import UnsupportedError, require
 from torchbandits.posteriors import Sketch
+from torchbandits.transfers import to_host
 
 
 class Memory(ABC):
@@ -40,7 +41,7 @@ class Memory(ABC):
 
     @abstractmethod
     def choose(self, leverage: Tensor, weights: Tensor, mask: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
-        """Choose the new dictionary, `batch_shape x u` booleans.
+        """Choose the new dictionary, `batch_shape x u` booleans, on the host or on the device of the leverages.
 
         Args:
             leverage: `batch_shape x u`, leverage of the distinct points before the pulls just told.
@@ -109,6 +110,7 @@ class LeverageSampling(Memory):
     def choose(self, leverage: Tensor, weights: Tensor, mask: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
         """Draw one uniform number per distinct point, on the CPU, in order of first pull."""
         p = (weights * self.oversampling * leverage).masked_fill_(~mask, -1.0)
+        p, mask = to_host(p, mask)
         flat = p.reshape(len(generators), -1)
         # A single batch row has no padding.
         if len(generators) == 1:
@@ -118,7 +120,7 @@ class LeverageSampling(Memory):
             uniforms = torch.ones(flat.shape, dtype=torch.float64)
             for row, (size, generator) in enumerate(zip(sizes, generators, strict=True)):
                 uniforms[row, :size] = torch.rand(size, generator=generator, dtype=torch.float64)
-        chosen = uniforms.to(p.device) < flat
+        chosen = uniforms < flat
         some = chosen.any(dim=-1, keepdim=True)
         if not bool(some.all()):
             best = torch.zeros_like(chosen).scatter(-1, flat.argmax(dim=-1, keepdim=True), True)

@@ -39,7 +39,7 @@ def report_of(policy: Policy, state: State, pulls: Pulls, unasked: Tensor) -> Re
     Raises:
         NumericalError: If the posterior is not finite.
     """
-    gap, told = certificate(policy, state), pulls.counts.sum(dim=-1)
+    gap, told = certificate(policy, state), pulls.num_rewards.sum(dim=-1)
     size = state.process.dictionary_size if state.tabulated else torch.zeros_like(state.statistics.num_rows)
     return Report(
         pulls=state.told.clone(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -32,6 +33,7 @@ from torchbandits.history import History
 from torchbandits.journal import Journal, as_journal, describe_environment, held, pack, report_in
 from torchbandits.policies import Policy
 from torchbandits.selections import marked
+from torchbandits.stopping import Decision, Rule, check_rules, decide
 from torchbandits.types import Report, Selection
 
 _STEPS = 64  # steps that are recorded at once
@@ -55,6 +57,7 @@ def run(
     retries: int = 0,
     timeout: float | None = None,
     failures: str = "raise",
+    stop: Rule | Sequence[Rule] = (),
 ) -> History:
     """Play a policy in an environment for a number of pulls, on ask and tell.
 
@@ -86,6 +89,9 @@ def run(
         timeout: Seconds from its submission after which an evaluation has failed; with `workers`, that is from its start.
         failures: The treatment of an evaluation that failed for good. `"raise"` ends the run. `"forget"` gives up the pick and
             counts it in `history.batches["failed"]`; `"exclude"` does the same, and never offers its arm to that row again.
+        stop: A rule of `torchbandits.stopping`, or several, asked before every ask: a batch row is asked for no more picks
+            once one of them stops it, and the run ends when all rows have stopped. `history.metadata["stopped"]` has the
+            reason of each row, an empty text for a row that had all its rounds. Rules are copied, and begin without a memory.
 
     Returns:
         The history. `history.batches["seconds"]` is the time of ask and tell, without the environment's.
@@ -108,6 +114,7 @@ def run(
     if (journal := as_journal(journal)) is not None:
         journal.environment = describe_environment(environment)
     bandit = Bandit(policy, environment.arms, generator=generator, costs=environment.costs, journal=journal)
+    rules = copy.deepcopy(() if isinstance(stop, tuple) and not stop else check_rules(stop, "stop"))
     with _closed_where_it_fails(bandit):
         single = not asynchronous or bandit.batch_shape.numel() == 1
         require(single, "asynchronous=True is for one batch row: rows do not come free together.", UnsupportedError)
@@ -123,7 +130,7 @@ def run(
         exclude = failures == "exclude"
         if bandit.journal is not None:
             bandit.journal.ride(noise, _regrets(environment))
-            _catch_up(bandit.journal, steps, money, rounds, bandit.device, exclude=exclude)
+            _catch_up(bandit.journal, steps, money, rounds, bandit.device, rules, exclude=exclude)
         evaluator: Evaluator = LocalEvaluator(environment, noise)
         if executor is not None or retries or failures != "raise" or environment.one_by_one:
             hands, most = (Inline(), 1) if executor is None else (executor, workers)
@@ -133,13 +140,15 @@ def run(
             if asynchronous and (out := rounds.again()) is not None:
                 evaluator.submit(out)
             while True:
+                if rules:
+                    rounds.stop(decide(rules, bandit.loop))
                 began = clock()
                 selection = rounds.ask(evaluator.waiting, workers if asynchronous else None)
                 asked = clock() - began
                 if selection is not None:
                     evaluator.submit(selection)
                 elif not evaluator.waiting:
-                    return steps.history()
+                    return steps.history(rounds.stopped)
                 answers = evaluator.settle()
                 began = clock()
                 answers, report = _tell(bandit, answers)
@@ -153,7 +162,7 @@ def run(
                     raise EvaluationError(_what_is_kept(answers, bandit), steps.history(), bandit) from answers.error
                 stops = [callback(bandit, selection, rewards, report) for callback in callbacks]
                 if any(stops):
-                    return steps.history()
+                    return steps.history(rounds.stopped)
         finally:
             evaluator.cancel()
 
@@ -211,7 +220,14 @@ def _what_is_kept(answers: Answers, bandit: Bandit) -> str:
 
 
 def _catch_up(
-    journal: Journal, steps: _Steps, budget: Budget | None, rounds: Rounds, device: torch.device, *, exclude: bool
+    journal: Journal,
+    steps: _Steps,
+    budget: Budget | None,
+    rounds: Rounds,
+    device: torch.device,
+    rules: Sequence[Rule],
+    *,
+    exclude: bool,
 ) -> None:
     """Record, pay and count what was told before a run was cut short; a NaN is an evaluation that failed."""
     for record in journal.records():
@@ -225,6 +241,8 @@ def _catch_up(
                 rounds.lose(lost, exclude=exclude)
             if budget is not None:
                 budget.spend(index)
+            for rule in rules:
+                rule.see(report.pulls, best)
 
 
 def _regrets(environment: Environment) -> Callable[[dict[str, Any]], dict[str, Any]] | None:
@@ -259,9 +277,11 @@ class _Steps:
         if len(self._steps) >= _STEPS:
             self._flush()
 
-    def history(self) -> History:
-        """The history of all that was added."""
+    def history(self, stopped: Sequence[str] | None = None) -> History:
+        """The history of all that was added, and the reasons for which each row stopped, where rules were given."""
         self._flush()
+        if stopped is not None:
+            self._history.metadata["stopped"] = list(stopped)
         return self._history
 
     def _flush(self) -> None:
@@ -298,6 +318,18 @@ class Rounds:
         self._rounds = rounds  # `batch_shape`, pulls of the bandit when each row is done
         self._least = int((rounds - bandit.pulls.long()).min())  # pulls that every row has left, at least
         self._excluded: Tensor | None = None
+        self.stopped: tuple[str, ...] | None = None
+
+    def stop(self, decision: Decision) -> None:
+        """Ask no more picks for the batch rows that a decision stops, and keep their reasons."""
+        if self.stopped is None:
+            self.stopped = ("",) * len(decision.reasons)
+        over = decision.stop & (self._rounds > self._bandit.pulls.long())
+        if bool(over.any()):
+            reasons = zip(self.stopped, decision.reasons, over.reshape(-1).tolist(), strict=True)
+            self.stopped = tuple(new if now else old for old, new, now in reasons)
+            self._rounds = torch.where(over, self._bandit.pulls.long(), self._rounds)
+            self._least = 0  # counted anew when asked
 
     def ask(self, waiting: int, workers: int | None) -> Selection | None:
         """The next batch or, for a number of workers, as many further picks as they have room for; None for none now.

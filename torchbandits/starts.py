@@ -42,7 +42,7 @@ class Opening:
         regularization: λ of the policy.
         pending: Pending arms (−1 where padded) and their counts, `batch_shape x p`.
         made: `batch_shape`, number of pulls told and pending.
-        remaining: `batch_shape`, most picks of this call.
+        remaining: `batch_shape`, most picks of this call, on the host.
         offered: `batch_shape x A` booleans, or None for all arms.
         generators: One per batch row, to draw from.
         fill: Whether exactly `remaining` picks are required as long as the start is not over.
@@ -65,15 +65,16 @@ class Start(ABC):
 
     @abstractmethod
     def picks(self, opening: Opening) -> tuple[Tensor, Tensor]:
-        """Return the next first picks, `batch_shape x q` (−1 where padded), and the `batch_shape` rows whose start is over."""
+        """Return the next first picks, `batch_shape x q` (−1 where padded), and the `batch_shape` rows whose start is over, on
+        the host."""
 
     def points(self, box: Tensor, made: Tensor, remaining: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
         """Return the next first picks in a box (`batch_shape x 2 x d`), `batch_shape x q x d`, NaN where padded.
 
         Args:
             box: Corners, lower first.
-            made: `batch_shape`, number of pulls told and pending.
-            remaining: `batch_shape`, most picks of this call.
+            made: `batch_shape`, number of pulls told and pending, on the host.
+            remaining: `batch_shape`, most picks of this call, on the host.
             generators: One per batch row, to draw from.
 
         Raises:
@@ -97,10 +98,10 @@ class Uniform(Start):
         """Draw uniformly from the arms on offer."""
         A = opening.rows.num_arms
         size = min(A, 2 ** min(opening.rows.source.dim, 40)) if self.size is None else self.size
-        left = (size - opening.made).clamp_min(0).long()
+        left = (size - opening.made.cpu()).clamp_min(0).long()
         wanted = torch.where(left > 0, opening.remaining, 0) if opening.fill else left
         missing = torch.minimum(wanted, opening.remaining).reshape(-1).tolist()
-        index = _drawn(opening, missing).to(left.device)
+        index = _drawn(opening, missing).to(opening.made.device)
         return index.reshape(*left.shape, -1), left == 0
 
     def points(self, box: Tensor, made: Tensor, remaining: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
@@ -130,11 +131,11 @@ class Spread(Start):
     def picks(self, opening: Opening) -> tuple[Tensor, Tensor]:
         """Pick one arm after the other, by the greatest reduction first; picks beyond the sample are drawn uniformly."""
         rows, shape = opening.rows, opening.made.shape
-        left = (min(rows.num_arms, self.size) - opening.made).clamp_min(0).long()
+        left = (min(rows.num_arms, self.size) - opening.made.cpu()).clamp_min(0).long()
         wanted = torch.minimum(torch.where(left > 0, opening.remaining, 0) if opening.fill else left, opening.remaining)
         count, over = wanted.reshape(-1).tolist(), left == 0
         if not any(count):
-            return torch.full((*shape, 0), -1, device=left.device), over
+            return torch.full((*shape, 0), -1, device=opening.made.device), over
         sample = self._sample(opening, count)
         asked = opening.pending[0]
         made = torch.cat([opening.statistics.points, rows.points(asked).double()], dim=-2)
@@ -142,7 +143,7 @@ class Spread(Start):
         ranges = or_one(spans_with(rows.source, made, known)).unsqueeze(-2)
         points, made = rows.points(sample).double() / ranges, made / ranges
         n = sample.shape[-1]
-        index = torch.full((len(count), max(count)), -1, device=left.device)
+        index = torch.full((len(count), max(count)), -1, device=opening.made.device)
         index[:, n:] = _drawn(opening, [c if c > n else 0 for c in count])[:, n:].to(index.device) if max(count) > n else -1
         flat = (x.reshape(len(count), *x.shape[len(shape) :]) for x in (sample, points, made, known))
         for row, (arm, x, given, mask) in enumerate(zip(*flat, strict=True)):
@@ -228,13 +229,13 @@ class Uncertainty(Start):
             arms.append(arm)
             made = made + live
             _pull_(table, arm, live.double().unsqueeze(-1))
-        over = torch.full(opening.made.shape, not arms, device=opening.made.device)
+        over = torch.full(opening.made.shape, not arms)
         if not arms:
             return opening.pending[0][..., :0], over
         index = torch.cat(arms, dim=-1)
-        place = torch.arange(index.shape[-1], device=index.device)
-        index = torch.where(place < opening.remaining.unsqueeze(-1), index, -1)
-        return index[..., : int(opening.remaining.max())], ~(index >= 0).any(dim=-1) & (opening.remaining > 0)
+        within = torch.arange(index.shape[-1]) < opening.remaining.unsqueeze(-1)
+        index = torch.where(within.to(index.device), index, -1)
+        return index[..., : int(opening.remaining.max())], ~(index >= 0).any(dim=-1).cpu() & (opening.remaining > 0)
 
 
 def uniform(size: int | None = None) -> Uniform:

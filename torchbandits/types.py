@@ -129,7 +129,8 @@ class FitReport:
 class Pulls:
     """Summed pulls to learn from: `index` (arms) and `mask` `batch_shape x q`, or `points` that need not be arms,
     `batch_shape x q x d`; number of pulls, sum of rewards and sum of squared rewards of each, `batch_shape x q`. `history`
-    is True where they were summed elsewhere."""
+    is True where they were summed elsewhere. Rewards with a noise variance of their own are weighted: the counts are then sums
+    of weights, the sums are weighted, and `numbers` are the numbers of rewards (None where every weight is 1)."""
 
     counts: Tensor
     sums: Tensor
@@ -138,13 +139,35 @@ class Pulls:
     mask: Tensor | None = None
     points: Tensor | None = None
     history: bool = False
+    numbers: Tensor | None = None
+
+    @property
+    def num_rewards(self) -> Tensor:
+        """Number of rewards of each place, whatever their weights, `batch_shape x q`."""
+        return self.counts if self.numbers is None else self.numbers
+
+    def weighted(self, noise_variance: float, own: Tensor | None) -> Pulls:
+        """The same pulls, each with a noise variance of its own: a reward of variance v has the weight noise_variance / v.
+
+        Args:
+            noise_variance: Noise variance of a reward of weight 1, reward units squared.
+            own: `batch_shape x q`, v > 0 (any number in masked places), reward units squared; None for weights of 1.
+        """
+        if own is None:
+            return self
+        weight = torch.where(self.counts > 0, noise_variance / own, 0.0)
+        sums = (weight * self.counts, weight * self.sums, weight * self.squares)
+        return Pulls(*sums, self.index, self.mask, self.points, self.history, numbers=self.counts)
 
     def split(self, sizes: Sequence[int]) -> list[Pulls]:
         """Split pulls at arms into the tells that they came with, of the given numbers of places."""
         assert self.index is not None
         assert self.mask is not None
-        whole = (self.counts, self.sums, self.squares, self.index, self.mask)
-        return [Pulls(*part) for part in zip(*(x.split(list(sizes), dim=-1) for x in whole), strict=True)]
+        whole = (self.counts, self.sums, self.squares, self.index, self.mask, self.num_rewards)
+        parts = zip(*(x.split(list(sizes), dim=-1) for x in whole), strict=True)
+        if self.numbers is None:
+            return [Pulls(n, s, q, index, mask) for n, s, q, index, mask, _ in parts]
+        return [Pulls(n, s, q, index, mask, numbers=numbers) for n, s, q, index, mask, numbers in parts]
 
 
 @dataclass(frozen=True)

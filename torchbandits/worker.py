@@ -14,7 +14,17 @@ import torch
 from torch import Tensor
 
 from torchbandits.bandit import Bandit
-from torchbandits.checks import as_path, as_tensor, check_picks, check_rewards, check_state, check_text, check_whole, positive
+from torchbandits.checks import (
+    as_path,
+    as_tensor,
+    check_noise_var,
+    check_picks,
+    check_rewards,
+    check_state,
+    check_text,
+    check_whole,
+    positive,
+)
 from torchbandits.errors import (
     DataError,
     JournalWarning,
@@ -30,6 +40,7 @@ from torchbandits.journal import Event, Pick, SharedStore, describe_run, held, p
 from torchbandits.journal.recorder import GatheredCalls
 from torchbandits.policies import Policy
 from torchbandits.sources import ArmSource
+from torchbandits.stopping import Decision, Rule
 from torchbandits.types import Selection
 
 
@@ -136,13 +147,16 @@ class Worker:
         points = self._points(pick.content, index)
         return Lease(pick.number, points, index, pick.expires, pick.attempts, self._store.id)
 
-    def tell(self, lease: Lease, reward: Tensor | float, *, failures: str = "error") -> None:
+    def tell(
+        self, lease: Lease, reward: Tensor | float, *, failures: str = "error", noise_var: Tensor | float | None = None
+    ) -> None:
         """Record the reward of a pick durably; each worker learns it at its next `ask`.
 
         Args:
             lease: One that `ask` returned.
             reward: A number, reward units.
             failures: The meaning of a NaN, as for `Bandit.tell`.
+            noise_var: Variance of the noise of this reward, as for `Bandit.tell`.
 
         Raises:
             NonFiniteError, ShapeError: If it is not one finite number.
@@ -161,7 +175,12 @@ class Worker:
         if bool(y.isnan()):
             self.forget(lease)
             return
+        own = check_noise_var(noise_var, y.shape, one, y.device)
         content = {"rewards": pack(y)}
+        if own is not None:
+            # Refused here, where the reward is told, and not when it is learned.
+            self._bandit.loop.noise_variance()
+            content["noise_var"] = pack(own)
         self._store.transaction(lambda: self._store.settle(lease.number, "told", content))
 
     def forget(self, lease: Lease) -> None:
@@ -186,6 +205,11 @@ class Worker:
         not shared with other workers."""
         self._catch_up()
         return self._bandit
+
+    def should_stop(self, *rules: Rule) -> Decision:
+        """Whether to stop, by all rewards told so far; see `Bandit.should_stop`. Every worker that asks after the same rewards
+        gets the same decision, except from a rule that remembers what it was asked after."""
+        return self.bandit.should_stop(*rules)
 
     def close(self) -> None:
         """Close the file; picks that are held stay held until their leases expire."""
@@ -256,7 +280,8 @@ class Worker:
                 if kind == "ask":
                     together.ask(index, [held(state) for state in picked["drawn"]])
                 elif kind == "tell":
-                    together.tell(index, held(content["rewards"]).to(device))
+                    own = unpack(content.get("noise_var"))
+                    together.tell(index, held(content["rewards"]).to(device), None if own is None else own.to(device))
                 else:
                     together.forget(index)
             together.learn()
@@ -282,7 +307,8 @@ class Worker:
                 states = tuple(held(state) for state in picked["drawn"])
                 loop.open_(Selection(self._points(picked, index), index, index >= 0), states)
             elif kind == "tell":
-                bandit.tell(index, held(content["rewards"]).to(bandit.device))
+                own = unpack(content.get("noise_var"))
+                bandit.tell(index, held(content["rewards"]).to(bandit.device), noise_var=own)
             else:
                 bandit.forget(index)
         except NumericalError as error:

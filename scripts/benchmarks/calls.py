@@ -15,6 +15,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
@@ -58,7 +59,20 @@ def timed(call: Callable[[], Any]) -> tuple[Any, float]:
     return result, 1e3 * (time.process_time() - began)
 
 
-def measure(name: str, top: int, by_file: bool) -> None:
+@dataclass
+class Measured:
+    """Entries into each function for every profiled ask and tell of a policy, and milliseconds of the others."""
+
+    counts: dict[str, list[Counter[CodeType]]]
+    milliseconds: dict[str, list[float]]
+
+    def calls(self, of: str) -> float:
+        """The median number of calls of one `"ask"` or one `"tell"`."""
+        return statistics.median(c.total() for c in self.counts[of])
+
+
+def measure(name: str, steps: int = STEPS) -> Measured:
+    """Count and time the steps of a policy; every sixth is profiled, `steps` in all."""
     environment = tb.environments.rkhs(dim=2, points_per_dim=30, generator=torch.Generator().manual_seed(0))
     kernel = gpytorch.kernels.MaternKernel(nu=1.5).double()
     kernel.lengthscale = 0.2
@@ -74,8 +88,7 @@ def measure(name: str, top: int, by_file: bool) -> None:
         bandit.tell(selection, rewards(selection))
     counts: dict[str, list[Counter[CodeType]]] = {"ask": [], "tell": []}
     milliseconds: dict[str, list[float]] = {"ask": [], "tell": []}
-    # Every sixth step is profiled.
-    for step in range(6 * STEPS):
+    for step in range(6 * steps):
         profiled = step % 6 == 0
         record: Any = counts if profiled else milliseconds
         run: Callable[..., tuple[Any, Any]] = counted if profiled else timed
@@ -84,19 +97,22 @@ def measure(name: str, top: int, by_file: bool) -> None:
         told = rewards(selection)
         _, cost = run(lambda selection=selection, told=told: bandit.tell(selection, told))
         record["tell"].append(cost)
-    for call, entered in counts.items():
+    return Measured(counts, milliseconds)
+
+
+def show(name: str, measured: Measured, top: int, by_file: bool) -> None:
+    for call, entered in measured.counts.items():
         before, target = GIVEN.get((name, call), ("", ""))
-        number = statistics.median(c.total() for c in entered)
         files = statistics.median(len({code.co_filename for code in c}) for c in entered)
-        spent = statistics.median(milliseconds[call])
-        print(f"| {name} {call} | {number:.0f} | {before} | {target} | {files:.0f} | {spent:.3f} |")
+        spent = statistics.median(measured.milliseconds[call])
+        print(f"| {name} {call} | {measured.calls(call):.0f} | {before} | {target} | {files:.0f} | {spent:.3f} |")
         if by_file:
             per_file: Counter[str] = Counter()
             for code, calls in sum(entered, Counter()).items():
                 per_file[str(Path(code.co_filename).relative_to(PACKAGE))] += calls
             print("\n".join(f"    {calls / STEPS:6.1f}  {file}" for file, calls in per_file.most_common()))
     if top:
-        for code, number in sum((c for entered in counts.values() for c in entered), Counter()).most_common(top):
+        for code, number in sum((c for entered in measured.counts.values() for c in entered), Counter()).most_common(top):
             where = str(Path(code.co_filename).relative_to(PACKAGE))
             print(f"    {number / STEPS:6.1f} a step  {where}:{code.co_firstlineno} {code.co_qualname}")
 
@@ -110,7 +126,7 @@ def main() -> None:
     torch.set_num_threads(1)
     print("| | calls | before | target | files | ms (median) |\n|---|---|---|---|---|---|")
     for name in arguments.policies:
-        measure(name, arguments.top, arguments.files)
+        show(name, measure(name), arguments.top, arguments.files)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ def test_columns_come_back_whatever_was_evicted(batch: tuple[int, ...], seed: in
         chosen = [torch.randperm(u, generator=g)[: int(torch.randint(1, most + 1, (), generator=g))] for _ in range(rows_of)]
         padded = torch.nn.utils.rnn.pad_sequence(chosen, batch_first=True)  # with row 0, as dictionaries are
         rows = padded.reshape(*batch, -1)[..., : most - 1]
-        kept.know(torch.full(batch, u))
+        kept.know([u] * rows_of)
         missing, slots = kept.missing(rows)
         assert bool(((kept.slots(rows) < 0).any(dim=-1) == (missing >= 0).any(dim=-1)).all())
         fresh = truth.gather(-2, missing.clamp_min(0).unsqueeze(-1).expand(*missing.shape, A))
@@ -39,11 +39,11 @@ def test_columns_come_back_whatever_was_evicted(batch: tuple[int, ...], seed: in
 def test_a_row_that_did_not_exist_is_not_remembered():
     kept = KeptColumns(torch.Size([2]), 4, torch.float64, torch.device("cpu"), 1 << 10)
     rows = torch.zeros(2, 1, dtype=torch.int64)
-    kept.know(torch.tensor([1, 0]))
+    kept.know([1, 0])
     missing, slots = kept.missing(rows)
     kept.put(missing, slots, torch.ones(2, 1, 4, dtype=torch.float64))
     assert bool((kept.slots(rows) >= 0).all())
-    kept.know(torch.tensor([1, 1]))
+    kept.know([1, 1])
     assert (kept.slots(rows) >= 0).flatten().tolist() == [True, False]
 
 

@@ -1,11 +1,14 @@
-"""The in-batch loop gives the same picks and the same bits compiled and interpreted, on the host and batched."""
+"""The in-batch loop gives the same picks and the same bits compiled and interpreted, for one batch row and for many."""
 
 from __future__ import annotations
+
+from contextlib import nullcontext
 
 import gpytorch
 import numpy as np
 import pytest
 import torch
+from emulated_device import emulated_device
 
 import torchbandits as tb
 from torchbandits.arms import compiled as loops
@@ -57,16 +60,19 @@ def test_compiled_and_plain_loops_agree_to_the_bit(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
-def test_the_batched_loop_agrees_row_by_row(dynamic: bool) -> None:
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_all_rows_together_agree_row_by_row(dynamic: bool, device: str) -> None:
     rows = [problem(seed) for seed in range(4)]
     stacked = {name: torch.as_tensor(np.stack([np.asarray(row[name]) for row in rows])) for name in rows[0]}
-    picks = torch.full((4, 200), -1)
-    n, spent, why = leaders.pick_leaders_batched(picks=picks, dynamic=dynamic, **stacked)
+    with emulated_device() if device == "cuda" else nullcontext():
+        control = {name: stacked.pop(name) for name in ("spent", "budget", "remaining")}
+        there = {name: value.to(device) for name, value in stacked.items()}
+        ended = leaders.pick_rows(dynamic=dynamic, most=200, **there, **control)
     for row in range(4):
         expected = run(loops.pick_leaders, row, dynamic)
-        assert picks[row, : int(n[row])].tolist() == expected[0]
-        assert int(why[row]) == expected[2]
-        assert float(spent[row]) == pytest.approx(expected[1], rel=1e-12)
+        assert ended.picks[row, : int(ended.n[row])].tolist() == expected[0]
+        assert int(ended.why[row]) == expected[2]
+        assert float(ended.spent[row]) == expected[1]
 
 
 def test_ties_go_to_the_lowest_index() -> None:
@@ -75,15 +81,13 @@ def test_ties_go_to_the_lowest_index() -> None:
     assert int(best_arm(-score)) == 0
 
 
-def test_both_loops_break_ties_so_at_every_pick() -> None:
+def test_the_loop_breaks_ties_so_at_every_pick() -> None:
     """Room for one pick of each arm: the tied ones go in the order of their indices, whichever is larger by an ulp."""
     score = np.array([0.3, 1.0, 1.0 + 1e-15, 1.0 - 1e-15, 0.9])
     tied = problem(0, 5) | {"mean": score, "scale": np.zeros(5), "leverage": np.ones(5), "covariance": np.eye(5)}
     tied |= {"gain": np.ones(5), "room": np.ones(5, dtype=int), "remaining": 5}
     stacked = {name: torch.as_tensor(np.stack([np.asarray(value)])) for name, value in tied.items()}
-    picks = torch.full((1, 5), -1)
-    leaders.pick_leaders_batched(picks=picks, dynamic=False, **stacked)
-    assert picks[0].tolist() == [1, 2, 3, 4, 0]
+    assert leaders.pick_rows(dynamic=False, most=5, **stacked).picks[0].tolist() == [1, 2, 3, 4, 0]
     for loop in {loops.pick_leaders, getattr(loops.pick_leaders, "py_func", loops.pick_leaders)}:
         own = np.full(5, -1)
         copies = {name: np.copy(value) if isinstance(value, np.ndarray) else value for name, value in tied.items()}

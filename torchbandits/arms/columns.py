@@ -12,12 +12,13 @@ from torch import Tensor
 from torchbandits.arms.kept_columns import KeptColumns
 from torchbandits.arms.rows import ArmRows
 from torchbandits.embeddings import Spectrum
-from torchbandits.kernels import StationaryBlocks, StationaryColumns, evaluate_kernel, kernel_diagonal
+from torchbandits.kernels import Stationary, StationaryBlocks, StationaryColumns, evaluate_kernel, kernel_diagonal
 from torchbandits.linalg import LEAF, staircase_product
 from torchbandits.posteriors import GaussianProcess, SweepFactors
 from torchbandits.sources import InMemory
 from torchbandits.sources.base import parts
 from torchbandits.threads import MANY_PRODUCTS
+from torchbandits.transfers import to_device
 from torchbandits.types import Picks, Points
 
 # Size of a block of columns that stays in cache while it is multiplied and squared.
@@ -73,6 +74,10 @@ class KernelColumns:
     def evaluate(self, points: Points) -> Tensor:
         """k(points, arms), `batch_shape x p x A`, in the arms' dtype, one point at a time. Cost O(A d p)."""
         source, kernel, points = self._rows.source, self._kernel(), points.to(self._rows.source.dtype)
+        if source.device.type != "cpu":
+            step = max(256, _DEVICE_BYTES // (source.dtype.itemsize * max(source.dim, points.shape[:-1].numel())))
+            parts = [self._of(points, arms) for _, arms in source.chunks(step)]
+            return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
         # The chunk size keeps the distances and kernel values of a chunk in cache.
         if not isinstance(source, InMemory) or source.num_arms > _READ:
             step = min(_READ, max(256, _READ_BYTES // (source.dim * source.dtype.itemsize)))
@@ -86,6 +91,8 @@ class KernelColumns:
     def _of(self, points: Points, arms: Points) -> Tensor:
         """k(points, arms), `batch_shape x p x n`, one point at a time."""
         kernel = self._kernel()
+        if arms.device.type != "cpu" and Stationary.of(kernel) is not None:
+            return evaluate_kernel(kernel, points, arms)
         if points.numel() and StationaryColumns.supports(arms, kernel):
             return self._lines(StationaryColumns(arms, kernel), points)
         columns = [evaluate_kernel(kernel, x, arms) for x in points.split(1, dim=-2)]
@@ -99,7 +106,7 @@ class KernelColumns:
 
     def holds(self, rows: Tensor) -> bool:
         """Whether the columns of rows (`batch_shape x m`) are kept."""
-        return self._kept is not None and self._kept.holds(rows)
+        return self._kept is not None and self._kept.holds(rows, self._posterior.rows_on_host(rows))
 
     def fill(self, rows: Tensor) -> bool:
         """Evaluate and keep the columns of rows (`batch_shape x m`) that are missing. Return False if they do not fit the
@@ -112,14 +119,16 @@ class KernelColumns:
         if rows.shape[-1] > kept.most:
             self.forget()
             return False
-        kept.know(statistics.num_rows)
+        # A single batch row has no padding.
+        kept.know(statistics.num_rows.reshape(-1).tolist() if statistics.num_rows.dim() else [statistics.size])
         if not rows.shape[-1] or self.holds(rows):
             return True
-        missing, slots = kept.missing(rows)
+        missing, slots = kept.missing(self._posterior.rows_on_host(rows))
         step = max(1, _GROUP_BYTES // kept.bytes_a_slot)
         for some, theirs in zip(missing.split(step, dim=-1), slots.split(step, dim=-1), strict=True):
-            arm = self._rows.arm_of_row.gather(-1, some.clamp_min(0))
-            kept.put(some, theirs, self._with_own(self.evaluate(statistics.at(some)), arm))
+            row = to_device(rows.device, some)[0]
+            arm = self._rows.arm_of_row.gather(-1, row.clamp_min(0))
+            kept.put(some, theirs, self._with_own(self.evaluate(statistics.at(row)), arm))
         return True
 
     def _with_own(self, block: Tensor, arm: Tensor) -> Tensor:
@@ -143,7 +152,7 @@ class KernelColumns:
         """k between rows (`batch_shape x m`) and arms (`batch_shape x p`), `batch_shape x m x p`, from kept columns in float64;
         None where they are not kept, or not of every arm."""
         kept = self._kept
-        if kept is None or self._rows.sharded or kept.block.dtype != torch.float64 or not kept.holds(rows):
+        if kept is None or self._rows.sharded or kept.block.dtype != torch.float64 or not self.holds(rows):
             return None
         return kept.between(kept.slots(rows), index)
 
@@ -174,11 +183,11 @@ class KernelColumns:
             The slice of arms of a chunk, and its products in a buffer that the next chunk overwrites.
         """
         m, batch, kept, slots = rows.shape[-1], rows.shape[:-1], self._kept, rows
-        if kept is not None and bool(((slots := kept.slots(rows)) < 0).any()):
-            kept = None
+        if kept is not None:
+            kept, slots = (kept, kept.slots(rows)) if self.holds(rows) else (None, rows)
         starts = None if dense is None or m <= LEAF or rows.dim() > 2 else list(range(m))
         # Consecutive slots can be sliced without a copy.
-        together = None if kept is None else _together(slots)
+        together = _together(slots) if kept is not None and slots.device.type == "cpu" else None
         wanted = _CHUNK_BYTES if weights.device.type == "cpu" else _DEVICE_BYTES
         A, step = self._rows.num_arms, max(256, wanted // (8 * max(1, m) * max(1, batch.numel())))
         products = weights.new_empty(*weights.shape[:-1], min(step, A))
@@ -206,7 +215,7 @@ class KernelColumns:
             return False
         from torchbandits.linalg.compiled import COMPILED, sweep_kept  # noqa: PLC0415 - numba takes half a second to load
 
-        if not COMPILED or not kept.holds(factors.rows):
+        if not COMPILED or not self.holds(factors.rows):
             return False
         prior = prior.expand(leverage.shape)
         slots = kept.slots(factors.rows)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
+from torchbandits.transfers import to_device
 from torchbandits.types import Picks
 
 
@@ -26,46 +29,53 @@ class KeptColumns:
         self.bytes_a_slot = batch_shape.numel() * num_arms * dtype.itemsize
         self.most = memory_budget // self.bytes_a_slot
         self.block = torch.empty(*batch_shape, 0, num_arms, dtype=dtype, device=device)
-        # Slot of each row's column, −1 if it is not kept.
-        self._slot_of_row = torch.empty(batch_shape.numel(), 0, dtype=torch.int64, device=device)
+        # Slot of each row's column, −1 if it is not kept. This bookkeeping is done on the host.
+        self._slot_of_row = torch.empty(batch_shape.numel(), 0, dtype=torch.int64)
         self._num_rows = [0] * batch_shape.numel()
         # The last `rows` tensor that was looked up, its slots, and whether all of its columns are kept.
         self._known: tuple[Tensor, Tensor, bool] | None = None
 
-    def know(self, num_rows: Tensor) -> None:
-        """Set the number of existing rows, `batch_shape`, and forget columns of rows that did not exist when they were kept (a
-        padded place is row 0)."""
-        numbers = num_rows.reshape(-1).tolist()
+    def know(self, numbers: Sequence[int]) -> None:
+        """Set the number of existing rows of each batch row, and forget columns of rows that did not exist when they were kept
+        (a padded place is row 0)."""
         existed = [min(now, before) for now, before in zip(numbers, self._num_rows, strict=True)]
         if existed != self._num_rows or 0 in existed:
-            row = torch.arange(self._slot_of_row.shape[-1], device=num_rows.device)
-            end = torch.tensor(existed, device=num_rows.device).unsqueeze(-1)
+            row = torch.arange(self._slot_of_row.shape[-1])
+            end = torch.tensor(existed).unsqueeze(-1)
             self._slot_of_row, self._known = self._slot_of_row.masked_fill(row >= end, -1), None
-        self._num_rows = numbers
+        self._num_rows = list(numbers)
 
-    def slots(self, rows: Picks) -> Tensor:
-        """Slots of rows (`batch_shape x m`), −1 where a column is not kept. The slots of the last tensor are cached."""
+    def slots(self, rows: Picks, here: Tensor | None = None) -> Tensor:
+        """Slots of rows (`batch_shape x m`), −1 where a column is not kept. The slots of the last tensor are cached.
+
+        Args:
+            rows: On the device of the columns.
+            here: The same on the host; read from there if it is not given.
+        """
         if self._known is not None and self._known[0] is rows:
             return self._known[1]
+        here = rows.cpu() if here is None else here
         if not self._slot_of_row.shape[-1]:
             return torch.full_like(rows, -1)
-        flat, known = rows.reshape(-1, rows.shape[-1]), self._slot_of_row.shape[-1]
-        slot = self._slot_of_row.gather(-1, flat.clamp_max(known - 1)).masked_fill(flat >= known, -1)
-        slot = slot.reshape(rows.shape)
-        self._known = (rows, slot, not bool((slot < 0).any()))
-        return slot
+        flat, known = here.reshape(-1, here.shape[-1]), self._slot_of_row.shape[-1]
+        slot = self._slot_of_row.gather(-1, flat.clamp_max(known - 1)).masked_fill(flat >= known, -1).reshape(rows.shape)
+        self._known = (rows, to_device(rows.device, slot)[0], not bool((slot < 0).any()))
+        return self._known[1]
 
-    def holds(self, rows: Picks) -> bool:
-        """Whether the columns of rows (`batch_shape x m`) are kept."""
-        slots = self.slots(rows)
+    def holds(self, rows: Picks, here: Tensor | None = None) -> bool:
+        """Whether the columns of rows (`batch_shape x m`, as for `slots`) are kept."""
+        slots = self.slots(rows, here)
         return self._known[2] if self._known is not None else not slots.numel()
 
-    def missing(self, rows: Picks) -> tuple[Tensor, Tensor]:
-        """Distinct rows without a column, and free slots for them, `batch_shape x p`, −1 where padded.
+    def missing(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Distinct rows without a column, and free slots for them, `batch_shape x p` on the host, −1 where padded.
 
         New slots are allocated while the budget lasts. Beyond it, columns of rows that are not in `rows` are evicted and their
         slots reused. Fill the slots by `put`. Cost O(u). Storage grows by half; its columns are then copied, and temporarily
         held twice.
+
+        Args:
+            rows: `batch_shape x m`, on the host.
         """
         self._known = None
         size = max(int(rows.max()) + 1, self._slot_of_row.shape[-1])
@@ -85,7 +95,7 @@ class KeptColumns:
         self._grow_(most)
         free = []
         for lacking, used in zip(new, taken, strict=True):
-            spare = torch.ones(self.block.shape[-2], dtype=torch.bool, device=rows.device)
+            spare = torch.ones(self.block.shape[-2], dtype=torch.bool)
             spare[used] = False
             free.append(spare.nonzero().squeeze(-1)[: len(lacking)])
         pad = torch.nn.utils.rnn.pad_sequence
@@ -93,7 +103,7 @@ class KeptColumns:
         missing, slots = (each.reshape(*self.batch_shape, -1) for each in shaped)
         return missing, slots
 
-    def put(self, rows: Picks, slots: Picks, columns: Tensor) -> None:
+    def put(self, rows: Tensor, slots: Tensor, columns: Tensor) -> None:
         """Store columns (`batch_shape x p x A`) of rows in the slots returned by `missing`, −1 where padded."""
         self._known = None
         p, lines, A = rows.shape[-1], self.batch_shape.numel(), self.num_arms
@@ -101,10 +111,13 @@ class KeptColumns:
         places = (rows.reshape(lines, p), slots.reshape(lines, p), self._slot_of_row)
         for block, fresh, row, slot, slot_of_row in zip(*flat, *places, strict=True):
             real = row >= 0
-            if bool(real.all()):
-                block[slot], slot_of_row[row] = fresh, slot
+            if not bool(real.all()):
+                row, slot, fresh = row[real], slot[real], fresh[real.to(fresh.device)]
+            slot_of_row[row] = slot
+            if len(slot) == 1:
+                block[int(slot)] = fresh[0]
             else:
-                block[slot[real]], slot_of_row[row[real]] = fresh[real], slot[real]
+                block[to_device(block.device, slot)[0]] = fresh
 
     def at(self, slots: Tensor, part: slice) -> Tensor:
         """Columns in slots (`batch_shape x m`) at a slice of the arms, `batch_shape x m x chunk`."""

@@ -11,6 +11,7 @@ from torchbandits.arms.leaders import pick_rows
 from torchbandits.arms.table import ArmTable
 from torchbandits.arms.ties import BROKEN, EXHAUSTED, REFRESH, TIE
 from torchbandits.posteriors import Conditioning, aggregate
+from torchbandits.transfers import to_device
 from torchbandits.types import Picks
 
 # Default number of leaders: a batch of hundreds of picks spreads over more than half as many distinct arms.
@@ -28,7 +29,8 @@ _Conditioned = tuple[Conditioning, tuple[Tensor, ...]]
 
 @runtime_checkable
 class BatchMeter(Protocol):
-    """Measures of a batch rule that change while a batch grows. All tensors have one entry per batch row."""
+    """Measures of a batch rule that change while a batch grows. All tensors have one entry per batch row, and are on the
+    host."""
 
     dynamic: bool
     additive: bool
@@ -98,42 +100,42 @@ class Lookahead:
         self.recent = [self._repeated(self.index, self.counts)] if self.index.shape[-1] else []
 
     def pick(self, meter: BatchMeter, remaining: Tensor) -> Tensor:
-        """Pick until the rule breaks or `remaining` (`batch_shape`) picks are made; `batch_shape x q`, −1 where padded.
+        """Pick until the rule breaks or `remaining` (`batch_shape`, on the host) picks are made; `batch_shape x q`, −1 where
+        padded.
 
         The pick that breaks the rule is the last one. Cost: O(A) per round and O(k²) per pick.
         """
         remaining = remaining.reshape(-1).clone()
-        chosen = []
+        chosen, device = [], self.mean.device
         while bool((remaining > 0).any()):
-            leaders, leverage, covariance, first = self._refresh(remaining > 0)
+            active = remaining > 0
+            leaders, leverage, covariance, first = self._refresh(None if bool(active.all()) else active.to(device))
             # The best stale score of the other arms is an upper bound that the leaders must stay above.
             outside = self.across.put_(self.score.clone(), leaders, -torch.inf)
             mean, score = self.across.at(leaders, self.mean, self.score)
             most = min(_PICKS_A_ROUND, int(remaining.max()))
-            picks = torch.full((self.num_rows, most), -1, device=self.mean.device)
-            n, spent, why = pick_rows(
-                on_host=self.mean.device.type == "cpu",
-                picks=picks,
+            ended = pick_rows(
                 mean=mean,
                 leverage=leverage,
                 covariance=covariance,
-                scale=self._scale_of(leaders).contiguous(),
-                gain=meter.gain(self, leaders).contiguous(),
+                scale=self._scale_of(leaders),
+                gain=meter.gain(self, leaders),
+                room=self._room(leaders),
+                outside=self.across.amax(outside),
+                first=torch.where(score.amax(dim=-1) > -torch.inf, first, -1),
                 dynamic=meter.dynamic,
                 spent=meter.spent,
                 budget=meter.budget,
-                outside=self.across.amax(outside),
                 remaining=remaining.clamp_max(most),
-                room=self._room(leaders),
-                first=torch.where(score.amax(dim=-1) > -torch.inf, first, -1),
+                most=most,
             )
-            meter.spent = spent
-            picks = picks[:, : max(1, int(n.max()))]
+            meter.spent, why = ended.spent, ended.why
+            picks, leverage = to_device(device, ended.picks, ended.leverage)
             arms = torch.where(picks >= 0, leaders.gather(-1, picks.clamp_min(0)), -1)
             chosen.append(arms)
             # The last pick had no variance left, or no arm is left to pick.
-            ended = (why == EXHAUSTED) | ((why == REFRESH) & (n == 0))
-            remaining = torch.where(ended, 0, remaining - n)
+            over = (why == EXHAUSTED) | ((why == REFRESH) & (ended.n == 0))
+            remaining = torch.where(over, 0, remaining - ended.n)
             if not meter.additive or bool(((remaining > 0) & (why != BROKEN)).any()):
                 # Fold the picks into the batch only if a further round or the batch rule needs them.
                 self._fold(arms, leaders, leverage)
@@ -175,8 +177,9 @@ class Lookahead:
 
     # ------------------------------------------------------------------ one round
 
-    def _refresh(self, active: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Leaders in order of index (`rows x k`) with current leverage and covariance, and the position of the next pick."""
+    def _refresh(self, active: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Leaders in order of index (`rows x k`) with current leverage and covariance, and the position of the next pick.
+        Rows that are not active (None for all of them) may be out of date."""
         conditioned = self.conditioning()
         if conditioned is None:
             first = self.across.best(self.score)
@@ -187,7 +190,7 @@ class Lookahead:
         place = (leaders == first.unsqueeze(-1)).byte().argmax(dim=-1)
         return leaders, leverage, covariance, place
 
-    def _current(self, active: Tensor, conditioned: _Conditioned) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def _current(self, active: Tensor | None, conditioned: _Conditioned) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Bring arms up to date in order of score until the best arm is; return leaders, leverage, covariance, best arm."""
         across, leaders = self.across, None
         found, fresh, k = self._current_in_pool(active, conditioned)
@@ -198,7 +201,7 @@ class Lookahead:
             leverage, covariance = self._update(leaders, conditioned)
             fresh = across.put_(torch.zeros_like(self.score, dtype=torch.bool), leaders, True)
         only = leaders is not None
-        while bool((self._waiting(fresh) & active).any()):
+        while bool(_of(self._waiting(fresh), active).any()):
             # Among many arms of nearly equal scores most are stale, so double the number refreshed at each attempt.
             k, only = 2 * k, False
             more = across.top(self.score.masked_fill(fresh, -torch.inf), k)
@@ -211,7 +214,7 @@ class Lookahead:
         return leaders, leverage, covariance, first
 
     def _current_in_pool(
-        self, active: Tensor, conditioned: _Conditioned
+        self, active: Tensor | None, conditioned: _Conditioned
     ) -> tuple[tuple[Tensor, Tensor, Tensor, Tensor] | None, Tensor | None, int]:
         """`_current` within a pool of the arms that were best at an earlier pick, so that no step passes over all arms.
 
@@ -224,7 +227,7 @@ class Lookahead:
         k, A = self._leaders, self.score.shape[-1]
         if self.table.rows.sharded or A < _MANY:
             return None, None, k
-        some = active.unsqueeze(-1)
+        some = None if active is None else active.unsqueeze(-1)
         for made in (self._pool, None):
             if made is None:
                 index = self.score.topk(A // _POOLED, dim=-1).indices.sort(dim=-1).values
@@ -235,9 +238,9 @@ class Lookahead:
                 score = self.score.gather(-1, pool)
                 best = score.amax(dim=-1, keepdim=True)
                 near = score >= best - TIE * best.abs()
-                if bool(((outside >= best - TIE * best.abs()) & some).any()):
+                if bool(_of(outside >= best - TIE * best.abs(), some).any()):
                     break
-                if not bool((near & ~fresh & some).any()):
+                if not bool(_of(near & ~fresh, some).any()):
                     # The pool is sorted, so the first tied arm has the lowest index.
                     first = pool.gather(-1, near.byte().argmax(dim=-1, keepdim=True)).squeeze(-1)
                     top = score.topk(min(self._leaders, size), dim=-1).indices
@@ -332,6 +335,11 @@ class Lookahead:
         """Arms repeated once per pull, `rows x most`."""
         rows = [i.repeat_interleave(c.long()) for i, c in zip(index, counts, strict=True)]
         return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=-1)
+
+
+def _of(marked: Tensor, active: Tensor | None) -> Tensor:
+    """What is marked in the active batch rows; None for all of them."""
+    return marked if active is None else marked & active
 
 
 def _pack(index: Tensor) -> Tensor:

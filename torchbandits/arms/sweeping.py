@@ -47,18 +47,18 @@ class FullSweep:
 
         Args:
             score: Function from leverages to scores, both `batch_shape x A`.
-            remaining: `batch_shape`.
+            remaining: `batch_shape`, on the host.
 
         Cost: O(A m) per pick.
         """
-        picks = []
+        picks, room = [], remaining.to(self.leverage.device)
         for place in range(int(remaining.max())):
             values = score(self.leverage)
             if self._closed is not None:
                 values = values.masked_fill(self._closed, -torch.inf)
             if self._max_pulls is not None:
                 values = values.masked_fill(self._counts >= self._max_pulls, -torch.inf)
-            live = (place < remaining) & (values.amax(dim=-1) > -torch.inf)
+            live = (place < room) & (values.amax(dim=-1) > -torch.inf)
             if not bool(live.any()):
                 break
             arm = torch.where(live, best_arm(values), -1).unsqueeze(-1)

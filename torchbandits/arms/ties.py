@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import torch
 from torch import Tensor
 
 # Scores within this relative distance of the best are tied, and the lowest index wins.
@@ -16,4 +17,5 @@ REFRESH, FULL, BROKEN, EXHAUSTED = 0, 1, 2, 3
 def best_arm(score: Tensor) -> Tensor:
     """Lowest index among the scores within 16 eps of the best, `batch_shape x A` to `batch_shape`. Cost O(A)."""
     best = score.amax(dim=-1, keepdim=True)
-    return (score >= best - TIE * best.abs()).byte().argmax(dim=-1)
+    # TIE is a power of two, so that the product is exact. The largest of booleans is not defined, that of bytes is.
+    return (score >= torch.sub(best, best.abs(), alpha=TIE)).view(torch.uint8).argmax(dim=-1)

@@ -172,19 +172,19 @@ def check_state(state_dict: Any, own: dict[str, Any]) -> None:
 # ---------------------------------------------------------------------- asking
 
 
-def check_limit(limit: Any, batch_shape: torch.Size, device: torch.device) -> Tensor | None:
-    """The largest number of picks, `batch_shape`, from one whole number or one per batch row."""
+def check_limit(limit: Any, batch_shape: torch.Size) -> Tensor | None:
+    """The largest number of picks, `batch_shape` on the host, from one whole number or one per batch row."""
     if limit is None:
         return None
     # The usual case, in few operations.
     if isinstance(limit, int) and not isinstance(limit, bool) and limit >= 0:
-        return torch.tensor(min(limit, ENDLESS), device=device).expand(batch_shape)
+        return torch.tensor(min(limit, ENDLESS)).expand(batch_shape)
     good = isinstance(limit, Tensor) and not limit.is_floating_point() and not limit.is_complex()
     require(
         good and bool((as_tensor("limit", limit) >= 0).all()),
         f"limit must be a whole number ≥ 0, or one a batch row, got {limit}.",
     )
-    value = as_tensor("limit", limit, device=device)
+    value = as_tensor("limit", limit).cpu()
     try:
         return value.expand(batch_shape)
     except RuntimeError as error:
@@ -297,6 +297,33 @@ def check_rewards(rewards: Any, index: Tensor, mask: Tensor, device: torch.devic
             "forget(selection) evaluations that failed, or tell them NaN with failures='forget'."
         )
     return y
+
+
+def check_noise_var(noise_var: Any, shape: torch.Size, told: Tensor, device: torch.device) -> Tensor | None:
+    """Noise variances, one number or one per reward, expanded to the shape of the rewards, as float64.
+
+    Args:
+        noise_var: A number > 0, or such numbers `batch_shape x q`; None for the noise of the policy.
+        shape: Of the rewards.
+        told: Booleans of that shape, False in places that are ignored.
+        device: Of the posterior.
+    """
+    if noise_var is None:
+        return None
+    v = as_tensor("noise_var", noise_var, device=None if isinstance(noise_var, Tensor) else device)
+    if v.dtype == torch.bool or v.is_complex():
+        raise ShapeError(f"noise_var must be real numbers, got {v.dtype}.")
+    if v.dim() and v.shape != shape:
+        raise ShapeError(f"noise_var must be one number, or shaped like the rewards, {tuple(shape)}, got {tuple(v.shape)}.")
+    check_device("noise_var", v, device)
+    v = v.double().expand(shape)
+    wrong = told & ~((v > 0) & v.isfinite())
+    if bool(wrong.any()):
+        raise NonFiniteError(
+            f"noise_var must be finite and > 0, reward units squared, got {v[wrong][0].item()}: give rewards without noise a "
+            "small variance."
+        )
+    return v
 
 
 def check_column(name: str, value: Any, like: torch.Size, device: torch.device) -> Tensor:

@@ -11,6 +11,7 @@ import os
 import signal
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -36,7 +37,7 @@ from torch import Tensor
 from torchbandits.arms import warm_up
 from torchbandits.checks import as_path, check_flag, is_whole
 from torchbandits.environments import Environment, Table
-from torchbandits.errors import ConfigError, DataError, StateError, require
+from torchbandits.errors import ConfigError, DataError, DiagnosticWarning, StateError, require
 from torchbandits.experiments.config import (
     ExperimentConfig,
     PolicyConfig,
@@ -49,6 +50,7 @@ from torchbandits.experiments.printable import plain, printable
 from torchbandits.experiments.records import CONFIG, RECORDS, Record, check_config, find_record, keep_record
 from torchbandits.experiments.results import Result, write_results
 from torchbandits.files import prepare_folder, write_text
+from torchbandits.policies.repeats import RECENT
 from torchbandits.running import run
 from torchbandits.types import Report
 
@@ -195,15 +197,18 @@ def play(
     """Run a job in this process and write its records; each run is charged an equal share of the job's seconds."""
     generators = [torch.Generator().manual_seed(config.seed + r.repetition) for r in runs]
     environment = environments.rows([r.repetition for r in runs]) if len(runs) > 1 else environments[runs[0].repetition]
-    history = run(
-        build_policy(config, [r.place for r in runs], environment),
-        environment,
-        num_rounds=config.horizon,
-        generator=generators if len(runs) > 1 else generators[0],
-        callbacks=[callback],
-        observed=_observed(config, runs, environment) if config.history else None,
-        clock=time.perf_counter if config.clock == "wall" else time.process_time,
-    )
+    with warnings.catch_warnings():
+        # A run of a fixed horizon has no other use for its pulls once the best arm is clear.
+        warnings.filterwarnings("ignore", rf".* of the last {RECENT} pulls", DiagnosticWarning)
+        history = run(
+            build_policy(config, [r.place for r in runs], environment),
+            environment,
+            num_rounds=config.horizon,
+            generator=generators if len(runs) > 1 else generators[0],
+            callbacks=[callback],
+            observed=_observed(config, runs, environment) if config.history else None,
+            clock=time.perf_counter if config.clock == "wall" else time.process_time,
+        )
     records = []
     for row, r in enumerate(runs):
         own, num_arms = history.row(row, seconds_share=1 / len(runs)), environments[r.repetition].arms.shape[-2]

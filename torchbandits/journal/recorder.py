@@ -18,6 +18,7 @@ from torchbandits.checks import (
     check_fit,
     check_history,
     check_maximum,
+    check_noise_var,
     check_picks,
     check_replacement,
     check_rewards,
@@ -87,7 +88,16 @@ class Recorder:
             self.change(partial(loop.open_, selection, drawn), lambda _: note(), draws=bool(drawn))
         return selection, handed
 
-    def tell(self, index: Picks, mask: PickMask, rewards: Tensor, *, forgets: bool, whole: bool = False) -> Report:
+    def tell(
+        self,
+        index: Picks,
+        mask: PickMask,
+        rewards: Tensor,
+        *,
+        forgets: bool,
+        whole: bool = False,
+        noise_var: Tensor | None = None,
+    ) -> Report:
         """Learn rewards.
 
         Args:
@@ -96,6 +106,7 @@ class Recorder:
             rewards: `batch_shape x q`, float64; NaN where an evaluation failed.
             forgets: Whether NaNs may be there.
             whole: Whether these are all the picks that are open, in their places.
+            noise_var: `batch_shape x q`, noise variance of each reward; None for that of the policy.
         """
         loop = self.loop
         given = rewards.masked_fill(~mask, 0.0)
@@ -107,18 +118,25 @@ class Recorder:
             y = torch.where(kept, given, 0.0)
         ones = kept.to(torch.float64)
         pulls = Pulls(counts=ones, sums=y, squares=y * y, index=index, mask=kept)
+        if noise_var is not None:
+            pulls = pulls.weighted(loop.noise_variance(), noise_var)
         remaining, unasked = (None, ones.new_zeros(ones.shape[:-1])) if whole else loop.settled(loop.open, index, kept)
         if forgets:
             remaining, _ = loop.settled(remaining, index, mask & ~kept)
         work = partial(loop.learn_, pulls, remaining, unasked)
-        note = None if self.journal is None else lambda report: tell_record(index, mask, given) | self._reported(report)
+        note = (
+            None if self.journal is None else lambda report: tell_record(index, mask, given, noise_var) | self._reported(report)
+        )
         return self.change(work, note, draws=loop.policy.draws_on_update)
 
-    def observe(self, pulls: Pulls) -> Report:
-        """Learn history that is already summed."""
+    def observe(self, pulls: Pulls, noise_var: Tensor | None = None) -> Report:
+        """Learn history that is already summed, with the noise variance of each entry's rewards (`batch_shape x h`; None for
+        that of the policy)."""
         loop = self.loop
-        work = partial(loop.learn_, pulls, loop.open, pulls.counts.sum(dim=-1))
-        return self.change(work, lambda r: observe_record(pulls) | self._reported(r), draws=loop.policy.draws_on_update)
+        heard = pulls if noise_var is None else pulls.weighted(loop.noise_variance(), noise_var)
+        work = partial(loop.learn_, heard, loop.open, pulls.counts.sum(dim=-1))
+        note = lambda r: observe_record(pulls, noise_var) | self._reported(r)  # noqa: E731
+        return self.change(work, note, draws=loop.policy.draws_on_update)
 
     def _reported(self, report: Report) -> Record:
         return report_record(report, self.loop.best_arm())
@@ -320,16 +338,20 @@ class Recorder:
         kind = record["kind"]
         if kind == "ask":
             try:
-                self.ask(maybe("limit"), maybe("offered"), record["more"])
+                limit = unpack(record.get("limit"))
+                self.ask(limit, maybe("offered"), record["more"])
             except IndexError as error:  # found where the journal's picks are gathered, before any is open
                 raise DataError(f"it picks an arm that is not there: {error}.") from error
         elif kind == "tell":
             index, mask = picks()
-            self.tell(index, mask, check_rewards(get("rewards"), index, mask, loop.device, "forget"), forgets=True)
+            rewards = check_rewards(get("rewards"), index, mask, loop.device, "forget")
+            own = check_noise_var(maybe("noise_var"), index.shape, mask & ~rewards.isnan(), loop.device)
+            self.tell(index, mask, rewards, forgets=True, noise_var=own)
         elif kind == "observe":
             where = get("index" if "index" in record else "points")
             like = (loop.batch_shape, loop.total, loop.arms.shape[-1], loop.device)
-            self.observe(check_history(where, get("counts"), get("sums"), get("squares"), *like))
+            pulls = check_history(where, get("counts"), get("sums"), get("squares"), *like)
+            self.observe(pulls, check_noise_var(maybe("noise_var"), pulls.counts.shape, pulls.counts > 0, loop.device))
         elif kind == "forget":
             self.forget(*picks())
         elif kind == "set_arms":
@@ -372,7 +394,7 @@ class GatheredCalls:
         opened, self._rows = loop.open, loop.batch_shape.numel()
         # Open arms of each batch row, oldest first: lists, since what is open is small and changes at every call.
         self._open: list[list[int]] = [[] for _ in range(self._rows)]
-        self._told: list[tuple[Tensor, Tensor]] = []
+        self._told: list[tuple[Tensor, Tensor, Tensor | None]] = []
         self._drawn: Sequence[Tensor] = ()
         if opened is not None:
             self.ask(torch.where(opened.mask, opened.index, -1))
@@ -383,10 +405,10 @@ class GatheredCalls:
             opened += [arm for arm in arms if arm >= 0]
         self._drawn = drawn or self._drawn
 
-    def tell(self, index: Picks, rewards: Tensor) -> None:
-        """Rewards `batch_shape x q` of picks, NaN where an evaluation failed."""
+    def tell(self, index: Picks, rewards: Tensor, noise_var: Tensor | None = None) -> None:
+        """Rewards `batch_shape x q` of picks, NaN where an evaluation failed, and their noise variances if they have any."""
         self.forget(index)
-        self._told.append((index, rewards))
+        self._told.append((index, rewards, noise_var))
 
     def forget(self, index: Picks) -> None:
         """Picks `batch_shape x q` that are not open any more; the oldest of those at one arm goes first."""
@@ -413,14 +435,19 @@ class GatheredCalls:
         loop = self._loop
         state, policy = loop.state, loop.policy
         if self._told:
-            index = torch.cat([i for i, _ in self._told], dim=-1)
+            index = torch.cat([i for i, _, _ in self._told], dim=-1)
             index, mask = check_picks(index, loop.batch_shape, loop.total, loop.device)
-            given = torch.cat([y for _, y in self._told], dim=-1)
+            given = torch.cat([y for _, y, _ in self._told], dim=-1)
             given = check_rewards(given, index, mask, loop.device, "forget")
             kept = mask & ~given.isnan()
             y = torch.where(kept, given, 0.0)
             pulls = Pulls(kept.to(torch.float64), y, y * y, index=index, mask=kept)
-            loop.state = policy.update_together(state, pulls, [i.shape[-1] for i, _ in self._told])
+            if any(own is not None for _, _, own in self._told):
+                noise = loop.noise_variance()
+                parts = [torch.full_like(y, noise) if own is None else own.expand(y.shape) for _, y, own in self._told]
+                own = check_noise_var(torch.cat(parts, dim=-1), index.shape, kept, loop.device)
+                pulls = pulls.weighted(noise, own)
+            loop.state = policy.update_together(state, pulls, [i.shape[-1] for i, _, _ in self._told])
             certificate(policy, loop.state)
         for generator, drawn in zip(state.generators, self._drawn, strict=False):
             generator.set_state(drawn)
@@ -488,7 +515,8 @@ class Replay:
         if kind == "ask":
             gathered.ask(index)
         elif kind == "tell":
-            gathered.tell(index, held(record["rewards"]).to(index.device))
+            own = unpack(record.get("noise_var"))
+            gathered.tell(index, held(record["rewards"]).to(index.device), None if own is None else own.to(index.device))
         else:
             gathered.forget(index)
         self._count += 1
@@ -520,15 +548,19 @@ def ask_record(limit: Tensor | None, offered: Tensor | None, exactly: int | None
     } | where
 
 
-def tell_record(index: Tensor, mask: Tensor, rewards: Tensor) -> Record:
-    """The record of a tell: arms and rewards; −1 where masked, NaN where the evaluation failed."""
-    return {"kind": "tell", "index": pack(torch.where(mask, index, -1)), "rewards": pack(rewards)}
+def tell_record(index: Tensor, mask: Tensor, rewards: Tensor, noise_var: Tensor | None = None) -> Record:
+    """The record of a tell: arms and rewards; −1 where masked, NaN where the evaluation failed. Noise variances are recorded
+    where they were told."""
+    own = {} if noise_var is None else {"noise_var": pack(noise_var)}
+    return {"kind": "tell", "index": pack(torch.where(mask, index, -1)), "rewards": pack(rewards)} | own
 
 
-def observe_record(pulls: Pulls) -> Record:
-    """The record of summed history."""
+def observe_record(pulls: Pulls, noise_var: Tensor | None = None) -> Record:
+    """The record of summed history, as it was given."""
     where = {"index": pack(pulls.index)} if pulls.points is None else {"points": pack(pulls.points)}
-    return {"kind": "observe", **where, "counts": pack(pulls.counts), "sums": pack(pulls.sums), "squares": pack(pulls.squares)}
+    own = {} if noise_var is None else {"noise_var": pack(noise_var)}
+    sums = {"counts": pack(pulls.counts), "sums": pack(pulls.sums), "squares": pack(pulls.squares)}
+    return {"kind": "observe", **where, **sums, **own}
 
 
 def move_record(arms: Any, costs: Any) -> Record:

@@ -27,7 +27,7 @@ def cholesky(matrix: Square) -> tuple[Tensor, Tensor]:
     """
     factor, info = torch.linalg.cholesky_ex(matrix)
     # A NaN anywhere in the lower triangle propagates to a pivot.
-    good = (info == 0) & torch.isfinite(factor.diagonal(dim1=-2, dim2=-1).sum(dim=-1))
+    good = (info == 0) & (factor.diagonal(dim1=-2, dim2=-1).sum(dim=-1).abs() < torch.inf)
     if bool(good.all()):
         return factor, good
     finite = torch.isfinite(matrix.tril()).all(dim=-1).all(dim=-1)

@@ -21,6 +21,7 @@ from torchbandits.kernels import kernel_diagonal
 from torchbandits.memory import Memory
 from torchbandits.policies.base import Policy
 from torchbandits.policies.learning import learn
+from torchbandits.policies.picking import room_for
 from torchbandits.policies.state import TreeState
 from torchbandits.posteriors import GaussianProcess, aggregate
 from torchbandits.types import Arms, Evidence, Pulls, Selection
@@ -118,18 +119,17 @@ class AdaptiveUCB(Policy[TreeState]):
             offered = offered.expand(*rows.batch_shape, -1)
             if not bool(offered.any(dim=-1).all()):
                 raise ArgumentError("no arm is on offer in at least one batch row: `available` must have a True in each.")
-        remaining = torch.full(rows.batch_shape, 1 if exactly is None else exactly, device=state.log_det.device)
-        if limit is not None:
-            remaining = torch.minimum(remaining, limit.to(remaining))
+        remaining = room_for(state, 1 if exactly is None else exactly, limit)
         width, values = self.width(state), tree.index(self._upper(state))
         leaf_arm = tree.arm
-        lacking = torch.zeros_like(remaining, dtype=torch.bool)
+        lacking = torch.zeros(rows.batch_shape, dtype=torch.bool, device=leaf_arm.device)
         if offered is not None:
             on_offer = (leaf_arm >= 0) & offered.gather(-1, leaf_arm.clamp_min(0))
             values, lacking = values.masked_fill(~on_offer, -torch.inf), ~on_offer.any(dim=-1)
         if int(remaining.max()) <= 1 and not state.pending_index.shape[-1] and not bool(lacking.any()):
             leaf = tree.best_leaf(values, width)
-            index = torch.where(remaining.unsqueeze(-1) > 0, leaf_arm.gather(-1, leaf), -1)[..., : int(remaining.max())]
+            live = (remaining > 0).unsqueeze(-1).to(leaf.device)
+            index = torch.where(live, leaf_arm.gather(-1, leaf), -1)[..., : int(remaining.max())]
             score, leverage = values.gather(-1, leaf), tree.table.leverage_at(index)
             score = score[..., : index.shape[-1]]
         else:
@@ -149,7 +149,7 @@ class AdaptiveUCB(Policy[TreeState]):
         state.forget_derived_()
         learn(state, pulls, self.memory, None)
         # `state.told` does not include these pulls until the update is over, but the width of the next pick depends on them.
-        told = state.told + pulls.counts.sum(dim=-1)
+        told = state.told + pulls.num_rewards.sum(dim=-1)
         state.derived.width = self.confidence(state.progress(self.confidence.reads, told))
         tree.refine_(state.derived.width)
         return state
@@ -237,7 +237,7 @@ class AdaptiveUCB(Policy[TreeState]):
         """Select several picks per row: `batch_shape x most` (−1 where padded), their scores and leverages at the batch start.
 
         Args:
-            remaining: `batch_shape`, picks to make.
+            remaining: `batch_shape`, picks to make, on the host.
             offered: `batch_shape x A`, arms on offer, or None for all arms.
             lacking: `batch_shape`, rows where no leaf's representative is on offer: all arms on offer are evaluated there.
         """

@@ -94,8 +94,13 @@ class Policy(ABC, Generic[S]):
         """
         for part in pulls.split(sizes):
             state = self.update(state, part)
-            state.add_told_(part.counts)
+            state.add_told_(part.num_rewards)
         return state
+
+    def noise_variance(self, state: S) -> float | None:
+        """Noise variance of a reward of weight 1, reward units squared; None where rewards cannot be weighted. A reward with
+        noise variance v has the weight noise_variance / v."""
+        return None
 
     def set_arms(self, state: S, arms: Arms) -> S:
         """Return a state with the learned data on other arms. The given state is unchanged, and pending picks are not carried

@@ -74,9 +74,9 @@ def pick_in_box(
     remaining, twins = room_for(state, rule.max_batch_size, limit), state.twins()
     first = torch.full((*shape, 0, box.corners.shape[-1]), torch.nan, dtype=torch.float64, device=box.corners.device)
     if initial is not None:
-        first = initial.points(box.corners, state.told + state.pending_counts.sum(dim=-1), remaining, twins)
+        first = initial.points(box.corners, (state.told + state.pending_counts.sum(dim=-1)).cpu(), remaining, twins)
     opening = ~first.isnan().any(dim=-1)
-    remaining = torch.where(opening.any(dim=-1), 0, remaining)
+    remaining = remaining.to(opening.device).masked_fill(opening.any(dim=-1), 0)
     points, mask, values = _search(state, score, rule, width, remaining, twins)
     wide = max(mask.shape[-1], opening.shape[-1])
     first, points = (pad(x, (0, 0, 0, wide - x.shape[-2])) for x in (first.nan_to_num(0.0), points))

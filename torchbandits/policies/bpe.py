@@ -131,7 +131,7 @@ class BatchedPureExploration(Phased[EliminationState]):
         resting = lengths.isinf() | ~candidates.any(dim=-1)
         left = torch.where(resting, 1, (lengths - inner.told).nan_to_num(posinf=0).clamp_min(0).ceil())
         most = left if self.max_batch_size is None else left.clamp_max(self.max_batch_size)
-        room = room_for(state, most if exactly is None else exactly, limit)
+        room, resting = room_for(state, most if exactly is None else exactly, limit), resting.cpu()
         index = self._explore(state, candidates, torch.where(resting, 0, room))
         if bool(resting.any()):
             index = self._exploit(state, candidates, offered, torch.where(resting, room, 0), index)
@@ -190,15 +190,15 @@ class BatchedPureExploration(Phased[EliminationState]):
         own = _filled(index[..., :0], best_arm(score), room)
         widen, q = torch.nn.functional.pad, max(own.shape[-1], index.shape[-1])
         own, index = (widen(x, (0, q - x.shape[-1]), value=-1) for x in (own, index))
-        return torch.where((room > 0).unsqueeze(-1), own, index)
+        return torch.where((room > 0).unsqueeze(-1).to(own.device), own, index)
 
 
 def _filled(index: Tensor, arm: Tensor, room: Tensor) -> Tensor:
     """The picks, followed by `arm` (`batch_shape`) until each row has `room` of them."""
     q = int(room.max()) if room.numel() else 0
-    place = torch.arange(q, device=index.device)
+    within = (torch.arange(q) < room.unsqueeze(-1)).to(index.device)
     index = torch.nn.functional.pad(index, (0, max(0, q - index.shape[-1])), value=-1)[..., :q]
-    return torch.where((index < 0) & (place < room.unsqueeze(-1)), arm.unsqueeze(-1), index)
+    return torch.where((index < 0) & within, arm.unsqueeze(-1), index)
 
 
 @explains_keywords

@@ -1,6 +1,6 @@
 """The catalogue: guarantee, cost and options of every policy, in one place.
 
-`policies.registry`, the command `torchbandits policies` and the table in README are generated from it.
+`policies.registry`, the command `torchbandits policies` and the table in docs/choosing.md are generated from it.
 """
 
 from __future__ import annotations
@@ -239,7 +239,7 @@ CATALOGUE: tuple[Entry, ...] = (
     Entry(
         lin_ucb,
         paper="Abbasi-Yadkori et al. 2011, Thm 3",
-        guarantee="O(d √T log T) for f(x) = θᵀx and λ ≥ max(1, |x|²)",
+        guarantee="O(d √T log T) for f(x) = θᵀx and λ ≥ max(1, ‖x‖²)",
         cost="O(A d + d²), d features of an arm",
         batch="one",
         kernels="–",
@@ -300,7 +300,7 @@ CATALOGUE: tuple[Entry, ...] = (
 
 
 def markdown_table() -> str:
-    """The catalogue as the Markdown table of README."""
+    """The catalogue as the Markdown table of docs/choosing.md."""
     cost = "cost of a step (A arms, u distinct pulled, m dictionary or features)"
     headers = ("policy", "memory", "batch", cost, "regret guarantee", "any kernel?", "choose it when")
     lines = [headers, ("---",) * len(headers)]

@@ -226,7 +226,7 @@ class Composed(Policy[TableState | BoxState]):
         fill = exactly is not None and self.from_data is not None
         starting = first_picks(state, self.initial, remaining, offered, twins, fill) if state.opening else None
         if starting is not None:
-            remaining = torch.where((starting >= 0).any(dim=-1), 0, remaining)
+            remaining = remaining.masked_fill((starting >= 0).any(dim=-1).cpu(), 0)
         picker = Picker(state, self.score, rule, width)
         index, values = picker.pick(offered, remaining, twins)
         if starting is not None:
@@ -251,7 +251,7 @@ class Composed(Policy[TableState | BoxState]):
         if self.from_data is not None:
             self.from_data.learn(state, pulls)
         if self.refit_every is not None:
-            told, now = state.told // self.refit_every, (state.told + pulls.counts.sum(dim=-1)) // self.refit_every
+            told, now = state.told // self.refit_every, (state.told + pulls.num_rewards.sum(dim=-1)) // self.refit_every
             if bool((now > told).any()):
                 self.refit(state, rows=now > told)
         table = state.table if isinstance(state, TableState) else None
@@ -283,8 +283,15 @@ class Composed(Policy[TableState | BoxState]):
             return super().update_together(state, pulls, sizes)
         state.forget_derived_()
         learn_together(state, pulls, sizes)
-        state.add_told_(pulls.counts)
+        state.add_told_(pulls.num_rewards)
         return state
+
+    def noise_variance(self, state: TableState | BoxState) -> float | None:
+        """The noise variance that λ stands for: noise_std², or its fitted value. None where the noise is estimated from data,
+        where pulls are counted to decide which are kept, and where a sketch takes each tell as one row."""
+        if self.from_data is not None or self.memory.selective or state.posterior.sketch is not None:
+            return None
+        return noise_share(self.noise_std, self.regularization) * state.posterior.regularization
 
     def scores_at(self, state: TableState | BoxState, points: Points) -> Tensor:
         """The scores of any points, `batch_shape x n`, differentiable: UCB, EI or PI. Cost O(n m (m + d)).
@@ -308,6 +315,12 @@ class Composed(Policy[TableState | BoxState]):
         require(
             not (noise and self.memory.selective),
             "the entropy threshold belongs to its λ: pass the noise_std that you know to compressed_gp, and noise=False.",
+            UnsupportedError,
+        )
+        require(
+            not (noise and state.posterior.weighted),
+            "the noise variances that were told with noise_var= are relative to the policy's noise, which therefore is not "
+            "fitted: leave noise=False.",
             UnsupportedError,
         )
         message = "a kernel is fitted by one rank: start every rank with the fitted kernel, and observe() what was learned."

@@ -59,7 +59,7 @@ class Heuristic(Policy[H], ABC):
         one."""
         shape, device = state.rows.batch_shape, state.log_det.device
         size = torch.full(shape, self.batch_size if exactly is None else exactly)
-        size = size if limit is None else torch.minimum(size, limit.cpu().to(size))
+        size = size if limit is None else torch.minimum(size, limit)
         sizes, twins = size.reshape(-1).tolist(), state.twins()
         if state.box is not None:
             require(available is None, "available= names arms, and a box has none: leave it out.", UnsupportedError)

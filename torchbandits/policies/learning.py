@@ -32,6 +32,8 @@ def learn(state: GaussianState, pulls: Pulls, memory: Memory, leaders: Leaders |
 
     Cost: O(A u) per distinct arm for an exact posterior, one m x m x A product for a sparse one; a refit for history.
     """
+    if pulls.numbers is not None:
+        state.posterior.weighted = True
     if memory.selective:
         return _learn_selected(state, pulls, memory, leaders)
     if pulls.points is not None:
@@ -83,6 +85,8 @@ def learn_together(state: TableState, pulls: Pulls, sizes: Sequence[int]) -> Non
     Cost: a sweep, or O(A (u p + p²)) for few distinct arms p; O(p² q) in all for the batched log-determinants.
     """
     table, posterior = state.table, state.posterior
+    if pulls.numbers is not None:
+        posterior.weighted = True
     assert pulls.index is not None
     assert pulls.mask is not None
     summed = state.rows.distinct(pulls.index, pulls.mask, pulls.counts, pulls.sums, pulls.squares)
@@ -256,10 +260,14 @@ def _draw_dictionary(state: GaussianState, memory: Memory, leverage: Tensor, tol
     """Draw a new dictionary in the batch rows with new pulls (`told`, `batch_shape`). The others keep theirs and draw
     nothing."""
     statistics, posterior = state.statistics, state.posterior
-    resting = [g for g, active in zip(state.generators, told.reshape(-1).tolist(), strict=True) if not active]
+    # A single batch row is told something, or nothing is learned.
+    active = told.reshape(-1).tolist() if len(state.generators) > 1 else [True]
+    resting = [g for g, on in zip(state.generators, active, strict=True) if not on]
     states = [generator.get_state() for generator in resting]
     chosen = memory.choose(leverage, statistics.weights, statistics.mask, state.generators)
     # `choose` advances every generator, so those of rows without new pulls are set back.
     for generator, before in zip(resting, states, strict=True):
         generator.set_state(before)
-    posterior.set_dictionary_(torch.where(told.unsqueeze(-1), chosen, posterior.dictionary) if resting else chosen)
+    if resting:
+        chosen = torch.where(told.unsqueeze(-1), chosen.to(told.device), posterior.dictionary)
+    posterior.set_dictionary_(chosen)

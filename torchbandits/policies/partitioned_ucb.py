@@ -115,8 +115,8 @@ class PartitionedUCB(Policy[PartitionedState]):
         twins = state.twins() if state.opening else ()
         starting = first_picks(state, self.initial, remaining, offered, twins) if state.opening else None
         if starting is not None:
-            remaining = torch.where((starting >= 0).any(dim=-1), 0, remaining)
-        index = self._pick(state, remaining, None if available is None else offered)
+            remaining = remaining.masked_fill((starting >= 0).any(dim=-1).cpu(), 0)
+        index = self._pick(state, remaining.to(state.told.device), None if available is None else offered)
         if starting is not None:
             index = with_first(starting, index)
         states = tuple(twin.get_state() for twin in twins)

@@ -29,14 +29,13 @@ def on_offer(rows: ArmRows, available: Tensor | None) -> Tensor | None:
 
 
 def room_for(state: State, most: Tensor | int | None, limit: Tensor | None) -> Tensor:
-    """The most picks of each row, `batch_shape` whole numbers: the smaller of `most` and `limit`."""
+    """The most picks of each row, `batch_shape` whole numbers on the host: the smaller of `most` and `limit`."""
     if isinstance(most, Tensor):
-        left = most.long().expand(state.rows.batch_shape)
-        return left if limit is None else torch.minimum(left, limit.to(left))
+        left = most.long().cpu().expand(state.rows.batch_shape)
+        return left if limit is None else torch.minimum(left, limit)
     if limit is not None:
         return limit.long() if most is None else limit.long().clamp_max(most)
-    most = torch.iinfo(torch.int32).max if most is None else most
-    return torch.full_like(state.told, most, dtype=torch.int64)
+    return torch.full(state.rows.batch_shape, torch.iinfo(torch.int32).max if most is None else most)
 
 
 def frozen_batch(state: State, rule: BatchRule) -> bool | Tensor:
@@ -138,7 +137,7 @@ class Picker:
         """Select picks `batch_shape x q` (−1 where padded); returns also their scores where these are not functions of the
         marginals."""
         if not bool(remaining.any()):
-            return torch.full((*remaining.shape, 0), -1, device=remaining.device), None
+            return torch.full((*remaining.shape, 0), -1, device=self._pending[0].device), None
         if self._state.draws is not None:
             return self._draw(self._state.draws, offered, remaining, twins)
         repeats = isinstance(self._rule, Repeat)
@@ -146,7 +145,9 @@ class Picker:
             score = self._of_all()
             if offered is not None:
                 score = score.masked_fill(~offered, -torch.inf)
-            arm = self._table.rows.across.best(score).masked_fill(remaining <= 0, -1).unsqueeze(-1)
+            arm = self._table.rows.across.best(score).unsqueeze(-1)
+            if not bool(remaining.all()):
+                arm = arm.masked_fill((remaining == 0).unsqueeze(-1).to(arm.device), -1)
             return (self._rule.repeated(arm, self._table.leverage, remaining) if isinstance(self._rule, Repeat) else arm), None
         if isinstance(self._base, UCB):
             return self._look_ahead(offered, remaining), None
@@ -224,5 +225,5 @@ class Picker:
             picks.append(best_arm(values))
             scores.append(values.gather(-1, picks[-1].unsqueeze(-1)).squeeze(-1))
         index, best = torch.cat(picks, dim=-1), torch.cat(scores, dim=-1)
-        drawn = torch.arange(index.shape[-1], device=index.device) < remaining.unsqueeze(-1)
+        drawn = (torch.arange(index.shape[-1]) < remaining.unsqueeze(-1)).to(index.device)
         return torch.where(drawn, index, -1), torch.where(drawn, best, torch.nan)

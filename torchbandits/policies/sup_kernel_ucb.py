@@ -109,7 +109,7 @@ class SupKernelUCB(Phased[PhasedState]):
         further pick."""
         rows, shape = state.rows, state.rows.batch_shape
         offered, everything = offers(rows, available), offers(rows, None)
-        room = room_for(state, 1 if exactly is None else exactly, limit)
+        room = room_for(state, 1 if exactly is None else exactly, limit).to(state.told.device)
         descent = self._descent(state)
         for arm in _one_by_one(state.pending_index, state.pending_counts):
             descent.hallucinate(arm, descent.walk(everything, arm)[1])

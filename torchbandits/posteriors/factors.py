@@ -17,6 +17,7 @@ from torchbandits.linalg import MOST_UNEVEN, InverseRoot, Precision, shrinkage_r
 from torchbandits.posteriors.regression import Regression
 from torchbandits.posteriors.sketch import Sketch
 from torchbandits.posteriors.statistics import Statistics
+from torchbandits.transfers import to_device, to_host
 from torchbandits.types import PickMask, Points, Rect
 
 # In a sparse posterior, a dictionary point whose residual k(x,x) − |z|² is below this fraction of λ is left out: the features
@@ -145,25 +146,24 @@ class Factors:
         dictionary: tuple[Tensor, Tensor, Tensor],
         K_mu: Tensor,
     ) -> Factors | None:
-        """All factors by one compiled call, for one batch row on the host, a small dictionary whose pivots exceed rounding, and
-        even weights. None otherwise."""
+        """All factors by one compiled call on the host, wherever the arms are, for one batch row, a small dictionary whose
+        pivots exceed rounding, and even weights. None otherwise."""
         from torchbandits.linalg.compiled import COMPILED, factorise  # noqa: PLC0415 - numba takes half a second to load
 
         rows, mask, points = dictionary
         (m, u), n = K_mu.shape[-2:], statistics.weights
         small = K_mu.dim() == 2 and m > 0 and m * m * (u + m) <= _SMALL
-        if not COMPILED or not small or K_mu.device.type != "cpu" or K_mu.dtype != torch.float64:
+        if not COMPILED or not small or K_mu.dtype != torch.float64:
             return None
-        floor, arrays = (
-            _RESIDUAL_TOLERANCE * regularization,
-            (K_mu.numpy(), rows.numpy(), n.contiguous().numpy(), targets.numpy()),
-        )
-        good, log_det, *found = factorise(*arrays, regularization, floor, MOST_UNEVEN)
+        floor = _RESIDUAL_TOLERANCE * regularization
+        arrays = [x.numpy() for x in to_host(K_mu, rows, n.contiguous(), targets)]
+        good, log_det, *found = factorise(arrays[0], arrays[1], arrays[2], arrays[3], regularization, floor, MOST_UNEVEN)
         if not good:
             return None
-        U, Z, V, W, J, moment, w, N, a = map(torch.from_numpy, found)
+        volume = torch.tensor(log_det, dtype=torch.float64)
+        U, Z, V, W, J, moment, w, N, a, volume = to_device(K_mu.device, *map(torch.from_numpy, found), volume)
         root = InverseRoot(U.mT, None, mask.new_zeros(()))
-        precision = Precision.of(V, W.mT, J, torch.tensor(log_det, dtype=torch.float64))
+        precision = Precision.of(V, W.mT, J, volume)
         regression = Regression.of(precision, moment, w, regularization)
         return Factors(rows, mask, Nystrom.of(kernel, points, mask, floor, root), Z, regression, (N, a))
 

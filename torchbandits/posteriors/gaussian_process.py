@@ -22,6 +22,7 @@ from torchbandits.posteriors.sketch import Sketch
 from torchbandits.posteriors.statistics import Statistics
 from torchbandits.posteriors.units import Units
 from torchbandits.threads import MANY_PRODUCTS, threads
+from torchbandits.transfers import to_device
 from torchbandits.types import Marginals, PerPoint, PickMask, Points, Rect
 
 
@@ -79,8 +80,12 @@ class GaussianProcess(nn.Module):
         self.register_buffer("dictionary", torch.zeros(*batch_shape, 0, dtype=torch.bool, device=device))
         self.register_buffer("pending_points", self.statistics.points)
         self.register_buffer("pending", self.statistics.weights)
+        # Whether rewards were told with noise variances of their own, which are relative to the noise of the policy.
+        self.weighted = False
         self._fit: Factors | None = None
         self._known_rows: tuple[Tensor, Tensor, Tensor] | None = None
+        # The last rows of the dictionary, and the same on the host.
+        self._host_rows: tuple[Tensor, Tensor] | None = None
 
     @property
     def batch_shape(self) -> torch.Size:
@@ -116,7 +121,15 @@ class GaussianProcess(nn.Module):
 
     def set_dictionary_(self, dictionary: Tensor) -> GaussianProcess:
         """Choose the dictionary among the distinct points, `batch_shape x u` booleans (sparse posteriors only)."""
-        self.dictionary, self._fit = dictionary & self.statistics.mask, None
+        own = self.dictionary.device
+        if dictionary.device == own or dictionary.dim() > 1:
+            self.dictionary, self._fit = dictionary.to(own) & self.statistics.mask, None
+            return self
+        # One batch row, which has no padding: its rows are found on the host.
+        rows = dictionary.nonzero().squeeze(-1)
+        (self.dictionary, there), self._fit = to_device(own, dictionary, rows), None
+        self._known_rows = (self.dictionary, there, torch.ones_like(there, dtype=torch.bool))
+        self._host_rows = (there, rows)
         return self
 
     def keep_dictionary_(self) -> GaussianProcess:
@@ -246,6 +259,14 @@ class GaussianProcess(nn.Module):
             self._known_rows = known
         return known[1], known[2]
 
+    def rows_on_host(self, rows: Tensor) -> Tensor:
+        """Rows that `dictionary_rows` returned, on the host; read there once."""
+        if rows.device.type == "cpu":
+            return rows
+        if self._host_rows is None or self._host_rows[0] is not rows:
+            self._host_rows = (rows, rows.cpu())
+        return self._host_rows[1]
+
     def fit(self, gram: Callable[[Tensor], Tensor] | None = None) -> Factors:
         """The factors of the current statistics, computed once.
 
@@ -293,10 +314,13 @@ class GaussianProcess(nn.Module):
     def snapshot(self) -> Callable[[], None]:
         """Function that restores the current kernel, λ, sparsity and factors. The buffers must be restored by the caller."""
         fit = None if self._fit is None else replace(self._fit, regression=self._fit.regression.detached())
-        return partial(self._restore, self.kernel, self.regularization, self.sparse, fit)
+        return partial(self._restore, self.kernel, self.regularization, (self.sparse, self.weighted), fit)
 
-    def _restore(self, kernel: gpytorch.kernels.Kernel, regularization: float, sparse: bool, fit: Factors | None) -> None:
-        self.kernel, self.regularization, self.sparse, self._fit = kernel, regularization, sparse, fit
+    def _restore(
+        self, kernel: gpytorch.kernels.Kernel, regularization: float, flags: tuple[bool, bool], fit: Factors | None
+    ) -> None:
+        self.kernel, self.regularization, self._fit = kernel, regularization, fit
+        self.sparse, self.weighted = flags
 
     def invalidate_(self) -> None:
         """Drop the factors, to be recomputed when needed."""
@@ -329,9 +353,11 @@ class GaussianProcess(nn.Module):
         self._known_rows = None
 
     def get_extra_state(self) -> dict[str, Any]:
-        """λ, which a fit of the noise changes, and whether a dictionary is kept."""
-        return {"regularization": self.regularization, "sparse": self.sparse}
+        """λ, which a fit of the noise changes, whether a dictionary is kept, and whether rewards were weighted."""
+        own = {"regularization": self.regularization, "sparse": self.sparse}
+        return own | ({"weighted": True} if self.weighted else {})
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
         """Restore the result of `get_extra_state`."""
         self.regularization, self.sparse = state["regularization"], state.get("sparse", self.sparse)
+        self.weighted = state.get("weighted", False)

@@ -1,0 +1,401 @@
+"""Rules that end a run: each against a dense oracle, the promises of the certified ones over many draws from the prior."""
+
+from __future__ import annotations
+
+import copy
+import math
+from pathlib import Path
+from typing import Any
+
+import gpytorch
+import numpy as np
+import oracles
+import pytest
+import torch
+from problems import BOUNDED, COMMON, NOISE_STD, Problem, generator, rbf
+from scipy import stats
+from torch import Tensor
+
+import torchbandits as tb
+from torchbandits import errors, stopping
+
+PROBLEM = Problem(seed=4, a=40, duplicates=3)
+
+
+def played(policy: Any, pulls: int = 15, **options: Any) -> tb.Bandit:
+    bandit = tb.Bandit(policy, PROBLEM.tensor, generator=generator(5), **options)
+    PROBLEM.play(bandit, pulls)
+    return bandit
+
+
+def dense(bandit: tb.Bandit, lam: float = NOISE_STD**2) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and covariance on the arms from the averages, with the arms' own Gram matrix."""
+    statistics, kernel = bandit.loop.state.statistics, oracles.rbf(0.4)
+    x, n, s = (t.numpy() for t in (statistics.points, statistics.weights, statistics.sums))
+    arms = PROBLEM.arms
+    found = oracles.exact_posterior_from_sums(kernel(x, x), kernel(x, arms), np.ones(len(arms)), n, s, lam, kernel(arms, arms))
+    return found.mean, found.covariance
+
+
+# ------------------------------------------------------------------ against dense oracles
+
+
+def test_the_gap_is_that_of_dense_bounds():
+    bandit = played(tb.gp_ucb(rbf(), **COMMON))
+    mean, covariance = dense(bandit)
+    width, std, arm = float(bandit.width), np.sqrt(covariance.diagonal()), int(bandit.best_arm())
+    gap = (mean + width * std).max() - (mean[arm] - width * std[arm])
+    for epsilon in (0.9 * gap, 1.1 * gap):
+        decision = bandit.should_stop(stopping.EpsilonOptimal(float(epsilon)))
+        assert float(decision.value) == pytest.approx(gap, rel=1e-6)
+        assert bool(decision) == (epsilon > gap)
+        assert int(decision.arm) == arm
+        assert bool(decision.reason) == bool(decision)
+    assert f"arm {arm}" in decision.reason
+
+
+def test_a_width_of_one_s_own_leaves_the_policy_as_it_is():
+    bandit, width = played(tb.gp_ucb(rbf(), width=tb.widths.Constant(2.0), **COMMON)), tb.widths.IGP(NOISE_STD, 1.0, 0.01, 0.01)
+    before = bandit.width.clone()
+    other = bandit.should_stop(stopping.EpsilonOptimal(0.1, width=width))
+    mean, covariance = dense(bandit)
+    std, arm = np.sqrt(covariance.diagonal()), int(bandit.best_arm())
+    w = oracles.width_igp(float(bandit.loop.state.log_det), 1.0, NOISE_STD, 0.01, 0.01)
+    assert float(other.value) == pytest.approx((mean + w * std).max() - (mean[arm] - w * std[arm]), rel=1e-6)
+    assert torch.equal(bandit.width, before)
+    alone = played(tb.gp_ucb(rbf(), width=tb.widths.Constant(2.0), **COMMON))
+    assert torch.equal(bandit.ask().index, alone.ask().index)
+
+
+@pytest.mark.parametrize("leaders", [500, 4])
+def test_the_probable_regret_is_that_of_dense_draws(leaders):
+    bandit, epsilon = played(tb.gp_ucb(rbf(), **COMMON), 8), 0.25
+    mean, covariance = dense(bandit)
+    arm, rng = int(bandit.best_arm()), np.random.default_rng(0)
+    f = rng.multivariate_normal(mean, covariance, size=200_000, method="eigh")
+    expected = (f.max(axis=1) - f[:, arm] > epsilon).mean()
+    assert 0.01 < expected < 0.5, "the case says something"
+    # A generous budget of draws estimates the probability; undecidable levels use it up.
+    rule = stopping.ProbableRegret(epsilon, delta=float(min(expected / 0.8, 0.99)), leaders=leaders, max_draws=1 << 16)
+    value = float(bandit.should_stop(rule).value)
+    if leaders == 500:
+        assert value == pytest.approx(expected, abs=0.008)
+    else:
+        # The other arms enter by a union bound.
+        assert expected - 0.008 < value
+
+
+def test_the_probable_regret_decides_at_both_sides():
+    bandit = played(tb.gp_ucb(rbf(), **COMMON), 8)
+    mean, covariance = dense(bandit)
+    f = np.random.default_rng(0).multivariate_normal(mean, covariance, size=100_000, method="eigh")
+    failing = (f.max(axis=1) - f[:, int(bandit.best_arm())] > 0.25).mean()
+    sure = bandit.should_stop(stopping.ProbableRegret(0.25, delta=float(min(0.95, 1.5 * failing / 0.8))))
+    unsure = bandit.should_stop(stopping.ProbableRegret(0.25, delta=float(0.6 * failing)))
+    assert bool(sure)
+    assert not bool(unsure)
+    assert bandit.should_stop(stopping.ProbableRegret(0.25)).value.equal(
+        bandit.should_stop(stopping.ProbableRegret(0.25)).value
+    )
+
+
+@pytest.mark.parametrize("priced", [False, True])
+def test_the_improvement_is_the_dense_one(priced):
+    costs = 1 + torch.arange(40, dtype=torch.float64) / 10
+    costs = costs[tb.Bandit(tb.uniform(), PROBLEM.tensor).loop.state.rows.first]
+    bandit = played(tb.gp_ucb(rbf(), **COMMON), 6, costs=costs if priced else None)
+    mean, covariance = dense(bandit)
+    std = np.sqrt(np.maximum(covariance.diagonal(), 0))
+    z = (mean - mean.max()) / std
+    gains = std * (stats.norm.pdf(z) + z * stats.norm.cdf(z)) / (costs.numpy() if priced else 1)
+    for price in (0.9 * gains.max(), 1.1 * gains.max()):
+        decision = bandit.should_stop(stopping.ImprovementPerCost(float(price)))
+        assert float(decision.value) == pytest.approx(gains.max(), rel=1e-5)
+        assert bool(decision) == (price > gains.max())
+
+
+def test_the_same_arm_by_hand():
+    bandit, rule = tb.Bandit(tb.gp_ucb(rbf(), **COMMON), PROBLEM.tensor), stopping.SameArm(4)
+    assert not bandit.should_stop(rule)
+    since, arm, ended = 0, -1, []
+    for pull in range(30):
+        selection = bandit.ask()
+        bandit.tell(selection, PROBLEM.rewards(pull, selection.index))
+        if int(bandit.best_arm()) != arm:
+            since, arm = pull + 1, int(bandit.best_arm())
+        decision = bandit.should_stop(rule)
+        assert float(decision.value) == pull + 1 - since
+        assert bool(decision) == (pull + 1 - since >= 4)
+        ended.append(bool(decision))
+    assert any(ended)
+    again = stopping.SameArm(4).load_state_dict(rule.state_dict())
+    assert bandit.should_stop(again).value.equal(bandit.should_stop(rule).value)
+
+
+def test_budgets_of_pulls_and_of_costs():
+    costs = torch.full((40,), 2.5)
+    bandit = played(tb.gp_ucb(rbf(), **COMMON), 6, costs=costs)
+    assert bool(bandit.should_stop(stopping.Budget(pulls=6)))
+    assert not bandit.should_stop(stopping.Budget(pulls=7))
+    assert bool(bandit.should_stop(stopping.Budget(cost=15.0)))
+    assert not bandit.should_stop(stopping.Budget(cost=15.1))
+    both = bandit.should_stop(stopping.Budget(pulls=7, cost=15.0))
+    assert both.reason == "15 was spent, of a budget of 15"
+
+
+def test_several_rules_stop_as_soon_as_one_does():
+    bandit = played(tb.gp_ucb(rbf(), **COMMON), 6)
+    decision = bandit.should_stop(stopping.EpsilonOptimal(1e-9), stopping.Budget(pulls=6), stopping.Budget(pulls=5))
+    assert bool(decision)
+    assert decision.reason == "6 pulls were told, of a budget of 6"
+    assert float(decision.value) == 6
+
+
+# ------------------------------------------------------------------ promises
+
+
+class Draws:
+    """Functions drawn from the prior, one per batch row, and an exact run of `gp_ucb` on them."""
+
+    def __init__(self, rows: int, arms: int, seed: int, noise: float) -> None:
+        rng = np.random.default_rng(seed)
+        self.arms = rng.uniform(size=(arms, 2))
+        root = np.linalg.cholesky(oracles.matern(2.5, 0.4)(self.arms, self.arms) + 1e-9 * np.eye(arms))
+        self.f = torch.tensor(rng.normal(size=(rows, arms)) @ root.T)
+        self.noise, self.draw = noise, generator(seed)
+        kernel = gpytorch.kernels.MaternKernel(nu=2.5).double()
+        kernel.lengthscale = 0.4
+        policy = tb.gp_ucb(kernel, noise_std=noise, delta=0.1)
+        self.bandit = tb.Bandit(policy, torch.tensor(self.arms), generator=[generator(row) for row in range(rows)])
+
+    def until_stopped(self, rule: stopping.Rule, pulls: int) -> tuple[Tensor, Tensor]:
+        """The regret of the recommended arm when each row stops (NaN where it did not), and the pulls until then."""
+        regret = torch.full((len(self.f),), torch.nan, dtype=torch.float64)
+        taken = torch.full_like(regret, torch.inf)
+        for pull in range(pulls):
+            selection = self.bandit.ask()
+            y = self.f.gather(-1, selection.index)
+            self.bandit.tell(selection, y + self.noise * torch.randn(y.shape, generator=self.draw, dtype=torch.float64))
+            decision = self.bandit.should_stop(rule)
+            now = decision.stop & regret.isnan()
+            own = self.f.amax(dim=-1) - self.f.gather(-1, decision.arm.unsqueeze(-1)).squeeze(-1)
+            regret, taken = torch.where(now, own, regret), torch.where(now, pull + 1.0, taken)
+        return regret, taken
+
+
+@pytest.mark.parametrize(
+    ("rule", "delta"),
+    [
+        (stopping.EpsilonOptimal(1.3), 0.1),
+        (stopping.ProbableRegret(0.3, delta=0.1, max_draws=1 << 11), 0.1),
+        (stopping.ProbableRegret(0.1, delta=0.3, max_draws=1 << 11), 0.3),
+    ],
+    ids=["bounds", "probable", "at a higher level"],
+)
+def test_the_promise_holds_over_draws_from_the_prior(rule, delta):
+    """At the time of stopping the arm is ε-optimal in 1 − δ of the runs, up to what chance alone would do once in 10⁴."""
+    rows = 150
+    regret, taken = Draws(rows, 30, seed=2, noise=0.3).until_stopped(rule, 60)
+    stopped = ~regret.isnan()
+    assert float(stopped.double().mean()) > 0.8, "the rule stops"
+    failures = int((regret[stopped] > rule.epsilon).sum())
+    assert failures <= stats.binom.ppf(1 - 1e-4, int(stopped.sum()), delta), failures
+    assert float(taken[stopped].max() - taken[stopped].min()) > 3, "it does not stop everywhere at once"
+
+
+def test_the_test_of_the_promise_finds_a_rule_that_breaks_it():
+    regret, _ = Draws(150, 30, seed=2, noise=0.3).until_stopped(stopping.Budget(pulls=3), 3)
+    assert int((regret > 0.3).sum()) > stats.binom.ppf(1 - 1e-4, 150, 0.1)
+
+
+# ------------------------------------------------------------------ rows, large lists, other states
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [stopping.EpsilonOptimal(1.0), stopping.ProbableRegret(0.3), stopping.ImprovementPerCost(0.01), stopping.SameArm(3)],
+    ids=lambda rule: type(rule).__name__,
+)
+def test_batch_rows_decide_as_singles(rule):
+    seeds = (1, 2, 3)
+    together = tb.Bandit(tb.thompson_sampling(rbf(), width=tb.widths.IGP(0.1, 1.0, 0.01, 0.01), **COMMON), PROBLEM.tensor,
+                         generator=[generator(seed) for seed in seeds])  # fmt: skip
+    alone = [
+        tb.Bandit(tb.thompson_sampling(rbf(), width=tb.widths.IGP(0.1, 1.0, 0.01, 0.01), **COMMON), PROBLEM.tensor,
+                  generator=generator(seed)) for seed in seeds
+    ]  # fmt: skip
+    rules = [copy.deepcopy(rule) for _ in range(4)]
+    for pull in range(9):
+        selection = together.ask()
+        rewards = torch.stack([PROBLEM.rewards(pull, index) for index in selection.index])
+        together.tell(selection, rewards)
+        decision = together.should_stop(rules[0])
+        for row, (bandit, own) in enumerate(zip(alone, rules[1:], strict=True)):
+            mine = bandit.ask()
+            bandit.tell(mine, rewards[row])
+            found = bandit.should_stop(own)
+            assert bool(found) == bool(decision.stop[row])
+            torch.testing.assert_close(found.value, decision.value[row], rtol=1e-6, atol=1e-9)
+            assert bool(found.reason) == bool(decision.reasons[row])
+
+
+def test_float32_arms_and_a_dictionary_of_everything_agree():
+    exact = played(tb.gp_ucb(rbf(), **COMMON), 10)
+    index = exact.loop.state.rows.arm_of_row
+    counts, sums = exact.loop.state.statistics.weights, exact.loop.state.statistics.sums
+    sparse = tb.Bandit(tb.batch_bkb(rbf(), oversampling=1e9, **BOUNDED), PROBLEM.tensor)
+    single = tb.Bandit(tb.gp_ucb(rbf().float(), **COMMON), PROBLEM.tensor.float())
+    for bandit in (sparse, single):
+        bandit.observe(index, counts, sums)
+    rule = stopping.ProbableRegret(0.3, max_draws=1 << 12)
+    values = [float(bandit.should_stop(rule).value) for bandit in (exact, sparse, single)]
+    assert values[1] == pytest.approx(values[0], abs=1e-3)
+    assert values[2] == pytest.approx(values[0], abs=2e-2)
+
+
+def test_a_large_list_takes_no_square_of_memory():
+    arms = torch.rand(60_000, 2, generator=generator(0), dtype=torch.float64)  # 60,000² numbers would be 29 GB
+    bandit = tb.Bandit(tb.gp_ucb(rbf(), **COMMON), arms)
+    for _ in range(12):
+        selection = bandit.ask()
+        bandit.tell(selection, torch.sin(4 * selection.points[:, 0]))
+    decision = bandit.should_stop(stopping.ProbableRegret(0.5, leaders=200), stopping.EpsilonOptimal(5.0))
+    assert math.isfinite(float(decision.value))
+
+
+# ------------------------------------------------------------------ runs, journals, workers
+
+
+def environment(noise: float = 0.1) -> tb.environments.Table:
+    return tb.environments.Table(PROBLEM.tensor, torch.tensor(PROBLEM.f), noise, costs=torch.ones(40))
+
+
+def test_a_run_ends_row_by_row():
+    rows = [generator(seed) for seed in range(3)]
+    history = tb.run(tb.thompson_sampling(rbf(), **BOUNDED), environment(), 60, generator=rows, stop=stopping.SameArm(5))
+    reasons = history.metadata["stopped"]
+    assert len(reasons) == 3
+    assert all("recommended one for" in reason for reason in reasons)
+    for row in range(3):
+        alone = tb.run(
+            tb.thompson_sampling(rbf(), **BOUNDED), environment(), 60, generator=generator(row), stop=[stopping.SameArm(5)]
+        )
+        assert alone.metadata["stopped"] == [reasons[row]]
+        assert alone.pulls["arm"].tolist() == history.row(row).pulls["arm"].tolist()
+    assert len(set(history.num_pulls.tolist())) > 1, "rows end at different times"
+
+
+def test_a_run_without_a_reason_has_all_its_rounds():
+    history = tb.run(tb.gp_ucb(rbf(), **COMMON), environment(), 7, stop=stopping.Budget(pulls=50))
+    assert history.metadata["stopped"] == [""]
+    assert history.num_pulls.tolist() == [7]
+    assert "stopped" not in tb.run(tb.gp_ucb(rbf(), **COMMON), environment(), 7).metadata
+
+
+def test_a_run_that_was_cut_short_stops_where_the_whole_one_does(tmp_path: Path):
+    def played(journal: Path | None, cut: int = 0) -> tb.History:
+        def break_off(bandit: tb.Bandit, *_: Any) -> None:
+            if cut and int(bandit.pulls) == cut:
+                raise RuntimeError("cut")
+
+        rule = stopping.SameArm(6)
+        return tb.run(
+            tb.gp_ucb(rbf(), **COMMON), environment(), 60, journal=journal, stop=[rule, stopping.Budget(pulls=40)],
+            callbacks=[break_off],
+        )  # fmt: skip
+
+    whole = played(None)
+    assert whole.num_pulls[0] > 6
+    for cut in (3, int(whole.num_pulls[0]) - 1):
+        path = tmp_path / f"run{cut}"
+        with pytest.raises(RuntimeError, match="cut"):
+            played(path, cut)
+        history = played(path)
+        assert history.pulls["arm"].tolist() == whole.pulls["arm"].tolist()
+        assert history.metadata["stopped"] == whole.metadata["stopped"]
+    again = played(path)
+    assert again.pulls["arm"].tolist() == whole.pulls["arm"].tolist(), "a run that has stopped stays stopped"
+
+
+def test_workers_stop_together(tmp_path: Path):
+    workers = [
+        tb.Worker(tb.gp_ucb(rbf(), **COMMON), PROBLEM.tensor, store=tmp_path / "run.db", generator=generator(1))
+        for _ in range(2)
+    ]
+    rule = stopping.ProbableRegret(0.3, delta=0.2)
+    for pull in range(40):
+        decisions = [worker.should_stop(rule) for worker in workers]
+        assert decisions[0].stop.equal(decisions[1].stop)
+        assert decisions[0].reason == decisions[1].reason
+        if decisions[0]:
+            break
+        lease = workers[pull % 2].ask()
+        workers[pull % 2].tell(lease, PROBLEM.reward(pull, int(lease.index)))
+    assert 1 < pull < 39
+
+
+def test_asking_changes_nothing():
+    rules = (stopping.ProbableRegret(0.3), stopping.EpsilonOptimal(0.5), stopping.ImprovementPerCost(0.1), stopping.SameArm(2))
+    runs = []
+    for asks in (False, True):
+        bandit = tb.Bandit(tb.batch_bkb(rbf(), width=tb.widths.BKB(0.1, 1.0, 0.01, 1.0), **BOUNDED), PROBLEM.tensor)
+        picks = []
+        for pull in range(0, 24, 3):
+            selection = bandit.ask(limit=3)
+            if asks:
+                bandit.should_stop(*rules)
+            picks += selection.index.tolist()
+            bandit.tell(selection, PROBLEM.rewards(pull, selection.index))
+        runs.append(picks)
+    assert runs[0] == runs[1]
+
+
+# ------------------------------------------------------------------ refused
+
+
+@pytest.mark.parametrize(
+    ("policy", "match"),
+    [
+        (lambda: tb.gp_ucb(rbf(), width=tb.widths.Constant(2.0), **COMMON), "Srinivas"),
+        (lambda: tb.batch_bkb(rbf(), **BOUNDED), "BBKB"),
+        (lambda: tb.gp_ucb(rbf(), refit_every=5, **COMMON), "refit_every=None"),
+        (lambda: tb.rff_ucb(rbf(), num_features=40, **BOUNDED), "no theorem"),
+        (lambda: tb.compressed_gp(rbf(), **COMMON), "no theorem"),
+        (lambda: tb.uniform(), "SameArm"),
+        (lambda: tb.auto(), "SameArm"),
+    ],
+    ids=["constant", "practical", "refit", "features", "compressed", "uniform", "auto"],
+)
+def test_what_certifies_nothing_is_refused(policy, match):
+    bandit = tb.Bandit(policy(), PROBLEM.tensor)
+    with pytest.raises(errors.UnsupportedError, match=match):
+        bandit.should_stop(stopping.EpsilonOptimal(0.1))
+
+
+def test_before_the_first_reward_no_rule_stops():
+    bandit = tb.Bandit(tb.gp_ucb(rbf(), **COMMON), PROBLEM.tensor)
+    rules = (stopping.EpsilonOptimal(1e9), stopping.ProbableRegret(1e9), stopping.ImprovementPerCost(1e9), stopping.SameArm(1))
+    for rule in rules:
+        decision = bandit.should_stop(rule)
+        assert not decision
+        assert decision.reason == ""
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: stopping.EpsilonOptimal(0.0),
+        lambda: stopping.ProbableRegret(0.1, delta=1.0),
+        lambda: stopping.ProbableRegret(0.1, estimation=0.0),
+        lambda: stopping.ProbableRegret(0.1, max_draws=10),
+        lambda: stopping.ImprovementPerCost(-1.0),
+        lambda: stopping.SameArm(0),
+        lambda: stopping.Budget(),
+        lambda: stopping.Budget(cost=-1.0),
+        lambda: tb.Bandit(tb.uniform(), PROBLEM.tensor).should_stop(),
+        lambda: tb.Bandit(tb.uniform(), PROBLEM.tensor).should_stop(stopping.Budget(cost=3.0)),
+    ],
+)
+def test_bad_rules_are_refused(make):
+    with pytest.raises(errors.ArgumentError):
+        make()

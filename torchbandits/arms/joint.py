@@ -1,0 +1,44 @@
+"""Joint draws of the posterior at some of the arms, from their exact covariance."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from torchbandits.arms.table import ArmTable
+from torchbandits.linalg import covariance_root
+from torchbandits.types import Picks
+
+
+class JointDraws:
+    """The posterior of f at k arms of each batch row, given the rewards told: a Gaussian with the covariance of the model.
+
+    Args:
+        table: The posterior on the arms, of one rank.
+        index: `batch_shape x k`, arms; no padding.
+
+    Attributes:
+        index: As given.
+        mean: `batch_shape x k`, in the units of the model.
+        covariance: `batch_shape x k x k`.
+
+    Cost: O(k² (m + d)), and O(k³) before the first draw.
+    """
+
+    def __init__(self, table: ArmTable, index: Picks) -> None:
+        features = table.features(index)
+        C = table.covariance(features, features, frozen=False).double()
+        # The diagonal is that of the table, so that marginals agree with it.
+        own = torch.diag_embed(table.leverage_at(index).double() - C.diagonal(dim1=-2, dim2=-1))
+        self.index, self.mean = index, table.mean_at(index).double()
+        self.covariance = table.posterior.regularization * ((C + C.mT) / 2 + own)
+        self._root: Tensor | None = None
+
+    def draw(self, row: int, count: int, generator: torch.Generator) -> Tensor:
+        """Draws of f at the arms of one batch row (counted in row-major order), `count x k`, from a CPU generator. Cost
+        O(count k²)."""
+        if self._root is None:
+            self._root = covariance_root(self.covariance)
+        k = self.mean.shape[-1]
+        normals = torch.randn(count, k, generator=generator, dtype=torch.float64).to(self.mean.device)
+        return self.mean.reshape(-1, k)[row] + normals @ self._root.reshape(-1, k, k)[row].mT

@@ -1,0 +1,462 @@
+r"""Rules that end a run, a fleet of workers or a loop of one's own: `bandit.should_stop(rule)`, `run(..., stop=rule)`.
+
+    rule = tb.stopping.EpsilonOptimal(0.05)
+    while not (decision := bandit.should_stop(rule, tb.stopping.Budget(pulls=500))):
+        selection = bandit.ask()
+        bandit.tell(selection, evaluate(selection.points))
+    print(decision.reason)
+
+`EpsilonOptimal` and `ProbableRegret` promise something about the recommended arm with a probability; the others promise
+nothing. Every rule decides for each batch row, from what was told: picks that are pending do not count.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from torchbandits.arms.joint import JointDraws
+from torchbandits.checks import check_instance, check_whole, is_finite, is_whole, positive
+from torchbandits.embeddings import Identity
+from torchbandits.errors import ArgumentError, UnsupportedError, require
+from torchbandits.gradients import without_gradients
+from torchbandits.policies import Composed
+from torchbandits.policies.picking import incumbent, marginals
+from torchbandits.policies.state import TableState
+from torchbandits.scores import LogEI
+from torchbandits.widths import (
+    BBKB,
+    BKB,
+    IGP,
+    KernelUCB,
+    MartingaleMixture,
+    Scaled,
+    SelfNormalized,
+    SketchedOFUL,
+    Srinivas,
+    Width,
+)
+from torchbandits.widths.base import check_delta
+
+if TYPE_CHECKING:
+    from torchbandits.loop import Loop
+
+__all__ = ["Budget", "Decision", "EpsilonOptimal", "ImprovementPerCost", "ProbableRegret", "Rule", "SameArm"]
+
+# Widths with a theorem that holds for all arms and all steps at once, by the posterior that it is about.
+_EXACT = (IGP, KernelUCB, MartingaleMixture, SelfNormalized, Srinivas)
+_SPARSE = (BKB, BBKB)
+# Draws of the first look; the number doubles from look to look.
+_FIRST_DRAWS = 256
+# Normal numbers that are drawn at once.
+_DRAWN = 1 << 23
+
+
+@dataclass(frozen=True)
+class Decision:
+    """The decision of one or several rules. It is true where every batch row may stop.
+
+    Attributes:
+        stop: `batch_shape` booleans.
+        arm: `batch_shape`, the recommended arm, which promises are about; −1 before the first pull.
+        value: `batch_shape`, the number that the rule compares with its threshold; NaN where it is unknown. Of several rules,
+            that of the first that stops the row, or else of the first.
+        reasons: Why each batch row stops, in row-major order; empty texts for rows that go on.
+    """
+
+    stop: Tensor
+    arm: Tensor
+    value: Tensor
+    reasons: tuple[str, ...]
+
+    def __bool__(self) -> bool:
+        """Whether every batch row may stop."""
+        return bool(self.stop.all())
+
+    @property
+    def reason(self) -> str:
+        """The distinct reasons, one after the other; empty where no row stops."""
+        return "; ".join(dict.fromkeys(reason for reason in self.reasons if reason))
+
+
+class Rule(ABC):
+    """A rule that decides whether to stop. To write one of your own, implement `decide`."""
+
+    @abstractmethod
+    def decide(self, loop: Loop) -> Decision:
+        """Decide for each batch row of a loop (`bandit.loop`), whose state must not be changed."""
+
+    def see(self, told: Tensor, arm: Tensor) -> None:  # noqa: B027 - most rules remember nothing
+        """Take note of the pulls told and the recommended arm after a tell, `batch_shape` each: for rules that remember. A run
+        that resumes from a journal passes every tell on record."""
+
+
+@without_gradients
+def decide(rules: Sequence[Rule], loop: Loop) -> Decision:
+    """The decision of several rules: a batch row stops as soon as one of them stops it."""
+    return either([rule.decide(loop) for rule in rules])
+
+
+def either(decisions: Sequence[Decision]) -> Decision:
+    """Decisions on the same batch rows as one, by which a row stops where one of them stops it."""
+    whole = decisions[0]
+    for other in decisions[1:]:
+        value = torch.where(other.stop & ~whole.stop, other.value, whole.value)
+        reasons = tuple(a or b for a, b in zip(whole.reasons, other.reasons, strict=True))
+        whole = Decision(whole.stop | other.stop, whole.arm, value, reasons)
+    return whole
+
+
+def check_rules(rules: Any, name: str = "rule") -> tuple[Rule, ...]:
+    """One rule or several, as a tuple."""
+    given = tuple(rules) if isinstance(rules, Sequence) else (rules,)
+    require(len(given) > 0, "give at least one rule, such as stopping.Budget(pulls=100).")
+    for rule in given:
+        check_instance(name, rule, Rule, "one of torchbandits.stopping, such as stopping.Budget(pulls=100)")
+    return given
+
+
+def decision_of(loop: Loop, stop: Tensor, value: Tensor, text: str) -> Decision:
+    """The decision of a rule whose reasons differ between the batch rows in the arm and the value alone.
+
+    Args:
+        loop: Whose recommended arms are meant.
+        stop: `batch_shape` booleans.
+        value: `batch_shape`.
+        text: The reason, with `{arm}` and `{value}` in the places of the row's own.
+    """
+    arm = loop.best_arm()
+    rows = zip(stop.reshape(-1).tolist(), arm.reshape(-1).tolist(), value.reshape(-1).tolist(), strict=True)
+    reasons = tuple(text.format(arm=a, value=f"{v:.4g}") if s else "" for s, a, v in rows)
+    return Decision(stop, arm, value, reasons)
+
+
+def table_state(loop: Loop, rule: str) -> tuple[Composed, TableState]:
+    """Policy and state of a loop with one Gaussian process over given arms, in reward units.
+
+    Raises:
+        UnsupportedError: For another one.
+    """
+    policy, state = loop.policy, loop.state
+    known = isinstance(policy, Composed) and isinstance(state, TableState) and not state.rows.sharded
+    known = known and isinstance(state, TableState) and state.posterior.units is None
+    if not (known and isinstance(policy, Composed) and isinstance(state, TableState)):
+        raise UnsupportedError(
+            f"{rule} reads one Gaussian process over given arms with a kernel that was given: use gp_ucb, batch_bkb or "
+            "thompson_sampling, or stop by stopping.SameArm and stopping.Budget."
+        )
+    return policy, state
+
+
+# ---------------------------------------------------------------------- rules with a promise
+
+
+@dataclass(frozen=True)
+class EpsilonOptimal(Rule):
+    r"""Stop when confidence bounds show that no arm is better than the recommended one by more than ε.
+
+    .. math:: \max_x \big(\mu_t(x) + w_t \sigma_t(x)\big) - \big(\mu_t(\hat x) - w_t \sigma_t(\hat x)\big) \le \varepsilon
+
+    If the width holds for all arms and steps at once with probability 1 − δ, the arm is ε-optimal at the time of stopping with
+    that probability, whatever the policy pulls and whenever the rule is asked. Widths without such a theorem are refused, and
+    so are features that approximate a kernel, and kernels that are fitted on the way.
+
+    Args:
+        epsilon: ε > 0, reward units.
+        width: A width with a theorem for the policy's posterior: `Srinivas`, `IGP`, `KernelUCB`, `SelfNormalized` or
+            `MartingaleMixture` for an exact one, `BKB` or `BBKB` for a sampled dictionary, with their δ and assumptions. By
+            default the policy's own.
+
+    Cost: O(A). Source: any of the widths' papers; Gotovos et al. 2013 for such a rule.
+    """
+
+    epsilon: float
+    width: Width | None = None
+
+    def __post_init__(self) -> None:
+        positive("epsilon", self.epsilon)
+        check_instance("width", self.width, Width | None, "a torchbandits.widths.Width, or None for the policy's own")
+
+    def decide(self, loop: Loop) -> Decision:
+        """Compare the gap between the largest upper bound and the lower bound of the recommended arm with ε."""
+        policy, state = table_state(loop, "EpsilonOptimal")
+        own, width = proved_width(policy, state, self.width)
+        arm, (mean, std) = loop.best_arm(), marginals(state)
+        upper = torch.addcmul(mean, std, width.unsqueeze(-1)).amax(dim=-1)
+        mean, std = (x.gather(-1, arm.clamp_min(0).unsqueeze(-1)).squeeze(-1) for x in (mean, std))
+        gap = torch.where(arm >= 0, upper - (mean - width * std), torch.inf)
+        sure = f"with probability {1 - own:.4g} no arm is better than arm {{arm}} by more than {{value}}"
+        text = f"{sure}, and ε is {self.epsilon:g}"
+        return decision_of(loop, gap <= self.epsilon, gap, text)
+
+
+def proved_width(policy: Composed, state: TableState, given: Width | None) -> tuple[float, Tensor]:
+    """The failure probability δ of a width that is proved for this posterior, and its value, `batch_shape`.
+
+    Raises:
+        UnsupportedError: For a width without a theorem for the posterior, and for a kernel that is fitted on the way.
+    """
+    width = policy.confidence if given is None else given
+    base = width
+    while isinstance(base, Scaled) and base.scale >= 1:
+        base = base.base
+    proved: tuple[type[Width], ...] = _SPARSE if state.posterior.sparse else (*_EXACT, SketchedOFUL)
+    proved = proved if state.posterior.sketch is None else (SketchedOFUL,)
+    fits = isinstance(base, proved) and not policy.memory.selective and isinstance(policy.features, Identity | None)
+    names = ", ".join(kind.__name__ for kind in proved)
+    require(
+        fits and policy.refit_every is None,
+        f"the bounds of {type(base).__name__} under this posterior have no theorem, so that they certify nothing: pass width= "
+        f"one of torchbandits.widths.{names}, and refit_every=None; or take stopping.ProbableRegret, which asks the model.",
+        UnsupportedError,
+    )
+    known = state.counts_batches or "batches" not in width.reads
+    message = f"{type(base).__name__} counts batches, which the width of this policy does not: give it to the policy, too."
+    require(known, message, UnsupportedError)
+    value = policy.width(state) if given is None else width(state.progress(width.reads))
+    return float(getattr(base, "delta")), value  # noqa: B009 - every width of these classes has one
+
+
+@dataclass(frozen=True)
+class ProbableRegret(Rule):
+    r"""Stop when the model gives the recommended arm a regret of at most ε with probability 1 − δ.
+
+    .. math:: P\big(\max_x f(x) - f(\hat x) > \varepsilon \mid \text{rewards}\big) \le (1 - r)\,\delta
+
+    The probability is estimated by draws of f at the recommended arm and at `leaders` arms that most likely exceed it, from
+    their exact joint covariance; for all other arms the sum of their own probabilities bounds it. So no A x A matrix is made,
+    and no arm is neglected. Draws are doubled until a Clopper-Pearson bound decides, at the latest at `max_draws`: the rule
+    then does not stop. All wrong decisions to stop of a run have together a probability of at most r δ, which is shared out
+    over the numbers of pulls t as 6/(π² t²) and over the looks.
+
+    If f is drawn from the prior and the noise is Gaussian with the variance that the posterior assumes, the arm is ε-optimal at
+    the time of stopping with probability 1 − δ, whatever the policy pulls and whenever the rule is asked. A fitted kernel, and
+    the covariance of a sampled dictionary, are those of the model and not of f: nothing is proved then.
+
+    Args:
+        epsilon: ε > 0, reward units.
+        delta: δ, failure probability.
+        estimation: r, the part of δ for errors of the estimate.
+        leaders: Arms that are drawn jointly.
+        max_draws: Most draws of one decision.
+        seed: Of the draws: the same rewards lead to the same decision, in every process.
+
+    Cost: O(A m) for the covariances with the recommended arm, O(k³ + k² S) for S draws of k leaders.
+    Source: Wilson 2024 (arXiv 2402.16811) for criterion and test; the leaders and the bound of the rest are this package's.
+    """
+
+    epsilon: float
+    delta: float = 0.05
+    estimation: float = 0.2
+    leaders: int = 500
+    max_draws: int = 1 << 14
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        positive("epsilon", self.epsilon)
+        check_delta(self.delta)
+        share = is_finite(self.estimation) and 0 < self.estimation < 1
+        require(share, f"estimation is a part of delta, in (0, 1), got {self.estimation}.")
+        check_whole("leaders", self.leaders)
+        check_whole("max_draws", self.max_draws, _FIRST_DRAWS)
+        require(is_whole(self.seed, 0), f"seed must be a whole number ≥ 0, got {self.seed!r}.")
+
+    def decide(self, loop: Loop) -> Decision:
+        """Bound the probability of a larger regret from above."""
+        _, state = table_state(loop, "ProbableRegret")
+        arm = loop.best_arm()
+        likely, rest = self._rivals(state, arm)
+        joint = JointDraws(state.table, torch.cat([arm.clamp_min(0).unsqueeze(-1), likely], dim=-1))
+        exceeds, told, shape = [], loop.pulls.reshape(-1).tolist(), arm.shape
+        rows = range(arm.numel())
+        for row, known in zip(rows, (arm >= 0).reshape(-1).tolist(), strict=True):
+            exceeds.append(self._row(joint, row, float(rest.reshape(-1)[row]), told[row]) if known else (False, math.nan))
+        stop = torch.tensor([stop for stop, _ in exceeds], device=arm.device).reshape(shape)
+        value = torch.tensor([value for _, value in exceeds], dtype=torch.float64, device=arm.device).reshape(shape)
+        text = (
+            f"under the model arm {{arm}} is within {self.epsilon:g} of the best arm with probability {1 - self.delta:g} "
+            "(the estimated probability that it is not is {value})"
+        )
+        return decision_of(loop, stop, value, text)
+
+    def _rivals(self, state: TableState, arm: Tensor) -> tuple[Tensor, Tensor]:
+        """The arms that most likely exceed f(x̂) + ε, `batch_shape x k`, and the summed probabilities of all others,
+        `batch_shape`. Exact duplicates count once."""
+        table, lam = state.table, state.posterior.regularization
+        slot = arm.clamp_min(0).unsqueeze(-1)
+        cross = table.columns_between(slot)[1].squeeze(-2).double()
+        leverage, mean = table.leverage.double(), table.mean().double()
+        # Var(f(x) − f(x̂)) = σ²(x) + σ²(x̂) − 2 cov(x, x̂)
+        spread = (lam * (leverage + leverage.gather(-1, slot) - 2 * cross)).clamp_min(0).sqrt()
+        ahead = mean - mean.gather(-1, slot) - self.epsilon
+        score = torch.where(spread > 0, ahead / spread.clamp_min(torch.finfo(spread.dtype).tiny), torch.sign(ahead) * torch.inf)
+        score = score.scatter(-1, slot, -torch.inf)
+        if state.rows.first is not None:
+            own = state.rows.first == torch.arange(state.rows.num_arms, device=arm.device)
+            score = score.masked_fill(~own, -torch.inf)
+        likely = score.topk(min(self.leaders, score.shape[-1]), dim=-1).indices
+        return likely, torch.special.ndtr(score.scatter(-1, likely, -torch.inf)).sum(dim=-1)
+
+    def _row(self, joint: JointDraws, row: int, rest: float, told: float) -> tuple[bool, float]:
+        """Whether one batch row stops, and the estimated probability of a larger regret."""
+        from scipy.special import betaincinv  # type: ignore[import-untyped] # noqa: PLC0415
+
+        allowed = (1 - self.estimation) * self.delta - rest
+        if allowed <= 0:
+            return False, rest
+        level = self.estimation * self.delta * 6 / (math.pi * max(told, 1.0)) ** 2
+        generator = torch.Generator().manual_seed((self.seed * 1_000_003 + int(told)) % (1 << 62))
+        drawn = failed = 0
+        look, most = 0, _FIRST_DRAWS
+        while True:
+            while drawn < most:
+                count = min(most - drawn, max(1, _DRAWN // joint.mean.shape[-1]))
+                f = joint.draw(row, count, generator)
+                failed += int((f[:, 1:].amax(dim=-1) - f[:, 0] > self.epsilon).sum())
+                drawn += count
+            look += 1
+            alpha = level / (look * (look + 1))
+            upper = 1.0 if failed == drawn else float(betaincinv(failed + 1, drawn - failed, 1 - alpha))
+            lower = 0.0 if failed == 0 else float(betaincinv(failed, drawn - failed + 1, alpha))
+            if upper <= allowed or lower > allowed or drawn >= self.max_draws:
+                return upper <= allowed, failed / drawn + rest
+            most = min(2 * drawn, self.max_draws)
+
+
+# ---------------------------------------------------------------------- rules without one
+
+
+@dataclass(frozen=True)
+class ImprovementPerCost(Rule):
+    """Stop when no pull is worth its cost: the largest expected improvement per cost over the arms is below a price.
+
+    The improvement is that over the highest posterior mean of all arms. Arms without costs (`Bandit(..., costs=)`) cost 1.
+
+    Args:
+        price: The smallest expected improvement per unit of cost that is worth a pull, > 0, reward units per unit of cost.
+
+    Guarantee: none. Cost: O(A). Source: the rule that belongs to expected improvement per cost.
+    """
+
+    price: float
+
+    def __post_init__(self) -> None:
+        positive("price", self.price)
+
+    def decide(self, loop: Loop) -> Decision:
+        """Compare the largest expected improvement per cost with the price."""
+        policy, state = table_state(loop, "ImprovementPerCost")
+        mean, std = marginals(state)
+        gain = LogEI()(mean, std, policy.width(state), incumbent(state))
+        costs = state.rows.costs
+        gain = gain if costs is None else gain - costs.log()
+        value = torch.where(loop.best_arm() >= 0, gain.amax(dim=-1).exp(), torch.inf)
+        per = "" if costs is None else " per unit of cost"
+        return decision_of(
+            loop,
+            value < self.price,
+            value,
+            f"no arm's expected improvement{per} exceeds {{value}}, below the price {self.price:g}",
+        )
+
+
+class SameArm(Rule):
+    """Stop when the recommended arm has not changed over a number of pulls.
+
+    The rule remembers since when: use one object per bandit. It takes note whenever it is asked, in `run` after every tell,
+    those of a journal included. Of several workers each remembers what it was asked after.
+
+    Args:
+        pulls: Pulls told without a change.
+
+    Guarantee: none.
+    """
+
+    def __init__(self, pulls: int) -> None:
+        check_whole("pulls", pulls)
+        self.pulls = pulls
+        self._arm: Tensor | None = None
+        self._since: Tensor | None = None
+
+    def __repr__(self) -> str:
+        """The rule without its memory."""
+        return f"SameArm(pulls={self.pulls})"
+
+    def see(self, told: Tensor, arm: Tensor) -> None:
+        """Take note of the recommended arm."""
+        told, arm = told.to("cpu", copy=True), arm.to("cpu", copy=True)
+        if self._arm is None or self._since is None or self._arm.shape != arm.shape:
+            self._arm, self._since = arm, told
+            return
+        self._since = torch.where(arm == self._arm, self._since, told)
+        self._arm = arm
+
+    def decide(self, loop: Loop) -> Decision:
+        """Compare the pulls since the last change with the number given."""
+        arm, told = loop.best_arm(), loop.pulls
+        self.see(told, arm)
+        assert self._since is not None
+        value = torch.where(arm >= 0, told - self._since.to(told), torch.nan)
+        return decision_of(loop, value >= self.pulls, value, "arm {arm} has been the recommended one for {value} pulls")
+
+    def state_dict(self) -> dict[str, Any]:
+        """The memory: `arm` and `since`, `batch_shape` each, or None."""
+        return copy.deepcopy({"arm": self._arm, "since": self._since})
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> SameArm:
+        """Take over the memory of another rule. Returns self."""
+        good = isinstance(state_dict, dict) and set(state_dict) == {"arm", "since"}
+        good = good and all(isinstance(value, Tensor | None) for value in state_dict.values())
+        require(good, "state_dict must be what SameArm.state_dict() returned, a dictionary with 'arm' and 'since'.")
+        self._arm, self._since = copy.deepcopy(state_dict["arm"]), copy.deepcopy(state_dict["since"])
+        return self
+
+
+@dataclass(frozen=True)
+class Budget(Rule):
+    """Stop when the pulls told reach a number, or their costs a sum.
+
+    Args:
+        pulls: Pulls of each batch row; None for no limit.
+        cost: Sum of the costs of the arms pulled (`Bandit(..., costs=)`), at the costs of now; None for no limit. Arms that are
+            gone, and points that are no arms, count nothing.
+    """
+
+    pulls: int | None = None
+    cost: float | None = None
+
+    def __post_init__(self) -> None:
+        require(self.pulls is not None or self.cost is not None, "a budget is a number of pulls, or a cost: give one of them.")
+        check_whole("pulls", self.pulls, otherwise="for no limit")
+        require(self.cost is None or (is_finite(self.cost) and self.cost > 0), f"cost must be finite and > 0, got {self.cost}.")
+
+    def decide(self, loop: Loop) -> Decision:
+        """Compare pulls and costs with the budget."""
+        found = []
+        if self.pulls is not None:
+            text = f"{{value}} pulls were told, of a budget of {self.pulls}"
+            found.append(decision_of(loop, loop.pulls >= self.pulls, loop.pulls.clone(), text))
+        if self.cost is not None:
+            spent = _spent(loop)
+            found.append(decision_of(loop, spent >= self.cost, spent, f"{{value}} was spent, of a budget of {self.cost:g}"))
+        return either(found)
+
+
+def _spent(loop: Loop) -> Tensor:
+    """Sum of the costs of all pulls of arms, `batch_shape`."""
+    rows, statistics = loop.state.rows, loop.state.statistics
+    if rows.costs is None:
+        raise ArgumentError("a budget of costs needs the costs of the arms: Bandit(policy, arms, costs=…).")
+    weighted = getattr(loop.state.records, "weighted", False)
+    message = "after rewards with noise_var= the pulls of each arm are not known: use run(..., budget=), or Budget(pulls=)."
+    require(not weighted, message, UnsupportedError)
+    arm = rows.arm_of_row
+    each = rows.costs.expand(*rows.batch_shape, -1).gather(-1, arm.clamp_min(0))
+    return torch.where(arm >= 0, each * statistics.weights, 0.0).sum(dim=-1)

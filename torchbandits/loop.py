@@ -15,7 +15,7 @@ from torch import Tensor
 
 from torchbandits.arms import ArmRows, matches
 from torchbandits.checks import check_costs
-from torchbandits.errors import StateError, TorchBanditsError, UnsupportedError, require
+from torchbandits.errors import NumericalError, StateError, TorchBanditsError, UnsupportedError, require
 from torchbandits.policies import Composed, Policy, State
 from torchbandits.policies.learning import complete_
 from torchbandits.policies.state import TableState
@@ -38,14 +38,20 @@ def step(method: Callable[Concatenate[Loop, Given], Result]) -> Callable[Concate
 
     @wraps(method)
     def on_few_threads(self: Loop, *args: Given.args, **kwargs: Given.kwargs) -> Result:
-        if self.narrow:
-            with full_precision(), self.few_threads():
+        try:
+            if self.narrow:
+                with full_precision(), self.few_threads():
+                    return method(self, *args, **kwargs)
+            # With one thread there is nothing to set.
+            if not self.large and torch.get_num_threads() == 1:
                 return method(self, *args, **kwargs)
-        # With one thread there is nothing to set.
-        if not self.large and torch.get_num_threads() == 1:
-            return method(self, *args, **kwargs)
-        with self.few_threads():
-            return method(self, *args, **kwargs)
+            with self.few_threads():
+                return method(self, *args, **kwargs)
+        except torch.linalg.LinAlgError as error:
+            raise NumericalError(
+                f"a factorisation failed: {error} Check the size of the rewards and the kernel's hyper-parameters, or use a "
+                "larger λ."
+            ) from error
 
     return on_few_threads
 

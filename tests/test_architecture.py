@@ -22,13 +22,14 @@ FILES = sorted(p for p in PACKAGE.rglob("*.py"))
 ROOMS = [
     "version", "errors", "upstream", "extras", "threads", "gradients",
     "display",  # how records, policies and bandits are printed
-    "types", "checks", "sources", "linalg", "kernels", "embeddings",
-    "posteriors", "environments", "arms", "widths", "memory", "batching", "scores", "starts", "fitting", "optimize",
+    "transfers", "types", "checks", "sources", "linalg", "kernels", "embeddings",
+    "posteriors", "environments", "arms", "widths", "memory", "batching", "scores", "starts", "constraints",
+    "fitting", "optimize",
     "policies",  # a policy starts, fits its kernel, and searches a box
     "ingredients",
     "figures", "history", "selections", "reporting", "loop", "journal",
     "botorch",  # a bandit hands out its model
-    "explanation", "stopping", "bandit", "worker", "contextual", "evaluation",
+    "explanation", "sets", "stopping", "bandit", "worker", "contextual", "evaluation",
     "running", "callbacks", "diagnostics", "files", "experiments",
     "campaigns", "plugins", "cli", "testing", "__init__", "__main__",
 ]  # fmt: skip

@@ -192,10 +192,10 @@ def check_limit(limit: Any, batch_shape: torch.Size) -> Tensor | None:
         raise ShapeError(f"limit must be a number or shaped {tuple(batch_shape)}, got {tuple(value.shape)}.") from error
 
 
-def check_more(more: Any) -> int | None:
+def check_more(more: Any, name: str = "more") -> int | None:
     """The number of additional picks, a positive whole number or None."""
     if more is not None and not (is_whole(more) and more <= MOST_MORE):
-        raise ArgumentError(f"more must be a whole number from 1 to {MOST_MORE:,}, got {more}.")
+        raise ArgumentError(f"{name} must be a whole number from 1 to {MOST_MORE:,}, got {more}.")
     return more
 
 

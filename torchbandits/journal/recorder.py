@@ -24,7 +24,15 @@ from torchbandits.checks import (
     check_rewards,
     check_state,
 )
-from torchbandits.errors import DataError, JournalWarning, StateError, TorchBanditsError, UnsupportedError, require
+from torchbandits.errors import (
+    ArgumentError,
+    DataError,
+    JournalWarning,
+    StateError,
+    TorchBanditsError,
+    UnsupportedError,
+    require,
+)
 from torchbandits.journal.fingerprint import difference
 from torchbandits.journal.journal import Journal
 from torchbandits.journal.lines import Mark
@@ -87,6 +95,47 @@ class Recorder:
             note = partial(ask_record, limit, offered, exactly, selection, loop.state.box is not None)
             self.change(partial(loop.open_, selection, drawn), lambda _: note(), draws=bool(drawn))
         return selection, handed
+
+    def fill(self, count: int, allowed: Callable[[Tensor], Tensor]) -> Selection:
+        """Open exactly so many picks per row, one after the other, each with all those before it as pending.
+
+        Args:
+            count: Picks of each row.
+            allowed: Given the picks so far, `batch_shape x j`, the arms that may come next, `batch_shape x A` booleans.
+
+        Returns:
+            A copy of the picks.
+
+        Raises:
+            ArgumentError: If a row has no arm left before it has all its picks; nothing has changed then.
+        """
+        loop = self.loop
+        states: list[Sequence[Tensor]] = []
+
+        def work() -> Selection:
+            picks = torch.zeros(*loop.batch_shape, 0, dtype=torch.int64, device=loop.device)
+            for place in range(count):
+                left = allowed(picks)
+                some = bool(left.any(dim=-1).all())
+                selection, drawn = loop.select(None, left, 1) if some else (None, ())
+                if selection is None or not bool(selection.mask.all()) or not selection.mask.shape[-1]:
+                    raise ArgumentError(
+                        f"after {place} of exactly {count} picks the constraints leave no arm in at least one batch row: ask "
+                        "for fewer, or loosen them."
+                    )
+                loop.open_(selection, drawn)
+                states.append(drawn)
+                picks = torch.cat([picks, selection.index], dim=-1)
+            return Selection(loop.points(picks), picks, picks >= 0)
+
+        def note(selection: Selection) -> Record:
+            return {"kind": "fill", "index": pack(selection.index), "drawn": [pack(state) for state in states[-1]]}
+
+        return duplicate(self.change(work, note))
+
+    def _fill_again(self, index: Picks, mask: PickMask, drawn: Sequence[Tensor]) -> None:
+        selection = Selection(self.loop.points(index), index, mask)
+        self.change(partial(self.loop.open_, selection, drawn), None)
 
     def tell(
         self,
@@ -350,6 +399,8 @@ class Recorder:
             rewards = check_rewards(get("rewards"), index, mask, loop.device, "forget")
             own = check_noise_var(maybe("noise_var"), index.shape, mask & ~rewards.isnan(), loop.device)
             self.tell(index, mask, rewards, forgets=True, noise_var=own)
+        elif kind == "fill":
+            self._fill_again(*picks(), [held(state) for state in record["drawn"]])
         elif kind == "observe":
             where = get("index" if "index" in record else "points")
             like = (loop.batch_shape, loop.total, loop.arms.shape[-1], loop.device)

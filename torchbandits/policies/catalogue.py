@@ -22,9 +22,14 @@ from torchbandits.policies.epsilon_greedy import epsilon_greedy
 from torchbandits.policies.gp_bucb import gp_bucb
 from torchbandits.policies.gp_ucb import gp_ucb
 from torchbandits.policies.igp_ucb import igp_ucb
+from torchbandits.policies.irgp_ucb import irgp_ucb
+from torchbandits.policies.kriging_believer import kriging_believer
 from torchbandits.policies.lin_ucb import lin_ucb
+from torchbandits.policies.lse import lse
+from torchbandits.policies.lucb import lucb
 from torchbandits.policies.mini_gp_ucb import mini_gp_ucb
 from torchbandits.policies.pi_gp_ucb import pi_gp_ucb
+from torchbandits.policies.qpo import qpo
 from torchbandits.policies.regularized_evolution import regularized_evolution
 from torchbandits.policies.rff_ucb import rff_ucb
 from torchbandits.policies.soful import soful
@@ -136,7 +141,8 @@ CATALOGUE: tuple[Entry, ...] = (
     Entry(
         bkb,
         paper="Calandriello et al. 2019, Thm 2",
-        guarantee="that of IGP-UCB up to logs, under `widths.BKB` and the theorem's q̄; none at the defaults",
+        guarantee="that of IGP-UCB up to logs, with probability 1 − 2δ, under `widths.BKB` and the theorem's q̄; none at the "
+        "defaults",
         cost="O((A + u) m²)",
         batch="one",
         kernels="any",
@@ -146,7 +152,8 @@ CATALOGUE: tuple[Entry, ...] = (
     Entry(
         batch_bkb,
         paper="Calandriello et al. 2020, Thm 2",
-        guarantee="that of BKB times C̃, under `widths.BBKB`, λ ≥ 1 and the theorem's q̄; none at the defaults",
+        guarantee="55 C̃³ times that of GP-UCB, with probability 1 − 2δ, under `widths.BBKB`, λ ≥ 1 and the theorem's q̄; none "
+        "at the defaults",
         cost="O((A + u) m²) a batch, O(1) in A a pick",
         batch="grows by itself",
         kernels="any",
@@ -166,7 +173,7 @@ CATALOGUE: tuple[Entry, ...] = (
     Entry(
         compressed_gp,
         paper="Bedi et al. 2020, Thm 1–2",
-        guarantee="that of GP-UCB plus a term in ε, for UCB and EI; none for PI",
+        guarantee="none at the defaults; that of GP-UCB plus O(√ε T), linear in T, for UCB and EI with ε > 0",
         cost="O(A u) a pull that is kept, O(A) one that is not",
         batch="one",
         kernels="any",
@@ -185,8 +192,8 @@ CATALOGUE: tuple[Entry, ...] = (
     ),
     Entry(
         pi_gp_ucb,
-        paper="Janz et al. 2020, Thm 1",
-        guarantee="sublinear for Matérn kernels with ν > 1; none for others",
+        paper="Janz et al. 2020, Thm 3",
+        guarantee="sublinear for Matérn kernels with ν > 1 and λ = 1 + 2/T; none for others",
         cost="O(A), and O(P²) a cell of P arms that holds the pull",
         batch="one",
         kernels="any",
@@ -216,7 +223,8 @@ CATALOGUE: tuple[Entry, ...] = (
     Entry(
         thompson_sampling,
         paper="Chowdhury & Gopalan 2017, Thm 4; Mutný & Krause 2018, Thm 4 (qff)",
-        guarantee="O(γ_T √(dT)) for exact, O(√T) up to logs for qff; none for nystrom, rff or batches",
+        guarantee="O(γ_T √(dT)) for exact with λ = 1 + 2/T; O(√T) up to logs for qff whose nodes grow with T; none for this "
+        "implementation of nystrom, rff or batches",
         cost="O(A m) a pick, O(A²) a pick up to 2,000 arms unless qff or rff",
         batch="fixed",
         kernels="any (exact, nystrom); RBF, Matérn (rff); RBF (qff)",
@@ -236,7 +244,7 @@ CATALOGUE: tuple[Entry, ...] = (
     Entry(
         lin_ucb,
         paper="Abbasi-Yadkori et al. 2011, Thm 3",
-        guarantee="O(d √T log T) for f(x) = θᵀx",
+        guarantee="O(d √T log T) for f(x) = θᵀx and λ ≥ max(1, ‖x‖²)",
         cost="O(A d + d²), d features of an arm",
         batch="one",
         kernels="–",
@@ -262,6 +270,56 @@ CATALOGUE: tuple[Entry, ...] = (
         kernels="–",
         memory="sketch of 2m rows",
         choose="the same, and the arms pulled nearly span few dimensions",
+    ),
+    Entry(
+        irgp_ucb,
+        paper="Takeno et al. 2023 (arXiv 2302.01511)",
+        guarantee="expected regret O(√(T γ_T log A)) for f drawn from the prior, under a width that does not grow",
+        cost="O(A u)",
+        batch="one",
+        kernels="any",
+        memory="exact",
+        choose="the same as for gp_ucb, and it explores too much",
+    ),
+    Entry(
+        kriging_believer,
+        paper="Sugiura et al. 2026 (arXiv 2603.01470), by its abstract",
+        guarantee="none",
+        cost="O(A u)",
+        batch="fixed",
+        kernels="any",
+        memory="exact",
+        choose="workers come free at different times, and are to act on different beliefs about what is pending",
+    ),
+    Entry(
+        qpo,
+        paper="Fromer et al. 2024 (arXiv 2410.06333)",
+        guarantee="none",
+        cost="O(A u), and O(r³ + r² S) an ask for S draws of r leaders",
+        batch="fixed",
+        kernels="any",
+        memory="exact",
+        choose="one batch is to hold the best arm as probably as possible",
+    ),
+    Entry(
+        lucb,
+        paper="Kalyanakrishnan et al. 2012, for independent arms",
+        guarantee="none for regret; the arms at the time of stopping are the k best up to ε, for f drawn from the prior",
+        cost="O(A u)",
+        batch="fixed",
+        kernels="any",
+        memory="exact",
+        choose="you want to know the k best arms, and what is pulled on the way does not matter",
+    ),
+    Entry(
+        lse,
+        paper="Gotovos et al. 2013, Alg. 1",
+        guarantee="none for regret; the classification at the time of stopping is right up to ε, for f drawn from the prior",
+        cost="O(A u)",
+        batch="fixed",
+        kernels="any",
+        memory="exact",
+        choose="you want to know which arms are above a level",
     ),
     Entry(
         epsilon_greedy,

@@ -10,7 +10,7 @@ will do, every arm is scored in every batch, and a new molecule costs one kernel
 * `optimize_arms(acquisition, arms, q)` picks a batch (GP-BUCB: what is pending shrinks the variance) and returns the indices.
 
 For comparison, BoTorch's `SingleTaskGP` picks one molecule at the beginning and one at the end, on the same data with the same
-kernel. It scores 256 molecules at a time, its fastest way: GPyTorch evaluates the covariance among those of one call. Prints a
+kernel. It scores 256 molecules at a time, since GPyTorch evaluates the covariance among those of one call. Prints a
 table; draws the best molecule found and the CPU seconds a pick: of ours the 25th part of a batch, its observations learned
 included.
 """

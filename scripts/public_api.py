@@ -21,6 +21,7 @@ MODULES = (
     "torchbandits.environments",
     "torchbandits.diagnostics",
     "torchbandits.callbacks",
+    "torchbandits.constraints",
     "torchbandits.stopping",
     "torchbandits.errors",
     "torchbandits.botorch",

@@ -34,6 +34,14 @@ OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
     },
     "compressed_gp": {"": COMMON, "ei": COMMON | {"acquisition": "ei"}, "pi": COMMON | {"acquisition": "pi"}},
     "mini_gp_ucb": {"": BOUNDED | {"ratio_threshold": 1.5}, "ei": BOUNDED | {"acquisition": "ei"}},
+    "irgp_ucb": {"": {"noise_std": COMMON["noise_std"]}},
+    "kriging_believer": {"": COMMON, "three": COMMON | {"batch_size": 3, "acquisition": "ei"}},
+    "qpo": {
+        "": {"noise_std": COMMON["noise_std"], "draws": 200},
+        "three": {"noise_std": COMMON["noise_std"], "draws": 200, "batch_size": 3, "leaders": 20},
+    },
+    "lse": {"": COMMON | {"level": 0.3}, "three": COMMON | {"level": 0.0, "batch_size": 3}},
+    "lucb": {"": COMMON | {"k": 3, "batch_size": 1}, "two": COMMON | {"k": 2, "max_pulls": 1}},
     "pi_gp_ucb": {"": BOUNDED | {"nu": 1.5, "horizon": 100}},
     "bpe": {
         "": BOUNDED | {"horizon": 100},

@@ -54,13 +54,15 @@ LACKS: dict[str, set[str | tuple[str, str]]] = {
         ("thompson_sampling", "qff"), ("thompson_sampling", "rff"),
     },
     "box": {
-        "auto", "bpe", "epsilon_greedy", "pi_gp_ucb", "regularized_evolution", "sup_kernel_ucb",
+        "auto", "bpe", "epsilon_greedy", "irgp_ucb", "kriging_believer", "lucb", "qpo", "pi_gp_ucb",
+        "regularized_evolution", "sup_kernel_ucb",
         ("batch_bkb", "uncertainty start"),
     },
 }  # fmt: skip
 # Some default widths count the arms, which a box does not have, and the depth of a tree over a box follows from the horizon.
 FOR_BOX: dict[str, dict[str, Any]] = {
     "gp_ucb": {"width": tb.widths.Constant(2.0)},
+    "lse": {"width": tb.widths.Constant(2.0)},
     "compressed_gp": {"width": tb.widths.Constant(2.0)},
     "ada_bkb": {"horizon": 200},
 }

@@ -614,6 +614,7 @@ SCORING = {
     "mini_gp_ucb",
     "thompson_sampling",
     "lin_ucb",
+    "lse",
 }
 FEATURES = {"cbrap", "soful", "rff_ucb"}  # whose posterior is that of features which only their bandit holds
 
@@ -622,7 +623,7 @@ FEATURES = {"cbrap", "soful", "rff_ucb"}  # whose posterior is that of features 
 def test_every_policy_scores_or_says_that_it_does_not(name):
     factory, kernel = registry[name], rbf()
     takes = inspect.signature(factory).parameters
-    needed: dict[str, Any] = {"nu": 1.5, "horizon": 50, "sketch_size": 2, "num_features": 4}
+    needed: dict[str, Any] = {"nu": 1.5, "horizon": 50, "sketch_size": 2, "num_features": 4, "level": 0.3}
     options = {k: v for k, v in needed.items() if k in takes and takes[k].default is inspect.Parameter.empty}
     if "regularization" in takes:
         options |= {"regularization": NOISE_STD**2}

@@ -20,13 +20,16 @@ FILES = sorted(p for p in PACKAGE.rglob("*.py"))
 
 # Ground floor first, as in the architecture sheet: a file imports only from rooms above its own, or from its own room.
 ROOMS = [
-    "errors", "upstream", "extras", "threads", "gradients", "types", "checks", "sources", "linalg", "kernels", "embeddings",
-    "posteriors", "environments", "arms", "widths", "memory", "batching", "scores", "starts", "fitting", "optimize",
+    "version", "errors", "upstream", "extras", "threads", "gradients",
+    "display",  # how records, policies and bandits are printed
+    "transfers", "types", "checks", "sources", "linalg", "kernels", "embeddings",
+    "posteriors", "environments", "arms", "widths", "memory", "batching", "scores", "starts", "constraints",
+    "fitting", "optimize",
     "policies",  # a policy starts, fits its kernel, and searches a box
     "ingredients",
     "figures", "history", "selections", "reporting", "loop", "journal",
     "botorch",  # a bandit hands out its model
-    "explanation", "stopping", "bandit", "worker", "contextual", "evaluation",
+    "explanation", "sets", "stopping", "bandit", "worker", "contextual", "evaluation",
     "running", "callbacks", "diagnostics", "files", "experiments",
     "campaigns", "cli", "testing", "__init__", "__main__",
 ]  # fmt: skip

@@ -35,7 +35,7 @@ REASONS: dict[str, tuple[str, ...]] = {
     "a record that this package makes: it holds what it is given": (
         *("Evidence", "Explanation", "FitReport", "Lease", "Marginals", "Progress", "Recommendation", "Report", "Selection"),
         *("environments.Archive", "environments.DataSet", "experiments.Record", "experiments.Reproduced"),
-        "stopping.Decision",
+        *("stopping.Decision", "LevelSet", "TopK"),
         *(f"diagnostics.{kind}" for kind in ("Calibration", "Diagnosis", "DictionaryQuality", "EffectiveDimension")),
         *("diagnostics.Noise", "diagnostics.Widths"),
     ),
@@ -43,7 +43,12 @@ REASONS: dict[str, tuple[str, ...]] = {
         *("starts.Start.picks", "starts.Start.points", "starts.Uniform.picks", "starts.Uniform.points"),
         *("starts.Spread.picks", "starts.Spread.points"),
         *("starts.Uncertainty.picks", "starts.Uncertainty.points", "botorch.BanditModel.progress"),
-        *(f"ingredients.{name}.__call__" for name in ("UCB", "LogEI", "LogPI", "PerCost", "Score")),
+        *(
+            f"ingredients.{name}.__call__"
+            for name in ("UCB", "LogEI", "LogPI", "PerCost", "Score", "Straddle", "TopBoundary", "MostProbable")
+        ),
+        *(f"constraints.{name}.allowed" for name in tb.constraints.__all__),
+        *("widths.RandomWidth.draw", "widths.ShiftedExponential.draw"),
         *(f"stopping.{name}.{call}" for name in tb.stopping.__all__ if name != "Decision" for call in ("decide", "see")),
         *(f"widths.{name}.__call__" for name in tb.widths.__all__ if name != "matern_regularization"),
     ),
@@ -78,6 +83,7 @@ NEGATIVE = {
     "prior_mean",
     "reward",
     "entropy_threshold",
+    "level",
     "threshold",
 }
 MORE = {  # arguments that are handed on

@@ -5,7 +5,18 @@ come free at different times; `torchbandits policies` lists all), hand it to `Ba
 `run` it in one of the `environments`.
 """
 
-from torchbandits import callbacks, diagnostics, environments, errors, ingredients, sources, starts, stopping, widths
+from torchbandits import (
+    callbacks,
+    constraints,
+    diagnostics,
+    environments,
+    errors,
+    ingredients,
+    sources,
+    starts,
+    stopping,
+    widths,
+)
 from torchbandits.arms import Shard
 from torchbandits.bandit import Bandit
 from torchbandits.campaigns import Campaign
@@ -25,10 +36,15 @@ from torchbandits.policies import (
     gp_bucb,
     gp_ucb,
     igp_ucb,
+    irgp_ucb,
+    kriging_believer,
     lin_ucb,
+    lse,
+    lucb,
     mini_gp_ucb,
     per_cost,
     pi_gp_ucb,
+    qpo,
     regularized_evolution,
     rff_ucb,
     soful,
@@ -37,10 +53,16 @@ from torchbandits.policies import (
     uniform,
 )
 from torchbandits.running import run
+from torchbandits.sets import LevelSet, TopK
 from torchbandits.types import Evidence, FitReport, Marginals, Progress, Recommendation, Report, Selection
+from torchbandits.version import __version__
 from torchbandits.worker import Lease, Worker
 
-__version__ = "0.1.0"
+
+def __dir__() -> list[str]:
+    """The public names alone, so that `tb.` completes to what is documented."""
+    return [*__all__]
+
 
 __all__ = [
     "Bandit",
@@ -52,12 +74,14 @@ __all__ = [
     "History",
     "Journal",
     "Lease",
+    "LevelSet",
     "Marginals",
     "Progress",
     "Recommendation",
     "Report",
     "Selection",
     "Shard",
+    "TopK",
     "Worker",
     "__version__",
     "ada_bkb",
@@ -68,6 +92,7 @@ __all__ = [
     "callbacks",
     "cbrap",
     "compressed_gp",
+    "constraints",
     "diagnostics",
     "environments",
     "epsilon_greedy",
@@ -76,10 +101,15 @@ __all__ = [
     "gp_ucb",
     "igp_ucb",
     "ingredients",
+    "irgp_ucb",
+    "kriging_believer",
     "lin_ucb",
+    "lse",
+    "lucb",
     "mini_gp_ucb",
     "per_cost",
     "pi_gp_ucb",
+    "qpo",
     "regularized_evolution",
     "rff_ucb",
     "run",

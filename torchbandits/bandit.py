@@ -30,20 +30,28 @@ from torchbandits.checks import (
     check_rewards,
     check_state,
     check_told,
+    check_whole,
     explains_keywords,
+    is_finite,
+    is_whole,
     own_copy,
+    picks_on_host,
     same_device,
 )
-from torchbandits.errors import ArgumentError, UnsupportedError, require
+from torchbandits.constraints import Constraint, Distinct, check_within
+from torchbandits.display import Shown, count, numbers, pairs
+from torchbandits.errors import ArgumentError, UnsupportedError, issue, require
 from torchbandits.explanation import Explanation, explain
 from torchbandits.journal import Journal, Recorder, as_journal, begun, describe_policy
 from torchbandits.loop import Loop
-from torchbandits.policies import Policy
+from torchbandits.policies import Composed, Policy
 from torchbandits.posteriors import GaussianProcess, PartitionedProcess
 from torchbandits.selections import duplicate, same_picks
+from torchbandits.sets import LevelSet, TopK, level_set, top_k
 from torchbandits.sources import ArmSource, InMemory
 from torchbandits.stopping import Decision, Rule, check_rules, decide
 from torchbandits.types import FitReport, Recommendation, Report, Selection
+from torchbandits.widths import Width
 
 if TYPE_CHECKING:
     from torchbandits.botorch.model import BanditModel
@@ -99,6 +107,7 @@ class Bandit:
             self.loop = Loop.fresh(policy, domain, generators, batch_shape, costs=costs, box=bounds is not None)
             self.recorder = Recorder(self.loop, described, journal)
             self.recorder.resume()
+        self._set_aside = False  # whether a batch rule was, and the user was told
 
     # ------------------------------------------------------------------ ask and tell
 
@@ -108,6 +117,8 @@ class Bandit:
         limit: int | Tensor | None = None,
         *,
         more: int | None = None,
+        exactly: int | None = None,
+        within: Constraint | Sequence[Constraint] = (),
         available: Tensor | None = None,
         maximizer: Maximizer | None = None,
     ) -> Selection:
@@ -117,6 +128,9 @@ class Bandit:
             limit: Most picks, one number or one per batch row (`batch_shape`). It applies to a new batch only.
             more: Extend the open selection by this many picks per row, whatever the batch rule says, with all open picks as
                 pending. The whole open selection is returned, earlier picks first.
+            exactly: Picks of each row of a new batch, in place of the batch rule's number.
+            within: With `exactly`, constraints of `torchbandits.constraints` on the picks of this batch. Each pick is then made
+                given all those before it, by the exact posterior.
             available: `A` or `batch_shape x A` booleans, arms on offer; all of them by default.
             maximizer: For infinite sets: a function that is called with the policy's score, a differentiable function of
                 points `batch_shape x n x d`, and returns the point to pull, `batch_shape x d`, which becomes an additional
@@ -126,7 +140,10 @@ class Bandit:
             The open selection: picks asked for and neither told nor forgotten. It is a copy.
 
         Raises:
-            ArgumentError: If a limit is negative, or no arm is on offer; nothing has changed then.
+            ArgumentError: If a limit is negative, no arm is on offer, or a batch of exactly so many picks can't be made;
+                nothing has changed then.
+
+        Warns (`DiagnosticWarning`): Once, if `exactly` sets aside a batch rule with a promise, which such batches do not keep.
         """
         loop = self.loop
         loop.recover_()
@@ -137,6 +154,12 @@ class Bandit:
             more = check_more(more)
         if available is not None:
             offered = check_available(available, loop.batch_shape, loop.num_arms, loop.device)
+        if exactly is not None:
+            exactly = check_more(exactly, "exactly")
+            require(limit is None and more is None and maximizer is None, "exactly= stands alone: leave out limit=, more= and "
+                    "maximizer=.")  # fmt: skip
+        elif not (isinstance(within, tuple) and not within):
+            require(not check_within(within), "within= constrains a batch of exactly so many picks: pass exactly=.")
         if maximizer is not None and not callable(maximizer):
             raise ArgumentError(f"maximizer must be a function, got {type(maximizer).__name__}.")
         if loop.open is not None and more is None:
@@ -146,7 +169,9 @@ class Bandit:
             require(limit is None and available is None and loop.state.rows.costs is None, message, UnsupportedError)
             self._maximize(maximizer, more or 1)
             return duplicate(cast(Selection, loop.open))
-        return self.recorder.ask(most, offered, more)[1]
+        if exactly is None:
+            return self.recorder.ask(most, offered, more)[1]
+        return self._exactly(exactly, check_within(within), offered)
 
     def tell(
         self,
@@ -180,14 +205,20 @@ class Bandit:
         """
         loop = self.loop
         loop.recover_()
-        opened = loop.open
+        opened, device = loop.open, loop.device
+        if device.type != "cpu" and loop.state.box is None and isinstance(selection, Selection):
+            # Small numbers are looked at on the host, where they arrive in one piece.
+            selection, rewards, opened = picks_on_host(selection, rewards, opened, device)
+            device = torch.device("cpu")
         if opened is not None and same_picks(selection, opened):
             # What ask() returned needs no second look.
             index, mask, whole = opened.index, opened.mask, True
         else:
-            (index, mask), whole = self._picks(selection), False
-        given = check_rewards(rewards, index, mask, loop.device, failures)
-        own = None if noise_var is None else check_noise_var(noise_var, index.shape, mask & ~given.isnan(), loop.device)
+            (index, mask), whole = self._picks(selection, device), False
+        given = check_rewards(rewards, index, mask, device, failures)
+        own = noise_var
+        if own is not None:
+            own = check_noise_var(own, index.shape, mask & ~given.isnan(), loop.device)
         return self.recorder.tell(index, mask, given, forgets=failures == "forget", whole=whole, noise_var=own)
 
     def observe(
@@ -225,7 +256,7 @@ class Bandit:
             StateError: If one of them is not pending; nothing has changed then.
         """
         self.loop.recover_()
-        self.recorder.forget(*self._picks(selection))
+        self.recorder.forget(*self._picks(selection, self.device))
 
     def fit_kernel_(self, *, noise: bool = False, **options: Any) -> FitReport:
         """Fit the kernel's hyper-parameters to the rewards told, each batch row on its own, and recompute the posterior.
@@ -289,6 +320,49 @@ class Bandit:
         check_told(self.loop.pulls)
         return self.loop.best(k)
 
+    def top_k(self, k: int, *, draws: int = 1_000, seed: int = 0) -> TopK:
+        """The k arms with the highest posterior mean, and the probability of each to be among the k best.
+
+        The probability is that of the model: the part of joint draws of f, at these arms and at the thousand others that most
+        likely belong, in which the arm is among the k best. Unlike `best`, which recommends an arm that was pulled, it ranks
+        all arms.
+
+        Args:
+            k: Number of arms, less than those there are; exact duplicates count as one.
+            draws: Number of draws; the standard error of a probability is at most 1/(2 √draws).
+            seed: Of the draws.
+
+        Raises:
+            UnsupportedError: For a policy without one Gaussian process over given arms.
+
+        Cost: O(A), O(r³ + r² draws) for r = k + 1,000 arms.
+        """
+        self.loop.recover_()
+        require(is_whole(seed, 0), f"seed must be a whole number ≥ 0, got {seed!r}.")
+        check_whole("draws", draws)
+        with self.loop.few_threads():
+            return top_k(self.loop, check_count(k), draws, seed)
+
+    def level_set(self, level: float, *, width: Width | None = None) -> LevelSet:
+        """The arms above and below a level by the confidence bounds, and those that the bounds leave undecided.
+
+        If the width holds for all arms and steps with probability 1 − δ, so does the classification.
+
+        Args:
+            level: Reward units.
+            width: Multiplies the standard deviation; the policy's own by default.
+
+        Raises:
+            UnsupportedError: For a policy without one Gaussian process over given arms.
+
+        Cost: O(A).
+        """
+        self.loop.recover_()
+        require(is_finite(level), f"level must be a finite number, got {level!r}.")
+        check_instance("width", width, Width | None, "a torchbandits.widths.Width, or None for the policy's own")
+        with self.loop.few_threads():
+            return level_set(self.loop, float(level), width)
+
     def should_stop(self, *rules: Rule) -> Decision:
         """Whether to stop: a `Decision`, true where one of the rules stops every batch row, with the reasons in words.
 
@@ -307,6 +381,22 @@ class Bandit:
     def posterior(self) -> GaussianProcess | PartitionedProcess:
         """Callable on any points: `Marginals(mean, variance)` in reward units; pending picks shrink variances, not means."""
         return self.loop.process
+
+    def _shown(self) -> Shown:
+        *_, num_arms, dim = self.arms.shape
+        rows = f"{self.batch_shape.numel():,} rows on " if self.batch_shape else ""
+        journal = [] if self.journal is None else [("journal", str(self.journal.path))]
+        opened = 0 if self.loop.open is None else int(self.loop.open.mask.sum())
+        values = [("policy", repr(self.policy)), ("pulls", numbers(self.pulls)), ("open picks", f"{opened:,}"), *journal]
+        return pairs(f"Bandit: {rows}{count(num_arms, 'arm')} of {count(dim, 'feature')}", values)
+
+    def __repr__(self) -> str:
+        """Arms, policy, pulls and open picks."""
+        return self._shown().text()
+
+    def _repr_html_(self) -> str:
+        """The same as a table, for notebooks."""
+        return self._shown().html()
 
     @property
     def arms(self) -> Tensor | ArmSource:
@@ -446,9 +536,37 @@ class Bandit:
 
         self.recorder.maximize(find, count)
 
-    def _picks(self, selection: Selection | Tensor) -> tuple[Tensor, Tensor]:
+    def _exactly(self, count: int, constraints: tuple[Constraint, ...], offered: Tensor | None) -> Selection:
+        """A new batch of exactly so many picks of each row, under constraints."""
+        policy = self.policy
+        if isinstance(policy, Composed) and policy.batch_rule.freezes and not self._set_aside:
+            self._set_aside = True
+            name = type(policy.batch_rule).__name__
+            text = (
+                f"exactly= sets aside the batch rule {name}: its bound on how far variances shrink within a batch, and "
+                "guarantees that follow from it, do not hold for such batches. Ask with limit= to keep it."
+            )
+            issue([text])
+        message = "constraints are on arms, and a box has none: leave out within=, or pass arms."
+        require(not constraints or self.loop.state.box is None, message, UnsupportedError)
+        if not constraints:
+            return self.recorder.ask(None, offered, count)[1]
+        shape = (*self.batch_shape, self.loop.num_arms)
+        own = self.loop.state.rows.offered(offered)
+        free = torch.ones(shape, dtype=torch.bool, device=self.device) if own is None else own.expand(shape)
+        once = any(isinstance(constraint, Distinct) for constraint in constraints)
+
+        def allowed(picks: Tensor) -> Tensor:
+            left, room = free, count - picks.shape[-1] if once else 1
+            for constraint in constraints:
+                left = left & constraint.allowed(picks, free, room)
+            return left
+
+        return self.recorder.fill(count, allowed)
+
+    def _picks(self, selection: Selection | Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
         loop = self.loop
-        index, mask = check_picks(selection, loop.batch_shape, loop.total, loop.device)
+        index, mask = check_picks(selection, loop.batch_shape, loop.total, device)
         if loop.state.box is not None and isinstance(selection, Selection):
             check_places(selection, loop.points(selection.index))
         return index, mask

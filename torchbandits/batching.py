@@ -126,6 +126,10 @@ class BatchRule(ABC):
     def meter(self, lookahead: Lookahead) -> Meter | RatioMeter:
         """The meter of a growing batch."""
 
+    def exactly(self, count: int) -> BatchRule:
+        """The rule of a batch of exactly so many picks."""
+        return FixedSize(size=count, max_pulls=self.max_pulls)
+
     def check_box(self) -> None:
         """Refuse a rule that depends on more than the leverages of the picks, which is all that is known in a box.
 
@@ -172,6 +176,22 @@ class FixedSize(BatchRule):
     def meter(self, lookahead: Lookahead) -> Meter:
         """Nothing is spent."""
         return Meter(lookahead, self.budget, scale=0.0)
+
+
+@dataclass(frozen=True)
+class RandomizedBeliever(FixedSize):
+    """Batches of `size` picks, each given rewards of the pending ones that are drawn from the posterior, noise included.
+
+    Source: Sugiura et al. 2026, the randomised kriging believer.
+    """
+
+    def exactly(self, count: int) -> BatchRule:
+        """The same rule for so many picks."""
+        return RandomizedBeliever(size=count, max_pulls=self.max_pulls)
+
+    def check_box(self) -> None:
+        """Refuse a box, where the means of all points would have to move."""
+        raise UnsupportedError("drawn rewards move the means of arms, and a box has none: use gp_bucb, or pass arms.")
 
 
 @dataclass(frozen=True)

@@ -12,13 +12,14 @@ from torchbandits.batching import (
     GlobalThenLocal,
     Local,
     Product,
+    RandomizedBeliever,
     Repeat,
 )
 from torchbandits.embeddings import FeatureMap, GaussianProjection, Identity, QuadratureFourier, RandomFourier
 from torchbandits.memory import EntropyThreshold, FrequentDirections, KeepAll, LeverageSampling, Memory
 from torchbandits.policies.composed import Composed
 from torchbandits.policies.from_data import FromData, Priors
-from torchbandits.scores import UCB, LogEI, LogPI, PerCost, PosteriorDraw, Score
+from torchbandits.scores import UCB, LogEI, LogPI, MostProbable, PerCost, PosteriorDraw, Score, Straddle, TopBoundary
 
 __all__ = [
     "UCB",
@@ -40,12 +41,16 @@ __all__ = [
     "LogEI",
     "LogPI",
     "Memory",
+    "MostProbable",
     "PerCost",
     "PosteriorDraw",
     "Priors",
     "Product",
     "QuadratureFourier",
     "RandomFourier",
+    "RandomizedBeliever",
     "Repeat",
     "Score",
+    "Straddle",
+    "TopBoundary",
 ]

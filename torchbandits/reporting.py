@@ -21,7 +21,8 @@ def certificate(policy: Policy, state: State) -> Tensor:
     if bounds is None:
         return torch.full_like(state.log_det, torch.nan)
     gap = bounds[0] - bounds[1]
-    finite = torch.isfinite(gap)
+    # Copied first, since a device counts each operation.
+    finite = torch.isfinite(gap.cpu())
     if not bool(finite.all()):
         broken = (~finite).reshape(-1)
         raise NumericalError(
@@ -39,7 +40,7 @@ def report_of(policy: Policy, state: State, pulls: Pulls, unasked: Tensor) -> Re
     Raises:
         NumericalError: If the posterior is not finite.
     """
-    gap, told = certificate(policy, state), pulls.num_rewards.sum(dim=-1)
+    gap, told = certificate(policy, state), (pulls.counts if pulls.numbers is None else pulls.numbers).sum(dim=-1)
     size = state.process.dictionary_size if state.tabulated else torch.zeros_like(state.statistics.num_rows)
     return Report(
         pulls=state.told.clone(),

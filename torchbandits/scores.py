@@ -22,8 +22,13 @@ from torchbandits.upstream import log_improvement
 class Score(ABC):
     """An acquisition value, which is maximised, computed from the marginals."""
 
-    # Whether the score is relative to the highest posterior mean.
+    # Whether the score is relative to a level that all means together determine, by default the highest.
     relative: ClassVar[bool] = False
+
+    def reference(self, means: Tensor) -> Tensor:
+        """The level that a relative score refers to, `batch_shape`, from the posterior means of all arms, `batch_shape x A`;
+        −∞ for arms that are copies of others."""
+        return means.amax(dim=-1)
 
     @abstractmethod
     def __call__(self, mean: Tensor, std: Tensor, width: Tensor, incumbent: Tensor) -> Tensor:
@@ -33,7 +38,7 @@ class Score(ABC):
             mean: Posterior mean, reward units.
             std: Posterior standard deviation, reward units, of the same shape.
             width: `batch_shape`, multiplies the standard deviation.
-            incumbent: `batch_shape`, the highest posterior mean over the arms; read only where `relative`.
+            incumbent: `batch_shape`, the `reference` of the means of all arms; read only where `relative`.
         """
 
 
@@ -110,6 +115,79 @@ class LogPI(_Improvement):
 
 
 @dataclass(frozen=True)
+class Straddle(Score):
+    r"""Ambiguity against a level, w σ(x) − |μ(x) − h|, reward units: how far the level is inside the confidence interval.
+
+    Source: Bryan et al. 2005; Gotovos et al. 2013, with the intervals of the present step.
+
+    Attributes:
+        level: h, reward units.
+    """
+
+    level: float
+
+    def __post_init__(self) -> None:
+        require(is_finite(self.level), f"level must be finite, got {self.level}.")
+
+    def __call__(self, mean: Tensor, std: Tensor, width: Tensor, incumbent: Tensor) -> Tensor:
+        """Width times standard deviation, minus the distance of the mean from the level."""
+        return width.unsqueeze(-1) * std - (mean - self.level).abs()
+
+
+@dataclass(frozen=True)
+class TopBoundary(Score):
+    r"""Ambiguity at the boundary of the k best arms, w σ(x) − |μ(x) − c|, c the middle of the k-th and (k+1)-th highest mean.
+
+    Its argmax is one of the two critical arms of LUCB: among the k arms of the highest means that of the lowest lower bound,
+    among the others that of the highest upper bound. Exact duplicates count as one arm.
+
+    Attributes:
+        k: Number of arms to tell from the others.
+    """
+
+    k: int = 1
+    relative: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        require(is_whole(self.k), f"k must be a whole number of at least 1, got {self.k!r}.")
+
+    def reference(self, means: Tensor) -> Tensor:
+        """The middle c between the k-th and the (k+1)-th highest mean."""
+        ranked = means.topk(min(self.k + 1, means.shape[-1]), dim=-1).values
+        some = ranked.shape[-1] > self.k and bool((ranked[..., -1] > -torch.inf).all())
+        require(some, f"the {self.k} best arms are to be told from others, and there are no others: choose a smaller k.")
+        return ranked[..., self.k - 1 :].mean(dim=-1)
+
+    def __call__(self, mean: Tensor, std: Tensor, width: Tensor, incumbent: Tensor) -> Tensor:
+        """Width times standard deviation, minus the distance of the mean from the boundary."""
+        return width.unsqueeze(-1) * std - (mean - incumbent.unsqueeze(-1)).abs()
+
+
+@dataclass(frozen=True)
+class MostProbable(Score):
+    r"""Probability that an arm is the best, P(x* = x), by joint draws of f at the arms of the highest upper bounds μ + w σ.
+
+    The q picks of a batch are the q arms of the largest probabilities; those that no draw makes the best follow in order of
+    their upper bounds, which are the values of this score at single arms. Source: Fromer et al. 2024, qPO.
+
+    Attributes:
+        draws: Number of joint draws.
+        leaders: Number of arms that are drawn jointly.
+    """
+
+    draws: int = 2_000
+    leaders: int = 1_000
+
+    def __post_init__(self) -> None:
+        for name in ("draws", "leaders"):
+            require(is_whole(getattr(self, name)), f"{name} must be a whole number of at least 1, got {getattr(self, name)!r}.")
+
+    def __call__(self, mean: Tensor, std: Tensor, width: Tensor, incumbent: Tensor) -> Tensor:
+        """The upper bounds by which leaders are chosen."""
+        return mean + width.unsqueeze(-1) * std
+
+
+@dataclass(frozen=True)
 class PosteriorDraw:
     r"""A draw μ + w (f̃ − μ) of the posterior, f̃ ~ GP(μ, k_t), one for each pick.
 
@@ -145,6 +223,8 @@ class PerCost(Score):
         known = isinstance(self.base, Score | PosteriorDraw)
         require(known, f"base must be a score or a draw of the posterior, such as UCB(), got {self.base!r}.")
         require(not isinstance(self.base, PerCost), "the score is per cost already.")
+        whole = isinstance(self.base, MostProbable | TopBoundary)
+        require(not whole, "the probability to be the best, and the boundary of the top k, are no gains: they have no cost.")
         require(is_finite(self.exponent) and self.exponent >= 0, f"exponent must be finite and ≥ 0, got {self.exponent}.")
         require(is_finite(self.baseline), f"baseline must be finite, got {self.baseline}.")
         logarithmic = isinstance(self.base, _Improvement)

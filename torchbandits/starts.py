@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from torchbandits.arms import ArmRows, ArmTable, best_arm
+from torchbandits.arms.rows import Summed
 from torchbandits.checks import check_whole, positive
 from torchbandits.errors import ArgumentError, UnsupportedError, require
 from torchbandits.posteriors import GaussianProcess, Statistics
@@ -287,7 +288,7 @@ def _pull_(table: ArmTable, arm: Tensor, counts: Tensor) -> None:
     """Add pulls of one arm per batch row with a reward of 0."""
     posterior, nothing = table.posterior, torch.zeros_like(counts)
     cross = table.cross(arm)
-    table.rows.tell_(posterior, arm, counts, nothing, nothing)
+    table.rows.tell_(posterior, Summed(arm, counts, nothing, nothing, arm.cpu()))
     table.update_(arm, counts, posterior.targets_of(counts, nothing), cross)
     if table.needs_sweep():
         table.sweep_()

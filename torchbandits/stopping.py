@@ -6,7 +6,7 @@ r"""Rules that end a run, a fleet of workers or a loop of one's own: `bandit.sho
         bandit.tell(selection, evaluate(selection.points))
     print(decision.reason)
 
-`EpsilonOptimal` and `ProbableRegret` promise something about the recommended arm with a probability; the others promise
+`EpsilonOptimal`, `ProbableRegret`, `TopKKnown` and `LevelSetKnown` promise something with a probability; the others promise
 nothing. Every rule decides for each batch row, from what was told: picks that are pending do not count.
 """
 
@@ -28,9 +28,9 @@ from torchbandits.embeddings import Identity
 from torchbandits.errors import ArgumentError, UnsupportedError, require
 from torchbandits.gradients import without_gradients
 from torchbandits.policies import Composed
-from torchbandits.policies.picking import incumbent, marginals
+from torchbandits.policies.picking import incumbent, marginals, only_entries
 from torchbandits.policies.state import TableState
-from torchbandits.scores import LogEI
+from torchbandits.scores import LogEI, Straddle
 from torchbandits.widths import (
     BBKB,
     BKB,
@@ -48,7 +48,17 @@ from torchbandits.widths.base import check_delta
 if TYPE_CHECKING:
     from torchbandits.loop import Loop
 
-__all__ = ["Budget", "Decision", "EpsilonOptimal", "ImprovementPerCost", "ProbableRegret", "Rule", "SameArm"]
+__all__ = [
+    "Budget",
+    "Decision",
+    "EpsilonOptimal",
+    "ImprovementPerCost",
+    "LevelSetKnown",
+    "ProbableRegret",
+    "Rule",
+    "SameArm",
+    "TopKKnown",
+]
 
 # Widths with a theorem that holds for all arms and all steps at once, by the posterior that it is about.
 _EXACT = (IGP, KernelUCB, MartingaleMixture, SelfNormalized, Srinivas)
@@ -328,6 +338,87 @@ class ProbableRegret(Rule):
             if upper <= allowed or lower > allowed or drawn >= self.max_draws:
                 return upper <= allowed, failed / drawn + rest
             most = min(2 * drawn, self.max_draws)
+
+
+@dataclass(frozen=True)
+class TopKKnown(Rule):
+    r"""Stop when confidence bounds tell the k arms of the highest posterior mean from all others, up to ε.
+
+    .. math:: \max_{x \notin J} \big(\mu_t(x) + w_t \sigma_t(x)\big) - \min_{x \in J} \big(\mu_t(x) - w_t \sigma_t(x)\big)
+              \le \varepsilon
+
+    If the width holds for all arms and steps at once with probability 1 − δ, no arm outside J (`Bandit.top_k(k)`) is better
+    than one inside by more than ε, with that probability. Widths are refused as by `EpsilonOptimal`.
+
+    Args:
+        k: Number of arms.
+        epsilon: ε > 0, reward units.
+        width: As for `EpsilonOptimal`.
+
+    Cost: O(A). Source: Kalyanakrishnan et al. 2012, the stopping rule of LUCB.
+    """
+
+    k: int
+    epsilon: float
+    width: Width | None = None
+
+    def __post_init__(self) -> None:
+        check_whole("k", self.k)
+        positive("epsilon", self.epsilon)
+        check_instance("width", self.width, Width | None, "a torchbandits.widths.Width, or None for the policy's own")
+
+    def decide(self, loop: Loop) -> Decision:
+        """Compare the highest upper bound outside with the lowest lower bound inside."""
+        policy, state = table_state(loop, "TopKKnown")
+        delta, width = proved_width(policy, state, self.width)
+        mean, std = marginals(state)
+        entries, spread = only_entries(state.rows, mean), width.unsqueeze(-1) * std
+        members = int((entries > -torch.inf).sum(dim=-1).min())
+        require(self.k < members, f"k must be less than the number of distinct arms, {members}, got {self.k}.")
+        index = entries.topk(self.k, dim=-1).indices
+        outside = (entries + spread).scatter(-1, index, -torch.inf).amax(dim=-1)
+        gap = outside - (mean - spread).gather(-1, index).amin(dim=-1)
+        told = f"with probability {1 - delta:.4g} no other arm is better than one of the top {self.k} by more than {{value}}"
+        stop = (gap <= self.epsilon) & (loop.best_arm() >= 0)
+        return decision_of(loop, stop, gap, f"{told}, and ε is {self.epsilon:g}")
+
+
+@dataclass(frozen=True)
+class LevelSetKnown(Rule):
+    r"""Stop when confidence bounds tell for every arm whether it is above a level, up to ε.
+
+    .. math:: \max_x w_t \sigma_t(x) - |\mu_t(x) - h| \le \varepsilon
+
+    If the width holds for all arms and steps at once with probability 1 − δ, then with that probability every arm whose
+    posterior mean is at least h has an expected reward of at least h − ε, and every other arm one of at most h + ε. Widths are
+    refused as by `EpsilonOptimal`.
+
+    Args:
+        level: h, reward units.
+        epsilon: ε > 0, reward units.
+        width: As for `EpsilonOptimal`.
+
+    Cost: O(A). Source: Gotovos et al. 2013, Thm 1.
+    """
+
+    level: float
+    epsilon: float
+    width: Width | None = None
+
+    def __post_init__(self) -> None:
+        require(is_finite(self.level), f"level must be finite, got {self.level}.")
+        positive("epsilon", self.epsilon)
+        check_instance("width", self.width, Width | None, "a torchbandits.widths.Width, or None for the policy's own")
+
+    def decide(self, loop: Loop) -> Decision:
+        """Compare the largest ambiguity of an arm with ε."""
+        policy, state = table_state(loop, "LevelSetKnown")
+        delta, width = proved_width(policy, state, self.width)
+        mean, std = marginals(state)
+        ambiguity = Straddle(self.level)(mean, std, width, width).amax(dim=-1)
+        told = f"with probability {1 - delta:.4g} every arm is known to be above or below {self.level:g} up to {{value}}"
+        stop = (ambiguity <= self.epsilon) & (loop.best_arm() >= 0)
+        return decision_of(loop, stop, ambiguity, f"{told}, and ε is {self.epsilon:g}")
 
 
 # ---------------------------------------------------------------------- rules without one

@@ -7,26 +7,43 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-MOST_WHOLE = 1 << 53
-"""The largest whole number that survives a transfer, which is made in float64."""
-
 
 def to_host(*tensors: Tensor) -> Sequence[Tensor]:
-    """The tensors on the host, with their shapes and dtypes: copies from a device, the tensors themselves where they are there.
-
-    Booleans, float64 and whole numbers up to 2⁵³ are exact. Cost: one synchronisation.
-    """
+    """The tensors on the host: copies from a device, the tensors themselves where they are there. Cost: one
+    synchronisation."""
     if tensors[0].device.type == "cpu":
         return tensors
-    flat = torch.cat([x.reshape(-1).double() for x in tensors]).cpu()
-    parts = flat.split([x.numel() for x in tensors])
-    return [part.to(x.dtype).reshape(x.shape) for part, x in zip(parts, tensors, strict=True)]
+    return _unpacked(_packed(tensors).cpu(), tensors)
 
 
 def to_device(device: torch.device, *tensors: Tensor) -> Sequence[Tensor]:
-    """The inverse of `to_host`: copies on the device, which nothing waits for."""
+    """Copies of tensors of the host on a device, which nothing waits for; the tensors themselves where that is the host."""
     if device.type == "cpu":
         return tensors
-    flat = torch.cat([x.reshape(-1).double() for x in tensors]).pin_memory().to(device, non_blocking=True)
-    parts = flat.split([x.numel() for x in tensors])
-    return [part.to(x.dtype).reshape(x.shape) for part, x in zip(parts, tensors, strict=True)]
+    return _unpacked(_packed(tensors).pin_memory().to(device, non_blocking=True), tensors)
+
+
+def _by_size(tensors: Sequence[Tensor]) -> list[int]:
+    """Their places, the largest elements first, so that each tensor begins where one of its elements may."""
+    return sorted(range(len(tensors)), key=lambda place: -tensors[place].element_size())
+
+
+def _packed(tensors: Sequence[Tensor]) -> Tensor:
+    """The bytes of all of them."""
+    return torch.cat([_flat(tensors[place]).view(torch.uint8) for place in _by_size(tensors)])
+
+
+def _flat(tensor: Tensor) -> Tensor:
+    flat = tensor.reshape(-1)
+    # A single number is contiguous whatever its stride, but can't be viewed as bytes then.
+    return flat if flat.stride(0) == 1 else flat.clone(memory_format=torch.contiguous_format)
+
+
+def _unpacked(packed: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
+    found, start = list(like), 0
+    for place in _by_size(like):
+        one = like[place]
+        end = start + one.numel() * one.element_size()
+        found[place] = packed[start:end].view(one.dtype).reshape(one.shape)
+        start = end
+    return found

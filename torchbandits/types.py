@@ -7,13 +7,17 @@ only; the tests switch the checking on (`jaxtyping.install_import_hook`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+
+from torchbandits.display import Shown, count, numbers, pairs, table
+from torchbandits.transfers import to_device, to_host
 
 # One CPU generator per batch row, in row-major order.
 Generators = Sequence[torch.Generator]
@@ -53,6 +57,18 @@ class Selection:
         """The same rows, with only the given places of each (a slice or a 1-d index of the pick dimension)."""
         return Selection(self.points[..., places, :], self.index[..., places], self.mask[..., places])
 
+    def _shown(self) -> Shown:
+        rows = f" in {self.mask[..., 0].numel():,} rows" if self.mask.dim() > 1 else ""
+        return table(f"Selection of {count(int(self.mask.sum()), 'pick')}{rows}", self.mask, {"arm": self.index}, self.points)
+
+    def __repr__(self) -> str:
+        """The first picks, one line each: arm and features."""
+        return self._shown().text()
+
+    def _repr_html_(self) -> str:
+        """The same as a table, for notebooks."""
+        return self._shown().html()
+
 
 @dataclass(frozen=True)
 class Evidence:
@@ -77,6 +93,20 @@ class Recommendation:
     mean: Tensor
     variance: Tensor
 
+    def _shown(self) -> Shown:
+        known = ~self.mean.isnan()
+        columns = {"arm": self.index, "mean": self.mean, "± deviation": self.variance.sqrt()}
+        title = f"Recommendation of {count(int(known.sum()), 'arm')}, best first"
+        return table(title, known, columns, self.points)
+
+    def __repr__(self) -> str:
+        """The best arms, one line each: arm, mean and standard deviation in reward units, features."""
+        return self._shown().text()
+
+    def _repr_html_(self) -> str:
+        """The same as a table, for notebooks."""
+        return self._shown().html()
+
 
 @dataclass(frozen=True)
 class Report:
@@ -96,6 +126,31 @@ class Report:
     information_gain: Tensor
     certificate: Tensor
     unasked: Tensor
+
+    def _shown(self) -> Shown:
+        values = [
+            ("pulls in all", numbers(self.pulls)),
+            ("pulls in this batch", numbers(self.batch_size)),
+            ("distinct arms", numbers(self.distinct_arms)),
+            ("dictionary size", numbers(self.dictionary_size)),
+            ("confidence width", numbers(self.width)),
+            ("information gain", f"{numbers(self.information_gain)} nats"),
+            (
+                "certificate",
+                f"{numbers(self.certificate)}: no arm is better than the most certain one by more, while the width is valid",
+            ),
+            ("never asked for", numbers(self.unasked)),
+        ]
+        known = [(name, text) for name, text in values if not text.startswith("–")]
+        return pairs("Report", [pair for pair in known if pair != ("never asked for", "0")])
+
+    def __repr__(self) -> str:
+        """One line per number; unknown ones are left out."""
+        return self._shown().text()
+
+    def _repr_html_(self) -> str:
+        """The same as a table, for notebooks."""
+        return self._shown().html()
 
 
 @dataclass(frozen=True)
@@ -130,7 +185,8 @@ class Pulls:
     """Summed pulls to learn from: `index` (arms) and `mask` `batch_shape x q`, or `points` that need not be arms,
     `batch_shape x q x d`; number of pulls, sum of rewards and sum of squared rewards of each, `batch_shape x q`. `history`
     is True where they were summed elsewhere. Rewards with a noise variance of their own are weighted: the counts are then sums
-    of weights, the sums are weighted, and `numbers` are the numbers of rewards (None where every weight is 1)."""
+    of weights, the sums are weighted, and `numbers` are the numbers of rewards (None where every weight is 1). `host` are the
+    same pulls at arms on the host, where they are known there."""
 
     counts: Tensor
     sums: Tensor
@@ -140,6 +196,24 @@ class Pulls:
     points: Tensor | None = None
     history: bool = False
     numbers: Tensor | None = None
+    host: Pulls | None = None
+
+    def to(self, device: torch.device) -> Pulls:
+        """The same pulls on a device, which nothing waits for; these are then their `host`."""
+        if self.counts.device == device:
+            return self
+        return self._moved(partial(to_device, device), self)
+
+    def here(self) -> Pulls:
+        """The same pulls at arms on the host."""
+        if self.host is not None or self.counts.device.type == "cpu":
+            return self.host or self
+        return self._moved(to_host, None)
+
+    def _moved(self, move: Callable[..., Sequence[Tensor]], host: Pulls | None) -> Pulls:
+        tensors = {name: value for name, value in as_dict(self).items() if isinstance(value, Tensor)}
+        changed: dict[str, Any] = dict(zip(tensors, move(*tensors.values()), strict=True))
+        return replace(self, **changed, host=host)
 
     @property
     def num_rewards(self) -> Tensor:

@@ -49,6 +49,8 @@ class KernelColumns:
         self._rows, self._posterior, self._memory_budget = rows, posterior, memory_budget
         self._kept: KeptColumns | None = None
         self._stationary: StationaryColumns | None = None
+        # On a device: the form of an RBF or Matérn kernel, and the arms in units of its lengthscale.
+        self._scaled: tuple[Stationary, Tensor] | None = None
         # The kernel in the arms' dtype, if that is not float64.
         self._narrow: Any = None
         self.diagonal = self._diagonal()
@@ -75,6 +77,10 @@ class KernelColumns:
         """k(points, arms), `batch_shape x p x A`, in the arms' dtype, one point at a time. Cost O(A d p)."""
         source, kernel, points = self._rows.source, self._kernel(), points.to(self._rows.source.dtype)
         if source.device.type != "cpu":
+            if isinstance(source, InMemory) and (form := Stationary.of(kernel) if self._scaled is None else self._scaled[0]):
+                if self._scaled is None:
+                    self._scaled = (form, source.arms * form.scale.to(source.dtype))
+                return form.between(points, self._scaled[1], scaled=True)
             step = max(256, _DEVICE_BYTES // (source.dtype.itemsize * max(source.dim, points.shape[:-1].numel())))
             parts = [self._of(points, arms) for _, arms in source.chunks(step)]
             return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
@@ -106,7 +112,7 @@ class KernelColumns:
 
     def holds(self, rows: Tensor) -> bool:
         """Whether the columns of rows (`batch_shape x m`) are kept."""
-        return self._kept is not None and self._kept.holds(rows, self._posterior.rows_on_host(rows))
+        return self._kept is not None and self._kept.found(rows, self._posterior.rows_on_host) is not None
 
     def fill(self, rows: Tensor) -> bool:
         """Evaluate and keep the columns of rows (`batch_shape x m`) that are missing. Return False if they do not fit the
@@ -146,15 +152,16 @@ class KernelColumns:
 
     def forget(self) -> None:
         """Drop the columns, which are recomputed when needed."""
-        self._kept = self._narrow = self._stationary = None
+        self._kept = self._narrow = self._stationary = self._scaled = None
 
     def read(self, rows: Tensor, index: Picks) -> Tensor | None:
         """k between rows (`batch_shape x m`) and arms (`batch_shape x p`), `batch_shape x m x p`, from kept columns in float64;
         None where they are not kept, or not of every arm."""
         kept = self._kept
-        if kept is None or self._rows.sharded or kept.block.dtype != torch.float64 or not self.holds(rows):
+        if kept is None or self._rows.sharded or kept.block.dtype != torch.float64:
             return None
-        return kept.between(kept.slots(rows), index)
+        slots = kept.found(rows, self._posterior.rows_on_host)
+        return None if slots is None else kept.between(slots, index)
 
     def gram(self) -> Any:
         """Function that reads kernel values between the given rows and all rows off the kept columns. None unless all columns
@@ -182,16 +189,16 @@ class KernelColumns:
         Yields:
             The slice of arms of a chunk, and its products in a buffer that the next chunk overwrites.
         """
-        m, batch, kept, slots = rows.shape[-1], rows.shape[:-1], self._kept, rows
-        if kept is not None:
-            kept, slots = (kept, kept.slots(rows)) if self.holds(rows) else (None, rows)
+        m, batch, kept = rows.shape[-1], rows.shape[:-1], self._kept
+        slots = None if kept is None else kept.found(rows, self._posterior.rows_on_host)
         starts = None if dense is None or m <= LEAF or rows.dim() > 2 else list(range(m))
         # Consecutive slots can be sliced without a copy.
-        together = _together(slots) if kept is not None and slots.device.type == "cpu" else None
+        together = _together(slots) if slots is not None and slots.device.type == "cpu" else None
         wanted = _CHUNK_BYTES if weights.device.type == "cpu" else _DEVICE_BYTES
         A, step = self._rows.num_arms, max(256, wanted // (8 * max(1, m) * max(1, batch.numel())))
         products = weights.new_empty(*weights.shape[:-1], min(step, A))
-        for part, K_mc in self._blocks(rows, step) if kept is None else _kept_blocks(kept, slots, together, step):
+        columns = self._blocks(rows, step) if kept is None or slots is None else _kept_blocks(kept, slots, together, step)
+        for part, K_mc in columns:
             out = products[..., : K_mc.shape[-1]]
             if starts is not None and dense is not None:
                 staircase_product(weights, K_mc, out, dense, starts)
@@ -215,10 +222,10 @@ class KernelColumns:
             return False
         from torchbandits.linalg.compiled import COMPILED, sweep_kept  # noqa: PLC0415 - numba takes half a second to load
 
-        if not COMPILED or not self.holds(factors.rows):
+        slots = kept.found(factors.rows, self._posterior.rows_on_host) if COMPILED else None
+        if slots is None:
             return False
         prior = prior.expand(leverage.shape)
-        slots = kept.slots(factors.rows)
         arrays = (N.contiguous(), a.contiguous(), kept.block, slots, prior.contiguous(), leverage, channels)
         batch = leverage.dim() - 1
         singles = zip(*(x.reshape(-1, *x.shape[batch:]) for x in arrays), strict=True) if batch else (arrays,)

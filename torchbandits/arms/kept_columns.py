@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -62,10 +62,13 @@ class KeptColumns:
         self._known = (rows, to_device(rows.device, slot)[0], not bool((slot < 0).any()))
         return self._known[1]
 
-    def holds(self, rows: Picks, here: Tensor | None = None) -> bool:
-        """Whether the columns of rows (`batch_shape x m`, as for `slots`) are kept."""
-        slots = self.slots(rows, here)
-        return self._known[2] if self._known is not None else not slots.numel()
+    def found(self, rows: Picks, on_host: Callable[[Tensor], Tensor]) -> Tensor | None:
+        """Slots of rows (`batch_shape x m`), None unless all of their columns are kept; `on_host` copies rows to the host."""
+        known = self._known
+        if known is None or known[0] is not rows:
+            slots = self.slots(rows, on_host(rows))
+            known = self._known or (rows, slots, not slots.numel())
+        return known[1] if known[2] else None
 
     def missing(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Distinct rows without a column, and free slots for them, `batch_shape x p` on the host, −1 where padded.

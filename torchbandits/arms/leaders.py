@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from torchbandits.transfers import MOST_WHOLE, to_host
+from torchbandits.transfers import to_host
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def pick_rows(
     """
     from torchbandits.arms.compiled import pick_leaders  # noqa: PLC0415 - numba takes half a second to load
 
-    numbers = to_host(mean, leverage, covariance, scale, gain, room.clamp_max(MOST_WHOLE), outside, first)
+    numbers = to_host(mean, leverage, covariance, scale, gain, room, outside, first)
     arrays = [x.contiguous().numpy() for x in numbers]
     picks, ends = torch.full((mean.shape[0], most), -1), []
     for row in range(len(picks)):

@@ -130,7 +130,9 @@ class Lookahead:
                 most=most,
             )
             meter.spent, why = ended.spent, ended.why
-            picks, leverage = to_device(device, ended.picks, ended.leverage)
+            picks, leverage = ended.picks, ended.leverage
+            if device.type != "cpu":
+                picks, leverage = to_device(device, picks, leverage)
             arms = torch.where(picks >= 0, leaders.gather(-1, picks.clamp_min(0)), -1)
             chosen.append(arms)
             # The last pick had no variance left, or no arm is left to pick.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,7 +15,25 @@ from torchbandits.arms.scanning import find, scan
 from torchbandits.errors import StateError, UnsupportedError, require
 from torchbandits.posteriors import GaussianProcess, Statistics, aggregate
 from torchbandits.sources import ArmSet, ArmSource, InMemory
-from torchbandits.types import PickMask, Picks, Points
+from torchbandits.transfers import to_device
+from torchbandits.types import PickMask, Picks, Points, Pulls
+
+
+@dataclass(frozen=True)
+class Summed:
+    """Pulls summed over each distinct arm, in order of first pull, all `batch_shape x p`.
+
+    Attributes:
+        distinct: Arms, −1 where padded.
+        counts, sums, squares: Numbers of pulls (or weights), sums of rewards and of squared rewards.
+        here: `distinct` on the host.
+    """
+
+    distinct: Picks
+    counts: Tensor
+    sums: Tensor
+    squares: Tensor
+    here: Tensor
 
 
 class ArmRows(nn.Module):
@@ -45,6 +64,8 @@ class ArmRows(nn.Module):
         # Whether other ranks hold further arms.
         self.sharded = isinstance(self._streamed, Shard)
         self._held: InMemory | None = None
+        # The rows of the pulled arms of each batch row on the host, for arms on a device, and the `arm_of_row` they are of.
+        self._found: tuple[Tensor, list[dict[int, int]]] | None = None
         # Hash of the arms in order, independent of how they are stored; None while arms are added.
         self.fingerprint: int | None = None
         self.across: Reductions = arms.across if isinstance(arms, Shard) else WHOLE
@@ -169,24 +190,47 @@ class ArmRows(nn.Module):
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Pulls summed over each distinct arm, in order of first pull: arms (−1 where padded), counts, sums of rewards and of
         squared rewards, all `batch_shape x p`, from `batch_shape x q` of each."""
-        entry = index if self.first is None else self.entry(index)
+        entry = index if self.first is None else self.entry(index.to(self.first.device)).to(index.device)
         arms, _, n, s, sq = aggregate(entry, mask, counts, sums, squares)
         return arms, n, s, sq
 
-    def tell_(
-        self, records: GaussianProcess | Statistics, distinct: Picks, counts: Tensor, sums: Tensor, squares: Tensor
-    ) -> Tensor:
-        """Add pulls of distinct arms (`batch_shape x p`, −1 where padded; see `distinct`) to the records, appending rows for
-        arms pulled for the first time. Returns the rows, `batch_shape x p`, −1 where padded."""
-        known = self.row_of(distinct)
-        new = (distinct >= 0) & (known < 0)
-        rows = known.masked_fill(distinct < 0, -1)
+    def summed(self, pulls: Pulls) -> Summed:
+        """Pulls at arms summed over each distinct arm: on the host, where the order of the sums is fixed."""
+        device = self.row_of_arm.device
+        told = pulls if device.type == "cpu" else pulls.here()
+        assert told.index is not None
+        assert told.mask is not None
+        own = self.distinct(told.index, told.mask, told.counts, told.sums, told.squares)
+        distinct, counts, sums, squares = own if device.type == "cpu" else to_device(device, *own)
+        return Summed(distinct, counts, sums, squares, own[0])
+
+    def tell_(self, records: GaussianProcess | Statistics, summed: Summed) -> Tensor:
+        """Add pulls of distinct arms to the records, appending rows for arms pulled for the first time. Returns the rows,
+        `batch_shape x p`, −1 where padded."""
+        here, distinct = summed.here, summed.distinct
+        known = self.row_of(distinct) if here is distinct else self._rows_on_host(here, distinct)
+        new = (here >= 0) & (known < 0)
+        rows = known.masked_fill(here < 0, -1)
         if bool(new.any()):
             new_rows = records.append_(self.points(distinct), new)
             rows = torch.where(new, new_rows, rows)
-            self._join(distinct.masked_fill(~new, -1), new_rows)
-        records.add_(rows, counts, sums, squares)
+            self._join(here.masked_fill(~new, -1), new_rows)
+        if here is not distinct:
+            rows = to_device(distinct.device, rows)[0]
+        records.add_(rows, summed.counts, summed.sums, summed.squares)
         return rows
+
+    def _rows_on_host(self, here: Tensor, distinct: Picks) -> Tensor:
+        """`row_of` of arms that are on the host, there."""
+        if self.sharded or here.device == distinct.device:
+            return self.row_of(distinct).to(here.device)
+        arms = self.arm_of_row
+        if self._found is None or self._found[0] is not arms:
+            lines = arms.reshape(self.batch_shape.numel(), -1).tolist()
+            self._found = (arms, [{arm: row for row, arm in enumerate(line) if arm >= 0} for line in lines])
+        told = here.reshape(len(self._found[1]), -1).tolist()
+        found = [[rows.get(arm, -1) for arm in line] for line, rows in zip(told, self._found[1], strict=True)]
+        return torch.tensor(found, dtype=torch.int64).reshape(here.shape)
 
     def tell_outside_(
         self, records: GaussianProcess | Statistics, points: Tensor, counts: Tensor, sums: Tensor, squares: Tensor
@@ -264,7 +308,24 @@ class ArmRows(nn.Module):
             self._extend(index, row)
 
     def _join(self, index: Tensor, rows: Tensor) -> None:
-        """Set the rows of arms (−1 for none)."""
+        """Set the rows of arms (−1 for none), both on the host or on the device."""
+        size, device, known = self.arm_of_row.shape[-1], self.row_of_arm.device, self._found
+        if index.device != device:
+            # New arms of equal number in all batch rows go to the end, which is known without waiting for the device.
+            last = bool((rows == torch.arange(size, size + rows.shape[-1])).all())
+            arms, own = to_device(device, index, rows)
+            if not last or self.sharded:
+                self._join(arms, own)
+            else:
+                self._buffers["row_of_arm"] = self.row_of_arm.scatter(-1, arms, own)
+                self._buffers["arm_of_row"] = torch.cat([self.arm_of_row, arms], dim=-1)
+            if known is not None:
+                for found, own, at in zip(
+                    known[1], *(x.reshape(len(known[1]), -1).tolist() for x in (index, rows)), strict=True
+                ):
+                    found.update({arm: row for arm, row in zip(own, at, strict=True) if arm >= 0})
+                self._found = (self.arm_of_row, known[1])
+            return
         spare, place = nn.functional.pad(self.row_of_arm, (0, 1)), self.across.places(index)
         slot = torch.where(place >= 0, place, self.num_arms)
         self._buffers["row_of_arm"] = spare.scatter(-1, slot, rows)[..., :-1]

@@ -22,6 +22,12 @@ class FullSweep:
         pending: `batch_shape x p` pending arms (−1 where padded), with their counts.
         max_pulls: Largest number of picks of one arm in the batch, or None.
         frozen: Whether picks leave the residual of a sparse posterior unchanged; see `Lookahead`.
+        normals: Draws standard normal numbers for marked places, `batch_shape x p`: picks are then given drawn rewards instead
+            of their means.
+
+    Attributes:
+        leverage: `batch_shape x A`, given all picks.
+        shift: `batch_shape x A`, movement of the means by drawn rewards, divided by √λ.
     """
 
     def __init__(
@@ -32,9 +38,11 @@ class FullSweep:
         max_pulls: int | None = None,
         *,
         frozen: bool | Tensor = False,
+        normals: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
         self._table, self._max_pulls, self._frozen = table, max_pulls, frozen
-        self.leverage = table.leverage
+        self.leverage, self._normals = table.leverage, normals
+        self.shift = torch.zeros_like(table.leverage)
         self._directions = table.leverage.new_zeros(*table.leverage.shape[:-1], 0, table.leverage.shape[-1])
         self._counts = torch.zeros_like(table.leverage)
         self._closed = None if offered is None else ~offered
@@ -76,5 +84,8 @@ class FullSweep:
         C_pp = C_pa.gather(-1, slot.unsqueeze(-2).expand(*C_pa.shape[:-1], slot.shape[-1]))
         G = Conditioning.on(C_pp, counts).directions(C_pa)
         self.leverage = (self.leverage - G.square().sum(dim=-2)).clamp_min(0)
+        if self._normals is not None:
+            # Rewards y ~ N(μ_P, λ(C_PP + N⁻¹)) have innovations L⁻¹√N(y − μ_P) ~ N(0, λI), and means move by Gᵀ times these.
+            self.shift = self.shift + (self._normals(index >= 0).unsqueeze(-2) @ G).squeeze(-2)
         self._directions = torch.cat([D, G], dim=-2)
         self._counts = self._counts.scatter_add(-1, slot, counts)

@@ -9,14 +9,16 @@ import gpytorch
 from botorch.acquisition.objective import PosteriorTransform, ScalarizedPosteriorTransform
 from botorch.models.model import Model
 
+from torchbandits.batching import RandomizedBeliever
 from torchbandits.botorch.any_model import AnyModel
 from torchbandits.botorch.model import BanditModel
 from torchbandits.embeddings import Identity
 from torchbandits.errors import ArgumentError, UnsupportedError, require
 from torchbandits.memory import FrequentDirections
 from torchbandits.policies import Composed, Policy
-from torchbandits.scores import PerCost, Score
+from torchbandits.scores import MostProbable, PerCost, Score, TopBoundary
 from torchbandits.upstream import is_affine
+from torchbandits.widths import RandomWidth
 
 _TOLERANCE = 1e-6  # relative, of λ: more than rounding between float32 and float64
 
@@ -74,6 +76,14 @@ def check_scores(policy: Any) -> Composed:
             f"{type(policy).__name__} does not score points by the posterior of one Gaussian process: use gp_ucb, gp_bucb, "
             "bkb, batch_bkb, compressed_gp, mini_gp_ucb or thompson_sampling here, or ask a Bandit."
         )
+    require(
+        not isinstance(policy.score, TopBoundary | MostProbable)
+        and not isinstance(policy.confidence, RandomWidth)
+        and not isinstance(policy.batch_rule, RandomizedBeliever),
+        "what this policy draws, or reads of all arms together, a BoTorch model does not know: use gp_ucb here, or ask a "
+        "Bandit.",
+        UnsupportedError,
+    )
     require(
         not isinstance(policy.score, PerCost),
         "a score per cost needs the costs of points, which a BoTorch model does not know: use Bandit(policy, arms, costs=…), "

@@ -22,6 +22,7 @@ from torchbandits.checks.bandits import (
     check_rewards,
     check_state,
     check_told,
+    picks_on_host,
 )
 from torchbandits.checks.files import check_regular, read_bytes
 from torchbandits.checks.models import (
@@ -95,6 +96,7 @@ __all__ = [
     "is_whole",
     "non_negative",
     "own_copy",
+    "picks_on_host",
     "positive",
     "read_bytes",
     "regularization_of",

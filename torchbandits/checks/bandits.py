@@ -22,6 +22,7 @@ from torchbandits.errors import (
     nearest,
     require,
 )
+from torchbandits.transfers import to_host
 from torchbandits.types import Pulls, Selection
 
 MOST_MORE = 1_000_000
@@ -191,10 +192,10 @@ def check_limit(limit: Any, batch_shape: torch.Size) -> Tensor | None:
         raise ShapeError(f"limit must be a number or shaped {tuple(batch_shape)}, got {tuple(value.shape)}.") from error
 
 
-def check_more(more: Any) -> int | None:
+def check_more(more: Any, name: str = "more") -> int | None:
     """The number of additional picks, a positive whole number or None."""
     if more is not None and not (is_whole(more) and more <= MOST_MORE):
-        raise ArgumentError(f"more must be a whole number from 1 to {MOST_MORE:,}, got {more}.")
+        raise ArgumentError(f"{name} must be a whole number from 1 to {MOST_MORE:,}, got {more}.")
     return more
 
 
@@ -260,6 +261,27 @@ def check_picks(selection: Any, batch_shape: torch.Size, num_arms: int, device: 
     return index.long(), mask
 
 
+def picks_on_host(
+    given: Selection, rewards: Any, opened: Selection | None, device: torch.device
+) -> tuple[Selection, Any, Selection | None]:
+    """Picks at arms, their rewards and the open picks on the host, all in one piece, as they come. Points, which follow from
+    the arms, are left out: those of the open picks stand for both.
+
+    Raises:
+        ArgumentError: For picks or rewards on another device than the given one.
+    """
+    check_device("indices", given.index, device)
+    check_device("a selection's mask", given.mask, device)
+    picks = [given.index, given.mask, *([] if opened is None else [opened.index, opened.mask])]
+    if isinstance(rewards, Tensor) and not rewards.is_complex():
+        check_device("rewards", rewards, device)
+        *picks, rewards = to_host(*picks, rewards.detach())
+    else:
+        picks = list(to_host(*picks))
+    own = None if opened is None else Selection(picks[2], picks[2], picks[3])
+    return Selection(picks[0] if own is None else own.points, picks[0], picks[1]), rewards, own
+
+
 def check_places(selection: Selection, held: Tensor) -> None:
     """Refuse picks in a box whose places hold other points by now: the places of forgotten picks go to later ones.
 
@@ -316,7 +338,7 @@ def check_noise_var(noise_var: Any, shape: torch.Size, told: Tensor, device: tor
     if v.dim() and v.shape != shape:
         raise ShapeError(f"noise_var must be one number, or shaped like the rewards, {tuple(shape)}, got {tuple(v.shape)}.")
     check_device("noise_var", v, device)
-    v = v.double().expand(shape)
+    v = v.double().to(told.device).expand(shape)
     wrong = told & ~((v > 0) & v.isfinite())
     if bool(wrong.any()):
         raise NonFiniteError(

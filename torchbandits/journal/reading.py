@@ -153,7 +153,7 @@ class Reading:
             self._begin({str(name): str(value) for name, value in dict(record["of"]).items()}, len(record["generators"]))
         self.last = _time(record.get("at", self.last))
         self.began = self.last if np.isnan(self.began) else self.began
-        if kind == "ask":
+        if kind in ("ask", "fill"):
             index = self._rows(record["index"])
             self._opened((index >= 0).sum(axis=1))
             if "points" in record:

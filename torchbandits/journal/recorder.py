@@ -24,7 +24,15 @@ from torchbandits.checks import (
     check_rewards,
     check_state,
 )
-from torchbandits.errors import DataError, JournalWarning, StateError, TorchBanditsError, UnsupportedError, require
+from torchbandits.errors import (
+    ArgumentError,
+    DataError,
+    JournalWarning,
+    StateError,
+    TorchBanditsError,
+    UnsupportedError,
+    require,
+)
 from torchbandits.journal.fingerprint import difference
 from torchbandits.journal.journal import Journal
 from torchbandits.journal.lines import Mark
@@ -88,6 +96,47 @@ class Recorder:
             self.change(partial(loop.open_, selection, drawn), lambda _: note(), draws=bool(drawn))
         return selection, handed
 
+    def fill(self, count: int, allowed: Callable[[Tensor], Tensor]) -> Selection:
+        """Open exactly so many picks per row, one after the other, each with all those before it as pending.
+
+        Args:
+            count: Picks of each row.
+            allowed: Given the picks so far, `batch_shape x j`, the arms that may come next, `batch_shape x A` booleans.
+
+        Returns:
+            A copy of the picks.
+
+        Raises:
+            ArgumentError: If a row has no arm left before it has all its picks; nothing has changed then.
+        """
+        loop = self.loop
+        states: list[Sequence[Tensor]] = []
+
+        def work() -> Selection:
+            picks = torch.zeros(*loop.batch_shape, 0, dtype=torch.int64, device=loop.device)
+            for place in range(count):
+                left = allowed(picks)
+                some = bool(left.any(dim=-1).all())
+                selection, drawn = loop.select(None, left, 1) if some else (None, ())
+                if selection is None or not bool(selection.mask.all()) or not selection.mask.shape[-1]:
+                    raise ArgumentError(
+                        f"after {place} of exactly {count} picks the constraints leave no arm in at least one batch row: ask "
+                        "for fewer, or loosen them."
+                    )
+                loop.open_(selection, drawn)
+                states.append(drawn)
+                picks = torch.cat([picks, selection.index], dim=-1)
+            return Selection(loop.points(picks), picks, picks >= 0)
+
+        def note(selection: Selection) -> Record:
+            return {"kind": "fill", "index": pack(selection.index), "drawn": [pack(state) for state in states[-1]]}
+
+        return duplicate(self.change(work, note))
+
+    def _fill_again(self, index: Picks, mask: PickMask, drawn: Sequence[Tensor]) -> None:
+        selection = Selection(self.loop.points(index), index, mask)
+        self.change(partial(self.loop.open_, selection, drawn), None)
+
     def tell(
         self,
         index: Picks,
@@ -98,7 +147,7 @@ class Recorder:
         whole: bool = False,
         noise_var: Tensor | None = None,
     ) -> Report:
-        """Learn rewards.
+        """Learn rewards, all on the device of the arms or all on the host.
 
         Args:
             index: `batch_shape x q`.
@@ -108,10 +157,10 @@ class Recorder:
             whole: Whether these are all the picks that are open, in their places.
             noise_var: `batch_shape x q`, noise variance of each reward; None for that of the policy.
         """
-        loop = self.loop
+        loop, device = self.loop, self.loop.device
         given = rewards.masked_fill(~mask, 0.0)
         if loop.state.rows.sharded:
-            given = loop.state.rows.across.agreed(given)
+            given = loop.state.rows.across.agreed(given.to(device)).to(rewards.device)
         kept, y = mask, given
         if forgets:
             kept = mask & ~given.isnan()
@@ -120,9 +169,12 @@ class Recorder:
         pulls = Pulls(counts=ones, sums=y, squares=y * y, index=index, mask=kept)
         if noise_var is not None:
             pulls = pulls.weighted(loop.noise_variance(), noise_var)
-        remaining, unasked = (None, ones.new_zeros(ones.shape[:-1])) if whole else loop.settled(loop.open, index, kept)
+        remaining, unasked = None, torch.zeros(loop.batch_shape, dtype=torch.float64, device=device)
+        if not whole:
+            remaining, unasked = loop.settled(loop.open, index.to(device), kept.to(device))
         if forgets:
-            remaining, _ = loop.settled(remaining, index, mask & ~kept)
+            remaining, _ = loop.settled(remaining, index.to(device), (mask & ~kept).to(device))
+        pulls = pulls if rewards.device == device else pulls.to(device)
         work = partial(loop.learn_, pulls, remaining, unasked)
         note = (
             None if self.journal is None else lambda report: tell_record(index, mask, given, noise_var) | self._reported(report)
@@ -347,6 +399,8 @@ class Recorder:
             rewards = check_rewards(get("rewards"), index, mask, loop.device, "forget")
             own = check_noise_var(maybe("noise_var"), index.shape, mask & ~rewards.isnan(), loop.device)
             self.tell(index, mask, rewards, forgets=True, noise_var=own)
+        elif kind == "fill":
+            self._fill_again(*picks(), [held(state) for state in record["drawn"]])
         elif kind == "observe":
             where = get("index" if "index" in record else "points")
             like = (loop.batch_shape, loop.total, loop.arms.shape[-1], loop.device)

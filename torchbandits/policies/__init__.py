@@ -17,10 +17,15 @@ from torchbandits.policies.epsilon_greedy import epsilon_greedy
 from torchbandits.policies.gp_bucb import gp_bucb
 from torchbandits.policies.gp_ucb import gp_ucb
 from torchbandits.policies.igp_ucb import igp_ucb
+from torchbandits.policies.irgp_ucb import irgp_ucb
+from torchbandits.policies.kriging_believer import kriging_believer
 from torchbandits.policies.lin_ucb import lin_ucb
+from torchbandits.policies.lse import lse
+from torchbandits.policies.lucb import lucb
 from torchbandits.policies.mini_gp_ucb import mini_gp_ucb
 from torchbandits.policies.per_cost import per_cost
 from torchbandits.policies.pi_gp_ucb import pi_gp_ucb
+from torchbandits.policies.qpo import qpo
 from torchbandits.policies.regularized_evolution import regularized_evolution
 from torchbandits.policies.rff_ucb import rff_ucb
 from torchbandits.policies.soful import soful
@@ -48,11 +53,16 @@ __all__ = [
     "gp_bucb",
     "gp_ucb",
     "igp_ucb",
+    "irgp_ucb",
+    "kriging_believer",
     "lin_ucb",
+    "lse",
+    "lucb",
     "markdown_table",
     "mini_gp_ucb",
     "per_cost",
     "pi_gp_ucb",
+    "qpo",
     "registry",
     "regularized_evolution",
     "rff_ucb",

@@ -17,7 +17,7 @@ from torchbandits.optimize import optimize_continuous
 from torchbandits.policies.picking import frozen_batch, room_for, scorer
 from torchbandits.policies.state import BoxState
 from torchbandits.posteriors import SamplePaths
-from torchbandits.scores import UCB, PerCost, PosteriorDraw, Score
+from torchbandits.scores import UCB, MostProbable, PerCost, PosteriorDraw, Score, TopBoundary
 from torchbandits.starts import Start
 from torchbandits.types import Evidence, Selection
 from torchbandits.widths import Width
@@ -37,6 +37,16 @@ def check_for_box(
     require(
         not isinstance(score, PerCost),
         "a score per cost needs the costs of arms, and a box has none: pass arms.",
+        UnsupportedError,
+    )
+    require(
+        not isinstance(score, MostProbable),
+        "the probability that one point of a box is the best is 0: pass arms.",
+        UnsupportedError,
+    )
+    require(
+        not isinstance(score, TopBoundary),
+        "the best k points of a box are not told from others as close as one likes: pass arms.",
         UnsupportedError,
     )
     require(

@@ -22,9 +22,14 @@ from torchbandits.policies.epsilon_greedy import epsilon_greedy
 from torchbandits.policies.gp_bucb import gp_bucb
 from torchbandits.policies.gp_ucb import gp_ucb
 from torchbandits.policies.igp_ucb import igp_ucb
+from torchbandits.policies.irgp_ucb import irgp_ucb
+from torchbandits.policies.kriging_believer import kriging_believer
 from torchbandits.policies.lin_ucb import lin_ucb
+from torchbandits.policies.lse import lse
+from torchbandits.policies.lucb import lucb
 from torchbandits.policies.mini_gp_ucb import mini_gp_ucb
 from torchbandits.policies.pi_gp_ucb import pi_gp_ucb
+from torchbandits.policies.qpo import qpo
 from torchbandits.policies.regularized_evolution import regularized_evolution
 from torchbandits.policies.rff_ucb import rff_ucb
 from torchbandits.policies.soful import soful
@@ -265,6 +270,56 @@ CATALOGUE: tuple[Entry, ...] = (
         kernels="–",
         memory="sketch of 2m rows",
         choose="the same, and the arms pulled nearly span few dimensions",
+    ),
+    Entry(
+        irgp_ucb,
+        paper="Takeno et al. 2023 (arXiv 2302.01511)",
+        guarantee="expected regret O(√(T γ_T log A)) for f drawn from the prior, under a width that does not grow",
+        cost="O(A u)",
+        batch="one",
+        kernels="any",
+        memory="exact",
+        choose="the same as for gp_ucb, and it explores too much",
+    ),
+    Entry(
+        kriging_believer,
+        paper="Sugiura et al. 2026 (arXiv 2603.01470), by its abstract",
+        guarantee="none",
+        cost="O(A u)",
+        batch="fixed",
+        kernels="any",
+        memory="exact",
+        choose="workers come free at different times, and are to act on different beliefs about what is pending",
+    ),
+    Entry(
+        qpo,
+        paper="Fromer et al. 2024 (arXiv 2410.06333)",
+        guarantee="none",
+        cost="O(A u), and O(r³ + r² S) an ask for S draws of r leaders",
+        batch="fixed",
+        kernels="any",
+        memory="exact",
+        choose="one batch is to hold the best arm as probably as possible",
+    ),
+    Entry(
+        lucb,
+        paper="Kalyanakrishnan et al. 2012, for independent arms",
+        guarantee="none for regret; the arms at the time of stopping are the k best up to ε, for f drawn from the prior",
+        cost="O(A u)",
+        batch="fixed",
+        kernels="any",
+        memory="exact",
+        choose="you want to know the k best arms, and what is pulled on the way does not matter",
+    ),
+    Entry(
+        lse,
+        paper="Gotovos et al. 2013, Alg. 1",
+        guarantee="none for regret; the classification at the time of stopping is right up to ε, for f drawn from the prior",
+        cost="O(A u)",
+        batch="fixed",
+        kernels="any",
+        memory="exact",
+        choose="you want to know which arms are above a level",
     ),
     Entry(
         epsilon_greedy,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
+from functools import cached_property
 from typing import Any
 
 import gpytorch
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor
 
 from torchbandits.arms import ArmRows, ArmTable, Box, PosteriorDraws, Shard
-from torchbandits.batching import BatchRule, FixedSize
+from torchbandits.batching import BatchRule, FixedSize, RandomizedBeliever
 from torchbandits.checks import (
     check_instance,
     check_kernel_on,
@@ -35,14 +36,14 @@ from torchbandits.policies.picking import Picker, first_picks, on_offer, room_fo
 from torchbandits.policies.repeats import warn_of_repeats
 from torchbandits.policies.state import BoxState, TableState
 from torchbandits.posteriors import GaussianProcess
-from torchbandits.scores import UCB, PerCost, PosteriorDraw, Score
+from torchbandits.scores import UCB, MostProbable, PerCost, PosteriorDraw, Score
 from torchbandits.sources import ArmSet, ArmSource
 from torchbandits.starts import Start
 from torchbandits.types import Evidence, FitReport, Generators, Points, Pulls, Selection
-from torchbandits.widths import Width
+from torchbandits.widths import RandomWidth, Width
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Composed(Policy[TableState | BoxState]):
     """A policy made of an embedding, a memory, a score, a width and a batch rule, all run by the same engine.
 
@@ -139,6 +140,8 @@ class Composed(Policy[TableState | BoxState]):
         """
         message = "auto measures features over given arms: pass arms=, such as points of the box, or take gp_ucb with a kernel."
         require(self.from_data is None, message, UnsupportedError)
+        given = not isinstance(self.confidence, RandomWidth)
+        require(given, "random widths are drawn for given arms: pass arms, or another width=.", UnsupportedError)
         check_for_box(self.score, self.confidence, self.batch_rule, Spectrum.of(self.kernel), self.features)
         # Raise now the errors that the first call of `select` would raise.
         if self.initial is not None:
@@ -216,17 +219,19 @@ class Composed(Policy[TableState | BoxState]):
         round and O(1) per further pick; in a box one maximisation per pick, see `pick_in_box`."""
         rows = state.rows
         width = self.width(state)
-        rule: BatchRule = self.batch_rule if exactly is None else FixedSize(size=exactly, max_pulls=self.batch_rule.max_pulls)
+        rule: BatchRule = self.batch_rule if exactly is None else self.batch_rule.exactly(exactly)
         if isinstance(state, BoxState):
             require(available is None, "available= names arms, and a box has none: leave it out.", UnsupportedError)
             return pick_in_box(state, self.score, rule, width, self.initial, limit)
         offered = on_offer(rows, available)
         remaining = room_for(state, rule.max_batch_size, limit)
-        twins = state.twins() if state.opening or state.draws is not None else ()
+        twins = state.twins() if state.opening or self._draws_picks else ()
         fill = exactly is not None and self.from_data is not None
         starting = first_picks(state, self.initial, remaining, offered, twins, fill) if state.opening else None
         if starting is not None:
             remaining = remaining.masked_fill((starting >= 0).any(dim=-1).cpu(), 0)
+        if isinstance(self.confidence, RandomWidth):
+            width = self._drawn_width(self.confidence, state, remaining, twins)
         picker = Picker(state, self.score, rule, width)
         index, values = picker.pick(offered, remaining, twins)
         if starting is not None:
@@ -235,6 +240,22 @@ class Composed(Policy[TableState | BoxState]):
         states = tuple(twin.get_state() for twin in twins) if twins else ()
         values = scored if values is None else values
         return Selection(rows.points(index), index, index >= 0), Evidence(values, leverage, width, states)
+
+    @cached_property
+    def _draws_picks(self) -> bool:
+        """Whether picks after the first ones are drawn: by a draw of the posterior, a random width, or drawn rewards."""
+        base = self.score.base if isinstance(self.score, PerCost) else self.score
+        drawn = isinstance(base, PosteriorDraw | MostProbable) or isinstance(self.batch_rule, RandomizedBeliever)
+        return drawn or isinstance(self.confidence, RandomWidth)
+
+    def _drawn_width(self, confidence: RandomWidth, state: TableState, remaining: Tensor, twins: Generators) -> Tensor:
+        """The width of this ask, `batch_shape`: drawn in rows that pick, the root mean square in others, which draw nothing."""
+        resting = [twin for twin, size in zip(twins, remaining.reshape(-1).tolist(), strict=True) if not size]
+        states = [twin.get_state() for twin in resting]
+        drawn = confidence.draw(state.progress(confidence.reads), twins)
+        for twin, before in zip(resting, states, strict=True):
+            twin.set_state(before)
+        return torch.where(remaining.to(drawn.device) > 0, drawn, self.width(state))
 
     @without_gradients
     def update(self, state: TableState | BoxState, pulls: Pulls) -> TableState | BoxState:
@@ -255,7 +276,7 @@ class Composed(Policy[TableState | BoxState]):
             if bool((now > told).any()):
                 self.refit(state, rows=now > told)
         table = state.table if isinstance(state, TableState) else None
-        if state.scale.due(state.statistics.size, self.refit_every):
+        if state.scale.due(state.rows.arm_of_row.shape[-1], self.refit_every):
             state.scale.look(state.posterior, table, noise_share(self.noise_std, self.regularization))
         # Users of other policies chose their kernel, and expect a converged run to repeat its best arm.
         if self.from_data is not None:
@@ -266,7 +287,7 @@ class Composed(Policy[TableState | BoxState]):
 
     def draws_on_select(self, state: TableState | BoxState) -> bool:
         """Whether `select` may advance the generators: for draws of the posterior, and until the first picks are over."""
-        drawn = isinstance(state, TableState) and state.draws is not None
+        drawn = self._draws_picks if isinstance(state, TableState) else False
         return drawn or (self.initial is not None and state.opening)
 
     def learns_together(self, state: TableState | BoxState) -> bool:

@@ -116,8 +116,7 @@ def add_up(state: SumsState, pulls: Pulls) -> None:
     else:
         assert pulls.index is not None
         assert pulls.mask is not None
-        summed = state.rows.distinct(pulls.index, pulls.mask, pulls.counts, pulls.sums, pulls.squares)
-        state.rows.tell_(statistics, *summed)
+        state.rows.tell_(statistics, state.rows.summed(pulls))
     require(
         bool(torch.isfinite(statistics.sums).all()),
         "the sum of an arm's rewards overflowed; the pulls were not learned. Check the size of the rewards.",

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from torchbandits.arms import ArmTable, GrowingTable
 from torchbandits.arms.directions import Leaders
+from torchbandits.arms.rows import Summed
 from torchbandits.kernels import kernel_row
 from torchbandits.memory import Memory
 from torchbandits.policies.state import GaussianState, State, TableState
@@ -38,27 +39,25 @@ def learn(state: GaussianState, pulls: Pulls, memory: Memory, leaders: Leaders |
         return _learn_selected(state, pulls, memory, leaders)
     if pulls.points is not None:
         return _learn_history(state, pulls, memory)
-    assert pulls.index is not None
-    assert pulls.mask is not None
-    summed = state.rows.distinct(pulls.index, pulls.mask, pulls.counts, pulls.sums, pulls.squares)
-    if pulls.history and (memory.sparse or summed[0].shape[-1] > _AT_ONCE):
+    summed = state.rows.summed(pulls)
+    if pulls.history and (memory.sparse or summed.distinct.shape[-1] > _AT_ONCE):
         return _learn_history(state, pulls, memory, summed)
     if memory.sparse:
         return _learn_sparse(state, memory, summed)
     return _learn_exact(state, summed, leaders)
 
 
-def _learn_exact(state: GaussianState, summed: tuple[Tensor, Tensor, Tensor, Tensor], leaders: Leaders | None) -> None:
+def _learn_exact(state: GaussianState, summed: Summed, leaders: Leaders | None) -> None:
     table, posterior = state.tabulation, state.posterior
     assert not isinstance(table, GrowingTable)
-    distinct, counts, sums, _ = summed
+    distinct, counts, sums = summed.distinct, summed.counts, summed.sums
     # T is below its room after each tell, but where arms are read piece by piece its room may be less than these pulls need.
     if state.rows.streamed and table.needs_sweep(distinct.shape[-1]):
         _swept(state, posterior.factorised)
     leverage, cross = table.leverage_at(distinct), table.cross(distinct, leaders)
     sketch = posterior.sketch
     lost = None if sketch is None else sketch.loss
-    state.rows.tell_(posterior, *summed)
+    state.rows.tell_(posterior, summed)
     if state.counts_batches:
         state.add_gains_(leverage, counts)
     state._buffers["log_det"] = state.log_det + table.update_(distinct, counts, posterior.targets_of(counts, sums), cross)
@@ -87,24 +86,22 @@ def learn_together(state: TableState, pulls: Pulls, sizes: Sequence[int]) -> Non
     table, posterior = state.table, state.posterior
     if pulls.numbers is not None:
         posterior.weighted = True
-    assert pulls.index is not None
-    assert pulls.mask is not None
-    summed = state.rows.distinct(pulls.index, pulls.mask, pulls.counts, pulls.sums, pulls.squares)
-    distinct, counts, sums, _ = summed
+    summed = state.rows.summed(pulls)
+    distinct, counts, sums = summed.distinct, summed.counts, summed.sums
     if not distinct.shape[-1]:
         return
     if state.counts_batches:
         _add_gains_in_turn(state, table, distinct, pulls, sizes)
     if distinct.shape[-1] <= _AT_ONCE:
         cross = table.cross(distinct)
-        state.rows.tell_(posterior, *summed)
+        state.rows.tell_(posterior, summed)
         state._buffers["log_det"] = state.log_det + table.update_(distinct, counts, posterior.targets_of(counts, sums), cross)
         if table.needs_sweep():
             state.log_det = _swept(state, posterior.factorised)
         return
     warm = posterior.factorised
     posterior.invalidate_()
-    state.rows.tell_(posterior, *summed)
+    state.rows.tell_(posterior, summed)
     state.log_det = _swept(state, warm)
 
 
@@ -127,13 +124,13 @@ def _add_gains_in_turn(state: GaussianState, table: ArmTable, distinct: Tensor, 
         C_pp = C_pp - G.mT @ G
 
 
-def _learn_sparse(state: GaussianState, memory: Memory, summed: tuple[Tensor, Tensor, Tensor, Tensor]) -> None:
+def _learn_sparse(state: GaussianState, memory: Memory, summed: Summed) -> None:
     table, posterior, rows = state.tabulation, state.posterior, state.rows
-    distinct, counts = summed[0], summed[1]
+    distinct, counts = summed.distinct, summed.counts
     leverage, known = table.leverage_at(distinct), state.row_leverage()
     # The dictionary is about to change, so that updating the old factors would be wasted.
     posterior.invalidate_()
-    row = rows.tell_(posterior, *summed)
+    row = rows.tell_(posterior, summed)
     if state.counts_batches:
         state.add_gains_(leverage, counts)
     # The accumulated log det grows by log(1 + n lev) per distinct arm, with the leverages before the tell.
@@ -146,9 +143,7 @@ def _learn_sparse(state: GaussianState, memory: Memory, summed: tuple[Tensor, Te
     table.sweep_()
 
 
-def _learn_history(
-    state: GaussianState, pulls: Pulls, memory: Memory, summed: tuple[Tensor, Tensor, Tensor, Tensor] | None = None
-) -> None:
+def _learn_history(state: GaussianState, pulls: Pulls, memory: Memory, summed: Summed | None = None) -> None:
     """Learn history of any size, at arms (`summed`) or at points: refit everything, with a dictionary drawn by BLESS."""
     posterior = state.posterior
     warm = posterior.factorised
@@ -158,7 +153,7 @@ def _learn_history(
         assert pulls.points is not None
         state.rows.tell_outside_(posterior, pulls.points, pulls.counts, pulls.sums, pulls.squares)
     else:
-        state.rows.tell_(posterior, *summed)
+        state.rows.tell_(posterior, summed)
     if memory.sparse:
         _draw_dictionary(state, memory, _history_leverage(state), (pulls.counts > 0).any(dim=-1))
     log_det = _swept(state, warm or memory.sparse)
@@ -240,7 +235,7 @@ def _learn_selected(state: GaussianState, pulls: Pulls, memory: Memory, leaders:
         else:
             assert pulls.index is not None
             arm = state.rows.entry(pulls.index[..., part]).masked_fill(learned <= 0, -1)
-            _learn_exact(state, (arm, learned, sums, squares), leaders)
+            _learn_exact(state, Summed(arm, learned, sums, squares, arm.cpu()), leaders)
 
 
 def _history_leverage(state: GaussianState) -> Tensor:

@@ -35,7 +35,7 @@ from torchbandits.widths.base import check_delta, check_norm_bound
 Corners = tuple[tuple[float, ...], tuple[float, ...]]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class PartitionedUCB(Policy[PartitionedState]):
     """A policy that picks one arm per step, by the largest upper bound over cells with a posterior and a width each.
 
@@ -137,15 +137,15 @@ class PartitionedUCB(Policy[PartitionedState]):
         assert pulls.mask is not None
         state.forget_derived_()
         process = state.records
-        distinct, counts, sums, squares = state.rows.distinct(pulls.index, pulls.mask, pulls.counts, pulls.sums, pulls.squares)
-        state.rows.tell_(process.statistics, distinct, counts, sums, squares)
+        summed = state.rows.summed(pulls)
+        state.rows.tell_(process.statistics, summed)
         # A bound of −∞ marks an empty place, so that the bounds could not show an overflow.
         require(
             bool(torch.isfinite(process.statistics.sums).all()),
             "the sum of an arm's rewards overflowed; the pulls were not learned. Check the size of the rewards.",
             NumericalError,
         )
-        process.condition_(distinct, counts, sums)
+        process.condition_(summed.distinct, summed.counts, summed.sums)
         state.log_det = process.cells.log_det().sum(dim=-1).reshape(state.log_det.shape)
         return state
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from torchbandits.arms import ArmRows, ArmTable, FullSweep, Lookahead, PosteriorDraws, best_arm
-from torchbandits.batching import BatchRule, Repeat
+from torchbandits.arms.joint import JointDraws
+from torchbandits.batching import BatchRule, RandomizedBeliever, Repeat
 from torchbandits.errors import ArgumentError
 from torchbandits.gradients import without_gradients
 from torchbandits.policies.state import BoxState, PosteriorState, State, TableState
 from torchbandits.posteriors import Pending
-from torchbandits.scores import UCB, PerCost, PosteriorDraw, Score, scores_of_points
+from torchbandits.scores import UCB, MostProbable, PerCost, PosteriorDraw, Score, scores_of_points
 from torchbandits.starts import Opening, Start
 from torchbandits.types import Generators
 
@@ -88,10 +90,19 @@ def marginals(state: TableState) -> tuple[Tensor, Tensor]:
 
 def upper_bounds(state: TableState, width: Tensor) -> Tensor:
     """The upper confidence bound of every arm, `batch_shape x A`, reward units, computed once per state."""
-    if state.derived.upper is None:
+    derived = state.derived
+    if derived.upper is None or derived.upper_of is not width:
         mean, std = marginals(state)
-        state.derived.upper = torch.addcmul(mean, std, width.unsqueeze(-1))
-    return state.derived.upper
+        derived.upper, derived.upper_of = torch.addcmul(mean, std, width.unsqueeze(-1)), width
+    return derived.upper
+
+
+def only_entries(rows: ArmRows, values: Tensor) -> Tensor:
+    """Values of arms, `batch_shape x A`, −∞ at arms that are copies of earlier ones."""
+    if rows.first is None:
+        return values
+    own = rows.first == torch.arange(rows.num_arms, device=values.device) + rows.across.offset
+    return values.masked_fill(~own, -torch.inf)
 
 
 def incumbent(state: TableState | BoxState) -> Tensor:
@@ -109,7 +120,11 @@ def incumbent(state: TableState | BoxState) -> Tensor:
 @without_gradients
 def scorer(state: TableState | BoxState, score: Score, width: Tensor, pending: Pending | None) -> Callable[[Tensor], Tensor]:
     """A score of any points, `batch_shape x n x d` to `batch_shape x n`, differentiable, with these pulls pending."""
-    posterior, best = state.posterior, incumbent(state) if score.relative else width
+    posterior, best = state.posterior, width
+    if score.relative and isinstance(state, TableState):
+        best = score.reference(only_entries(state.rows, marginals(state)[0]))
+    elif score.relative:
+        best = incumbent(state)
 
     def at(points: Tensor) -> Tensor:
         return scores_of_points(score, points, posterior.marginals(points, pending), width, best)
@@ -140,6 +155,10 @@ class Picker:
             return torch.full((*remaining.shape, 0), -1, device=self._pending[0].device), None
         if self._state.draws is not None:
             return self._draw(self._state.draws, offered, remaining, twins)
+        if isinstance(self._base, MostProbable):
+            return self._most_probable(self._base, offered, remaining, twins)
+        if isinstance(self._rule, RandomizedBeliever):
+            return self._believe(offered, remaining, twins), None
         repeats = isinstance(self._rule, Repeat)
         if (repeats or self._rule.max_batch_size == 1) and not self._pending[0].shape[-1]:
             score = self._of_all()
@@ -162,7 +181,7 @@ class Picker:
         if isinstance(self._score, UCB) and self._table.rows.sharded:
             leverage, upper = across.at(index, self._table.leverage, upper_bounds(self._state, self._width))
             return leverage, upper
-        known = self._state.derived.upper
+        known = self._state.derived.upper if self._state.derived.upper_of is self._width else None
         if isinstance(self._score, UCB) and known is not None:
             return self._table.leverage.gather(-1, slot), known.gather(-1, slot)
         leverage = self._table.leverage_at(index)
@@ -180,7 +199,7 @@ class Picker:
     def _scores(self, mean: Tensor, std: Tensor, means: Tensor, slot: Tensor | None) -> Tensor:
         """The scores of the arms `slot` (all if None); `means` are those of all arms. For a draw, the upper bounds."""
         score = UCB() if isinstance(self._base, PosteriorDraw) else self._base
-        incumbent = means.amax(dim=-1) if score.relative else self._width
+        incumbent = score.reference(only_entries(self._table.rows, means)) if score.relative else self._width
         return self._priced(score(mean, std, self._width, incumbent), slot)
 
     def _priced(self, scores: Tensor, slot: Tensor | None) -> Tensor:
@@ -210,6 +229,57 @@ class Picker:
             frozen=frozen_batch(self._state, self._rule),
         )
         return lookahead.pick(self._rule.meter(lookahead), remaining)
+
+    def _most_probable(
+        self, score: MostProbable, offered: Tensor | None, remaining: Tensor, twins: Generators
+    ) -> tuple[Tensor, Tensor]:
+        """Pick the arms that most joint draws make the best, `batch_shape x q`, with the part of the draws. Pending arms, and
+        arms that are not on offer, compete and are not picked."""
+        mean, std = marginals(self._state)
+        upper = only_entries(self._table.rows, score(mean, std, self._width, self._width))
+        # Arms that are not leaders come after them, in order of their upper bounds.
+        order = upper.sort(dim=-1, descending=True, stable=True).indices
+        joint = JointDraws(self._table, order[..., : min(score.leaders, order.shape[-1])])
+        leaders, flat = joint.index.reshape(len(twins), -1), order.reshape(len(twins), -1)
+        free = torch.ones_like(upper, dtype=torch.bool) if offered is None else offered.expand_as(upper)
+        free = (free & (upper > -torch.inf)).reshape(len(twins), -1)
+        sizes, pending = remaining.reshape(-1).tolist(), self._pending[0].reshape(len(twins), -1).tolist()
+        wide = max(sizes)
+        index = torch.full((len(twins), wide), -1, device=upper.device)
+        values = torch.full((len(twins), wide), torch.nan, dtype=torch.float64, device=upper.device)
+        for row, (size, generator) in enumerate(zip(sizes, twins, strict=True)):
+            if not size:
+                continue
+            own = free[row].clone()
+            own[[arm for arm in pending[row] if arm >= 0]] = False
+            best = best_arm(joint.draw(row, score.draws, generator))
+            share = torch.bincount(best, minlength=leaders.shape[-1]).double() / score.draws
+            probability = torch.zeros(upper.shape[-1], dtype=torch.float64, device=upper.device)
+            probability[leaders[row]] = share
+            # Stable: arms of equal probability stay in the order of their upper bounds.
+            ranked = flat[row][probability[flat[row]].sort(descending=True, stable=True).indices]
+            picks = ranked[own[ranked]][:size]
+            index[row, : len(picks)], values[row, : len(picks)] = picks, probability[picks]
+        shape = (*self._state.rows.batch_shape, wide)
+        return index.reshape(shape), values.reshape(shape)
+
+    def _believe(self, offered: Tensor | None, remaining: Tensor, twins: Generators) -> Tensor:
+        """Pick by the score under rewards of pending picks that are drawn from the posterior."""
+        mean, lam = marginals(self._state)[0], self._state.posterior.regularization
+
+        def normals(drawn: Tensor) -> Tensor:
+            flat = torch.zeros(len(twins), drawn.shape[-1], dtype=torch.float64)
+            for row, (own, generator) in enumerate(zip(drawn.reshape(len(twins), -1).cpu(), twins, strict=True)):
+                flat[row, own] = torch.randn(int(own.sum()), generator=generator, dtype=torch.float64)
+            return flat.reshape(drawn.shape).to(drawn.device)
+
+        sweep = FullSweep(self._table, offered, self._pending, self._rule.max_pulls, normals=normals)
+
+        def score(leverage: Tensor) -> Tensor:
+            moved = mean + math.sqrt(lam) * sweep.shift
+            return self._scores(moved, (lam * leverage).sqrt(), moved, None)
+
+        return sweep.pick(score, remaining)
 
     def _draw(
         self, draws: PosteriorDraws, offered: Tensor | None, remaining: Tensor, twins: Generators

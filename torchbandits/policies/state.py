@@ -345,11 +345,13 @@ class Derived:
         width: `batch_shape`, confidence width.
         marginals: Mean and standard deviation of every arm, `batch_shape x A` each.
         upper: `batch_shape x A`, upper confidence bounds.
+        upper_of: The width of these bounds, the same object.
     """
 
     width: Tensor | None = None
     marginals: tuple[Tensor, Tensor] | None = None
     upper: Tensor | None = None
+    upper_of: Tensor | None = None
 
 
 class GaussianState(PosteriorState):

@@ -99,7 +99,8 @@ class GaussianProcess(nn.Module):
         rows = self.statistics.append_(points, new)
         if self.sparse:
             self.dictionary = nn.functional.pad(self.dictionary, (0, self.statistics.size - self.dictionary.shape[-1]))
-        self._fit = self._fit.grown(points, new, rows, self.sparse) if self._fit is not None else None
+        if self._fit is not None:
+            self._fit = self._fit.grown(points, new.to(points.device), rows.to(points.device), self.sparse)
         return rows
 
     def add_(self, rows: Tensor, counts: Tensor, sums: Tensor, squares: Tensor) -> GaussianProcess:
@@ -263,9 +264,12 @@ class GaussianProcess(nn.Module):
         """Rows that `dictionary_rows` returned, on the host; read there once."""
         if rows.device.type == "cpu":
             return rows
-        if self._host_rows is None or self._host_rows[0] is not rows:
-            self._host_rows = (rows, rows.cpu())
-        return self._host_rows[1]
+        if self._host_rows is not None and self._host_rows[0] is rows:
+            return self._host_rows[1]
+        here = rows.cpu()
+        if self._known_rows is not None and self._known_rows[1] is rows:
+            self._host_rows = (rows, here)
+        return here
 
     def fit(self, gram: Callable[[Tensor], Tensor] | None = None) -> Factors:
         """The factors of the current statistics, computed once.

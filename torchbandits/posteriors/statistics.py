@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from torchbandits.checks import as_tensor
 from torchbandits.errors import NonFiniteError, ShapeError, require
+from torchbandits.transfers import to_device
 from torchbandits.types import PickMask, Picks, Points
 
 
@@ -129,13 +130,14 @@ class Statistics(nn.Module):
         return points.double()
 
     def append_(self, points: Points, new: PickMask) -> Tensor:
-        """Append the marked points of each batch row; return their rows (`batch_shape x p`, −1 where not marked).
+        """Append the marked points of each batch row; return their rows (`batch_shape x p`, −1 where not marked), on the device
+        of the marks, which may be the host.
 
         Cost: O(u d) for a copy of the buffers.
         """
-        p = new.shape[-1]
-        # Batch rows of equal length all append at the end.
-        if bool(new.all()) and bool((self.num_rows == self.size).all()):
+        p, here = new.shape[-1], new.device
+        # Batch rows of equal length all append at the end; a single one has no padding.
+        if bool(new.all()) and (not self.num_rows.dim() or bool((self.num_rows == self.size).all())):
             rows = torch.arange(self.size, self.size + p, device=new.device).expand(new.shape)
             self._buffers["num_rows"] = self.num_rows + p
             self._buffers["totals"] = nn.functional.pad(self.totals, (0, 0, 0, p))
@@ -143,6 +145,17 @@ class Statistics(nn.Module):
                 [self.points, points.double().expand(*new.shape, self.points.shape[-1])], dim=-2
             )
             return rows
+        if not self.num_rows.dim():
+            # What is new is known here, and nothing waits for a device.
+            count, device = int(new.sum()), self.num_rows.device
+            rows = torch.where(new, self.size + new.long().cumsum(dim=-1) - 1, -1)
+            places = new.nonzero().squeeze(-1)
+            fresh = points.double().index_select(-2, places if here == device else to_device(device, places)[0])
+            self._buffers["num_rows"] = self.num_rows + count
+            self._buffers["totals"] = nn.functional.pad(self.totals, (0, 0, 0, count))
+            self._buffers["points"] = torch.cat([self.points, fresh], dim=-2)
+            return rows
+        new = new.to(self.num_rows.device)
         rows = torch.where(new, self.num_rows.unsqueeze(-1) + new.long().cumsum(dim=-1) - 1, -1)
         self._buffers["num_rows"] = self.num_rows + new.sum(dim=-1)
         grown = int(self.num_rows.max()) - self.size
@@ -152,7 +165,7 @@ class Statistics(nn.Module):
         slot = torch.where(rows >= 0, rows, self.size).unsqueeze(-1).expand(*rows.shape, points.shape[-1])
         spare = nn.functional.pad(self.points, (0, 0, 0, max(grown, 0) + 1))
         self._buffers["points"] = spare.scatter(-2, slot, points.double().expand(slot.shape))[..., :-1, :]
-        return rows
+        return rows.to(here)
 
     def add_(self, rows: Picks, weights: Tensor, sums: Tensor, squares: Tensor) -> Statistics:
         """Add weights, sums and sums of squares to rows (`batch_shape x p` each; row −1 is ignored). Cost O(u)."""

@@ -18,6 +18,7 @@ from torchbandits.widths.information import (
     matern_regularization,
 )
 from torchbandits.widths.prior import Srinivas, SrinivasCompact
+from torchbandits.widths.randomized import RandomWidth, ShiftedExponential
 
 __all__ = [
     "BBKB",
@@ -29,8 +30,10 @@ __all__ = [
     "MartingaleMixture",
     "PracticalBBKB",
     "PracticalBKB",
+    "RandomWidth",
     "Scaled",
     "SelfNormalized",
+    "ShiftedExponential",
     "SketchedOFUL",
     "Srinivas",
     "SrinivasCompact",

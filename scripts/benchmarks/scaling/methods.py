@@ -20,6 +20,7 @@ from torch import Tensor
 
 from scaling.config import BenchmarkConfig, Point
 from torchbandits.arms import ArmRows, ArmTable, Lookahead
+from torchbandits.arms.rows import Summed
 from torchbandits.batching import Global
 from torchbandits.posteriors import GaussianProcess
 
@@ -83,7 +84,8 @@ class SparseTable(Contender):
         counts = torch.bincount(torch.arange(point.pulls) % u, minlength=u).to(arms)
         place = (torch.arange(point.pulls) % u).to(arms.device)
         sums, squares = (torch.zeros_like(counts).index_add_(0, place, v) for v in (problem.rewards, problem.rewards**2))
-        rows.tell_(self._posterior, problem.pulled[:u], counts, sums, squares)
+        pulled = problem.pulled[:u]
+        rows.tell_(self._posterior, Summed(pulled, counts, sums, squares, pulled.cpu()))
         self._dictionary = torch.arange(u, device=arms.device) < point.dictionary
         self._posterior.set_dictionary_(self._dictionary)
         self.kept = self._table.columns.fill(self._posterior.dictionary_rows()[0])

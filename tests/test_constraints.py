@@ -1,0 +1,209 @@
+"""Batches of exactly so many picks, and constraints within them, against a dense greedy loop."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import oracles
+import pytest
+import torch
+from contract import CASES, Case
+from problems import BOUNDED, COMMON, DELTA, NOISE_STD, Problem, generator, rbf
+from torch import Tensor
+
+import torchbandits as tb
+from torchbandits import errors
+from torchbandits.constraints import AtMost, Constraint, Distinct, Same
+from torchbandits.testing.play import differences, everything
+
+PROBLEM = Problem(seed=9, a=40, duplicates=3)
+ENTRIES = oracles.first_copies(PROBLEM.arms) == np.arange(40)
+PLATE = torch.arange(40) % 4
+SUPPLIER = torch.tensor([f"s{j % 7}" == "s3" for j in range(40)]).long() + (torch.arange(40) % 3)
+
+
+def greedy(pulled: list[int], rewards: list[float], count: int, fits: Any) -> list[int]:
+    """Upper bounds with the exact variance given the picks before, over the arms that fit."""
+    kernel, lam, arms = oracles.rbf(0.4), NOISE_STD**2, PROBLEM.arms
+    K, picks = kernel(arms, arms), []
+    mean = oracles.exact_posterior(K[np.ix_(pulled, pulled)], K[pulled], K.diagonal(), np.array(rewards), lam).mean
+    width = oracles.width_srinivas(len(pulled) + 1, 40, DELTA)
+    for _ in range(count):
+        seen = pulled + picks
+        variance = oracles.exact_posterior(K[np.ix_(seen, seen)], K[seen], K.diagonal(), np.zeros(len(seen)), lam).variance
+        allowed = np.array([bool(ENTRIES[arm]) and fits(picks, arm) for arm in range(40)])
+        picks.append(oracles.argmax(mean + width * np.sqrt(np.maximum(variance, 0)), allowed))
+    return picks
+
+
+def once(picks: list[int], arm: int) -> bool:
+    return arm not in picks
+
+
+def of_one_plate(picks: list[int], arm: int) -> bool:
+    if picks:
+        return arm not in picks and bool(PLATE[arm] == PLATE[picks[0]])
+    return int((ENTRIES & (PLATE[arm] == PLATE).numpy()).sum()) >= 8
+
+
+def few_of_a_supplier(picks: list[int], arm: int) -> bool:
+    return sum(int(SUPPLIER[pick] == SUPPLIER[arm]) for pick in picks) < 2
+
+
+CASES_WITHIN: dict[str, tuple[int, list[Constraint], Any]] = {
+    "distinct": (12, [Distinct()], once),
+    "same": (8, [Distinct(), Same(PLATE)], of_one_plate),
+    "at most": (6, [AtMost(SUPPLIER, 2)], few_of_a_supplier),
+    "both": (6, [AtMost(SUPPLIER, 2), Distinct()], lambda picks, arm: once(picks, arm) and few_of_a_supplier(picks, arm)),
+}
+
+
+@pytest.mark.parametrize("name", CASES_WITHIN)
+def test_picks_are_those_of_a_dense_greedy_loop(name):
+    count, within, fits = CASES_WITHIN[name]
+    bandit, pulled, rewards = tb.Bandit(tb.gp_ucb(rbf(), **COMMON), PROBLEM.tensor), [], []
+    bandit.tell(torch.tensor([5, 11]), torch.tensor([PROBLEM.reward(0, 5), PROBLEM.reward(1, 11)], dtype=torch.float64))
+    pulled, rewards = [5, 11], [PROBLEM.reward(0, 5), PROBLEM.reward(1, 11)]
+    for _ in range(3):
+        expected = greedy(pulled, rewards, count, fits)
+        selection = bandit.ask(exactly=count, within=within)
+        assert selection.index.tolist() == expected
+        assert torch.equal(selection.index, bandit.ask().index), "the batch is open"
+        y = [PROBLEM.reward(len(pulled) + place, arm) for place, arm in enumerate(expected)]
+        bandit.tell(selection, torch.tensor(y, dtype=torch.float64))
+        pulled, rewards = pulled + expected, rewards + y
+
+
+@pytest.mark.filterwarnings("ignore:exactly=:torchbandits.errors.DiagnosticWarning")
+@pytest.mark.parametrize("case", [case for case in CASES if not case.mode], ids=lambda case: case.name)
+def test_every_policy_keeps_constraints(case: Case):
+    bandit = case.bandit(3)
+    if bandit.loop.open is not None:
+        bandit.forget(bandit.ask())
+    labels = torch.arange(40) % 3
+    selection = bandit.ask(exactly=9, within=[Distinct(), AtMost(labels, 4)])
+    index = selection.index
+    assert index.shape == (9,)
+    assert len(set(index.tolist())) == 9
+    assert int(torch.bincount(labels[index]).max()) <= 4
+    bandit.forget(selection)
+    again = bandit.ask(exactly=5, within=Same(labels))
+    assert len(set(labels[again.index].tolist())) == 1
+
+
+@pytest.mark.parametrize("name", ["gp_ucb", "thompson_sampling", "uniform"])
+def test_exactly_without_constraints_is_the_policy_s_own_extension(name):
+    one, other = Case(name, "").bandit(), Case(name, "").bandit()
+    assert torch.equal(one.ask(exactly=7).index, other.ask(more=7).index)
+
+
+def test_rows_are_singles():
+    within = [Distinct(), Same(PLATE)]
+    together = tb.Bandit(tb.thompson_sampling(rbf(), **BOUNDED), PROBLEM.tensor, generator=[generator(1), generator(2)])
+    alone = [tb.Bandit(tb.thompson_sampling(rbf(), **BOUNDED), PROBLEM.tensor, generator=generator(seed)) for seed in (1, 2)]
+    for pull in range(0, 15, 5):
+        selection = together.ask(exactly=5, within=within)
+        rewards = torch.stack([PROBLEM.rewards(pull, index) for index in selection.index])
+        together.tell(selection, rewards)
+        for row, bandit in enumerate(alone):
+            mine = bandit.ask(exactly=5, within=within)
+            assert torch.equal(mine.index, selection.index[row])
+            bandit.tell(mine, rewards[row])
+
+
+def test_arms_on_offer_and_float32():
+    available = torch.arange(40) % 2 == 0
+    bandit = tb.Bandit(tb.gp_ucb(rbf().float(), **COMMON), PROBLEM.tensor.float())
+    selection = bandit.ask(exactly=4, within=[Distinct(), Same(PLATE)], available=available)
+    assert bool(available[selection.index].all())
+    assert len(set(PLATE[selection.index].tolist())) == 1
+
+
+class Spread(Constraint):
+    """One of a user's own: arms far from each other."""
+
+    def allowed(self, picks: Tensor, offered: Tensor, room: int) -> Tensor:
+        if not picks.shape[-1]:
+            return offered
+        return offered & (torch.cdist(PROBLEM.tensor, PROBLEM.tensor[picks]) > 0.2).all(dim=-1)
+
+
+def test_a_constraint_of_one_s_own():
+    selection = tb.Bandit(tb.gp_ucb(rbf(), **COMMON), PROBLEM.tensor).ask(exactly=5, within=Spread())
+    assert float(torch.pdist(selection.points).min()) > 0.2
+
+
+@pytest.mark.parametrize("name", ["gp_ucb", "thompson_sampling", "batch_bkb"])
+@pytest.mark.filterwarnings("ignore:exactly=:torchbandits.errors.DiagnosticWarning")
+def test_a_journal_repeats_them(name, tmp_path: Path):
+    def made(path: Path | None = None) -> tb.Bandit:
+        journal = None if path is None else tb.Journal(path, durable=False)
+        return tb.Bandit(Case(name, "").policy(), PROBLEM.tensor, generator=generator(3), journal=journal)
+
+    def play(bandit: tb.Bandit, batches: range) -> list[list[int]]:
+        picks = []
+        for batch in batches:
+            selection = bandit.ask(exactly=4, within=[Distinct(), Same(PLATE)])
+            picks.append(selection.index.tolist())
+            bandit.tell(selection, PROBLEM.rewards(4 * batch, selection.index))
+        return picks
+
+    whole = play(made(), range(6))
+    first = made(tmp_path / "run")
+    before = play(first, range(3))
+    open_now = first.ask(exactly=4, within=[Distinct(), Same(PLATE)]).index
+    expected = everything(first)
+    first.journal.close()
+    again = made(tmp_path / "run")
+    assert differences(everything(again), expected) == []
+    assert torch.equal(again.ask().index, open_now)
+    assert before + play(again, range(3, 6)) == whole
+
+
+def test_what_can_t_be_filled_changes_nothing():
+    bandit = tb.Bandit(tb.thompson_sampling(rbf(), **BOUNDED), PROBLEM.tensor, generator=generator(0))
+    before = everything(bandit)
+    with pytest.raises(errors.ArgumentError, match="exactly 38 picks"):
+        bandit.ask(exactly=38, within=Distinct())
+    with pytest.raises(errors.ArgumentError, match="constraints leave no arm"):
+        bandit.ask(exactly=11, within=[Distinct(), Same(PLATE)])
+    assert differences(everything(bandit), before) == []
+    assert bandit.loop.open is None
+
+
+def test_a_batch_rule_that_is_set_aside_is_said_once():
+    bandit = tb.Bandit(tb.gp_bucb(rbf(), **BOUNDED), PROBLEM.tensor)
+    with pytest.warns(errors.DiagnosticWarning, match="Product"):
+        selection = bandit.ask(exactly=3)
+    bandit.tell(selection, torch.zeros(3))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert len(bandit.ask(exactly=3)) == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"exactly": 3, "limit": 2}, errors.ArgumentError),
+        ({"exactly": 3, "more": 2}, errors.ArgumentError),
+        ({"within": Distinct()}, errors.ArgumentError),
+        ({"exactly": 0}, errors.ArgumentError),
+        ({"exactly": 3, "within": Same(torch.arange(39))}, errors.ShapeError),
+    ],
+)
+def test_bad_requests_are_refused(options, error):
+    with pytest.raises(error):
+        tb.Bandit(tb.gp_ucb(rbf(), **COMMON), PROBLEM.tensor).ask(**options)
+
+
+def test_labels_are_values():
+    for wrong in (torch.tensor([1.0, torch.nan]), torch.zeros(2, 2), torch.zeros(0)):
+        with pytest.raises(errors.TorchBanditsError, match="labels"):
+            Same(wrong)
+    policy = tb.gp_ucb(rbf(), width=tb.widths.Constant(2.0), **COMMON)
+    bandit = tb.Bandit(policy, bounds=torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64))
+    with pytest.raises(errors.UnsupportedError, match="box"):
+        bandit.ask(exactly=2, within=Distinct())

@@ -1,0 +1,124 @@
+"""Constraints within one batch: `bandit.ask(exactly=96, within=[constraints.Distinct(), constraints.Same(temperature)])`.
+
+Each pick is the policy's own among the arms that the constraints leave, given all picks before it as pending.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchbandits.checks import as_tensor, check_instance, check_whole
+from torchbandits.errors import ShapeError, require
+
+__all__ = ["AtMost", "Constraint", "Distinct", "Same"]
+
+
+class Constraint(ABC):
+    """A constraint on the picks of one batch. To write one of your own, implement `allowed`."""
+
+    @abstractmethod
+    def allowed(self, picks: Tensor, offered: Tensor, room: int) -> Tensor:
+        """The arms that may be picked next, `batch_shape x A` booleans.
+
+        Args:
+            picks: `batch_shape x j`, the arms picked so far. Exact duplicates are picked by their lowest index.
+            offered: `batch_shape x A`, arms on offer.
+            room: Picks that are still to be made of distinct arms; 1 if an arm may be picked again.
+        """
+
+
+def counts_of(picks: Tensor, size: int) -> Tensor:
+    """How often each of the numbers 0 … size − 1 is among the picks, `batch_shape x size`."""
+    kept = (picks >= 0).long()
+    zeros = torch.zeros(*picks.shape[:-1], size, dtype=torch.int64, device=picks.device)
+    return zeros.scatter_add(-1, picks.clamp_min(0), kept)
+
+
+@dataclass(frozen=True)
+class Distinct(Constraint):
+    """At most one pull of each arm."""
+
+    def allowed(self, picks: Tensor, offered: Tensor, room: int) -> Tensor:
+        """The arms that were not picked yet."""
+        return counts_of(picks, offered.shape[-1]) == 0
+
+
+@dataclass(frozen=True, eq=False)
+class _Labelled(Constraint):
+    labels: Tensor
+
+    def __post_init__(self) -> None:
+        labels = as_tensor("labels", self.labels)
+        require(
+            labels.dim() == 1 and labels.numel() > 0, f"labels must be one value an arm, got {tuple(labels.shape)}.", ShapeError
+        )
+        require(not bool(labels.isnan().any()), "labels must be values, and one of them is NaN.")
+        # Ranks of the distinct values, so that values of any type can be counted.
+        object.__setattr__(self, "labels", labels.unique(return_inverse=True)[1])
+
+    def ranks(self, offered: Tensor) -> Tensor:
+        """The labels as whole numbers from 0, `A`. Raises `ShapeError` unless there is one for each arm."""
+        size = offered.shape[-1]
+        require(len(self.labels) == size, f"labels must be one value an arm, {size}, got {len(self.labels)}.", ShapeError)
+        return self.labels.to(offered.device)
+
+    def used(self, picks: Tensor, ranks: Tensor) -> Tensor:
+        """Number of picks of each label, `batch_shape x labels`."""
+        return counts_of(torch.where(picks >= 0, ranks[picks.clamp_min(0)], -1), int(ranks.max()) + 1)
+
+
+@dataclass(frozen=True, eq=False)
+class Same(_Labelled):
+    """All picks of a batch have the same value of a column, such as the temperature of a plate.
+
+    The first pick decides the value, among those that enough arms on offer have where picks must be distinct.
+
+    Args:
+        labels: `A` values, one for each arm, compared for equality.
+    """
+
+    def allowed(self, picks: Tensor, offered: Tensor, room: int) -> Tensor:
+        """The arms with the label of the picks; before the first, those with a label that enough arms have."""
+        ranks = self.ranks(offered)
+        used = self.used(picks, ranks) > 0
+        one = torch.zeros(used.shape, dtype=torch.int64, device=used.device)
+        there = one.scatter_add(-1, ranks.expand(offered.shape), offered.long()) >= room
+        fits = torch.where(used.any(dim=-1, keepdim=True), used, there)
+        return fits.gather(-1, ranks.expand(offered.shape))
+
+
+@dataclass(frozen=True, eq=False)
+class AtMost(_Labelled):
+    """At most `count` picks of a batch have the same value of a column, such as the supplier of a compound.
+
+    Args:
+        labels: `A` values, one for each arm, compared for equality.
+        count: Largest number of picks with one value.
+    """
+
+    count: int
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_whole("count", self.count)
+
+    def allowed(self, picks: Tensor, offered: Tensor, room: int) -> Tensor:
+        """The arms whose label has fewer picks than allowed."""
+        ranks = self.ranks(offered)
+        return (self.used(picks, ranks) < self.count).gather(-1, ranks.expand(offered.shape))
+
+
+def check_within(within: Any) -> tuple[Constraint, ...]:
+    """One constraint or several, as a tuple."""
+    given = tuple(within) if isinstance(within, Sequence) else (within,)
+    for constraint in given:
+        check_instance(
+            "within", constraint, Constraint, "one of torchbandits.constraints, such as constraints.Distinct(), or a list"
+        )
+    return given

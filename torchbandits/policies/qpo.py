@@ -1,0 +1,62 @@
+"""qPO: exact posterior, the batch that most probably holds the best arm."""
+
+from __future__ import annotations
+
+import gpytorch
+
+from torchbandits.batching import FixedSize
+from torchbandits.checks import explains_keywords, regularization_of
+from torchbandits.policies.composed import Composed
+from torchbandits.scores import MostProbable
+from torchbandits.starts import Start
+from torchbandits.widths import Constant
+
+
+@explains_keywords
+def qpo(
+    kernel: gpytorch.kernels.Kernel,
+    *,
+    noise_std: float = 0.01,
+    batch_size: int = 1,
+    draws: int = 2_000,
+    leaders: int = 1_000,
+    regularization: float | None = None,
+    prior_mean: float | str = 0.0,
+    initial: Start | None = None,
+    memory_budget: int = 2 << 30,
+    refit_every: int | None = None,
+) -> Composed:
+    r"""qPO: the batch of distinct arms with the largest probability to hold the best arm.
+
+    .. math:: \arg\max_{|B| = q} P(x^* \in B) = \text{the } q \text{ arms of the largest } P(x^* = x)
+
+    The probabilities are estimated by joint draws of f at the arms of the highest upper bounds. It exploits: the aim is the
+    best arm in this batch, and not what the next batches learn.
+
+    Args:
+        kernel: Prior covariance of the rewards.
+        noise_std: Standard deviation of the noise, reward units.
+        batch_size: q, picks of one `ask`.
+        draws: Joint draws of f; arms that none of them makes the best follow in order of their upper bounds.
+        leaders: Arms that are drawn jointly, those of the largest μ + 3σ.
+        regularization: λ; noise_std² by default.
+        prior_mean: A number, or `"estimate"`.
+        initial: First picks; the most probable arms of the prior by default.
+        memory_budget: Bytes for cached kernel columns.
+        refit_every: Fit the kernel whenever the pulls told pass a multiple of this (`Bandit.fit_kernel_`).
+
+    Guarantee: none. Cost: O(A u) per distinct arm told; O(r³ + r² S) per ask, for S draws of r leaders.
+    Source: Fromer et al. 2024 (arXiv 2410.06333).
+    """
+    return Composed(
+        kernel,
+        noise_std,
+        Constant(3.0),
+        regularization_of(noise_std, regularization),
+        score=MostProbable(draws, leaders),
+        batch_rule=FixedSize(size=batch_size),
+        prior_mean=prior_mean,
+        initial=initial,
+        memory_budget=memory_budget,
+        refit_every=refit_every,
+    )

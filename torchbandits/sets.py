@@ -1,0 +1,117 @@
+"""Sets of arms by what was learned: the k best, and those above a level."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from torchbandits.arms.joint import JointDraws
+from torchbandits.errors import UnsupportedError, require
+from torchbandits.gradients import without_gradients
+from torchbandits.loop import Loop
+from torchbandits.policies import Composed
+from torchbandits.policies.picking import marginals, only_entries
+from torchbandits.policies.state import TableState
+from torchbandits.widths import Width
+
+# Arms that are drawn jointly for the probabilities of `top_k`, beside the members.
+_RIVALS = 1000
+# Draws that are held at once.
+_DRAWN = 1 << 23
+
+
+@dataclass(frozen=True)
+class TopK:
+    """The k arms with the highest posterior mean, best first. Exact duplicates count as one arm.
+
+    Attributes:
+        index: `batch_shape x k`.
+        points: `batch_shape x k x d`.
+        mean, variance: `batch_shape x k`, posterior of each, reward units.
+        probability: `batch_shape x k`, probability under the model that the arm is among the k best.
+    """
+
+    index: Tensor
+    points: Tensor
+    mean: Tensor
+    variance: Tensor
+    probability: Tensor
+
+
+@dataclass(frozen=True)
+class LevelSet:
+    """The arms above a level, those below, and those that the bounds leave undecided: `batch_shape x A` each.
+
+    Attributes:
+        above: Booleans, the lower bound is at least the level.
+        below: Booleans, the upper bound is below the level.
+        undecided: Booleans, neither.
+        probability: Probability under the model that the arm's expected reward is at least the level.
+    """
+
+    above: Tensor
+    below: Tensor
+    undecided: Tensor
+    probability: Tensor
+
+
+def table_of(loop: Loop, what: str) -> TableState:
+    """The state of a loop with a Gaussian process tabulated on given arms, of one rank.
+
+    Raises:
+        UnsupportedError: For another state.
+    """
+    state = loop.state
+    if not isinstance(state, TableState) or state.rows.sharded:
+        raise UnsupportedError(
+            f"{what} reads one Gaussian process over given arms: use gp_ucb, batch_bkb, lucb, lse or another policy with one, "
+            "on arms of one process."
+        )
+    return state
+
+
+@without_gradients
+def top_k(loop: Loop, k: int, draws: int, seed: int) -> TopK:
+    """See `Bandit.top_k`."""
+    state = table_of(loop, "top_k()")
+    mean, std = marginals(state)
+    entries = only_entries(state.rows, mean)
+    count = int((entries > -torch.inf).sum(dim=-1).min())
+    require(k < count, f"k must be less than the number of distinct arms, {count}, got {k}.")
+    ranked = entries.topk(k + 1, dim=-1)
+    index, threshold = ranked.indices[..., :k], ranked.values[..., k - 1 :].mean(dim=-1, keepdim=True)
+    # Beside the members, the arms that most likely belong, by their own marginals.
+    hope = (entries - threshold) / std.double().clamp_min(torch.finfo(torch.float64).tiny)
+    hope = hope.scatter(-1, index, -torch.inf)
+    rivals = hope.topk(min(_RIVALS, count - k), dim=-1).indices
+    joint = JointDraws(state.table, torch.cat([index, rivals], dim=-1))
+    width = joint.index.shape[-1]
+    hits = torch.zeros(index.shape, dtype=torch.float64, device=index.device).reshape(-1, k)
+    for row in range(hits.shape[0]):
+        generator = torch.Generator().manual_seed(seed)
+        for part in torch.arange(draws).split(max(1, _DRAWN // width)):
+            best = joint.draw(row, len(part), generator).topk(k, dim=-1).indices
+            hits[row] += torch.zeros(len(part), width, device=best.device).scatter_(-1, best, 1.0)[:, :k].sum(dim=0)
+    lam = state.posterior.regularization
+    told = state.in_reward_units(mean.gather(-1, index), lam * state.table.leverage_at(index))
+    return TopK(index, loop.points(index), told.mean, told.variance, (hits / draws).reshape(index.shape))
+
+
+@without_gradients
+def level_set(loop: Loop, level: float, width: Width | None) -> LevelSet:
+    """See `Bandit.level_set`."""
+    state = table_of(loop, "level_set()")
+    message = "this policy's width is not that of its posterior of all pulls: pass width=, such as widths.IGP(…)."
+    require(width is not None or isinstance(loop.policy, Composed), message, UnsupportedError)
+    mean, std = marginals(state)
+    w = loop.policy.width(state) if width is None else width(state.progress(width.reads))
+    h = torch.full_like(w, level).unsqueeze(-1)
+    if (units := state.posterior.units) is not None:
+        h = units.to_model(h)
+    spread = w.unsqueeze(-1) * std
+    above, below = mean - spread >= h, mean + spread < h
+    z = (mean - h) / std.clamp_min(torch.finfo(std.dtype).tiny)
+    return LevelSet(above, below, ~above & ~below, 0.5 * torch.special.erfc(-z / math.sqrt(2)))

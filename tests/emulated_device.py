@@ -12,12 +12,20 @@ CUDA refuses, runs the operation on the CPU tensors and wraps the result. No ker
 Refused: tensors of both devices in one operation (CPU tensors without dimensions beside CUDA tensors and CPU indices of CUDA
 tensors are allowed, as in PyTorch), results and values on the wrong device, `numpy()` of a CUDA tensor, and a CPU generator for
 numbers drawn on CUDA. Not emulated: rounding, races between streams, memory, and other effects of a real device.
+
+    with emulated_device() as asked:
+        step()
+    asked.launches, asked.waits           # operations sent to the device, and times the host waited for it
+
+A launch is an operation that is no view and no allocation: a real device starts one kernel for it, or several. The host waits
+where it reads a number, where a size depends on the numbers, and for copies that are not from pinned memory without blocking.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
@@ -32,6 +40,17 @@ _CARRIER = torch.device("meta")
 _INDEXING = {"index", "_unsafe_index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index_put"}
 # Beside those tagged as pointwise: operations that take a CPU tensor without dimensions for a number.
 _NUMBERS = {"fill", "fill_", "masked_fill", "masked_fill_", "index_fill", "index_fill_"}
+# Operations without a kernel, beside views.
+_FREE = {
+    "empty", "new_empty", "empty_like", "empty_strided", "new_empty_strided", "detach", "alias", "lift_fresh", "lift",
+    "_unsafe_view", "_reshape_alias", "set_", "resize_",
+}  # fmt: skip
+# Operations for which the host waits: a number is read, or a size or an error code depends on the numbers.
+_WAITS = {
+    "_local_scalar_dense", "item", "is_nonzero", "equal", "nonzero", "masked_select", "_unique", "_unique2", "unique_dim",
+    "unique_consecutive", "bincount", "repeat_interleave", "_linalg_check_errors", "_linalg_eigh", "_linalg_svd",
+    "linalg_lstsq", "multinomial",
+}  # fmt: skip
 _MAKE = (torch.tensor, torch.as_tensor, torch.asarray)
 _running: list[_Kernels] = []
 
@@ -125,7 +144,9 @@ class _Names(TorchFunctionMode):
         if func is Tensor.pin_memory:
             if isinstance(args[0], DeviceTensor):
                 raise DeviceError("only dense CPU tensors can be pinned")
-            return args[0].clone()
+            pinned = args[0].clone()
+            pinned._emulated_pin = True
+            return pinned
         stand_in = _STAND_INS.get(func)
         return func(*args, **kwargs) if stand_in is None or not _tensors(args)[0] else stand_in(*args, **kwargs)
 
@@ -197,8 +218,32 @@ _STAND_INS: dict[Any, Callable[..., Any]] = {
 }
 
 
+@dataclass
+class Asked:
+    """What was asked of the device: operations sent to it, and times the host waited for it."""
+
+    launches: int = 0
+    waits: int = 0
+
+
 class _Kernels(TorchDispatchMode):
     """A dispatch mode that checks every operation and runs it on the CPU tensors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = Asked()
+
+    def _count(self, func: Any, name: str, args: Any, kwargs: dict[str, Any], there: list[DeviceTensor], away: bool) -> None:
+        if func.is_view or name in _FREE:
+            return
+        if name in ("_to_copy", "copy_") and (not away or not isinstance(args[-1 if name == "copy_" else 0], DeviceTensor)):
+            source = args[-1 if name == "copy_" else 0]
+            blocking = not (kwargs.get("non_blocking") and getattr(source, "_emulated_pin", False))
+            self.asked.waits += bool(there or away) and (not away or blocking)
+            return
+        masks = name in _INDEXING and any(i is not None and i.dtype in (torch.bool, torch.uint8) for i in args[1])
+        self.asked.waits += name in _WAITS or masks
+        self.asked.launches += away and name != "_local_scalar_dense"
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return self.run(func, args, kwargs or {})
@@ -211,6 +256,8 @@ class _Kernels(TorchDispatchMode):
         away = bool(there) if device is None else device.type in ("cuda", "meta")
         if name == "copy_":
             away = isinstance(args[0], DeviceTensor)
+        if there or away:
+            self._count(func, name, args, kwargs, there, away)
         if not away:
             return func(*on_host(args), **on_host(kwargs)) if there else func(*args, **kwargs)  # to the host, or on it
         if any(isinstance(x, torch.Generator) for x in (*args, *kwargs.values())):
@@ -218,6 +265,8 @@ class _Kernels(TorchDispatchMode):
         own_args, own_kwargs = on_host(args), on_host(kwargs)
         if device is not None:
             own_kwargs["device"] = torch.device("cpu")
+        if name == "copy_" and there and len(there) == 2 and _same_memory(own_args[0], own_args[1]):
+            return args[0]  # PyTorch compares storages, which wrappers do not share, and skips the copy of a result to itself
         if name == "_to_copy":
             return DeviceTensor(func(*own_args, **own_kwargs))
         if there and here and name != "copy_":
@@ -225,6 +274,10 @@ class _Kernels(TorchDispatchMode):
         out = func(*own_args, **own_kwargs)
         given = {id(x.host): x for x in there}  # what is written in place is returned itself
         return _mapped(lambda x: given[id(x)] if id(x) in given else DeviceTensor(x), out)
+
+
+def _same_memory(first: Tensor, second: Tensor) -> bool:
+    return first.data_ptr() == second.data_ptr() and first.shape == second.shape and first.stride()[1:] == second.stride()[1:]
 
 
 def _check_mixed(func: Any, name: str, args: Any, here: list[Tensor]) -> None:
@@ -255,8 +308,8 @@ class _Stream:
 
 
 @contextmanager
-def emulated_device() -> Iterator[None]:
-    """`cuda:0` for the program inside; see the module."""
+def emulated_device() -> Iterator[Asked]:
+    """`cuda:0` for the program inside, and what it asks of it; see the module."""
     here = {
         "_lazy_init": lambda: None,
         "is_available": lambda: True,
@@ -279,4 +332,4 @@ def emulated_device() -> Iterator[None]:
         stack.enter_context(_Names())
         _running.append(kernels)
         stack.callback(_running.pop)
-        yield
+        yield kernels.asked

@@ -20,8 +20,9 @@ FILES = sorted(p for p in PACKAGE.rglob("*.py"))
 
 # Ground floor first, as in the architecture sheet: a file imports only from rooms above its own, or from its own room.
 ROOMS = [
-    "errors", "upstream", "extras", "threads", "gradients", "transfers", "types", "checks", "sources", "linalg",
-    "kernels", "embeddings",
+    "version", "errors", "upstream", "extras", "threads", "gradients",
+    "display",  # how records, policies and bandits are printed
+    "transfers", "types", "checks", "sources", "linalg", "kernels", "embeddings",
     "posteriors", "environments", "arms", "widths", "memory", "batching", "scores", "starts", "constraints",
     "fitting", "optimize",
     "policies",  # a policy starts, fits its kernel, and searches a box

@@ -17,6 +17,7 @@ from problems import OFF_SCALE
 
 import torchbandits as tb
 from torchbandits.campaigns.tables import ParquetRows
+from torchbandits.diagnostics import leave_one_out
 from torchbandits.errors import ArgumentError, DataError, StateError, TorchBanditsError
 from torchbandits.extras import Later
 from torchbandits.journal import Journal
@@ -571,6 +572,31 @@ def test_the_page_shows_ids_values_and_columns(tmp_path: Path):
     assert all(f"<td>{text}</td>" in page for text in [*c.best(3)["id"], *c.open, "3 different texts"])
     assert f"{results['yield'].min():.6g}" in page
     assert "One more measurement of a row would be off by about" in page
+    assert "Search for the smallest yield in " in page
+    recommended = page.partition("<h2>Recommended row</h2>")[2].partition("<h2>")[0]
+    assert f"<td>id</td><td>{c.best(1)['id'].iloc[0]}</td>" in recommended
+    assert page.count("<img") == 3  # progress, predicted against measured, columns that matter
+    assert "Of 5 rows, each predicted from all others" in page
+
+
+@pytest.mark.filterwarnings("ignore::torchbandits.errors.DiagnosticWarning")
+def test_predictions_on_the_page_are_those_without_the_row_itself():
+    kernel = gpytorch.kernels.ScaleKernel(gpytorch.kernels.RBFKernel()).double()
+    kernel.outputscale = 100.0
+    c = campaign(minimize=True, policy=tb.gp_ucb(kernel, noise_std=0.5, prior_mean="estimate"))
+    c.tell(measured(c.ask(12)))
+    predicted = c._predicted()
+    left = leave_one_out(c.bandit)
+    np.testing.assert_allclose(predicted.middle, -left.mean)
+    np.testing.assert_allclose(predicted.high - predicted.low, 4 * left.std)
+    average = c.best(12).set_index("id")["measured"]
+    np.testing.assert_allclose(np.sort(predicted.measured), np.sort(average))
+
+
+def test_very_few_rows_are_not_predicted():
+    c = campaign()
+    c.tell(measured(c.ask(3)))
+    assert c._predicted() is None
 
 
 def test_without_the_extra_the_message_says_how_to_get_it():

@@ -19,7 +19,10 @@ import torchbandits as tb
 from torchbandits.cli import app
 from torchbandits.experiments import load_records, run_experiment
 from torchbandits.experiments.config import parse_config
+from torchbandits.experiments.measures import measures
 from torchbandits.experiments.page import drawn, page_of_experiment, page_of_history
+from torchbandits.experiments.records import Record
+from torchbandits.experiments.results import SHORT, draw_labels
 
 RUNNER = CliRunner()
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -121,10 +124,12 @@ def test_rewards_stand_for_a_regret_that_nobody_knows(tmp_path: Path):
         )  # fmt: skip
     page = page_of_history(history, "mine")
     figures = dict(drawn(page))
-    [axes] = figures["mean reward of the first t pulls (reward units)"].axes
+    [axes] = figures["mean reward so far (reward units)"].axes
     assert not any("regret" in label for label in figures)
     assert axes.get_ylim()[0] < axes.lines[0].get_ydata().min() < 0  # negative rewards are in sight
     assert axes.lines[0].get_ydata()[-1] == pytest.approx(np.mean(told))
+    [axes] = figures["largest reward so far (reward units)"].axes
+    assert axes.lines[0].get_ydata()[-1] == pytest.approx(max(told))
 
 
 def test_what_is_no_run_is_one_clear_line(tmp_path: Path):
@@ -168,3 +173,47 @@ def test_a_browser_shows_the_page(experiment: Path, tmp_path: Path):
     ink = (pixels[..., :3] < 0.9).any(axis=-1)
     assert ink[:1500].mean() > 0.01
     assert not ink[:, -4:].any()  # nothing is cut at the right
+
+
+def records(labels: int, repetitions: int, pulls: int) -> list[Record]:
+    """Records with random numbers, `repetitions` of each label."""
+    found = []
+    one = torch.ones(1, dtype=torch.float64)
+    for place in range(labels):
+        for seed in range(repetitions):
+            history, generator = tb.History(), torch.Generator().manual_seed(1_000 * place + seed)
+            report = tb.Report(*[one] * 8)
+            for _ in range(pulls):
+                regret = torch.rand(1, 1, generator=generator, dtype=torch.float64)
+                history.record(
+                    index=torch.zeros(1, 1, dtype=torch.int64), rewards=-regret, regret=regret, report=report,
+                    recommended=torch.zeros(1, dtype=torch.int64), simple_regret=regret[0], seconds=0.1,
+                )  # fmt: skip
+            found.append(Record(place, f"policy {place}", seed, history))
+    return found
+
+
+def test_a_panel_has_at_most_five_lines_and_short_runs_have_linear_axes():
+    mine = records(labels=7, repetitions=1, pulls=20)
+    figure = draw_labels("many", [f"policy {place}" for place in range(7)], mine, measures({})["mean_regret"])
+    assert [len(axes.lines) for axes in figure.axes] == [5, 2]
+    assert [len(axes.get_legend().get_texts()) for axes in figure.axes] == [5, 2]
+    assert {axes.get_xscale() for axes in figure.axes} == {"linear"}
+    long = records(labels=1, repetitions=1, pulls=SHORT + 1)
+    assert draw_labels("long", ["policy 0"], long, measures({})["mean_regret"]).axes[0].get_xscale() == "log"
+
+
+@pytest.mark.parametrize(("repetitions", "bands", "lines"), [(1, 0, 1), (3, 0, 4), (10, 1, 1)])
+def test_an_interval_is_shaded_from_ten_repetitions_on(repetitions: int, bands: int, lines: int):
+    mine = records(labels=1, repetitions=repetitions, pulls=10)
+    [axes] = draw_labels("few", ["policy 0"], mine, measures({})["mean_regret"]).axes
+    assert (len(axes.collections), len(axes.lines)) == (bands, lines)
+
+
+def test_a_page_fits_a_phone_and_a_sheet_of_paper(experiment: Path):
+    RUNNER.invoke(app, ["report", str(experiment)])
+    text = (experiment / "report.html").read_text(encoding="utf-8")
+    widths = re.findall(r"minmax\(([^)]*\)?),", text)
+    assert widths
+    assert all(width.startswith("min(100%") for width in widths), "a grid wider than the window"
+    assert "@media print" in text

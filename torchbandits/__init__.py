@@ -57,9 +57,14 @@ from torchbandits.policies import (
 from torchbandits.running import run
 from torchbandits.sets import LevelSet, TopK
 from torchbandits.types import Evidence, FitReport, Marginals, Progress, Recommendation, Report, Selection
+from torchbandits.version import __version__
 from torchbandits.worker import Lease, Worker
 
-__version__ = "0.1.0"
+
+def __dir__() -> list[str]:
+    """The public names alone, so that `tb.` completes to what is documented."""
+    return [*__all__]
+
 
 __all__ = [
     "Bandit",

@@ -39,6 +39,7 @@ from torchbandits.checks import (
     same_device,
 )
 from torchbandits.constraints import Constraint, Distinct, check_within
+from torchbandits.display import Shown, count, numbers, pairs
 from torchbandits.errors import ArgumentError, UnsupportedError, issue, require
 from torchbandits.explanation import Explanation, explain
 from torchbandits.journal import Journal, Recorder, as_journal, begun, describe_policy
@@ -380,6 +381,22 @@ class Bandit:
     def posterior(self) -> GaussianProcess | PartitionedProcess:
         """Callable on any points: `Marginals(mean, variance)` in reward units; pending picks shrink variances, not means."""
         return self.loop.process
+
+    def _shown(self) -> Shown:
+        *_, num_arms, dim = self.arms.shape
+        rows = f"{self.batch_shape.numel():,} rows on " if self.batch_shape else ""
+        journal = [] if self.journal is None else [("journal", str(self.journal.path))]
+        opened = 0 if self.loop.open is None else int(self.loop.open.mask.sum())
+        values = [("policy", repr(self.policy)), ("pulls", numbers(self.pulls)), ("open picks", f"{opened:,}"), *journal]
+        return pairs(f"Bandit: {rows}{count(num_arms, 'arm')} of {count(dim, 'feature')}", values)
+
+    def __repr__(self) -> str:
+        """Arms, policy, pulls and open picks."""
+        return self._shown().text()
+
+    def _repr_html_(self) -> str:
+        """The same as a table, for notebooks."""
+        return self._shown().html()
 
     @property
     def arms(self) -> Tensor | ArmSource:

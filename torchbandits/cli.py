@@ -28,6 +28,7 @@ from torchbandits.errors import ConfigError, TorchBanditsError, nearest, require
 from torchbandits.experiments.printable import one_line, plain
 from torchbandits.extras import missing
 from torchbandits.policies import CATALOGUE, markdown_table
+from torchbandits.version import __version__
 
 if TYPE_CHECKING:
     from torchbandits.experiments.config import ExperimentConfig
@@ -106,7 +107,6 @@ def complain(error: object) -> None:
 # Plain tracebacks, which only unexpected errors reach.
 app = typer.Typer(
     cls=OneLineErrors,
-    help="Gaussian-process bandits over very large candidate sets.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -114,6 +114,20 @@ app = typer.Typer(
 data_app = typer.Typer(help="The real data sets: their places and contents.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
 app.add_typer(campaign_app, name="campaign")
+
+
+def _version(asked: bool) -> bool:
+    if asked:
+        typer.echo(f"torchbandits {__version__}")
+        raise typer.Exit
+    return asked
+
+
+@app.callback()
+def options(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
+) -> None:
+    """Gaussian-process bandits over very large candidate sets."""
 
 
 @app.command()

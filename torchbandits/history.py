@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from torchbandits.checks import as_path, as_tensor, check_regular, check_whole, is_whole, non_negative
-from torchbandits.errors import ArgumentError, DataError, ShapeError, require
+from torchbandits.errors import ArgumentError, DataError, ShapeError, StateError, require
 from torchbandits.extras import Later
 from torchbandits.types import Report
 
@@ -212,6 +212,29 @@ class History:
         self._check_row(row)
         pulls = self.pulls
         return np.cumsum(pulls["regret"][pulls["row"] == row])
+
+    def best(self, row: int = 0) -> dict[str, int | float]:
+        """The arm that the policy recommends at the end of a row, its pulls, the mean of their rewards, and its regret.
+
+        Args:
+            row: Of the batch.
+
+        Returns:
+            `arm` and `pulls` as integers; `mean` and `simple_regret` in reward units, the latter NaN where unknown. An arm
+            that was observed before the run, and never pulled in it, has 0 pulls and mean NaN.
+
+        Raises:
+            StateError: If the row recommends no arm yet.
+        """
+        self._check_row(row)
+        mine = np.flatnonzero(self.batches["row"] == row)
+        arm = int(self.batches["recommended"][mine[-1]]) if len(mine) else -1
+        require(arm >= 0, "the history recommends no arm yet: no batch was recorded, or the policy keeps no means.", StateError)
+        pulls = self.pulls
+        rewards = pulls["reward"][(pulls["row"] == row) & (pulls["arm"] == arm)]
+        mean = float(rewards.mean()) if len(rewards) else float("nan")
+        regret = float(self.batches["simple_regret"][mine[-1]])
+        return {"arm": arm, "pulls": len(rewards), "mean": mean, "simple_regret": regret}
 
     def summary(self, row: int = 0) -> dict[str, float]:
         """Pulls, batches, distinct arms, dictionary size, regret, simple regret, seconds; failures and cost where there are."""

@@ -13,6 +13,7 @@ import copy
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import gpytorch
 import numpy as np
@@ -135,7 +136,7 @@ class Stationary:
             return None
         return Stationary(nu, base.lengthscale.detach(), kernel.outputscale.detach() if scaled else None)
 
-    @property
+    @cached_property
     def scale(self) -> Tensor:
         """The factor of differences that makes their length r, shaped like the lengthscale."""
         return (1.0 if self.nu is None else math.sqrt(2 * self.nu)) / self.lengthscale
@@ -157,10 +158,12 @@ class Stationary:
             return torch.addcmul(decay, decay, r, out=r)
         return torch.mul((r * r).div_(3).add_(r).add_(1), decay, out=r)
 
-    def between(self, left: Points, right: Points) -> Tensor:
-        """k by differences, `batch_shape x n x n'`. Cost O(n n' d)."""
+    def between(self, left: Points, right: Points, *, scaled: bool = False) -> Tensor:
+        """k by differences, `batch_shape x n x n'`. With `scaled` the right points are in units of the lengthscale, that is,
+        multiplied by `scale`. Cost O(n n' d)."""
         scale = self.scale.to(left.dtype)
-        r = torch.cdist(left * scale, right * scale, compute_mode="donot_use_mm_for_euclid_dist")
+        right = right if scaled else right * scale
+        r = torch.cdist(left * scale, right, compute_mode="donot_use_mm_for_euclid_dist")
         K = self.decay_(r.square_().mul_(self.sign))
         return K if self.outputscale is None else K.mul_(self.outputscale[..., None, None])
 

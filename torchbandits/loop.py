@@ -195,8 +195,9 @@ class Loop:
 
     def open_(self, selection: Selection, drawn: Sequence[Tensor] = ()) -> None:
         """Open additional picks, after draws that left the generators in these states."""
-        # Whatever may fail comes first.
-        some, opened = bool(selection.mask.any()), selection if self.open is None else joined(self.open, selection)
+        # Whatever may fail comes first. Nothing waits for a device here: its policies return no place that no row fills.
+        some = selection.index.shape[-1] > 0 and (self.device.type != "cpu" or bool(selection.mask.any()))
+        opened = selection if self.open is None else joined(self.open, selection)
         if self.state.box is not None:
             self.state.box.find_(selection.points, selection.index, self.state.statistics)
         for generator, state in zip(self.state.generators, drawn, strict=False):

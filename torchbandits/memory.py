@@ -95,8 +95,10 @@ class EntropyThreshold(Memory):
 class LeverageSampling(Memory):
     r"""A dictionary that point i enters with probability min(1, n_i q̄ lev_i), redrawn from scratch; it is never empty.
 
-    The expected size is at most q̄ times the effective dimension. Source: Calandriello et al. 2019, Alg. 1, with one draw
-    per distinct point as in the authors' code.
+    The expected size is at most q̄ Σ_i n_i lev_i, with the leverages before the last feedback. These exceed those after it,
+    whose sum is the effective dimension d_eff, by factors of at most 1 + κ²/λ after one pull (BKB) and C̃ + κ²/λ after a batch
+    of the global rule (BBKB), κ² the largest prior variance: the size can exceed q̄ d_eff.
+    Source: Calandriello et al. 2019, Alg. 1, with one draw per distinct point as in the authors' code.
     """
 
     oversampling: float = 2.0

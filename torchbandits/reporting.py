@@ -21,7 +21,8 @@ def certificate(policy: Policy, state: State) -> Tensor:
     if bounds is None:
         return torch.full_like(state.log_det, torch.nan)
     gap = bounds[0] - bounds[1]
-    finite = torch.isfinite(gap)
+    # Copied first, since a device counts each operation.
+    finite = torch.isfinite(gap.cpu())
     if not bool(finite.all()):
         broken = (~finite).reshape(-1)
         raise NumericalError(

@@ -30,7 +30,13 @@ def _by_size(tensors: Sequence[Tensor]) -> list[int]:
 
 def _packed(tensors: Sequence[Tensor]) -> Tensor:
     """The bytes of all of them."""
-    return torch.cat([tensors[place].contiguous().reshape(-1).view(torch.uint8) for place in _by_size(tensors)])
+    return torch.cat([_flat(tensors[place]).view(torch.uint8) for place in _by_size(tensors)])
+
+
+def _flat(tensor: Tensor) -> Tensor:
+    flat = tensor.reshape(-1)
+    # A single number is contiguous whatever its stride, but can't be viewed as bytes then.
+    return flat if flat.stride(0) == 1 else flat.clone(memory_format=torch.contiguous_format)
 
 
 def _unpacked(packed: Tensor, like: Sequence[Tensor]) -> list[Tensor]:

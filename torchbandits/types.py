@@ -16,6 +16,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from torchbandits.display import Shown, count, numbers, pairs, table
 from torchbandits.transfers import to_device, to_host
 
 # One CPU generator per batch row, in row-major order.
@@ -56,6 +57,18 @@ class Selection:
         """The same rows, with only the given places of each (a slice or a 1-d index of the pick dimension)."""
         return Selection(self.points[..., places, :], self.index[..., places], self.mask[..., places])
 
+    def _shown(self) -> Shown:
+        rows = f" in {self.mask[..., 0].numel():,} rows" if self.mask.dim() > 1 else ""
+        return table(f"Selection of {count(int(self.mask.sum()), 'pick')}{rows}", self.mask, {"arm": self.index}, self.points)
+
+    def __repr__(self) -> str:
+        """The first picks, one line each: arm and features."""
+        return self._shown().text()
+
+    def _repr_html_(self) -> str:
+        """The same as a table, for notebooks."""
+        return self._shown().html()
+
 
 @dataclass(frozen=True)
 class Evidence:
@@ -80,6 +93,20 @@ class Recommendation:
     mean: Tensor
     variance: Tensor
 
+    def _shown(self) -> Shown:
+        known = ~self.mean.isnan()
+        columns = {"arm": self.index, "mean": self.mean, "± deviation": self.variance.sqrt()}
+        title = f"Recommendation of {count(int(known.sum()), 'arm')}, best first"
+        return table(title, known, columns, self.points)
+
+    def __repr__(self) -> str:
+        """The best arms, one line each: arm, mean and standard deviation in reward units, features."""
+        return self._shown().text()
+
+    def _repr_html_(self) -> str:
+        """The same as a table, for notebooks."""
+        return self._shown().html()
+
 
 @dataclass(frozen=True)
 class Report:
@@ -99,6 +126,31 @@ class Report:
     information_gain: Tensor
     certificate: Tensor
     unasked: Tensor
+
+    def _shown(self) -> Shown:
+        values = [
+            ("pulls in all", numbers(self.pulls)),
+            ("pulls in this batch", numbers(self.batch_size)),
+            ("distinct arms", numbers(self.distinct_arms)),
+            ("dictionary size", numbers(self.dictionary_size)),
+            ("confidence width", numbers(self.width)),
+            ("information gain", f"{numbers(self.information_gain)} nats"),
+            (
+                "certificate",
+                f"{numbers(self.certificate)}: no arm is better than the most certain one by more, while the width is valid",
+            ),
+            ("never asked for", numbers(self.unasked)),
+        ]
+        known = [(name, text) for name, text in values if not text.startswith("–")]
+        return pairs("Report", [pair for pair in known if pair != ("never asked for", "0")])
+
+    def __repr__(self) -> str:
+        """One line per number; unknown ones are left out."""
+        return self._shown().text()
+
+    def _repr_html_(self) -> str:
+        """The same as a table, for notebooks."""
+        return self._shown().html()
 
 
 @dataclass(frozen=True)

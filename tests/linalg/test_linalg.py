@@ -68,7 +68,9 @@ def test_rows_choose_their_root_and_nan_stays_in_its_row() -> None:
 def test_cholesky_marks_what_failed_without_jitter() -> None:
     matrix = torch.stack([torch.eye(2, dtype=F64), torch.tensor([[1.0, 2.0], [2.0, 1.0]], dtype=F64)])
     factor, good = cholesky(matrix)
+    assert good is not None
     assert good.tolist() == [True, False]
+    assert cholesky(matrix[:1])[1] is None
     assert torch.equal(factor[0], torch.eye(2, dtype=F64))
 
 

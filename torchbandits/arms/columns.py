@@ -49,6 +49,8 @@ class KernelColumns:
         self._rows, self._posterior, self._memory_budget = rows, posterior, memory_budget
         self._kept: KeptColumns | None = None
         self._stationary: StationaryColumns | None = None
+        # On a device: the form of an RBF or Matérn kernel, and the arms in units of its lengthscale.
+        self._scaled: tuple[Stationary, Tensor] | None = None
         # The kernel in the arms' dtype, if that is not float64.
         self._narrow: Any = None
         self.diagonal = self._diagonal()
@@ -75,6 +77,10 @@ class KernelColumns:
         """k(points, arms), `batch_shape x p x A`, in the arms' dtype, one point at a time. Cost O(A d p)."""
         source, kernel, points = self._rows.source, self._kernel(), points.to(self._rows.source.dtype)
         if source.device.type != "cpu":
+            if isinstance(source, InMemory) and (form := Stationary.of(kernel) if self._scaled is None else self._scaled[0]):
+                if self._scaled is None:
+                    self._scaled = (form, source.arms * form.scale.to(source.dtype))
+                return form.between(points, self._scaled[1], scaled=True)
             step = max(256, _DEVICE_BYTES // (source.dtype.itemsize * max(source.dim, points.shape[:-1].numel())))
             parts = [self._of(points, arms) for _, arms in source.chunks(step)]
             return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
@@ -146,7 +152,7 @@ class KernelColumns:
 
     def forget(self) -> None:
         """Drop the columns, which are recomputed when needed."""
-        self._kept = self._narrow = self._stationary = None
+        self._kept = self._narrow = self._stationary = self._scaled = None
 
     def read(self, rows: Tensor, index: Picks) -> Tensor | None:
         """k between rows (`batch_shape x m`) and arms (`batch_shape x p`), `batch_shape x m x p`, from kept columns in float64;

@@ -6,6 +6,7 @@ import copy
 import os
 import shutil
 import tempfile
+import warnings
 import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -24,7 +25,8 @@ from torchbandits.campaigns.ids import as_id
 from torchbandits.campaigns.results import Record, Told, check_known, check_same_rows, read_results, record_of
 from torchbandits.campaigns.settings import begin, check_pair, costs, history
 from torchbandits.checks import as_path, check_dtype, check_flag, check_text, check_whole, explains_keywords
-from torchbandits.errors import ArgumentError, StateError, UnsupportedError, require
+from torchbandits.diagnostics import leave_one_out
+from torchbandits.errors import ArgumentError, DiagnosticWarning, StateError, UnsupportedError, require
 from torchbandits.explanation import Explanation
 from torchbandits.journal import Journal
 from torchbandits.policies import Policy, auto, per_cost
@@ -316,7 +318,8 @@ class Campaign:
         settings, opened, believed = self._settings, self._open_rows(), self._believed()
         aim = "small" if settings.minimize else "large"
         whole = page.CampaignPage(
-            title=f"{settings.objective}: {self._table.name if self._table.path is None else self._table.path.name}",
+            title=f"Search for the {'smallest' if settings.minimize else 'largest'} {settings.objective} in "
+            f"{self._table.name if self._table.path is None else self._table.path.name}",
             objective=settings.objective,
             minimize=settings.minimize,
             facts=f"{settings.rows:,} candidates, {int(np.isfinite(values).sum()):,} measurements of {settings.objective}, "
@@ -326,6 +329,8 @@ class Campaign:
             opened=self._described(opened),
             columns=self.columns.to_pandas().reset_index(),
             explained=() if believed is None else (*page.sentences(believed, self.objective), *self._repeated(believed)),
+            relevance=believed.figure() if believed is not None and page.tells_features(believed) else None,
+            predicted=self._predicted(),
         )
         written = as_path("path", path)
         page.write_campaign(whole, written)
@@ -384,6 +389,36 @@ class Campaign:
             return self._bandit.explain(names=feature_names(list(self.columns)))
         except UnsupportedError:
             return None
+
+    def _predicted(self) -> page.Predicted | None:
+        """Each measured row, predicted from all others; None for very few or very many rows, or without one model."""
+        state = self._bandit.loop.state
+        arms = state.rows.arm_of_row.tolist()
+        values = self._record.measured()
+        measured: dict[int, list[float]] = {}
+        for entry, told in zip(self._entries(list(values)).tolist(), values.values(), strict=True):
+            measured.setdefault(entry, []).extend(told)
+        if not page.ENOUGH <= len(measured) <= page.MOST_PREDICTED:
+            return None
+        try:
+            with warnings.catch_warnings():
+                # Its warnings are on the page.
+                warnings.simplefilter("ignore", DiagnosticWarning)
+                left = leave_one_out(self._bandit)
+        except UnsupportedError:
+            return None
+        units = self._bandit.posterior.units if isinstance(self._bandit.posterior, GaussianProcess) else None
+        ends = torch.stack([left.mean + deviations * left.std for deviations in (-2, 0, 2)])
+        ends = self._sign * (ends if units is None else units.to_rewards(ends))
+        known = [place for place, arm in enumerate(arms) if arm in measured]
+        low, middle, high = ends.sort(dim=0).values[:, known].cpu().numpy()
+        averages = np.array([np.mean(measured[arms[place]]) for place in known])
+        inside = int(((low <= averages) & (averages <= high)).sum())
+        words = (
+            f"Of {len(known):,} rows, each predicted from all others, {inside:,} lie within two standard deviations of the "
+            "prediction; about 19 of 20 should."
+        )
+        return page.Predicted(averages, low, middle, high, (words, *left.warnings))
 
     def _repeated(self, believed: Explanation | None) -> list[str]:
         """A sentence where one row took most of the last evaluations, by the record, which outlives the process."""

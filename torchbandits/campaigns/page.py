@@ -1,4 +1,4 @@
-"""HTML page of a campaign: progress, best rows, open rows, and the decisions on the columns."""
+"""HTML page of a campaign: the recommended row, progress, what the model knows, best and open rows, decisions on columns."""
 
 from __future__ import annotations
 
@@ -17,8 +17,27 @@ from torchbandits.figures import COLORS, tidy
 from torchbandits.files import write_text
 
 MOST_COLUMNS = 12
+MOST_PREDICTED = 1_000
+"""Different measured rows above which their predictions are left out, since they cost the cube of the number."""
 ENOUGH = 5
 """Number of different measured rows below which no column is named as important."""
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """Each measured row as the model predicts it from the other rows: in the objective's units, one entry per row.
+
+    Attributes:
+        measured: Average of the values told.
+        low, middle, high: Median prediction, and the ends of its interval of two standard deviations.
+        words: Sentences on how the predictions held.
+    """
+
+    measured: NDArray[np.float64]
+    low: NDArray[np.float64]
+    middle: NDArray[np.float64]
+    high: NDArray[np.float64]
+    words: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -32,6 +51,8 @@ class CampaignPage:
         values: All results in the order told, NaN where an evaluation failed.
         best, opened, columns: Tables of best rows, open rows and decisions.
         explained: Beliefs of the model, in sentences.
+        relevance: Figure of the features that matter; None where the model does not tell.
+        predicted: Predictions of the measured rows; None where there are none.
     """
 
     title: str
@@ -43,6 +64,8 @@ class CampaignPage:
     opened: pd.DataFrame
     columns: pd.DataFrame
     explained: tuple[str, ...] = ()
+    relevance: Figure | None = None
+    predicted: Predicted | None = None
 
 
 def write_campaign(page: CampaignPage, path: Path) -> None:
@@ -57,14 +80,51 @@ def html(page: CampaignPage) -> str:
     parts = [
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(page.title)}</title>',
         f'<meta name="viewport" content="width=device-width"><style>{STYLE}</style></head><body>',
-        f'<h1>{escape(page.title)}</h1><p class="facts">{escape(page.facts)}</p>{explained}',
-        f'<h2>Progress</h2><div class="figures"><img alt="progress" src="{inline(drawn(page))}"></div>',
+        f'<h1>{escape(page.title)}</h1><p class="facts">{escape(page.facts)}</p>',
+        f'<h2>Recommended row</h2><div class="wide facing">{facing(page.best)}</div>{explained}',
+        f'<h2>Progress and what was learned</h2><div class="figures">{pictures(page)}</div>{held(page.predicted)}',
         f'<h2>Best rows</h2><div class="wide">{shown(page.best)}</div>',
         f'<h2>Rows that are waited for</h2><div class="wide">{opened}</div>',
         f'<h2>How the columns were taken</h2><div class="wide">{shown(page.columns)}</div>',
         "</body></html>\n",
     ]
     return "".join(parts)
+
+
+def facing(best: pd.DataFrame) -> str:
+    """The first row as two columns, names beside values."""
+    lines = [(str(name), cell(best[name].iloc[0])) for name in best.columns]
+    return table(("column", "value"), lines)
+
+
+def pictures(page: CampaignPage) -> str:
+    """Progress, predictions, and features that matter, as far as they are known."""
+    figures = {f"{page.objective} of each evaluation, and the best so far": drawn(page)}
+    if page.predicted is not None:
+        figures[f"predicted against measured {page.objective}"] = compared(page.predicted, page.objective)
+    if page.relevance is not None:
+        figures["features that matter"] = page.relevance
+    return "".join(f'<img alt="{escape(alt)}" src="{inline(figure)}">' for alt, figure in figures.items())
+
+
+def held(predicted: Predicted | None) -> str:
+    """How far the predictions held, in sentences."""
+    return "" if predicted is None else "".join(f"<p>{escape(line)}</p>" for line in predicted.words)
+
+
+def compared(predicted: Predicted, objective: str) -> Figure:
+    """Predictions with their intervals against measured averages; a right model has most intervals on the diagonal."""
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axes = figure.subplots()
+    errors = np.stack([predicted.middle - predicted.low, predicted.high - predicted.middle])
+    axes.errorbar(predicted.measured, predicted.middle, yerr=errors, fmt="o", color=COLORS[5], ecolor="0.7", markersize=4)
+    ends = np.array([predicted.measured.min(), predicted.measured.max()])
+    axes.plot(ends, ends, "--", color=COLORS[0], linewidth=1, label="predicted as measured")
+    axes.set_xlabel(f"{literal(objective)}, measured (average)")
+    axes.set_ylabel(f"{literal(objective)}, predicted from the other rows")
+    axes.legend(loc="best", frameon=False)
+    tidy(axes)
+    return figure
 
 
 def drawn(page: CampaignPage) -> Figure:
@@ -97,11 +157,16 @@ def cell(value: object) -> str:
     return "" if value is None or value is pd.NaT else str(value)
 
 
+def tells_features(believed: Explanation) -> bool:
+    """Whether enough was measured to say which columns matter, by a model that tells."""
+    return bool(believed.relevance.isfinite().all()) and believed.distinct >= ENOUGH
+
+
 def sentences(believed: Explanation, objective: str) -> tuple[str, ...]:
     """Beliefs of the model about columns and noise, in the user's own units."""
     said = [f"One more measurement of a row would be off by about {believed.noise_std:.2g}, by the model."]
     relevance = believed.relevance
-    if bool(relevance.isfinite().all()) and believed.distinct >= ENOUGH:
+    if tells_features(believed):
         order = relevance.argsort(descending=True).tolist()[:5]
         named = ", ".join(f"{believed.names[j]} ({float(relevance[j]):.0%})" for j in order)
         said.append(f"What changes {objective} fastest is {named}.")

@@ -27,12 +27,24 @@ from torchbandits.journal import Reading, in_words
 BEST = 5
 """Number of best arms shown for each policy."""
 REGRETS = ("regret_ratio", "mean_regret", "simple_regret")
-FIGURES = (*REGRETS, "mean_reward", "batch_size", "dictionary_size", "distinct_arms", "seconds")
+FIGURES = (*REGRETS, "best_reward", "mean_reward", "batch_size", "dictionary_size", "distinct_arms", "seconds")
+WORDS = {
+    "regret_ratio": "regret so far, over that of random picks",
+    "mean_regret": "mean regret of the evaluations so far (reward units)",
+    "simple_regret": "regret of the recommended arm (reward units)",
+    "best_reward": "largest reward so far (reward units)",
+    "mean_reward": "mean reward so far (reward units)",
+    "batch_size": "evaluations in a batch",
+    "dictionary_size": "points that the model keeps",
+    "distinct_arms": "different arms evaluated",
+}
+"""Axis labels in words."""
 
 STYLE = """
 :root { color-scheme: light; }
+* { box-sizing: border-box; }
 body { font: 15px/1.5 system-ui, sans-serif; color: #222; background: #fff; }
-body { max-width: 1200px; margin: 2em auto; padding: 0 1.5em; }
+body { max-width: 1200px; margin: 2em auto; padding: 0 min(1.5em, 4vw); overflow-wrap: break-word; }
 h1 { font-size: 1.5em; margin-bottom: 0.2em; } h2 { font-size: 1.15em; margin-top: 2em; }
 h3 { font-size: 1em; margin-bottom: 0.3em; }
 p.facts { color: #555; margin-top: 0; }
@@ -40,11 +52,19 @@ p.facts { color: #555; margin-top: 0; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 th, td { padding: 0.25em 0.8em; border-bottom: 1px solid #ddd; text-align: right; white-space: nowrap; }
 th:first-child, td:first-child { text-align: left; padding-left: 0; }
-.figures { display: grid; grid-template-columns: repeat(auto-fill, minmax(520px, 1fr)); gap: 1.5em; }
+.figures { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 520px), 1fr)); gap: 1.5em; }
 .figures img { width: 100%; height: auto; }
-.tables { display: grid; grid-template-columns: repeat(auto-fill, minmax(360px, 1fr)); gap: 0 2em; }
+.tables > div { overflow-x: auto; }
+.tables { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 360px), 1fr)); gap: 0 2em; }
 pre { background: #f6f6f6; padding: 1em; overflow-x: auto; }
-@media print { .figures { grid-template-columns: 1fr 1fr; } }
+.facing td { white-space: normal; text-align: left; } .facing td:first-child { color: #555; }
+@page { margin: 15mm; }
+@media print {
+  body { max-width: none; margin: 0; padding: 0; font-size: 10pt; }
+  .figures { grid-template-columns: 1fr 1fr; }
+  .wide, .tables > div { overflow: visible; } th, td { white-space: normal; padding: 0.2em 0.5em; }
+  h2, h3 { break-after: avoid; } img, tr, details { break-inside: avoid; }
+}
 """
 
 
@@ -185,21 +205,27 @@ def escape(text: str) -> str:
 
 def drawn(page: Page) -> Iterable[tuple[str, Figure]]:
     """The figures for which the records hold values, each with its description."""
-    label = "mean reward of the first t pulls (reward units)"
-    known = measures(page.baseline) | {"mean_reward": Measure(label, mean_reward, bottom=None)}
-    known["seconds"] = replace(known["seconds"], label=f"{page.clock} until t (seconds)")
+    known = measures(page.baseline)
+    known |= {"mean_reward": Measure("", mean_reward, bottom=None), "best_reward": Measure("", best_reward, bottom=None)}
+    known |= {name: replace(known[name], label=label) for name, label in WORDS.items()}
+    known["seconds"] = replace(known["seconds"], label=f"{page.clock} (seconds)")
     told = [record for record in page.records if len(record.history)]
     end = np.array([min((len(record.history) for record in told), default=0)])
     names = [name for name in FIGURES if any(np.isfinite(known[name].curve(record, end)).all() for record in told)]
     for name in names:
-        # Where regret is known, the mean reward adds nothing to it.
-        if name != "mean_reward" or not set(REGRETS) & set(names):
+        # Where regret is known, rewards add nothing to it.
+        if name not in ("mean_reward", "best_reward") or not set(REGRETS) & set(names):
             yield known[name].label, draw_labels(page.title, page.labels, told, known[name])
 
 
 def mean_reward(record: Record, t: Times) -> Values:
     """Mean of the first t rewards, reward units."""
     return np.cumsum(record.history.pulls["reward"])[t - 1] / t
+
+
+def best_reward(record: Record, t: Times) -> Values:
+    """Largest of the first t rewards, reward units."""
+    return np.asarray(np.maximum.accumulate(record.history.pulls["reward"])[t - 1])
 
 
 def best_table(page: Page, place: int) -> str:

@@ -39,6 +39,12 @@ from torchbandits.figures import COLORS, STYLES, tidy
 from torchbandits.files import write_atomically, write_text
 
 POINTS = 300  # of a curve
+SHORT = 1_000
+"""Pulls up to which a figure has linear axes."""
+MOST_LINES = 5
+"""Most labels of a panel."""
+ENOUGH_FOR_BAND = 10
+"""Repetitions from which an interval is shaded."""
 FIGURES = ("mean_regret", "seconds", "batch_size", "dictionary_size")
 FILENAMES = {"seconds": "time.png"}
 HEADERS = (
@@ -198,34 +204,57 @@ def draw_figures(config: ExperimentConfig, records: Sequence[Record], folder: Pa
 
 
 def draw_labels(name: str, labels: Sequence[str], records: Sequence[Record], measure: Measure) -> Figure:
-    """One figure: the mean over repetitions for each label, its 95 % t-interval shaded. `Record.place` counts the labels."""
-    figure = Figure(figsize=(6.4, 4.6), layout="constrained")
+    """One figure: the mean over repetitions for each label. `Record.place` counts the labels.
+
+    Ten repetitions or more have their 95 % t-interval shaded, fewer are drawn as thin lines. A panel has at most five labels;
+    panels share their axes. Axes are linear for runs of up to 1,000 pulls.
+    """
+    told = [place for place in range(len(labels)) if any(record.place == place for record in records)]
+    panels = [told[start : start + MOST_LINES] for start in range(0, len(told), MOST_LINES)]
+    figure = Figure(figsize=(6.4 * len(panels), 4.6), layout="constrained")
     FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
     horizon = min(len(record.history) for record in records)
-    t = np.unique(np.geomspace(1, max(horizon, 1), POINTS).round().astype(np.int64))
-    for place, label in enumerate(labels):
-        mine = [measure.curve(record, t) for record in records if record.place == place]
-        if mine:
-            curves = np.stack(mine)
+    short = horizon <= SHORT
+    yscale = "linear" if short else measure.yscale
+    spaced = np.linspace if short else np.geomspace
+    t = np.unique(spaced(1, max(horizon, 1), POINTS).round().astype(np.int64))
+    for axes, places in zip(np.atleast_1d(figure.subplots(1, len(panels), sharey=True)), panels, strict=True):
+        for place in places:
+            curves = np.stack([measure.curve(record, t) for record in records if record.place == place])
             low, mean, high = band(curves)
             # A t-interval of positive numbers may reach below 0; a logarithmic axis ends at the smallest observation.
-            low = np.maximum(low, curves.min(axis=0)) if measure.yscale == "log" else low
-            draw_band(axes, t, (low, mean, high), place, literal(label))
-    axes.set_xscale("log")
-    axes.set_yscale(measure.yscale)
-    axes.set_xlim(1, max(horizon, 2))
-    if measure.yscale == "linear":
-        axes.set_ylim(bottom=measure.bottom, top=measure.top)
-    axes.set_xlabel("t (pulls)")
-    axes.set_ylabel(measure.label)
-    repetitions = len({record.seed for record in records})
-    spread = "one repetition" if repetitions == 1 else f"mean of {repetitions} repetitions, 95 % interval shaded"
-    axes.set_title(f"{literal(name)}: {spread}", fontsize="medium")
-    tidy(axes)
-    # Below the axes, so that it can't cover a curve.
-    figure.legend(loc="outside lower center", ncols=3, frameon=False, fontsize="small", handlelength=3.0)
+            low = np.maximum(low, curves.min(axis=0)) if yscale == "log" else low
+            if len(curves) < ENOUGH_FOR_BAND:
+                draw_repetitions(axes, t, curves, place)
+                low = high = np.full_like(mean, np.nan)
+            draw_band(axes, t, (low, mean, high), place, literal(labels[place]))
+        axes.set_xscale("linear" if short else "log")
+        axes.set_yscale(yscale)
+        axes.set_xlim(1, max(horizon, 2))
+        if yscale == "linear":
+            axes.set_ylim(bottom=measure.bottom, top=measure.top)
+        axes.set_xlabel("evaluations")
+        tidy(axes)
+        # Below the axes, so that it can't cover a curve.
+        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=3, frameon=False, fontsize="small", handlelength=3.0)
+    figure.axes[0].set_ylabel(measure.label)
+    figure.suptitle(f"{literal(name)}: {spread_in_words(records)}", fontsize="medium")
     return figure
+
+
+def spread_in_words(records: Sequence[Record]) -> str:
+    """What the lines of a figure are, by the number of repetitions."""
+    repetitions = len({record.seed for record in records})
+    if repetitions == 1:
+        return "one repetition"
+    shown = "95 % interval shaded" if repetitions >= ENOUGH_FOR_BAND else "each a thin line"
+    return f"mean of {repetitions} repetitions, {shown}"
+
+
+def draw_repetitions(axes: Axes, x: NDArray[np.generic], curves: Values, place: int) -> None:
+    """Each repetition as a thin line; nothing for a single one, which its mean shows."""
+    for curve in curves if len(curves) > 1 else ():
+        axes.plot(x, curve, color=COLORS[place % len(COLORS)], linewidth=0.6, alpha=0.35)
 
 
 def draw_band(axes: Axes, x: NDArray[np.generic], values: tuple[Values, Values, Values], place: int, label: str) -> None:

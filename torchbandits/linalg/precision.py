@@ -44,7 +44,7 @@ class Precision:
     def refactor_(self) -> Precision:
         """Recompute the root from the matrix. Cost O(m³)."""
         factor, good = cholesky(self.matrix)
-        if not bool(good.all()):
+        if good is not None:
             broken = ~good & ~factor.isnan().any(dim=-1).any(dim=-1)
             require(
                 not bool(broken.any()),
@@ -141,6 +141,8 @@ def shrinkage_root(
         inner = inner + torch.diag_embed(64 * torch.finfo(inner.dtype).eps * (1 + inner.diagonal(dim1=-2, dim2=-1)))
     inner, good = cholesky(inner)
     root = torch.linalg.solve_triangular(factor.mT, inner, upper=True)
+    if good is None:
+        return root
     finite = torch.isfinite(pulled).all(dim=-1).all(dim=-1)
     failed = (~good & finite)[..., None, None]
     if not bool(failed.any()):

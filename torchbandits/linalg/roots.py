@@ -15,21 +15,22 @@ def solve_lower(factor: Square, right: Rect) -> Tensor:
     return torch.linalg.solve_triangular(factor, right, upper=False)
 
 
-def cholesky(matrix: Square) -> tuple[Tensor, Tensor]:
-    """Cholesky factor of each batch row without jitter, and whether the factorisation succeeded.
+def cholesky(matrix: Square) -> tuple[Tensor, Tensor | None]:
+    """Cholesky factor of each batch row without jitter, and where the factorisation succeeded; None for everywhere.
 
     Args:
         matrix: `batch_shape x m x m`, symmetric; only the lower triangle is read.
 
     Returns:
         `batch_shape x m x m` lower-triangular factors (the identity where the factorisation failed, NaN where the input
-        contains NaN) and `batch_shape` booleans. A failing batch row does not affect the others. Cost O(m³).
+        contains NaN) and `batch_shape` booleans, or None if all are true. A failing batch row does not affect the others.
+        Cost O(m³).
     """
     factor, info = torch.linalg.cholesky_ex(matrix)
     # A NaN anywhere in the lower triangle propagates to a pivot.
     good = (info == 0) & (factor.diagonal(dim1=-2, dim2=-1).sum(dim=-1).abs() < torch.inf)
     if bool(good.all()):
-        return factor, good
+        return factor, None
     finite = torch.isfinite(matrix.tril()).all(dim=-1).all(dim=-1)
     eye = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
     factor = torch.where(good[..., None, None], factor, eye)
@@ -100,9 +101,11 @@ def inverse_root(matrix: Square, floor: float | Tensor = 0.0, cut: Tensor | None
     threshold = torch.maximum(
         max(64, m) * torch.finfo(matrix.dtype).eps * scale, torch.as_tensor(floor, dtype=scale.dtype, device=scale.device)
     )
+    good = torch.ones_like(scale, dtype=torch.bool) if good is None and not m else good
     if m:
-        pivots = factor.diagonal(dim1=-2, dim2=-1).square().amin(dim=-1)
-        good = good & (pivots > threshold)
+        apart = factor.diagonal(dim1=-2, dim2=-1).square().amin(dim=-1) > threshold
+        good = apart if good is None else good & apart
+    assert good is not None
     if bool(good.all()):
         return InverseRoot(factor, None, ~good)
     fallback = ~good & ~factor.isnan().any(dim=-1).any(dim=-1)
@@ -125,7 +128,8 @@ def covariance_root(matrix: Square) -> Tensor:
     factor, good = cholesky(matrix)
     eps = torch.finfo(matrix.dtype).eps
     scale = matrix.diagonal(dim1=-2, dim2=-1).amax(dim=-1)
-    good = good & (factor.diagonal(dim1=-2, dim2=-1).square().amin(dim=-1) > max(64, matrix.shape[-1]) * eps * scale)
+    apart = factor.diagonal(dim1=-2, dim2=-1).square().amin(dim=-1) > max(64, matrix.shape[-1]) * eps * scale
+    good = apart if good is None else good & apart
     if bool(good.all()):
         return factor
     values, vectors = torch.linalg.eigh(matrix)

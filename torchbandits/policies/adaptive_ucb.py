@@ -29,7 +29,7 @@ from torchbandits.widths import Width
 from torchbandits.widths.base import check_norm_bound
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class AdaptiveUCB(Policy[TreeState]):
     """A policy on a tree of cells with one representative per cell, which splits the best leaf until it is worth an evaluation.
 

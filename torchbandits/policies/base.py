@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor
 
+from torchbandits.display import described
 from torchbandits.errors import UnsupportedError
 from torchbandits.policies.state import State
 from torchbandits.types import Arms, Evidence, FitReport, Points, Pulls, Selection
@@ -44,6 +45,10 @@ class Policy(ABC, Generic[S]):
     def shards(self) -> bool:
         """Whether arms may be distributed over ranks, each of which passes its `Shard`."""
         return False
+
+    def __repr__(self) -> str:
+        """In one line: what differs from the defaults of the class."""
+        return described(self)
 
     @abstractmethod
     def init(self, arms: Arms, generators: Sequence[torch.Generator], batch_shape: torch.Size) -> S:

@@ -53,8 +53,10 @@ def bkb(
         refit_every: Fit the kernel whenever the pulls told pass a multiple of this (`Bandit.fit_kernel_`). Never by default:
             the theory assumes a known kernel.
 
-    Guarantee: no regret with m = O(d_eff) dictionary points, under the theory width and oversampling; the defaults are
-    what the authors run. Cost: O(A m² + u m²) per step.  Source: Calandriello et al. 2019, Alg. 1, Thm 1–3.
+    Guarantee: no regret with m = O(d_eff) dictionary points, with probability 1 − 2δ (accurate variances and a valid bound,
+    each with probability 1 − δ), under the theory width and oversampling. None at the defaults, which are those of the
+    authors' code. Cost: O(A m² + u m²) per step.
+    Source: Calandriello et al. 2019, Alg. 1, Thm 1–2, Corollary 3; code: luigicarratino/batch-bkb, commit 3c23928.
     """
     lam = regularization_of(noise_std, regularization)
     return Composed(

@@ -86,7 +86,7 @@ class EliminationState(PhasedState):
         self.survivors = survivors
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class BatchedPureExploration(Phased[EliminationState]):
     """A policy that picks the largest variance among survivors and eliminates arms between batches; see `bpe`.
 

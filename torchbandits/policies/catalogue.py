@@ -141,7 +141,8 @@ CATALOGUE: tuple[Entry, ...] = (
     Entry(
         bkb,
         paper="Calandriello et al. 2019, Thm 2",
-        guarantee="that of IGP-UCB up to logs, under `widths.BKB` and the theorem's q̄; none at the defaults",
+        guarantee="that of IGP-UCB up to logs, with probability 1 − 2δ, under `widths.BKB` and the theorem's q̄; none at the "
+        "defaults",
         cost="O((A + u) m²)",
         batch="one",
         kernels="any",
@@ -151,7 +152,8 @@ CATALOGUE: tuple[Entry, ...] = (
     Entry(
         batch_bkb,
         paper="Calandriello et al. 2020, Thm 2",
-        guarantee="that of BKB times C̃, under `widths.BBKB`, λ ≥ 1 and the theorem's q̄; none at the defaults",
+        guarantee="55 C̃³ times that of GP-UCB, with probability 1 − 2δ, under `widths.BBKB`, λ ≥ 1 and the theorem's q̄; none "
+        "at the defaults",
         cost="O((A + u) m²) a batch, O(1) in A a pick",
         batch="grows by itself",
         kernels="any",
@@ -171,7 +173,7 @@ CATALOGUE: tuple[Entry, ...] = (
     Entry(
         compressed_gp,
         paper="Bedi et al. 2020, Thm 1–2",
-        guarantee="that of GP-UCB plus a term in ε, for UCB and EI; none for PI",
+        guarantee="none at the defaults; that of GP-UCB plus O(√ε T), linear in T, for UCB and EI with ε > 0",
         cost="O(A u) a pull that is kept, O(A) one that is not",
         batch="one",
         kernels="any",
@@ -190,8 +192,8 @@ CATALOGUE: tuple[Entry, ...] = (
     ),
     Entry(
         pi_gp_ucb,
-        paper="Janz et al. 2020, Thm 1",
-        guarantee="sublinear for Matérn kernels with ν > 1; none for others",
+        paper="Janz et al. 2020, Thm 3",
+        guarantee="sublinear for Matérn kernels with ν > 1 and λ = 1 + 2/T; none for others",
         cost="O(A), and O(P²) a cell of P arms that holds the pull",
         batch="one",
         kernels="any",
@@ -221,7 +223,8 @@ CATALOGUE: tuple[Entry, ...] = (
     Entry(
         thompson_sampling,
         paper="Chowdhury & Gopalan 2017, Thm 4; Mutný & Krause 2018, Thm 4 (qff)",
-        guarantee="O(γ_T √(dT)) for exact, O(√T) up to logs for qff; none for nystrom, rff or batches",
+        guarantee="O(γ_T √(dT)) for exact with λ = 1 + 2/T; O(√T) up to logs for qff whose nodes grow with T; none for this "
+        "implementation of nystrom, rff or batches",
         cost="O(A m) a pick, O(A²) a pick up to 2,000 arms unless qff or rff",
         batch="fixed",
         kernels="any (exact, nystrom); RBF, Matérn (rff); RBF (qff)",
@@ -241,7 +244,7 @@ CATALOGUE: tuple[Entry, ...] = (
     Entry(
         lin_ucb,
         paper="Abbasi-Yadkori et al. 2011, Thm 3",
-        guarantee="O(d √T log T) for f(x) = θᵀx",
+        guarantee="O(d √T log T) for f(x) = θᵀx and λ ≥ max(1, ‖x‖²)",
         cost="O(A d + d²), d features of an arm",
         batch="one",
         kernels="–",

@@ -42,7 +42,7 @@ from torchbandits.types import Evidence, FitReport, Generators, Points, Pulls, S
 from torchbandits.widths import RandomWidth, Width
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Composed(Policy[TableState | BoxState]):
     """A policy made of an embedding, a memory, a score, a width and a batch rule, all run by the same engine.
 

@@ -35,7 +35,7 @@ class PowerDecay:
 DECAY = PowerDecay()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class EpsilonGreedy(Heuristic[SumsState]):
     """Greedy on the average rewards of the arms pulled, uniform with probability ε."""
 

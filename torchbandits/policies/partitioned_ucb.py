@@ -35,7 +35,7 @@ from torchbandits.widths.base import check_delta, check_norm_bound
 Corners = tuple[tuple[float, ...], tuple[float, ...]]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class PartitionedUCB(Policy[PartitionedState]):
     """A policy that picks one arm per step, by the largest upper bound over cells with a posterior and a width each.
 

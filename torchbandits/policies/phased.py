@@ -51,7 +51,7 @@ class PhasedState(TableState):
 P = TypeVar("P", bound=PhasedState)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Phased(Policy[P], ABC):
     """A policy that chooses by inner posteriors, each of pulls whose choice did not depend on their rewards.
 

@@ -61,9 +61,9 @@ def pi_gp_ucb(
             the covariances do not fit the memory budget.
         ShapeError: If `bounds` is not `2 x d`.
 
-    Guarantee: regret Õ(T^((1+q)/2)), sublinear for ν > 1 and every d, with probability 1 − δ (Thm 1, with λ = 1 + 2/T).
+    Guarantee: regret Õ(T^((1+q)/2)), sublinear for ν > 1 and every d, with probability 1 − δ (Thm 3, with λ = 1 + 2/T).
     Cost: O(A) per step, and O(P²) per cell that holds the pull; nothing grows with the number of pulls.
-    Source: Janz, Burt & González 2020, "Bandit optimisation of functions in the Matérn kernel RKHS", Alg. 1, Thm 1.
+    Source: Janz, Burt & González 2020, "Bandit optimisation of functions in the Matérn kernel RKHS", section 3, Thm 3.
     """
     box = None
     if bounds is not None:

@@ -78,7 +78,7 @@ class PopulationState(SumsState):
         self.population = population
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class RegularizedEvolution(Heuristic[PopulationState]):
     """A policy that mutates the winner of a tournament among the last `population` evaluations; see `regularized_evolution`."""
 

@@ -212,7 +212,7 @@ def _least_ratio(pulls: Tensor) -> Tensor:
 
 def _first(found: Tensor) -> tuple[int, ...] | None:
     """The first batch row where `found` (`batch_shape`) holds."""
-    rows = found.nonzero()
+    rows = found.cpu().nonzero()
     return tuple(rows[0].tolist()) if len(rows) else None
 
 

@@ -87,7 +87,7 @@ def at_level(index: Picks, level: Tensor, levels: int) -> Tensor:
     return torch.where(own.unsqueeze(-1), index, -1)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class SupKernelUCB(Phased[PhasedState]):
     """A policy that descends through levels of accuracy until an arm is uncertain, or all are known; see `sup_kernel_ucb`."""
 

@@ -65,7 +65,9 @@ def thompson_sampling(
         ArgumentError: If features are too many or do not fit (when the bandit is made), naming the number that would work.
 
     Guarantee: regret O(γ_T √(dT)) with probability 1 − δ for `"exact"` (Chowdhury & Gopalan 2017, Thm 4, with λ = 1 + 2/T),
-    O(√T) up to logarithms for `"qff"` (Mutný & Krause 2018, Thm 4); none is known for `"rff"` and batches of fixed size.
+    O(√T) up to logarithms for `"qff"` with a number of nodes that grows with T (Mutný & Krause 2018, Thm 4), so none at a fixed
+    `num_features`. None for this implementation of `"nystrom"`, `"rff"` and batches: what is proved for sparse posteriors
+    (Vakili et al. 2021) and for batches (Kandasamy et al. 2018) asks for other dictionaries, widths or a prior over f.
     Cost: O(A m) per draw, m features or dictionary points. Source: Kandasamy et al. 2018 for asynchronous TS.
     """
     check_choice("embedding", embedding, EMBEDDINGS)

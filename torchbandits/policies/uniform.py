@@ -18,7 +18,7 @@ from torchbandits.starts import draw_uniform
 from torchbandits.types import Pulls
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Uniform(Heuristic[SumsState]):
     """A policy that draws arms uniformly with replacement, `batch_size` at a time."""
 

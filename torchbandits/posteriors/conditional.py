@@ -306,7 +306,7 @@ def _exact(process: GaussianProcess) -> tuple[Seen, Tensor, None, Tensor, Tensor
     inside = live.unsqueeze(-1) & live.unsqueeze(-2)
     factor, good = cholesky(torch.where(inside, seen.matrix(), 0.0) + torch.diag_embed(noise))
     require(
-        bool(good.all()),
+        good is None,
         "the kernel matrix plus noise is not positive definite in float64: use a larger noise_std (or train_Yvar), or a "
         "shorter lengthscale.",
         NumericalError,

@@ -46,7 +46,7 @@ def log_evidence(
     x, n = averages.points, averages.weights
     noise = torch.as_tensor(noise_variance, dtype=n.dtype, device=n.device)
     factor, good = cholesky(kernel_matrix(kernel, x, x) + torch.diag(noise / n + misfit))
-    if not bool(good):
+    if good is not None and not bool(good):
         return noise.new_tensor(-torch.inf)
     white = solve_lower(factor, averages.residuals.unsqueeze(-1)).square().sum()
     log_det = 2 * factor.diagonal().log().sum()
@@ -87,7 +87,7 @@ def collapsed_evidence(
     C_mu = V_mu / spread.sqrt()
     eye = torch.eye(len(dictionary), dtype=n.dtype, device=n.device)
     factor, good = cholesky(eye + C_mu @ C_mu.mT)
-    if not bool(good):
+    if good is not None and not bool(good):
         return noise.new_tensor(-torch.inf), jitter
     scaled = averages.residuals / spread.sqrt()
     # With D = σ² N⁻¹ + τ² I and C = V D^(−1/2), Q + D is inverted by Woodbury through the factor of I + C Cᵀ.
@@ -104,7 +104,7 @@ def _root(K_mm: Square) -> tuple[Square | None, float]:
     least = max(64, m) * torch.finfo(K_mm.dtype).eps * scale
     for jitter in _JITTERS:
         factor, good = cholesky(K_mm + jitter * scale * eye if jitter else K_mm)
-        if bool(good) and bool(factor.diagonal().square().amin() > least):
+        if good is None and bool(factor.diagonal().square().amin() > least):
             return factor, jitter
     return None, _JITTERS[-1]
 

@@ -38,8 +38,9 @@ _TOO_SINGULAR = (
 )
 
 
-# Up to this number of products factors are computed by compiled loops. Beyond it LAPACK is faster in spite of its overhead.
-_SMALL = 1_000_000
+# Up to this number of products factors are computed by compiled loops. Beyond it LAPACK is faster in spite of its overhead; for
+# arms on a device the alternative are a hundred launches and a dozen waits.
+_SMALL, _SMALL_ON_DEVICE = 1_000_000, 4_000_000
 
 
 class SweepFactors(NamedTuple):
@@ -152,7 +153,8 @@ class Factors:
 
         rows, mask, points = dictionary
         (m, u), n = K_mu.shape[-2:], statistics.weights
-        small = K_mu.dim() == 2 and m > 0 and m * m * (u + m) <= _SMALL
+        most = _SMALL if K_mu.device.type == "cpu" else _SMALL_ON_DEVICE
+        small = K_mu.dim() == 2 and m > 0 and m * m * (u + m) <= most
         if not COMPILED or not small or K_mu.dtype != torch.float64:
             return None
         floor = _RESIDUAL_TOLERANCE * regularization

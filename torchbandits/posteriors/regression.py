@@ -37,7 +37,7 @@ class Conditioning:
             return Conditioning((1 + root.square().unsqueeze(-1) * covariance.clamp_min(0)).sqrt(), root)
         eye = torch.eye(covariance.shape[-1], dtype=covariance.dtype, device=covariance.device)
         factor, good = cholesky(eye + root.unsqueeze(-1) * covariance * root.unsqueeze(-2))
-        broken = not bool(good.all()) and bool((~good & ~factor.isnan().any(dim=-1).any(dim=-1)).any())
+        broken = good is not None and bool((~good & ~factor.isnan().any(dim=-1).any(dim=-1)).any())
         require(
             not broken,
             "the covariance of the new pulls lost positive definiteness: use float64, or a larger regularization.",

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from torchbandits.checks import as_tensor
 from torchbandits.errors import NonFiniteError, ShapeError, require
+from torchbandits.transfers import to_device
 from torchbandits.types import PickMask, Picks, Points
 
 
@@ -143,6 +144,16 @@ class Statistics(nn.Module):
             self._buffers["points"] = torch.cat(
                 [self.points, points.double().expand(*new.shape, self.points.shape[-1])], dim=-2
             )
+            return rows
+        if not self.num_rows.dim():
+            # What is new is known here, and nothing waits for a device.
+            count, device = int(new.sum()), self.num_rows.device
+            rows = torch.where(new, self.size + new.long().cumsum(dim=-1) - 1, -1)
+            places = new.nonzero().squeeze(-1)
+            fresh = points.double().index_select(-2, places if here == device else to_device(device, places)[0])
+            self._buffers["num_rows"] = self.num_rows + count
+            self._buffers["totals"] = nn.functional.pad(self.totals, (0, 0, 0, count))
+            self._buffers["points"] = torch.cat([self.points, fresh], dim=-2)
             return rows
         new = new.to(self.num_rows.device)
         rows = torch.where(new, self.num_rows.unsqueeze(-1) + new.long().cumsum(dim=-1) - 1, -1)

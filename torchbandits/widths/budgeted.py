@@ -20,7 +20,7 @@ class BKB(Frequentist):
     r"""The width of BKB's theorem: (ξ √(2α(1 + log(1 + κ²t/λ)) Σ_s lev_t(x_s) + 2 log(1/δ)) + (1 + 1/√(1−ε)) √λ F)/√λ.
 
     α = (1+ε)/(1−ε). The paper prints a logarithm that can be negative; this is the one that its proof gives.
-    Source: Calandriello et al. 2019, Thm 2 and the proof of Lemma D.1.
+    Source: Calandriello et al. 2019, Thm 2 and the proof of its Thm 9.
     """
 
     _reads: ClassVar[frozenset[str]] = frozenset({"effective_dimension"})
@@ -43,7 +43,10 @@ class BKB(Frequentist):
 
 @dataclass(frozen=True)
 class PracticalBKB(Frequentist):
-    r"""F + (ξ/√λ) √(log t · Σ_s lev_t(x_s) + log(1/δ)), the width of the BKB authors' experiments."""
+    r"""F + (ξ/√λ) √(log t · Σ_s lev_t(x_s) + log(1/δ)). Nothing is proved for it.
+
+    Source: the authors' code (luigicarratino/batch-bkb, commit 3c23928); the paper has the theorem's width only.
+    """
 
     _reads: ClassVar[frozenset[str]] = frozenset({"effective_dimension"})
 
@@ -74,7 +77,11 @@ class BBKB(Frequentist):
 
 @dataclass(frozen=True)
 class PracticalBBKB(Frequentist):
-    r"""F + (ξ/√λ) √(C̃ Σ_s log(1 + lev_fb(x_s)) + log(1/δ)), the width of the BBKB authors' experiments."""
+    r"""F + (ξ/√λ) √(C̃ Σ_s log(1 + lev_fb(x_s)) + log(1/δ)). Nothing is proved for it.
+
+    Source: the authors' code (luigicarratino/batch-bkb, commit 3c23928); the paper says that its experiments use the values
+    "suggested by theory".
+    """
 
     _reads: ClassVar[frozenset[str]] = frozenset({"batches"})
 

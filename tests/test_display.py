@@ -1,0 +1,135 @@
+"""What a terminal and a notebook show of bandits, policies and records."""
+
+from __future__ import annotations
+
+import gpytorch
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import torchbandits as tb
+from torchbandits.cli import app
+from torchbandits.display import Shown, described, number, numbers
+from torchbandits.errors import StateError
+
+ARMS = torch.rand(40, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+
+
+def kernel() -> gpytorch.kernels.Kernel:
+    return gpytorch.kernels.MaternKernel(nu=2.5).double()
+
+
+def told(**given: object) -> tuple[tb.Bandit, tb.Selection, tb.Report]:
+    bandit = tb.Bandit(tb.gp_bucb(kernel(), noise_std=0.1, max_batch_size=3), ARMS, **given)
+    selection = bandit.ask(more=3)
+    return bandit, selection, bandit.tell(selection, selection.points.sum(dim=-1))
+
+
+def test_numbers_have_four_digits_and_long_tensors_end():
+    assert [number(x) for x in (3.0, 0.123456, 20_000.0, float("nan"), 1e-9)] == ["3", "0.1235", "20,000", "–", "1e-09"]
+    assert number(float("inf")) == "inf"
+    assert numbers(torch.arange(8)) == "0, 1, 2, 3, 4, 5, …"
+
+
+def test_a_bandit_says_what_it_is():
+    bandit, _, _ = told()
+    bandit.ask()
+    lines = repr(bandit).splitlines()
+    assert lines[0] == "Bandit: 40 arms of 8 features"
+    assert lines[1].split() == ["policy", *repr(bandit.policy).split()]
+    assert lines[2].split() == ["pulls", "3"]
+    assert lines[3].startswith("  open picks")
+    assert int(lines[3].split()[-1]) == len(bandit.ask())
+    rows, _, _ = told(generator=[torch.Generator().manual_seed(seed) for seed in range(2)])
+    assert repr(rows).splitlines()[0] == "Bandit: 2 rows on 40 arms of 8 features"
+
+
+def test_a_selection_is_a_table_of_its_picks():
+    _, selection, _ = told()
+    title, header, *lines = repr(selection).splitlines()
+    assert title == "Selection of 3 picks"
+    assert header.split() == ["arm", "features"]
+    assert [int(line.split()[0]) for line in lines] == selection.index.tolist()
+    assert all(line.endswith(", …") for line in lines)  # eight features
+    assert repr(selection[:1]).startswith("Selection of 1 pick\n")
+    longer = tb.Selection(ARMS, torch.arange(40), torch.ones(40, dtype=torch.bool))
+    assert repr(longer).splitlines()[-1] == "  … and 30 more"
+
+
+def test_rows_of_a_batch_are_named_and_masked_places_left_out():
+    index = torch.tensor([[3, 5], [7, -1]])
+    selection = tb.Selection(ARMS[index.clamp_min(0), :2], index, index >= 0)
+    title, header, *lines = repr(selection).splitlines()
+    assert title == "Selection of 3 picks in 2 rows"
+    assert header.split() == ["row", "arm", "features"]
+    assert [line.split()[:2] for line in lines] == [["0", "3"], ["0", "5"], ["1", "7"]]
+
+
+def test_a_recommendation_shows_mean_and_deviation():
+    bandit, _, _ = told()
+    best = bandit.best(5)  # three arms were pulled
+    title, header, *lines = repr(best).splitlines()
+    assert title == "Recommendation of 3 arms, best first"
+    assert header.split() == ["arm", "mean", "±", "deviation", "features"]
+    first = lines[0].split()
+    assert int(first[0]) == int(best.index[0])
+    assert float(first[1]) == pytest.approx(float(best.mean[0]), rel=1e-3)
+    assert float(first[2]) == pytest.approx(float(best.variance[0].sqrt()), rel=1e-3)
+
+
+def test_a_report_leaves_out_what_is_unknown():
+    _, _, report = told()
+    shown = dict(line.strip().split("  ", 1) for line in repr(report).splitlines()[1:])
+    assert shown["pulls in all"].strip() == "3"
+    assert "never asked for" not in shown
+    assert "certificate" in shown
+    bandit = tb.Bandit(tb.uniform(), ARMS)
+    unknown = bandit.tell(torch.tensor([3]), torch.ones(1, dtype=torch.float64))
+    assert "certificate" not in repr(unknown)
+    assert "never asked for" in repr(unknown)
+
+
+def test_a_policy_shows_its_kernel_and_what_differs_from_the_defaults():
+    scaled = gpytorch.kernels.ScaleKernel(kernel() + gpytorch.kernels.LinearKernel().double())
+    shown = repr(tb.gp_ucb(scaled, noise_std=0.1, width=tb.widths.Constant(2.0)))
+    assert "\n" not in shown
+    assert "ScaleKernel(AdditiveKernel(MaternKernel(nu=2.5, lengthscale=0.6931), LinearKernel(variance=" in shown
+    assert "noise_std=0.1" in shown
+    assert "Constant(value=2)" in shown
+    assert "refit_every" not in shown
+    assert "refit_every=50" in repr(tb.gp_ucb(kernel(), refit_every=50))
+    assert repr(tb.uniform(batch_size=4)) == "Uniform(batch_size=4)"
+    assert described(torch.tensor([1.0, 2.5])) == "[1, 2.5]"
+
+
+def test_notebooks_get_the_same_as_escaped_tables():
+    bandit, selection, report = told()
+    for shown in (bandit, selection, report, bandit.best(2)):
+        page = shown._repr_html_()
+        assert page.startswith("<div><b>")
+        assert page.count("<tr>") == page.count("</tr>") > 1
+        assert repr(shown).splitlines()[0].split(":")[0] in page
+    odd = Shown("<title>", ("<a>",), (("<b>",),))
+    assert odd.html().count("&lt;") == 3
+
+
+def test_completion_offers_public_names_only():
+    assert dir(tb) == sorted(tb.__all__)
+
+
+def test_the_command_line_states_its_version():
+    done = CliRunner().invoke(app, ["--version"])
+    assert (done.exit_code, done.output) == (0, f"torchbandits {tb.__version__}\n")
+
+
+def test_the_best_of_a_history_is_what_the_policy_recommends():
+    environment = tb.environments.Table(ARMS, ARMS.sum(dim=-1), 0.1)
+    history = tb.run(tb.gp_ucb(kernel(), noise_std=0.1), environment, 20, generator=torch.Generator().manual_seed(0))
+    best = history.best()
+    mine = history.pulls["arm"] == best["arm"]
+    assert best["arm"] == history.batches["recommended"][-1]
+    assert best["pulls"] == mine.sum()
+    assert best["mean"] == pytest.approx(history.pulls["reward"][mine].mean())
+    assert best["simple_regret"] == pytest.approx(float(environment.optimum - environment.means[best["arm"]]))
+    with pytest.raises(StateError, match="recommends no arm yet"):
+        tb.History().best()

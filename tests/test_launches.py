@@ -1,0 +1,116 @@
+"""What a step asks of a device: operations sent to it, and times the host waits for it, within limits for every policy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import pytest
+import torch
+from emulated_device import Asked, emulated_device
+from problems import generator, rbf
+
+import torchbandits as tb
+
+HISTORY, STEPS = 60, 4
+NOISE = {"noise_std": 0.1}
+
+
+@dataclass(frozen=True)
+class Limit:
+    """Most launches and waits of a step of one ask and one tell, as counted when the limit was set, and a little more."""
+
+    make: Callable[[], tb.policies.Policy]
+    launches: int
+    waits: int
+
+
+LIMITS = {
+    "gp_ucb": Limit(lambda: tb.gp_ucb(rbf(2.0), **NOISE), 90, 2),
+    "igp_ucb": Limit(lambda: tb.igp_ucb(rbf(2.0), **NOISE), 85, 2),
+    "lin_ucb": Limit(lambda: tb.lin_ucb(**NOISE), 112, 5),
+    "rff_ucb": Limit(lambda: tb.rff_ucb(rbf(2.0), **NOISE), 140, 6),
+    "compressed_gp": Limit(lambda: tb.compressed_gp(rbf(2.0), **NOISE), 112, 4),
+    "bkb": Limit(lambda: tb.bkb(rbf(2.0), **NOISE), 125, 4),
+    "batch_bkb": Limit(lambda: tb.batch_bkb(rbf(2.0), ratio_threshold=4.0, **NOISE), 200, 9),
+    "gp_bucb": Limit(lambda: tb.gp_bucb(rbf(2.0), **NOISE), 155, 5),
+    "thompson_sampling": Limit(
+        lambda: tb.thompson_sampling(rbf(2.0), embedding="nystrom", width=tb.widths.Constant(1.0), **NOISE), 175, 10
+    ),
+}
+
+
+def counted(make: Callable[[], tb.policies.Policy], A: int, rows: int | None = None) -> tuple[float, float, float]:
+    """Launches and waits of a step, and its picks a row, on average."""
+    g = generator(0)
+    arms = torch.rand(A, 4, generator=g, dtype=torch.float64) * 2
+    means = torch.sin(2 * arms.sum(dim=-1))
+    told = torch.randperm(A, generator=g)[:HISTORY].expand(*([] if rows is None else [rows]), HISTORY)
+    generators = generator(1) if rows is None else [generator(row) for row in range(rows)]
+    picks = 0
+    with emulated_device() as asked:
+        bandit = tb.Bandit(make(), arms.cuda(), generator=generators)
+        values = means[told] + 0.1 * torch.randn(told.shape, generator=g).double()
+        bandit.observe(told.cuda(), torch.ones_like(values).cuda(), values.cuda())
+        spent = Asked()
+        for step in range(STEPS + 2):
+            before = Asked(asked.launches, asked.waits)
+            selection = bandit.ask(limit=60)
+            half = Asked(asked.launches, asked.waits)
+            index = selection.index.cpu()
+            rewards = (means[index] + 0.1 * torch.randn(index.shape, generator=g).double()).cuda()
+            answered = Asked(asked.launches, asked.waits)
+            bandit.tell(selection, rewards)
+            if step >= 2:
+                spent.launches += asked.launches - before.launches - (answered.launches - half.launches)
+                spent.waits += asked.waits - before.waits - (answered.waits - half.waits)
+                picks += index.shape[-1]
+    return spent.launches / STEPS, spent.waits / STEPS, picks / STEPS
+
+
+def test_the_emulation_counts_what_is_asked():
+    with emulated_device() as asked:
+        x = torch.ones(3, dtype=torch.float64).cuda()  # from pageable memory
+        assert (asked.launches, asked.waits) == (0, 1)
+        y = (x + 1).reshape(3, 1).T  # one launch; views are free
+        assert (asked.launches, asked.waits) == (1, 1)
+        float(y[0, 0])
+        assert (asked.launches, asked.waits) == (1, 2)
+        y[y > 1]  # a comparison, and a size that depends on the numbers
+        assert (asked.launches, asked.waits) == (3, 3)
+        torch.ones(3, dtype=torch.float64).pin_memory().to("cuda", non_blocking=True)
+        assert (asked.launches, asked.waits) == (3, 3)
+        y.cpu()
+        assert (asked.launches, asked.waits) == (3, 4)
+
+
+@pytest.mark.parametrize("name", LIMITS)
+def test_a_step_asks_no_more_of_a_device_than_its_limit(name: str):
+    limit = LIMITS[name]
+    launches, waits, _ = counted(limit.make, 600)
+    assert 20 < launches <= limit.launches
+    assert 1 <= waits <= limit.waits
+
+
+@pytest.mark.parametrize("name", ["gp_ucb", "bkb", "batch_bkb"])
+def test_launches_do_not_grow_with_the_arms(name: str):
+    few, many = (counted(LIMITS[name].make, A) for A in (1_500, 6_000))
+    assert many[0] <= 1.15 * few[0]
+    assert many[1] <= 1.15 * few[1] + 1
+
+
+def test_launches_do_not_grow_with_the_picks_of_a_batch():
+    def batches(ratio_threshold: float) -> tb.policies.Policy:
+        return tb.batch_bkb(rbf(2.0), ratio_threshold=ratio_threshold, noise_std=1.0, max_batch_size=50)
+
+    short, long = (counted(partial(batches, threshold), 1_500) for threshold in (1.05, 8.0))
+    assert long[2] > 20 * short[2]
+    assert long[0] < 1.1 * short[0]
+    assert long[1] < 1.1 * short[1]
+
+
+@pytest.mark.parametrize("name", ["gp_ucb", "bkb"])
+def test_many_batch_rows_ask_for_little_more_than_one(name: str):
+    one, many = (counted(LIMITS[name].make, 1_500, rows=rows) for rows in (1, 16))
+    assert many[0] <= 1.2 * one[0]

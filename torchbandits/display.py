@@ -1,0 +1,144 @@
+"""Text and HTML of records, policies and bandits, as a person reads them in a terminal or a notebook."""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from typing import Any
+
+import torch
+from gpytorch.kernels import Kernel
+from torch import Tensor, nn
+
+_MOST_ROWS, _MOST_NUMBERS, _DIGITS = 10, 6, 4
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A title and a small table. Without a `header` the rows are pairs of a name and its value.
+
+    Long tables end after ten rows; `left_out` counts the others.
+    """
+
+    title: str
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    left_out: int = 0
+
+    @property
+    def _rest(self) -> str:
+        return f"… and {self.left_out:,} more" if self.left_out else ""
+
+    def text(self) -> str:
+        """Columns padded with spaces; columns of numbers are aligned at the right."""
+        lines = [self.header, *self.rows] if self.header else list(self.rows)
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        # The last column, and both of a list of pairs, are words.
+        right = [bool(self.header) and place < len(widths) - 1 for place in range(len(widths))]
+        padded = (
+            "  ".join(cell.rjust(n) if r else cell.ljust(n) for cell, n, r in zip(line, widths, right, strict=True))
+            for line in lines
+        )
+        return "\n".join([self.title, *(f"  {line}".rstrip() for line in padded), *([f"  {self._rest}"] if self._rest else [])])
+
+    def html(self) -> str:
+        """A table for a notebook, with every text escaped."""
+        head = "".join(f"<th>{html.escape(name)}</th>" for name in self.header)
+        body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in self.rows)
+        rest = f"<p>{html.escape(self._rest)}</p>" if self._rest else ""
+        head = f"<thead><tr>{head}</tr></thead>" if head else ""
+        return f"<div><b>{html.escape(self.title)}</b><table>{head}<tbody>{body}</tbody></table>{rest}</div>"
+
+
+def number(value: float) -> str:
+    """A number with four digits; whole numbers whole, and "–" for NaN."""
+    if math.isnan(value):
+        return "–"
+    if math.isinf(value):
+        return f"{value}"
+    return f"{value:,.0f}" if value == int(value) and abs(value) < 1e15 else f"{value:.{_DIGITS}g}"
+
+
+def numbers(values: Tensor | float) -> str:
+    """Up to six numbers of a tensor in row-major order, or a single number."""
+    flat = torch.as_tensor(values).detach().reshape(-1)
+    shown = ", ".join(number(float(value)) for value in flat[:_MOST_NUMBERS].tolist())
+    return shown + (", …" if flat.numel() > _MOST_NUMBERS else "")
+
+
+def count(amount: int, noun: str) -> str:
+    """An amount with its noun, `1 pick` or `20,000 picks`."""
+    return f"{amount:,} {noun}{'' if amount == 1 else 's'}"
+
+
+def table(title: str, mask: Tensor, columns: dict[str, Tensor], points: Tensor) -> Shown:
+    """The places of a selection or recommendation that `mask` marks, one line each: their batch row, if any, and columns.
+
+    Args:
+        title: Of the table.
+        mask: `batch_shape x q` booleans.
+        columns: By heading, each `batch_shape x q`. Whole numbers are indices, −1 for none.
+        points: `batch_shape x q x d`, the features.
+    """
+    places = mask.nonzero()
+    lines = []
+    for place in places[:_MOST_ROWS]:
+        at = tuple(place.tolist())
+        cells = [_cell(column[at]) for column in columns.values()]
+        row = [",".join(map(str, at[:-1]))] if mask.dim() > 1 else []
+        lines.append((*row, *cells, numbers(points[at])))
+    header = (*(["row"] if mask.dim() > 1 else []), *columns, "features")
+    return Shown(title, header, tuple(lines), max(len(places) - _MOST_ROWS, 0))
+
+
+def _cell(value: Tensor) -> str:
+    if value.is_floating_point():
+        return number(float(value))
+    return str(int(value)) if int(value) >= 0 else "–"
+
+
+def described(value: Any) -> str:
+    """A policy, or a part of one, in one line: what differs from the defaults of its class, and kernels by their parameters."""
+    if isinstance(value, Kernel):
+        return _kernel(value)
+    if isinstance(value, bool) or value is None:
+        return repr(value)
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, Tensor):
+        return numbers(value) if value.numel() == 1 else f"[{numbers(value)}]"
+    if is_dataclass(value) and not isinstance(value, type):
+        own = ((f, getattr(value, f.name)) for f in fields(value) if f.init)
+        parts = (f"{f.name}={described(part)}" for f, part in own if not _is_default(f.default, part))
+        return f"{type(value).__name__}({', '.join(parts)})"
+    return repr(value)
+
+
+def _is_default(default: Any, value: Any) -> bool:
+    return default is not MISSING and type(default) is type(value) and not isinstance(value, Tensor) and bool(default == value)
+
+
+def _kernel(kernel: Kernel) -> str:
+    """`ScaleKernel(MaternKernel(nu=2.5, lengthscale=0.5), outputscale=2)`."""
+    parts = [_kernel(part) for part in _parts(kernel)]
+    parts += [f"nu={kernel.nu:g}"] if isinstance(getattr(kernel, "nu", None), float) else []
+    for raw, parameter in kernel.named_parameters(recurse=False):
+        name = raw.removeprefix("raw_")
+        parts.append(f"{name}={described(getattr(kernel, name, parameter))}")
+    return f"{type(kernel).__name__}({', '.join(parts)})"
+
+
+def _parts(kernel: nn.Module) -> Iterator[Kernel]:
+    """The kernels that a kernel is made of."""
+    for child in kernel.children():
+        if isinstance(child, Kernel):
+            yield child
+        elif isinstance(child, nn.ModuleList):
+            yield from _parts(child)
+
+
+def pairs(title: str, values: Sequence[tuple[str, str]]) -> Shown:
+    """A list of names and values."""
+    return Shown(title, (), tuple(values))

@@ -7,13 +7,14 @@ What is forgotten changes the posterior; pulls are counted as before, so that wi
 
 from __future__ import annotations
 
-from torchbandits.policies import Policy
-from torchbandits.policies.reweighted import Discounted, Restarted, Windowed, reweighted
+from torchbandits.policies import Composed, Policy
+from torchbandits.policies.reweighting import Discount, Restart, Window
+from torchbandits.policies.robust import reweighted
 
 __all__ = ["discount", "restart", "window"]
 
 
-def discount(policy: Policy, *, factor: float) -> Discounted:
+def discount(policy: Policy, *, factor: float) -> Composed:
     r"""Make the same policy weight a reward by :math:`\gamma^{s}` once s further ones were told in its batch row.
 
     The posterior is that of a dense Gaussian process in which the noise variance of a reward grows as γ^(−s).
@@ -25,10 +26,10 @@ def discount(policy: Policy, *, factor: float) -> Discounted:
     Guarantee: none here; Deng et al. 2022 bound the regret of weighted GP-UCB, with a width of its own, for a bounded variation
     of f. Cost: a sweep for each tell, O(A u²). Points that were pulled once are kept. Source: Deng et al. 2022 (WGP-UCB).
     """
-    return reweighted(policy, Discounted, factor=factor)
+    return reweighted(policy, Discount(factor))
 
 
-def window(policy: Policy, *, pulls: int) -> Windowed:
+def window(policy: Policy, *, pulls: int) -> Composed:
     """Make the same policy learn from the last rewards only.
 
     Args:
@@ -38,10 +39,10 @@ def window(policy: Policy, *, pulls: int) -> Windowed:
     Guarantee: none here; Zhou & Shroff 2021 bound the regret of SW-GP-UCB, with a width of its own, for a bounded variation of
     f. Cost: a sweep for each tell once the window is full, O(A u²). Source: Zhou & Shroff 2021 (SW-GP-UCB).
     """
-    return reweighted(policy, Windowed, pulls=pulls)
+    return reweighted(policy, Window(pulls))
 
 
-def restart(policy: Policy, *, every: int) -> Restarted:
+def restart(policy: Policy, *, every: int) -> Composed:
     """Make the same policy forget all rewards before a tell with which it would hold more than so many.
 
     A batch is never learned in part. Rewards with a noise variance of their own count with their weights.
@@ -53,4 +54,4 @@ def restart(policy: Policy, *, every: int) -> Restarted:
     Guarantee: none here; Zhou & Shroff 2021 bound the regret of R-GP-UCB for a bounded variation of f. Cost: as the policy, and
     less. Source: Zhou & Shroff 2021 (R-GP-UCB).
     """
-    return reweighted(policy, Restarted, every=every)
+    return reweighted(policy, Restart(every))

@@ -27,8 +27,8 @@ from torchbandits.policies.per_cost import per_cost
 from torchbandits.policies.pi_gp_ucb import pi_gp_ucb
 from torchbandits.policies.qpo import qpo
 from torchbandits.policies.regularized_evolution import regularized_evolution
-from torchbandits.policies.reweighted import robust
 from torchbandits.policies.rff_ucb import rff_ucb
+from torchbandits.policies.robust import robust
 from torchbandits.policies.soful import soful
 from torchbandits.policies.sup_kernel_ucb import sup_kernel_ucb
 from torchbandits.policies.thompson_sampling import thompson_sampling

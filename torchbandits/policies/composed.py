@@ -33,6 +33,7 @@ from torchbandits.policies.from_data import FromData
 from torchbandits.policies.learning import learn, learn_kernel, learn_together
 from torchbandits.policies.picking import Picker, first_picks, on_offer, room_for, scorer, upper_bounds, with_first
 from torchbandits.policies.repeats import warn_of_repeats
+from torchbandits.policies.reweighting import Reweighting
 from torchbandits.policies.state import BoxState, TableState
 from torchbandits.posteriors import GaussianProcess
 from torchbandits.scores import UCB, MostProbable, PerCost, PosteriorDraw, Score
@@ -61,6 +62,7 @@ class Composed(Policy[TableState | BoxState]):
         memory_budget: Bytes that cached kernel columns may take.
         refit_every: Fit the kernel whenever the pulls told pass a multiple of this; None for never, as the theory assumes.
         from_data: Estimates in place of `kernel`, `noise_std` and the units of rewards; None where they are given.
+        reweighting: Rule that weights rewards by age or by plausibility, in an exact posterior; None for none.
     """
 
     kernel: gpytorch.kernels.Kernel
@@ -76,6 +78,7 @@ class Composed(Policy[TableState | BoxState]):
     memory_budget: int = 2 << 30
     refit_every: int | None = None
     from_data: FromData | None = None
+    reweighting: Reweighting | None = None
 
     def __post_init__(self) -> None:
         check_model(self.kernel, self.regularization, self.prior_mean)
@@ -84,10 +87,13 @@ class Composed(Policy[TableState | BoxState]):
         non_negative("noise_std", self.noise_std)
         check_instance("initial", self.initial, Start | None, "a torchbandits.starts.Start, such as starts.uniform(1), or None")
         ingredients = (("memory", Memory), ("score", Score | PosteriorDraw), ("batch_rule", BatchRule))
-        optional = (("features", FeatureMap | None), ("from_data", FromData | None))
+        optional = (("features", FeatureMap | None), ("from_data", FromData | None), ("reweighting", Reweighting | None))
         for name, kind in (*ingredients, *optional):
             given = getattr(self, name)
             require(isinstance(given, kind), f"{name} must be one of torchbandits.ingredients, got {given!r}.")
+        exact = isinstance(self.memory, KeepAll) and self.from_data is None
+        message = "rewards are reweighted in an exact posterior with a given kernel: use gp_ucb, gp_bucb or thompson_sampling."
+        require(self.reweighting is None or exact, message, UnsupportedError)
         check_memory_budget(self.memory_budget)
         check_whole("refit_every", self.refit_every, otherwise="to keep the kernel as it is")
 
@@ -126,7 +132,10 @@ class Composed(Policy[TableState | BoxState]):
             states = [generator.get_state().tolist() for generator in generators]
             arms.across.check_same("policy, kernel and generators", (own, kernel, states))
         posterior = self._posterior(arms, generators, batch_shape)
-        return self._state(ArmRows(arms, batch_shape), posterior, generators)
+        state = self._state(ArmRows(arms, batch_shape), posterior, generators)
+        if self.reweighting is not None:
+            self.reweighting.begin_(state)
+        return state
 
     @without_gradients
     def init_box(self, box: Tensor, generators: Generators, batch_shape: torch.Size) -> BoxState:
@@ -148,7 +157,10 @@ class Composed(Policy[TableState | BoxState]):
             self.initial.points(box.expand(*batch_shape, -1, -1), none, none, generators)
         posterior = self._posterior(box, generators, batch_shape)
         rows = Box.centre(box, batch_shape)
-        return BoxState(Box(rows, posterior, box), generators, counts_batches="batches" in self.confidence.reads)
+        state = BoxState(Box(rows, posterior, box), generators, counts_batches="batches" in self.confidence.reads)
+        if self.reweighting is not None:
+            self.reweighting.begin_(state)
+        return state
 
     def _posterior(self, arms: ArmSet, generators: Generators, batch_shape: torch.Size) -> GaussianProcess:
         """The prior, for arms or the corners of a box. Random features are drawn here."""
@@ -201,6 +213,8 @@ class Composed(Policy[TableState | BoxState]):
         if not warm and not posterior.sparse and posterior.finite is None:
             posterior.invalidate_()
         moved.continuing_(state)
+        if self.reweighting is not None:
+            self.reweighting.carry_(state, moved)
         if self.from_data is not None:
             self.from_data.follow(moved, state.rows.source)
         return moved
@@ -259,6 +273,9 @@ class Composed(Policy[TableState | BoxState]):
     @without_gradients
     def update(self, state: TableState | BoxState, pulls: Pulls) -> TableState | BoxState:
         """Add the pulls, choose a new dictionary, and update means and leverages; see `learn` for the cost."""
+        if self.reweighting is not None:
+            noise = noise_share(self.noise_std, self.regularization) * state.posterior.regularization
+            pulls = self.reweighting.before_(state, pulls, noise)
         upper = state.derived.upper
         leaders = None if upper is None else lambda count: upper.topk(min(count, upper.shape[-1]), dim=-1).indices
         state.forget_derived_()
@@ -282,6 +299,8 @@ class Composed(Policy[TableState | BoxState]):
             state.remember_(pulls)
             noise = noise_share(self.noise_std, self.regularization) * state.posterior.regularization
             warn_of_repeats(state, self.confidence, noise)
+        if self.reweighting is not None:
+            self.reweighting.after_(state, pulls)
         return state
 
     def draws_on_select(self, state: TableState | BoxState) -> bool:
@@ -292,7 +311,7 @@ class Composed(Policy[TableState | BoxState]):
     def learns_together(self, state: TableState | BoxState) -> bool:
         """Whether several tells may be learned at once: for an exact posterior or finite features, under a fixed kernel, on
         given arms. There the result depends on the summed observations alone."""
-        whole = not self.memory.sparse and not self.memory.selective and self.refit_every is None
+        whole = not self.memory.sparse and not self.memory.selective and self.refit_every is None and self.reweighting is None
         plain = self.from_data is None and isinstance(state, TableState)
         return whole and plain and state.posterior.sketch is None
 

@@ -48,11 +48,6 @@ REASONS: dict[str, tuple[str, ...]] = {
             for name in ("UCB", "LogEI", "LogPI", "PerCost", "Score", "Straddle", "TopBoundary", "MostProbable")
         ),
         *(f"constraints.{name}.allowed" for name in tb.constraints.__all__),
-        *(
-            f"ingredients.{name}.{call}"
-            for name in ("Discount", "Huber", "Restart", "Reweighting", "Window")
-            for call in ("after_", "before_", "begin_", "carry_")
-        ),
         *("widths.RandomWidth.draw", "widths.ShiftedExponential.draw"),
         *(f"stopping.{name}.{call}" for name in tb.stopping.__all__ if name != "Decision" for call in ("decide", "see")),
         *(f"widths.{name}.__call__" for name in tb.widths.__all__ if name != "matern_regularization"),

@@ -62,7 +62,6 @@ class Composed(Policy[TableState | BoxState]):
         memory_budget: Bytes that cached kernel columns may take.
         refit_every: Fit the kernel whenever the pulls told pass a multiple of this; None for never, as the theory assumes.
         from_data: Estimates in place of `kernel`, `noise_std` and the units of rewards; None where they are given.
-        reweighting: Rule that weights rewards by age or by plausibility, in an exact posterior; None for none.
     """
 
     kernel: gpytorch.kernels.Kernel
@@ -78,7 +77,6 @@ class Composed(Policy[TableState | BoxState]):
     memory_budget: int = 2 << 30
     refit_every: int | None = None
     from_data: FromData | None = None
-    reweighting: Reweighting | None = None
 
     def __post_init__(self) -> None:
         check_model(self.kernel, self.regularization, self.prior_mean)
@@ -87,17 +85,21 @@ class Composed(Policy[TableState | BoxState]):
         non_negative("noise_std", self.noise_std)
         check_instance("initial", self.initial, Start | None, "a torchbandits.starts.Start, such as starts.uniform(1), or None")
         ingredients = (("memory", Memory), ("score", Score | PosteriorDraw), ("batch_rule", BatchRule))
-        optional = (("features", FeatureMap | None), ("from_data", FromData | None), ("reweighting", Reweighting | None))
+        optional = (("features", FeatureMap | None), ("from_data", FromData | None))
         for name, kind in (*ingredients, *optional):
             given = getattr(self, name)
             require(isinstance(given, kind), f"{name} must be one of torchbandits.ingredients, got {given!r}.")
-        exact = isinstance(self.memory, KeepAll) and self.from_data is None
-        message = "rewards are reweighted in an exact posterior with a given kernel: use gp_ucb, gp_bucb or thompson_sampling."
-        require(self.reweighting is None or exact, message, UnsupportedError)
+        message = "auto weights rewards by its own rules: take gp_ucb, gp_bucb or thompson_sampling to forget some of them."
+        require(self.from_data is None or self.reweighting is None, message, UnsupportedError)
         check_memory_budget(self.memory_budget)
         check_whole("refit_every", self.refit_every, otherwise="to keep the kernel as it is")
 
     # ------------------------------------------------------------------ the contract
+
+    @property
+    def reweighting(self) -> Reweighting | None:
+        """The memory, if it changes the weights of what it keeps."""
+        return self.memory if isinstance(self.memory, Reweighting) else None
 
     @property
     def draws_on_update(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,13 +12,18 @@ from torch import Tensor, nn
 
 from torchbandits.checks import check_whole, is_finite
 from torchbandits.errors import UnsupportedError, require
+from torchbandits.memory import Memory
 from torchbandits.policies.learning import learn_kernel, learn_totals
 from torchbandits.policies.state import GaussianState, TableState
 from torchbandits.types import Pulls
 
 
-class Reweighting(ABC):
-    """A rule that changes the weights of rewards when others are told."""
+class Reweighting(Memory, ABC):
+    """A memory of every distinct point, which changes the weights of rewards when others are told."""
+
+    def choose(self, leverage: Tensor, weights: Tensor, mask: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
+        """Choose all points; draws nothing."""
+        return mask
 
     def begin_(self, state: GaussianState) -> None:
         """Prepare a fresh state. By default nothing is kept."""

@@ -7,6 +7,7 @@ from typing import Any
 
 from torchbandits.checks import check_instance, explains_keywords
 from torchbandits.errors import UnsupportedError
+from torchbandits.memory import KeepAll
 from torchbandits.policies.base import Policy
 from torchbandits.policies.composed import Composed
 from torchbandits.policies.reweighting import Huber, Reweighting
@@ -19,12 +20,12 @@ def reweighted(policy: Any, reweighting: Reweighting) -> Composed:
         UnsupportedError: For a policy without one exact Gaussian process, and for one with such a rule.
     """
     check_instance("policy", policy, Policy, "a torchbandits policy")
-    if not isinstance(policy, Composed) or policy.reweighting is not None:
+    if not isinstance(policy, Composed) or not isinstance(policy.memory, KeepAll):
         raise UnsupportedError(
             f"{type(policy).__name__} is not one exact Gaussian process without weights of its own: use gp_ucb, igp_ucb, "
             "gp_bucb or thompson_sampling."
         )
-    return replace(policy, reweighting=reweighting)
+    return replace(policy, memory=reweighting)
 
 
 @explains_keywords

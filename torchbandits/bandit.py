@@ -154,12 +154,12 @@ class Bandit:
             more = check_more(more)
         if available is not None:
             offered = check_available(available, loop.batch_shape, loop.num_arms, loop.device)
-        constraints = check_within(within)
         if exactly is not None:
             exactly = check_more(exactly, "exactly")
             require(limit is None and more is None and maximizer is None, "exactly= stands alone: leave out limit=, more= and "
                     "maximizer=.")  # fmt: skip
-        require(not constraints or exactly is not None, "within= constrains a batch of exactly so many picks: pass exactly=.")
+        elif not (isinstance(within, tuple) and not within):
+            require(not check_within(within), "within= constrains a batch of exactly so many picks: pass exactly=.")
         if maximizer is not None and not callable(maximizer):
             raise ArgumentError(f"maximizer must be a function, got {type(maximizer).__name__}.")
         if loop.open is not None and more is None:
@@ -171,7 +171,7 @@ class Bandit:
             return duplicate(cast(Selection, loop.open))
         if exactly is None:
             return self.recorder.ask(most, offered, more)[1]
-        return self._exactly(exactly, constraints, offered)
+        return self._exactly(exactly, check_within(within), offered)
 
     def tell(
         self,

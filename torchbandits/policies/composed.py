@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
+from functools import cached_property
 from typing import Any
 
 import gpytorch
@@ -256,7 +257,7 @@ class Composed(Policy[TableState | BoxState]):
         values = scored if values is None else values
         return Selection(rows.points(index), index, index >= 0), Evidence(values, leverage, width, states)
 
-    @property
+    @cached_property
     def _draws_picks(self) -> bool:
         """Whether picks after the first ones are drawn: by a draw of the posterior, a random width, or drawn rewards."""
         base = self.score.base if isinstance(self.score, PerCost) else self.score

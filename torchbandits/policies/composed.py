@@ -276,9 +276,9 @@ class Composed(Policy[TableState | BoxState]):
     @without_gradients
     def update(self, state: TableState | BoxState, pulls: Pulls) -> TableState | BoxState:
         """Add the pulls, choose a new dictionary, and update means and leverages; see `learn` for the cost."""
-        if self.reweighting is not None:
+        if self.memory.reweights and isinstance(self.memory, Reweighting):
             noise = noise_share(self.noise_std, self.regularization) * state.posterior.regularization
-            pulls = self.reweighting.before_(state, pulls, noise)
+            pulls = self.memory.before_(state, pulls, noise)
         upper = state.derived.upper
         leaders = None if upper is None else lambda count: upper.topk(min(count, upper.shape[-1]), dim=-1).indices
         state.forget_derived_()
@@ -302,8 +302,8 @@ class Composed(Policy[TableState | BoxState]):
             state.remember_(pulls)
             noise = noise_share(self.noise_std, self.regularization) * state.posterior.regularization
             warn_of_repeats(state, self.confidence, noise)
-        if self.reweighting is not None:
-            self.reweighting.after_(state, pulls)
+        if self.memory.reweights and isinstance(self.memory, Reweighting):
+            self.memory.after_(state, pulls)
         return state
 
     def draws_on_select(self, state: TableState | BoxState) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +20,8 @@ from torchbandits.types import Pulls
 
 class Reweighting(Memory, ABC):
     """A memory of every distinct point, which changes the weights of rewards when others are told."""
+
+    reweights: ClassVar[bool] = True
 
     def choose(self, leverage: Tensor, weights: Tensor, mask: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
         """Choose all points; draws nothing."""

@@ -138,3 +138,17 @@ def test_gathered_calls_are_those_made_one_by_one(case):
     other.tell(torch.tensor([2]), torch.tensor([0.5]))
     assert one.open.index.tolist() == [2]
     assert torch.equal(one.pulls, other.pulls)
+
+
+def test_a_factorisation_that_fails_is_a_numerical_error_and_changes_nothing(monkeypatch: pytest.MonkeyPatch):
+    bandit = tb.Bandit(tb.gp_ucb(rbf(), **COMMON), PROBLEM.tensor, generator=generator(0))
+    selection = bandit.ask()
+
+    def fails(*_: object) -> None:
+        torch.linalg.eigh(torch.full((3, 3), torch.nan, dtype=torch.float64))
+
+    monkeypatch.setattr("torchbandits.policies.composed.learn", fails)
+    with pytest.raises(tb.errors.NumericalError, match="a factorisation failed"):
+        bandit.tell(selection, torch.tensor([0.5]))
+    assert int(bandit.pulls) == 0
+    assert torch.equal(bandit.ask().index, selection.index)

@@ -15,11 +15,12 @@ from torch import Tensor
 
 from torchbandits.arms import ArmRows, matches
 from torchbandits.checks import check_costs
-from torchbandits.errors import StateError, TorchBanditsError, UnsupportedError, require
+from torchbandits.errors import NumericalError, StateError, TorchBanditsError, UnsupportedError, require
 from torchbandits.policies import Composed, Policy, State
 from torchbandits.policies.learning import complete_
 from torchbandits.policies.state import TableState
 from torchbandits.posteriors import GaussianProcess, PartitionedProcess
+from torchbandits.precision import full_precision
 from torchbandits.reporting import certificate, report_of
 from torchbandits.scores import PerCost
 from torchbandits.selections import carried, duplicate, joined, without
@@ -32,15 +33,25 @@ Result = TypeVar("Result")
 
 
 def step(method: Callable[Concatenate[Loop, Given], Result]) -> Callable[Concatenate[Loop, Given], Result]:
-    """Run a method of a loop on one thread, unless its arms are so many that each operation is worth several."""
+    """Run a method of a loop on one thread, unless its arms are so many that each operation is worth several, and with products
+    in full precision."""
 
     @wraps(method)
     def on_few_threads(self: Loop, *args: Given.args, **kwargs: Given.kwargs) -> Result:
-        # With one thread there is nothing to set.
-        if not self.large and torch.get_num_threads() == 1:
-            return method(self, *args, **kwargs)
-        with self.few_threads():
-            return method(self, *args, **kwargs)
+        try:
+            if self.narrow:
+                with full_precision(), self.few_threads():
+                    return method(self, *args, **kwargs)
+            # With one thread there is nothing to set.
+            if not self.large and torch.get_num_threads() == 1:
+                return method(self, *args, **kwargs)
+            with self.few_threads():
+                return method(self, *args, **kwargs)
+        except torch.linalg.LinAlgError as error:
+            raise NumericalError(
+                f"a factorisation failed: {error} Check the size of the rewards and the kernel's hyper-parameters, or use a "
+                "larger λ."
+            ) from error
 
     return on_few_threads
 
@@ -62,6 +73,7 @@ class Loop:
         batch_shape: Leading dimensions.
         device: Of the arms and the posterior.
         large: Whether each operation on all arms is worth several threads.
+        narrow: Whether the arms are float32.
     """
 
     def __init__(self, policy: Policy, state: State) -> None:
@@ -94,7 +106,8 @@ class Loop:
             costs: Of the arms, as `costs_for` takes them.
             box: Whether the domain is a box.
         """
-        state = (policy.init_box if box else policy.init)(cast(Tensor, domain), generators, batch_shape)
+        with full_precision():
+            state = (policy.init_box if box else policy.init)(cast(Tensor, domain), generators, batch_shape)
         state.rows.costs = costs_for(policy, state.rows, costs)
         return cls(policy, state)
 
@@ -102,6 +115,7 @@ class Loop:
         rows = state.rows
         self.state, self.batch_shape, self.device = state, rows.batch_shape, rows.source.device
         self.large = rows.num_arms * self.batch_shape.numel() >= MANY_NUMBERS
+        self.narrow = rows.source.dtype == torch.float32
 
     def few_threads(self) -> threads:
         """A context with as many threads as operations on the arms are worth."""
@@ -336,7 +350,11 @@ class Loop:
 
         self._undo = undone
         try:
-            result = work()
+            if self.narrow:
+                with full_precision():
+                    result = work()
+            else:
+                result = work()
             self._undo = None
         finally:
             # A nested call may have undone it already.

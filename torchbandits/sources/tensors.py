@@ -123,13 +123,16 @@ class Pinned(ArmSource):
         cuts = list(parts(start, stop, step))
         for number, part in enumerate(cuts[:1]):
             send(number, part)
-        for number, part in enumerate(cuts):
-            if number + 1 < len(cuts):
-                send(number + 1, cuts[number + 1])
-            own.wait_event(arrived[number % 2])
-            yield part, buffers[number % 2][: part.stop - part.start]
-            read[number % 2].record(own)
-        own.wait_stream(side)
+        try:
+            for number, part in enumerate(cuts):
+                if number + 1 < len(cuts):
+                    send(number + 1, cuts[number + 1])
+                own.wait_event(arrived[number % 2])
+                yield part, buffers[number % 2][: part.stop - part.start]
+                read[number % 2].record(own)
+        finally:
+            # A reader that stops early frees the buffers, to which a copy may still be written.
+            own.wait_stream(side)
 
 
 def tensor(arms: Tensor, *, distinct: bool = False) -> InMemory:

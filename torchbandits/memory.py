@@ -111,11 +111,12 @@ class LeverageSampling(Memory):
 
     def choose(self, leverage: Tensor, weights: Tensor, mask: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
         """Draw one uniform number per distinct point, on the CPU, in order of first pull."""
-        p = (weights * self.oversampling * leverage).masked_fill_(~mask, -1.0)
-        p, mask = to_host(p, mask)
-        flat = p.reshape(len(generators), -1)
+        p = weights * self.oversampling * leverage
         # A single batch row has no padding.
-        if len(generators) == 1:
+        single = len(generators) == 1
+        p, mask = to_host(p if single else p.masked_fill_(~mask, -1.0), mask)
+        flat = p.reshape(len(generators), -1)
+        if single:
             uniforms = torch.rand(flat.shape, generator=generators[0], dtype=torch.float64)
         else:
             sizes = mask.reshape(len(generators), -1).sum(dim=-1).tolist()

@@ -29,6 +29,8 @@ class Memory(ABC):
     sparse: ClassVar[bool] = False
     # Whether some pulls are dropped for good.
     selective: ClassVar[bool] = False
+    # Whether the weights of what is kept change when more is told.
+    reweights: ClassVar[bool] = False
 
     def admitted(self, leverage: Tensor, counts: Tensor, regularization: float) -> Tensor:
         """The number of successive pulls that are learned, of `counts` pulls of points of that leverage (of the same shape). By

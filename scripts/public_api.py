@@ -27,6 +27,7 @@ MODULES = (
     "torchbandits.errors",
     "torchbandits.botorch",
     "torchbandits.experiments",
+    "torchbandits.plugins",
     "torchbandits.testing",
 )
 """Modules whose names are public. Others may change without notice, as may the methods of ingredients that the engine calls."""

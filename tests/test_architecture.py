@@ -31,7 +31,7 @@ ROOMS = [
     "botorch",  # a bandit hands out its model
     "explanation", "sets", "stopping", "bandit", "worker", "contextual", "evaluation",
     "running", "callbacks", "diagnostics", "files", "experiments",
-    "campaigns", "cli", "testing", "__init__", "__main__",
+    "campaigns", "plugins", "cli", "testing", "__init__", "__main__",
 ]  # fmt: skip
 
 SLOW_TO_LOAD = (

@@ -69,6 +69,17 @@ REASONS: dict[str, tuple[str, ...]] = {
         *("experiments.ExperimentConfig", "experiments.ReproductionConfig"),
         *("experiments.ReproductionConfig.measures_of", "experiments.ReproductionConfig.times_of"),
     ),
+    "called by the package that it plugs into": (
+        *(f"plugins.PoolSampler.{name}" for name in ("after_trial", "infer_relative_search_space")),
+        *(f"plugins.PoolSampler.{name}" for name in ("sample_independent", "sample_relative")),
+        "plugins.BanditRecommender.recommend",
+    ),
+    "needs a package that may be missing: its tests are in test_plugin_optuna.py and test_plugin_baybe.py": (
+        *("plugins.PoolSampler", "plugins.BanditRecommender"),
+    ),
+    "scikit-learn clones estimators with their arguments as given; fit checks them, in test_plugin_sklearn.py": (
+        "plugins.CandidateSearchCV",
+    ),
     "not looked at: BoTorch's lists of models pass indices of their own": ("botorch.BanditModel.posterior.output_indices",),
 }
 LEFT_OUT = {name for names in REASONS.values() for name in names}

@@ -9,9 +9,10 @@ will do, every arm is scored in every batch, and a new molecule costs one kernel
 * `model.tabulate_(arms)` keeps mean and variance of every arm; models conditioned from it keep the table.
 * `optimize_arms(acquisition, arms, q)` picks a batch (GP-BUCB: what is pending shrinks the variance) and returns the indices.
 
-For comparison, BoTorch's `SingleTaskGP` picks one molecule at the beginning and one at the end (`optimize_acqf_discrete`), on
-the same data with the same kernel. Prints a table; draws the best molecule found and the CPU seconds a pick: of ours the 25th
-part of a batch, its observations learned included.
+For comparison, BoTorch's `SingleTaskGP` picks one molecule at the beginning and one at the end, on the same data with the same
+kernel. It scores 256 molecules at a time, since GPyTorch evaluates the covariance among those of one call. Prints a
+table; draws the best molecule found and the CPU seconds a pick: of ours the 25th part of a batch, its observations learned
+included.
 """
 
 from __future__ import annotations
@@ -24,9 +25,7 @@ from typing import Any
 
 import gpytorch
 import torch
-from botorch.acquisition import UpperConfidenceBound
 from botorch.models import SingleTaskGP
-from botorch.optim import optimize_acqf_discrete
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from torch import Tensor
@@ -34,7 +33,7 @@ from torch import Tensor
 import torchbandits as tb
 from torchbandits.botorch import BanditModel, PolicyAcquisition, optimize_arms
 
-NUM_BITS, NOISE_STD, WIDTH, INITIAL = 128, 0.1, 2.0, 50
+NUM_BITS, NOISE_STD, WIDTH, INITIAL, CHUNK = 128, 0.1, 2.0, 50, 256
 BLUE, ORANGE = "#0072B2", "#D55E00"  # Okabe and Ito's
 
 
@@ -126,7 +125,9 @@ def stock_pick(molecules: Molecules, picked: Tensor, Y: Tensor) -> float:
     begun = time.process_time()
     parts = {"covar_module": kernel(), "mean_module": mean, "likelihood": likelihood, "outcome_transform": None}
     model = SingleTaskGP(molecules.arms[picked], Y, **parts).requires_grad_(False)
-    optimize_acqf_discrete(UpperConfidenceBound(model, beta=WIDTH**2), 1, molecules.arms)
+    with torch.no_grad():
+        posteriors = [model.posterior(chunk) for chunk in molecules.arms.split(CHUNK)]
+        torch.cat([p.mean + WIDTH * p.variance.sqrt() for p in posteriors]).argmax()
     return time.process_time() - begun
 
 

@@ -1,0 +1,70 @@
+"""`BanditRecommender` in BayBE's own campaigns."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from torchbandits.errors import ArgumentError, UnsupportedError
+from torchbandits.plugins import BanditRecommender
+
+pytest.importorskip("baybe")
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    from baybe import Campaign
+    from baybe.parameters import CategoricalParameter, NumericalContinuousParameter, NumericalDiscreteParameter
+    from baybe.searchspace import SearchSpace
+    from baybe.targets import NumericalTarget
+
+# BayBE's dependencies warn of themselves.
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
+
+SPACE = [
+    NumericalDiscreteParameter("temperature", list(np.linspace(20, 120, 21))),
+    NumericalDiscreteParameter("time", list(np.linspace(1, 5, 9))),
+    CategoricalParameter("solvent", ["DMF", "EtOH", "water"]),
+]
+
+
+def measured(plate: pd.DataFrame) -> pd.Series:
+    return 60 - 0.01 * (plate["temperature"] - 70) ** 2 - (plate["time"] - 3) ** 2 + 5 * (plate["solvent"] == "DMF")
+
+
+@pytest.mark.parametrize("minimize", [False, True])
+def test_a_campaign_finds_good_experiments(minimize: bool):
+    target = NumericalTarget("yield", minimize=minimize)
+    campaign = Campaign(SearchSpace.from_product(SPACE), target.to_objective(), BanditRecommender())
+    sign = -1 if minimize else 1
+    for _ in range(6):
+        plate = campaign.recommend(batch_size=4)
+        assert len(plate.drop_duplicates()) == 4
+        plate["yield"] = sign * measured(plate)
+        campaign.add_measurements(plate)
+    best = (sign * campaign.measurements["yield"]).max()
+    assert best >= np.quantile(measured(campaign.searchspace.discrete.exp_rep), 0.98)
+
+
+def test_pending_experiments_are_not_recommended_again():
+    space = SearchSpace.from_product(SPACE)
+    recommender, objective = BanditRecommender(), NumericalTarget("yield").to_objective()
+    first = recommender.recommend(5, space, objective)
+    told = first.assign(**{"yield": measured(first)})
+    one = recommender.recommend(1, space, objective, told)
+    two = recommender.recommend(1, space, objective, told, pending_experiments=one)
+    assert not two.equals(one)
+    assert recommender.recommend(1, space, objective, told).equals(one)  # it holds nothing
+
+
+@pytest.mark.usefixtures("annotations_not_enforced")
+def test_what_it_cannot_do_is_refused():
+    continuous = SearchSpace.from_product([NumericalContinuousParameter("x", (0, 1))])
+    with pytest.raises(ArgumentError, match="policy must be"):
+        BanditRecommender("gp_ucb")
+    with pytest.raises(ArgumentError, match="seed must be"):
+        BanditRecommender(seed=-1)
+    with pytest.raises(UnsupportedError, match="make every parameter discrete"):
+        BanditRecommender().recommend(1, continuous)

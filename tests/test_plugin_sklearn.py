@@ -1,0 +1,106 @@
+"""`CandidateSearchCV` beside scikit-learn's own searches, and the pool of candidates that the plug-ins share."""
+
+from __future__ import annotations
+
+import gpytorch
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from sklearn.base import clone
+from sklearn.datasets import load_diabetes
+from sklearn.linear_model import Ridge
+from sklearn.model_selection import GridSearchCV, ParameterGrid
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import PolynomialFeatures, StandardScaler
+
+import torchbandits as tb
+from torchbandits.errors import ArgumentError
+from torchbandits.plugins import CandidateSearchCV
+from torchbandits.plugins.pool import Pool
+
+X, Y = load_diabetes(return_X_y=True)
+X, Y = X[:120], Y[:120]
+GRID = {"ridge__alpha": np.logspace(-3, 4, 40).tolist(), "polynomialfeatures__interaction_only": [True, False]}
+
+
+def model() -> object:
+    return make_pipeline(StandardScaler(), PolynomialFeatures(2), Ridge())
+
+
+def policy() -> object:
+    return tb.gp_ucb(gpytorch.kernels.RBFKernel().double(), noise_std=0.01, width=tb.widths.Constant(2.0))
+
+
+def test_a_few_settings_find_what_the_whole_grid_finds():
+    search = CandidateSearchCV(model(), ParameterGrid(GRID), n_iter=20, batch_size=4, cv=3).fit(X, Y)
+    whole = GridSearchCV(model(), GRID, cv=3).fit(X, Y)
+    assert len(search.cv_results_["params"]) == 20
+    assert len({str(setting) for setting in search.cv_results_["params"]}) == 20
+    spread = np.ptp(whole.cv_results_["mean_test_score"])
+    assert search.best_score_ >= whole.best_score_ - 0.02 * spread
+    assert search.predict(X).shape == Y.shape
+    assert search.best_params_ in list(ParameterGrid(GRID))
+
+
+def test_it_ends_with_the_candidates_and_is_cloned():
+    settings = [{"alpha": alpha} for alpha in (0.1, 1.0, 10.0)]
+    search = clone(CandidateSearchCV(Ridge(), settings, n_iter=10, policy=policy(), cv=2))
+    search.fit(X, Y)
+    assert sorted(setting["alpha"] for setting in search.cv_results_["params"]) == [0.1, 1.0, 10.0]
+    assert search.get_params()["n_iter"] == 10
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.FitFailedWarning", "ignore:One or more of the test scores:UserWarning")
+def test_settings_that_fail_teach_nothing():
+    settings = [{"alpha": alpha} for alpha in (-5.0, 0.1, 1.0, 10.0)]  # a negative penalty is refused by Ridge
+    search = CandidateSearchCV(Ridge(), settings, n_iter=4, batch_size=4, policy=policy(), cv=2).fit(X, Y)
+    assert np.isnan(search.cv_results_["mean_test_score"]).sum() == 1
+    assert search.best_params_["alpha"] > 0
+
+
+def test_several_scorings_maximise_the_one_that_refit_names():
+    settings = [{"alpha": float(alpha)} for alpha in np.logspace(-2, 3, 30)]
+    scoring = {"fit": "r2", "error": "neg_mean_absolute_error"}
+    search = CandidateSearchCV(Ridge(), settings, n_iter=5, policy=policy(), scoring=scoring, refit="error", cv=2).fit(X, Y)
+    assert search.best_score_ == search.cv_results_["mean_test_error"].max()
+    with pytest.raises(ArgumentError, match="refit must name"):
+        CandidateSearchCV(Ridge(), settings, scoring=scoring, refit=False, cv=2).fit(X, Y)
+
+
+@pytest.mark.usefixtures("annotations_not_enforced")
+@pytest.mark.parametrize(
+    ("name", "wrong", "named"),
+    [("policy", "gp", "policy must"), ("n_iter", 0, "n_iter"), ("batch_size", 0.5, "batch_size"), ("random_state", -1, "seed")],
+)
+def test_fit_refuses_wrong_arguments(name: str, wrong: object, named: str):
+    with pytest.raises(ArgumentError, match=named):
+        CandidateSearchCV(Ridge(), [{"alpha": 1.0}, {"alpha": 2.0}], **{name: wrong}).fit(X, Y)
+
+
+def test_a_pool_takes_values_of_any_kind():
+    settings = [
+        {"alpha": 0.1 * (i + 1), "hidden": shape, "flag": i % 2 == 0} for i, shape in enumerate([(8,), (8, 8), None] * 5)
+    ]
+    pool = Pool(settings, policy(), 0)
+    assert pool.setting(4) == settings[4]
+    assert [pool.row_of(setting) for setting in settings] == list(range(15))
+    assert pool.row_of({"alpha": 7.0, "hidden": None, "flag": True}) is None
+    assert pool.bandit.arms.shape[0] == 15
+    frame = pd.DataFrame({"a": np.arange(4), "b": ["x", "y", "x", "y"]})
+    assert Pool(frame, policy(), 0).setting(2) == {"a": 2, "b": "x"}
+
+
+def test_a_pool_waits_for_what_is_evaluated_elsewhere():
+    pool = Pool([{"x": i / 20} for i in range(20)], policy(), 0)
+    assert pool.wait_for(7).index.tolist() == [7]
+    more = pool.ask(3, torch.arange(20) != 7)
+    assert len(more) == 3
+    assert 7 not in more.index.tolist()
+    assert pool.bandit.ask().index.tolist()[0] == 7
+
+
+@pytest.mark.parametrize("candidates", ["x", [1, 2], 3, [], [{}]])
+def test_what_is_no_list_of_settings_is_refused(candidates: object):
+    with pytest.raises(ArgumentError, match="candidates must"):
+        Pool(candidates, None, 0)

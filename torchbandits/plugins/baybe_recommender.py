@@ -1,0 +1,103 @@
+"""A BayBE recommender for discrete search spaces."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from torchbandits.bandit import Bandit
+from torchbandits.checks import is_whole
+from torchbandits.errors import UnsupportedError, require
+from torchbandits.policies import Policy, auto
+
+try:
+    from baybe.recommenders.pure.base import PureRecommender
+    from baybe.searchspace import SearchSpaceType
+except ModuleNotFoundError:  # the constructor says what to install
+    PureRecommender, SearchSpaceType = object, None
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from baybe.objectives.base import Objective
+    from baybe.searchspace import SearchSpace
+
+
+class BanditRecommender(PureRecommender):
+    """Recommend candidates of a discrete BayBE search space by a policy of this package.
+
+    BayBE keeps the campaign, its measurements and its encodings; the recommender holds nothing between calls. Each call makes a
+    bandit on the candidates on offer, tells it all measurements, and asks. The objective has one target.
+
+    Args:
+        policy: As for `Bandit`; `auto()` by default.
+        seed: Of the policy's random numbers.
+
+    Raises:
+        UnsupportedError: If BayBE is not installed; in `recommend`, for continuous and hybrid search spaces and objectives of
+            several targets.
+
+    Cost: of one call O(A d) for the features of A candidates, and a fit to the measurements.
+    """
+
+    compatibility = None if SearchSpaceType is None else SearchSpaceType.DISCRETE
+
+    def __init__(self, policy: Policy | None = None, *, seed: int = 0) -> None:
+        needed = 'BanditRecommender needs BayBE: pip install "torchbandits[baybe]".'
+        require(SearchSpaceType is not None, needed, UnsupportedError)
+        require(policy is None or isinstance(policy, Policy), f"policy must be a torchbandits policy, got {policy!r}.")
+        require(is_whole(seed, 0), f"seed must be a whole number ≥ 0, got {seed!r}.")
+        super().__init__()
+        self.policy = auto() if policy is None else policy
+        self.seed = seed
+
+    def recommend(
+        self,
+        batch_size: int,
+        searchspace: SearchSpace,
+        objective: Objective | None = None,
+        measurements: pd.DataFrame | None = None,
+        pending_experiments: pd.DataFrame | None = None,
+    ) -> pd.DataFrame:
+        """The next experiments, rows of the search space; see BayBE's `RecommenderProtocol`."""
+        discrete = searchspace.type is SearchSpaceType.DISCRETE
+        require(discrete, "BanditRecommender chooses among candidates: make every parameter discrete.", UnsupportedError)
+        offered_exp, offered = searchspace.discrete.get_candidates()
+        points = torch.from_numpy(offered.to_numpy(dtype=np.float64))
+        waiting = self._encoded(searchspace, offered, pending_experiments)
+        bandit = Bandit(self.policy, torch.cat([points, waiting]), generator=torch.Generator().manual_seed(self.seed))
+        if measurements is not None and len(measurements):
+            require(objective is not None, "measurements need the objective that they belong to.")
+            self._tell(bandit, self._encoded(searchspace, offered, measurements), rewards(objective, measurements))
+        places = torch.arange(len(points) + len(waiting))
+        for place in range(len(points), len(places)):
+            bandit.ask(more=1, available=places == place)
+        selection = bandit.ask(more=batch_size, available=places < len(points))
+        rows = selection.index[len(waiting) :].tolist()
+        return offered_exp.iloc[rows]
+
+    @staticmethod
+    def _encoded(searchspace: SearchSpace, offered: pd.DataFrame, experiments: pd.DataFrame | None) -> torch.Tensor:
+        """Features of experiments, `n x d`, in the columns of the candidates."""
+        if experiments is None or not len(experiments):
+            return torch.empty(0, offered.shape[1], dtype=torch.float64)
+        names = [parameter.name for parameter in searchspace.parameters]
+        return torch.from_numpy(searchspace.transform(experiments[names])[list(offered.columns)].to_numpy(dtype=np.float64))
+
+    @staticmethod
+    def _tell(bandit: Bandit, points: torch.Tensor, values: torch.Tensor) -> None:
+        """Tell measurements, those of equal points as counts and sums."""
+        distinct, place = torch.unique(points, dim=0, return_inverse=True)
+        zeros = torch.zeros(len(distinct), dtype=torch.float64)
+        counts, sums, squares = (zeros.index_add(0, place, v) for v in (torch.ones_like(values), values, values**2))
+        bandit.observe(distinct, counts, sums, squares)
+
+
+def rewards(objective: Any, measurements: pd.DataFrame) -> torch.Tensor:
+    """The objective of measurements, `n`, large is good."""
+    targets = objective.targets
+    require(len(targets) == 1, "BanditRecommender has one target: combine several into one before.", UnsupportedError)
+    # BayBE's transformation has the sign of the target: what is minimised is negated.
+    transformed = objective.transform(measurements[[targets[0].name]], allow_extra=True)
+    return torch.from_numpy(transformed.to_numpy(dtype=np.float64)[:, 0].copy())

@@ -1,0 +1,112 @@
+"""A hyper-parameter search over a list of settings, with the interface of scikit-learn's searches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from torchbandits.checks import check_whole
+from torchbandits.errors import UnsupportedError, require
+from torchbandits.plugins.pool import Pool
+from torchbandits.policies import Policy
+
+try:
+    from sklearn.model_selection._search import BaseSearchCV  # scikit-learn's extension point: skopt and others build on it
+except ModuleNotFoundError:  # the constructor says what to install
+    BaseSearchCV = None
+
+
+class CandidateSearchCV(object if BaseSearchCV is None else BaseSearchCV):  # type: ignore[misc]
+    """Cross-validated search for the best of a list of settings, 10⁴ to 10⁶ of them, of which `n_iter` are evaluated.
+
+    As scikit-learn's `RandomizedSearchCV`, but settings are chosen by what the ones before have scored. `cv_results_`,
+    `best_params_`, `best_score_`, `best_estimator_` and `predict` are scikit-learn's. A setting is evaluated once. One that
+    fails (`error_score=numpy.nan`) teaches nothing; a batch of which all fits fail ends the search, as it does in scikit-learn.
+
+    Args:
+        estimator: As for `RandomizedSearchCV`.
+        candidates: The settings: a list of dictionaries, a `ParameterGrid`, or a pandas table with one setting per row.
+        n_iter: Settings evaluated; fewer where there are fewer.
+        batch_size: Settings chosen at once, whose fits `n_jobs` runs in parallel.
+        policy: As for `Bandit`; `auto()` by default.
+        random_state: Seed of the policy, a whole number; 0 by default. Splits are drawn by `cv`.
+        scoring, n_jobs, refit, cv, verbose, pre_dispatch, error_score, return_train_score: As for `RandomizedSearchCV`. With
+            several scorings `refit` names the one that is maximised.
+
+    Raises:
+        UnsupportedError: If scikit-learn is not installed.
+        ArgumentError: In `fit`, if the candidates are no list of settings, or several scorings have no `refit`.
+
+    Cost: that of the fits, and one ask per batch, O(A u) for A candidates and u evaluated ones with `auto()`.
+    """
+
+    def __init__(
+        self,
+        estimator: Any,
+        candidates: Any,
+        *,
+        n_iter: int = 50,
+        batch_size: int = 1,
+        policy: Policy | None = None,
+        random_state: int | None = None,
+        scoring: Any = None,
+        n_jobs: int | None = None,
+        refit: Any = True,
+        cv: Any = None,
+        verbose: int = 0,
+        pre_dispatch: int | str = "2*n_jobs",
+        error_score: Any = np.nan,
+        return_train_score: bool = False,
+    ) -> None:
+        require(
+            BaseSearchCV is not None,
+            'CandidateSearchCV needs scikit-learn: pip install "torchbandits[experiments]".',
+            UnsupportedError,
+        )
+        super().__init__(
+            estimator,
+            scoring=scoring,
+            n_jobs=n_jobs,
+            refit=refit,
+            cv=cv,
+            verbose=verbose,
+            pre_dispatch=pre_dispatch,
+            error_score=error_score,
+            return_train_score=return_train_score,
+        )
+        # scikit-learn's clone() needs the arguments as they were given: fit() checks them.
+        self.candidates = candidates
+        self.n_iter = n_iter
+        self.batch_size = batch_size
+        self.policy = policy
+        self.random_state = random_state
+
+    def _run_search(self, evaluate_candidates: Callable[[list[dict[str, Any]]], Mapping[str, Any]]) -> None:
+        """Choose, evaluate and learn, batch by batch; called by `fit`."""
+        check_whole("n_iter", self.n_iter)
+        check_whole("batch_size", self.batch_size)
+        pool = Pool(self.candidates, self.policy, self.random_state)
+        offered = torch.ones(len(pool), dtype=torch.bool)
+        left = min(self.n_iter, len(pool))
+        while left > 0:
+            selection = pool.ask(min(self.batch_size, left), offered)
+            rows = selection.index[selection.mask].tolist()
+            if not rows:
+                break
+            results = evaluate_candidates([pool.setting(row) for row in rows])
+            scores = np.asarray(results[self._scored(results)])[-len(rows) :]
+            pool.bandit.tell(selection[: len(rows)], torch.from_numpy(scores.astype(np.float64)), failures="forget")
+            offered[rows] = False
+            left -= len(rows)
+
+    def _scored(self, results: Mapping[str, Any]) -> str:
+        """Name of the column of scores that is maximised."""
+        if "mean_test_score" in results:
+            return "mean_test_score"
+        require(
+            isinstance(self.refit, str), "with several scorings, refit must name the one that is maximised, such as 'accuracy'."
+        )
+        return f"mean_test_{self.refit}"

@@ -65,6 +65,8 @@ _EXACT = (IGP, KernelUCB, MartingaleMixture, SelfNormalized, Srinivas)
 _SPARSE = (BKB, BBKB)
 # Draws of the first look; the number doubles from look to look.
 _FIRST_DRAWS = 256
+# Part of δ that arms which are not drawn may have together.
+_NEGLECTED = 0.005
 # Normal numbers that are drawn at once.
 _DRAWN = 1 << 23
 
@@ -241,11 +243,11 @@ class ProbableRegret(Rule):
 
     .. math:: P\big(\max_x f(x) - f(\hat x) > \varepsilon \mid \text{rewards}\big) \le (1 - r)\,\delta
 
-    The probability is estimated by draws of f at the recommended arm and at `leaders` arms that most likely exceed it, from
-    their exact joint covariance; for all other arms the sum of their own probabilities bounds it. So no A x A matrix is made,
-    and no arm is neglected. Draws are doubled until a Clopper-Pearson bound decides, at the latest at `max_draws`: the rule
-    then does not stop. All wrong decisions to stop of a run have together a probability of at most r δ, which is shared out
-    over the numbers of pulls t as 6/(π² t²) and over the looks.
+    The probability is estimated by draws of f at the recommended arm and at up to `leaders` arms that most likely exceed it,
+    from their exact joint covariance; for all other arms the sum of their own probabilities bounds it. So no A x A matrix is
+    made, and no arm is neglected. Draws are doubled until a Clopper-Pearson bound decides, at the latest at `max_draws`: the
+    rule then does not stop. All wrong decisions to stop of a run have together a probability of at most r δ, which is shared
+    out over the numbers of pulls t as 6/(π² t²) and over the looks.
 
     If f is drawn from the prior and the noise is Gaussian with the variance that the posterior assumes, the arm is ε-optimal at
     the time of stopping with probability 1 − δ, whatever the policy pulls and whenever the rule is asked. A fitted kernel, and
@@ -255,7 +257,7 @@ class ProbableRegret(Rule):
         epsilon: ε > 0, reward units.
         delta: δ, failure probability.
         estimation: r, the part of δ for errors of the estimate.
-        leaders: Arms that are drawn jointly.
+        leaders: Most arms that are drawn jointly, beside the recommended one; fewer if the others are negligible.
         max_draws: Most draws of one decision.
         seed: Of the draws: the same rewards lead to the same decision, in every process.
 
@@ -283,12 +285,13 @@ class ProbableRegret(Rule):
         """Bound the probability of a larger regret from above."""
         _, state = table_state(loop, "ProbableRegret")
         arm = loop.best_arm()
-        likely, rest = self._rivals(state, arm)
+        likely, sizes, rest = self._rivals(state, arm)
         joint = JointDraws(state.table, torch.cat([arm.clamp_min(0).unsqueeze(-1), likely], dim=-1))
-        exceeds, told, shape = [], loop.pulls.reshape(-1).tolist(), arm.shape
-        rows = range(arm.numel())
-        for row, known in zip(rows, (arm >= 0).reshape(-1).tolist(), strict=True):
-            exceeds.append(self._row(joint, row, float(rest.reshape(-1)[row]), told[row]) if known else (False, math.nan))
+        exceeds, shape = [], arm.shape
+        told, sizes_of = loop.pulls.reshape(-1).tolist(), sizes.reshape(-1).tolist()
+        for row, known in enumerate((arm >= 0).reshape(-1).tolist()):
+            bound = float(rest.reshape(-1)[row])
+            exceeds.append(self._row(joint, row, 1 + sizes_of[row], bound, told[row]) if known else (False, math.nan))
         stop = torch.tensor([stop for stop, _ in exceeds], device=arm.device).reshape(shape)
         value = torch.tensor([value for _, value in exceeds], dtype=torch.float64, device=arm.device).reshape(shape)
         text = (
@@ -297,9 +300,9 @@ class ProbableRegret(Rule):
         )
         return decision_of(loop, stop, value, text)
 
-    def _rivals(self, state: TableState, arm: Tensor) -> tuple[Tensor, Tensor]:
-        """The arms that most likely exceed f(x̂) + ε, `batch_shape x k`, and the summed probabilities of all others,
-        `batch_shape`. Exact duplicates count once."""
+    def _rivals(self, state: TableState, arm: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The arms that most likely exceed f(x̂) + ε, `batch_shape x k`, how many of them are worth drawing, and the summed
+        probabilities of all others, `batch_shape` each. Exact duplicates count once."""
         table, lam = state.table, state.posterior.regularization
         slot = arm.clamp_min(0).unsqueeze(-1)
         cross = table.columns_between(slot)[1].squeeze(-2).double()
@@ -312,10 +315,15 @@ class ProbableRegret(Rule):
         if state.rows.first is not None:
             own = state.rows.first == torch.arange(state.rows.num_arms, device=arm.device)
             score = score.masked_fill(~own, -torch.inf)
-        likely = score.topk(min(self.leaders, score.shape[-1]), dim=-1).indices
-        return likely, torch.special.ndtr(score.scatter(-1, likely, -torch.inf)).sum(dim=-1)
+        leading = score.topk(min(self.leaders, score.shape[-1]), dim=-1)
+        rest = torch.special.ndtr(score.scatter(-1, leading.indices, -torch.inf)).sum(dim=-1, keepdim=True)
+        own = torch.special.ndtr(leading.values)
+        # After j arms the union bound has those from j on, and all that do not lead.
+        left = rest + own.flip(-1).cumsum(dim=-1).flip(-1) - own
+        size = (left > _NEGLECTED * self.delta).sum(dim=-1, keepdim=True).clamp_max(own.shape[-1] - 1)
+        return leading.indices, size.squeeze(-1) + 1, left.gather(-1, size).squeeze(-1)
 
-    def _row(self, joint: JointDraws, row: int, rest: float, told: float) -> tuple[bool, float]:
+    def _row(self, joint: JointDraws, row: int, size: int, rest: float, told: float) -> tuple[bool, float]:
         """Whether one batch row stops, and the estimated probability of a larger regret."""
         from scipy.special import betaincinv  # type: ignore[import-untyped] # noqa: PLC0415
 
@@ -328,8 +336,8 @@ class ProbableRegret(Rule):
         look, most = 0, _FIRST_DRAWS
         while True:
             while drawn < most:
-                count = min(most - drawn, max(1, _DRAWN // joint.mean.shape[-1]))
-                f = joint.draw(row, count, generator)
+                count = min(most - drawn, max(1, _DRAWN // size))
+                f = joint.draw(row, count, generator, size)
                 failed += int((f[:, 1:].amax(dim=-1) - f[:, 0] > self.epsilon).sum())
                 drawn += count
             look += 1

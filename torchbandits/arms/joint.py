@@ -22,7 +22,7 @@ class JointDraws:
         mean: `batch_shape x k`, in the units of the model.
         covariance: `batch_shape x k x k`.
 
-    Cost: O(k² (m + d)), and O(k³) before the first draw.
+    Cost: O(k² (m + d)).
     """
 
     def __init__(self, table: ArmTable, index: Picks) -> None:
@@ -32,13 +32,14 @@ class JointDraws:
         own = torch.diag_embed(table.leverage_at(index).double() - C.diagonal(dim1=-2, dim2=-1))
         self.index, self.mean = index, table.mean_at(index).double()
         self.covariance = table.posterior.regularization * ((C + C.mT) / 2 + own)
-        self._root: Tensor | None = None
+        self._roots: dict[tuple[int, int], Tensor] = {}
 
-    def draw(self, row: int, count: int, generator: torch.Generator) -> Tensor:
-        """Draws of f at the arms of one batch row (counted in row-major order), `count x k`, from a CPU generator. Cost
-        O(count k²)."""
-        if self._root is None:
-            self._root = covariance_root(self.covariance)
+    def draw(self, row: int, count: int, generator: torch.Generator, size: int | None = None) -> Tensor:
+        """Draws of f at the first `size` arms (all by default) of one batch row (counted in row-major order), `count x size`,
+        from a CPU generator. Cost O(count size²), and O(size³) before the first draw."""
         k = self.mean.shape[-1]
-        normals = torch.randn(count, k, generator=generator, dtype=torch.float64).to(self.mean.device)
-        return self.mean.reshape(-1, k)[row] + normals @ self._root.reshape(-1, k, k)[row].mT
+        size = k if size is None else size
+        if (row, size) not in self._roots:
+            self._roots[row, size] = covariance_root(self.covariance.reshape(-1, k, k)[row, :size, :size])
+        normals = torch.randn(count, size, generator=generator, dtype=torch.float64).to(self.mean.device)
+        return self.mean.reshape(-1, k)[row, :size] + normals @ self._roots[row, size].mT

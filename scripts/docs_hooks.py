@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[1]
 ASKED = re.compile(r"^<!-- (choices|bounds|changelog|contributing) -->$", re.MULTILINE)
 FORMULA = re.compile(r'<(div|span) class="arithmatex">(?:\\\[|\\\()(.*?)(?:\\\]|\\\))</\1>', re.DOTALL)
 # Values of the required arguments of some policies.
-EXAMPLES = {"nu": 1.5, "horizon": 1_000, "sketch_size": 16, "num_features": 64}
+EXAMPLES = {"level": 0.5, "nu": 1.5, "horizon": 1_000, "sketch_size": 16, "num_features": 64}
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:

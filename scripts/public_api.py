@@ -22,6 +22,7 @@ MODULES = (
     "torchbandits.diagnostics",
     "torchbandits.callbacks",
     "torchbandits.constraints",
+    "torchbandits.forgetting",
     "torchbandits.stopping",
     "torchbandits.errors",
     "torchbandits.botorch",

@@ -10,18 +10,21 @@ The committed results are `DOCS/results/NAME[-quick].parquet`, a figure for each
 from __future__ import annotations
 
 import argparse
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from torchbandits.experiments.judging import UNKNOWN, verdicts
-from torchbandits.experiments.reproducing import SUMMARY, draw_reproduction, form_name, section, table
-from torchbandits.experiments.reproduction import ReproductionConfig, catalogue, find_reproduction
+from torchbandits.experiments.judging import HELD, NOT_HELD, UNDECIDED, UNJUDGED, UNKNOWN, verdicts
+from torchbandits.experiments.reproducing import SUMMARY, draw_reproduction, form_name, published_table, section, table
+from torchbandits.experiments.reproduction import CoveredConfig, ReproductionConfig, catalogue, find_reproduction
 from torchbandits.experiments.summaries import Summary, read_summary, write_summary
 from torchbandits.files import prepare_folder, write_atomically, write_text
 
 FOLDER = "results"
+CLOCKS = "clocks.txt"
+"""What `scripts/benchmarks/papers.py` prints, beside the summaries."""
 MISSING = "missing.md"
 """File beside the configurations of figures: the reproductions that failed, and why."""
 DOTS_PER_INCH = 80
@@ -42,6 +45,14 @@ otherwise the reduced one. Seconds are those of the machine named below each fig
 average).
 """
 
+COVERAGE = """The ratios are the smallest and the largest of those that stand below each figure one by one, each with the reason
+why it may differ; seconds are those of our machine over those of theirs. "In part" means that some runs are missing, which are
+named below the figure.
+"""
+KINDS = {"seconds": "seconds", "batch_size": "batch size"}
+"""Words for ratios of measures other than regrets."""
+VERDICTS = (HELD, NOT_HELD, UNDECIDED, UNJUDGED, UNKNOWN)
+
 
 @dataclass(frozen=True)
 class Entry:
@@ -52,16 +63,56 @@ class Entry:
     figure: str
 
 
-def page(entries: Iterable[Entry], missing: str) -> str:
-    """The whole page; `missing` is Markdown that lists the reproductions that failed, and why."""
+def page(entries: Iterable[Entry], missing: str, clocks: str = "") -> str:
+    """The whole page; `missing` is Markdown that lists the reproductions that failed, and why, `clocks` what
+    `scripts/benchmarks/papers.py` printed."""
     entries = list(entries)
-    parts = [INTRODUCTION, "## Claims of the papers\n", _claims(entries, own=False)]
+    parts = [INTRODUCTION, "## Every figure and table\n", _figures(entries), COVERAGE]
+    parts += ["## Claims of the papers\n", _claims(entries, own=False)]
     parts += ["## Claims of our own\n", _claims(entries, own=True)]
     parts += ["## What could not be reproduced\n", _not_run(entries) + missing]
+    if clocks:
+        parts += ["## Wall clock beside the authors' code\n", clocks]
     for entry in entries:
         if entry.summary is not None:
             parts.append(section(entry.reproduction, entry.summary, entry.figure, level=2))
     return "\n".join(part.rstrip() + "\n" for part in parts)
+
+
+def _figures(entries: list[Entry]) -> str:
+    """One row per figure and table of the papers: reproduced or not, how far off, why."""
+    lines = []
+    for entry in entries:
+        for covered in entry.reproduction.covers:
+            lines.append([covered.figure, f"`{entry.reproduction.name}`", *_outcome(entry, covered), covered.why])
+    headers = ["figure or table", "where", "run", "claims of the paper", "ours / published", "why"]
+    return table(headers, sorted(lines))
+
+
+def _outcome(entry: Entry, covered: CoveredConfig) -> list[str]:
+    """Form of the run, number of claims by verdict, and the ranges of our numbers over the published ones."""
+    reproduction, summary = entry.reproduction, entry.summary
+    if summary is None:
+        return [UNKNOWN, "–", "–"]
+    judged = zip(reproduction.claims, verdicts(reproduction, summary), strict=True)
+    found = Counter(verdict.verdict for claim, verdict in judged if not claim.own and covered.holds(claim))
+    tally = ", ".join(f"{found[verdict]} {verdict}" for verdict in VERDICTS if found[verdict]) or "–"
+    ratios: dict[str, list[str]] = {}
+    for number, line in zip(reproduction.published, published_table(reproduction, summary), strict=True):
+        if covered.holds(number) and line[3] != "–":
+            ratios.setdefault(KINDS.get(number.measure, "regret"), []).append(line[3])
+    return [_form(summary), tally, "; ".join(f"{kind} {_range(r)}" for kind, r in ratios.items()) or "none published"]
+
+
+def _form(summary: Summary) -> str:
+    if summary.facts["quick"]:
+        return "reduced form"
+    return "full form, in part" if any("; not run: " in run for run in summary.facts["runs"].values()) else "full form"
+
+
+def _range(ratios: list[str]) -> str:
+    ordered = sorted(ratios, key=lambda ratio: float(ratio.replace(",", "")))
+    return ordered[0] if ordered[0] == ordered[-1] else f"{ordered[0]} … {ordered[-1]}"
 
 
 def _claims(entries: list[Entry], own: bool) -> str:
@@ -71,10 +122,9 @@ def _claims(entries: list[Entry], own: bool) -> str:
             claims = [claim for claim in entry.reproduction.claims if claim.own == own]
             lines += [[claim.says, UNKNOWN, f"`{entry.reproduction.name}`"] for claim in claims]
             continue
-        form = "reduced form" if entry.summary.facts["quick"] else "full form"
-        for verdict in verdicts(entry.reproduction, entry.summary):
-            if verdict.own == own:
-                lines.append([verdict.claim, f"**{verdict.verdict}**", f"`{entry.reproduction.name}`, {form}"])
+        where = f"`{entry.reproduction.name}`, {_form(entry.summary)}"
+        verdicts_of = verdicts(entry.reproduction, entry.summary)
+        lines += [[verdict.claim, f"**{verdict.verdict}**", where] for verdict in verdicts_of if verdict.own == own]
     return table(["claim", "", "where"], lines)
 
 
@@ -121,7 +171,8 @@ def write_page(docs: Path) -> Path:
             write_atomically(docs / figure, save)
         entries.append(Entry(reproduction, summary, figure))
     missing = next(iter(known.values())).with_name(MISSING).read_text(encoding="utf-8")
-    write_text(docs / "results.md", page(entries, missing))
+    clocks = docs / FOLDER / CLOCKS
+    write_text(docs / "results.md", page(entries, missing, clocks.read_text(encoding="utf-8") if clocks.is_file() else ""))
     return docs / "results.md"
 
 

@@ -26,7 +26,7 @@ ROOMS = [
     "posteriors", "environments", "arms", "widths", "memory", "batching", "scores", "starts", "constraints",
     "fitting", "optimize",
     "policies",  # a policy starts, fits its kernel, and searches a box
-    "ingredients",
+    "ingredients", "forgetting",
     "figures", "history", "selections", "reporting", "loop", "journal",
     "botorch",  # a bandit hands out its model
     "explanation", "sets", "stopping", "bandit", "worker", "contextual", "evaluation",

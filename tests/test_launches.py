@@ -32,7 +32,7 @@ LIMITS = {
     "lin_ucb": Limit(lambda: tb.lin_ucb(**NOISE), 112, 5),
     "rff_ucb": Limit(lambda: tb.rff_ucb(rbf(2.0), **NOISE), 140, 6),
     "compressed_gp": Limit(lambda: tb.compressed_gp(rbf(2.0), **NOISE), 112, 4),
-    "bkb": Limit(lambda: tb.bkb(rbf(2.0), **NOISE), 125, 4),
+    "bkb": Limit(lambda: tb.bkb(rbf(2.0), **NOISE), 120, 4),
     "batch_bkb": Limit(lambda: tb.batch_bkb(rbf(2.0), ratio_threshold=4.0, **NOISE), 200, 9),
     "gp_bucb": Limit(lambda: tb.gp_bucb(rbf(2.0), **NOISE), 155, 5),
     "thompson_sampling": Limit(

@@ -24,7 +24,7 @@ from typer.testing import CliRunner
 from torchbandits.cli import app
 from torchbandits.errors import ConfigError, DataError, StateError
 from torchbandits.experiments.config import parse_config
-from torchbandits.experiments.judging import number_name, verdicts
+from torchbandits.experiments.judging import number_name, numbers_of, verdicts
 from torchbandits.experiments.measures import (
     best_regret,
     makespan,
@@ -358,6 +358,7 @@ def with_numbers(summary: Summary, reproduction: ReproductionConfig, **numbers: 
         # Pairs that differ in the same direction decide, though the values themselves overlap widely.
         ({"below": ["TS"]}, {"BBKB": [1, 10, 100], "TS": [2, 11, 101.1]}, "held", "difference -1.03"),
         ({"below": ["TS"]}, {"BBKB": [10], "TS": [20]}, "undecided", "TS 20"),
+        ({"below": ["TS"]}, {"BBKB": [0, 0, 0], "TS": [0, 0, 0]}, "undecided", "difference 0"),
         ({"below": ["TS"]}, {}, "held", "intervals not paired"),
         ({"below": ["TS"], "at": 10}, {}, "undecided", "intervals not paired"),
         ({"below": ["IGP, σ = 0.2"]}, {"BBKB": [9, 10, 11]}, "not run", "none of"),
@@ -524,3 +525,36 @@ def test_training_hours_wait_for_the_last_of_each_batch() -> None:
     two = training_hours(2, record, np.arange(1, 5))
     assert two.tolist() == pytest.approx([2.01, 2.01, 2.01, 3.01])
     assert training_hours(1, record, np.array([4])).tolist() == pytest.approx([4.51])
+
+
+def test_rows_of_one_run_share_its_seconds_and_count_once() -> None:
+    tested = [FIGURE["claims"][0] | {"measure": measure} for measure in ("seconds", "regret")]
+    for together, kept in ((False, 4), (True, 1), (2, 2), (3, 2)):
+        config = parse_config(EXPERIMENT | {"together": together, "repetitions": 4}, "test")
+        reproduction = ReproductionConfig.model_validate(FIGURE | {"claims": tested})
+        records = [Record(3, "BBKB", config.seed + r, history_of([[1.0] * 30], [1.0])) for r in range(4)]
+        numbers = numbers_of(reproduction, "small", config, records)
+        seconds, regret = (numbers[number_name(claim, "small", "BBKB")] for claim in reproduction.claims)
+        assert (len(seconds), len(regret)) == (kept, 4)
+        assert set(regret.values()) == {30.0}
+
+
+def test_the_summary_of_what_has_ended_says_what_is_missing(tmp_path: Path) -> None:
+    policies = [EXPERIMENT["policies"][0], EXPERIMENT["policies"][3] | {"repetitions": 1}, EXPERIMENT["policies"][4]]
+    experiments = {"small": EXPERIMENT | {"policies": policies}, "other": EXPERIMENT | {"policies": policies[:1]}}
+    reproduction = load_reproduction(figure_file(tmp_path, experiments=experiments, published=[]))
+    with pytest.raises(DataError, match="no run that has ended"):
+        reproduce(reproduction, output=tmp_path / "out", ended=True)
+    config = parse_config(experiments["small"] | {"repetitions": 2, "policies": policies[:2]}, "test")
+    whole = reproduction.experiments["small"]
+    run_experiment(whole.model_copy(update={"repetitions": 2}), tmp_path / "out" / "small")
+    shutil.rmtree(tmp_path / "out" / "small" / "records" / "ts" / str(config.seed))
+    done = reproduce(reproduction, output=tmp_path / "out", ended=True)
+    said = done.summary.facts["runs"]
+    assert said["small"].endswith(
+        "not run: uniform (2 of 3 repetitions), BBKB (more than 1 repetitions), TS (1 of 3 repetitions)"
+    )
+    assert said["other"].endswith("not run: uniform (0 of 3 repetitions)")
+    table = done.summary.table
+    assert table.groupby("policy")["repetitions"].max().to_dict() == {"uniform": 2, "BBKB": 1, "TS": 1}
+    assert set(table["experiment"]) == {"small"}

@@ -50,7 +50,7 @@ REASONS: dict[str, tuple[str, ...]] = {
         *(f"constraints.{name}.allowed" for name in tb.constraints.__all__),
         *("widths.RandomWidth.draw", "widths.ShiftedExponential.draw"),
         *(f"stopping.{name}.{call}" for name in tb.stopping.__all__ if name != "Decision" for call in ("decide", "see")),
-        *(f"widths.{name}.__call__" for name in tb.widths.__all__ if name != "matern_regularization"),
+        *(f"widths.{name}.__call__" for name in tb.widths.__all__ if name not in ("matern_regularization", "RandomWidth")),
     ),
     "the bandit's side of a journal, called by Bandit and run": tuple(
         f"Journal.{name}" for name in ("agreed", "append", "begin", "checkpoint", "replay", "resume_from", "rewind_", "ride")

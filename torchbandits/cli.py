@@ -162,6 +162,7 @@ def reproduce(
     listed: Annotated[bool, typer.Option("--list", help="List the figures.")] = False,
     output: Annotated[Path | None, typer.Option(help="Folder of the results, results/figures/NAME by default.")] = None,
     again: Annotated[bool, typer.Option("--again", help="Run also what an earlier start has run.")] = False,
+    ended: Annotated[bool, typer.Option("--ended", help="Run nothing: write the summary of what has ended.")] = False,
     workers: Annotated[int, typer.Option(min=1, help="Runs made at once, each in a process of its own.")] = 1,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
 ) -> None:
@@ -180,7 +181,7 @@ def reproduce(
     console = Console(stderr=True, quiet=quiet)
     for figure in chosen:
         console.print(plain(figure.name, style="bold")) if len(chosen) > 1 else None
-        done = run_reproduction(figure, quick=quick, output=output, console=console, again=again, workers=workers)
+        done = run_reproduction(figure, quick=quick, output=output, console=console, again=again, workers=workers, ended=ended)
         if not quiet:
             _show_reproduction(figure, done)
         say(f"Summary, figure, numbers: {', '.join(map(str, done.files))}")

@@ -62,13 +62,13 @@ class _Labelled(Constraint):
         # Ranks of the distinct values, so that values of any type can be counted.
         object.__setattr__(self, "labels", labels.unique(return_inverse=True)[1])
 
-    def ranks(self, offered: Tensor) -> Tensor:
+    def _ranks(self, offered: Tensor) -> Tensor:
         """The labels as whole numbers from 0, `A`. Raises `ShapeError` unless there is one for each arm."""
         size = offered.shape[-1]
         require(len(self.labels) == size, f"labels must be one value an arm, {size}, got {len(self.labels)}.", ShapeError)
         return self.labels.to(offered.device)
 
-    def used(self, picks: Tensor, ranks: Tensor) -> Tensor:
+    def _used(self, picks: Tensor, ranks: Tensor) -> Tensor:
         """Number of picks of each label, `batch_shape x labels`."""
         return counts_of(torch.where(picks >= 0, ranks[picks.clamp_min(0)], -1), int(ranks.max()) + 1)
 
@@ -85,8 +85,8 @@ class Same(_Labelled):
 
     def allowed(self, picks: Tensor, offered: Tensor, room: int) -> Tensor:
         """The arms with the label of the picks; before the first, those with a label that enough arms have."""
-        ranks = self.ranks(offered)
-        used = self.used(picks, ranks) > 0
+        ranks = self._ranks(offered)
+        used = self._used(picks, ranks) > 0
         one = torch.zeros(used.shape, dtype=torch.int64, device=used.device)
         there = one.scatter_add(-1, ranks.expand(offered.shape), offered.long()) >= room
         fits = torch.where(used.any(dim=-1, keepdim=True), used, there)
@@ -110,8 +110,8 @@ class AtMost(_Labelled):
 
     def allowed(self, picks: Tensor, offered: Tensor, room: int) -> Tensor:
         """The arms whose label has fewer picks than allowed."""
-        ranks = self.ranks(offered)
-        return (self.used(picks, ranks) < self.count).gather(-1, ranks.expand(offered.shape))
+        ranks = self._ranks(offered)
+        return (self._used(picks, ranks) < self.count).gather(-1, ranks.expand(offered.shape))
 
 
 def check_within(within: Any) -> tuple[Constraint, ...]:

@@ -19,12 +19,14 @@ from torchbandits.embeddings import FeatureMap, GaussianProjection, Identity, Qu
 from torchbandits.memory import EntropyThreshold, FrequentDirections, KeepAll, LeverageSampling, Memory
 from torchbandits.policies.composed import Composed
 from torchbandits.policies.from_data import FromData, Priors
+from torchbandits.policies.reweighting import Discount, Huber, Restart, Reweighting, Window
 from torchbandits.scores import UCB, LogEI, LogPI, MostProbable, PerCost, PosteriorDraw, Score, Straddle, TopBoundary
 
 __all__ = [
     "UCB",
     "BatchRule",
     "Composed",
+    "Discount",
     "EntropyThreshold",
     "ExactRatio",
     "FeatureMap",
@@ -34,6 +36,7 @@ __all__ = [
     "GaussianProjection",
     "Global",
     "GlobalThenLocal",
+    "Huber",
     "Identity",
     "KeepAll",
     "LeverageSampling",
@@ -50,7 +53,10 @@ __all__ = [
     "RandomFourier",
     "RandomizedBeliever",
     "Repeat",
+    "Restart",
+    "Reweighting",
     "Score",
     "Straddle",
     "TopBoundary",
+    "Window",
 ]

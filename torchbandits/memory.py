@@ -29,6 +29,8 @@ class Memory(ABC):
     sparse: ClassVar[bool] = False
     # Whether some pulls are dropped for good.
     selective: ClassVar[bool] = False
+    # Whether the weights of what is kept change when more is told.
+    reweights: ClassVar[bool] = False
 
     def admitted(self, leverage: Tensor, counts: Tensor, regularization: float) -> Tensor:
         """The number of successive pulls that are learned, of `counts` pulls of points of that leverage (of the same shape). By
@@ -109,11 +111,12 @@ class LeverageSampling(Memory):
 
     def choose(self, leverage: Tensor, weights: Tensor, mask: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
         """Draw one uniform number per distinct point, on the CPU, in order of first pull."""
-        p = (weights * self.oversampling * leverage).masked_fill_(~mask, -1.0)
-        p, mask = to_host(p, mask)
-        flat = p.reshape(len(generators), -1)
+        p = weights * self.oversampling * leverage
         # A single batch row has no padding.
-        if len(generators) == 1:
+        single = len(generators) == 1
+        p, mask = to_host(p if single else p.masked_fill_(~mask, -1.0), mask)
+        flat = p.reshape(len(generators), -1)
+        if single:
             uniforms = torch.rand(flat.shape, generator=generators[0], dtype=torch.float64)
         else:
             sizes = mask.reshape(len(generators), -1).sum(dim=-1).tolist()

@@ -220,6 +220,7 @@ def proved_width(policy: Composed, state: TableState, given: Width | None) -> tu
     proved: tuple[type[Width], ...] = _SPARSE if state.posterior.sparse else (*_EXACT, SketchedOFUL)
     proved = proved if state.posterior.sketch is None else (SketchedOFUL,)
     fits = isinstance(base, proved) and not policy.memory.selective and isinstance(policy.features, Identity | None)
+    fits = fits and policy.reweighting is None
     names = ", ".join(kind.__name__ for kind in proved)
     require(
         fits and policy.refit_every is None,

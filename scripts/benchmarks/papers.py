@@ -13,7 +13,10 @@ is a short first run that compiles and warms up. Medians over the rounds.
 from __future__ import annotations
 
 import argparse
+import os
+import platform
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -29,11 +32,11 @@ from sklearn.gaussian_process.kernels import RBF, PairwiseKernel
 import torchbandits as tb
 
 NOISE, RATIO, OVERSAMPLING = 0.01, 2.0, 2.0
-# Name: data set, whether in batches, σ, T, target ratio of the authors' seconds to ours.
+# Name: data set, whether in batches, σ, T.
 ROWS = {
-    "abalone-bbkb": ("abalone", True, 17.5, 10_000, 15.0),
-    "cadata-bbkb": ("cadata", True, 12.5, 600, 5.0),
-    "abalone-bkb": ("abalone", False, 17.5, 500, 2.5),
+    "abalone-bbkb": ("abalone", True, 17.5, 10_000),
+    "cadata-bbkb": ("cadata", True, 12.5, 600),
+    "abalone-bkb": ("abalone", False, 17.5, 500),
 }
 Play = Callable[[str, bool, float, int, int, np.ndarray, np.ndarray], tuple[float, np.ndarray]]
 
@@ -99,7 +102,7 @@ def first_of(arms: np.ndarray, seed: int) -> np.ndarray:
 
 
 def compare(row: str, path: str, rounds: int) -> None:
-    name, batch, sigma, horizon, target = ROWS[row]
+    name, batch, sigma, horizon = ROWS[row]
     environment = getattr(tb.environments, name)()
     arms, rewards = environment.arms.numpy(), environment.means.numpy()
     ways: dict[str, Play] = {"ours": ours, "theirs": theirs}
@@ -116,7 +119,19 @@ def compare(row: str, path: str, rounds: int) -> None:
     a, b = (statistics.median(seconds[way]) for way in ways)
     regrets = " | ".join(f"{statistics.mean(ratios[way]):.3f}" for way in ways)
     what = f"{'BBKB' if batch else 'BKB'}, {name}, σ = {sigma}, T = {horizon:,}"
-    print(f"| {what} | {a:.3f} | {b:.3f} | {b / a:.2f} | {target:g} | {regrets} |", flush=True)
+    print(f"| {what} | {a:.3f} | {b:.3f} | {b / a:.2f} | {regrets} |", flush=True)
+
+
+def described(checkout: Path, rounds: int) -> str:
+    """The code, the machine and the way of measuring, as a line above the table."""
+    commit = subprocess.run(["git", "-C", str(checkout), "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
+    cores = f"{os.cpu_count()} CPU cores ({platform.machine()})"
+    return (
+        f"The NumPy code of luigicarratino/batch-bkb at commit {commit.stdout.strip()[:7]}, which is not part of this package, "
+        f"and `bkb` and `batch_bkb`, in turns on {cores}, one thread each, processor seconds of asks and tells, medians of "
+        f"{rounds} runs, torch {torch.__version__}, load average {os.getloadavg()[1]:.1f}. "
+        "`python scripts/benchmarks/papers.py --theirs CHECKOUT` prints this.\n"
+    )
 
 
 def main() -> None:
@@ -126,8 +141,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    head = "| | ours [s] | theirs [s] | ratio | target | regret / uniform, ours | theirs |\n|---|---|---|---|---|---|---|"
+    head = "| | ours [s] | theirs [s] | theirs / ours | regret / uniform, ours | theirs |\n|---|---|---|---|---|---|"
     with threadpoolctl.threadpool_limits(1):
+        print(described(arguments.theirs, arguments.rounds))
         print(head)
         for row in arguments.rows:
             compare(row, str(arguments.theirs.resolve()), arguments.rounds)

@@ -2,7 +2,8 @@
 
 A claim says that some number is at most 0: a paired difference, or the distance of a number to its bound. With the 95 %
 t-interval of its mean over the repetitions it is held (the interval is at most 0), not held (it is above 0) or undecided (it
-contains 0, or there is a single repetition). Reduced forms are not judged.
+contains 0, or there is a single repetition). A policy that equals the other one in every repetition is not below it: undecided.
+Reduced forms are not judged.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from torchbandits.experiments.config import ExperimentConfig
-from torchbandits.experiments.measures import Measure, Values, baseline_regret, mean_interval, measures
+from torchbandits.experiments.measures import TIMES, Measure, Values, baseline_regret, mean_interval, measures
 from torchbandits.experiments.records import Record
 from torchbandits.experiments.reproduction import ClaimConfig, ReproductionConfig
 from torchbandits.experiments.summaries import Summary
@@ -55,10 +56,19 @@ def numbers_of(
     for claim in reproduction.claims:
         for label in _labels(claim, experiment, reproduction):
             mine = [record for record in records if config.policies[record.place].label == label]
+            if claim.measure in TIMES:
+                mine = _independent(config, mine)
             values = {str(record.seed): _number(claim, known[claim.measure], record) for record in mine}
             name = number_name(claim, experiment, label)
             found[name] = {seed: _kept(value) for seed, value in values.items() if math.isfinite(value)}
     return found
+
+
+def _independent(config: ExperimentConfig, records: list[Record]) -> list[Record]:
+    """One record per run: the batch rows of a run share its seconds."""
+    if config.together is True:
+        return records[:1]
+    return [r for r in records if not config.together or (r.seed - config.seed) % config.together == 0]
 
 
 def numbers_of_study(reproduction: ReproductionConfig, values: dict[tuple[str, str, str], list[float]]) -> Numbers:
@@ -164,7 +174,7 @@ def _below(claim: ClaimConfig, mine: dict[str, float] | None, line: pd.Series, s
             low = line["low"] - claim.factor * theirs_line["high"] - claim.margin
             high = line["high"] - claim.factor * theirs_line["low"] - claim.margin
             apart = ""
-        found.append(_two(low, high, -math.inf, 0.0))
+        found.append(_two(low, high, -math.inf, 0.0) if high != 0 else UNDECIDED)
         listed.append(f"{label}{where} {value(theirs_line)}{apart}")
     if not found:
         return UNKNOWN, f"none of {', '.join(claim.below)} was run"
@@ -197,7 +207,8 @@ def _spread(claim: ClaimConfig, reproduction: ReproductionConfig, summary: Summa
     own = spreads.get(claim.policy)
     others = {series: spreads[series] for series in claim.spread if spreads.get(series)}
     if not own or not others:
-        return UNKNOWN, "no repetition of it is kept"
+        run = bool((summary.table["experiment"] == claim.experiment).any())
+        return (UNDECIDED, "its repetitions were not kept one by one") if run else (UNKNOWN, f"{claim.experiment} was not run")
     compared = []
     for theirs in others.values():
         low, _, high = _interval(np.array([own[seed] - theirs[seed] for seed in own if seed in theirs]))
@@ -248,7 +259,7 @@ def value(line: pd.Series) -> str:
 
 
 def _shown(mean: float, low: float, high: float) -> str:
-    if math.isnan(low) or low == high:
+    if math.isnan(low) or high - low <= 1e-6 * abs(mean):
         return digits(mean)
     return f"{digits(mean)} ({digits(low)} … {digits(high)})"
 

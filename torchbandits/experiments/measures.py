@@ -57,11 +57,11 @@ def measures(baseline: dict[int, Values], trainers: int = 1) -> dict[str, Measur
         "regret_share": Measure("regret until t / mean regret of uniform (no unit)", share, top=1.5),
         "regret": Measure("regret until t (reward units)", regret),
         "mean_regret": Measure("mean regret of the first t pulls (reward units)", mean_regret),
-        "step_regret": Measure("regret a pull, mean of the last half of t pulls (reward units)", step_regret),
+        "step_regret": Measure("regret a pull, t/2 to t (reward units)", step_regret),
         "simple_regret": Measure("regret of the recommended arm (reward units)", simple_regret),
         "best_regret": Measure("regret of the best arm pulled (reward units)", best_regret),
         "seconds": Measure("policy time until t (seconds)", elapsed, "log"),
-        "step_seconds": Measure("policy time a pull, mean of the last half of t pulls (seconds)", step_seconds, "log"),
+        "step_seconds": Measure("policy time a pull, t/2 to t (seconds)", step_seconds, "log"),
         "batch_size": Measure("size of the batch holding t (pulls)", partial(_per_batch, "size"), "log"),
         "batches": Measure("batches until t", batches),
         "dictionary_size": Measure("dictionary after the batch holding t (points)", dictionary_size),
@@ -152,6 +152,8 @@ def _batch_of(record: Record, t: Times) -> NDArray[np.int64]:
 
 MEASURES = tuple(measures({}))
 """Names of the measures."""
+TIMES = ("seconds", "step_seconds", "training_hours")
+"""Those that batch rows of one run share."""
 
 
 # ---------------------------------------------------------------------- regret over that of the uniform policy

@@ -74,6 +74,20 @@ def find_record(config: ExperimentConfig, output: Path, place: int, seed: int) -
     return Record(place, section.label, seed, history) if made_with == config.fingerprint else None
 
 
+def ended_records(config: ExperimentConfig, output: Path) -> list[Record]:
+    """The records of the runs of a configuration that have ended, in its order.
+
+    Raises:
+        DataError: If one is damaged.
+    """
+    return [
+        record
+        for place in range(len(config.policies))
+        for seed in range(config.seed, config.seed + config.repetitions_of(place))
+        if (record := find_record(config, output, place, seed)) is not None
+    ]
+
+
 def output_folder(folder: Path) -> Path:
     """The output folder of an experiment, given that folder or `records` inside it."""
     return folder.parent if folder.name == RECORDS and not os.path.isfile(folder / CONFIG) else folder
@@ -96,11 +110,6 @@ def load_records(folder: Path) -> tuple[ExperimentConfig, list[Record]]:
     output = output_folder(as_path("folder", folder))
     require(os.path.isfile(output / CONFIG), f"{output} is not an experiment's output: it holds no {CONFIG}.", DataError)
     config = load_config(output / CONFIG)
-    records = [
-        record
-        for place in range(len(config.policies))
-        for seed in range(config.seed, config.seed + config.repetitions_of(place))
-        if (record := find_record(config, output, place, seed)) is not None
-    ]
+    records = ended_records(config, output)
     require(bool(records), f"{output / RECORDS} holds no record of {output / CONFIG}. Run the experiment.", DataError)
     return config, records

@@ -23,12 +23,12 @@ from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 from rich.console import Console
 
 from torchbandits.checks import as_path, check_flag, check_whole
-from torchbandits.errors import require
+from torchbandits.errors import DataError, require
 from torchbandits.experiments.config import ExperimentConfig
 from torchbandits.experiments.judging import UNKNOWN, Numbers, digits, numbers_of, numbers_of_study, value, verdicts
 from torchbandits.experiments.measures import measures
 from torchbandits.experiments.printable import literal, printable
-from torchbandits.experiments.records import load_records
+from torchbandits.experiments.records import Record, ended_records
 from torchbandits.experiments.reproduction import PanelConfig, ReproductionConfig
 from torchbandits.experiments.results import draw_band
 from torchbandits.experiments.runner import check_console, run_experiment
@@ -67,6 +67,7 @@ def reproduce(
     console: Console | None = None,
     again: bool = False,
     workers: int = 1,
+    ended: bool = False,
 ) -> Reproduced:
     """Run a reproduction, or the missing runs of an interrupted one, and write its summary, numbers and figure.
 
@@ -79,22 +80,24 @@ def reproduce(
         console: As for `run_experiment`.
         again: Run everything again, existing records included.
         workers: As for `run_experiment`.
+        ended: Run nothing: write the summary of the runs that have ended; it says which are missing.
 
     Raises:
         ConfigError: If a name or an option is unknown or out of its range, or there is no reduced form.
-        DataError: If data can't be found, or the folder can't be written.
+        DataError: If data can't be found, the folder can't be written, or `ended` is given and no run has ended.
     """
     known = isinstance(reproduction, ReproductionConfig)
     kind = type(reproduction).__name__
     require(known, f"reproduction must be a ReproductionConfig, as find_reproduction() returns, got {kind}.")
     check_flag("quick", quick)
     check_flag("again", again)
+    check_flag("ended", ended)
     check_console(console)
     check_whole("workers", workers)
     folder = RESULTS / form_name(reproduction.name, quick) if output is None else as_path("output", output)
     configs = {name: c.quickened() if quick else c for name, c in reproduction.experiments.items()}
     prepare_folder(folder)
-    clock, numbers = _Clock(folder, again), Numbers()
+    clock, numbers, missing = _Clock(folder, again), Numbers(), dict[str, str]()
     if reproduction.study is not None:
         chosen = reproduction.study
         table, values = study(chosen, chosen.quick_repetitions if quick else chosen.repetitions)
@@ -103,13 +106,19 @@ def reproduce(
         parts = []
         for name, config in configs.items():
             place = folder / name
-            run_experiment(config, place, console, resume=not again, workers=workers)
-            records = load_records(place)[1]
+            if not ended:
+                run_experiment(config, place, console, resume=not again, workers=workers)
+            records = ended_records(config, place)
+            missing[name] = _missing(config, records)
+            if not records:
+                continue
             parts.append(summarise(reproduction, name, config, records))
             numbers |= numbers_of(reproduction, name, config, records)
             clock.note()
+        require(bool(parts), f"{folder} holds no run that has ended.", DataError)
         table = pd.concat(parts, ignore_index=True)
-    facts = {"quick": quick, "runs": _runs(configs), "numbers": numbers} | clock.times() | _machine(workers)
+    runs = {name: words + missing[name] for name, words in _runs(configs).items()}
+    facts = {"quick": quick, "runs": runs, "numbers": numbers} | clock.times() | _machine(workers)
     summary = Summary(table, facts)
     write_summary(summary, folder / SUMMARY)
     return write_report(reproduction, folder)
@@ -157,6 +166,18 @@ def _runs(configs: dict[str, ExperimentConfig]) -> dict[str, str]:
         + (f", seconds of the processor ({config.threads or 'all'} threads)" if config.clock == "processor" else "")
         for name, config in configs.items()
     }
+
+
+def _missing(config: ExperimentConfig, records: list[Record]) -> str:
+    """The policies that lack repetitions, in words."""
+    listed = []
+    for place, policy in enumerate(config.policies):
+        found, wanted = sum(record.place == place for record in records), config.repetitions_of(place)
+        if found < wanted:
+            listed.append(f"{policy.label} ({found} of {wanted} repetitions)")
+        elif wanted < config.repetitions:
+            listed.append(f"{policy.label} (more than {wanted} repetitions)")
+    return f"; not run: {', '.join(listed)}" if listed else ""
 
 
 def _runs_of(config: ExperimentConfig) -> str:

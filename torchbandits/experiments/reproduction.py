@@ -113,17 +113,36 @@ class StarvationConfig(Section):
     seed: Seed = 0
 
 
+class CoveredConfig(Section):
+    """A figure or table of a paper that a reproduction covers, and why it may differ from the paper's.
+
+    Claims and published numbers count for it if their experiment and their measure are listed; without a list, all do.
+    """
+
+    figure: str
+    why: str
+    experiments: tuple[str, ...] | None = None
+    measures: tuple[str, ...] | None = None
+
+    def holds(self, part: PublishedConfig | ClaimConfig) -> bool:
+        """Whether a claim or a published number counts for this figure or table."""
+        experiments = self.experiments is None or part.experiment in self.experiments
+        return experiments and (self.measures is None or part.measure in self.measures)
+
+
 class ReproductionConfig(Section):
     """A figure or a table: `experiments` by name, or the `study` of variance starvation; `panels` in rows as in the paper.
 
-    `differs` lists the differences of data or settings from the paper's; `trainers` is the number of simultaneous evaluations
-    in the measure `training_hours`; `extra` marks figures that are in no paper.
+    `covers` lists the figures and tables of papers; `differs` lists the differences of data or settings from the paper's;
+    `trainers` is the number of simultaneous evaluations in the measure `training_hours`; `extra` marks figures that are in no
+    paper.
     """
 
     name: FolderName = ""
     title: str
     source: str
     extra: bool = False
+    covers: tuple[CoveredConfig, ...] = ()
     experiments: dict[FolderName, ExperimentConfig] = Field(default_factory=dict)
     study: StarvationConfig | None = None
     trainers: Repetitions = 1

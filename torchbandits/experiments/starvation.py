@@ -52,8 +52,8 @@ def study(config: StarvationConfig, repetitions: int) -> tuple[pd.DataFrame, Fac
 
 
 def _repetition(config: StarvationConfig, repetition: int, suffix: str, facts: Facts) -> list[pd.DataFrame]:
-    """Add the values of one repetition to `facts`; returns the curves of the first one."""
-    parts = []
+    """Add the values of one repetition to `facts`; returns the curves of the first one, at the first length-scale."""
+    parts, shown = [], repetition == 0 and not suffix
     grid, f, x, y = _draw(config, config.seed + repetition)
     far = grid.squeeze(-1) >= 0.5 + 3 * config.lengthscale
     for count in config.evaluations:
@@ -66,9 +66,9 @@ def _repetition(config: StarvationConfig, repetition: int, suffix: str, facts: F
             facts.setdefault((experiment, name, "variance_kept"), []).append(kept)
             outside = float(((f - mean).abs() > half)[far].double().mean())
             facts.setdefault((experiment, name, "outside"), []).append(outside)
-            if repetition == 0:
+            if shown:
                 parts.append(_lines(experiment, name, grid, mean - half, mean, mean + half))
-        if repetition == 0:
+        if shown:
             parts.append(_lines(experiment, "f", grid, f, f, f))
             parts.append(_lines(experiment, "evaluations", x[:count], y[:count], y[:count], y[:count]))
     return parts

@@ -28,6 +28,7 @@ from torchbandits.policies.pi_gp_ucb import pi_gp_ucb
 from torchbandits.policies.qpo import qpo
 from torchbandits.policies.regularized_evolution import regularized_evolution
 from torchbandits.policies.rff_ucb import rff_ucb
+from torchbandits.policies.robust import robust
 from torchbandits.policies.soful import soful
 from torchbandits.policies.sup_kernel_ucb import sup_kernel_ucb
 from torchbandits.policies.thompson_sampling import thompson_sampling
@@ -66,6 +67,7 @@ __all__ = [
     "registry",
     "regularized_evolution",
     "rff_ucb",
+    "robust",
     "soful",
     "sup_kernel_ucb",
     "thompson_sampling",

@@ -34,6 +34,7 @@ from torchbandits.policies.from_data import FromData
 from torchbandits.policies.learning import learn, learn_kernel, learn_together
 from torchbandits.policies.picking import Picker, first_picks, on_offer, room_for, scorer, upper_bounds, with_first
 from torchbandits.policies.repeats import warn_of_repeats
+from torchbandits.policies.reweighting import Reweighting
 from torchbandits.policies.state import BoxState, TableState
 from torchbandits.posteriors import GaussianProcess
 from torchbandits.scores import UCB, MostProbable, PerCost, PosteriorDraw, Score
@@ -89,10 +90,17 @@ class Composed(Policy[TableState | BoxState]):
         for name, kind in (*ingredients, *optional):
             given = getattr(self, name)
             require(isinstance(given, kind), f"{name} must be one of torchbandits.ingredients, got {given!r}.")
+        message = "auto weights rewards by its own rules: take gp_ucb, gp_bucb or thompson_sampling to forget some of them."
+        require(self.from_data is None or self.reweighting is None, message, UnsupportedError)
         check_memory_budget(self.memory_budget)
         check_whole("refit_every", self.refit_every, otherwise="to keep the kernel as it is")
 
     # ------------------------------------------------------------------ the contract
+
+    @property
+    def reweighting(self) -> Reweighting | None:
+        """The memory, if it changes the weights of what it keeps."""
+        return self.memory if isinstance(self.memory, Reweighting) else None
 
     @property
     def draws_on_update(self) -> bool:
@@ -127,7 +135,10 @@ class Composed(Policy[TableState | BoxState]):
             states = [generator.get_state().tolist() for generator in generators]
             arms.across.check_same("policy, kernel and generators", (own, kernel, states))
         posterior = self._posterior(arms, generators, batch_shape)
-        return self._state(ArmRows(arms, batch_shape), posterior, generators)
+        state = self._state(ArmRows(arms, batch_shape), posterior, generators)
+        if self.reweighting is not None:
+            self.reweighting.begin_(state)
+        return state
 
     @without_gradients
     def init_box(self, box: Tensor, generators: Generators, batch_shape: torch.Size) -> BoxState:
@@ -149,7 +160,10 @@ class Composed(Policy[TableState | BoxState]):
             self.initial.points(box.expand(*batch_shape, -1, -1), none, none, generators)
         posterior = self._posterior(box, generators, batch_shape)
         rows = Box.centre(box, batch_shape)
-        return BoxState(Box(rows, posterior, box), generators, counts_batches="batches" in self.confidence.reads)
+        state = BoxState(Box(rows, posterior, box), generators, counts_batches="batches" in self.confidence.reads)
+        if self.reweighting is not None:
+            self.reweighting.begin_(state)
+        return state
 
     def _posterior(self, arms: ArmSet, generators: Generators, batch_shape: torch.Size) -> GaussianProcess:
         """The prior, for arms or the corners of a box. Random features are drawn here."""
@@ -202,6 +216,8 @@ class Composed(Policy[TableState | BoxState]):
         if not warm and not posterior.sparse and posterior.finite is None:
             posterior.invalidate_()
         moved.continuing_(state)
+        if self.reweighting is not None:
+            self.reweighting.carry_(state, moved)
         if self.from_data is not None:
             self.from_data.follow(moved, state.rows.source)
         return moved
@@ -260,6 +276,9 @@ class Composed(Policy[TableState | BoxState]):
     @without_gradients
     def update(self, state: TableState | BoxState, pulls: Pulls) -> TableState | BoxState:
         """Add the pulls, choose a new dictionary, and update means and leverages; see `learn` for the cost."""
+        if self.memory.reweights and isinstance(self.memory, Reweighting):
+            noise = noise_share(self.noise_std, self.regularization) * state.posterior.regularization
+            pulls = self.memory.before_(state, pulls, noise)
         upper = state.derived.upper
         leaders = None if upper is None else lambda count: upper.topk(min(count, upper.shape[-1]), dim=-1).indices
         state.forget_derived_()
@@ -283,6 +302,8 @@ class Composed(Policy[TableState | BoxState]):
             state.remember_(pulls)
             noise = noise_share(self.noise_std, self.regularization) * state.posterior.regularization
             warn_of_repeats(state, self.confidence, noise)
+        if self.memory.reweights and isinstance(self.memory, Reweighting):
+            self.memory.after_(state, pulls)
         return state
 
     def draws_on_select(self, state: TableState | BoxState) -> bool:
@@ -293,7 +314,7 @@ class Composed(Policy[TableState | BoxState]):
     def learns_together(self, state: TableState | BoxState) -> bool:
         """Whether several tells may be learned at once: for an exact posterior or finite features, under a fixed kernel, on
         given arms. There the result depends on the summed observations alone."""
-        whole = not self.memory.sparse and not self.memory.selective and self.refit_every is None
+        whole = not self.memory.sparse and not self.memory.selective and self.refit_every is None and self.reweighting is None
         plain = self.from_data is None and isinstance(state, TableState)
         return whole and plain and state.posterior.sketch is None
 

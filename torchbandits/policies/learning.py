@@ -182,6 +182,26 @@ def learn_kernel(state: GaussianState, fitted: Tensor) -> None:
         return
     state.forget_derived_()
     table.renew_()
+    _restart_sums(state, fitted)
+
+
+def learn_totals(state: GaussianState, changed: Tensor) -> None:
+    """Update a state after the weights of what was told have changed; the batched log-determinants restart as in
+    `learn_kernel`.
+
+    Args:
+        state: State to update; its buffers are replaced.
+        changed: `batch_shape` booleans, rows whose weights have changed.
+
+    Cost: a sweep.
+    """
+    state.forget_derived_()
+    state.posterior.invalidate_()
+    _restart_sums(state, changed)
+
+
+def _restart_sums(state: GaussianState, fitted: Tensor) -> None:
+    """Sweep the arms, and let the log-determinants of the marked batch rows restart from log det(V/λ)."""
     log_det = _swept(state, state.posterior.sparse)
     state.log_det = torch.where(fitted, log_det, state.log_det)
     state.batched_log_det = torch.where(fitted, log_det, state.batched_log_det)

@@ -243,7 +243,7 @@ class Picker:
         leaders, flat = joint.index.reshape(len(twins), -1), order.reshape(len(twins), -1)
         free = torch.ones_like(upper, dtype=torch.bool) if offered is None else offered.expand_as(upper)
         free = (free & (upper > -torch.inf)).reshape(len(twins), -1)
-        sizes, pending = remaining.reshape(-1).tolist(), self._pending[0].reshape(len(twins), -1).tolist()
+        sizes, pending = remaining.reshape(-1).tolist(), self._pending[0].reshape(len(twins), -1)
         wide = max(sizes)
         index = torch.full((len(twins), wide), -1, device=upper.device)
         values = torch.full((len(twins), wide), torch.nan, dtype=torch.float64, device=upper.device)
@@ -251,7 +251,7 @@ class Picker:
             if not size:
                 continue
             own = free[row].clone()
-            own[[arm for arm in pending[row] if arm >= 0]] = False
+            own[pending[row][pending[row] >= 0]] = False
             best = best_arm(joint.draw(row, score.draws, generator))
             share = torch.bincount(best, minlength=leaders.shape[-1]).double() / score.draws
             probability = torch.zeros(upper.shape[-1], dtype=torch.float64, device=upper.device)

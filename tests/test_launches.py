@@ -1,4 +1,4 @@
-"""What a step asks of a device: operations sent to it, and times the host waits for it, within limits for each of nine policies."""
+"""What a step asks of a device: operations sent to it, and times the host waits for it, within limits for nine policies."""
 
 from __future__ import annotations
 

@@ -119,6 +119,13 @@ def test_a_data_frame_and_a_parquet_file_are_the_same_environment(lab: Path):
     assert torch.equal(one.means, three.means)
 
 
+def test_a_table_without_ids_and_costs():
+    found = from_table({"a": [1.0, 2.0, 4.0], "b": [3.0, 1.0, 2.0]}, "b", dtype=torch.float32)
+    assert found.arms.shape == (3, 1)
+    assert found.arms.dtype == found.means.dtype == torch.float32
+    assert found.costs is None
+
+
 def test_several_columns_are_repeated_measurements():
     found = from_table(frame(), ["yield", "second"], minimize=True, standardize=True)
     assert isinstance(found, Recorded)

@@ -83,6 +83,20 @@ def kernel_matrix(kernel: gpytorch.kernels.Kernel, left: Points, right: Points) 
     return K.flatten(-2).scatter(-1, place, pairs.to(K.dtype)).unflatten(-1, K.shape[-2:])
 
 
+def kernel_between(kernel: gpytorch.kernels.Kernel, left: Points, right: Points) -> Tensor:
+    """`kernel_matrix` of a kernel with a kink at 0, the faster `evaluate_kernel` of any other."""
+    return (kernel_matrix if _has_kink(kernel) else evaluate_kernel)(kernel, left, right)
+
+
+def _has_kink(kernel: gpytorch.kernels.Kernel) -> bool:
+    """Whether a part of the kernel has a slope at distance 0, so that an error of 1e-15 in r² changes it by 3e-8."""
+    return any(
+        (isinstance(part, gpytorch.kernels.MaternKernel) and part.nu == 0.5)
+        or (isinstance(part, gpytorch.kernels.PiecewisePolynomialKernel) and part.q == 0)
+        for part in kernel.modules()
+    )
+
+
 def _on_device(kernel: gpytorch.kernels.Kernel, left: Points, right: Points) -> Stationary | None:
     """The form of an RBF or Matérn kernel that is evaluated on a device without gradients: by differences in few launches, none
     of which waits for the device, where GPyTorch's path compares the points first."""

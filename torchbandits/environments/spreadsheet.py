@@ -77,7 +77,8 @@ def from_table(
     opened = open_table(table, id)
     _check_columns(opened, {"objective": measured, "cost": [] if cost is None else [cost]})
     own_id = id_column(opened.schema.names, id, opened.index)
-    require(own_id not in (*measured, cost), f"id: {own_id!r} holds the ids, and can't be the objective or the cost as well.")
+    free = own_id is None or own_id not in (*measured, cost)
+    require(free, f"id: {own_id!r} holds the ids, and can't be the objective or the cost as well.")
     roles = dict.fromkeys(measured, "objective") | ({} if cost is None else {cost: "cost"})
     roles |= {} if own_id is None else {own_id: "id"}
     encoder = Encoder(decide(opened, roles, columns or {}))

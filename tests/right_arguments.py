@@ -282,6 +282,13 @@ BY_FUNCTION: dict[str, dict[str, Make]] = {  # optional arguments, too, without 
     "sources.Chunks": {"at": given(None)},
     "environments.BlackBox": {"arms": given(ARMS)},
     "environments.Recorded": {"records": given(REWARDS[:, None])},
+    "environments.from_table": {
+        "table": given({"id": [1, 2, 3], "a": [0.5, 1.5, 2.0], "b": [1.0, 2.0, 2.5], "c": [1.0, 2.0, 1.0]}),
+        "objective": given("b"),
+        "noise_std": given(0.1),
+        "id": given("id"),
+        "cost": given("c"),
+    },
     "diagnostics.calibration": {"source": lambda _: bandit(), "rewards": given(REWARDS[:3])},
     "diagnostics.Calibration.figure": {},
     "callbacks.LogScalars.__call__": {

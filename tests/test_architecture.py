@@ -23,7 +23,7 @@ ROOMS = [
     "version", "errors", "upstream", "extras", "threads", "precision", "gradients",
     "display",  # how records, policies and bandits are printed
     "transfers", "types", "checks", "sources", "linalg", "kernels", "embeddings",
-    "posteriors", "environments", "arms", "widths", "memory", "batching", "scores", "starts", "constraints",
+    "posteriors", "tabular", "environments", "arms", "widths", "memory", "batching", "scores", "starts", "constraints",
     "fitting", "optimize",
     "policies",  # a policy starts, fits its kernel, and searches a box
     "ingredients", "forgetting",

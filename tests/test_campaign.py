@@ -16,11 +16,11 @@ import torch
 from problems import OFF_SCALE
 
 import torchbandits as tb
-from torchbandits.campaigns.tables import ParquetRows
 from torchbandits.diagnostics import leave_one_out
 from torchbandits.errors import ArgumentError, DataError, StateError, TorchBanditsError
 from torchbandits.extras import Later
 from torchbandits.journal import Journal
+from torchbandits.tabular.tables import ParquetRows
 
 
 def frame(n: int = 60) -> pd.DataFrame:
@@ -298,8 +298,8 @@ def test_ids_may_be_numbers_an_index_or_the_number_of_the_row(tmp_path: Path):
 
 def test_large_features_are_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     own = campaign().bandit.arms
-    monkeypatch.setattr("torchbandits.campaigns.encoding.IN_MEMORY", 100)
-    monkeypatch.setattr("torchbandits.campaigns.tables.BATCH", 7)
+    monkeypatch.setattr("torchbandits.tabular.encoding.IN_MEMORY", 100)
+    monkeypatch.setattr("torchbandits.tabular.tables.BATCH", 7)
     pq.write_table(pa.Table.from_pandas(frame(), preserve_index=False), tmp_path / "table.parquet", row_group_size=11)
     path = tmp_path / "journal"
     c = campaign(tmp_path / "table.parquet", journal=path, dtype=torch.float32)
@@ -324,8 +324,8 @@ def large(path: Path, rows: int) -> Path:
 
 def test_a_large_file_is_read_in_pieces_and_its_ids_are_not_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Bounds the memory per further row, beyond PyTorch's numbers; the text of an id alone takes 60 bytes."""
-    monkeypatch.setattr("torchbandits.campaigns.encoding.IN_MEMORY", 0)
-    monkeypatch.setattr("torchbandits.campaigns.tables.BATCH", 1 << 12)
+    monkeypatch.setattr("torchbandits.tabular.encoding.IN_MEMORY", 0)
+    monkeypatch.setattr("torchbandits.tabular.tables.BATCH", 1 << 12)
     read: list[str] = []
     batches = ParquetRows.batches
 

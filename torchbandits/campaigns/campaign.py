@@ -18,12 +18,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from torchbandits.bandit import Bandit
-from torchbandits.campaigns.columns import Decisions
 from torchbandits.campaigns.conditions import on_offer
-from torchbandits.campaigns.encoding import Encoder, encode, feature_names
-from torchbandits.campaigns.ids import as_id
 from torchbandits.campaigns.results import Record, Told, check_known, check_same_rows, read_results, record_of
-from torchbandits.campaigns.settings import begin, check_pair, costs, history
+from torchbandits.campaigns.settings import begin, check_pair, history
 from torchbandits.checks import as_path, check_dtype, check_flag, check_text, check_whole, explains_keywords
 from torchbandits.diagnostics import leave_one_out
 from torchbandits.errors import ArgumentError, DiagnosticWarning, StateError, UnsupportedError, require
@@ -33,6 +30,9 @@ from torchbandits.policies import Policy, auto, per_cost
 from torchbandits.policies.repeats import most_repeated, reason_for_repeats
 from torchbandits.policies.state import RECENT, GaussianState
 from torchbandits.posteriors import GaussianProcess
+from torchbandits.tabular.columns import Decisions
+from torchbandits.tabular.encoding import Encoder, costs, encode, feature_names
+from torchbandits.tabular.ids import as_id
 from torchbandits.types import Marginals
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from torchbandits.campaigns import page
 else:
     from torchbandits.campaigns.extras import files, page
-    from torchbandits.campaigns.extras import pandas as pd
+    from torchbandits.tabular.extras import pandas as pd
 
 EXPECTED, DEVIATION, RANK, MEASURED, TIMES = "expected", "deviation", "rank", "measured", "times"
 

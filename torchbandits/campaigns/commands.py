@@ -18,12 +18,12 @@ from rich.console import Console
 from rich.table import Table as RichTable
 
 from torchbandits.campaigns.campaign import Campaign
-from torchbandits.campaigns.extras import parquet
-from torchbandits.campaigns.settings import open_table
-from torchbandits.campaigns.tables import InMemory
 from torchbandits.errors import ConfigError, StateError, require
 from torchbandits.experiments.printable import plain, printable
 from torchbandits.files import prepare_folder, write_atomically
+from torchbandits.tabular.extras import parquet
+from torchbandits.tabular.ids import open_table
+from torchbandits.tabular.tables import InMemory
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -11,16 +11,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchbandits.campaigns.columns import as_texts
-from torchbandits.campaigns.tables import Table
 from torchbandits.errors import ArgumentError, nearest, require
+from torchbandits.tabular.columns import as_texts
+from torchbandits.tabular.tables import Table
 
 if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 else:
-    from torchbandits.campaigns.extras import pandas as pd
-    from torchbandits.campaigns.extras import pyarrow as pa
+    from torchbandits.tabular.extras import pandas as pd
+    from torchbandits.tabular.extras import pyarrow as pa
 
 _QUOTED = re.compile(r"`([^`]+)`")
 _ALLOWED = (

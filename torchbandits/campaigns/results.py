@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from torchbandits.campaigns.ids import as_id
-from torchbandits.campaigns.spreadsheets import EMPTY, read_texts
-from torchbandits.campaigns.tables import TEXT, InMemory, ParquetRows, as_table
 from torchbandits.errors import ArgumentError, nearest, require
 from torchbandits.journal import Journal, held
+from torchbandits.tabular.ids import as_id
+from torchbandits.tabular.spreadsheets import EMPTY, read_texts
+from torchbandits.tabular.tables import TEXT, InMemory, ParquetRows, as_table
 
 if TYPE_CHECKING:
     import pandas as pd
 else:
-    from torchbandits.campaigns.extras import pandas as pd
+    from torchbandits.tabular.extras import pandas as pd
 
 MOST_NAMED = 5
 Key = tuple[int, float | None]

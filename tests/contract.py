@@ -48,6 +48,11 @@ OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
         "a few batches": COMMON | {"horizon": 30, "width": tb.widths.Constant(1.0)},
         "two at once": COMMON | {"horizon": 12, "width": tb.widths.Constant(0.5), "max_batch_size": 2},
     },
+    "reds": {
+        "": BOUNDED | {"horizon": 100},
+        "a few batches": COMMON | {"horizon": 30, "first_batch": 4, "width": tb.widths.Constant(1.0)},
+        "two at once": COMMON | {"horizon": 12, "width": tb.widths.Constant(0.5), "max_batch_size": 2},
+    },
     "sup_kernel_ucb": {"": BOUNDED | {"horizon": 100}, "narrow": COMMON | {"horizon": 9, "width": tb.widths.Constant(0.6)}},
     "thompson_sampling": {
         "": BOUNDED,

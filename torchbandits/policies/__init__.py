@@ -26,6 +26,7 @@ from torchbandits.policies.mini_gp_ucb import mini_gp_ucb
 from torchbandits.policies.per_cost import per_cost
 from torchbandits.policies.pi_gp_ucb import pi_gp_ucb
 from torchbandits.policies.qpo import qpo
+from torchbandits.policies.reds import reds
 from torchbandits.policies.regularized_evolution import regularized_evolution
 from torchbandits.policies.rff_ucb import rff_ucb
 from torchbandits.policies.robust import robust
@@ -65,6 +66,7 @@ __all__ = [
     "pi_gp_ucb",
     "qpo",
     "registry",
+    "reds",
     "regularized_evolution",
     "rff_ucb",
     "robust",

@@ -105,6 +105,11 @@ class BatchedPureExploration(Phased[EliminationState]):
         """The most picks of one `select`: `max_batch_size`."""
         return self.max_batch_size
 
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """The lengths of the batches, which add up to the horizon."""
+        return batch_lengths(self.horizon)
+
     @without_gradients
     def init(self, arms: Arms, generators: Generators, batch_shape: torch.Size) -> EliminationState:
         """Make a fresh state, in which all arms are alive. Cost O(A (d + log A))."""
@@ -132,11 +137,11 @@ class BatchedPureExploration(Phased[EliminationState]):
         left = torch.where(resting, 1, (lengths - inner.told).nan_to_num(posinf=0).clamp_min(0).ceil())
         most = left if self.max_batch_size is None else left.clamp_max(self.max_batch_size)
         room, resting = room_for(state, most if exactly is None else exactly, limit), resting.cpu()
-        index = self._explore(state, candidates, torch.where(resting, 0, room))
+        index, drawn = self._explore(state, candidates, torch.where(resting, 0, room))
         if bool(resting.any()):
             index = self._exploit(state, candidates, offered, torch.where(resting, room, 0), index)
         leverage = inner.arm_leverage().gather(-1, index.clamp_min(0))
-        evidence = Evidence((self.engine.regularization * leverage).sqrt(), leverage, self.width(state))
+        evidence = Evidence((self.engine.regularization * leverage).sqrt(), leverage, self.width(state), drawn)
         return Selection(rows.points(index), index, index >= 0), evidence
 
     @without_gradients
@@ -166,11 +171,12 @@ class BatchedPureExploration(Phased[EliminationState]):
 
     def _length(self, survivors: Survivors) -> Tensor:
         """Length of the current batch of each row, `batch_shape`; infinite after the last."""
-        lengths = torch.tensor([*batch_lengths(self.horizon), torch.inf], dtype=torch.float64, device=survivors.batch.device)
+        lengths = torch.tensor([*self.lengths, torch.inf], dtype=torch.float64, device=survivors.batch.device)
         return lengths[survivors.batch]
 
-    def _explore(self, state: EliminationState, candidates: Tensor, room: Tensor) -> Tensor:
-        """Picks of the largest variance given the batch's pulls and pending picks, `batch_shape x q` (−1 where padded)."""
+    def _explore(self, state: EliminationState, candidates: Tensor, room: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Picks of the largest variance given the batch's pulls and pending picks, `batch_shape x q` (−1 where padded), and
+        the states of the generators after the draws: none, nothing is drawn."""
         inner, pending, counts = state.inner, state.pending_index, state.pending_counts
         counts = torch.where(state.survivors.alive.gather(-1, pending.clamp_min(0)) & (pending >= 0), counts, 0.0)
         leaders = min(_LEADERS, max(1, int(candidates.sum(dim=-1).max())))
@@ -179,7 +185,7 @@ class BatchedPureExploration(Phased[EliminationState]):
         lookahead = Lookahead(inner.table, preference(inner), width, candidates, (pending, counts), None, leaders=leaders)
         index = lookahead.pick(Meter(lookahead, math.inf, scale=0.0), room)
         # Where no candidate has any variance left, all are equal: the first one is picked.
-        return _filled(index, candidates.byte().argmax(dim=-1), room)
+        return _filled(index, candidates.byte().argmax(dim=-1), room), ()
 
     def _exploit(self, state: EliminationState, candidates: Tensor, offered: Tensor, room: Tensor, index: Tensor) -> Tensor:
         """Complete the picks `index` in rows without a batch to fill: after the horizon by the survivor of the highest

@@ -30,6 +30,7 @@ from torchbandits.policies.lucb import lucb
 from torchbandits.policies.mini_gp_ucb import mini_gp_ucb
 from torchbandits.policies.pi_gp_ucb import pi_gp_ucb
 from torchbandits.policies.qpo import qpo
+from torchbandits.policies.reds import reds
 from torchbandits.policies.regularized_evolution import regularized_evolution
 from torchbandits.policies.rff_ucb import rff_ucb
 from torchbandits.policies.soful import soful
@@ -209,6 +210,16 @@ CATALOGUE: tuple[Entry, ...] = (
         kernels="any",
         memory="exact",
         choose="rewards come a few times only, in large batches, and T is known",
+    ),
+    Entry(
+        reds,
+        paper="Salgia et al. 2024 (arXiv 2310.15351), by its abstract",
+        guarantee="Õ(√(T γ_T)) for f of RKHS norm ≤ Ψ, if the first batch is as long as the theorem asks",
+        cost="O(A u) a distinct arm, O(1) a pick",
+        batch="doubles from ⌈√T⌉ on",
+        kernels="any",
+        memory="exact",
+        choose="the same, and picks must cost nothing",
     ),
     Entry(
         sup_kernel_ucb,

@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass
 
 import gpytorch
-import torch
 from torch import Tensor
 
 from torchbandits.checks import check_whole, explains_keywords, is_whole, regularization_of
@@ -18,7 +17,8 @@ from torchbandits.widths import FixedDesign, Width
 
 def doubling_lengths(horizon: int, first: int) -> tuple[int, ...]:
     """The batch lengths N, 2N, 4N, …, the last one cut so that they add up to the horizon T."""
-    lengths, left = [], horizon
+    lengths: list[int] = []
+    left = horizon
     while left:
         lengths.append(min(first << len(lengths), left))
         left -= lengths[-1]

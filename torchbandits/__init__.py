@@ -23,6 +23,7 @@ from torchbandits.bandit import Bandit
 from torchbandits.campaigns import Campaign
 from torchbandits.contextual import ContextualBandit
 from torchbandits.explanation import Explanation
+from torchbandits.fitting import GroupNoise
 from torchbandits.history import History
 from torchbandits.journal import Journal
 from torchbandits.policies import (
@@ -74,6 +75,7 @@ __all__ = [
     "Evidence",
     "Explanation",
     "FitReport",
+    "GroupNoise",
     "History",
     "Journal",
     "Lease",

@@ -6,12 +6,16 @@ import math
 from dataclasses import dataclass
 
 import gpytorch
+import torch
 from torch import Tensor
 
 from torchbandits.checks import check_whole, explains_keywords, is_whole, regularization_of
-from torchbandits.policies.bpe import BatchedPureExploration, EliminationState
+from torchbandits.gradients import without_gradients
 from torchbandits.policies.composed import Composed
+from torchbandits.policies.elimination import EliminationState, begin, learn, remaining_picks
+from torchbandits.policies.phased import Phased
 from torchbandits.starts import draw_uniform
+from torchbandits.types import Arms, Evidence, Generators, Pulls, Selection
 from torchbandits.widths import FixedDesign, Width
 
 
@@ -26,18 +30,26 @@ def doubling_lengths(horizon: int, first: int) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True, repr=False)
-class RandomExploration(BatchedPureExploration):
+class RandomExploration(Phased[EliminationState]):
     """A policy that draws survivors uniformly and eliminates arms between batches; see `reds`.
 
     Args:
+        max_batch_size: Most picks of one selection.
         first_batch: Length of the first batch; each further one is twice as long.
     """
 
+    max_batch_size: int | None = None
     first_batch: int | None = None
 
     def __post_init__(self) -> None:
-        BatchedPureExploration.__post_init__(self)
+        Phased.__post_init__(self)
+        check_whole("max_batch_size", self.max_batch_size, otherwise="for the whole batch")
         check_whole("first_batch", self.first_batch, otherwise="for ⌈√T⌉")
+
+    @property
+    def most_picks(self) -> int | None:
+        """The most picks of one `select`: `max_batch_size`."""
+        return self.max_batch_size
 
     @property
     def lengths(self) -> tuple[int, ...]:
@@ -45,12 +57,43 @@ class RandomExploration(BatchedPureExploration):
         first = math.isqrt(self.horizon - 1) + 1 if self.first_batch is None else self.first_batch
         return doubling_lengths(self.horizon, first)
 
-    def _explore(self, state: EliminationState, candidates: Tensor, room: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """Uniform draws with replacement, `batch_shape x q` (−1 where padded), and the states of the generators after them."""
-        sizes, twins = room.reshape(-1).tolist(), state.twins()
-        index = draw_uniform(state.rows.num_arms, sizes, twins, candidates.reshape(-1, state.rows.num_arms))
-        index = index.to(candidates.device).reshape(*candidates.shape[:-1], -1)
-        return index, tuple(twin.get_state() for twin in twins)
+    @without_gradients
+    def init(self, arms: Arms, generators: Generators, batch_shape: torch.Size) -> EliminationState:
+        """Make a fresh state, in which all arms are alive. Cost O(A (d + log A))."""
+        return begin(self, arms, generators, batch_shape)
+
+    @without_gradients
+    def select(
+        self,
+        state: EliminationState,
+        *,
+        limit: Tensor | None = None,
+        available: Tensor | None = None,
+        exactly: int | None = None,
+    ) -> tuple[Selection, Evidence]:
+        """Draw the remaining picks of the batch. Cost O(A + q)."""
+        asked = {"limit": limit, "available": available, "exactly": exactly}
+        return remaining_picks(self, state, self.lengths, self.max_batch_size, _drawn, asked)
+
+    @without_gradients
+    def update(self, state: EliminationState, pulls: Pulls) -> EliminationState:
+        """Learn the pulls. Pulls of survivors count towards the batch, and the last of them ends it. Cost O(A u) per distinct
+        arm, and a sweep over the arms where a batch ends."""
+        return learn(self, state, self.lengths, pulls)
+
+    @without_gradients
+    def bounds(self, state: EliminationState) -> tuple[Tensor, Tensor]:
+        """The bounds of the last finished batch. Bounds read at every pull within a batch would need a wider union bound."""
+        survivors = state.survivors
+        return survivors.upper, survivors.lower
+
+
+def _drawn(state: EliminationState, candidates: Tensor, room: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """Uniform draws with replacement, `batch_shape x q` (−1 where padded), and the states of the generators after them."""
+    sizes, twins = room.reshape(-1).tolist(), state.twins()
+    index = draw_uniform(state.rows.num_arms, sizes, twins, candidates.reshape(-1, state.rows.num_arms))
+    index = index.to(candidates.device).reshape(*candidates.shape[:-1], -1)
+    return index, tuple(twin.get_state() for twin in twins)
 
 
 @explains_keywords

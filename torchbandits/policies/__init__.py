@@ -19,6 +19,7 @@ from torchbandits.policies.gp_ucb import gp_ucb
 from torchbandits.policies.igp_ucb import igp_ucb
 from torchbandits.policies.irgp_ucb import irgp_ucb
 from torchbandits.policies.kriging_believer import kriging_believer
+from torchbandits.policies.lb_gp_ucb import lb_gp_ucb
 from torchbandits.policies.lin_ucb import lin_ucb
 from torchbandits.policies.lse import lse
 from torchbandits.policies.lucb import lucb
@@ -57,6 +58,7 @@ __all__ = [
     "igp_ucb",
     "irgp_ucb",
     "kriging_believer",
+    "lb_gp_ucb",
     "lin_ucb",
     "lse",
     "lucb",

@@ -24,6 +24,7 @@ from torchbandits.policies.gp_ucb import gp_ucb
 from torchbandits.policies.igp_ucb import igp_ucb
 from torchbandits.policies.irgp_ucb import irgp_ucb
 from torchbandits.policies.kriging_believer import kriging_believer
+from torchbandits.policies.lb_gp_ucb import lb_gp_ucb
 from torchbandits.policies.lin_ucb import lin_ucb
 from torchbandits.policies.lse import lse
 from torchbandits.policies.lucb import lucb
@@ -311,6 +312,16 @@ CATALOGUE: tuple[Entry, ...] = (
         kernels="any",
         memory="exact",
         choose="one batch is to hold the best arm as probably as possible",
+    ),
+    Entry(
+        lb_gp_ucb,
+        paper="Ziomek et al. 2024 (arXiv 2410.10384), Thm 4.1",
+        guarantee="that of IGP-UCB at the best lengthscale θ up to O((θ₀/θ)^d d ln(θ₀/θ) + d ln g(T)), for f of norm ≤ N there",
+        cost="O(K A u), K lengthscales",
+        batch="one",
+        kernels="RBF, Matérn",
+        memory="exact, one a lengthscale",
+        choose="a guarantee is wanted, and the lengthscale is not known",
     ),
     Entry(
         lucb,

@@ -130,6 +130,7 @@ def bpe(
     history (`observe`) only enter the posterior of all pulls, which the bandit shows. A forgotten pick is replaced by the arm
     of the largest variance at that time. Where no survivor is on offer, the arm on offer of the highest upper bound is
     picked; after T pulls, the survivor of the highest posterior mean. The certificate is that of the last finished batch.
+    Rewards may be late: `ask(more=)` explores on meanwhile, and what is told after a batch has ended counts towards the next.
 
     Args:
         kernel: Kernel of the RKHS that holds the expected reward.

@@ -36,7 +36,8 @@ class ShiftedExponential(RandomWidth):
     r"""√ζ with ζ = 2 log(A/2) + E, E exponential with mean 2, for a finite arm set: the width does not grow with t.
 
     With f drawn from the prior, E[max_x f(x) | data] ≤ E[max_x μ_t(x) + √ζ σ_t(x)], which replaces the union bound over all
-    steps. Source: Takeno et al. 2023 (arXiv 2302.01511), IRGP-UCB; 2024 (arXiv 2409.00979).
+    steps: ζ is the quantile 2 log(A/(2U)) of the union bound at a uniform failure probability U. Source: Takeno et al. 2023
+    (arXiv 2302.01511), IRGP-UCB; 2024 (arXiv 2409.00979).
     """
 
     _reads: ClassVar[frozenset[str]] = frozenset({"num_arms"})

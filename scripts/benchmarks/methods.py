@@ -77,12 +77,13 @@ def rbf(lengthscale: float) -> gpytorch.kernels.Kernel:
 
 
 WHAT = {
-    "matern": "Matérn-3/2 functions of known RKHS norm on a grid of 900 arms, lengthscale 0.2, noise uniform on [−1, 1] (those of "
-    "`pi-table1`, d = 2), one for each seed; the kernel is the true one, the norm bound the average of their norms",
-    "nas201": "NAS-Bench-201, CIFAR-10: 15,625 cells, a pull is one of the recorded trainings; Matérn-5/2 with lengthscale 2, noise "
-    "0.01, norm bound 1: chosen beforehand, not tuned",
-    "abalone": "Abalone: 4,177 arms of 8 features, noise 0.01; RBF with lengthscale 5, that of `gp_ucb` in the figures of BBKB, "
-    "norm bound 1",
+    "matern": """Matérn-3/2 functions of known RKHS norm on a grid of 900 arms, lengthscale 0.2, noise uniform on [−1, 1]
+(those of `pi-table1`, d = 2), one for each seed; the kernel is the true one, the norm bound the average
+of their norms""",
+    "nas201": """NAS-Bench-201, CIFAR-10: 15,625 cells, a pull is one of the recorded trainings; Matérn-5/2 with
+lengthscale 2, noise 0.01, norm bound 1: chosen beforehand, not tuned""",
+    "abalone": """Abalone: 4,177 arms of 8 features, noise 0.01; RBF with lengthscale 5, that of `gp_ucb` in the figures of
+BBKB, norm bound 1""",
 }
 
 
@@ -366,14 +367,30 @@ def drifting(rows: list[Row]) -> list[str]:
 
 HEAD = """# Methods compared
 
-The methods of 2023 to 2026 beside `gp_ucb`, `batch_bkb` and `bpe`, on three problems, ten seeds each. This page is generated from
-`docs/results/methods*.csv` by `python scripts/benchmarks/methods.py page`; the script has the settings.
+The methods of 2023 to 2026 beside `gp_ucb`, `batch_bkb` and `bpe`, on three problems, ten seeds each. This page is
+generated from `docs/results/methods*.csv` by `python scripts/benchmarks/methods.py page`; the script has the settings.
 
-Means over ten seeds with 95 % intervals (Student's t). The fourth column is the difference to the first baseline in pairs of the same
-seed: "less" and "**more**" where its interval lies on one side of 0, so that **more** is a loss. Policies with a norm bound and a
-horizon are run with the widths of their theorems: that is what the guarantee costs. The order may be another one on other problems,
-and the kernel is given to all but `lb_gp_ucb`, whose lengthscale is four times too long on purpose; `igp_ucb` with the same wrong
-lengthscale stands beside it. Three problems are few.
+Means over ten seeds with 95 % intervals (Student's t). The fourth column is the difference to `gp_ucb` with the width
+of its theorem (δ = 0.1), in pairs of the same seed: "less" and "**more**" where its interval lies on one side of 0, so
+that **more** is a loss. Policies with a norm bound or a horizon have the widths of their theorems: that is what the
+guarantee costs. The kernel is given to all; two rows, `lb_gp_ucb` and `igp_ucb`, have one whose lengthscale is four
+times too long. Three problems are few, and the order may be another one elsewhere.
+"""
+STOPS = """
+## When rules stop, and whether they are right
+
+200 functions drawn from a Matérn-5/2 prior (lengthscale 0.4) on 50 arms in the unit square, noise 0.3, pulled by
+`gp_ucb` or `irgp_ucb`; rules are asked after every fifth pull, up to 300. A rule that has not stopped by then is
+neither right nor wrong. The intervals are Clopper and Pearson's. The bounds of `EpsilonOptimal`, `TopKKnown` and
+`LevelSetKnown` hold for all arms and times at once, and cost many pulls; `ProbableRegret` asks the model, which is
+right here because f is drawn from it.
+"""
+DRIFTS = """
+## Rewards that drift
+
+Abalone whose standardised rewards turn once around: cos φ f + sin φ g with g drawn from the kernel for each seed, φ
+from 0 to 2π over 400 pulls, noise 0.1; `gp_ucb` with width 2, and the same under `tb.forgetting`. The regret of a pull
+is against the best arm at that time.
 """
 
 
@@ -386,23 +403,9 @@ def page(output: Path) -> None:
             pulls = next(row["pulls"] for row in rows if row["problem"] == name)
             parts += [f"\n## {name}\n", f"{WHAT[name]}; {pulls} pulls.\n", *regrets(rows, name)]
     if held := read(FOLDER / "methods-stopping.csv"):
-        parts += [
-            "\n## When rules stop, and whether they are right\n",
-            f"{DRAWS} functions drawn from a Matérn-5/2 prior (lengthscale 0.4) on {ARMS} arms in the unit square, noise 0.3, pulled by",
-            f"`gp_ucb` or `irgp_ucb`; rules are asked after every {STEP}th pull, up to {MOST}. A rule that has not stopped by then is",
-            "neither right nor wrong. The intervals are Clopper and Pearson's. The bounds of `EpsilonOptimal`, `TopKKnown` and",
-            "`LevelSetKnown` hold for all arms and times at once, and cost many pulls; `ProbableRegret` asks the model, which is right",
-            "here because f is drawn from it.\n",
-            *coverage(held),
-        ]
+        parts += [STOPS, *coverage(held)]
     if turning := read(FOLDER / "methods-drift.csv"):
-        parts += [
-            "\n## Rewards that drift\n",
-            "Abalone whose standardised rewards turn once around: cos φ f + sin φ g with g drawn from the kernel for each seed, φ from 0",
-            "to 2π over 400 pulls, noise 0.1; `gp_ucb` with width 2, and the same under `tb.forgetting`. The regret of a pull is against",
-            "the best arm at that time.\n",
-            *drifting(turning),
-        ]
+        parts += [DRIFTS, *drifting(turning)]
     output.write_text("\n".join(parts) + "\n")
 
 

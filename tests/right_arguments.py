@@ -255,6 +255,9 @@ BY_FUNCTION: dict[str, dict[str, Make]] = {  # optional arguments, too, without 
     "ContextualBandit.load_state_dict": {"state_dict": lambda _: contextual().state_dict()},
     "ContextualBandit.observe": {"context": given(ARMS[0])},
     "ContextualBandit.tell": {"rewards": given(ONES), "context": given(ARMS[0])},
+    "GroupNoise": {"variances": given({"a": 0.1, "b": 0.2})},
+    "GroupNoise.__call__": {"groups": given(["a", "b"])},
+    "GroupNoise.fit": {"groups": given(["a", "b"] * 15)},
     "History.from_parquet": {"folder": lambda folder: (history().to_parquet(folder), folder)[1]},
     "History.to_parquet": {"folder": lambda folder: folder},
     "History.record": {
@@ -307,6 +310,7 @@ OBJECTS: dict[str, Make] = {  # whose methods are called
     "Bandit": lambda _: bandit(),
     "Campaign": lambda _: campaign(),
     "ContextualBandit": lambda _: contextual(),
+    "GroupNoise": lambda _: tb.GroupNoise({"a": 0.1, "b": 0.2}),
     "History": lambda _: history(),
     "Journal": journal,
     "Shard": lambda _: tb.Shard(ARMS),

@@ -23,6 +23,7 @@ from torchbandits.bandit import Bandit
 from torchbandits.campaigns import Campaign
 from torchbandits.contextual import ContextualBandit
 from torchbandits.explanation import Explanation
+from torchbandits.fitting import GroupNoise
 from torchbandits.history import History
 from torchbandits.journal import Journal
 from torchbandits.policies import (
@@ -39,6 +40,7 @@ from torchbandits.policies import (
     igp_ucb,
     irgp_ucb,
     kriging_believer,
+    lb_gp_ucb,
     lin_ucb,
     lse,
     lucb,
@@ -46,6 +48,7 @@ from torchbandits.policies import (
     per_cost,
     pi_gp_ucb,
     qpo,
+    reds,
     regularized_evolution,
     rff_ucb,
     robust,
@@ -73,6 +76,7 @@ __all__ = [
     "Evidence",
     "Explanation",
     "FitReport",
+    "GroupNoise",
     "History",
     "Journal",
     "Lease",
@@ -106,6 +110,7 @@ __all__ = [
     "ingredients",
     "irgp_ucb",
     "kriging_believer",
+    "lb_gp_ucb",
     "lin_ucb",
     "lse",
     "lucb",
@@ -113,6 +118,7 @@ __all__ = [
     "per_cost",
     "pi_gp_ucb",
     "qpo",
+    "reds",
     "regularized_evolution",
     "rff_ucb",
     "robust",

@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "scripts" / "benchmarks"))
-import methods
+import methods  # noqa: E402
 
 
 def test_the_page_is_generated_from_the_committed_files(tmp_path: Path):

@@ -34,3 +34,4 @@ def test_intervals_are_student_s():
     assert np.mean(covered) == pytest.approx(0.95, abs=0.012)
     assert methods.digits(0.12345, 0.00678) == "0.1235 ± 0.0068"
     assert methods.digits(12.3, 0.5) == "12.30 ± 0.50"
+    assert methods.digits(0.0714286, 1e-17) == "0.07143 ± 0"

@@ -310,7 +310,9 @@ def interval(values: np.ndarray) -> float:
 
 def digits(mean: float, half: float) -> str:
     """A mean and its interval with the digits that it supports."""
-    places = max(0, 1 - math.floor(math.log10(half))) if half > 0 else 4
+    if half <= 1e-12 * max(abs(mean), 1.0):
+        return f"{mean:.4g} ± 0"
+    places = max(0, 1 - math.floor(math.log10(half)))
     return f"{mean:.{places}f} ± {half:.{places}f}"
 
 
@@ -376,7 +378,8 @@ of its theorem (δ = 0.1), in pairs of the same seed: "less" and "**more**" wher
 that **more** is a loss. Policies with a norm bound or a horizon have the widths of their theorems: that is what the
 guarantee costs. The kernel is given to all; two rows, `lb_gp_ucb` and `igp_ucb`, have one whose lengthscale is four
 times too long. `igp_ucb` has λ = 1 as in its paper, all others λ = noise_std². Three problems are few, and the order may
-be another one elsewhere.
+be another one elsewhere. Where `batch_bkb` has the row of `gp_ucb` with width 2, its dictionary held all arms that were
+pulled, and its batches ended after one pick.
 """
 STOPS = """
 ## When rules stop, and whether they are right

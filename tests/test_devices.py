@@ -354,10 +354,15 @@ PROGRAMS = {
 }
 
 
+# The place of a maximum is known to the root of the rounding of its value, which is not the same on both.
+MAXIMISED = {"box": 1e-7}
+
+
 @pytest.mark.sweep(4)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_program_does_on_the_device_what_it_does_on_the_cpu(name, tmp_path):
     expected = PROGRAMS[name]("cpu", tmp_path)
     with emulated_device():
         got = [value.cpu() for value in PROGRAMS[name]("cuda", tmp_path)]
-    torch.testing.assert_close(got, expected, rtol=1e-9, atol=1e-9, equal_nan=True)
+    close = MAXIMISED.get(name, 1e-9)
+    torch.testing.assert_close(got, expected, rtol=close, atol=close, equal_nan=True)

@@ -234,10 +234,6 @@ class ExperimentConfig(Section):
         values["environment"] = {"name": self.environment.name, "options": self.environment.options | self.quick.environment}
         return parse_config(values, f"the reduced form of {self.name}")
 
-    def repetitions_of(self, place: int) -> int:
-        """Number of repetitions of the policy at a place of the list of policies."""
-        return min(self.repetitions, self.policies[place].repetitions or self.repetitions)
-
     @property
     def folder(self) -> Path:
         """Folder of the results: `output`, else `results/<name>`."""
@@ -488,3 +484,8 @@ def _call(factory: Callable[..., Any], arguments: tuple[Any, ...], options: dict
         raise
     except TorchBanditsError as error:
         raise ConfigError(f"{where}: {error}") from error
+
+
+def repetitions_of(config: ExperimentConfig, place: int) -> int:
+    """Number of repetitions of the policy at a place of the list of policies."""
+    return min(config.repetitions, config.policies[place].repetitions or config.repetitions)

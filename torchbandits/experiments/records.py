@@ -9,7 +9,7 @@ from pathlib import Path
 
 from torchbandits.checks import as_path
 from torchbandits.errors import DataError, require
-from torchbandits.experiments.config import ExperimentConfig, load_config
+from torchbandits.experiments.config import ExperimentConfig, load_config, repetitions_of
 from torchbandits.history import History
 
 RECORDS = "records"
@@ -83,7 +83,7 @@ def ended_records(config: ExperimentConfig, output: Path) -> list[Record]:
     return [
         record
         for place in range(len(config.policies))
-        for seed in range(config.seed, config.seed + config.repetitions_of(place))
+        for seed in range(config.seed, config.seed + repetitions_of(config, place))
         if (record := find_record(config, output, place, seed)) is not None
     ]
 

@@ -45,6 +45,7 @@ from torchbandits.experiments.config import (
     build_policy,
     is_random,
     load_config,
+    repetitions_of,
 )
 from torchbandits.experiments.printable import plain, printable
 from torchbandits.experiments.records import CONFIG, RECORDS, Record, check_config, find_record, keep_record
@@ -128,9 +129,9 @@ def jobs(config: ExperimentConfig) -> list[list[Run]]:
     """Runs in the order in which they are made, grouped into the batch rows of one call of `run`."""
     repetitions, places = range(config.repetitions), range(len(config.policies))
     if not config.together:
-        return [[Run(place, r)] for r in repetitions for place in places if r < config.repetitions_of(place)]
+        return [[Run(place, r)] for r in repetitions for place in places if r < repetitions_of(config, place)]
     groups = groupby(places, key=lambda place: _all_but_lengthscale(config.policies[place]))
-    whole = [[Run(place, r) for place in group for r in range(config.repetitions_of(place))] for _, group in groups]
+    whole = [[Run(place, r) for place in group for r in range(repetitions_of(config, place))] for _, group in groups]
     if config.together is True:
         return whole
     return [part for runs in whole for part in _parts(runs, config.together)]
@@ -236,7 +237,7 @@ def _records(
     records: dict[Run, Record] = {}
     todo: list[list[Run]] = []
     with _progress(console) as progress:
-        total = sum(config.repetitions_of(place) for place in range(len(config.policies))) * config.horizon
+        total = sum(repetitions_of(config, place) for place in range(len(config.policies))) * config.horizon
         task = progress.add_task("", total=total)
         for job in jobs(config):
             found = {run: _earlier(config, folder, run, progress.console) if resume else None for run in job}

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchbandits.checks import as_device, as_path, check_dtype, check_flag, check_whole
+from torchbandits.checks import as_device, as_path, as_tensor, check_dtype, check_flag, check_whole
 from torchbandits.errors import ArgumentError, ArmIndexError, DataError, ShapeError, require
 from torchbandits.packing import Packing
 from torchbandits.sources.base import check_index, check_part, parts
@@ -192,7 +192,7 @@ class Fingerprints(PackedArms):
     def _index(self, picks: Any) -> list[int]:
         if isinstance(picks, Selection):
             picks = picks.index[picks.mask]
-        index: list[int] = torch.as_tensor(picks).reshape(-1).tolist()
+        index: list[int] = as_tensor("picks", [*picks] if isinstance(picks, range) else picks).reshape(-1).tolist()
         wrong = [row for row in index if not isinstance(row, int) or not 0 <= row < self.num_arms]
         require(not wrong, f"picks must be indices of 0 … {self.num_arms - 1}, got {wrong[:1]}.", ArmIndexError)
         return index

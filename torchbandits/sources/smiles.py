@@ -100,6 +100,10 @@ def from_smiles(
         check_whole(name, value, least)
     check_flag("counts", counts)
     require(progress is None or callable(progress), f"progress must be a function, got {type(progress).__name__}.")
+    known = isinstance(smiles, (str, Path, Iterable))
+    require(known, f"smiles must be a path or a list of SMILES, got {type(smiles).__name__}.")
+    known = ids is None or (isinstance(ids, Iterable) and not isinstance(ids, str))
+    require(known, f"ids must be a list, one for each SMILES, got {type(ids).__name__}.")
     rdbase.need()
     kind, options = Morgan(radius, num_bits, counts), {"dtype": dtype, "device": device, "distinct": distinct}
     known = ids is None or not isinstance(smiles, (str, Path))
@@ -139,7 +143,6 @@ def _lines(smiles: Any, ids: Any) -> Iterator[tuple[int, str, str]]:
             hint = ". SMILES themselves are given in a list" if isinstance(smiles, str) else ""
             raise DataError(f"can't read SMILES from {path}: {error}{hint}.") from error
         return
-    require(isinstance(smiles, Iterable), f"smiles must be a path or a list of SMILES, got {type(smiles).__name__}.")
     pairs = zip(smiles, itertools.count(1), strict=False) if ids is None else itertools.zip_longest(smiles, ids)
     for number, (text, name) in enumerate(pairs, 1):
         lacks = "its id" if name is None else "its SMILES"
@@ -224,7 +227,7 @@ def _stamp(smiles: Any, ids: Any) -> str:
             raise DataError(f"can't read SMILES from {smiles}: {error}.") from error
         return f"{status.st_size} bytes of {status.st_mtime_ns}"
     fixed = isinstance(smiles, Sequence) and (ids is None or isinstance(ids, Sequence))
-    require(fixed, "SMILES that are written to a file must be a list or a file, so that an interrupted call can go on.")
+    require(fixed, "with path= smiles must be a file or a list, and ids a list, so that an interrupted call can go on.")
     whole = hashlib.sha256()
     for text in itertools.chain(smiles, () if ids is None else map(str, ids)):
         whole.update(str(text).encode() + b"\n")

@@ -41,17 +41,13 @@ class TanimotoKernel(gpytorch.kernels.Kernel):
 
     def forward(self, x1: Tensor, x2: Tensor, diag: bool = False, **params: Any) -> Tensor:
         """`... x n x m`, or with `diag` the n values of pairs of points."""
-        for x in (x1, x2):
-            if bool((x < 0).any()):
-                raise ArgumentError(
-                    "the Tanimoto kernel takes fingerprints: features of 0 or 1, or counts, and got one below 0."
-                )
         left, right = x1.sum(dim=-1), x2.sum(dim=-1)
+        binary = [_binary(x, total) for x, total in ((x1, left), (x2, right))]
         if diag:
             shared, total = torch.minimum(x1, x2).sum(dim=-1), left + right
         else:
             total = left.unsqueeze(-1) + right.unsqueeze(-2)
-            if _binary(x1) and _binary(x2) and not (x1.requires_grad or x2.requires_grad):
+            if all(binary) and not (x1.requires_grad or x2.requires_grad):
                 shared = x1 @ x2.mT
             else:
                 # Σ min = (Σ x + Σ y − Σ |x − y|) / 2, exact for whole numbers.
@@ -60,8 +56,18 @@ class TanimotoKernel(gpytorch.kernels.Kernel):
         return torch.where(either > 0, shared / torch.where(either > 0, either, 1.0), 1.0)
 
 
-def _binary(points: Tensor) -> bool:
-    return bool(((points == 0) | (points == 1)).all())
+def _binary(points: Tensor, total: Tensor) -> bool:
+    """Whether points, whose features add up to `total`, are bits: numbers of 0 … 1 whose squares add up to the same.
+
+    Raises:
+        ArgumentError: If a feature is below 0.
+    """
+    if not points.numel():
+        return True
+    low, high = torch.aminmax(points.detach())
+    if bool(low < 0):
+        raise ArgumentError("the Tanimoto kernel takes fingerprints: features of 0 or 1, or counts, and got one below 0.")
+    return bool(high <= 1) and bool((points.detach().square().sum(dim=-1) == total.detach()).all())
 
 
 def tanimoto_scale(kernel: gpytorch.kernels.Kernel) -> Tensor | None:
@@ -72,6 +78,28 @@ def tanimoto_scale(kernel: gpytorch.kernels.Kernel) -> Tensor | None:
         return None
     outputscale: Tensor = kernel.outputscale.detach() if scaled else torch.ones(kernel.batch_shape, dtype=torch.float64)
     return outputscale
+
+
+def packed_kernel(kernel: gpytorch.kernels.Kernel, packing: Packing, left: Tensor, right: Tensor) -> Tensor:
+    """k between packed points, `batch_shape x n x n'` float64 for words `... x n x w` and `... x n' x w`. Cost O(n n' w)."""
+    scale = tanimoto_scale(kernel)
+    assert scale is not None
+    if left.device.type != "cpu":
+        x, y = (packing.unpack(words, torch.float64) for words in (left, right))
+        K: Tensor = kernel(x, y).to_dense()
+        return K
+    shape = torch.broadcast_shapes(left.shape[:-2], right.shape[:-2], scale.shape)
+    scale, left, right = scale.expand(shape), left.expand(*shape, *left.shape[-2:]), right.expand(*shape, *right.shape[-2:])
+    out = torch.empty(*shape, left.shape[-2], right.shape[-2], dtype=torch.float64)
+    for place in np.ndindex(*shape):
+        _fill(right[place], left[place], packing, scale[place], out[place])
+    return out
+
+
+def _fill(words: Tensor, dictionary: Tensor, packing: Packing, scale: Tensor, out: Tensor) -> None:
+    from torchbandits.linalg.popcount import similarities  # noqa: PLC0415 - numba takes half a second to load
+
+    similarities(words.numpy(), dictionary.numpy(), packing.counts, float(scale), out.numpy())
 
 
 class TanimotoBlocks:
@@ -104,22 +132,23 @@ class TanimotoBlocks:
         parts = min(torch.get_num_threads(), max(1, n * w * self._words[..., 0].numel() // _MANY_WORDS))
         step = max(1, -(-n // parts))
         jobs = [
-            (words[first : first + step], self._words[place], self._scale[place], out[place][:, first : first + step])
+            (
+                words[first : first + step],
+                self._words[place],
+                self._packing,
+                self._scale[place],
+                out[place][:, first : first + step],
+            )
             for place in np.ndindex(*batch)
             for first in range(0, n, step)
         ]
         if parts == 1:
             for job in jobs:
-                self._fill(*job)
+                _fill(*job)
         else:
             with ThreadPoolExecutor(parts) as pool:
-                list(pool.map(self._fill, *zip(*jobs, strict=True)))
+                list(pool.map(_fill, *zip(*jobs, strict=True)))
         return out
-
-    def _fill(self, words: Tensor, dictionary: Tensor, scale: Tensor, out: Tensor) -> None:
-        from torchbandits.linalg.popcount import similarities  # noqa: PLC0415 - numba takes half a second to load
-
-        similarities(words.numpy(), dictionary.numpy(), self._packing.counts, float(scale), out.numpy())
 
     def _unpacked(self, words: Tensor, out: Tensor) -> Tensor:
         """The same by a product of bits or by the kernel itself, on arms that are unpacked a few at a time."""

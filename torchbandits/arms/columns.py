@@ -76,7 +76,7 @@ class KernelColumns:
             self._narrow = copy.deepcopy(self._posterior.kernel).to(dtype)
         return self._narrow
 
-    def _packed(self) -> PackedArms | None:
+    def packed(self) -> PackedArms | None:
         """Arms whose packed words the kernel reads."""
         source = self._rows.source
         held = source.held if isinstance(source, Shard) else source
@@ -85,7 +85,7 @@ class KernelColumns:
     def evaluate(self, points: Points) -> Tensor:
         """k(points, arms), `batch_shape x p x A`, in the arms' dtype, one point at a time. Cost O(A d p)."""
         source, kernel, points = self._rows.source, self._kernel(), points.to(self._rows.source.dtype)
-        if (packed := self._packed()) is not None:
+        if (packed := self.packed()) is not None:
             shape = torch.broadcast_shapes(points.shape[:-2], kernel.batch_shape)
             blocks = TanimotoBlocks(points, kernel, packed.packing)
             out = points.new_empty(*shape, points.shape[-2], packed.num_arms)
@@ -255,7 +255,7 @@ class KernelColumns:
         """Columns of rows (`batch_shape x m`), evaluated anew in chunks of arms; each chunk overwrites the one before."""
         points, kernel, source = self._posterior.statistics.points, self._kernel(), self._rows.source
         points = points.gather(-2, rows.unsqueeze(-1).expand(*rows.shape, points.shape[-1])).to(source.dtype)
-        if (packed := self._packed()) is not None:
+        if (packed := self.packed()) is not None:
             similarities = TanimotoBlocks(points, kernel, packed.packing)
             out = points.new_empty(*rows.shape, min(step, source.num_arms))
             for part, words in packed.packed(step):

@@ -23,6 +23,7 @@ from torch import Tensor
 import torchbandits as tb
 from torchbandits import errors
 from torchbandits.arms.scanning import find, scan
+from torchbandits.embeddings import RandomFourier
 from torchbandits.linalg import popcount
 from torchbandits.packing import Packing
 from torchbandits.sources import Fingerprints, from_smiles
@@ -491,3 +492,53 @@ def test_rdkit_is_named_where_it_is_missing(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "rdkit.rdBase", None)
     with pytest.raises(errors.DataError, match=r"torchbandits\[chem\]"):
         from_smiles(["C"])
+
+
+# ---------------------------------------------------------------------- random features
+
+
+@pytest.mark.parametrize("counts", [False, True], ids=["bits", "counts"])
+def test_random_features_are_the_kernel_in_expectation(counts: bool):
+    """Within five standard errors of 20,000 features, whose products have a variance of 1 − k²."""
+    x = features(40, 30, seed=1)
+    x[3] = 0
+    if counts:
+        x *= np.random.default_rng(2).integers(1, 5, size=x.shape, dtype=np.uint8)
+    points, size = torch.from_numpy(x).double(), 20_000
+    embedding = RandomFourier(size).build(scaled(2.0), points, [generator(0)], torch.Size())
+    z = embedding(points)
+    dense = torch.from_numpy(oracles.tanimoto(x, x))
+    error = ((z.mT @ z) / 2 - dense).abs()
+    assert bool((error <= 5 * ((1 - dense**2) / size).sqrt() + 1e-12).all())
+    torch.testing.assert_close(z.square().sum(dim=0), torch.full((40,), 2.0, dtype=F64))
+    assert torch.equal(embedding.diagonal(points), torch.full((40,), scaled(2.0).outputscale.item(), dtype=F64))
+    assert torch.equal(z[:, 2], z[:, 3]), "empty ones are equal"
+    assert embedding.holds_at(points)
+    assert not embedding.holds_at(points + 0.5)
+    assert not embedding.holds_at(points + 5)
+
+
+def test_random_features_of_a_batch_are_those_of_its_rows():
+    x = torch.from_numpy(features(20, 30)).double()
+    both = RandomFourier(64).build(scaled(2.0), x, [generator(0), generator(1)], torch.Size([2]))
+    for row in (0, 1):
+        one = RandomFourier(64).build(scaled(2.0), x, [generator(row)], torch.Size())
+        assert torch.equal(both(x)[row], one(x))
+        assert torch.equal(both(x[:0])[row], one(x[:0]))
+
+
+@pytest.mark.parametrize("make", [tb.rff_ucb, lambda *args, **options: tb.thompson_sampling(*args, embedding="rff", **options)])
+def test_policies_of_random_features_take_the_kernel(make: Callable[..., tb.policies.Policy]):
+    x = features(A, DIM)
+    bandit = tb.Bandit(make(scaled(), noise_std=0.1, num_features=512), torch.from_numpy(x).double(), generator=generator(0))
+    truth = _value(torch.from_numpy(x))
+    play(bandit, 40)
+    assert float(truth[bandit.best_arm()]) >= float(truth.quantile(0.9))
+    assert float(bandit.posterior(torch.from_numpy(x[:9]).double()).variance.min()) >= 0
+
+
+def test_random_features_refuse_what_they_do_not_hold():
+    with pytest.raises(errors.UnsupportedError, match="bits or counts"):
+        tb.Bandit(tb.rff_ucb(scaled(), noise_std=0.1), torch.rand(20, 5, generator=generator(0), dtype=F64))
+    with pytest.raises(errors.ArgumentError, match="at most"):
+        tb.Bandit(tb.rff_ucb(scaled(), noise_std=0.1), torch.full((2, 2048), 255.0, dtype=F64))

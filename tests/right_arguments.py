@@ -25,6 +25,7 @@ Make = Callable[[Path], Any]  # of an empty folder
 ARMS = torch.rand(30, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
 REWARDS = ARMS.sum(dim=-1)
 BOX = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
+BYTES = torch.arange(90, dtype=torch.uint8).reshape(30, 3)
 THREE = torch.arange(3)
 ONES = torch.ones(3, dtype=torch.float64)
 
@@ -283,6 +284,20 @@ BY_FUNCTION: dict[str, dict[str, Make]] = {  # optional arguments, too, without 
     "sources.parquet": {"path": parquet},
     "sources.save_npy": {"path": lambda folder: folder / "copy.npy"},
     "sources.Chunks": {"at": given(None)},
+    "sources.Fingerprints": {"packed": given(BYTES), "ids": given(range(30)), "smiles": given(["C"] * 30)},
+    "sources.Fingerprints.ids": {"picks": given([0, 2])},
+    "sources.Fingerprints.smiles": {"picks": given([0, 2])},
+    "sources.Fingerprints.save": {"path": lambda folder: folder / "bits.parquet"},
+    "sources.from_smiles": {
+        "smiles": given(["C", "CC"]),
+        "ids": given(["a", "b"]),
+        "path": lambda folder: folder / "library.parquet",
+        "radius": given(2),
+        "num_bits": given(64),
+        "counts": given(True),
+        "processes": given(1),
+        "progress": given(lambda lines, left_out: None),
+    },
     "environments.BlackBox": {"arms": given(ARMS)},
     "environments.Recorded": {"records": given(REWARDS[:, None])},
     "environments.from_table": {
@@ -318,6 +333,7 @@ OBJECTS: dict[str, Make] = {  # whose methods are called
     "stopping.SameArm": lambda _: tb.stopping.SameArm(3),
     "sources.Chunks": lambda _: tb.sources.chunks(stream, 30, 2),
     "sources.ColumnFile": lambda folder: tb.sources.parquet(parquet(folder)),
+    "sources.Fingerprints": lambda _: tb.sources.Fingerprints(BYTES, smiles=["C"] * 30),
     "sources.Grid": lambda _: tb.sources.grid([torch.linspace(0, 1, 5)] * 2),
     "sources.InMemory": lambda _: tb.sources.tensor(ARMS),
     "sources.NpyFile": lambda folder: tb.sources.npy(npy(folder)),

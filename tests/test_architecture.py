@@ -22,7 +22,11 @@ FILES = sorted(p for p in PACKAGE.rglob("*.py"))
 ROOMS = [
     "version", "errors", "upstream", "extras", "threads", "precision", "gradients",
     "display",  # how records, policies and bandits are printed
-    "transfers", "types", "checks", "sources", "linalg", "kernels", "embeddings",
+    "transfers", "types", "checks",
+    "packing",  # fingerprints as words
+    "sources", "linalg",
+    "tanimoto",  # their kernel
+    "kernels", "embeddings",
     "posteriors", "tabular", "environments", "arms", "widths", "memory", "batching", "scores", "starts", "constraints",
     "fitting", "optimize",
     "policies",  # a policy starts, fits its kernel, and searches a box
@@ -36,7 +40,7 @@ ROOMS = [
 
 SLOW_TO_LOAD = (
     "botorch", "scipy", "torchbandits.botorch",
-    "torchbandits.arms.compiled", "torchbandits.linalg.compiled",  # need numba
+    "torchbandits.arms.compiled", "torchbandits.linalg.compiled", "torchbandits.linalg.popcount",  # need numba
     "matplotlib", "torchbandits.experiments",  # of an extra: Matplotlib, pandas and pydantic
 )  # fmt: skip
 

@@ -59,6 +59,7 @@ from torchbandits.policies import (
 )
 from torchbandits.running import run
 from torchbandits.sets import LevelSet, TopK
+from torchbandits.tanimoto import TanimotoKernel
 from torchbandits.types import Evidence, FitReport, Marginals, Progress, Recommendation, Report, Selection
 from torchbandits.version import __version__
 from torchbandits.worker import Lease, Worker
@@ -87,6 +88,7 @@ __all__ = [
     "Report",
     "Selection",
     "Shard",
+    "TanimotoKernel",
     "TopK",
     "Worker",
     "__version__",

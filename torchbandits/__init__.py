@@ -13,6 +13,7 @@ from torchbandits import (
     errors,
     forgetting,
     ingredients,
+    outcomes,
     sources,
     starts,
     stopping,
@@ -25,6 +26,7 @@ from torchbandits.contextual import ContextualBandit
 from torchbandits.explanation import Explanation
 from torchbandits.history import History
 from torchbandits.journal import Journal
+from torchbandits.outcome_bandit import OutcomeBandit
 from torchbandits.policies import (
     ada_bkb,
     auto,
@@ -78,6 +80,7 @@ __all__ = [
     "Lease",
     "LevelSet",
     "Marginals",
+    "OutcomeBandit",
     "Progress",
     "Recommendation",
     "Report",
@@ -110,6 +113,7 @@ __all__ = [
     "lse",
     "lucb",
     "mini_gp_ucb",
+    "outcomes",
     "per_cost",
     "pi_gp_ucb",
     "qpo",

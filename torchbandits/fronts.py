@@ -95,17 +95,14 @@ def front(
     means = told.mean.mT.masked_fill(gone, torch.nan)
     volume = _hypervolume(means, signs, reference)
     points = loop.points(at)[..., 0, :, :]
-    return Front(
-        index, points, means, told.variance.mT.masked_fill(gone, torch.nan), probability.reshape(index.shape), volume
-    )
+    return Front(index, points, means, told.variance.mT.masked_fill(gone, torch.nan), probability.reshape(index.shape), volume)
 
 
 def _rivals(signed: Tensor, spread: Tensor, index: Tensor, counted: Tensor) -> Tensor:
     """The arms that most likely belong to the front beside its members, `rows x r`: by how far one standard deviation lifts
     them above every member, in the outcome in which it lifts them most."""
     A = signed.shape[-2]
-    count = min(_RIVALS, A)
-    found = []
+    hopes = []
     for values, std, members, own in zip(signed, spread, index, counted, strict=True):
         front = values[members[members >= 0]]
         unit = (values[own].amax(dim=0) - values[own].amin(dim=0)).clamp_min(1e-300)
@@ -113,8 +110,11 @@ def _rivals(signed: Tensor, spread: Tensor, index: Tensor, counted: Tensor) -> T
         for member in front:
             hope = torch.minimum(hope, ((values + std - member) / unit).amax(dim=-1))
         hope = hope.masked_fill(~own, -torch.inf).index_fill(0, members[members >= 0], -torch.inf)
-        found.append(hope.topk(count).indices)
-    return torch.stack(found)
+        hopes.append(hope)
+    top = torch.stack(hopes).topk(min(_RIVALS, A), dim=-1)
+    some = top.values > -torch.inf
+    # Places without a rival repeat the first member, which is there anyway.
+    return torch.where(some, top.indices, index[:, :1])[:, : int(some.sum(dim=-1).max())]
 
 
 def _membership(joint: JointDraws, index: Tensor, sign: Tensor, k: int, draws: int, seed: int) -> Tensor:

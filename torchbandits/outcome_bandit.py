@@ -1,4 +1,4 @@
-"""Ask and tell with several outcomes per pull: one selection for all of them, and one more batch dimension for what is learned."""
+"""Ask and tell with several outcomes per pull: one selection for all, and one more batch dimension for what is learned."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchbandits.aims import Certifying, Safe, Scalarized
+from torchbandits.aims import Certifying, Scalarized
 from torchbandits.bandit import Bandit, Maximizer
 from torchbandits.checks import (
     as_tensor,
@@ -105,10 +105,12 @@ class OutcomeBandit(Bandit):
         loop = self.loop
         require(maximizer is None, "several outcomes are of arms on a list: leave out maximizer=.", UnsupportedError)
         if limit is not None:
-            limit = check_limit(limit, self._shape).unsqueeze(-1).expand(loop.batch_shape)
+            most = check_limit(limit, self._shape)
+            limit = None if most is None else most.unsqueeze(-1).expand(loop.batch_shape)
         if available is not None:
             offered = check_available(available, self._shape, loop.num_arms, loop.device)
-            available = offered.expand(*self._shape, -1).unsqueeze(-2).expand(*loop.batch_shape, -1)
+            if offered is not None:
+                available = offered.expand(*self._shape, -1).unsqueeze(-2).expand(*loop.batch_shape, -1)
         selection = super().ask(limit, more=more, exactly=exactly, within=within, available=available)
         first = (selection.points[..., 0, :, :], selection.index[..., 0, :], selection.mask[..., 0, :])
         # Outcomes differ in what is open only where a part of them was forgotten in a way that no call here makes.
@@ -189,8 +191,10 @@ class OutcomeBandit(Bandit):
             own = as_tensor(name, value, torch.float64, self.device)
             if alone and own.shape == given:
                 own = own.unsqueeze(-1).expand(*given, k)
-            wanted = tuple(given) + (k,)
-            require(own.shape == wanted, f"{name} must be {wanted}, one column per outcome, got {tuple(own.shape)}.", ShapeError)
+            wanted = (*given, k)
+            require(
+                own.shape == wanted, f"{name} must be {wanted}, one column per outcome, got {tuple(own.shape)}.", ShapeError
+            )
             return own.expand(*shape, k).movedim(-1, -2)
 
         n, s = column("counts", counts, True), column("sums", sums, False)
@@ -211,9 +215,9 @@ class OutcomeBandit(Bandit):
     def best(self, k: int = 1) -> Recommendation:
         """The k arms that the aim recommends among those pulled, best first.
 
-        For `constrained` and `safe` policies: the best posterior mean of the objective among the arms whose limits hold with the
-        probability `certainty` (`safe`: with lower bounds that keep them, or among its start); where fewer do, the others
-        follow in order of that probability.
+        For `constrained` and `safe` policies: the best posterior mean of the objective among the arms whose limits hold with
+        the probability `certainty` (`safe`: by their lower bounds, or because they are among its start); where fewer do, the
+        others follow in order of that probability.
 
         Returns:
             `points` `... x k x d`, `index` `... x k`, and `mean` and `variance` `... x k x outcomes`.
@@ -227,8 +231,7 @@ class OutcomeBandit(Bandit):
         self.loop.recover_()
         state = table_of(self.loop, "best()")
         mean, std = (part.double() for part in marginals(state))
-        aim = self.policy.aim
-        value = aim.feasible_best(mean, std, self.width) if isinstance(aim, Safe) else aim.recommended(mean, std)
+        value = self.policy.aim.recommended(mean, std, self.width, state.table)
         if value is None:
             raise UnsupportedError("several objectives have no single best arm: front() has those that none dominates.")
         pulled = (self.counts > 0).any(dim=-2)
@@ -288,9 +291,7 @@ class OutcomeBandit(Bandit):
         with self.loop.few_threads():
             return front(self.loop, self._signs(minimize), pulled=pulled, reference=point, draws=draws, seed=seed)
 
-    def pareto_set(
-        self, epsilon: Mapping[str, float] | None = None, *, minimize: Sequence[str] | None = None
-    ) -> ParetoSet:
+    def pareto_set(self, epsilon: Mapping[str, float] | None = None, *, minimize: Sequence[str] | None = None) -> ParetoSet:
         """The arms that are certainly Pareto optimal up to ε, those that certainly are not needed, and the undecided ones.
 
         Args:

@@ -14,7 +14,6 @@ from torchbandits.arms import ArmTable
 from torchbandits.scores import Score
 
 
-
 @dataclass(frozen=True)
 class Limit:
     """A bound on an outcome: sign · y ≥ sign · value, so that a sign of 1 is a lower bound and −1 an upper one.
@@ -45,6 +44,7 @@ class Outlook:
         offered: `batch_shape x A` booleans, arms that may be picked; None for all.
         told: `batch_shape`, pulls told.
         table: The posteriors themselves, for covariances between arms.
+        weight: `k x 1`, the weight of a pull in the posterior of each outcome.
         generators: One per batch row of picks, for aims that draw; None for rows that pick nothing more.
     """
 
@@ -58,6 +58,7 @@ class Outlook:
     offered: Tensor | None
     told: Tensor
     table: ArmTable
+    weight: Tensor
     generators: Sequence[torch.Generator | None]
 
     def hopes(self, outcome: int, sign: float) -> Tensor:
@@ -94,9 +95,12 @@ class Aim(ABC):
             score: The models' score of one outcome; None where `outlook` holds draws.
         """
 
-    def recommended(self, mean: Tensor, std: Tensor) -> Tensor | None:
+    def check(self, num_arms: int) -> None:  # noqa: B027 - most aims name no arms
+        """Refuse arms that do not have what the aim names."""
+
+    def recommended(self, mean: Tensor, std: Tensor, width: Tensor, table: ArmTable) -> Tensor | None:
         """The value by which arms are recommended, `batch_shape x A`, from mean and standard deviation of each outcome,
-        `batch_shape x k x A`; None where no single arm is best."""
+        `batch_shape x k x A`, the widths `batch_shape x k` and the posteriors; None where no single arm is best."""
         return None
 
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from torchbandits.aims.base import Aim, Limit, Outlook, log_probability
+from torchbandits.arms import ArmTable
 from torchbandits.scores import LogEI, Score
 
 
@@ -41,9 +42,7 @@ class Constrained(Aim):
         violation = outlook.open(-violation)
         value = outlook.open(outlook.hopes(self.objective.outcome, self.objective.sign))
         feasible = violation == 0
-        return torch.where(
-            feasible.any(dim=-1, keepdim=True), value.masked_fill(~feasible, -torch.inf), violation
-        )
+        return torch.where(feasible.any(dim=-1, keepdim=True), value.masked_fill(~feasible, -torch.inf), violation)
 
     def _improvement(self, outlook: Outlook, score: LogEI) -> Tensor:
         j, sign = self.objective.outcome, self.objective.sign
@@ -60,7 +59,7 @@ class Constrained(Aim):
         level = torch.as_tensor(self.certainty, dtype=log_chance.dtype).log()
         return log_chance >= level.to(log_chance.device)
 
-    def recommended(self, mean: Tensor, std: Tensor) -> Tensor:
+    def recommended(self, mean: Tensor, std: Tensor, width: Tensor, table: ArmTable) -> Tensor:
         """The objective's mean at feasible arms, above all others; these are ordered by the probability of feasibility."""
         value = self.objective.sign * mean[..., self.objective.outcome, :]
         chance = log_probability(mean, std, self.limits)
@@ -69,5 +68,3 @@ class Constrained(Aim):
         position = torch.where(sure, value, -torch.inf).argsort(dim=-1, stable=True).argsort(dim=-1)
         other = chance.argsort(dim=-1, stable=True).argsort(dim=-1)
         return torch.where(sure, position + mean.shape[-1], other).to(mean.dtype)
-
-

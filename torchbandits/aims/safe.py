@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 
 from torchbandits.aims.base import Aim, Limit, Outlook
+from torchbandits.arms import ArmTable
+from torchbandits.errors import ArmIndexError, require
 from torchbandits.scores import Score
 
 # Numbers of a block of covariances between candidates and all arms.
@@ -45,7 +47,7 @@ class Safe(Aim):
         """Scores of the arms, `batch_shape x A`, −∞ at arms that are not known to be safe."""
         floors = torch.stack([limit.sign * limit.value - outlook.floor(limit.outcome, limit.sign) for limit in self.limits])
         held = (floors <= 0).all(dim=0)
-        safe = held.index_fill(-1, torch.tensor(self.start, device=held.device), True)
+        safe = self._started(held, outlook.table)
         open_ = safe if outlook.offered is None else safe & outlook.offered
         j, sign = self.objective.outcome, self.objective.sign
         best = outlook.floor(j, sign).masked_fill(~safe, -torch.inf).amax(dim=-1, keepdim=True)
@@ -65,7 +67,19 @@ class Safe(Aim):
         expander = self._expander(outlook, safe, open_ & early.unsqueeze(-1), spread)
         return torch.where(expander.any(dim=-1, keepdim=True), spread.masked_fill(~expander, -torch.inf), value)
 
-    def feasible_best(self, mean: Tensor, std: Tensor, width: Tensor) -> Tensor:
+    def check(self, num_arms: int) -> None:
+        """Refuse a start that is not among the arms."""
+        worst = max(self.start)
+        message = f"start names arm {worst}, and there are {num_arms} arms, 0 … {num_arms - 1}."
+        require(worst < num_arms, message, ArmIndexError)
+
+    def _started(self, safe: Tensor, table: ArmTable) -> Tensor:
+        """Safe arms, `batch_shape x A`, with those of the start; of equal arms the first stands for all."""
+        index = torch.tensor(self.start, device=safe.device).expand(*table.rows.batch_shape, -1)
+        entry = table.rows.entry(index)[..., 0, :]
+        return safe.scatter(-1, entry, True).scatter(-1, index[..., 0, :], True)
+
+    def recommended(self, mean: Tensor, std: Tensor, width: Tensor, table: ArmTable) -> Tensor:
         """The value by which arms are recommended, `batch_shape x A`: the objective's mean where an arm is known to be safe,
         below all of these minus the largest violation of a lower bound, in standard deviations."""
         lacking = []
@@ -74,7 +88,7 @@ class Safe(Aim):
             gap = limit.sign * (limit.value - mean[..., j, :])
             lacking.append(gap / std[..., j, :].clamp_min(tiny) + width[..., j, None])
         worst = torch.stack(lacking).amax(dim=0)
-        safe = (worst <= 0).index_fill(-1, torch.tensor(self.start, device=mean.device), True)
+        safe = self._started(worst <= 0, table)
         value = self.objective.sign * mean[..., self.objective.outcome, :]
         position = torch.where(safe, value, -torch.inf).argsort(dim=-1, stable=True).argsort(dim=-1)
         other = (-worst).argsort(dim=-1, stable=True).argsort(dim=-1)
@@ -106,14 +120,15 @@ class Safe(Aim):
         own = index.unsqueeze(-2).expand(*outlook.mean.shape[:-1], index.shape[-1])
         column = table.columns_between(own)[1].double()  # batch_shape x k x p x A
         at = own.unsqueeze(-1)
-        leverage = column.gather(-1, at)
-        after = (table.leverage.unsqueeze(-2) - column.square() / (1 + leverage)).clamp_min(0)
+        weight = outlook.weight.unsqueeze(-1)
+        shift = weight / (1 + weight * column.gather(-1, at)) * column
+        after = (table.leverage.unsqueeze(-2) - shift * column).clamp_min(0)
         all_kept: Tensor | None = None
         for limit in self.limits:
             j, sign = limit.outcome, limit.sign
             # The reward at the upper bound exceeds the mean there by w σ; every mean moves with the covariance.
             gain = outlook.width[..., j, None] * outlook.known[..., j, :].gather(-1, index)
-            moved = sign * outlook.mean[..., j, None, :] + column[..., j, :, :] * (gain.unsqueeze(-1) / (1 + leverage[..., j, :, :]))
+            moved = sign * outlook.mean[..., j, None, :] + gain.unsqueeze(-1) * shift[..., j, :, :]
             floor = moved - outlook.width[..., j, None, None] * (lam * after[..., j, :, :]).sqrt()
             kept = floor >= sign * limit.value
             all_kept = kept if all_kept is None else all_kept & kept

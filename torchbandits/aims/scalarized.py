@@ -44,10 +44,10 @@ class Scalarized(Aim):
         for j, sign in enumerate(self.signs):
             mean = sign * outlook.mean[..., j, :]
             low, high = mean.amin(dim=-1), mean.amax(dim=-1)
+            # The spread of the means is the unit of an objective once there is one that is more than rounding.
+            spread = torch.where(high - low > 1e-6 * outlook.reach[..., j], high - low, outlook.reach[..., j])
             if self.reference is not None:
                 low = torch.full_like(low, sign * self.reference[j])
-            # The spread of the means is the unit of an objective once there is one, and never less than rounding.
-            spread = torch.where(high - low > 1e-6 * outlook.reach[..., j], high - low, outlook.reach[..., j])
             unit = (outlook.hopes(j, sign) - low.unsqueeze(-1)) / spread.unsqueeze(-1)
             v = weights[..., j, None]
             if self.kind == "linear":

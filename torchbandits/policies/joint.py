@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchbandits.aims import Aim, Outlook
+from torchbandits.aims import Aim, Outlook, Safe
 from torchbandits.arms import FullSweep, Shard, best_arm
 from torchbandits.batching import FixedSize
 from torchbandits.checks import check_instance, check_text
@@ -19,7 +19,7 @@ from torchbandits.gradients import without_gradients
 from torchbandits.kernels import stack_kernels
 from torchbandits.memory import KeepAll, LeverageSampling
 from torchbandits.policies.base import Policy
-from torchbandits.policies.composed import Composed
+from torchbandits.policies.composed import Composed, noise_share
 from torchbandits.policies.picking import first_picks, marginals, on_offer, room_for
 from torchbandits.policies.reweighting import Reweighting
 from torchbandits.policies.state import TableState
@@ -93,11 +93,16 @@ class Joint(Policy[TableState]):
     def init(self, arms: ArmSet, generators: Generators, batch_shape: torch.Size) -> TableState:
         """Make a fresh state, `batch_shape` ending with the k outcomes."""
         require(not isinstance(arms, Shard), "several outcomes are of arms of one process: pass a tensor.", UnsupportedError)
-        return self.engine.init(arms, generators, batch_shape)
+        self.aim.check(arms.shape[-2])
+        return self._with_weights(self.engine.init(arms, generators, batch_shape))
 
     def set_arms(self, state: TableState, arms: ArmSet) -> TableState:
         """A state of the same posteriors on other arms."""
-        return self.engine.set_arms(state, arms)
+        message = (
+            "start= names arms of the beginning: make a new OutcomeBandit on the new arms, and observe() what was learned."
+        )
+        require(not isinstance(self.aim, Safe), message, UnsupportedError)
+        return self._with_weights(self.engine.set_arms(state, arms))
 
     def update(self, state: TableState, pulls: Pulls) -> TableState:
         """Learn the rewards, each weighted by the noise of its outcome; see `Composed.update`."""
@@ -137,18 +142,27 @@ class Joint(Policy[TableState]):
     def _alike(self) -> bool:
         return len(set(self.regularizations)) == 1 and len(set(self.noise_stds)) == 1
 
+    def _weights(self, like: Tensor) -> Tensor:
+        """λ₀ / λ_j, the weight of a pull in the row of each outcome, `k x 1`."""
+        return like.new_tensor([self.regularizations[0] / lam for lam in self.regularizations]).unsqueeze(-1)
+
+    def _with_weights(self, state: TableState) -> TableState:
+        if not self._alike:
+            state.pull_weight = self._weights(state.log_det)
+        return state
+
     def _weighted(self, pulls: Pulls) -> Pulls:
         """Pulls whose weights make λ of the first outcome that of each: a reward of outcome j counts λ₀/λ_j."""
         if self._alike:
             return pulls
-        factor = pulls.counts.new_tensor([self.regularizations[0] / lam for lam in self.regularizations])
+        factor = self._weights(pulls.counts)
         if pulls.numbers is not None:
             # These were weighted relative to the noise of the first outcome.
-            factor = factor * pulls.counts.new_tensor([(std / self.noise_stds[0]) ** 2 for std in self.noise_stds])
-        factor = factor.unsqueeze(-1)
+            shares = [noise_share(std, lam) for std, lam in zip(self.noise_stds, self.regularizations, strict=True)]
+            own = [share * lam for share, lam in zip(shares, self.regularizations, strict=True)]
+            factor = factor * pulls.counts.new_tensor([variance / own[0] for variance in own]).unsqueeze(-1)
         sums = (factor * pulls.counts, factor * pulls.sums, factor * pulls.squares)
-        where = (pulls.index, pulls.mask, pulls.points, pulls.history)
-        return Pulls(*sums, *where, numbers=pulls.num_rewards)
+        return Pulls(*sums, pulls.index, pulls.mask, pulls.points, pulls.history, numbers=pulls.num_rewards)
 
     # ------------------------------------------------------------------ one pick for all outcomes
 
@@ -208,7 +222,8 @@ class Joint(Policy[TableState]):
         room = remaining[..., 0]
         per_row = twins[:: width.shape[-1]]
         drawn = self._drawn(state, width, remaining, twins)
-        pending = (state.pending_index, state.pending_counts)
+        weight = self._weights(mean)
+        pending = (state.pending_index, weight * state.pending_counts)
         sweep = None
         if not isinstance(self.engine.score, PosteriorDraw) and (most > 1 or pending[0].shape[-1]):
             sweep = FullSweep(table, None, pending)
@@ -231,6 +246,7 @@ class Joint(Policy[TableState]):
                 offered=None if closed is None and max_pulls is None else allowed,
                 told=state.told.amax(dim=-1) + place,
                 table=table,
+                weight=weight,
                 generators=[g if on else None for g, on in zip(per_row, live.reshape(-1).tolist(), strict=False)],
             )
             score = None if isinstance(self.engine.score, PosteriorDraw) else self.engine.score
@@ -242,7 +258,7 @@ class Joint(Policy[TableState]):
             picks.append(shared)
             scores.append(best[..., None, None].expand(*width.shape, 1))
             if sweep is not None and place + 1 < most:
-                sweep.hallucinate(shared, torch.ones_like(shared, dtype=torch.float64))
+                sweep.hallucinate(shared, weight.expand(shared.shape))
         index, values = torch.cat(picks, dim=-1), torch.cat(scores, dim=-1)
         return index, torch.where(index >= 0, values, torch.nan)
 
@@ -327,5 +343,3 @@ def _check_kernels(first: str, one: Any, name: str, other: Any) -> None:
         "their parameters.",
         UnsupportedError,
     )
-
-

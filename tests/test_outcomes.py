@@ -532,6 +532,57 @@ def test_unsafe_pulls_stay_within_delta():
     assert careless > 0.2  # so that the test would see it
 
 
+# ------------------------------------------------------------------ in BoTorch
+
+
+@pytest.mark.parametrize("name", ["chebyshev", "bkb"])
+def test_botorch_finds_the_best_arm_of_its_hypervolume_improvement(name):
+    from botorch.acquisition.multi_objective import ExpectedHypervolumeImprovement, WeightedMCMultiOutputObjective
+    from botorch.acquisition.multi_objective.logei import qLogNoisyExpectedHypervolumeImprovement
+    from botorch.sampling import SobolQMCNormalSampler
+    from botorch.utils.multi_objective.box_decompositions import FastNondominatedPartitioning
+
+    from torchbandits.botorch import optimize_arms
+
+    wide = {name: tb.gp_ucb(kernel(*SHAPES[name]), noise_std=NOISE[name]) for name in NAMES}
+    policy = outcomes.pareto(wide, minimize=[]) if name == "chebyshev" else POLICIES["bkb"]()
+    bandit = tb.OutcomeBandit(policy, PROBLEM.tensor, generator=generator(3))
+    play = Play(bandit)
+    for _ in range(8):
+        play.tell(bandit.ask())
+    model, posterior = bandit.model(), bandit.posterior(PROBLEM.tensor)
+    found = model.posterior(PROBLEM.tensor)
+    torch.testing.assert_close(found.mean.mT, posterior.mean, rtol=1e-6, atol=1e-7)
+    torch.testing.assert_close(found.variance.mT, posterior.variance, rtol=1e-4, atol=1e-7)
+    if name == "bkb":
+        return
+    front = bandit.front(minimize=[])
+    reference = torch.tensor([-2.0, -5.0], dtype=torch.float64)
+    box = FastNondominatedPartitioning(reference, front.mean)
+    points, value, index = optimize_arms(ExpectedHypervolumeImprovement(model, reference.tolist(), box), PROBLEM.tensor)
+    # The same by draws of independent normal numbers at every arm.
+    g = generator(1)
+    best = hypervolume(front.mean, reference)
+    gains = []
+    for arm in np.flatnonzero(ENTRIES).tolist():
+        mean, std = posterior.mean[:, arm], posterior.variance[:, arm].sqrt()
+        drawn = mean + std * torch.randn(300, 2, generator=g, dtype=torch.float64)
+        volumes = [hypervolume(torch.cat([front.mean, one.unsqueeze(0)]), reference) - best for one in drawn]
+        gains.append((float(np.mean(volumes)), arm))
+    top = sorted(gains, reverse=True)[:4]
+    assert int(index) in [arm for _, arm in top]
+    assert float(value) == pytest.approx(dict((arm, gain) for gain, arm in gains)[int(index)], rel=0.25)
+    signed = WeightedMCMultiOutputObjective(torch.tensor([1.0, -1.0], dtype=torch.float64))
+    noisy = qLogNoisyExpectedHypervolumeImprovement(
+        model,
+        [-2.0, -5.0],
+        PROBLEM.tensor[front.index],
+        sampler=SobolQMCNormalSampler(torch.Size([16]), seed=0),
+        objective=signed,
+    )
+    assert optimize_arms(noisy, PROBLEM.tensor, 2, unique=True)[2].unique().numel() == 2
+
+
 # ------------------------------------------------------------------ bad input
 
 

@@ -316,6 +316,20 @@ class OutcomeBandit(Bandit):
         with self.loop.few_threads():
             return pareto_set(self.loop, self._signs(minimize), eps)
 
+    def model(self) -> Any:
+        """The posteriors as one BoTorch model, a `ModelList` of a `BanditModel` per outcome, tabulated on the arms.
+
+        BoTorch's acquisition functions for several outcomes take it, and `botorch.optimize_arms` maximises them over the arms.
+        Picks that are pending are not in it: pass their points as `X_pending`.
+
+        Raises:
+            UnsupportedError: For several batch rows of picks, and for arms that are read from a source.
+        """
+        from torchbandits.botorch.outcomes import models_of_outcomes  # noqa: PLC0415 - BoTorch takes a second to load
+
+        state = table_of(self.loop, "model()")
+        return models_of_outcomes(self.policy, state)
+
     # ------------------------------------------------------------------ inside
 
     @property

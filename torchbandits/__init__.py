@@ -24,6 +24,7 @@ from torchbandits.bandit import Bandit
 from torchbandits.campaigns import Campaign
 from torchbandits.contextual import ContextualBandit
 from torchbandits.explanation import Explanation
+from torchbandits.fronts import Front, ParetoSet
 from torchbandits.history import History
 from torchbandits.journal import Journal
 from torchbandits.outcome_bandit import OutcomeBandit
@@ -75,12 +76,14 @@ __all__ = [
     "Evidence",
     "Explanation",
     "FitReport",
+    "Front",
     "History",
     "Journal",
     "Lease",
     "LevelSet",
     "Marginals",
     "OutcomeBandit",
+    "ParetoSet",
     "Progress",
     "Recommendation",
     "Report",

@@ -1,6 +1,6 @@
 """Several outcomes on real tables: hypervolume and feasible optima against BoTorch and chance, and seconds as the arms grow.
 
-TORCHBANDITS_DATA=… python scripts/benchmarks/outcomes.py run --seeds 3     # what is not recorded yet, in docs/results/outcomes.csv
+TORCHBANDITS_DATA=… python scripts/benchmarks/outcomes.py run --seeds 3     # to docs/results/outcomes.csv, what is not there
 python scripts/benchmarks/outcomes.py scale                                 # seconds a pick and peak memory, 10³ to 10⁶ arms
 python scripts/benchmarks/outcomes.py report                                # the tables of docs/outcomes.md
 
@@ -31,6 +31,15 @@ import gpytorch
 import numpy as np
 import torch
 import typer
+from botorch.acquisition.logei import qLogExpectedImprovement
+from botorch.acquisition.multi_objective.logei import qLogNoisyExpectedHypervolumeImprovement
+from botorch.acquisition.objective import GenericMCObjective
+from botorch.fit import fit_gpytorch_mll
+from botorch.models import ModelListGP, SingleTaskGP
+from botorch.models.transforms import Standardize
+from botorch.models.utils.gpytorch_modules import get_covar_module_with_dim_scaled_prior
+from botorch.optim import optimize_acqf_discrete
+from gpytorch.mlls import SumMarginalLogLikelihood
 from torch import Tensor
 
 import torchbandits as tb
@@ -115,8 +124,6 @@ TABLES = {"nas-bench-201": nas_bench_201, "fcnet": fcnet}
 
 
 def kernel(dim: int) -> gpytorch.kernels.Kernel:
-    from botorch.models.utils.gpytorch_modules import get_covar_module_with_dim_scaled_prior
-
     return gpytorch.kernels.ScaleKernel(get_covar_module_with_dim_scaled_prior(dim)).double()
 
 
@@ -183,15 +190,6 @@ def play(table: Table, method: str, first: Tensor, pulls: int, seed: int) -> tup
 
 def botorch_pick(table: Table, method: str, told: Tensor, values: Tensor, sample: Tensor) -> int:
     """The place in the sample of BoTorch's next arm. Kernels are fitted at each step."""
-    from botorch.acquisition.logei import qLogExpectedImprovement
-    from botorch.acquisition.multi_objective.logei import qLogNoisyExpectedHypervolumeImprovement
-    from botorch.acquisition.objective import GenericMCObjective
-    from botorch.fit import fit_gpytorch_mll
-    from botorch.models import ModelListGP, SingleTaskGP
-    from botorch.models.transforms import Standardize
-    from botorch.optim import optimize_acqf_discrete
-    from gpytorch.mlls import SumMarginalLogLikelihood
-
     x = table.arms[told]
     model = ModelListGP(*(SingleTaskGP(x, values[:, j : j + 1], outcome_transform=Standardize(1)) for j in range(2)))
     fit_gpytorch_mll(SumMarginalLogLikelihood(model.likelihood, model))
@@ -303,9 +301,6 @@ def one(method: str, arms: int, history: int = 100, picks: int = 5) -> None:
     bandit = tb.OutcomeBandit(scaled_policy(method), points)
     index = torch.randperm(arms, generator=g)[:history]
     bandit.observe(index, torch.ones(history), truth[index])
-    if method == "improvement":
-        bandit.ask()  # BoTorch takes a second to load
-        bandit.forget(bandit.ask())
     spent = []
     for _ in range(picks):
         began = time.perf_counter()

@@ -496,6 +496,44 @@ def test_other_arms_other_sources_and_float32():
     assert torch.equal(first.points[1], own[1][first.index[1]])
 
 
+@pytest.mark.parametrize("name", ["chebyshev", "drawn", "bkb"])
+def test_workers_share_a_run_of_several_outcomes(name, tmp_path: Path):
+    alone = tb.OutcomeBandit(POLICIES[name](), PROBLEM.tensor, generator=generator(5))
+    made = [
+        tb.Worker(POLICIES[name](), PROBLEM.tensor, store=tmp_path / "run.db", generator=generator(5), every=3)
+        for _ in range(2)
+    ]
+    waiting: list[tuple[tb.Worker, tb.Lease]] = []
+    for step in range(10):
+        worker = made[step % 2]
+        lease = worker.ask()
+        assert lease is not None
+        assert int(lease.index) == int(alone.ask(more=1).index[-1])
+        assert torch.equal(lease.points, PROBLEM.tensor[lease.index])
+        waiting.append((worker, lease))
+        if step % 2:
+            worker, lease = waiting.pop(0)
+            arm = int(lease.index)
+            value = {"yield": float(TRUTH[arm, 0])} | ({"cost": float(TRUTH[arm, 1])} if step % 3 else {})
+            worker.tell(lease, value)
+            alone.tell(lease.index, {key: [one] for key, one in value.items()})
+    late = tb.Worker(POLICIES[name](), PROBLEM.tensor, store=tmp_path / "run.db", generator=generator(8))
+    mean = alone.posterior(PROBLEM.tensor).mean
+    for worker in (*made, late):
+        torch.testing.assert_close(worker.bandit.posterior(PROBLEM.tensor).mean, mean, rtol=1e-8, atol=1e-8)
+    lease = made[0].ask()
+    assert lease is not None
+    with pytest.raises(errors.ShapeError, match="reward must be 2 numbers, for yield, cost"):
+        made[0].tell(lease, 1.0)
+    with pytest.raises(errors.ArgumentError, match="names 'price'"):
+        made[0].tell(lease, {"price": 1.0})
+    made[0].tell(lease, torch.tensor([1.0, 2.0]), noise_var=0.3)
+    waiting[0][0].tell(waiting[0][1], {}, failures="forget")
+    assert made[1].told == 6
+    with pytest.raises(errors.UnsupportedError, match="leave out bounds= and costs="):
+        tb.Worker(POLICIES[name](), PROBLEM.tensor, store=tmp_path / "other.db", costs=torch.ones(40))
+
+
 # ------------------------------------------------------------------ safety
 
 

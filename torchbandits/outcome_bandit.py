@@ -143,13 +143,8 @@ class OutcomeBandit(Bandit):
         """
         loop = self.loop
         loop.recover_()
-        check_choice("failures", failures, ("error", "forget"))
         index, mask = check_picks(selection, self._shape, loop.total, loop.device)
-        values = self._by_outcome(rewards, index)
-        if failures == "error" and bool((values.isnan().all(dim=-2) & mask.to(values.device)).any()):
-            raise NonFiniteError(
-                "a pick has no outcome that was measured: give at least one, or failures='forget' to give up such picks."
-            )
+        values = rewards_by_outcome("rewards", self.outcomes, rewards, index, mask, failures)
         if noise_var is not None:
             own = as_tensor("noise_var", noise_var, torch.float64, loop.device)
             fits = own.dim() == 0 or own.shape == (*index.shape, len(self.outcomes))
@@ -357,33 +352,9 @@ class OutcomeBandit(Bandit):
         shared = torch.where(mask, index, -1).unsqueeze(-2)
         return shared.expand(*self.loop.batch_shape, index.shape[-1]).contiguous()
 
-    def _by_outcome(self, rewards: Any, index: Tensor) -> Tensor:
-        """Rewards of picks `... x q`, as `... x k x q`, NaN where not measured."""
-        names, wanted = self.outcomes, (*index.shape, len(self.outcomes))
-        if not isinstance(rewards, Mapping):
-            value = as_tensor("rewards", rewards, torch.float64, self.device)
-            message = f"rewards must be {wanted}, the last dimension being {', '.join(names)}, got {tuple(value.shape)}."
-            require(value.shape == wanted, message, ShapeError)
-            return value.movedim(-1, -2).contiguous()
-        self._known(rewards, "rewards")
-        columns = torch.full(wanted, torch.nan, dtype=torch.float64, device=self.device)
-        for place, name in enumerate(names):
-            if name in rewards:
-                own = as_tensor(f"rewards[{name!r}]", rewards[name], torch.float64, self.device)
-                message = f"rewards[{name!r}] must be {tuple(index.shape)}, one per pick, got {tuple(own.shape)}."
-                require(own.shape == index.shape, message, ShapeError)
-                columns[..., place] = own
-        return columns.movedim(-1, -2).contiguous()
-
-    def _known(self, given: Mapping[str, Any], where: str) -> None:
-        for name in given:
-            if name not in self.outcomes:
-                close = nearest(str(name), self.outcomes)
-                raise ArgumentError(f"{where} names {name!r}, which is no outcome: {', '.join(self.outcomes)}.{close}")
-
     def _of_all(self, what: str, given: Any) -> tuple[float, ...]:
         require(isinstance(given, Mapping), f"{what} must be numbers by outcome, got {given!r:.60}.")
-        self._known(given, what)
+        _check_known(given, what, self.outcomes)
         lacking = [name for name in self.outcomes if name not in given]
         require(not lacking, f"{what} has no number for {', '.join(lacking)}.")
         require(all(is_finite(given[name]) for name in given), f"{what} must be finite numbers, got {dict(given)}.")
@@ -393,9 +364,46 @@ class OutcomeBandit(Bandit):
         if minimize is not None:
             named = isinstance(minimize, Sequence) and not isinstance(minimize, str)
             require(named, "minimize must be a list of names of outcomes.")
-            self._known(dict.fromkeys(minimize), "minimize")
+            _check_known(dict.fromkeys(minimize), "minimize", self.outcomes)
             return tuple(-1.0 if name in minimize else 1.0 for name in self.outcomes)
         aim = self.policy.aim
         if isinstance(aim, Scalarized | Certifying):
             return aim.signs
         raise ArgumentError("pass minimize=, the names of the outcomes of which less is better ([] for none).")
+
+
+def rewards_by_outcome(what: str, names: tuple[str, ...], rewards: Any, index: Tensor, mask: Tensor, failures: str) -> Tensor:
+    """Rewards of picks `... x q`, given as `... x q x k` or by name, as `... x k x q`, NaN where not measured.
+
+    Raises:
+        ShapeError, ArgumentError: For other shapes and names.
+        NonFiniteError: If nothing was measured of a pick that counts, unless it is to be forgotten.
+    """
+    check_choice("failures", failures, ("error", "forget"))
+    wanted = (*index.shape, len(names))
+    if isinstance(rewards, Mapping):
+        _check_known(rewards, what, names)
+        values = torch.full(wanted, torch.nan, dtype=torch.float64, device=index.device)
+        for place, name in enumerate(names):
+            if name in rewards:
+                own = as_tensor(f"{what}[{name!r}]", rewards[name], torch.float64, index.device)
+                message = f"{what}[{name!r}] must be {tuple(index.shape)}, one per pick, got {tuple(own.shape)}."
+                require(own.shape == index.shape, message, ShapeError)
+                values[..., place] = own
+    else:
+        values = as_tensor(what, rewards, torch.float64, index.device)
+        message = f"{what} must be {wanted}, the last dimension being {', '.join(names)}, got {tuple(values.shape)}."
+        require(values.shape == wanted, message, ShapeError)
+    empty = values.isnan().all(dim=-1) & mask.to(values.device)
+    if failures == "error" and bool(empty.any()):
+        raise NonFiniteError(
+            f"{what}: a pick has no outcome that was measured: give at least one, or failures='forget' to give up such picks."
+        )
+    return values.movedim(-1, -2).contiguous()
+
+
+def _check_known(given: Mapping[str, Any], where: str, names: tuple[str, ...]) -> None:
+    """Refuse names that are no outcomes."""
+    for name in given:
+        if name not in names:
+            raise ArgumentError(f"{where} names {name!r}, which is no outcome: {', '.join(names)}.{nearest(str(name), names)}")

@@ -24,9 +24,8 @@ from torch.quasirandom import SobolEngine
 
 import torchbandits as tb
 from torchbandits import errors, outcomes
-from torchbandits.aims import classified, non_dominated
+from torchbandits.aims import classified, hypervolume, non_dominated
 from torchbandits.botorch import optimize_arms
-from torchbandits.fronts import hypervolume
 
 pytestmark = OFF_SCALE
 
@@ -532,6 +531,47 @@ def test_workers_share_a_run_of_several_outcomes(name, tmp_path: Path):
     assert made[1].told == 6
     with pytest.raises(errors.UnsupportedError, match="leave out bounds= and costs="):
         tb.Worker(POLICIES[name](), PROBLEM.tensor, store=tmp_path / "other.db", costs=torch.ones(40))
+
+
+def test_a_run_has_the_hypervolume_of_its_rewards(tmp_path: Path):
+    table = tb.environments.Table(PROBLEM.tensor.expand(2, -1, -1), torch.tensor(TRUTH.T.copy()), 0.1)
+    policy = POLICIES["chebyshev"]()
+    history = tb.run(policy, table, 12, generator=generator(2))
+    assert history.metadata["outcomes"] == list(NAMES)
+    pulls = history.pulls
+    arms = [pulls["arm"][pulls["row"] == row] for row in range(2)]
+    assert (arms[0] == arms[1]).all()
+    values = np.stack([pulls["reward"][pulls["row"] == row] for row in range(2)], axis=-1) * [1.0, -1.0]
+    found = history.hypervolume({"yield": -2.0, "cost": 6.0}, minimize=["cost"])
+    np.testing.assert_allclose(found, [dense.area(values[: t + 1], np.array([-2.0, -6.0])) for t in range(12)], rtol=1e-9)
+    assert (np.diff(found) >= 0).all()
+    assert found[-1] > found[0]
+    # One that was cut short, and resumed from its journal.
+    with pytest.raises(RuntimeError, match="enough"):
+        tb.run(policy, table, 12, generator=generator(2), journal=tmp_path / "run.journal", callbacks=[_enough()])
+    again = tb.run(policy, table, 12, generator=generator(2), journal=tmp_path / "run.journal")
+    assert (again.pulls["reward"] == pulls["reward"]).all()
+    own = tb.environments.Table(PROBLEM.tensor.expand(3, 2, -1, -1), torch.tensor(TRUTH.T.copy()).expand(3, 2, 40), 0.1)
+    several = tb.run(policy, own, 5, generator=[generator(seed) for seed in range(3)])
+    assert several.batch_size == 6
+    assert len(several.hypervolume({"yield": -2.0, "cost": 6.0}, minimize=["cost"], row=2)) == 5
+    with pytest.raises(errors.ShapeError, match="and rewards 2 x A"):
+        tb.run(policy, tb.environments.Table(PROBLEM.tensor, torch.tensor(TRUTH[:, 0].copy()), 0.1), 3)
+    for wrong, message in (({"yield": 1.0}, "no number for cost"), ({"price": 1.0}, "names .'price'")):
+        with pytest.raises(errors.ArgumentError, match=message):
+            history.hypervolume(wrong)
+    with pytest.raises(errors.StateError, match="several outcomes"):
+        tb.run(tb.uniform(), tb.environments.Table(PROBLEM.tensor, torch.tensor(PROBLEM.f), 0.1), 2).hypervolume({})
+
+
+def _enough() -> Callable[..., None]:
+    steps = iter(range(100))
+
+    def stop(*_: Any) -> None:
+        if next(steps) == 5:
+            raise RuntimeError("enough")
+
+    return stop
 
 
 # ------------------------------------------------------------------ safety

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from torchbandits.aims import classified, non_dominated
+from torchbandits.aims import classified, hypervolume, non_dominated
 from torchbandits.arms.joint import JointDraws
 from torchbandits.gradients import without_gradients
 from torchbandits.loop import Loop
@@ -143,17 +143,6 @@ def _hypervolume(means: Tensor, signs: Sequence[float], reference: Sequence[floa
     flat = (sign * means).reshape(-1, *means.shape[-2:]).cpu()
     point = (sign * means.new_tensor(reference)).cpu()
     return torch.tensor([hypervolume(row, point) for row in flat], dtype=torch.float64).reshape(shape)
-
-
-def hypervolume(values: Tensor, reference: Tensor) -> float:
-    """The volume that points `n x k` dominate above a reference point `k`, larger being better; rows with NaN are left out."""
-    from botorch.utils.multi_objective.hypervolume import Hypervolume  # noqa: PLC0415 - BoTorch takes a second to load
-
-    known = values[~values.isnan().any(dim=-1)].double()
-    known = known[(known > reference).all(dim=-1)]
-    if not len(known):
-        return 0.0
-    return float(Hypervolume(reference.double()).compute(known[non_dominated(known)]))
 
 
 @without_gradients

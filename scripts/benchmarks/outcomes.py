@@ -44,7 +44,7 @@ from torch import Tensor
 
 import torchbandits as tb
 from torchbandits import outcomes
-from torchbandits.fronts import hypervolume
+from torchbandits.aims import hypervolume
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORDS = ROOT / "docs" / "results" / "outcomes.csv"

@@ -7,7 +7,7 @@
 from torchbandits.aims.base import Aim, Limit, Outlook
 from torchbandits.aims.certifying import Certifying, classified
 from torchbandits.aims.constrained import Constrained
-from torchbandits.aims.dominance import covered, non_dominated
+from torchbandits.aims.dominance import covered, hypervolume, non_dominated
 from torchbandits.aims.safe import Safe
 from torchbandits.aims.scalarized import Scalarized
 
@@ -21,5 +21,6 @@ __all__ = [
     "Scalarized",
     "classified",
     "covered",
+    "hypervolume",
     "non_dominated",
 ]

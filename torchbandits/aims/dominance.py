@@ -47,3 +47,14 @@ def covered(values: Tensor, by: Tensor) -> Tensor:
         found[place[hit]] = True
         place, rows = place[~hit], rows[~hit]
     return found
+
+
+def hypervolume(values: Tensor, reference: Tensor) -> float:
+    """The volume that points `n x k` dominate above a reference point `k`, larger being better; rows with NaN are left out."""
+    from botorch.utils.multi_objective.hypervolume import Hypervolume  # noqa: PLC0415 - BoTorch takes a second to load
+
+    known = values[~values.isnan().any(dim=-1)].double()
+    known = known[(known > reference).all(dim=-1)]
+    if not len(known):
+        return 0.0
+    return float(Hypervolume(reference.double()).compute(known[non_dominated(known)]))

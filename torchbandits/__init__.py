@@ -13,6 +13,7 @@ from torchbandits import (
     errors,
     forgetting,
     ingredients,
+    outcomes,
     sources,
     starts,
     stopping,
@@ -24,8 +25,10 @@ from torchbandits.campaigns import Campaign
 from torchbandits.contextual import ContextualBandit
 from torchbandits.explanation import Explanation
 from torchbandits.fitting import GroupNoise
+from torchbandits.fronts import Front, ParetoSet
 from torchbandits.history import History
 from torchbandits.journal import Journal
+from torchbandits.outcome_bandit import OutcomeBandit
 from torchbandits.policies import (
     ada_bkb,
     auto,
@@ -77,12 +80,15 @@ __all__ = [
     "Evidence",
     "Explanation",
     "FitReport",
+    "Front",
     "GroupNoise",
     "History",
     "Journal",
     "Lease",
     "LevelSet",
     "Marginals",
+    "OutcomeBandit",
+    "ParetoSet",
     "Progress",
     "Recommendation",
     "Report",
@@ -117,6 +123,7 @@ __all__ = [
     "lse",
     "lucb",
     "mini_gp_ucb",
+    "outcomes",
     "per_cost",
     "pi_gp_ucb",
     "qpo",

@@ -13,6 +13,7 @@ from torchbandits import (
     errors,
     forgetting,
     ingredients,
+    outcomes,
     sources,
     starts,
     stopping,
@@ -23,8 +24,11 @@ from torchbandits.bandit import Bandit
 from torchbandits.campaigns import Campaign
 from torchbandits.contextual import ContextualBandit
 from torchbandits.explanation import Explanation
+from torchbandits.fitting import GroupNoise
+from torchbandits.fronts import Front, ParetoSet
 from torchbandits.history import History
 from torchbandits.journal import Journal
+from torchbandits.outcome_bandit import OutcomeBandit
 from torchbandits.policies import (
     ada_bkb,
     auto,
@@ -39,6 +43,7 @@ from torchbandits.policies import (
     igp_ucb,
     irgp_ucb,
     kriging_believer,
+    lb_gp_ucb,
     lin_ucb,
     lse,
     lucb,
@@ -46,6 +51,7 @@ from torchbandits.policies import (
     per_cost,
     pi_gp_ucb,
     qpo,
+    reds,
     regularized_evolution,
     rff_ucb,
     robust,
@@ -56,6 +62,7 @@ from torchbandits.policies import (
 )
 from torchbandits.running import run
 from torchbandits.sets import LevelSet, TopK
+from torchbandits.tanimoto import TanimotoKernel
 from torchbandits.types import Evidence, FitReport, Marginals, Progress, Recommendation, Report, Selection
 from torchbandits.version import __version__
 from torchbandits.worker import Lease, Worker
@@ -73,16 +80,21 @@ __all__ = [
     "Evidence",
     "Explanation",
     "FitReport",
+    "Front",
+    "GroupNoise",
     "History",
     "Journal",
     "Lease",
     "LevelSet",
     "Marginals",
+    "OutcomeBandit",
+    "ParetoSet",
     "Progress",
     "Recommendation",
     "Report",
     "Selection",
     "Shard",
+    "TanimotoKernel",
     "TopK",
     "Worker",
     "__version__",
@@ -106,13 +118,16 @@ __all__ = [
     "ingredients",
     "irgp_ucb",
     "kriging_believer",
+    "lb_gp_ucb",
     "lin_ucb",
     "lse",
     "lucb",
     "mini_gp_ucb",
+    "outcomes",
     "per_cost",
     "pi_gp_ucb",
     "qpo",
+    "reds",
     "regularized_evolution",
     "rff_ucb",
     "robust",

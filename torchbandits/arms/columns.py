@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from torchbandits.arms.kept_columns import KeptColumns
+from torchbandits.arms.ranks import Shard
 from torchbandits.arms.rows import ArmRows
 from torchbandits.embeddings import Spectrum
 from torchbandits.kernels import Stationary, StationaryBlocks, StationaryColumns, evaluate_kernel, kernel_diagonal
@@ -17,6 +18,8 @@ from torchbandits.linalg import LEAF, staircase_product
 from torchbandits.posteriors import GaussianProcess, SweepFactors
 from torchbandits.sources import InMemory
 from torchbandits.sources.base import parts
+from torchbandits.sources.packed import PackedArms
+from torchbandits.tanimoto import TanimotoBlocks, tanimoto_scale
 from torchbandits.threads import MANY_PRODUCTS
 from torchbandits.transfers import to_device
 from torchbandits.types import Picks, Points
@@ -58,7 +61,7 @@ class KernelColumns:
     def _diagonal(self) -> Tensor:
         """k(x, x) of every arm, `A` or `batch_shape x A`, float64. For a stationary kernel one number is expanded."""
         source, kernel = self._rows.source, self._kernel()
-        if Spectrum.of(kernel) is not None:
+        if Spectrum.of(kernel) is not None or tanimoto_scale(kernel) is not None:
             one = kernel_diagonal(kernel, source.chunk(slice(0, 1))).double()
             return one.expand(*one.shape[:-1], source.num_arms)
         if isinstance(source, InMemory):
@@ -73,9 +76,22 @@ class KernelColumns:
             self._narrow = copy.deepcopy(self._posterior.kernel).to(dtype)
         return self._narrow
 
+    def packed(self) -> PackedArms | None:
+        """Arms whose packed words the kernel reads."""
+        source = self._rows.source
+        held = source.held if isinstance(source, Shard) else source
+        return held if isinstance(held, PackedArms) and tanimoto_scale(self._kernel()) is not None else None
+
     def evaluate(self, points: Points) -> Tensor:
         """k(points, arms), `batch_shape x p x A`, in the arms' dtype, one point at a time. Cost O(A d p)."""
         source, kernel, points = self._rows.source, self._kernel(), points.to(self._rows.source.dtype)
+        if (packed := self.packed()) is not None:
+            shape = torch.broadcast_shapes(points.shape[:-2], kernel.batch_shape)
+            blocks = TanimotoBlocks(points, kernel, packed.packing)
+            out = points.new_empty(*shape, points.shape[-2], packed.num_arms)
+            for part, words in packed.packed(_READ):
+                blocks(words, out[..., part])
+            return out
         if source.device.type != "cpu":
             if isinstance(source, InMemory) and (form := Stationary.of(kernel) if self._scaled is None else self._scaled[0]):
                 if self._scaled is None:
@@ -239,6 +255,12 @@ class KernelColumns:
         """Columns of rows (`batch_shape x m`), evaluated anew in chunks of arms; each chunk overwrites the one before."""
         points, kernel, source = self._posterior.statistics.points, self._kernel(), self._rows.source
         points = points.gather(-2, rows.unsqueeze(-1).expand(*rows.shape, points.shape[-1])).to(source.dtype)
+        if (packed := self.packed()) is not None:
+            similarities = TanimotoBlocks(points, kernel, packed.packing)
+            out = points.new_empty(*rows.shape, min(step, source.num_arms))
+            for part, words in packed.packed(step):
+                yield part, similarities(words, out[..., : len(words)])
+            return
         if not StationaryBlocks.supports(kernel):
             for part, arms in source.chunks(step):
                 yield part, evaluate_kernel(kernel, points, arms)

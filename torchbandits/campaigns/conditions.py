@@ -62,6 +62,24 @@ def on_offer(name: str, table: Table, condition: Any) -> Tensor:
     return held
 
 
+def labels_of(name: str, table: Table, column: str) -> Tensor:
+    """The cells of a column as whole numbers, equal where the cells are, `A`; empty cells are equal to each other.
+
+    Args:
+        name: The argument, for messages.
+        table: The candidates.
+        column: A name of one of its columns.
+
+    Raises:
+        ArgumentError: If there is no such column.
+
+    Cost: a pass over the column.
+    """
+    _check_columns(name, table, [column])
+    cells = pd.concat([batch.column(0).to_pandas() for batch in table.batches([column])], ignore_index=True)
+    return torch.from_numpy(pd.factorize(cells, use_na_sentinel=False)[0].astype(np.int64))
+
+
 def _column(table: Table, column: str) -> Any:
     cells = [batch.column(0).fill_null(False).to_numpy(zero_copy_only=False) for batch in table.batches([column])]
     return np.concatenate(cells).astype(bool)

@@ -30,6 +30,7 @@ _FIXED = {  # fields that cannot change while a campaign goes on, in words
     "id": "the column of the ids",
     "cost": "the column of the costs",
     "dtype": "dtype",
+    "noise_std": "the noise of a measurement",
     "overruled": "columns",
 }
 
@@ -45,6 +46,7 @@ class Settings:
         overruled: Kinds of columns as the user gave them.
         candidates: The fixed condition, which may be another one when the campaign goes on.
         columns: The decision on each column.
+        noise_std: Standard deviation of a measurement, where it is known.
     """
 
     table: str | None
@@ -58,6 +60,7 @@ class Settings:
     overruled: dict[str, Any]
     candidates: str | None
     columns: tuple[Decision, ...]
+    noise_std: float | None = None
 
     def text(self) -> str:
         """The settings as JSON."""
@@ -160,6 +163,7 @@ def begin(given: Any, wanted: dict[str, Any], candidates: str | None, path: Path
         overruled=wanted["overruled"] or {},
         candidates=candidates,
         columns=decisions.columns,
+        noise_std=wanted["noise_std"],
     )
     _, values = history(table, settings.objective)
     full = f"every row of {table.name} has a value in column {settings.objective!r}: there is nothing left to find out. Leave "

@@ -29,7 +29,7 @@ def rff_ucb(
     """The arm of the highest upper bound under Bayesian linear regression on random Fourier features.
 
     Args:
-        kernel: RBF or Matérn kernel, scaled or not.
+        kernel: RBF, Matérn or Tanimoto kernel, scaled or not.
         noise_std: Sub-Gaussian constant of the noise, reward units.
         norm_bound: Bound on the RKHS norm; one number, or one per batch row.
         delta: Failure probability of the bounds.
@@ -45,7 +45,7 @@ def rff_ucb(
         ArgumentError: If the features of the arms do not fit the budget, naming the largest number that would.
 
     Guarantee: none; variances starve once the pulls outnumber the features. Cost: O(A m + m²) per step.
-    Source: Rahimi & Recht 2007 for the features.
+    Source: Rahimi & Recht 2007 for the features; Tripp et al. 2023 for those of the Tanimoto kernel.
     """
     lam = regularization_of(noise_std, regularization)
     return Composed(

@@ -45,7 +45,8 @@ def thompson_sampling(
     Args:
         kernel: Prior covariance of the rewards.
         embedding: `"exact"`; `"nystrom"` (dictionary by leverage sampling, any kernel); `"qff"` (TS-QFF: quadrature Fourier
-            features, RBF kernels in few dimensions); `"rff"` (RFF-TS: random Fourier features, RBF and Matérn kernels).
+            features, RBF kernels in few dimensions); `"rff"` (RFF-TS: random Fourier features of RBF and Matérn kernels, random
+            signs of `TanimotoKernel`).
         noise_std: Sub-Gaussian constant R of the noise, reward units.
         norm_bound: B, bound on the RKHS norm; one number, or one per batch row, for the default width.
         delta: Failure probability of the bounds.

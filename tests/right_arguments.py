@@ -70,6 +70,18 @@ def contextual() -> tb.ContextualBandit:
     return learned
 
 
+def outcome_models() -> dict[str, Any]:
+    return {"yield": known_width(), "cost": known_width()}
+
+
+def outcome_bandit() -> tb.OutcomeBandit:
+    policy = tb.outcomes.constrained(outcome_models(), maximize="yield", at_most={"cost": 1.0})
+    learned = tb.OutcomeBandit(policy, ARMS)
+    learned.tell(THREE, torch.zeros(len(THREE), 2))
+    learned.ask()
+    return learned
+
+
 def history() -> tb.History:
     return tb.run(tb.uniform(), table(), 3)
 
@@ -198,6 +210,7 @@ BY_NAME: dict[str, Make] = {
     "log": given(lambda name, value, step: None),
     "min_batch_size": given(3.0),
     "model": lambda _: model(),
+    "models": lambda _: outcome_models(),
     "name": given("branin"),
     "noise_std": given(0.1),
     "noise_var": given(0.01),
@@ -256,6 +269,20 @@ BY_FUNCTION: dict[str, dict[str, Make]] = {  # optional arguments, too, without 
     "ContextualBandit.load_state_dict": {"state_dict": lambda _: contextual().state_dict()},
     "ContextualBandit.observe": {"context": given(ARMS[0])},
     "ContextualBandit.tell": {"rewards": given(ONES), "context": given(ARMS[0])},
+    "GroupNoise": {"variances": given({"a": 0.1, "b": 0.2})},
+    "GroupNoise.__call__": {"groups": given(["a", "b"])},
+    "GroupNoise.fit": {"groups": given(["a", "b"] * 15)},
+    "OutcomeBandit": {"policy": lambda _: tb.outcomes.pareto(outcome_models()), "arms": given(ARMS)},
+    "OutcomeBandit.front": {"minimize": given(["cost"])},
+    "OutcomeBandit.level_set": {"width": given(tb.widths.Constant(1.0))},
+    "OutcomeBandit.forget": {"selection": lambda _: outcome_bandit().ask().index},
+    "OutcomeBandit.load_state_dict": {"state_dict": lambda _: outcome_bandit().state_dict()},
+    "OutcomeBandit.observe": {"sums": given(torch.zeros(len(THREE), 2))},
+    "OutcomeBandit.pareto_set": {"epsilon": given({"yield": 0.1, "cost": 0.1}), "minimize": given(["cost"])},
+    "OutcomeBandit.tell": {"rewards": given(torch.zeros(len(THREE), 2))},
+    "outcomes.constrained": {"maximize": given("yield"), "at_most": given({"cost": 1.0})},
+    "outcomes.epal": {"epsilon": given({"yield": 0.1, "cost": 0.1})},
+    "outcomes.safe": {"start": given([0]), "maximize": given("yield"), "at_most": given({"cost": 1.0})},
     "History.from_parquet": {"folder": lambda folder: (history().to_parquet(folder), folder)[1]},
     "History.to_parquet": {"folder": lambda folder: folder},
     "History.record": {
@@ -297,6 +324,13 @@ BY_FUNCTION: dict[str, dict[str, Make]] = {  # optional arguments, too, without 
     },
     "environments.BlackBox": {"arms": given(ARMS)},
     "environments.Recorded": {"records": given(REWARDS[:, None])},
+    "environments.from_table": {
+        "table": given({"id": [1, 2, 3], "a": [0.5, 1.5, 2.0], "b": [1.0, 2.0, 2.5], "c": [1.0, 2.0, 1.0]}),
+        "objective": given("b"),
+        "noise_std": given(0.1),
+        "id": given("id"),
+        "cost": given("c"),
+    },
     "diagnostics.calibration": {"source": lambda _: bandit(), "rewards": given(REWARDS[:3])},
     "diagnostics.Calibration.figure": {},
     "callbacks.LogScalars.__call__": {
@@ -315,7 +349,9 @@ OBJECTS: dict[str, Make] = {  # whose methods are called
     "Bandit": lambda _: bandit(),
     "Campaign": lambda _: campaign(),
     "ContextualBandit": lambda _: contextual(),
+    "GroupNoise": lambda _: tb.GroupNoise({"a": 0.1, "b": 0.2}),
     "History": lambda _: history(),
+    "OutcomeBandit": lambda _: outcome_bandit(),
     "Journal": journal,
     "Shard": lambda _: tb.Shard(ARMS),
     "Worker": worker,

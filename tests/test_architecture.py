@@ -27,13 +27,14 @@ ROOMS = [
     "sources", "linalg",
     "tanimoto",  # their kernel
     "kernels", "embeddings",
-    "posteriors", "environments", "arms", "widths", "memory", "batching", "scores", "starts", "constraints",
+    "posteriors", "tabular", "environments", "arms", "widths", "memory", "batching", "scores", "starts", "constraints",
     "fitting", "optimize",
+    "aims",  # what is wanted of several outcomes
     "policies",  # a policy starts, fits its kernel, and searches a box
-    "ingredients", "forgetting",
+    "ingredients", "forgetting", "outcomes",
     "figures", "history", "selections", "reporting", "loop", "journal",
     "botorch",  # a bandit hands out its model
-    "explanation", "sets", "stopping", "bandit", "worker", "contextual", "evaluation",
+    "explanation", "sets", "fronts", "stopping", "bandit", "outcome_bandit", "worker", "contextual", "evaluation",
     "running", "callbacks", "diagnostics", "files", "experiments",
     "campaigns", "plugins", "cli", "testing", "__init__", "__main__",
 ]  # fmt: skip

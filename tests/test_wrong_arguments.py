@@ -35,7 +35,7 @@ REASONS: dict[str, tuple[str, ...]] = {
     "a record that this package makes: it holds what it is given": (
         *("Evidence", "Explanation", "FitReport", "Lease", "Marginals", "Progress", "Recommendation", "Report", "Selection"),
         *("environments.Archive", "environments.DataSet", "experiments.Record", "experiments.Reproduced"),
-        *("stopping.Decision", "LevelSet", "TopK"),
+        *("stopping.Decision", "LevelSet", "TopK", "Front", "ParetoSet"),
         *(f"diagnostics.{kind}" for kind in ("Calibration", "Diagnosis", "DictionaryQuality", "EffectiveDimension")),
         *("diagnostics.Noise", "diagnostics.Widths"),
     ),
@@ -48,7 +48,7 @@ REASONS: dict[str, tuple[str, ...]] = {
             for name in ("UCB", "LogEI", "LogPI", "PerCost", "Score", "Straddle", "TopBoundary", "MostProbable")
         ),
         *(f"constraints.{name}.allowed" for name in tb.constraints.__all__),
-        *("widths.RandomWidth.draw", "widths.ShiftedExponential.draw"),
+        *("widths.RandomWidth.draw", "widths.ShiftedExponential.draw", "widths.Explored.draw"),
         *(f"stopping.{name}.{call}" for name in tb.stopping.__all__ if name != "Decision" for call in ("decide", "see")),
         *(f"widths.{name}.__call__" for name in tb.widths.__all__ if name not in ("matern_regularization", "RandomWidth")),
     ),
@@ -62,6 +62,7 @@ REASONS: dict[str, tuple[str, ...]] = {
     "written by a user, called by a suite": (
         *("testing.PolicyContract.policy", "testing.PosteriorContract.posterior", "testing.PosteriorContract.learn"),
     ),
+    "refused for several outcomes, whatever the arguments": ("OutcomeBandit.explain",),
     "torch's and BoTorch's own, with their errors": tuple(
         f"botorch.BanditModel.{name}" for name in ("custom_fit", "load_state_dict", "train")
     ),
@@ -86,6 +87,7 @@ REASONS: dict[str, tuple[str, ...]] = {
 LEFT_OUT = {name for names in REASONS.values() for name in names}
 FINE: dict[str, tuple[Any, ...]] = {  # of what is tried below, what is right
     "History.record.seconds": (math.nan,),
+    **dict.fromkeys(("constraints.AtMost.labels", "constraints.Same.labels"), ("nonsense",)),  # the name of a column
     "environments.BlackBox.noise_std": (math.nan,),
 }
 NEGATIVE = {

@@ -13,6 +13,7 @@ from torchbandits import (
     errors,
     forgetting,
     ingredients,
+    outcomes,
     sources,
     starts,
     stopping,
@@ -23,8 +24,11 @@ from torchbandits.bandit import Bandit
 from torchbandits.campaigns import Campaign
 from torchbandits.contextual import ContextualBandit
 from torchbandits.explanation import Explanation
+from torchbandits.fitting import GroupNoise
+from torchbandits.fronts import Front, ParetoSet
 from torchbandits.history import History
 from torchbandits.journal import Journal
+from torchbandits.outcome_bandit import OutcomeBandit
 from torchbandits.policies import (
     ada_bkb,
     auto,
@@ -39,6 +43,7 @@ from torchbandits.policies import (
     igp_ucb,
     irgp_ucb,
     kriging_believer,
+    lb_gp_ucb,
     lin_ucb,
     lse,
     lucb,
@@ -46,6 +51,7 @@ from torchbandits.policies import (
     per_cost,
     pi_gp_ucb,
     qpo,
+    reds,
     regularized_evolution,
     rff_ucb,
     robust,
@@ -74,11 +80,15 @@ __all__ = [
     "Evidence",
     "Explanation",
     "FitReport",
+    "Front",
+    "GroupNoise",
     "History",
     "Journal",
     "Lease",
     "LevelSet",
     "Marginals",
+    "OutcomeBandit",
+    "ParetoSet",
     "Progress",
     "Recommendation",
     "Report",
@@ -108,13 +118,16 @@ __all__ = [
     "ingredients",
     "irgp_ucb",
     "kriging_believer",
+    "lb_gp_ucb",
     "lin_ucb",
     "lse",
     "lucb",
     "mini_gp_ucb",
+    "outcomes",
     "per_cost",
     "pi_gp_ucb",
     "qpo",
+    "reds",
     "regularized_evolution",
     "rff_ucb",
     "robust",

@@ -102,7 +102,7 @@ class _StationaryEvidence(torch.autograd.Function):
         in_scale = torch.sum(W * decay)
         G = ctx.form.slope(decay, squared).mul_(W).mul_(ctx.scale)
         # Σ_ik G_ik (t_ij − t_kj)² for a symmetric G.
-        along = 2 * (G.sum(dim=-1) @ t.square() - (t * (G @ t)).sum(dim=0))
+        along = 2 * (t.square() * G.sum(dim=-1, keepdim=True) - t * (G @ t)).sum(dim=0)
         lengthscale = ctx.form.lengthscale
         in_lengthscale = (-2 * along / lengthscale).expand(1, len(along))
         if lengthscale.shape[-1] == 1:

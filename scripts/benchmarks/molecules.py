@@ -269,10 +269,10 @@ def bbkb(number: int, pulls: int, batch: int, threads: int, budget: int, noise_s
             flush=True,
         )
     print(
-        f"BBKB over {number:,} molecules, T = {pulls} in {batches} batches, {threads} threads, {arms.dtype}: {opened:.1f} s to look "
-        f"at all arms, {asked:.1f} s asking, {told:.1f} s telling, {opened + asked + told:.1f} s in all ({time.process_time() - processor:.1f} "
-        f"s of processor time); peak {peak():.2f} GiB, of "
-        f"which {held:.2f} while the library was made ({made:.0f} s)",
+        f"BBKB over {number:,} molecules, T = {pulls} in {batches} batches, {threads} threads, {arms.dtype}: {opened:.1f} s to "
+        f"look at all arms, {asked:.1f} s asking, {told:.1f} s telling, {opened + asked + told:.1f} s in all "
+        f"({time.process_time() - processor:.1f} s of processor time); peak {peak():.2f} GiB, of which {held:.2f} while the "
+        f"library was made ({made:.0f} s)",
         flush=True,
     )
 
@@ -311,7 +311,7 @@ def one_pass(folder: Path, number: int, part: int, size: int, threads: int) -> N
         taken = time.perf_counter() - began
         print(
             f"{name}, {part:,} molecules x {size} from a file, {threads} threads: {taken:.1f} s, so about "
-            f"{taken * number / part:.0f} s for {number:,} (an estimate: {number * 256 / 1e9:.1f} GB may not fit the page cache)",
+            f"{taken * number / part:.0f} s for {number:,} (an estimate: {number * 256 / 1e9:.1f} GB may not fit in memory)",
             flush=True,
         )
     path.unlink()

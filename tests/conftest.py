@@ -72,7 +72,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """
     sweeps: dict[str, list[pytest.Item]] = {}
     for item in items:
-        if item.get_closest_marker("sweep") and not item.get_closest_marker("exhaustive"):
+        left_out = item.get_closest_marker("exhaustive") or item.get_closest_marker("cuda")
+        if item.get_closest_marker("sweep") and not left_out:
             sweeps.setdefault(item.nodeid.partition("[")[0], []).append(item)
     for cases in sweeps.values():
         number = next(iter(cases[0].get_closest_marker("sweep").args), None)

@@ -40,12 +40,21 @@ OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
         "": {"noise_std": COMMON["noise_std"], "draws": 200},
         "three": {"noise_std": COMMON["noise_std"], "draws": 200, "batch_size": 3, "leaders": 20},
     },
+    "lb_gp_ucb": {
+        "": BOUNDED | {"horizon": 60},
+        "rejecting": BOUNDED | {"horizon": 60, "delta": 0.5, "norm_bound": 0.01, "growth": 1.0},
+    },
     "lse": {"": COMMON | {"level": 0.3}, "three": COMMON | {"level": 0.0, "batch_size": 3}},
     "lucb": {"": COMMON | {"k": 3, "batch_size": 1}, "two": COMMON | {"k": 2, "max_pulls": 1}},
     "pi_gp_ucb": {"": BOUNDED | {"nu": 1.5, "horizon": 100}},
     "bpe": {
         "": BOUNDED | {"horizon": 100},
         "a few batches": COMMON | {"horizon": 30, "width": tb.widths.Constant(1.0)},
+        "two at once": COMMON | {"horizon": 12, "width": tb.widths.Constant(0.5), "max_batch_size": 2},
+    },
+    "reds": {
+        "": BOUNDED | {"horizon": 100},
+        "a few batches": COMMON | {"horizon": 30, "first_batch": 4, "width": tb.widths.Constant(1.0)},
         "two at once": COMMON | {"horizon": 12, "width": tb.widths.Constant(0.5), "max_batch_size": 2},
     },
     "sup_kernel_ucb": {"": BOUNDED | {"horizon": 100}, "narrow": COMMON | {"horizon": 9, "width": tb.widths.Constant(0.6)}},

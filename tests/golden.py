@@ -50,11 +50,12 @@ VARIANTS = (
 # Policies, or single modes of them, that read the arms as one tensor, and those that only choose among given arms.
 LACKS: dict[str, set[str | tuple[str, str]]] = {
     "source": {
-        "ada_bkb", "bpe", "cbrap", "lin_ucb", "pi_gp_ucb", "regularized_evolution", "rff_ucb", "soful", "sup_kernel_ucb",
+        "ada_bkb", "bpe", "cbrap", "lb_gp_ucb", "lin_ucb", "pi_gp_ucb", "reds", "regularized_evolution", "rff_ucb", "soful",
+        "sup_kernel_ucb",
         ("thompson_sampling", "qff"), ("thompson_sampling", "rff"),
     },
     "box": {
-        "auto", "bpe", "epsilon_greedy", "irgp_ucb", "kriging_believer", "lucb", "qpo", "pi_gp_ucb",
+        "auto", "bpe", "epsilon_greedy", "irgp_ucb", "kriging_believer", "lb_gp_ucb", "lucb", "qpo", "pi_gp_ucb", "reds",
         "regularized_evolution", "sup_kernel_ucb",
         ("batch_bkb", "uncertainty start"),
     },

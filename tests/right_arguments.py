@@ -25,6 +25,7 @@ Make = Callable[[Path], Any]  # of an empty folder
 ARMS = torch.rand(30, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
 REWARDS = ARMS.sum(dim=-1)
 BOX = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
+BYTES = torch.arange(90, dtype=torch.uint8).reshape(30, 3)
 THREE = torch.arange(3)
 ONES = torch.ones(3, dtype=torch.float64)
 
@@ -270,6 +271,9 @@ BY_FUNCTION: dict[str, dict[str, Make]] = {  # optional arguments, too, without 
     "ContextualBandit.load_state_dict": {"state_dict": lambda _: contextual().state_dict()},
     "ContextualBandit.observe": {"context": given(ARMS[0])},
     "ContextualBandit.tell": {"rewards": given(ONES), "context": given(ARMS[0])},
+    "GroupNoise": {"variances": given({"a": 0.1, "b": 0.2})},
+    "GroupNoise.__call__": {"groups": given(["a", "b"])},
+    "GroupNoise.fit": {"groups": given(["a", "b"] * 15)},
     "OutcomeBandit": {"policy": lambda _: tb.outcomes.pareto(outcome_models()), "arms": given(ARMS)},
     "OutcomeBandit.front": {"minimize": given(["cost"])},
     "OutcomeBandit.level_set": {"width": given(tb.widths.Constant(1.0))},
@@ -307,8 +311,29 @@ BY_FUNCTION: dict[str, dict[str, Make]] = {  # optional arguments, too, without 
     "sources.parquet": {"path": parquet},
     "sources.save_npy": {"path": lambda folder: folder / "copy.npy"},
     "sources.Chunks": {"at": given(None)},
+    "sources.Fingerprints": {"packed": given(BYTES), "ids": given(range(30)), "smiles": given(["C"] * 30)},
+    "sources.Fingerprints.ids": {"picks": given([0, 2])},
+    "sources.Fingerprints.smiles": {"picks": given([0, 2])},
+    "sources.Fingerprints.save": {"path": lambda folder: folder / "bits.parquet"},
+    "sources.from_smiles": {
+        "smiles": given(["C", "CC"]),
+        "ids": given(["a", "b"]),
+        "path": lambda folder: folder / "library.parquet",
+        "radius": given(2),
+        "num_bits": given(64),
+        "counts": given(True),
+        "processes": given(1),
+        "progress": given(lambda lines, left_out: None),
+    },
     "environments.BlackBox": {"arms": given(ARMS)},
     "environments.Recorded": {"records": given(REWARDS[:, None])},
+    "environments.from_table": {
+        "table": given({"id": [1, 2, 3], "a": [0.5, 1.5, 2.0], "b": [1.0, 2.0, 2.5], "c": [1.0, 2.0, 1.0]}),
+        "objective": given("b"),
+        "noise_std": given(0.1),
+        "id": given("id"),
+        "cost": given("c"),
+    },
     "diagnostics.calibration": {"source": lambda _: bandit(), "rewards": given(REWARDS[:3])},
     "diagnostics.Calibration.figure": {},
     "callbacks.LogScalars.__call__": {
@@ -327,6 +352,7 @@ OBJECTS: dict[str, Make] = {  # whose methods are called
     "Bandit": lambda _: bandit(),
     "Campaign": lambda _: campaign(),
     "ContextualBandit": lambda _: contextual(),
+    "GroupNoise": lambda _: tb.GroupNoise({"a": 0.1, "b": 0.2}),
     "History": lambda _: history(),
     "OutcomeBandit": lambda _: outcome_bandit(),
     "Journal": journal,
@@ -335,6 +361,7 @@ OBJECTS: dict[str, Make] = {  # whose methods are called
     "stopping.SameArm": lambda _: tb.stopping.SameArm(3),
     "sources.Chunks": lambda _: tb.sources.chunks(stream, 30, 2),
     "sources.ColumnFile": lambda folder: tb.sources.parquet(parquet(folder)),
+    "sources.Fingerprints": lambda _: tb.sources.Fingerprints(BYTES, smiles=["C"] * 30),
     "sources.Grid": lambda _: tb.sources.grid([torch.linspace(0, 1, 5)] * 2),
     "sources.InMemory": lambda _: tb.sources.tensor(ARMS),
     "sources.NpyFile": lambda folder: tb.sources.npy(npy(folder)),

@@ -16,11 +16,11 @@ import torch
 from problems import OFF_SCALE
 
 import torchbandits as tb
-from torchbandits.campaigns.tables import ParquetRows
 from torchbandits.diagnostics import leave_one_out
 from torchbandits.errors import ArgumentError, DataError, StateError, TorchBanditsError
 from torchbandits.extras import Later
 from torchbandits.journal import Journal
+from torchbandits.tabular.tables import ParquetRows
 
 
 def frame(n: int = 60) -> pd.DataFrame:
@@ -298,8 +298,8 @@ def test_ids_may_be_numbers_an_index_or_the_number_of_the_row(tmp_path: Path):
 
 def test_large_features_are_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     own = campaign().bandit.arms
-    monkeypatch.setattr("torchbandits.campaigns.encoding.IN_MEMORY", 100)
-    monkeypatch.setattr("torchbandits.campaigns.tables.BATCH", 7)
+    monkeypatch.setattr("torchbandits.tabular.encoding.IN_MEMORY", 100)
+    monkeypatch.setattr("torchbandits.tabular.tables.BATCH", 7)
     pq.write_table(pa.Table.from_pandas(frame(), preserve_index=False), tmp_path / "table.parquet", row_group_size=11)
     path = tmp_path / "journal"
     c = campaign(tmp_path / "table.parquet", journal=path, dtype=torch.float32)
@@ -324,8 +324,8 @@ def large(path: Path, rows: int) -> Path:
 
 def test_a_large_file_is_read_in_pieces_and_its_ids_are_not_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Bounds the memory per further row, beyond PyTorch's numbers; the text of an id alone takes 60 bytes."""
-    monkeypatch.setattr("torchbandits.campaigns.encoding.IN_MEMORY", 0)
-    monkeypatch.setattr("torchbandits.campaigns.tables.BATCH", 1 << 12)
+    monkeypatch.setattr("torchbandits.tabular.encoding.IN_MEMORY", 0)
+    monkeypatch.setattr("torchbandits.tabular.tables.BATCH", 1 << 12)
     read: list[str] = []
     batches = ParquetRows.batches
 
@@ -610,3 +610,118 @@ def test_a_policy_that_repeats_nothing_in_a_batch_says_so():
     plate = c.ask(3)
     refused(lambda: c.ask(11), "n: the policy has no more than 8 rows evaluated at once, and 8 of the table are on offer")
     assert c.open == plate["id"].tolist()
+
+
+# ---------------------------------------------------------------------- plates, instruments, and when to stop
+
+
+def heated(n: int = 60) -> pd.DataFrame:
+    """A table with columns that the policy does not see."""
+    rng = np.random.default_rng(1)
+    return frame(n).assign(plate=rng.choice([20.0, 40.0, np.nan], n), supplier=rng.choice(["a", "b", "c"], n))
+
+
+HIDDEN = {"plate": "ignore", "supplier": "ignore"}
+
+
+@OFF_SCALE
+def test_constraints_name_columns_of_the_table_and_are_those_of_the_bandit():
+    table, within = heated(), [tb.constraints.Distinct(), tb.constraints.Same("plate"), tb.constraints.AtMost("supplier", 4)]
+    c, other = campaign(table, columns=HIDDEN), campaign(table, columns=HIDDEN)
+    c.tell(measured(table.head(6)))
+    other.tell(measured(table.head(6)))
+    plate = c.ask(6, within=within)
+    labels = [torch.from_numpy(pd.factorize(table[name], use_na_sentinel=False)[0]) for name in ("plate", "supplier")]
+    same = [tb.constraints.Distinct(), tb.constraints.Same(labels[0]), tb.constraints.AtMost(labels[1], 4)]
+    assert [int(text) for text in plate["id"]] == other.bandit.ask(exactly=6, within=same).index.tolist()
+    assert plate["plate"].nunique(dropna=False) == 1
+    assert plate["supplier"].value_counts().max() <= 4
+    assert plate["id"].is_unique
+    pd.testing.assert_frame_equal(c.ask(6, within=within), plate)
+    more = c.ask(8, within=within)
+    assert more["id"].tolist()[:6] == plate["id"].tolist()
+    assert more["plate"].nunique(dropna=False) == 1
+    assert more["supplier"].value_counts().max() <= 4
+    fresh = campaign(table, columns=HIDDEN)
+    fresh.tell(measured(table.head(40)))
+    new = fresh.ask(5, within=tb.constraints.Same("plate"), repeats=False)
+    assert not set(new["id"]) & set(table.head(40)["id"])
+    assert new["id"].is_unique
+
+
+def test_constraints_that_cannot_be_kept_are_refused_and_nothing_is_asked_for():
+    table = heated()
+    c = campaign(table, columns=HIDDEN)
+    with pytest.raises(ArgumentError, match="no column 'plat'"):
+        c.ask(4, within=tb.constraints.Same("plat"))
+    with pytest.raises(ArgumentError, match="constraints leave no arm"):
+        c.ask(12, within=tb.constraints.AtMost("supplier", 3))
+    assert c.open == []
+    c.ask(8)
+    assert c.bandit.loop.open is not None
+    kinds = table.set_index("id").loc[c.open, "supplier"]
+    assert kinds.value_counts().max() > 1
+    with pytest.raises(ArgumentError, match="open already and break AtMost"):
+        c.ask(9, within=tb.constraints.AtMost("supplier", 1))
+    twins = pd.concat([table, table.head(1).assign(id="twin", supplier="z")], ignore_index=True)
+    with pytest.raises(ArgumentError, match="'000' and 'twin' have equal features"):
+        campaign(twins, columns=HIDDEN).ask(2, within=tb.constraints.Same("supplier"))
+    with pytest.raises(ArgumentError, match="names the column"):
+        c.bandit.ask(more=1, within=tb.constraints.Same("supplier"))
+
+
+def test_a_column_of_noise_variances_is_the_bandits(tmp_path: Path):
+    c, other = campaign(journal=tmp_path / "lab"), campaign()
+    rows = measured(frame().head(12)).assign(v=[0.04, np.nan, 1.0] * 4)
+    told = c.tell(rows, noise_var="v")
+    assert told.measured == 12
+    variances = torch.tensor([0.04, 0.01, 1.0] * 4, dtype=torch.float64)
+    other.bandit.tell(torch.arange(12), torch.tensor(rows["yield"].to_numpy()), noise_var=variances)
+    found, expected = c.bandit.posterior(c.bandit.arms), other.bandit.posterior(other.bandit.arms)
+    torch.testing.assert_close(found.mean, expected.mean)
+    torch.testing.assert_close(found.variance, expected.variance)
+    c.close()
+    again = campaign(journal=tmp_path / "lab")
+    torch.testing.assert_close(again.bandit.posterior(again.bandit.arms).mean, expected.mean)
+    with pytest.raises(ArgumentError, match="variance must be above 0"):
+        again.tell(rows.assign(v=-1.0), noise_var="v")
+    with pytest.raises(ArgumentError, match="no column 'w'"):
+        again.tell(rows, noise_var="w")
+    with pytest.raises(TorchBanditsError, match="takes no noise variance"):
+        campaign(policy=None).tell(rows, noise_var="v")
+
+
+def test_a_known_noise_makes_another_default_policy_and_holds_for_the_campaign(tmp_path: Path):
+    c = campaign(policy=None, noise_std=0.5, journal=tmp_path / "lab")
+    assert c.bandit.policy.noise_std == 0.5
+    for _ in range(3):
+        c.tell(measured(c.ask(6)))
+    assert float(c.bandit.posterior.kernel.outputscale) != pytest.approx(25.0), "the kernel is fitted"
+    best = float(c.best(1)["measured"].iloc[0])
+    assert best > float(yields(frame()).quantile(0.9))
+    c.close()
+    again = campaign(policy=None, journal=tmp_path / "lab")
+    assert again.bandit.policy.noise_std == 0.5
+    again.close()
+    with pytest.raises(StateError, match=r"the noise of a measurement was 0\.5, is 0\.1"):
+        campaign(policy=None, noise_std=0.1, journal=tmp_path / "lab")
+    with pytest.raises(ArgumentError, match="noise_std is that of the default policy"):
+        campaign(noise_std=0.1)
+
+
+@pytest.mark.parametrize("minimize", [False, True])
+def test_a_campaign_says_when_to_stop_in_its_own_words(minimize: bool):
+    sign = -1 if minimize else 1
+    c = campaign(minimize=minimize, policy=tb.gp_ucb(gpytorch.kernels.RBFKernel().double(), noise_std=0.1, delta=0.1))
+    rules = [tb.stopping.ProbableRegret(2.0, 0.1), tb.stopping.Budget(pulls=300)]
+    assert not c.should_stop(*rules)
+    scaled = lambda rows: rows[["id"]].assign(**{"yield": sign * yields(rows) / 10})  # noqa: E731
+    for _ in range(12):
+        c.tell(scaled(frame()))
+    decision = c.should_stop(*rules)
+    best = str(c.best(1)["id"].iloc[0])
+    assert decision
+    assert f"row {best!r} is within 2" in decision.reason
+    level = sign * float((yields(frame()) / 10).median())
+    known = c.should_stop(tb.stopping.LevelSetKnown(level, 1.0))
+    assert f"above or below {level:g}" in known.reason

@@ -150,3 +150,19 @@ def test_kinds_of_columns_are_read(text: str):
     said: Any = run("new", "candidates.csv", "--objective", "yield", "--column", text)
     line = next(line for line in said.splitlines() if line.strip().startswith(text.rpartition("=")[0]))
     assert ("ordered" if "<" in text else "category") in line
+
+
+def test_plates_noise_and_when_to_stop(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    run("new", "candidates.csv", "--objective", "yield", "--noise-std", "0.5")
+    rows = plate(run("ask", "-n", "6", "--distinct", "--same", "solvent", "--at-most", "dry=4"))
+    assert rows["solvent"].nunique() == 1
+    assert rows["dry"].value_counts().max() <= 4
+    assert rows["id"].is_unique
+    rows.assign(**{"yield": yields(rows), "v": 0.04}).to_csv("results.csv", index=False)
+    assert "6 measurements" in run("tell", "results.csv", "--noise-var", "v")
+    goes_on = RUNNER.invoke(app, ["campaign", "stop", "--measurements", "7", "--within", "1e-6"])
+    assert (goes_on.exit_code, goes_on.stdout) == (1, "Go on.\n")
+    assert run("stop", "--measurements", "6").startswith("Stop: 6 pulls were told")
+    assert "name what is to end the campaign" in refused("stop")
+    assert "--at-most takes NAME=COUNT" in refused("ask", "--at-most", "dry")
+    assert "no column 'wet'" in refused("ask", "--same", "wet", "-n", "9")

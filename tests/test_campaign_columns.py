@@ -11,12 +11,12 @@ import pyarrow as pa
 import pytest
 import torch
 
-from torchbandits.campaigns import columns as campaign_columns
-from torchbandits.campaigns.columns import Decisions, decide
-from torchbandits.campaigns.encoding import Encoder, encode, feature_names
 from torchbandits.campaigns.settings import Settings, read_settings
-from torchbandits.campaigns.tables import as_table
 from torchbandits.errors import ArgumentError, StateError
+from torchbandits.tabular import columns as campaign_columns
+from torchbandits.tabular.columns import Decisions, decide
+from torchbandits.tabular.encoding import Encoder, encode, feature_names
+from torchbandits.tabular.tables import as_table
 
 N = 40
 
@@ -135,7 +135,7 @@ def test_decisions_survive_being_saved(tmp_path: Path):
 def test_batches_make_no_difference(monkeypatch: pytest.MonkeyPatch):
     frame = table()
     whole = decided(frame)
-    monkeypatch.setattr("torchbandits.campaigns.tables.BATCH", 7)
+    monkeypatch.setattr("torchbandits.tabular.tables.BATCH", 7)
     assert decided(frame) == whole
     monkeypatch.setattr(campaign_columns, "SAMPLE", 10)  # every fourth row tells mean and deviation
     sampled = decided(frame)["number"]

@@ -58,12 +58,13 @@ def test_a_warning_is_one_line_without_the_place_in_the_code(tmp_path: Path, mon
     def warns(*_: object, **__: object) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("always")
-            warnings.warn("the features differ\n  in scale", DiagnosticWarning, stacklevel=1)
+            for deviation in (0.118, 6e-05):  # of two runs of one figure
+                warnings.warn(f"the features differ\n  in scale by {deviation}", DiagnosticWarning, stacklevel=1)
         raise ConfigError("enough")
 
     monkeypatch.setattr("torchbandits.experiments.runner.run_experiment", warns)
     result = RUNNER.invoke(app, ["run", str(write(tmp_path))])
-    assert result.stderr.splitlines() == ["torchbandits: the features differ in scale", "torchbandits: enough"]
+    assert result.stderr.splitlines() == ["torchbandits: the features differ in scale by 0.118", "torchbandits: enough"]
 
 
 def test_a_run_of_a_fixed_horizon_does_not_warn_of_repeated_pulls(tmp_path: Path) -> None:

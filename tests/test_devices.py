@@ -1,9 +1,12 @@
-"""Arms on a CUDA device, emulated: bandits, sources, runs and models give the same results as on the CPU."""
+"""Arms on a CUDA device, emulated or real (`-m cuda`): bandits, sources, runs and models give the same results as on the
+CPU."""
 
 from __future__ import annotations
 
 import copy
 import warnings
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -86,10 +89,25 @@ def test_the_emulation_leaves_nothing_behind():
 
 # ---------------------------------------------------------------------- one name for one device
 
+Lane = Callable[[], AbstractContextManager[object]]
+
+
+@pytest.fixture(params=["emulated", pytest.param("real", marks=pytest.mark.cuda)])
+def lane(request: pytest.FixtureRequest) -> Lane:
+    """A context in which there is a CUDA device: the emulated one, or with `-m cuda` that of this machine."""
+    return emulated_device if request.param == "emulated" else _real_device
+
+
+@contextmanager
+def _real_device() -> Iterator[None]:
+    if not torch.cuda.is_available():
+        pytest.skip("this machine has no GPU that PyTorch can use")
+    yield
+
 
 @pytest.mark.parametrize("name", NAMES, ids=repr)
-def test_cuda_is_the_current_cuda_device(name):
-    with emulated_device():
+def test_cuda_is_the_current_cuda_device(lane: Lane, name):
+    with lane():
         assert as_device("device", name) == DEVICE
         assert same_device(torch.device(name), torch.ones(1, device="cuda").device)
         assert not same_device(torch.device(name), torch.device("cpu"))
@@ -118,10 +136,10 @@ def _source(kind: str, arms: Tensor, device: Any, folder: Path) -> sources.ArmSo
 
 
 @pytest.mark.parametrize("kind", ["npy", "parquet", "chunks", "pinned"])
-def test_a_source_on_cuda_is_where_its_tensors_are(kind, tmp_path):
+def test_a_source_on_cuda_is_where_its_tensors_are(lane: Lane, kind, tmp_path):
     arms = torch.rand(60, 2, generator=generator(1), dtype=torch.float64)
     expected = _picks(tb.Bandit(policies.bkb(rbf()), arms, generator=generator(0)))
-    with emulated_device():
+    with lane():
         source = _source(kind, arms, "cuda", tmp_path)
         assert source.device == DEVICE
         bandit = tb.Bandit(policies.bkb(rbf()), source, generator=generator(0))
@@ -145,10 +163,10 @@ class _Named(sources.ArmSource):
         return self.arms[index]
 
 
-def test_a_users_source_may_name_its_device_without_a_number():
+def test_a_users_source_may_name_its_device_without_a_number(lane: Lane):
     arms = torch.rand(60, 2, generator=generator(1), dtype=torch.float64)
     expected = _picks(tb.Bandit(policies.bkb(rbf()), arms, generator=generator(0)))
-    with emulated_device():
+    with lane():
         source = _Named(arms)
         bandit = tb.Bandit(policies.bkb(rbf()), source, generator=generator(0))
         assert _picks(bandit) == expected
@@ -182,9 +200,9 @@ def _proceed(bandit: tb.Bandit, steps: int, most: int = 4) -> list[int]:
 
 
 @every_policy
-def test_a_bandit_moves_between_devices_and_picks_what_it_picked(case: Case):
+def test_a_bandit_moves_between_devices_and_picks_what_it_picked(lane: Lane, case: Case):
     expected = _proceed(case.bandit(), 5)
-    with emulated_device():
+    with lane():
         bandit = case.bandit()
         picks = _proceed(bandit, 1)
         bandit.ask(limit=4)  # it moves in the midst of a batch
@@ -354,10 +372,15 @@ PROGRAMS = {
 }
 
 
+# The place of a maximum is known to the root of the rounding of its value, which is not the same on both.
+MAXIMISED = {"box": 1e-7}
+
+
 @pytest.mark.sweep(4)
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_a_program_does_on_the_device_what_it_does_on_the_cpu(name, tmp_path):
+def test_a_program_does_on_the_device_what_it_does_on_the_cpu(lane: Lane, name, tmp_path):
     expected = PROGRAMS[name]("cpu", tmp_path)
-    with emulated_device():
+    with lane():
         got = [value.cpu() for value in PROGRAMS[name]("cuda", tmp_path)]
-    torch.testing.assert_close(got, expected, rtol=1e-9, atol=1e-9, equal_nan=True)
+    close = MAXIMISED.get(name, 1e-9)
+    torch.testing.assert_close(got, expected, rtol=close, atol=close, equal_nan=True)

@@ -517,7 +517,7 @@ def test_every_policy_is_diagnosed_or_says_why(case: Case):
         warnings.simplefilter("ignore", DiagnosticWarning)
         report = diagnostics.diagnose(bandit)
     expected = set() if case.keeps_posterior else {"Effective dimension", "Widths", "Leave one arm out", "Dictionary"}
-    if case.name in ("ada_bkb", "bpe", "sup_kernel_ucb"):  # whose widths are of a tree, or of phases
+    if case.name in ("ada_bkb", "bpe", "lb_gp_ucb", "reds", "sup_kernel_ucb"):  # whose widths are of a tree, or of phases
         expected = {"Widths"}
     if case.name == "pi_gp_ucb":
         expected = {"Widths", "Leave one arm out", "Dictionary"}

@@ -133,3 +133,12 @@ def test_the_best_of_a_history_is_what_the_policy_recommends():
     assert best["simple_regret"] == pytest.approx(float(environment.optimum - environment.means[best["arm"]]))
     with pytest.raises(StateError, match="recommends no arm yet"):
         tb.History().best()
+
+
+def test_a_record_that_a_user_made_wrong_is_shown_all_the_same():
+    ones = torch.ones(2)
+    for wrong in (tb.Selection(torch.zeros(2, 3), ones, ones), tb.Selection(ones, ones[0], ones[0] > 0)):
+        assert "do not fit" in repr(wrong)
+    assert "do not fit" in repr(tb.Recommendation(ones, ones, ones, ones))
+    none = torch.zeros(2, 0)
+    assert "0 picks in 2 rows" in repr(tb.Selection(torch.zeros(2, 0, 3), none.long(), none.bool()))

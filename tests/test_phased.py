@@ -21,6 +21,7 @@ from torchbandits import errors
 from torchbandits.arms import ArmRows, ArmTable, Lookahead
 from torchbandits.batching import Meter
 from torchbandits.policies.bpe import BatchedPureExploration, batch_lengths
+from torchbandits.policies.reds import doubling_lengths
 from torchbandits.policies.sup_kernel_ucb import num_levels
 from torchbandits.posteriors import GaussianProcess
 from torchbandits.testing.play import Interrupted, Interruption
@@ -407,7 +408,7 @@ def test_rows_in_different_batches_are_what_singles_are():
         torch.testing.assert_close(survivors.lower[row], own.lower, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", ["bpe", "sup_kernel_ucb"])
+@pytest.mark.parametrize("name", ["bpe", "reds", "sup_kernel_ucb"])
 def test_saved_in_the_middle_of_a_batch_it_continues_alike(name: str):
     problem = Problem(seed=4, a=40)
     make = lambda: tb.Bandit(getattr(tb, name)(rbf(), horizon=60, width=Constant(1.0), **COMMON), problem.tensor)  # noqa: E731
@@ -447,7 +448,7 @@ def test_the_end_of_a_batch_that_fails_in_the_middle_leaves_no_trace():
     assert play(bandit, problem, 60) == play(twin, problem, 60)
 
 
-@pytest.mark.parametrize("name", ["bpe", "sup_kernel_ucb"])
+@pytest.mark.parametrize("name", ["bpe", "reds", "sup_kernel_ucb"])
 @pytest.mark.usefixtures("annotations_not_enforced")
 def test_options_that_make_no_sense_are_refused(name: str):
     make = getattr(tb, name)
@@ -461,7 +462,7 @@ def test_options_that_make_no_sense_are_refused(name: str):
         BatchedPureExploration(tb.gp_ucb(rbf()), 10, 0)
 
 
-@pytest.mark.parametrize("name", ["bpe", "sup_kernel_ucb"])
+@pytest.mark.parametrize("name", ["bpe", "reds", "sup_kernel_ucb"])
 def test_the_bandit_shows_the_posterior_of_all_pulls(name: str):
     """The public posterior equals that of `gp_ucb` with the same observations."""
     problem = Problem(seed=4, a=40)
@@ -678,3 +679,104 @@ def test_the_bounds_of_the_levels_hold():
             bandit.tell(selection, torch.tensor([means[int(selection.index)] + 0.05 * draw.normal()]))
             upper, lower = (float(x) for x in policy.bounds(bandit.loop.state))
             assert lower <= means.max() <= upper
+
+
+# ------------------------------------------------------------------------------------------ REDS
+
+
+def test_random_batches_double_and_add_up_to_the_horizon():
+    assert doubling_lengths(100, 10) == (10, 20, 40, 30)
+    assert doubling_lengths(5, 10) == (5,)
+    for horizon in (1, 2, 17, 1000, 10**20):
+        lengths = tb.reds(rbf(), horizon=min(horizon, 10**15), **BOUNDED).lengths
+        assert sum(lengths) == min(horizon, 10**15)
+        assert len(lengths) <= math.ceil(math.log2(math.sqrt(horizon) + 1)) + 1
+
+
+@pytest.mark.parametrize("kernel_name", ["rbf", "matern32", "linear"])
+@pytest.mark.parametrize(("seed", "lam", "width"), [(0, 0.01, 2.0), (1, 1.0, 0.3), (3, 1e-4, None)])
+def test_reds_draws_from_the_survivors_of_the_oracle(kernel_name: str, seed: int, lam: float, width: float | None):
+    problem, T = Problem(seed=seed, a=60, duplicates=5), 150
+    kernel, ours = kernel_pair(kernel_name)
+    wide = None if width is None else Constant(width)
+    policy = tb.reds(kernel, horizon=T, regularization=lam, width=wide, **(BOUNDED | {"noise_std": 0.1}))
+    K, distinct = ours(problem.arms, problem.arms), sorted(set(oracles.first_copies(problem.arms).tolist()))
+    used = width or oracles_phased.fixed_design_width(0.1, NORM_BOUND, DELTA, lam, 60 * 4)
+    oracle = oracles_phased.BPE(K, used, lam, distinct)
+    bandit, draws = tb.Bandit(policy, problem.tensor, generator=generator(7)), generator(7)
+    assert float(bandit.width) == pytest.approx(used, rel=1e-14)
+    for length in (13, 26, 52, 59):
+        selection = bandit.ask()
+        expected = torch.tensor(oracle.alive)[torch.randint(len(oracle.alive), (length,), generator=draws)]
+        assert selection.index.tolist() == expected.tolist()
+        rewards = problem.rewards(int(bandit.pulls), selection.index)
+        report = bandit.tell(selection, rewards)
+        oracle.finish(selection.index.tolist(), rewards.tolist())
+        assert [x for x in alive(bandit) if x in distinct] == oracle.alive
+        assert float(report.certificate) == pytest.approx(oracle.upper - oracle.lower, rel=1e-6, abs=1e-9)
+    last = bandit.ask()
+    mean = bandit.posterior(problem.tensor).mean
+    assert int(last.index[0]) == max(oracle.alive, key=lambda x: float(mean[x])), "after T pulls, the best survivor"
+
+
+def test_rows_of_reds_are_singles_and_its_batches_may_be_asked_in_parts():
+    problem, options = Problem(seed=2, a=40), COMMON | {"horizon": 60, "width": Constant(0.7), "first_batch": 6}
+    whole = [tb.Bandit(tb.reds(rbf(), **options), problem.tensor, generator=generator(seed)) for seed in (1, 2)]
+    rows = tb.Bandit(tb.reds(rbf(), **options), problem.tensor, generator=[generator(1), generator(2)])
+    parts = tb.Bandit(tb.reds(rbf(), max_batch_size=4, **options), problem.tensor, generator=generator(1))
+    for length in doubling_lengths(60, 6):
+        selection = rows.ask()
+        assert selection.index.shape == (2, length)
+        rewards = torch.stack([problem.rewards(0, index) for index in selection.index])
+        rows.tell(selection, rewards)
+        for row, single in enumerate(whole):
+            assert torch.equal(single.ask().index, selection.index[row])
+            single.tell(single.ask(), rewards[row])
+        got: list[int] = []
+        while len(got) < length:
+            part = parts.ask()
+            parts.tell(part, rewards[0][len(got) : len(got) + len(part)])
+            got += part.index.tolist()
+        assert got == selection.index[0].tolist()
+
+
+@OFF_SCALE
+def test_reds_never_discards_the_best_arm_and_discards_many():
+    """20 functions of known norm, theory's width: δ = 0.1 allows 2 failures."""
+    failures, left = 0, []
+    for seed in range(20):
+        environment = tb.environments.rkhs(dim=1, generator=generator(seed))
+        means, kernel = environment.means.numpy(), kernel_pair("matern32", 0.2)[0]
+        policy = tb.reds(kernel, horizon=2000, noise_std=1.0, norm_bound=environment.norm_bound, delta=0.1, regularization=1.0)
+        bandit, noise = tb.Bandit(policy, environment.arms, generator=generator(seed)), [generator(100 + seed)]
+        while int(bandit.pulls) < 2000:
+            selection = bandit.ask()
+            bandit.tell(selection, environment.sample(selection.index, noise))
+        upper, lower = (float(x) for x in policy.bounds(bandit.loop.state))
+        failures += int(means.argmax()) not in alive(bandit) or not lower <= means.max() <= upper
+        left.append(len(alive(bandit)))
+    assert failures <= 2
+    assert np.mean(left) < 0.8 * 30
+
+
+@pytest.mark.parametrize("name", ["bpe", "reds"])
+def test_rewards_may_be_late_while_more_is_asked(name: str):
+    """A pull at every step, rewards three steps later: a batch ends with its last reward, and later ones join the next."""
+    problem = Problem(seed=6, a=40)
+    policy = getattr(tb, name)(rbf(), horizon=40, width=Constant(0.7), **COMMON)
+    bandit, waiting, told = tb.Bandit(policy, problem.tensor, generator=generator(3)), [], 0
+    lengths = list(policy.lengths)
+    for _ in range(40):
+        known = {int(arm) for arm in alive(bandit)}
+        opened = bandit.ask(limit=1) if bandit.loop.open is None else bandit.ask(more=1)
+        arm = int(opened.index[-1])
+        assert arm in known
+        waiting.append(arm)
+        if len(waiting) > 3:
+            index = torch.tensor([waiting.pop(0)])
+            bandit.tell(index, problem.rewards(told, index))
+            told += 1
+    assert int(bandit.pulls) == told == 37
+    finished = int(bandit.loop.state.survivors.batch)
+    assert sum(lengths[:finished]) <= 37
+    assert finished >= 2

@@ -40,14 +40,18 @@ def test_the_context_gives_full_precision_and_the_settings_back(reduced: str):
 
 @pytest.mark.parametrize("make", [tb.gp_ucb, tb.bkb, tb.batch_bkb], ids=lambda make: make.__name__)
 @pytest.mark.parametrize("reduced", ["medium"], indirect=True)
-def test_a_process_that_allows_less_changes_no_number(reduced: str, make):
-    arms = torch.rand(3_000, 6, generator=generator(2), **FLOAT32)
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)])
+def test_a_process_that_allows_less_changes_no_number(reduced: str, make, device: str):
+    if device == "cuda" and not torch.cuda.is_available():
+        pytest.skip("this machine has no GPU that PyTorch can use")
+    arms = torch.rand(3_000, 6, generator=generator(2), **FLOAT32).to(device)
 
     def play() -> tuple[list[int], torch.Tensor]:
         g = generator(3)
         bandit = tb.Bandit(make(rbf(0.7), noise_std=0.1), arms, generator=generator(4))
         some = torch.randperm(len(arms), generator=g)[:150]
-        bandit.observe(some, torch.ones(150), torch.sin(5 * arms[some].sum(dim=-1)))
+        some = some.to(device)
+        bandit.observe(some, torch.ones(150, device=device), torch.sin(5 * arms[some].sum(dim=-1)))
         picks: list[int] = []
         while len(picks) < 20:
             selection = bandit.ask(limit=5)

@@ -77,6 +77,32 @@ def test_irgp_ucb_picks_by_a_drawn_width():
         assert float(certificate) == pytest.approx(math.sqrt(2 * math.log(20) + 2))
 
 
+@pytest.mark.parametrize("shape", ["half-normal", "exponential", "uniform"])
+def test_explored_widths_are_drawn_from_their_distribution(shape: str):
+    """Against SciPy: the distribution of 4,000 draws, and the root mean square that is reported."""
+    from scipy import stats  # noqa: PLC0415
+
+    law = {"half-normal": stats.halfnorm(), "exponential": stats.expon(), "uniform": stats.uniform(0, 2)}[shape]
+    base = tb.widths.Constant(3.0)
+    width, one = tb.widths.Explored(base, shape), torch.zeros(4_000, dtype=torch.float64)
+    progress = tb.Progress(one, one, 40, 1, *[one] * 6)
+    drawn = width.draw(progress, [generator(seed) for seed in range(4_000)]) / 3
+    assert stats.kstest(drawn.numpy(), law.cdf).pvalue > 0.01
+    assert float(width(progress)[0]) == pytest.approx(3 * math.sqrt(law.var() + law.mean() ** 2))
+    assert width.reads == base.reads
+    bandit = tb.Bandit(tb.gp_ucb(rbf(), noise_std=NOISE_STD, width=width), PROBLEM.tensor, generator=generator(6))
+    draw, pulled, rewards = generator(6), [], []
+    for step in range(10):
+        own = 3 * float(law.ppf(float(torch.rand((), generator=draw, dtype=torch.float64))))
+        selection = bandit.ask()
+        if step:
+            mean, covariance = dense(pulled, rewards)
+            assert int(selection.index) == oracles.argmax(mean + own * std_of(covariance), ENTRIES)
+        tell(bandit, selection.index, pulled, rewards)
+    with pytest.raises(errors.ArgumentError, match="base must be"):
+        tb.widths.Explored(tb.widths.ShiftedExponential())
+
+
 # ------------------------------------------------------------------ the most probable arms
 
 

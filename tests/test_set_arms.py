@@ -15,7 +15,8 @@ from torchbandits import errors
 from torchbandits.testing.play import differences, everything
 
 POOL = Problem(seed=11, a=400)
-BOUND = {"ada_bkb", "bpe", "sup_kernel_ucb"}  # a tree of cells, arms discarded for good: set_arms_ raises UnsupportedError
+# Cells, arms discarded for good, several posteriors: set_arms_ raises UnsupportedError.
+BOUND = {"ada_bkb", "bpe", "lb_gp_ucb", "reds", "sup_kernel_ucb"}
 MAKERS = {
     "gp_ucb": lambda kernel: tb.gp_ucb(kernel, **COMMON),
     "estimated mean": lambda kernel: tb.igp_ucb(kernel, prior_mean="estimate", **BOUNDED),

@@ -31,11 +31,12 @@ def test_the_posteriors_are_their_formulas():
 
 
 def test_the_study_keeps_curves_of_one_repetition_and_shares_of_all():
-    table = study(CONFIG, 2)
+    table, facts = study(CONFIG, 2)
     shares = table[table["measure"] == "variance_kept"]
     assert len(shares) == 8
     assert set(shares["repetitions"]) == {2}
     kept = {(line["experiment"], line["policy"]): line["mean"] for _, line in shares.iterrows()}
     assert kept["12 evaluations", DTC] > 0.95
     assert kept["12 evaluations", SOR] < 0.05
+    assert all(len(values) == 2 for values in facts.values())
     assert set(table[table["measure"] == "posterior"]["policy"]) == {EXACT, DTC, SOR, "RFF", "f", "evaluations"}

@@ -48,7 +48,7 @@ REASONS: dict[str, tuple[str, ...]] = {
             for name in ("UCB", "LogEI", "LogPI", "PerCost", "Score", "Straddle", "TopBoundary", "MostProbable")
         ),
         *(f"constraints.{name}.allowed" for name in tb.constraints.__all__),
-        *("widths.RandomWidth.draw", "widths.ShiftedExponential.draw"),
+        *("widths.RandomWidth.draw", "widths.ShiftedExponential.draw", "widths.Explored.draw"),
         *(f"stopping.{name}.{call}" for name in tb.stopping.__all__ if name != "Decision" for call in ("decide", "see")),
         *(f"widths.{name}.__call__" for name in tb.widths.__all__ if name not in ("matern_regularization", "RandomWidth")),
     ),
@@ -66,6 +66,7 @@ REASONS: dict[str, tuple[str, ...]] = {
     "torch's and BoTorch's own, with their errors": tuple(
         f"botorch.BanditModel.{name}" for name in ("custom_fit", "load_state_dict", "train")
     ),
+    "GPyTorch's own arguments, with its errors": ("TanimotoKernel", "TanimotoKernel.forward"),
     "Pydantic checks it and names the key; load_config makes that a ConfigError": (
         *("experiments.ExperimentConfig", "experiments.ReproductionConfig"),
         *("experiments.ReproductionConfig.measures_of", "experiments.ReproductionConfig.times_of"),
@@ -86,6 +87,7 @@ REASONS: dict[str, tuple[str, ...]] = {
 LEFT_OUT = {name for names in REASONS.values() for name in names}
 FINE: dict[str, tuple[Any, ...]] = {  # of what is tried below, what is right
     "History.record.seconds": (math.nan,),
+    **dict.fromkeys(("constraints.AtMost.labels", "constraints.Same.labels"), ("nonsense",)),  # the name of a column
     "environments.BlackBox.noise_std": (math.nan,),
 }
 NEGATIVE = {

@@ -24,6 +24,7 @@ from torchbandits.bandit import Bandit
 from torchbandits.campaigns import Campaign
 from torchbandits.contextual import ContextualBandit
 from torchbandits.explanation import Explanation
+from torchbandits.fitting import GroupNoise
 from torchbandits.fronts import Front, ParetoSet
 from torchbandits.history import History
 from torchbandits.journal import Journal
@@ -42,6 +43,7 @@ from torchbandits.policies import (
     igp_ucb,
     irgp_ucb,
     kriging_believer,
+    lb_gp_ucb,
     lin_ucb,
     lse,
     lucb,
@@ -49,6 +51,7 @@ from torchbandits.policies import (
     per_cost,
     pi_gp_ucb,
     qpo,
+    reds,
     regularized_evolution,
     rff_ucb,
     robust,
@@ -59,6 +62,7 @@ from torchbandits.policies import (
 )
 from torchbandits.running import run
 from torchbandits.sets import LevelSet, TopK
+from torchbandits.tanimoto import TanimotoKernel
 from torchbandits.types import Evidence, FitReport, Marginals, Progress, Recommendation, Report, Selection
 from torchbandits.version import __version__
 from torchbandits.worker import Lease, Worker
@@ -77,6 +81,7 @@ __all__ = [
     "Explanation",
     "FitReport",
     "Front",
+    "GroupNoise",
     "History",
     "Journal",
     "Lease",
@@ -89,6 +94,7 @@ __all__ = [
     "Report",
     "Selection",
     "Shard",
+    "TanimotoKernel",
     "TopK",
     "Worker",
     "__version__",
@@ -112,6 +118,7 @@ __all__ = [
     "ingredients",
     "irgp_ucb",
     "kriging_believer",
+    "lb_gp_ucb",
     "lin_ucb",
     "lse",
     "lucb",
@@ -120,6 +127,7 @@ __all__ = [
     "per_cost",
     "pi_gp_ucb",
     "qpo",
+    "reds",
     "regularized_evolution",
     "rff_ucb",
     "robust",

@@ -129,8 +129,8 @@ class Bandit:
             more: Extend the open selection by this many picks per row, whatever the batch rule says, with all open picks as
                 pending. The whole open selection is returned, earlier picks first.
             exactly: Picks of each row of a new batch, in place of the batch rule's number.
-            within: With `exactly`, constraints of `torchbandits.constraints` on the picks of this batch. Each pick is then made
-                given all those before it, by the exact posterior.
+            within: With `exactly` or `more`, constraints of `torchbandits.constraints` on the open picks, earlier ones
+                included. Each pick is then made given all those before it, by the exact posterior.
             available: `A` or `batch_shape x A` booleans, arms on offer; all of them by default.
             maximizer: For infinite sets: a function that is called with the policy's score, a differentiable function of
                 points `batch_shape x n x d`, and returns the point to pull, `batch_shape x d`, which becomes an additional
@@ -158,8 +158,10 @@ class Bandit:
             exactly = check_more(exactly, "exactly")
             require(limit is None and more is None and maximizer is None, "exactly= stands alone: leave out limit=, more= and "
                     "maximizer=.")  # fmt: skip
-        elif not (isinstance(within, tuple) and not within):
-            require(not check_within(within), "within= constrains a batch of exactly so many picks: pass exactly=.")
+        elif not (isinstance(within, tuple) and not within) and check_within(within):
+            require(more is not None, "within= constrains a batch of exactly so many picks: pass exactly=, or more=.")
+            require(limit is None and maximizer is None, "within= goes with exactly= or more= alone: leave out limit= and "
+                    "maximizer=.")  # fmt: skip
         if maximizer is not None and not callable(maximizer):
             raise ArgumentError(f"maximizer must be a function, got {type(maximizer).__name__}.")
         if loop.open is not None and more is None:
@@ -169,9 +171,12 @@ class Bandit:
             require(limit is None and available is None and loop.state.rows.costs is None, message, UnsupportedError)
             self._maximize(maximizer, more or 1)
             return duplicate(cast(Selection, loop.open))
-        if exactly is None:
-            return self.recorder.ask(most, offered, more)[1]
-        return self._exactly(exactly, check_within(within), offered)
+        if exactly is not None:
+            return self._exactly(exactly, check_within(within), offered)
+        if more is not None and (constraints := check_within(within)):
+            self._filled(more, constraints, offered)
+            return duplicate(cast(Selection, loop.open))
+        return self.recorder.ask(most, offered, more)[1]
 
     def tell(
         self,
@@ -545,7 +550,7 @@ class Bandit:
         self.recorder.maximize(find, count)
 
     def _exactly(self, count: int, constraints: tuple[Constraint, ...], offered: Tensor | None) -> Selection:
-        """A new batch of exactly so many picks of each row, under constraints."""
+        """A new batch of exactly so many picks of each row."""
         policy = self.policy
         if isinstance(policy, Composed) and policy.batch_rule.freezes and not self._set_aside:
             self._set_aside = True
@@ -555,17 +560,20 @@ class Bandit:
                 "guarantees that follow from it, do not hold for such batches. Ask with limit= to keep it."
             )
             issue([text])
+        return self._filled(count, constraints, offered) if constraints else self.recorder.ask(None, offered, count)[1]
+
+    def _filled(self, count: int, constraints: tuple[Constraint, ...], offered: Tensor | None) -> Selection:
+        """Exactly so many further picks of each row, under constraints on all open ones."""
         message = "constraints are on arms, and a box has none: leave out within=, or pass arms."
-        require(not constraints or self.loop.state.box is None, message, UnsupportedError)
-        if not constraints:
-            return self.recorder.ask(None, offered, count)[1]
+        require(self.loop.state.box is None, message, UnsupportedError)
         shape = (*self.batch_shape, self.loop.num_arms)
         own = self.loop.state.rows.offered(offered)
         free = torch.ones(shape, dtype=torch.bool, device=self.device) if own is None else own.expand(shape)
         once = any(isinstance(constraint, Distinct) for constraint in constraints)
+        whole = count + (0 if self.loop.open is None else self.loop.open.index.shape[-1])
 
         def allowed(picks: Tensor) -> Tensor:
-            left, room = free, count - picks.shape[-1] if once else 1
+            left, room = free, whole - picks.shape[-1] if once else 1
             for constraint in constraints:
                 left = left & constraint.allowed(picks, free, room)
             return left

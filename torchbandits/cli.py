@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import sys
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -72,7 +73,7 @@ class OneLineErrors(TyperGroup):
         """Run a command, and print expected errors and warnings in one line each."""
         try:
             with warnings.catch_warnings():
-                warnings.showwarning = lambda message, *_, **__: complain(message)
+                warnings.showwarning = _complain_once()
                 return super().invoke(ctx)
         except TorchBanditsError as error:
             complain(error)
@@ -102,6 +103,20 @@ class OneLineErrors(TyperGroup):
 def complain(error: object) -> None:
     """Print an error in one line on standard error."""
     typer.echo(f"torchbandits: {one_line(error)}", err=True)
+
+
+def _complain_once() -> Callable[..., None]:
+    """A way to print each warning in one line, and those that differ in their numbers only once: a figure has hundreds of
+    runs."""
+    said: set[str] = set()
+
+    def show(message: Warning | str, *_: Any, **__: Any) -> None:
+        kind = re.sub(r"\d[\d.e+-]*", "#", str(message))
+        if kind not in said:
+            said.add(kind)
+            complain(message)
+
+    return show
 
 
 # Plain tracebacks, which only unexpected errors reach.

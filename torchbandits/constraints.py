@@ -6,8 +6,8 @@ Each pick is the policy's own among the arms that the constraints leave, given a
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -51,9 +51,12 @@ class Distinct(Constraint):
 
 @dataclass(frozen=True, eq=False)
 class _Labelled(Constraint):
-    labels: Tensor
+    labels: Tensor | str
 
     def __post_init__(self) -> None:
+        if isinstance(self.labels, str):
+            require(bool(self.labels), "labels must be one value an arm, or the name of a column, got an empty text.")
+            return
         labels = as_tensor("labels", self.labels)
         require(
             labels.dim() == 1 and labels.numel() > 0, f"labels must be one value an arm, got {tuple(labels.shape)}.", ShapeError
@@ -65,6 +68,7 @@ class _Labelled(Constraint):
     def _ranks(self, offered: Tensor) -> Tensor:
         """The labels as whole numbers from 0, `A`. Raises `ShapeError` unless there is one for each arm."""
         size = offered.shape[-1]
+        assert isinstance(self.labels, Tensor)
         require(len(self.labels) == size, f"labels must be one value an arm, {size}, got {len(self.labels)}.", ShapeError)
         return self.labels.to(offered.device)
 
@@ -80,7 +84,7 @@ class Same(_Labelled):
     The first pick decides the value, among those that enough arms on offer have where picks must be distinct.
 
     Args:
-        labels: `A` values, one for each arm, compared for equality.
+        labels: `A` values, one for each arm, compared for equality; for a `Campaign`, the name of a column of its table.
     """
 
     def allowed(self, picks: Tensor, offered: Tensor, room: int) -> Tensor:
@@ -98,7 +102,7 @@ class AtMost(_Labelled):
     """At most `count` picks of a batch have the same value of a column, such as the supplier of a compound.
 
     Args:
-        labels: `A` values, one for each arm, compared for equality.
+        labels: `A` values, one for each arm, compared for equality; for a `Campaign`, the name of a column of its table.
         count: Largest number of picks with one value.
     """
 
@@ -114,11 +118,24 @@ class AtMost(_Labelled):
         return (self._used(picks, ranks) < self.count).gather(-1, ranks.expand(offered.shape))
 
 
-def check_within(within: Any) -> tuple[Constraint, ...]:
-    """One constraint or several, as a tuple."""
-    given = tuple(within) if isinstance(within, Sequence) else (within,)
+def check_within(within: Any, labels_of: Callable[[str], Tensor] | None = None) -> tuple[Constraint, ...]:
+    """One constraint or several, as a tuple.
+
+    Args:
+        within: As given.
+        labels_of: The labels of all arms in a column of a table, by its name; None where there is no table.
+    """
+    given = tuple(within) if isinstance(within, Sequence) and not isinstance(within, str) else (within,)
+    found = []
     for constraint in given:
         check_instance(
             "within", constraint, Constraint, "one of torchbandits.constraints, such as constraints.Distinct(), or a list"
         )
-    return given
+        name = getattr(constraint, "labels", None)
+        if isinstance(constraint, _Labelled) and isinstance(name, str):
+            message = f"within names the column {name!r}, and arms have none: pass one value an arm, or make a Campaign."
+            require(labels_of is not None, message)
+            assert labels_of is not None
+            constraint = replace(constraint, labels=labels_of(name))
+        found.append(constraint)
+    return tuple(found)

@@ -93,6 +93,24 @@ def table(title: str, mask: Tensor, columns: dict[str, Tensor], points: Tensor) 
     return Shown(title, header, tuple(lines), max(len(places) - _MOST_ROWS, 0))
 
 
+def fits(mask: Any, columns: Sequence[Any], points: Any) -> bool:
+    """Whether these are the inputs of `table`: a record that a user made may hold anything."""
+    if not all(isinstance(value, Tensor) for value in (mask, points, *columns)):
+        return False
+    same = all(column.shape == mask.shape for column in columns)
+    return same and mask.dtype == torch.bool and mask.dim() > 0 and points.shape[:-1] == mask.shape
+
+
+def misfit(record: Any) -> Shown:
+    """The types of the fields of a record that can't be shown as a table."""
+    kinds = [(entry.name, _kind(getattr(record, entry.name))) for entry in fields(record)]
+    return pairs(f"{type(record).__name__} whose parts do not fit each other", kinds)
+
+
+def _kind(value: Any) -> str:
+    return f"{value.dtype} {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+
+
 def _cell(value: Tensor) -> str:
     if value.is_floating_point():
         return number(float(value))

@@ -238,5 +238,5 @@ def _guarantee(posterior: GaussianProcess) -> str:
         return "Guarantee: that of the policy (see its documentation), while the kernel is the one it was given."
     return (
         "Guarantee: none, since the kernel is estimated. With a kernel and a norm bound that you know, igp_ucb has one; "
-        "batch_bkb for long runs."
+        "batch_bkb for long runs; with a norm bound alone, lb_gp_ucb."
     )

@@ -13,16 +13,18 @@ from functools import partial
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
-from torchbandits.display import Shown, count, numbers, pairs, table
+from torchbandits.display import Shown, count, fits, misfit, numbers, pairs, table
 from torchbandits.transfers import to_device, to_host
 
 # One CPU generator per batch row, in row-major order.
 Generators = Sequence[torch.Generator]
 Points = Float[Tensor, "... _n d"]
 Arms = Float[Tensor, "... _a d"]
+# Points, or rows of packed words.
+Stored = Shaped[Tensor, "... _n d"]
 Square = Float[Tensor, "... m m"]
 Rect = Float[Tensor, "... _m _n"]
 PerPoint = Float[Tensor, "... _n"]
@@ -58,7 +60,9 @@ class Selection:
         return Selection(self.points[..., places, :], self.index[..., places], self.mask[..., places])
 
     def _shown(self) -> Shown:
-        rows = f" in {self.mask[..., 0].numel():,} rows" if self.mask.dim() > 1 else ""
+        if not fits(self.mask, (self.index,), self.points):
+            return misfit(self)
+        rows = f" in {self.mask.shape[:-1].numel():,} rows" if self.mask.dim() > 1 else ""
         return table(f"Selection of {count(int(self.mask.sum()), 'pick')}{rows}", self.mask, {"arm": self.index}, self.points)
 
     def __repr__(self) -> str:
@@ -94,6 +98,8 @@ class Recommendation:
     variance: Tensor
 
     def _shown(self) -> Shown:
+        if not (isinstance(self.mean, Tensor) and fits(self.mean.isnan(), (self.index, self.mean, self.variance), self.points)):
+            return misfit(self)
         known = ~self.mean.isnan()
         columns = {"arm": self.index, "mean": self.mean, "± deviation": self.variance.sqrt()}
         title = f"Recommendation of {count(int(known.sum()), 'arm')}, best first"

@@ -29,7 +29,7 @@ class Summed:
         here: `distinct` on the host.
     """
 
-    distinct: Picks
+    distinct: Tensor
     counts: Tensor
     sums: Tensor
     squares: Tensor

@@ -3,37 +3,44 @@
 from __future__ import annotations
 
 import copy
+import math
 import os
 import shutil
 import tempfile
 import warnings
 import weakref
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import gpytorch
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from torchbandits.bandit import Bandit
-from torchbandits.campaigns.columns import Decisions
-from torchbandits.campaigns.conditions import on_offer
-from torchbandits.campaigns.encoding import Encoder, encode, feature_names
-from torchbandits.campaigns.ids import as_id
+from torchbandits.campaigns.conditions import labels_of, on_offer
 from torchbandits.campaigns.results import Record, Told, check_known, check_same_rows, read_results, record_of
-from torchbandits.campaigns.settings import begin, check_pair, costs, history
-from torchbandits.checks import as_path, check_dtype, check_flag, check_text, check_whole, explains_keywords
+from torchbandits.campaigns.settings import begin, check_pair, history
+from torchbandits.checks import as_path, check_dtype, check_flag, check_text, check_whole, explains_keywords, positive
+from torchbandits.constraints import Constraint, Distinct, check_within
 from torchbandits.diagnostics import leave_one_out
 from torchbandits.errors import ArgumentError, DiagnosticWarning, StateError, UnsupportedError, require
 from torchbandits.explanation import Explanation
 from torchbandits.journal import Journal
-from torchbandits.policies import Policy, auto, per_cost
+from torchbandits.policies import Policy, auto, gp_ucb, per_cost
 from torchbandits.policies.repeats import most_repeated, reason_for_repeats
 from torchbandits.policies.state import RECENT, GaussianState
 from torchbandits.posteriors import GaussianProcess
+from torchbandits.starts import Spread
+from torchbandits.stopping import Decision, LevelSetKnown, Rule, check_rules
+from torchbandits.tabular.columns import Decisions
+from torchbandits.tabular.encoding import Encoder, costs, encode, feature_names
+from torchbandits.tabular.ids import as_id
 from torchbandits.types import Marginals
+from torchbandits.widths import Constant
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -42,8 +49,10 @@ if TYPE_CHECKING:
     from torchbandits.campaigns import page
 else:
     from torchbandits.campaigns.extras import files, page
-    from torchbandits.campaigns.extras import pandas as pd
+    from torchbandits.tabular.extras import pandas as pd
 
+_FIRST = 6
+"""First picks of the default policy where the noise is known, and results between two fits of its kernel."""
 EXPECTED, DEVIATION, RANK, MEASURED, TIMES = "expected", "deviation", "rank", "measured", "times"
 
 
@@ -70,6 +79,9 @@ class Campaign:
             from 1, as `row`.
         minimize: Whether small values are good. All values shown are in the user's own units and sign.
         policy: The policy, as for `Bandit`; `tb.auto()` by default, per cost where there are costs.
+        noise_std: Standard deviation of the noise of a measurement, in units of the objective, where it is known. The default
+            policy is then GP-UCB with this noise and a kernel that is fitted as results come in, which takes results with a
+            noise of their own (`tell(noise_var=)`) and more rules of `should_stop`.
         columns: Kinds of columns where the rules are wrong: `"number"`, `"log"`, `"count"` (the logarithm of one more),
             `"boolean"`, `"date"`, `"category"`, `"ignore"`, or the list of its categories in order, lowest first.
         candidates: The rows on offer: the name of a column of booleans, or a comparison of columns, such as
@@ -97,6 +109,7 @@ class Campaign:
         id: str | None = None,
         minimize: bool | None = None,
         policy: Policy | None = None,
+        noise_std: float | None = None,
         columns: Mapping[str, Any] | None = None,
         candidates: str | None = None,
         cost: str | None = None,
@@ -110,6 +123,7 @@ class Campaign:
         require(
             policy is None or isinstance(policy, Policy), f"policy must be a torchbandits policy, got {type(policy).__name__}."
         )
+        require(policy is None or noise_std is None, "noise_std is that of the default policy: give it to the policy in place.")
         told_of = None if columns is None else {str(k): v if isinstance(v, str) else list(v) for k, v in columns.items()}
         precision = None if dtype is None else str(check_dtype("dtype", dtype)).removeprefix("torch.")
         wanted = {
@@ -118,6 +132,7 @@ class Campaign:
             "id": id,
             "cost": cost,
             "dtype": precision,
+            "noise_std": None if noise_std is None else float(positive("noise_std", noise_std)),
             "overruled": told_of,
         }
         # A checkpoint at every tell, since most campaigns go on in a new process each time.
@@ -145,7 +160,8 @@ class Campaign:
         encoder = Encoder(settings.decisions)
         priced = None if settings.cost is None else costs(self._table, settings.cost)
         if policy is None:
-            policy = auto() if priced is None else per_cost(auto())
+            own = auto() if settings.noise_std is None else _known_noise(settings.noise_std, encoder.features)
+            policy = own if priced is None else per_cost(own)
         arms = encode(self._table, encoder, getattr(torch, settings.dtype), self._features_file)
         if unwritten is not None:
             files.write_text(unwritten, settings.text())
@@ -170,7 +186,14 @@ class Campaign:
     # ------------------------------------------------------------------ ask and tell
 
     @explains_keywords
-    def ask(self, n: int = 1, *, where: str | Mapping[str, Any] | None = None, repeats: bool = True) -> pd.DataFrame:
+    def ask(
+        self,
+        n: int = 1,
+        *,
+        where: str | Mapping[str, Any] | None = None,
+        repeats: bool = True,
+        within: Constraint | Sequence[Constraint] = (),
+    ) -> pd.DataFrame:
         """Select the next rows to evaluate: first the open ones, asked for and neither told nor forgotten, then new ones.
 
         Another call returns the same rows until something is told.
@@ -181,6 +204,9 @@ class Campaign:
                 to values, such as the context at hand, `{"machine": "B"}`.
             repeats: Whether a row may be selected again, as the policy prefers; False for rows that are neither measured nor
                 open. (This takes a sweep over all rows for each one.)
+            within: Constraints on the rows returned, open ones included, which name columns of the table:
+                `[constraints.Distinct(), constraints.Same("temperature"), constraints.AtMost("supplier", 4)]`. Rows whose cell
+                is empty count as having the same value.
 
         Returns:
             Rows of the table with their ids; `expected` and `deviation`, the posterior mean and standard deviation of the
@@ -188,10 +214,11 @@ class Campaign:
             twice is to be evaluated twice.
 
         Raises:
-            ArgumentError: If fewer rows are on offer. Nothing has changed then.
+            ArgumentError: If fewer rows are on offer, or the open rows break a constraint. Nothing has changed then.
         """
         check_whole("n", n)
         check_flag("repeats", repeats)
+        constraints = check_within(within, self._labels)
         offer = self._offer
         if where is not None:
             offer = on_offer("where", self._table, where) & (True if offer is None else offer)
@@ -201,6 +228,12 @@ class Campaign:
         widen = "" if left is None else ", or widen the condition"
         said = f"{count:,} of {self._table.name} are on offer: ask for fewer{widen}."
         require(n - before <= count, f"n: {n - before:,} more rows are asked for, and {said}")
+        if constraints:
+            self._check_open(constraints, n)
+            if waiting < n:
+                once = () if repeats else (Distinct(),)
+                self._bandit.ask(more=n - waiting, within=(*constraints, *once), available=left)
+                waiting = n
         # More than one step where the first picks of a policy come as a batch of their own.
         while waiting < n:
             left = offer if repeats else self._unseen(offer)
@@ -215,7 +248,7 @@ class Campaign:
         plate[self._own(RANK)] = np.arange(1, len(plate) + 1)
         return plate
 
-    def tell(self, measured: Any, *, again: bool | None = None) -> Told:
+    def tell(self, measured: Any, *, again: bool | None = None, noise_var: str | None = None) -> Told:
         """Learn from results.
 
         Args:
@@ -225,16 +258,22 @@ class Campaign:
             again: Whether rows count that were told before with the same id and value. By default those of a table do and those
                 of a file do not, so that a file may be told again, also after it has grown. A file whose rows are all open is
                 new, unless one earlier call told exactly the same rows.
+            noise_var: The column of `measured` with the variance of the noise of each value, in squared units of the objective,
+                such as that of the instrument; an empty cell is the policy's own noise. See `Bandit.tell` for the policies that
+                take it.
 
         Returns:
             The numbers of values and failures; printed, a sentence.
 
         Raises:
+            UnsupportedError: For `noise_var` under a policy that does not weight rewards, such as `auto`.
             ArgumentError: If a column is missing, an id unknown, a value no number, or all evaluations failed: names row and
                 column. Nothing was told then.
         """
         check_flag("again", bool(again) if again is None else again)
-        results = read_results(measured, self._ids.name, self._settings.objective)
+        check_text("noise_var", "" if noise_var is None else noise_var)
+        usual = None if noise_var is None else self._bandit.loop.noise_variance()
+        results = read_results(measured, self._ids.name, self._settings.objective, noise_var)
         found = self._ids.find(results.ids)
         check_known(results, found, self._table.name)
         rows = np.array([found[text] for text in results.ids], np.int64)
@@ -244,6 +283,9 @@ class Campaign:
         new = np.ones(len(rows), bool) if count else self._record.new(rows.tolist(), results.values, self._open_rows().tolist())
         known = len(rows) - int(new.sum())
         rows, values = rows[new], results.values[new]
+        own = None
+        if results.noise_var is not None and usual is not None:
+            own = np.where(np.isnan(results.noise_var), usual, results.noise_var)[new]
         if not len(rows):
             return Told(0, 0, known, notes=tuple(notes))
         require(
@@ -252,7 +294,7 @@ class Campaign:
             "if all evaluations failed, forget() their ids (torchbandits campaign forget).",
         )
         before = most_repeated(self._record.rows)
-        told = self._learn(rows, values)
+        told = self._learn(rows, values, own)
         if before is None and most_repeated(self._record.rows) is not None:
             notes += self._repeated(self._believed())
         every = [value for one in self._record.measured().values() for value in one]
@@ -283,6 +325,36 @@ class Campaign:
         self._give_up(rows)
 
     # ------------------------------------------------------------------ results
+
+    def should_stop(self, *rules: Rule) -> Decision:
+        """Whether to stop: a `Decision`, true where one of the rules stops the campaign, with the reason in words.
+
+        Args:
+            rules: Of `torchbandits.stopping`; their numbers, such as ε or a level, are in units of the objective. Rows that are
+                open do not count.
+
+        Returns:
+            The decision; its reason names the recommended row by its id.
+
+        Raises:
+            UnsupportedError: For a rule that does not read this policy; the message names others.
+        """
+        # Rewards that are minimised have the opposite sign, and so has a level of theirs.
+        signed = [
+            replace(rule, level=self._sign * rule.level) if isinstance(rule, LevelSetKnown) else rule
+            for rule in check_rules(rules)
+        ]
+        decision = self._bandit.should_stop(*signed)
+        row = int(decision.arm)
+        if row < 0:
+            return decision
+        rows = self._as_told(decision.arm.reshape(1), list(self._record.measured()))
+        (name,) = self._ids.of(rows, self._table.take(rows))
+        reasons = tuple(reason.replace(f"arm {row} ", f"row {name!r} ") for reason in decision.reasons)
+        for rule, turned in zip(rules, signed, strict=True):
+            if isinstance(rule, LevelSetKnown) and isinstance(turned, LevelSetKnown):
+                reasons = tuple(text.replace(f"or below {turned.level:g}", f"or below {rule.level:g}") for text in reasons)
+        return replace(decision, reasons=reasons)
 
     def best(self, k: int = 5) -> pd.DataFrame:
         """The measured rows with the best posterior means, best first; at most k.
@@ -374,14 +446,45 @@ class Campaign:
         weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         return Path(folder) / "features.npy"
 
-    def _learn(self, rows: NDArray[np.int64], values: NDArray[np.float64]) -> Told:
+    def _learn(
+        self, rows: NDArray[np.int64], values: NDArray[np.float64], noise_var: NDArray[np.float64] | None = None
+    ) -> Told:
         """Tell the bandit, and add to the record."""
         report = self._bandit.tell(
-            torch.from_numpy(rows).to(self._bandit.device), torch.from_numpy(self._sign * values), failures="forget"
+            torch.from_numpy(rows).to(self._bandit.device),
+            torch.from_numpy(self._sign * values),
+            failures="forget",
+            noise_var=None if noise_var is None else torch.from_numpy(noise_var),
         )
         self._record.add(rows.tolist(), values)
         failed = int(np.isnan(values).sum())
         return Told(len(rows) - failed, failed, unasked=round(float(report.unasked)))
+
+    def _labels(self, column: str) -> Tensor:
+        """The labels of all rows in a column, for constraints. Rows that the model can't distinguish must agree."""
+        labels, first = labels_of("within", self._table, column), self._bandit.loop.state.rows.first
+        if first is not None and bool((other := labels != labels[first.cpu()]).any()):
+            row = int(other.byte().argmax())
+            pair = np.array([int(first.cpu()[row]), row])
+            names = " and ".join(map(repr, self._ids.of(pair, self._table.take(pair))))
+            raise ArgumentError(
+                f"within: the rows {names} have equal features and different values in column {column!r}, so that they are one "
+                f"to the policy: begin a campaign in which {column!r} is a feature (columns=), or leave the constraint out."
+            )
+        return labels.to(self._bandit.device)
+
+    def _check_open(self, constraints: Sequence[Constraint], n: int) -> None:
+        """Refuse constraints that rows which are open already break."""
+        opened = self._bandit.loop.open
+        rows = torch.zeros(0, dtype=torch.int64) if opened is None else opened.index[opened.mask][:n]
+        all_rows = torch.ones(self._table.count, dtype=torch.bool, device=self._bandit.device)
+        for place in range(len(rows)):
+            for constraint in constraints:
+                if not bool(constraint.allowed(rows[:place], all_rows, 1)[rows[place]]):
+                    raise ArgumentError(
+                        f"within: {len(rows):,} rows are open already and break {type(constraint).__name__}: tell or forget() "
+                        "them first, or leave the constraint out."
+                    )
 
     def _believed(self) -> Explanation | None:
         """Beliefs of the model about columns and noise; None for a policy without one model."""
@@ -499,6 +602,20 @@ class Campaign:
     def _own(self, name: str) -> str:
         """Name of an added column, which must not be a name of the table."""
         return name if name not in self._table.schema.names else f"campaign {name}"
+
+
+def _known_noise(noise_std: float, features: int) -> Policy:
+    """GP-UCB with a known noise and a Matérn kernel that is fitted again after every sixth result, for features of deviation 1.
+
+    The lengthscales have BoTorch's prior, of Hvarfner et al. 2024. Before the first fit arms are chosen without the model.
+    """
+    lengthscales = gpytorch.priors.LogNormalPrior(math.sqrt(2) + math.log(features) / 2, math.sqrt(3))
+    base = gpytorch.kernels.MaternKernel(2.5, ard_num_dims=features, lengthscale_prior=lengthscales)
+    kernel = gpytorch.kernels.ScaleKernel(base).double()
+    kernel.outputscale = (10 * noise_std) ** 2
+    base.lengthscale = math.sqrt(features)
+    options: dict[str, Any] = {"width": Constant(2.5), "prior_mean": "estimate", "initial": Spread(_FIRST)}
+    return gp_ucb(kernel, noise_std=noise_std, refit_every=_FIRST, **options)
 
 
 def _beside(journal: Journal, suffix: str) -> Path:

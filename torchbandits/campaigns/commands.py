@@ -18,12 +18,14 @@ from rich.console import Console
 from rich.table import Table as RichTable
 
 from torchbandits.campaigns.campaign import Campaign
-from torchbandits.campaigns.extras import parquet
-from torchbandits.campaigns.settings import open_table
-from torchbandits.campaigns.tables import InMemory
+from torchbandits.constraints import AtMost, Constraint, Distinct, Same
 from torchbandits.errors import ConfigError, StateError, require
 from torchbandits.experiments.printable import plain, printable
 from torchbandits.files import prepare_folder, write_atomically
+from torchbandits.stopping import Budget, ImprovementPerCost, ProbableRegret, Rule
+from torchbandits.tabular.extras import parquet
+from torchbandits.tabular.ids import open_table
+from torchbandits.tabular.tables import InMemory
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -49,10 +51,11 @@ def new(
         str | None, typer.Option("--candidates", help='Rows that may be asked for: a column, or "temp < 80 and dry".')
     ] = None,
     cost: Annotated[str | None, typer.Option(help="The column of what an evaluation costs.")] = None,
+    noise_std: Annotated[float | None, typer.Option(help="The standard deviation of a measurement, if you know it.")] = None,
     folder: Folder = HERE,
 ) -> None:
     """Begin a campaign in a folder, and show how its columns are taken. Repeated, it changes nothing."""
-    options: dict[str, Any] = {"id": id, "minimize": minimize, "candidates": only, "cost": cost}
+    options: dict[str, Any] = {"id": id, "minimize": minimize, "candidates": only, "cost": cost, "noise_std": noise_std}
     options["columns"] = dict(_kind(text) for text in column or ())
     table = open_table(str(candidates), id)
     source = candidates.absolute()
@@ -80,12 +83,24 @@ def ask(
     n: Annotated[int, typer.Option("-n", min=1, help="How many rows.")] = 8,
     where: Annotated[str | None, typer.Option(help="Rows that can be evaluated now: \"machine == 'B'\".")] = None,
     fresh: Annotated[bool, typer.Option("--no-repeats", help="Only rows that were never measured.")] = False,
+    once: Annotated[bool, typer.Option("--distinct", help="No row twice.")] = False,
+    same: Annotated[
+        list[str] | None,
+        typer.Option(help="A column in which all rows have the same value, such as the temperature of a plate."),
+    ] = None,
+    at_most: Annotated[
+        list[str] | None,
+        typer.Option(help="At most so many rows with one value of a column: supplier=4. Once a column."),
+    ] = None,
     output: Annotated[Path | None, typer.Option(help="A CSV file; standard output by default.")] = None,
     folder: Folder = HERE,
 ) -> None:
     """Write the next rows to evaluate, as CSV, with an empty column to fill in. Repeated, it writes the same rows."""
     with _opened(folder) as campaign:
-        plate = campaign.ask(n, where=where, repeats=not fresh)
+        within: list[Constraint] = [Distinct()] if once else []
+        within += [Same(column) for column in same or ()]
+        within += [AtMost(*_limit(text)) for text in at_most or ()]
+        plate = campaign.ask(n, where=where, repeats=not fresh, within=within)
         plate[campaign.objective] = ""
         _write(plate, output)
 
@@ -94,12 +109,15 @@ def ask(
 def tell(
     results: Annotated[list[Path], typer.Argument(help="Files with the columns of the ids and of what was measured.")],
     again: Annotated[bool, typer.Option("--again", help="Count rows that were told before as measured anew.")] = False,
+    noise_var: Annotated[
+        str | None, typer.Option(help="The column of the variance of each measurement; empty cells have the usual one.")
+    ] = None,
     folder: Folder = HERE,
 ) -> None:
     """Learn what was measured. An empty cell is an evaluation that failed; a file that was told before does not count again."""
     with _opened(folder) as campaign:
         for path in results:
-            say(f"{path}: {campaign.tell(path, again=again)}")
+            say(f"{path}: {campaign.tell(path, again=again, noise_var=noise_var)}")
         if bool((campaign.bandit.pulls > 0).all()):
             best = campaign.best(1).iloc[0]
             say(f"Best so far: {best.iloc[0]}, {campaign.objective} {best.iloc[-2]:.6g} measured.")
@@ -114,6 +132,29 @@ def best(
     """Write the best rows measured so far, best first."""
     with _opened(folder) as campaign:
         _write(campaign.best(k), output)
+
+
+@campaign_app.command()
+def stop(
+    within: Annotated[
+        float | None, typer.Option(help="Stop when the best row is probably within this of the best there is (--noise-std).")
+    ] = None,
+    delta: Annotated[float, typer.Option(help="How improbable it may be that it is not.")] = 0.05,
+    price: Annotated[
+        float | None, typer.Option(help="Stop when no row promises this much of an improvement per unit of cost (--noise-std).")
+    ] = None,
+    measurements: Annotated[int | None, typer.Option(help="Stop after so many measurements.")] = None,
+    folder: Folder = HERE,
+) -> None:
+    """Say whether to stop, and why. It ends with status 0 for stop, and 1 for go on."""
+    rules: list[Rule] = [] if measurements is None else [Budget(pulls=measurements)]
+    rules += [] if within is None else [ProbableRegret(within, delta)]
+    rules += [] if price is None else [ImprovementPerCost(price)]
+    require(bool(rules), "name what is to end the campaign: --within, --price or --measurements.", ConfigError)
+    with _opened(folder) as campaign:
+        decision = campaign.should_stop(*rules)
+    say(f"Stop: {decision.reason}." if decision else "Go on.")
+    raise typer.Exit(0 if decision else 1)
 
 
 @campaign_app.command()
@@ -174,6 +215,14 @@ def _kind(text: str) -> tuple[str, Any]:
     name, equals, kind = text.rpartition("=")
     require(bool(equals and name and kind), f"--column takes NAME=KIND, such as conc=log, got {text!r}.", ConfigError)
     return name, kind.split("<") if "<" in kind else kind
+
+
+def _limit(text: str) -> tuple[str, int]:
+    """Parse `--at-most NAME=COUNT`."""
+    name, equals, count = text.rpartition("=")
+    good = bool(equals and name and count.isdecimal() and int(count) > 0)
+    require(good, f"--at-most takes NAME=COUNT, such as supplier=4, got {text!r}.", ConfigError)
+    return name, int(count)
 
 
 def _write(frame: pd.DataFrame, output: Path | None) -> None:

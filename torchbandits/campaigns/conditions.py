@@ -11,16 +11,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchbandits.campaigns.columns import as_texts
-from torchbandits.campaigns.tables import Table
 from torchbandits.errors import ArgumentError, nearest, require
+from torchbandits.tabular.columns import as_texts
+from torchbandits.tabular.tables import Table
 
 if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 else:
-    from torchbandits.campaigns.extras import pandas as pd
-    from torchbandits.campaigns.extras import pyarrow as pa
+    from torchbandits.tabular.extras import pandas as pd
+    from torchbandits.tabular.extras import pyarrow as pa
 
 _QUOTED = re.compile(r"`([^`]+)`")
 _ALLOWED = (
@@ -60,6 +60,24 @@ def on_offer(name: str, table: Table, condition: Any) -> Tensor:
     held = torch.from_numpy(np.logical_and.reduce(parts))
     require(bool(held.any()), f"{name}: no row of {table.name} fulfils {condition!r}.")
     return held
+
+
+def labels_of(name: str, table: Table, column: str) -> Tensor:
+    """The cells of a column as whole numbers, equal where the cells are, `A`; empty cells are equal to each other.
+
+    Args:
+        name: The argument, for messages.
+        table: The candidates.
+        column: A name of one of its columns.
+
+    Raises:
+        ArgumentError: If there is no such column.
+
+    Cost: a pass over the column.
+    """
+    _check_columns(name, table, [column])
+    cells = pd.concat([batch.column(0).to_pandas() for batch in table.batches([column])], ignore_index=True)
+    return torch.from_numpy(pd.factorize(cells, use_na_sentinel=False)[0].astype(np.int64))
 
 
 def _column(table: Table, column: str) -> Any:

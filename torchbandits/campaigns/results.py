@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from torchbandits.campaigns.ids import as_id
-from torchbandits.campaigns.spreadsheets import EMPTY, read_texts
-from torchbandits.campaigns.tables import TEXT, InMemory, ParquetRows, as_table
 from torchbandits.errors import ArgumentError, nearest, require
 from torchbandits.journal import Journal, held
+from torchbandits.tabular.ids import as_id
+from torchbandits.tabular.spreadsheets import EMPTY, read_texts
+from torchbandits.tabular.tables import TEXT, InMemory, ParquetRows, as_table
 
 if TYPE_CHECKING:
     import pandas as pd
 else:
-    from torchbandits.campaigns.extras import pandas as pd
+    from torchbandits.tabular.extras import pandas as pd
 
 MOST_NAMED = 5
 Key = tuple[int, float | None]
@@ -40,6 +40,7 @@ class Results:
         values: The objective, NaN where the evaluation failed.
         rows: The name of each row in messages.
         file: Whether they were read from a file.
+        noise_var: Variance of the noise of each value, NaN where the cell is empty; None without such a column.
     """
 
     name: str
@@ -48,23 +49,26 @@ class Results:
     values: NDArray[np.float64]
     rows: list[str]
     file: bool
+    noise_var: NDArray[np.float64] | None = None
 
     def __len__(self) -> int:
         """Number of rows."""
         return len(self.ids)
 
 
-def read_results(measured: Any, id_name: str, objective: str) -> Results:
+def read_results(measured: Any, id_name: str, objective: str, noise_var: str | None = None) -> Results:
     """Read results from a file or a table.
 
     Args:
         measured: A path, or a table of pandas, Polars or Arrow, with the columns below; pandas may have the ids for its index.
         id_name: The column of the ids.
         objective: The column of the results: a number, or empty where the evaluation failed.
+        noise_var: The column of the noise variances: a number above 0, or empty for the usual noise; None for no such column.
 
     Raises:
         DataError: If a file cannot be read.
-        ArgumentError: If a column is missing, an id is empty, or a value is no finite number: names row and column.
+        ArgumentError: If a column is missing, an id is empty, a value is no finite number, or a variance not above 0: names row
+            and column.
     """
     path = Path(measured) if isinstance(measured, (str, os.PathLike)) else None
     name, decimal = "measured" if path is None else str(path), "."
@@ -75,7 +79,8 @@ def read_results(measured: Any, id_name: str, objective: str) -> Results:
         frame, line = _frame(measured, id_name), 0
     names = [str(column) for column in frame.columns]
     frame.columns = names
-    for column, what in ((id_name, "the ids"), (objective, "what was measured")):
+    needed = [(id_name, "the ids"), (objective, "what was measured")]
+    for column, what in needed if noise_var is None else [*needed, (noise_var, "the variance of the noise")]:
         message = f"{name} has no column {column!r} for {what}; it has {', '.join(names[:30])}.{nearest(column, names)}"
         require(column in names, message)
     empty = _empty(frame)
@@ -87,7 +92,13 @@ def read_results(measured: Any, id_name: str, objective: str) -> Results:
     nameless = [rows[i] for i in np.flatnonzero(empty[id_name].to_numpy()).tolist()]
     require(not nameless, f"{name}, {_few(nameless)}: the id (column {id_name!r}) is empty. Nothing was told.")
     values = _values(name, frame[objective], empty[objective].to_numpy(), rows, objective, decimal)
-    return Results(name, frame, [as_id(value) for value in frame[id_name]], values, rows, path is not None)
+    own = None
+    if noise_var is not None:
+        own = _values(name, frame[noise_var], empty[noise_var].to_numpy(), rows, noise_var, decimal)
+        odd = [f"{rows[i]}: {own[i]:g}" for i in np.flatnonzero(own <= 0).tolist()]
+        said = "a variance must be above 0, or empty for the usual noise. Nothing was told."
+        require(not odd, f"{name}, column {noise_var!r}, {_few(odd)}: {said}")
+    return Results(name, frame, [as_id(value) for value in frame[id_name]], values, rows, path is not None, own)
 
 
 def _frame(measured: Any, id_name: str) -> pd.DataFrame:

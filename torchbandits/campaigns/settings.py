@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import difflib
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from torchbandits.campaigns.columns import Decision, Decisions, decide, no_number, survey
 from torchbandits.campaigns.conditions import boolean_column
-from torchbandits.campaigns.encoding import numbers
-from torchbandits.campaigns.ids import Ids, id_column
-from torchbandits.campaigns.spreadsheets import dialect
-from torchbandits.campaigns.tables import TEXT, Table, as_table
 from torchbandits.checks import read_bytes
-from torchbandits.errors import ArgumentError, DataError, StateError, nearest, require
+from torchbandits.errors import DataError, StateError, nearest, require
+from torchbandits.tabular.columns import Decision, Decisions, decide, no_number, survey
+from torchbandits.tabular.encoding import numbers
+from torchbandits.tabular.ids import Ids, id_column, open_table
+from torchbandits.tabular.tables import Table
 
 MANY = 1_000_000
 """Number of rows from which on features have single precision by default."""
@@ -33,6 +30,7 @@ _FIXED = {  # fields that cannot change while a campaign goes on, in words
     "id": "the column of the ids",
     "cost": "the column of the costs",
     "dtype": "dtype",
+    "noise_std": "the noise of a measurement",
     "overruled": "columns",
 }
 
@@ -48,6 +46,7 @@ class Settings:
         overruled: Kinds of columns as the user gave them.
         candidates: The fixed condition, which may be another one when the campaign goes on.
         columns: The decision on each column.
+        noise_std: Standard deviation of a measurement, where it is known.
     """
 
     table: str | None
@@ -61,6 +60,7 @@ class Settings:
     overruled: dict[str, Any]
     candidates: str | None
     columns: tuple[Decision, ...]
+    noise_std: float | None = None
 
     def text(self) -> str:
         """The settings as JSON."""
@@ -163,6 +163,7 @@ def begin(given: Any, wanted: dict[str, Any], candidates: str | None, path: Path
         overruled=wanted["overruled"] or {},
         candidates=candidates,
         columns=decisions.columns,
+        noise_std=wanted["noise_std"],
     )
     _, values = history(table, settings.objective)
     full = f"every row of {table.name} has a value in column {settings.objective!r}: there is nothing left to find out. Leave "
@@ -211,14 +212,6 @@ def _resumed(settings: Settings, given: Any, wanted: dict[str, Any], candidates:
     return Beginning(table, ids, settings if candidates is None else replace(settings, candidates=candidates), False)
 
 
-def open_table(given: Any, id: str | None) -> Table:
-    """Open the candidates. Ids of a CSV file are read as texts, so that 007 stays 007."""
-    if isinstance(given, (str, os.PathLike)) and Path(given).suffix.lower() in TEXT:
-        column = id_column(dialect(Path(given)).header, id)
-        return as_table("table", given, [] if column is None else [column])
-    return as_table("table", given, ids=id)
-
-
 def history(table: Table, objective: str) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Rows of the table with a value of the objective, and these values.
 
@@ -236,25 +229,6 @@ def history(table: Table, objective: str) -> tuple[NDArray[np.int64], NDArray[np
     values = numbers(table, objective)
     rows = np.flatnonzero(~np.isnan(values))
     return rows, values[rows]
-
-
-def costs(table: Table, column: str) -> torch.Tensor:
-    """Cost of an evaluation of each row, `A`, float64.
-
-    Raises:
-        ArgumentError: If a cell is empty, no number, or not above 0: names the row.
-    """
-    found = survey(table, [column])[column]
-    require(found.numeric, no_number(found))
-    values = numbers(table, column)
-    bad = np.flatnonzero(~((values > 0) & np.isfinite(values)))
-    if len(bad):
-        row = int(bad[0])
-        raise ArgumentError(
-            f"{table.name}, {table.where(row)}, column {column!r}: a cost must be a number above 0, got {values[row]:g} "
-            f"({len(bad):,} such rows)."
-        )
-    return torch.from_numpy(values)
 
 
 def _roles(columns: dict[str, str | None]) -> dict[str, str]:

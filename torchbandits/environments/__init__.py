@@ -4,7 +4,8 @@
 `rkhs` for random functions of known norm,
 `synthetic` and `global_optimization` for BoTorch's test functions, `sin_cos` and `rosenbrock` for those of CUB's figures,
 `simulated_designs` for engineering formulas, `abalone` and `cadata` for real data, `Recorded` for arms that were evaluated a
-few times, `nas_bench_101`, `nas_bench_201`, `fcnet` and `logistic_regression` for networks that were trained.
+few times, `from_table` for the rows of a spreadsheet, `nas_bench_101`, `nas_bench_201`, `fcnet` and `logistic_regression` for
+networks that were trained.
 """
 
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from torchbandits.environments.formulas import rosenbrock, sin_cos
 from torchbandits.environments.functions import Function, KernelExpansion, rkhs
 from torchbandits.environments.logistic import logistic_regression
 from torchbandits.environments.networks import ARCHIVES, Archive, fcnet, nas_bench_101, nas_bench_201
+from torchbandits.environments.spreadsheet import from_table
 from torchbandits.environments.synthetic import global_optimization, synthetic
 from torchbandits.environments.tables import Recorded, Table
 
@@ -51,6 +53,7 @@ __all__ = [
     "abalone",
     "cadata",
     "fcnet",
+    "from_table",
     "global_optimization",
     "logistic_regression",
     "nas_bench_101",

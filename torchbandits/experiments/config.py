@@ -13,33 +13,31 @@ import math
 import os
 import re
 import typing
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
 import torch
 import yaml
-from gpytorch.kernels import Kernel, MaternKernel, RBFKernel, ScaleKernel
+from gpytorch.kernels import Kernel
 from pydantic import (
     AfterValidator,
-    BaseModel,
     ConfigDict,
     Field,
-    PositiveFloat,
     PydanticSchemaGenerationError,
     TypeAdapter,
     ValidationError,
     model_validator,
 )
-from torch import Tensor
 
 from torchbandits.checks import as_path
-from torchbandits.environments import Environment
+from torchbandits.environments import Environment, from_table
 from torchbandits.environments import registry as environments
 from torchbandits.errors import ConfigError, DataError, TorchBanditsError, nearest, require
-from torchbandits.experiments.printable import shortened
+from torchbandits.experiments.kernels import KernelConfig, KernelOverride, build_kernel, merged
+from torchbandits.experiments.naming import find_environment, find_factory
+from torchbandits.experiments.sections import Section, parse_section
 from torchbandits.files import LONGEST_NAME, folder_name_fault, read_yaml
 from torchbandits.policies import registry as policies
 from torchbandits.policies.composed import Composed
@@ -48,16 +46,9 @@ from torchbandits.widths import Constant, Scaled
 
 BASELINE = "uniform"
 """Name in the registry of the policy whose regret is the denominator of the regret ratio."""
-_MOST_FAULTS = 5  # named in one message
 
 ENVIRONMENT_SEED_OFFSET = 1_000_000_000
 """Added to the seed of a repetition for the draw of its environment, so that it shares no random numbers with the run."""
-
-
-def _check_smoothness(nu: float) -> float:
-    if nu not in (0.5, 1.5, 2.5):
-        raise ValueError("nu must be 0.5, 1.5 or 2.5")
-    return nu
 
 
 def _check_folder_name(name: str) -> str:
@@ -74,67 +65,19 @@ Seed = Annotated[int, Field(ge=0, le=2**62)]
 Rows = Annotated[int, Field(gt=1, le=10**6)]
 Threads = Annotated[int, Field(gt=0, le=1024)]
 FolderName = Annotated[str, AfterValidator(_check_folder_name)]
-Smoothness = Annotated[float, AfterValidator(_check_smoothness)]
-Lengthscale = PositiveFloat | Annotated[list[PositiveFloat], Field(min_length=1)]
-
-
-class Section(BaseModel):
-    """Base class of the parts of a configuration: unknown keys and infinities are errors."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-    def __init__(self, /, **values: Any) -> None:
-        """Create a section in Python.
-
-        Raises:
-            ConfigError: If a value is missing, unknown or not valid; the message names the first faults.
-        """
-        try:
-            super().__init__(**values)
-        except ValidationError as error:
-            raise ConfigError(f"{type(self).__name__}: {_all_faults(type(self), error)}") from error
-
-    # Tells Pydantic that this constructor adds nothing to its own: nested sections are then validated without calling it, so
-    # that errors name the whole path of a fault.
-    __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
-
-
-Part = TypeVar("Part", bound=Section)
 
 
 class EnvironmentConfig(Section):
-    """An environment of `torchbandits.environments.registry` and its keyword arguments."""
+    """An environment and its keyword arguments.
 
-    name: str
-    options: dict[str, Any] = {}
-
-
-class KernelConfig(Section):
-    """A GPyTorch kernel: `rbf`, exp(−‖x − x'‖² / 2ℓ²), or `matern` of smoothness `nu`.
-
-    `lengthscale` is in units of the (scaled) features, one number or one per feature; `outputscale`, reward units
-    squared, is 1 where it is left out.
+    `name` is one of `torchbandits.environments.registry`; or `csv:FILE`, `parquet:FILE` or `arrow:FILE`, a table whose rows
+    were all measured, with the options of `torchbandits.environments.from_table`; or `module:function`, a function of yours
+    that returns an `Environment`. It is imported when the experiment is run. If it takes `generator`, a
+    `torch.Generator`, each repetition has an environment of its own.
     """
 
-    name: Literal["rbf", "matern"] = "rbf"
-    lengthscale: Lengthscale = 1.0
-    nu: Smoothness | None = None
-    outputscale: PositiveFloat | None = None
-
-    @model_validator(mode="after")
-    def _check_nu(self) -> KernelConfig:
-        if (self.name == "matern") != (self.nu is not None):
-            raise ValueError("a matern kernel needs nu, and a rbf kernel has none")
-        return self
-
-
-class KernelOverride(Section):
-    """Settings in which a policy's kernel differs from the experiment's."""
-
-    name: Literal["rbf", "matern"] | None = None
-    lengthscale: Lengthscale | None = None
-    nu: Smoothness | None = None
-    outputscale: PositiveFloat | None = None
+    name: str
+    options: dict[str, Any] = Field(default_factory=dict)
 
 
 class PolicyConfig(Section):
@@ -148,7 +91,7 @@ class PolicyConfig(Section):
     name: str
     label: Annotated[str, Field(min_length=1, max_length=LONGEST_NAME)] = ""
     kernel: KernelOverride = KernelOverride()
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = Field(default_factory=dict)
     repetitions: Repetitions | None = None
 
     @model_validator(mode="before")
@@ -173,7 +116,7 @@ class QuickConfig(Section):
     horizon: Count | None = None
     repetitions: Repetitions | None = None
     policies: Annotated[list[str], Field(min_length=1)] | None = None
-    environment: dict[str, Any] = {}
+    environment: dict[str, Any] = Field(default_factory=dict)
     history: Observed | None = None
 
 
@@ -234,10 +177,6 @@ class ExperimentConfig(Section):
         values["environment"] = {"name": self.environment.name, "options": self.environment.options | self.quick.environment}
         return parse_config(values, f"the reduced form of {self.name}")
 
-    def repetitions_of(self, place: int) -> int:
-        """Number of repetitions of the policy at a place of the list of policies."""
-        return min(self.repetitions, self.policies[place].repetitions or self.repetitions)
-
     @property
     def folder(self) -> Path:
         """Folder of the results: `output`, else `results/<name>`."""
@@ -248,6 +187,10 @@ class ExperimentConfig(Section):
         """Short hash of all settings that affect a single record; numbers of repetitions are left out."""
         left_out: dict[str, Any] = dict.fromkeys(("name", "output", "repetitions", "quick", "headline"), True)
         deciding = self.model_dump(mode="json", exclude=left_out | {"policies": {"__all__": {"repetitions"}}})
+        # Records of versions without this key are found again.
+        for kernel in (deciding["kernel"], *(policy["kernel"] for policy in deciding["policies"])):
+            if not kernel["options"]:
+                del kernel["options"]
         return hashlib.sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest()[:16]
 
     def dump(self) -> str:
@@ -274,53 +217,6 @@ def parse_config(values: dict[str, Any], source: str) -> ExperimentConfig:
     return parse_section(ExperimentConfig, values, source)
 
 
-def parse_section(section: type[Part], values: dict[str, Any], source: str) -> Part:
-    """Create a section of the given class from a mapping, as `parse_config` does."""
-    try:
-        return section.model_validate(values)
-    except ValidationError as error:
-        raise ConfigError(f"{source}: {_all_faults(section, error)}") from error
-
-
-def _all_faults(section: type[BaseModel], error: ValidationError) -> str:
-    """The first faults in words and the number of further ones. A full stop ends them unless a question mark does."""
-    more = error.error_count() - _MOST_FAULTS
-    said = "; ".join([*islice(_faults(section, error), _MOST_FAULTS), *([f"and {more} more"] if more > 0 else [])])
-    return said if said.endswith("?") else f"{said}."
-
-
-def _faults(section: type[BaseModel], error: ValidationError) -> Iterator[str]:
-    for fault in error.errors(include_url=False):
-        place, kind, given = fault["loc"], fault["type"], fault["input"]
-        path = "".join(f"[{part}]" if isinstance(part, int) else f".{shortened(part)}" for part in place).lstrip(".")
-        if kind == "extra_forbidden":
-            known = _known_keys(section, place[:-1])
-            hint = nearest(str(place[-1]), known) or f" Known keys: {', '.join(known)}"
-            yield f"{path}: unknown key.{hint}"
-        elif kind == "missing":
-            yield f"{path}: missing"
-        elif kind == "value_error":
-            yield f"{path or 'the whole'}: {fault['ctx']['error']}"
-        else:
-            hint = nearest(given, ("rbf", "matern")) if kind == "literal_error" and isinstance(given, str) else ""
-            yield f"{path}: {fault['msg']}, got {shortened(repr(given))}.{hint}".rstrip(".")
-
-
-def _known_keys(section: type[BaseModel], place: tuple[int | str, ...]) -> list[str]:
-    """Keys of the section at a place, found through the annotations."""
-    for part in place:
-        if isinstance(part, str) and part in section.model_fields:
-            section = next(iter(_sections(section.model_fields[part].annotation)), section)
-    return list(section.model_fields)
-
-
-def _sections(annotation: Any) -> Iterator[type[Section]]:
-    if isinstance(annotation, type) and issubclass(annotation, Section):
-        yield annotation
-    for inner in typing.get_args(annotation):
-        yield from _sections(inner)
-
-
 def build_environment(config: ExperimentConfig, repetition: int) -> Environment:
     """The environment of a repetition. A random environment is drawn anew for each repetition.
 
@@ -329,17 +225,22 @@ def build_environment(config: ExperimentConfig, repetition: int) -> Environment:
         DataError: If its data can't be found.
     """
     section = config.environment
-    factory = _named(section.name, environments, "environment.name")
-    options = check_options(factory, section.options, "environment.options", reserved=("generator", "kernel", "dtype"))
+    factory, arguments = find_environment(section.name, environments, "environment.name")
+    reserved = ("generator", "kernel", "dtype", "table") if factory is from_table else ("generator", "kernel", "dtype")
+    options = check_options(factory, section.options, "environment.options", reserved)
     if is_random(config):
         seed = config.seed + repetition + ENVIRONMENT_SEED_OFFSET
         options["generator"] = torch.Generator().manual_seed(seed)
-    return _call(factory, (), options, "environment.options")
+    made = _call(factory, arguments, options, "environment.options")
+    message = f"environment.name: {section.name} must return an Environment of torchbandits, got {type(made).__name__}."
+    require(isinstance(made, Environment), message, ConfigError)
+    environment: Environment = made
+    return environment
 
 
 def is_random(config: ExperimentConfig) -> bool:
     """Whether the environment is itself drawn at random."""
-    factory = _named(config.environment.name, environments, "environment.name")
+    factory, _ = find_environment(config.environment.name, environments, "environment.name")
     return "generator" in inspect.signature(factory).parameters
 
 
@@ -356,7 +257,7 @@ def build_policy(config: ExperimentConfig, places: Sequence[int], environment: E
     """
     place, section = places[0], config.policies[places[0]]
     where = f"policies[{place}]"
-    factory = _named(section.name, policies, f"{where}.name")
+    factory = find_factory(section.name, policies, f"{where}.name")
     scale = _width_scale(section.options.get("width"), where)
     given = {
         name: _resolve(name, value, config, environment, where)
@@ -367,9 +268,7 @@ def build_policy(config: ExperimentConfig, places: Sequence[int], environment: E
     takes_kernel = "kernel" in inspect.signature(factory).parameters
     kernel: tuple[Kernel, ...] = ()
     if takes_kernel:
-        kernels = [policy_kernel(config.kernel, config.policies[p], where) for p in places]
-        # No environment of the registry reads its arms from a source.
-        assert isinstance(environment.arms, Tensor)
+        kernels = [merged(config.kernel, config.policies[p].kernel, where) for p in places]
         kernel = (build_kernel(kernels[:1] if len(set(places)) == 1 else kernels, environment.arms),)
     policy = _call(factory, kernel, options, f"{where}.options")
     if scale is None:
@@ -385,43 +284,6 @@ def _width_scale(width: Any, where: str) -> float | None:
     good = set(width) == {"scaled"} and isinstance(width["scaled"], int | float) and 0 < width["scaled"] < math.inf
     require(good, f"{where}.options.width: expected a number or {{scaled: a number > 0}}, got {width!r}.", ConfigError)
     return float(width["scaled"])
-
-
-def policy_kernel(base: KernelConfig, section: PolicyConfig, where: str) -> KernelConfig:
-    """The experiment's kernel with the policy's own settings."""
-    overrides = section.kernel.model_dump(exclude_unset=True)
-    values = base.model_dump() | overrides
-    if values["name"] == "rbf" and "nu" not in overrides:
-        values["nu"] = None
-    try:
-        return KernelConfig.model_validate(values)
-    except ValidationError as error:
-        raise ConfigError(f"{where}.kernel: {error.errors()[0]['msg']}.") from error
-
-
-def build_kernel(configs: Sequence[KernelConfig], arms: torch.Tensor) -> Kernel:
-    """A kernel with fixed hyper-parameters, of the arms' dtype and device. Several configurations, which may differ only in the
-    length-scale, become its batch rows."""
-    dim, config = arms.shape[-1], configs[0]
-    ard = config.lengthscale if isinstance(config.lengthscale, list) else None
-    if ard is not None and len(ard) != dim:
-        raise ConfigError(f"kernel.lengthscale: expected one number or {dim}, one per feature, got {len(ard)}.")
-    shapes: dict[str, Any] = {
-        "ard_num_dims": None if ard is None else dim,
-        "batch_shape": torch.Size([len(configs)] if len(configs) > 1 else []),
-    }
-    kernel: Kernel
-    if config.name == "rbf":
-        kernel = RBFKernel(**shapes).to(arms)
-    else:
-        kernel = MaternKernel(nu=config.nu, **shapes).to(arms)
-    lengthscales = torch.stack([arms.new_tensor(c.lengthscale).reshape(1, -1) for c in configs])
-    kernel.lengthscale = lengthscales.reshape(kernel.lengthscale.shape)
-    if config.outputscale is not None:
-        kernel = ScaleKernel(kernel, batch_shape=shapes["batch_shape"]).to(arms)
-        # A tensor, because GPyTorch rounds a Python number to float32.
-        kernel.outputscale = arms.new_tensor(config.outputscale)
-    return kernel.requires_grad_(False)
 
 
 def check_options(
@@ -475,12 +337,6 @@ def _resolve(name: str, value: Any, config: ExperimentConfig, environment: Envir
     return value
 
 
-def _named(name: str, registry: dict[str, Callable[..., Any]], where: str) -> Callable[..., Any]:
-    known = ", ".join(registry)
-    require(name in registry, f"{where}: unknown name {name!r}; known: {known}.{nearest(name, registry)}", ConfigError)
-    return registry[name]
-
-
 def _call(factory: Callable[..., Any], arguments: tuple[Any, ...], options: dict[str, Any], where: str) -> Any:
     try:
         return factory(*arguments, **options)
@@ -488,3 +344,8 @@ def _call(factory: Callable[..., Any], arguments: tuple[Any, ...], options: dict
         raise
     except TorchBanditsError as error:
         raise ConfigError(f"{where}: {error}") from error
+
+
+def repetitions_of(config: ExperimentConfig, place: int) -> int:
+    """Number of repetitions of the policy at a place of the list of policies."""
+    return min(config.repetitions, config.policies[place].repetitions or config.repetitions)

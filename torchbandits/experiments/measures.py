@@ -60,6 +60,7 @@ def measures(baseline: dict[int, Values], trainers: int = 1) -> dict[str, Measur
         "step_regret": Measure("regret a pull, t/2 to t (reward units)", step_regret),
         "simple_regret": Measure("regret of the recommended arm (reward units)", simple_regret),
         "best_regret": Measure("regret of the best arm pulled (reward units)", best_regret),
+        "best_reward": Measure("largest reward of the first t pulls (reward units)", best_reward, bottom=None),
         "seconds": Measure("policy time until t (seconds)", elapsed, "log"),
         "step_seconds": Measure("policy time a pull, t/2 to t (seconds)", step_seconds, "log"),
         "batch_size": Measure("size of the batch holding t (pulls)", partial(_per_batch, "size"), "log"),
@@ -104,6 +105,16 @@ def simple_regret(record: Record, t: Times) -> Values:
 def best_regret(record: Record, t: Times) -> Values:
     """Regret of the best arm among the first t pulls, f* − max f(x_s), reward units: the simple regret of the BBKB paper."""
     return np.asarray(np.minimum.accumulate(record.history.pulls["regret"])[t - 1])
+
+
+def best_reward(record: Record, t: Times) -> Values:
+    """Largest reward among the first t pulls, with its noise, reward units."""
+    return np.asarray(np.maximum.accumulate(record.history.pulls["reward"])[t - 1], np.float64)
+
+
+def regret_is_known(records: Iterable[Record]) -> bool:
+    """Whether the environment knew its optimum, so that some record has a regret."""
+    return any(not bool(np.isnan(record.history.pulls["regret"]).all()) for record in records)
 
 
 def elapsed(record: Record, t: Times) -> Values:

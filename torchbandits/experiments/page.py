@@ -18,7 +18,7 @@ from torchbandits.errors import DataError, require
 from torchbandits.experiments.measures import Measure, Times, Values, baseline_regret, measures
 from torchbandits.experiments.printable import printable
 from torchbandits.experiments.records import CONFIG, Record, load_records, output_folder
-from torchbandits.experiments.results import HEADERS, aggregate, caption, cells, draw_labels
+from torchbandits.experiments.results import aggregate, caption, cells, draw_labels, headers_of
 from torchbandits.experiments.watching import best_arms, number
 from torchbandits.files import write_text
 from torchbandits.history import History
@@ -130,11 +130,12 @@ def write_page(source: Path, output: Path | None = None) -> Path:
 def page_of_experiment(folder: Path) -> Page:
     """Page of an experiment, from its records."""
     config, records = load_records(folder)
-    facts = f"{config.environment.name}; {caption(config)}"
+    summary = aggregate(config, records)
+    facts = f"{config.environment.name}; {caption(config, summary)}"
     labels = tuple(policy.label for policy in config.policies)
-    lines = tuple(tuple(line) for line in cells(aggregate(config, records)))
+    lines = tuple(tuple(line) for line in cells(summary))
     baseline = baseline_regret(config, records)
-    return Page(config.name, facts, labels, tuple(records), HEADERS, lines, baseline, config.dump())
+    return Page(config.name, facts, labels, tuple(records), headers_of(summary), lines, baseline, config.dump())
 
 
 def page_of_journal(reading: Reading) -> Page:
@@ -206,7 +207,7 @@ def escape(text: str) -> str:
 def drawn(page: Page) -> Iterable[tuple[str, Figure]]:
     """The figures for which the records hold values, each with its description."""
     known = measures(page.baseline)
-    known |= {"mean_reward": Measure("", mean_reward, bottom=None), "best_reward": Measure("", best_reward, bottom=None)}
+    known["mean_reward"] = Measure("", mean_reward, bottom=None)
     known |= {name: replace(known[name], label=label) for name, label in WORDS.items()}
     known["seconds"] = replace(known["seconds"], label=f"{page.clock} (seconds)")
     told = [record for record in page.records if len(record.history)]
@@ -221,11 +222,6 @@ def drawn(page: Page) -> Iterable[tuple[str, Figure]]:
 def mean_reward(record: Record, t: Times) -> Values:
     """Mean of the first t rewards, reward units."""
     return np.cumsum(record.history.pulls["reward"])[t - 1] / t
-
-
-def best_reward(record: Record, t: Times) -> Values:
-    """Largest of the first t rewards, reward units."""
-    return np.asarray(np.maximum.accumulate(record.history.pulls["reward"])[t - 1])
 
 
 def best_table(page: Page, place: int) -> str:

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from torchbandits.checks import as_path
 from torchbandits.errors import DataError, require
-from torchbandits.experiments.config import ExperimentConfig, load_config
+from torchbandits.experiments.config import ExperimentConfig, load_config, repetitions_of
+from torchbandits.experiments.naming import table_digest
 from torchbandits.history import History
 
 RECORDS = "records"
@@ -54,6 +55,7 @@ def keep_record(config: ExperimentConfig, output: Path, place: int, seed: int, h
         "horizon": config.horizon,
         "arms": num_arms,
         "fingerprint": config.fingerprint,
+        "table": table_digest(config.environment.name),
     }
     history.to_parquet(record_folder(output, section.slug, seed))
     return Record(place, section.label, seed, history)
@@ -83,7 +85,7 @@ def ended_records(config: ExperimentConfig, output: Path) -> list[Record]:
     return [
         record
         for place in range(len(config.policies))
-        for seed in range(config.seed, config.seed + config.repetitions_of(place))
+        for seed in range(config.seed, config.seed + repetitions_of(config, place))
         if (record := find_record(config, output, place, seed)) is not None
     ]
 

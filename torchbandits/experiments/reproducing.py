@@ -24,7 +24,7 @@ from rich.console import Console
 
 from torchbandits.checks import as_path, check_flag, check_whole
 from torchbandits.errors import DataError, require
-from torchbandits.experiments.config import ExperimentConfig
+from torchbandits.experiments.config import ExperimentConfig, repetitions_of
 from torchbandits.experiments.judging import UNKNOWN, Numbers, digits, numbers_of, numbers_of_study, value, verdicts
 from torchbandits.experiments.measures import measures
 from torchbandits.experiments.printable import literal, printable
@@ -172,7 +172,7 @@ def _missing(config: ExperimentConfig, records: list[Record]) -> str:
     """The policies that lack repetitions, in words."""
     listed = []
     for place, policy in enumerate(config.policies):
-        found, wanted = sum(record.place == place for record in records), config.repetitions_of(place)
+        found, wanted = sum(record.place == place for record in records), repetitions_of(config, place)
         if found < wanted:
             listed.append(f"{policy.label} ({found} of {wanted} repetitions)")
         elif wanted < config.repetitions:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -30,6 +31,7 @@ from torchbandits.experiments.measures import (
     baseline_regret,
     mean_interval,
     measures,
+    regret_is_known,
     regret_ratio,
     simple_regret,
 )
@@ -58,6 +60,7 @@ HEADERS = (
     "seconds",
     "runs",
 )
+HEADERS_WITHOUT_REGRET = ("policy", "largest reward", *HEADERS[4:])
 _LEAST_GAP = 0.06  # between labels at the ends of curves, as a share of the height
 
 
@@ -91,11 +94,12 @@ def aggregate(config: ExperimentConfig, records: Sequence[Record]) -> pd.DataFra
     """One line per policy: means over repetitions, and the 95 % t-interval of the regret ratio.
 
     Columns: policy, repetitions, regret_ratio, regret_ratio_low, regret_ratio_high, regret and simple_regret (reward
-    units), batches, distinct_arms, dictionary_size, seconds (of the policy, without the environment).
+    units), batches, distinct_arms, dictionary_size, seconds (of the policy, without the environment). If the environment does
+    not know its optimum, the columns of the regret are NaN, and largest_reward (reward units) is added.
     """
     check_config(config)
     check_records(records)
-    baseline = baseline_regret(config, records)
+    baseline, known = baseline_regret(config, records), regret_is_known(records)
     lines = []
     for place, policy in enumerate(config.policies):
         mine = [record for record in records if record.place == place]
@@ -112,6 +116,8 @@ def aggregate(config: ExperimentConfig, records: Sequence[Record]) -> pd.DataFra
         summaries = [record.history.summary() for record in mine]
         for name in ("regret", "simple_regret", "batches", "distinct_arms", "dictionary_size", "seconds"):
             line[name] = float(np.mean([summary[name] for summary in summaries]))
+        if not known:
+            line["largest_reward"] = float(np.mean([record.history.pulls["reward"].max() for record in mine]))
         lines.append(line)
     return pd.DataFrame(lines)
 
@@ -121,9 +127,7 @@ def cells(table: pd.DataFrame) -> list[list[str]]:
     return [
         [
             str(line["policy"]),
-            _number(line["regret_ratio"], "{:.3f}"),
-            _interval(line["regret_ratio_low"], line["regret_ratio_high"]),
-            _number(line["simple_regret"], "{:.3g}"),
+            *_success(line),
             *(_number(line[name], "{:.0f}") for name in ("batches", "distinct_arms", "dictionary_size")),
             _number(line["seconds"], "{:.2f}"),
             str(line["repetitions"]),
@@ -132,29 +136,43 @@ def cells(table: pd.DataFrame) -> list[list[str]]:
     ]
 
 
+def _success(line: dict[Any, Any]) -> list[str]:
+    """Regret, or where it is unknown the largest reward, as text."""
+    if "largest_reward" in line:
+        return [_number(line["largest_reward"], "{:.4g}")]
+    interval = _interval(line["regret_ratio_low"], line["regret_ratio_high"])
+    return [_number(line["regret_ratio"], "{:.3f}"), interval, _number(line["simple_regret"], "{:.3g}")]
+
+
+def headers_of(table: pd.DataFrame) -> tuple[str, ...]:
+    """Column headers of the table for reading."""
+    return HEADERS_WITHOUT_REGRET if "largest_reward" in table else HEADERS
+
+
 def to_markdown(config: ExperimentConfig, table: pd.DataFrame) -> str:
     """The table in Markdown, below its caption."""
-    rule = "|".join([" --- ", *[" ---: "] * (len(HEADERS) - 1)])
+    headers = headers_of(table)
+    rule = "|".join([" --- ", *[" ---: "] * (len(headers) - 1)])
     lines = [" | ".join(printable(cell).replace("|", "\\|") for cell in row) for row in cells(table)]
-    return f"{printable(caption(config))}\n\n| {' | '.join(HEADERS)} |\n|{rule}|\n" + "".join(f"| {line} |\n" for line in lines)
+    above = f"{printable(caption(config, table))}\n\n| {' | '.join(headers)} |\n|{rule}|\n"
+    return above + "".join(f"| {line} |\n" for line in lines)
 
 
 def to_rich(config: ExperimentConfig, table: pd.DataFrame) -> RichTable:
     """The table for a terminal."""
-    result = RichTable(title=plain(caption(config)), box=SIMPLE, padding=(0, 1), collapse_padding=True)
-    for header in HEADERS:
+    result = RichTable(title=plain(caption(config, table)), box=SIMPLE, padding=(0, 1), collapse_padding=True)
+    for header in headers_of(table):
         result.add_column(header, justify="left" if header == "policy" else "right", no_wrap=header == "95 % interval")
     for row in cells(table):
         result.add_row(*map(plain, row))
     return result
 
 
-def caption(config: ExperimentConfig) -> str:
+def caption(config: ExperimentConfig, table: pd.DataFrame) -> str:
     """Horizon, repetitions and seed of an experiment in one line."""
-    return (
-        f"{config.name}: T = {config.horizon:,}, {config.repetitions} repetitions from seed {config.seed}; "
-        "means, regret over that of uniform in the same repetition"
-    )
+    unknown = "means; the optimum, and so the regret, is unknown"
+    meaning = unknown if "largest_reward" in table else "means, regret over that of uniform in the same repetition"
+    return f"{config.name}: T = {config.horizon:,}, {config.repetitions} repetitions from seed {config.seed}; {meaning}"
 
 
 def _number(value: float, form: str) -> str:
@@ -195,7 +213,10 @@ def draw_figures(config: ExperimentConfig, records: Sequence[Record], folder: Pa
     baseline = baseline_regret(config, records)
     known, labels = measures(baseline), [policy.label for policy in config.policies]
     paths = []
-    for name in ["regret_ratio", *FIGURES] if baseline else FIGURES:
+    drawn = ["regret_ratio", *FIGURES] if baseline else [*FIGURES]
+    if not regret_is_known(records):
+        drawn = ["best_reward", *FIGURES[1:]]
+    for name in drawn:
         figure = draw_labels(config.name, labels, records, known[name])
         path = folder / FILENAMES.get(name, f"{name}.png")
         write_atomically(path, partial(figure.savefig, dpi=150))

@@ -45,7 +45,10 @@ from torchbandits.experiments.config import (
     build_policy,
     is_random,
     load_config,
+    repetitions_of,
 )
+from torchbandits.experiments.measures import regret_is_known
+from torchbandits.experiments.naming import table_digest
 from torchbandits.experiments.printable import plain, printable
 from torchbandits.experiments.records import CONFIG, RECORDS, Record, check_config, find_record, keep_record
 from torchbandits.experiments.results import Result, write_results
@@ -128,9 +131,9 @@ def jobs(config: ExperimentConfig) -> list[list[Run]]:
     """Runs in the order in which they are made, grouped into the batch rows of one call of `run`."""
     repetitions, places = range(config.repetitions), range(len(config.policies))
     if not config.together:
-        return [[Run(place, r)] for r in repetitions for place in places if r < config.repetitions_of(place)]
+        return [[Run(place, r)] for r in repetitions for place in places if r < repetitions_of(config, place)]
     groups = groupby(places, key=lambda place: _all_but_lengthscale(config.policies[place]))
-    whole = [[Run(place, r) for place in group for r in range(config.repetitions_of(place))] for _, group in groups]
+    whole = [[Run(place, r) for place in group for r in range(repetitions_of(config, place))] for _, group in groups]
     if config.together is True:
         return whole
     return [part for runs in whole for part in _parts(runs, config.together)]
@@ -178,7 +181,8 @@ def stack(environments: Sequence[Environment]) -> Table:
     """
     kinds = {(e.noise_std, getattr(e, "noise", None)) for e in environments}
     norms = [getattr(e, "norm_bound", None) for e in environments]
-    (noise_std, noise), alike = next(iter(kinds)), len(kinds) == 1 and all(e.costs is None for e in environments)
+    plain_arms = all(e.costs is None and isinstance(e.arms, Tensor) for e in environments)
+    (noise_std, noise), alike = next(iter(kinds)), len(kinds) == 1 and plain_arms
     good = alike and noise is not None and len({norm is None for norm in norms}) == 1
     require(good, f"draws of {environments[0].name!r} can't be run together: leave out together.", ConfigError)
     return Table(
@@ -236,7 +240,7 @@ def _records(
     records: dict[Run, Record] = {}
     todo: list[list[Run]] = []
     with _progress(console) as progress:
-        total = sum(config.repetitions_of(place) for place in range(len(config.policies))) * config.horizon
+        total = sum(repetitions_of(config, place) for place in range(len(config.policies))) * config.horizon
         task = progress.add_task("", total=total)
         for job in jobs(config):
             found = {run: _earlier(config, folder, run, progress.console) if resume else None for run in job}
@@ -263,18 +267,25 @@ def _announced(console: Console, runs: Sequence[Run], made: Sequence[Record | No
     records = {run: record for run, record in zip(runs, made, strict=True) if record is not None}
     for record in records.values():
         summary = record.history.summary()
-        line = f"{record.label}, seed {record.seed}: regret {summary['regret']:.4g}, {summary['seconds']:.2f} s"
+        regret = f"regret {summary['regret']:.4g}"
+        found = regret if regret_is_known([record]) else f"largest reward {record.history.pulls['reward'].max():.4g}"
+        line = f"{record.label}, seed {record.seed}: {found}, {summary['seconds']:.2f} s"
         console.print(plain(line))
     return records
 
 
 def _earlier(config: ExperimentConfig, folder: Path, run: Run, console: Console) -> Record | None:
-    """The record that an earlier start has left, or None. A damaged record is reported and made again."""
+    """The record that an earlier start has left, or None. A damaged record, or one of a table that has changed, is reported and
+    made again."""
     try:
-        return find_record(config, folder, run.place, config.seed + run.repetition)
+        found = find_record(config, folder, run.place, config.seed + run.repetition)
     except DataError as error:
         console.print(plain(f"run again: {error}"))
         return None
+    if found is not None and found.history.metadata.get("table") != table_digest(config.environment.name):
+        console.print(plain(f"run again: {found.label}, seed {found.seed}: {config.environment.name} has changed since"))
+        return None
+    return found
 
 
 class _Advance:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import gpytorch
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -180,8 +181,6 @@ class Climb:
 
     def _climb(self, dictionary: Picks | None, max_iterations: int) -> float:
         """Ascend from the current parameters by L-BFGS-B, leave the best parameters visited, and return their value."""
-        from botorch.optim.core import scipy_minimize  # noqa: PLC0415 - BoTorch takes a second to load
-
         parameters = list(self._parameters.values())
         best: tuple[float, dict[str, Tensor]] = (-math.inf, self._values())
         for parameter in parameters:
@@ -204,8 +203,7 @@ class Climb:
         bounds: dict[str, tuple[float | None, float | None]] = {
             name: (min(floor, value.item()), None) for name, value in ((_NOISE, self._log_noise), (_MISFIT, self._log_misfit))
         } | self._floors()
-        result = scipy_minimize(closure, self._parameters, bounds=bounds, options={"maxiter": max_iterations})
-        self.iterations += result.step
+        self.iterations += _minimize(closure, self._parameters, bounds, max_iterations)
         self._restore(best[1])
         return best[0]
 
@@ -250,3 +248,34 @@ class Climb:
                 part.lengthscale = value
                 scaled = True
         return scaled
+
+
+def _minimize(
+    closure: Callable[[], tuple[Tensor, Sequence[Tensor]]],
+    parameters: dict[str, Tensor],
+    bounds: dict[str, tuple[float | None, float | None]],
+    max_iterations: int,
+) -> int:
+    """Minimise a function of the parameters, given with its derivatives, by L-BFGS-B; return the number of iterations.
+
+    BoTorch's function for that takes a second to load.
+    """
+    from scipy.optimize import minimize  # type: ignore[import-untyped] # noqa: PLC0415 - slow to load
+
+    sizes = [p.numel() for p in parameters.values()]
+
+    def at(x: np.ndarray) -> tuple[float, np.ndarray]:
+        with torch.no_grad():
+            for p, part in zip(parameters.values(), torch.as_tensor(x).split(sizes), strict=True):
+                p.copy_(part.reshape(p.shape))
+        value, slopes = closure()
+        return value.item(), _flat(slopes)
+
+    limits = [bounds.get(name, (None, None)) for name, size in zip(parameters, sizes, strict=True) for _ in range(size)]
+    options = {"maxiter": max_iterations}
+    result = minimize(at, _flat(parameters.values()), jac=True, method="L-BFGS-B", bounds=limits, options=options)
+    return int(result.nit)
+
+
+def _flat(tensors: Iterable[Tensor]) -> np.ndarray:
+    return torch.cat([t.detach().reshape(-1) for t in tensors]).cpu().double().numpy()

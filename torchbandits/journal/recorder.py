@@ -97,14 +97,14 @@ class Recorder:
         return selection, handed
 
     def fill(self, count: int, allowed: Callable[[Tensor], Tensor]) -> Selection:
-        """Open exactly so many picks per row, one after the other, each with all those before it as pending.
+        """Open exactly so many further picks per row, one after the other, each with all those before it as pending.
 
         Args:
-            count: Picks of each row.
-            allowed: Given the picks so far, `batch_shape x j`, the arms that may come next, `batch_shape x A` booleans.
+            count: Picks of each row, besides those that are open.
+            allowed: Given the open picks so far, `batch_shape x j`, the arms that may come next, `batch_shape x A` booleans.
 
         Returns:
-            A copy of the picks.
+            A copy of the new picks.
 
         Raises:
             ArgumentError: If a row has no arm left before it has all its picks; nothing has changed then.
@@ -113,7 +113,9 @@ class Recorder:
         states: list[Sequence[Tensor]] = []
 
         def work() -> Selection:
-            picks = torch.zeros(*loop.batch_shape, 0, dtype=torch.int64, device=loop.device)
+            none = torch.zeros(*loop.batch_shape, 0, dtype=torch.int64, device=loop.device)
+            picks = none if loop.open is None else loop.open.index.masked_fill(~loop.open.mask, -1)
+            before = picks.shape[-1]
             for place in range(count):
                 left = allowed(picks)
                 some = bool(left.any(dim=-1).all())
@@ -126,6 +128,7 @@ class Recorder:
                 loop.open_(selection, drawn)
                 states.append(drawn)
                 picks = torch.cat([picks, selection.index], dim=-1)
+            picks = picks[..., before:]
             return Selection(loop.points(picks), picks, picks >= 0)
 
         def note(selection: Selection) -> Record:

@@ -19,7 +19,7 @@ from torchbandits.types import Selection
 if TYPE_CHECKING:
     import pandas as pd
 else:
-    from torchbandits.campaigns.extras import pandas as pd
+    from torchbandits.tabular.extras import pandas as pd
 
 _OBJECTIVE = "told to torchbandits"
 

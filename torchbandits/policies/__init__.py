@@ -19,6 +19,7 @@ from torchbandits.policies.gp_ucb import gp_ucb
 from torchbandits.policies.igp_ucb import igp_ucb
 from torchbandits.policies.irgp_ucb import irgp_ucb
 from torchbandits.policies.kriging_believer import kriging_believer
+from torchbandits.policies.lb_gp_ucb import lb_gp_ucb
 from torchbandits.policies.lin_ucb import lin_ucb
 from torchbandits.policies.lse import lse
 from torchbandits.policies.lucb import lucb
@@ -26,6 +27,7 @@ from torchbandits.policies.mini_gp_ucb import mini_gp_ucb
 from torchbandits.policies.per_cost import per_cost
 from torchbandits.policies.pi_gp_ucb import pi_gp_ucb
 from torchbandits.policies.qpo import qpo
+from torchbandits.policies.reds import reds
 from torchbandits.policies.regularized_evolution import regularized_evolution
 from torchbandits.policies.rff_ucb import rff_ucb
 from torchbandits.policies.robust import robust
@@ -56,6 +58,7 @@ __all__ = [
     "igp_ucb",
     "irgp_ucb",
     "kriging_believer",
+    "lb_gp_ucb",
     "lin_ucb",
     "lse",
     "lucb",
@@ -64,6 +67,7 @@ __all__ = [
     "per_cost",
     "pi_gp_ucb",
     "qpo",
+    "reds",
     "registry",
     "regularized_evolution",
     "rff_ucb",

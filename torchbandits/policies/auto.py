@@ -42,7 +42,8 @@ def auto(
 
     Warns (`DiagnosticWarning`): Once, when one arm has more than half of the last 40 pulls; the message names the reason.
 
-    Guarantee: none, because the kernel is estimated; `igp_ucb` has one for a known kernel and norm. Cost: O(A u) per pick, u
+    Guarantee: none, because the kernel is estimated; `igp_ucb` has one for a known kernel and norm, `lb_gp_ucb` for a known
+    norm and an unknown lengthscale. Cost: O(A u) per pick, u
     distinct arms pulled, and O(u³) per iteration for each of O(log t) fits.
     Source: Hvarfner et al. 2024 (priors); Salinas et al. 2020 (normal scores); Srinivas et al. 2010 (the rule); Kaufman and
     Rousseeuw 1990 (first picks).

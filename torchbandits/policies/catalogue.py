@@ -24,12 +24,14 @@ from torchbandits.policies.gp_ucb import gp_ucb
 from torchbandits.policies.igp_ucb import igp_ucb
 from torchbandits.policies.irgp_ucb import irgp_ucb
 from torchbandits.policies.kriging_believer import kriging_believer
+from torchbandits.policies.lb_gp_ucb import lb_gp_ucb
 from torchbandits.policies.lin_ucb import lin_ucb
 from torchbandits.policies.lse import lse
 from torchbandits.policies.lucb import lucb
 from torchbandits.policies.mini_gp_ucb import mini_gp_ucb
 from torchbandits.policies.pi_gp_ucb import pi_gp_ucb
 from torchbandits.policies.qpo import qpo
+from torchbandits.policies.reds import reds
 from torchbandits.policies.regularized_evolution import regularized_evolution
 from torchbandits.policies.rff_ucb import rff_ucb
 from torchbandits.policies.soful import soful
@@ -211,6 +213,16 @@ CATALOGUE: tuple[Entry, ...] = (
         choose="rewards come a few times only, in large batches, and T is known",
     ),
     Entry(
+        reds,
+        paper="Salgia et al. 2024 (arXiv 2310.15351), by its abstract",
+        guarantee="Õ(√(T γ_T)) for f of RKHS norm ≤ Ψ, if the first batch is as long as the theorem asks",
+        cost="O(A u) a distinct arm, O(1) a pick",
+        batch="doubles from ⌈√T⌉ on",
+        kernels="any",
+        memory="exact",
+        choose="the same, and picks must cost nothing",
+    ),
+    Entry(
         sup_kernel_ucb,
         paper="Valko et al. 2013, Thm 1",
         guarantee="Õ(√(T d̃)) for f of RKHS norm ≤ F and rewards of order 1",
@@ -227,7 +239,7 @@ CATALOGUE: tuple[Entry, ...] = (
         "implementation of nystrom, rff or batches",
         cost="O(A m) a pick, O(A²) a pick up to 2,000 arms unless qff or rff",
         batch="fixed",
-        kernels="any (exact, nystrom); RBF, Matérn (rff); RBF (qff)",
+        kernels="any (exact, nystrom); RBF, Matérn, Tanimoto (rff); RBF (qff)",
         memory="exact, sampled dictionary or features",
         choose="many workers run at once and come free at different times",
     ),
@@ -237,7 +249,7 @@ CATALOGUE: tuple[Entry, ...] = (
         guarantee="none",
         cost="O(A m + m²)",
         batch="one",
-        kernels="RBF, Matérn",
+        kernels="RBF, Matérn, Tanimoto",
         memory="features",
         choose="a baseline is wanted that shows variance starvation",
     ),
@@ -300,6 +312,16 @@ CATALOGUE: tuple[Entry, ...] = (
         kernels="any",
         memory="exact",
         choose="one batch is to hold the best arm as probably as possible",
+    ),
+    Entry(
+        lb_gp_ucb,
+        paper="Ziomek et al. 2024 (arXiv 2410.10384), Thm 4.1",
+        guarantee="that of IGP-UCB at the best lengthscale θ up to O((θ₀/θ)^d d ln(θ₀/θ) + d ln g(T)), for f of norm ≤ N there",
+        cost="O(K A u), K lengthscales",
+        batch="one",
+        kernels="RBF, Matérn",
+        memory="exact, one a lengthscale",
+        choose="a guarantee is wanted, and the lengthscale is not known",
     ),
     Entry(
         lucb,

@@ -94,6 +94,10 @@ class Phased(Policy[P], ABC):
     @without_gradients
     def width(self, state: P) -> Tensor:
         """The multiplier of the standard deviation in each phase, `batch_shape`."""
+        return self.current_width(state)
+
+    def current_width(self, state: P) -> Tensor:
+        """The same for a policy to replace: that of the engine."""
         return self.engine.width(state)
 
     def marginals(self, state: TableState) -> tuple[Tensor, Tensor]:

@@ -13,6 +13,7 @@ from torchbandits.arms import ArmTable
 from torchbandits.errors import issue
 from torchbandits.kernels import kernel_among
 from torchbandits.posteriors import GaussianProcess
+from torchbandits.transfers import to_device, to_host
 
 # Checks are made at 8, 32, 128, … distinct points, and at as many tells for runs that stay at a few arms.
 _FIRST, _GROWTH = 8, 4
@@ -87,10 +88,12 @@ class ScaleWatch:
 def _findings(posterior: GaussianProcess, table: ArmTable | None, noise: float) -> Iterator[tuple[str, str]]:
     """The kind and the text of each finding."""
     statistics = posterior.statistics
-    n, points = statistics.weights, statistics.num_rows
+    # Everything but the kernel is evaluated on the host: a device would be asked for a hundred small operations.
+    totals, points, centre = to_host(statistics.totals, statistics.num_rows, posterior.estimated_prior_mean)
+    n, sums, squares = totals.unbind(dim=-1)
     pulls = n.sum(dim=-1)
-    mean = statistics.sums.sum(dim=-1) / pulls.clamp_min(1)
-    spread = (statistics.squares.sum(dim=-1) / pulls.clamp_min(1) - mean.square()).clamp_min(0).sqrt()
+    mean = sums.sum(dim=-1) / pulls.clamp_min(1)
+    spread = (squares.sum(dim=-1) / pulls.clamp_min(1) - mean.square()).clamp_min(0).sqrt()
     told, varied = pulls >= _FIRST, spread > 1e-9 * mean.abs()
 
     below = told & varied & (spread < noise * _least_ratio(pulls))
@@ -102,16 +105,17 @@ def _findings(posterior: GaussianProcess, table: ArmTable | None, noise: float) 
             "deviation of one evaluation repeated at one arm as noise_std, fit it (fit_kernel_(noise=True)), or use tb.auto().",
         )
 
-    sample = (torch.arange(_SAMPLE, device=n.device) * points.unsqueeze(-1)) // _SAMPLE
-    x, counts = statistics.at(sample), n.gather(-1, sample).clamp_min(1)
-    y = statistics.sums.gather(-1, sample) / counts
+    sample = (torch.arange(_SAMPLE) * points.unsqueeze(-1)) // _SAMPLE
+    counts = n.gather(-1, sample).clamp_min(1)
+    y = sums.gather(-1, sample) / counts
+    x = statistics.at(to_device(statistics.points.device, sample)[0])
     own = posterior.finite is None
     if own:
-        K = kernel_among(posterior.kernel, x)
+        (K,) = to_host(kernel_among(posterior.kernel, x))
         prior, within = K.diagonal(dim1=-2, dim2=-1).mean(dim=-1), K.mean(dim=(-2, -1))
     else:
         assert posterior.finite is not None
-        prior = posterior.finite.diagonal(x).double().mean(dim=-1)
+        (prior,) = to_host(posterior.finite.diagonal(x).double().mean(dim=-1))
         within = torch.zeros_like(prior)
     if (row := _first(told & (prior < _COLLAPSED * noise**2))) is not None:
         yield (
@@ -123,7 +127,6 @@ def _findings(posterior: GaussianProcess, table: ArmTable | None, noise: float) 
     observed = y.var(dim=-1, correction=0).sqrt()
     shrunk = noise**2 * counts.reciprocal().mean(dim=-1)
     whole = (prior + shrunk).sqrt()
-    centre = posterior.estimated_prior_mean
     distance = (mean - centre).abs()
     if (row := _first(told & (distance > _FAR_MEAN * whole) & (distance > 2 * spread))) is not None:
         yield (
@@ -159,38 +162,43 @@ def _findings(posterior: GaussianProcess, table: ArmTable | None, noise: float) 
             f"allow {_at(expected, row)} at these points: the lengthscale is far too long for the features. Give a shorter "
             "one, fit it (fit_kernel_ or refit_every=), scale the features, or use tb.auto().",
         )
-    yield from _of_arms(posterior, table, noise, told)
+    yield from _of_arms(posterior, table, noise, pulls, points)
 
 
-def _of_arms(posterior: GaussianProcess, table: ArmTable | None, noise: float, told: Tensor) -> Iterator[tuple[str, str]]:
-    """Findings about the lengthscales, from the arms, their leverages and the size of the dictionary."""
-    many = posterior.statistics.num_rows >= _FIRST
+def _of_arms(
+    posterior: GaussianProcess, table: ArmTable | None, noise: float, pulls: Tensor, points: Tensor
+) -> Iterator[tuple[str, str]]:
+    """Findings about the lengthscales, from the arms, their leverages and the size of the dictionary. Numbers of `pulls` and of
+    distinct `points` are on the host."""
+    told, many = pulls >= _FIRST, points >= _FIRST
     if posterior.sparse:
-        alone = many & (posterior.statistics.pulls >= _MANY_PULLS) & (posterior.dictionary_size <= 1)
+        alone = many & (pulls >= _MANY_PULLS) & (posterior.dictionary_size.cpu() <= 1)
         if (row := _first(alone)) is not None:
-            u, pulls = int(posterior.statistics.num_rows[row]), int(posterior.statistics.pulls[row])
             yield (
                 "dictionary",
-                f"{_where(row)}the dictionary holds one point after {pulls} pulls of {u} distinct arms, so that all arms look "
-                "the same: the lengthscale is far too long for the features, or the outputscale far too small. Give others, "
-                "fit them (fit_kernel_), or use tb.auto().",
+                f"{_where(row)}the dictionary holds one point after {int(pulls[row])} pulls of {int(points[row])} distinct "
+                "arms, so that all arms look the same: the lengthscale is far too long for the features, or the outputscale "
+                "far too small. Give others, fit them (fit_kernel_), or use tb.auto().",
             )
     if table is None or table.rows.sharded:
         return
     prior = table.prior_diagonal / posterior.regularization
     known = 1 - table.leverage / prior.clamp_min(1e-300)
     pulled = table.rows.row_of_arm >= 0
-    here, elsewhere = known.masked_fill(~pulled, 0.0).amax(dim=-1), known.masked_fill(pulled, 0.0).amax(dim=-1)
-    others = (~pulled).sum(dim=-1) >= posterior.statistics.num_rows
+    here, elsewhere, unpulled = to_host(
+        known.masked_fill(~pulled, 0.0).amax(dim=-1), known.masked_fill(pulled, 0.0).amax(dim=-1), (~pulled).sum(dim=-1)
+    )
+    others = unpulled >= points
     if (row := _first(many & others & (here > 1e-6) & (elsewhere < _ISOLATED * here))) is not None:
         yield (
             "narrow",
-            f"{_where(row)}no arm has learned anything from the {int(posterior.statistics.num_rows[row])} distinct arms that "
-            "were pulled: the lengthscale is far shorter than the distance between neighbouring arms, so that each must be "
+            f"{_where(row)}no arm has learned anything from the {int(points[row])} distinct arms that were "
+            "pulled: the lengthscale is far shorter than the distance between neighbouring arms, so that each must be "
             "pulled to be known. Standardise the features, give a longer lengthscale, or use tb.auto().",
         )
-    x = table.rows.points((torch.arange(_SAMPLE, device=prior.device) * table.rows.num_arms // _SAMPLE).expand(*many.shape, -1))
-    K = kernel_among(posterior.kernel, x)
+    sample = (torch.arange(_SAMPLE) * table.rows.num_arms // _SAMPLE).expand(*many.shape, -1)
+    x = table.rows.points(to_device(prior.device, sample)[0])
+    x, K = to_host(x, kernel_among(posterior.kernel, x))
     whole = K.diagonal(dim1=-2, dim2=-1).mean(dim=-1)
     apart = whole - K.mean(dim=(-2, -1))
     differ = (x.amax(dim=-2) > x.amin(dim=-2)).any(dim=-1)
@@ -212,7 +220,7 @@ def _least_ratio(pulls: Tensor) -> Tensor:
 
 def _first(found: Tensor) -> tuple[int, ...] | None:
     """The first batch row where `found` (`batch_shape`) holds."""
-    rows = found.cpu().nonzero()
+    rows = found.nonzero()
     return tuple(rows[0].tolist()) if len(rows) else None
 
 

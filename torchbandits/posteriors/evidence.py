@@ -8,15 +8,16 @@ from `greedy_dictionary`, in O(u m²).
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import gpytorch
 import torch
 from torch import Tensor
 
-from torchbandits.kernels import evaluate_kernel, kernel_diagonal, kernel_matrix
+from torchbandits.kernels import Stationary, evaluate_kernel, kernel_diagonal, kernel_matrix
 from torchbandits.linalg import cholesky, solve_lower
 from torchbandits.posteriors.averages import Averages
-from torchbandits.types import Picks, Rect, Square
+from torchbandits.types import Picks, Points, Rect, Square
 
 # Fractions of the largest k(x, x), tried in this order.
 _JITTERS = (0.0, 1e-12, 1e-10, 1e-8, 1e-6)
@@ -45,12 +46,68 @@ def log_evidence(
     """
     x, n = averages.points, averages.weights
     noise = torch.as_tensor(noise_variance, dtype=n.dtype, device=n.device)
-    factor, good = cholesky(kernel_matrix(kernel, x, x) + torch.diag(noise / n + misfit))
+    spread, form = noise / n + misfit, Stationary.of(kernel, detached=False)
+    if form is not None and form.smooth and not x.requires_grad:
+        scale = form.lengthscale.new_ones(()) if form.outputscale is None else form.outputscale
+        exact = _StationaryEvidence.apply(form.nu, form.lengthscale, scale, spread, x, averages.residuals)
+        return averages.within(noise) + exact
+    factor, good = cholesky(kernel_matrix(kernel, x, x) + torch.diag(spread))
     if good is not None and not bool(good):
         return noise.new_tensor(-torch.inf)
     white = solve_lower(factor, averages.residuals.unsqueeze(-1)).square().sum()
     log_det = 2 * factor.diagonal().log().sum()
     return averages.within(noise) - 0.5 * (white + log_det + len(n) * math.log(2 * math.pi))
+
+
+class _StationaryEvidence(torch.autograd.Function):
+    r"""log N(y; 0, A) for A = s k(x, x) + diag(e), with derivatives in closed form: a third of the time of those that autograd
+    finds through GPyTorch's kernel and the Cholesky factor.
+
+    With W = ½(ααᵀ − A⁻¹) and α = A⁻¹y the derivatives are W_ii in e_i, Σ W k in s, and in the lengthscales, with G = s W k'(r²)
+    and the features t = √(2ν) x/ℓ, :math:`-\tfrac2{\ell_j} \sum_{ik} G_{ik} (t_{ij} - t_{kj})^2`. Source: Rasmussen & Williams
+    2006, eq. 5.9.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, nu: float | None, lengthscale: Tensor, scale: Tensor, spread: Tensor, points: Points, residuals: Tensor
+    ) -> Tensor:
+        """The value, a number; −∞ if the factorisation fails."""
+        form = Stationary(nu, lengthscale, None)
+        t = (points - points.mean(dim=0)) * form.scale
+        norms = t.square().sum(dim=-1)
+        squared = torch.addmm(norms + norms.unsqueeze(-1), t, t.mT, alpha=-2).clamp_min_(0)
+        squared.diagonal().zero_()
+        decay = form.decay_(squared * form.sign)
+        A = decay * scale
+        A.diagonal().add_(spread)
+        factor, good = cholesky(A)
+        if good is not None:
+            ctx.form = None
+            return spread.new_tensor(-torch.inf)
+        weights = torch.cholesky_solve(residuals.unsqueeze(-1), factor).squeeze(-1)
+        ctx.form, ctx.scale = form, scale
+        ctx.save_for_backward(t, squared, decay, factor, weights)
+        white, log_det = residuals @ weights, 2 * factor.diagonal().log().sum()
+        return -0.5 * (white + log_det + len(residuals) * math.log(2 * math.pi))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        """The derivatives in lengthscale, outputscale and spread."""
+        (gradient,) = gradients
+        if ctx.form is None:
+            return (None,) * 6
+        t, squared, decay, factor, weights = ctx.saved_tensors
+        W = torch.outer(weights, weights).sub_(torch.cholesky_inverse(factor)).mul_(0.5 * gradient)
+        in_scale = torch.sum(W * decay)
+        G = ctx.form.slope(decay, squared).mul_(W).mul_(ctx.scale)
+        # Σ_ik G_ik (t_ij − t_kj)² for a symmetric G.
+        along = 2 * (t.square() * G.sum(dim=-1, keepdim=True) - t * (G @ t)).sum(dim=0)
+        lengthscale = ctx.form.lengthscale
+        in_lengthscale = (-2 * along / lengthscale).expand(1, len(along))
+        if lengthscale.shape[-1] == 1:
+            in_lengthscale = in_lengthscale.sum(dim=-1, keepdim=True)
+        return None, in_lengthscale, in_scale, W.diagonal(), None, None
 
 
 def collapsed_evidence(

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from torchbandits.embeddings import FiniteEmbedding
-from torchbandits.kernels import evaluate_kernel, kernel_diagonal, kernel_matrix
+from torchbandits.kernels import kernel_between, kernel_diagonal, kernel_matrix
 from torchbandits.types import Points, Rect, Square
 
 # From this size on, skipping zeros is worth several smaller products instead of one.
@@ -51,7 +51,7 @@ class Seen:
         assert self.kernel is not None
         assert self.points is not None
         flat, unfold = folded(points, torch.broadcast_shapes(self.points.shape[:-2], self.kernel.batch_shape))
-        return unfold(evaluate_kernel(self.kernel, flat, self.points).double(), 1)
+        return unfold(kernel_between(self.kernel, flat, self.points).double(), 1)
 
     def diagonal(self, points: Points, columns: Rect) -> Tensor:
         """k(x, x), `... x n`; computed from `columns` for features."""
@@ -65,7 +65,7 @@ class Seen:
         if self.root is not None:
             return (columns @ self.root) @ (other @ self.root).mT
         assert self.kernel is not None
-        return evaluate_kernel(self.kernel, left, right).double()
+        return kernel_between(self.kernel, left, right).double()
 
 
 def folded(points: Points, own: torch.Size) -> tuple[Points, Callable[[Tensor, int], Tensor]]:

@@ -18,13 +18,14 @@ from torchbandits.widths.information import (
     matern_regularization,
 )
 from torchbandits.widths.prior import Srinivas, SrinivasCompact
-from torchbandits.widths.randomized import RandomWidth, ShiftedExponential
+from torchbandits.widths.randomized import Explored, RandomWidth, ShiftedExponential
 
 __all__ = [
     "BBKB",
     "BKB",
     "IGP",
     "Constant",
+    "Explored",
     "FixedDesign",
     "KernelUCB",
     "MartingaleMixture",

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from torchbandits.campaigns.columns import as_texts
-from torchbandits.campaigns.tables import Table
 from torchbandits.errors import nearest, require
+from torchbandits.tabular.columns import as_texts
+from torchbandits.tabular.spreadsheets import dialect
+from torchbandits.tabular.tables import TEXT, Table, as_table
 
 if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
     from pyarrow import compute as pc
 else:
-    from torchbandits.campaigns.extras import compute as pc
-    from torchbandits.campaigns.extras import pandas as pd
-    from torchbandits.campaigns.extras import pyarrow as pa
+    from torchbandits.tabular.extras import compute as pc
+    from torchbandits.tabular.extras import pandas as pd
+    from torchbandits.tabular.extras import pyarrow as pa
 
 ROW = "row"
 """Name of the ids of a table without an id column: numbers of rows, from 1."""
@@ -33,6 +36,14 @@ def id_column(names: Sequence[str], told: str | None, index: str | None = None) 
         require(known, f"id: the table has no column {told!r}; it has {', '.join(names[:30])}.{nearest(told, names)}")
         return told
     return index or next((name for name in names if name.strip().casefold() == "id"), None)
+
+
+def open_table(given: Any, id: str | None) -> Table:
+    """Open the candidates. Ids of a CSV file are read as texts, so that 007 stays 007."""
+    if isinstance(given, (str, os.PathLike)) and Path(given).suffix.lower() in TEXT:
+        column = id_column(dialect(Path(given)).header, id)
+        return as_table("table", given, [] if column is None else [column])
+    return as_table("table", given, ids=id)
 
 
 class Ids:

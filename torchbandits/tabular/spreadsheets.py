@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyarrow import csv
 else:
-    from torchbandits.campaigns.extras import csv
-    from torchbandits.campaigns.extras import pandas as pd
-    from torchbandits.campaigns.extras import pyarrow as pa
+    from torchbandits.tabular.extras import csv
+    from torchbandits.tabular.extras import pandas as pd
+    from torchbandits.tabular.extras import pyarrow as pa
 
 EMPTY = ("", "NA", "N/A", "n/a", "#N/A", "NaN", "nan", "null", "NULL")
 """Cells that count as empty."""

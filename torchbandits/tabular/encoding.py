@@ -13,21 +13,21 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from torchbandits.campaigns.columns import Decision, Decisions, as_numbers, as_texts, transformed
-from torchbandits.campaigns.tables import Table
-from torchbandits.errors import DataError, StateError
+from torchbandits.errors import ArgumentError, DataError, StateError, require
 from torchbandits.sources import NpyFile, npy
+from torchbandits.tabular.columns import Decision, Decisions, as_numbers, as_texts, no_number, survey, transformed
+from torchbandits.tabular.tables import Table
 
 if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
     from sklearn import compose, impute, pipeline, preprocessing
 else:
-    from torchbandits.campaigns.extras import pandas as pd
-    from torchbandits.campaigns.extras import sklearn_compose as compose
-    from torchbandits.campaigns.extras import sklearn_impute as impute
-    from torchbandits.campaigns.extras import sklearn_pipeline as pipeline
-    from torchbandits.campaigns.extras import sklearn_preprocessing as preprocessing
+    from torchbandits.tabular.extras import pandas as pd
+    from torchbandits.tabular.extras import sklearn_compose as compose
+    from torchbandits.tabular.extras import sklearn_impute as impute
+    from torchbandits.tabular.extras import sklearn_pipeline as pipeline
+    from torchbandits.tabular.extras import sklearn_preprocessing as preprocessing
 
 IN_MEMORY = 1 << 28
 """Bytes of features up to which they are held in memory; beyond, they are written to a file that is mapped."""
@@ -111,12 +111,10 @@ def encode(table: Table, encoder: Encoder, dtype: torch.dtype, place: Callable[[
 
     Cost: a pass over the table.
     """
-    kind = np.float64 if dtype == torch.float64 else np.float32
     shape = (table.count, encoder.features)
     if shape[0] * shape[1] * dtype.itemsize <= IN_MEMORY:
-        features = np.empty(shape, kind)
-        _fill(features, table, encoder)
-        return torch.from_numpy(features)
+        return encode_in_memory(table, encoder, dtype)
+    kind = _numpy_kind(dtype)
     path = place()
     if not (path.exists() and tuple(npy(path).shape) == shape):
         part = path.with_name(f"{path.name}.{os.getpid()}.part")
@@ -133,6 +131,17 @@ def encode(table: Table, encoder: Encoder, dtype: torch.dtype, place: Callable[[
     return npy(path, dtype=dtype)
 
 
+def encode_in_memory(table: Table, encoder: Encoder, dtype: torch.dtype) -> Tensor:
+    """Encode all rows as a tensor `A x d`. Cost: a pass over the table."""
+    features = np.empty((table.count, encoder.features), _numpy_kind(dtype))
+    _fill(features, table, encoder)
+    return torch.from_numpy(features)
+
+
+def _numpy_kind(dtype: torch.dtype) -> Any:
+    return np.float64 if dtype == torch.float64 else np.float32
+
+
 def _fill(features: NDArray[Any], table: Table, encoder: Encoder) -> None:
     first = 0
     for batch in table.batches(encoder.columns):
@@ -143,6 +152,25 @@ def _fill(features: NDArray[Any], table: Table, encoder: Encoder) -> None:
 def numbers(table: Table, column: str) -> NDArray[np.float64]:
     """Numbers of one column, `A`, NaN where empty."""
     return np.concatenate([as_numbers(batch.column(0)) for batch in table.batches([column])])
+
+
+def costs(table: Table, column: str) -> Tensor:
+    """Cost of an evaluation of each row, `A`, float64.
+
+    Raises:
+        ArgumentError: If a cell is empty, no number, or not above 0: names the row.
+    """
+    found = survey(table, [column])[column]
+    require(found.numeric, no_number(found))
+    values = numbers(table, column)
+    bad = np.flatnonzero(~((values > 0) & np.isfinite(values)))
+    if len(bad):
+        row = int(bad[0])
+        raise ArgumentError(
+            f"{table.name}, {table.where(row)}, column {column!r}: a cost must be a number above 0, got {values[row]:g} "
+            f"({len(bad):,} such rows)."
+        )
+    return torch.from_numpy(values)
 
 
 def feature_names(decisions: Sequence[Decision]) -> list[str]:

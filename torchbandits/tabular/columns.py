@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from torchbandits.campaigns.tables import Table
 from torchbandits.errors import ArgumentError, nearest, require
+from torchbandits.tabular.tables import Table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from pyarrow import compute as pc
     from sklearn import preprocessing
 else:
-    from torchbandits.campaigns.extras import compute as pc
-    from torchbandits.campaigns.extras import pandas as pd
-    from torchbandits.campaigns.extras import pyarrow as pa
-    from torchbandits.campaigns.extras import sklearn_preprocessing as preprocessing
+    from torchbandits.tabular.extras import compute as pc
+    from torchbandits.tabular.extras import pandas as pd
+    from torchbandits.tabular.extras import pyarrow as pa
+    from torchbandits.tabular.extras import sklearn_preprocessing as preprocessing
 
 KINDS = ("number", "log", "count", "boolean", "date", "category", "ordered", "ignore")
 """Kinds that a column may be taken for."""

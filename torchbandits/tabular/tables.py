@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from torchbandits.campaigns.spreadsheets import read_csv
 from torchbandits.checks import check_regular
 from torchbandits.errors import ArgumentError, DataError, require
+from torchbandits.tabular.spreadsheets import read_csv
 
 if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
     from pyarrow import ipc, parquet
 else:
-    from torchbandits.campaigns.extras import ipc, parquet
-    from torchbandits.campaigns.extras import pandas as pd
-    from torchbandits.campaigns.extras import pyarrow as pa
+    from torchbandits.tabular.extras import ipc, parquet
+    from torchbandits.tabular.extras import pandas as pd
+    from torchbandits.tabular.extras import pyarrow as pa
 
 BATCH = 1 << 16
 """Largest number of rows of a batch."""

@@ -1,0 +1,430 @@
+"""The methods of 2023 to 2026 against gp_ucb, batch_bkb and bpe; certified stopping; forgetting where rewards drift.
+
+    python scripts/benchmarks/methods.py run                   # regrets of all policies, ten seeds, to docs/results/methods.csv
+    python scripts/benchmarks/methods.py run --problem abalone # of one problem
+    python scripts/benchmarks/methods.py stopping              # to docs/results/methods-stopping.csv
+    python scripts/benchmarks/methods.py drift                 # to docs/results/methods-drift.csv
+    python scripts/benchmarks/methods.py page                  # docs/results-methods.md from these files
+
+The seeds of a policy run as batch rows of one run. Rows that a file has already are kept and not run again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import math
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import gpytorch
+import numpy as np
+import torch
+from scipy import stats
+from torch import Tensor
+
+import torchbandits as tb
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "docs" / "results"
+SEEDS = 10
+Row = dict[str, Any]
+
+
+def seeded(seed: int) -> torch.Generator:
+    """A CPU generator."""
+    return torch.Generator().manual_seed(seed)
+
+
+# ---------------------------------------------------------------------- problems
+
+
+@dataclass(frozen=True)
+class Problem:
+    """An environment per seed, or one for all, with the kernel and the noise that policies are given.
+
+    Attributes:
+        name: Of the problem.
+        environments: One, or one per seed.
+        kernel: As given to every policy.
+        noise_std, norm_bound: Likewise.
+        horizon: Pulls.
+    """
+
+    name: str
+    environments: list[Any]
+    kernel: gpytorch.kernels.Kernel
+    noise_std: float
+    norm_bound: float
+    horizon: int
+
+
+def matern(nu: float, lengthscale: float) -> gpytorch.kernels.Kernel:
+    """A Matérn kernel in float64."""
+    kernel = gpytorch.kernels.MaternKernel(nu).double()
+    kernel.lengthscale = lengthscale
+    return kernel
+
+
+def rbf(lengthscale: float) -> gpytorch.kernels.Kernel:
+    """An RBF kernel in float64."""
+    kernel = gpytorch.kernels.RBFKernel().double()
+    kernel.lengthscale = lengthscale
+    return kernel
+
+
+WHAT = {
+    "matern": """Matérn-3/2 functions of known RKHS norm on a grid of 900 arms, lengthscale 0.2, noise uniform on [−1, 1]
+(those of `pi-table1`, d = 2), one for each seed; the kernel is the true one, the norm bound the average
+of their norms""",
+    "nas201": """NAS-Bench-201, CIFAR-10: 15,625 cells, a pull is one of the recorded trainings; Matérn-5/2 with
+lengthscale 2, noise 0.01, norm bound 1: chosen beforehand, not tuned""",
+    "abalone": """Abalone: 4,177 arms of 8 features, noise 0.01; RBF with lengthscale 5, that of `gp_ucb` in the figures of
+BBKB, norm bound 1""",
+}
+
+
+def matern_functions() -> Problem:
+    """Ten functions as in pi-table1, d = 2."""
+    environments = [tb.environments.rkhs(dim=2, generator=seeded(seed)) for seed in range(SEEDS)]
+    bound = float(np.mean([environment.norm_bound for environment in environments]))
+    return Problem("matern", environments, matern(1.5, 0.2), 1.0, bound, 300)
+
+
+def nas() -> Problem:
+    """NAS-Bench-201 with its recorded accuracies."""
+    return Problem("nas201", [tb.environments.nas_bench_201()], matern(2.5, 2.0), 0.01, 1.0, 200)
+
+
+def abalone() -> Problem:
+    """Abalone with the standardised features of the papers."""
+    return Problem("abalone", [tb.environments.abalone(noise_std=0.01)], rbf(5.0), 0.01, 1.0, 200)
+
+
+PROBLEMS: dict[str, Callable[[], Problem]] = {"matern": matern_functions, "nas201": nas, "abalone": abalone}
+
+
+# ---------------------------------------------------------------------- policies
+
+
+def longer(kernel: gpytorch.kernels.Kernel, factor: float) -> gpytorch.kernels.Kernel:
+    """The kernel with a longer lengthscale."""
+    base = gpytorch.kernels.MaternKernel(kernel.nu) if hasattr(kernel, "nu") else gpytorch.kernels.RBFKernel()
+    base = base.double()
+    base.lengthscale = kernel.lengthscale.detach() * factor
+    return base
+
+
+def policies(p: Problem) -> dict[str, Callable[[], Any]]:
+    """The policies that are compared, by the name in the tables."""
+    k, noise, bound, T = p.kernel, {"noise_std": p.noise_std}, p.norm_bound, p.horizon
+    bounded = noise | {"norm_bound": bound, "delta": 0.1}
+    igp = tb.widths.IGP(p.noise_std, bound, 0.1, p.noise_std**2)
+    two = tb.widths.Constant(2.0)
+    # The suspected regret of ever more candidates would take all memory where features are many.
+    few = {"growth": 0.5 if p.name == "matern" else 0.01}
+    return {
+        "`gp_ucb`": lambda: tb.gp_ucb(k, delta=0.1, **noise),
+        "`gp_ucb`, width 2": lambda: tb.gp_ucb(k, width=two, **noise),
+        "`igp_ucb`": lambda: tb.igp_ucb(k, **bounded),
+        "`batch_bkb`, width 2": lambda: tb.batch_bkb(k, width=two, **bounded),
+        "`bpe`": lambda: tb.bpe(k, horizon=T, **bounded),
+        "`reds`": lambda: tb.reds(k, horizon=T, **bounded),
+        "`irgp_ucb`": lambda: tb.irgp_ucb(k, **noise),
+        "`igp_ucb`, half-normal": lambda: tb.igp_ucb(k, width=tb.widths.Explored(igp), **bounded),
+        "`lb_gp_ucb`, lengthscale × 4": lambda: tb.lb_gp_ucb(longer(k, 4.0), horizon=T, **few, **bounded),
+        "`igp_ucb`, lengthscale × 4": lambda: tb.igp_ucb(longer(k, 4.0), **bounded),
+        "at most 8 at a time: `batch_bkb`, width 2": lambda: tb.batch_bkb(k, max_batch_size=8, width=two, **bounded),
+        "8 at a time: `kriging_believer`, width 2": lambda: tb.kriging_believer(k, batch_size=8, width=two, **noise),
+        "8 at a time: `qpo`": lambda: tb.qpo(k, batch_size=8, **noise),
+        "`uniform`": lambda: tb.uniform(),
+    }
+
+
+def played(p: Problem, make: Callable[[], Any], seeds: range) -> list[tuple[float, float]]:
+    """Expected regret a pull, and that of the recommended arm at the end, of each seed."""
+    found: list[tuple[float, float]] = []
+    groups = [[seed] for seed in seeds] if len(p.environments) > 1 else [list(seeds)]
+    for group in groups:
+        environment = p.environments[group[0] if len(p.environments) > 1 else 0]
+        history = tb.run(make(), environment, p.horizon, generator=[seeded(seed) for seed in group])
+        for row in range(len(group)):
+            found.append((float(history.cumulative_regret(row)[-1]) / p.horizon, float(history.best(row)["simple_regret"])))
+    return found
+
+
+def run(names: Iterable[str], output: Path) -> None:
+    """Run what the file lacks."""
+    rows = read(output)
+    done = {(row["problem"], row["policy"]) for row in rows}
+    for name in names:
+        problem = PROBLEMS[name]()
+        for policy, make in policies(problem).items():
+            if (name, policy) in done:
+                continue
+            began = time.process_time()
+            # A policy of several posteriors would take the memory of all seeds at once.
+            whole = range(SEEDS)
+            parts = [range(seed, seed + 1) for seed in whole] if "lb_gp_ucb" in policy else [whole]
+            found = [pair for part in parts for pair in played(problem, make, part)]
+            seconds = (time.process_time() - began) / SEEDS
+            for seed, (mean, final) in enumerate(found):
+                row = {"problem": name, "policy": policy, "seed": seed, "pulls": problem.horizon}
+                rows.append(row | {"regret": f"{mean:.6g}", "final": f"{final:.6g}", "seconds": f"{seconds:.3g}"})
+            write(output, rows)
+            print(name, policy, f"{np.mean([m for m, _ in found]):.4g}", f"{seconds:.3g} s a seed", flush=True)
+
+
+# ---------------------------------------------------------------------- stopping
+
+
+DRAWS, ARMS, STEP, MOST = 200, 50, 5, 300
+
+
+def rules() -> dict[str, tuple[Any, float]]:
+    """Rules with their promised probability."""
+    s = tb.stopping
+    return {
+        "`EpsilonOptimal(0.5)`, Srinivas, δ = 0.1": (s.EpsilonOptimal(0.5, tb.widths.Srinivas(0.1)), 0.9),
+        "`ProbableRegret(0.5, 0.1)`": (s.ProbableRegret(0.5, 0.1), 0.9),
+        "`ProbableRegret(0.1, 0.1)`": (s.ProbableRegret(0.1, 0.1), 0.9),
+        "`ProbableRegret(0.1, 0.3)`": (s.ProbableRegret(0.1, 0.3), 0.7),
+        "`TopKKnown(3, 1.0)`, Srinivas, δ = 0.1": (s.TopKKnown(3, 1.0, tb.widths.Srinivas(0.1)), 0.9),
+        "`LevelSetKnown(0.5, 0.5)`, Srinivas, δ = 0.1": (s.LevelSetKnown(0.5, 0.5, tb.widths.Srinivas(0.1)), 0.9),
+    }
+
+
+def right(name: str, f: Tensor, mean: Tensor, arm: Tensor) -> Tensor:
+    """Whether what a rule promises holds, `draws` booleans, for functions and posterior means `draws x A`."""
+    best = f.amax(dim=-1)
+    if "TopK" in name:
+        top = mean.topk(3, dim=-1).indices
+        rest = f.scatter(-1, top, -torch.inf).amax(dim=-1)
+        return rest - f.gather(-1, top).amin(dim=-1) <= 1.0
+    if "LevelSet" in name:
+        return ((mean >= 0.5) & (f < 0.0) | (mean < 0.5) & (f > 1.0)).sum(dim=-1) == 0
+    epsilon = 0.5 if "0.5" in name.split("δ")[0] else 0.1
+    return best - f.gather(-1, arm.unsqueeze(-1)).squeeze(-1) <= epsilon
+
+
+def stopping(output: Path) -> None:
+    """Run draws of the prior as batch rows under gp_ucb and under uniform pulls, and note when each rule stops."""
+    arms = torch.rand(ARMS, 2, generator=seeded(0), dtype=torch.float64)
+    kernel = matern(2.5, 0.4)
+    root = torch.linalg.cholesky(kernel(arms).to_dense().detach() + 1e-9 * torch.eye(ARMS, dtype=torch.float64))
+    f = torch.randn(DRAWS, ARMS, generator=seeded(1), dtype=torch.float64) @ root.T
+    rows: list[Row] = []
+    for policy in ("gp_ucb", "irgp_ucb"):
+        make = tb.gp_ucb(kernel, noise_std=0.3, delta=0.1) if policy == "gp_ucb" else tb.irgp_ucb(kernel, noise_std=0.3)
+        bandit, noise = tb.Bandit(make, arms, generator=[seeded(s) for s in range(DRAWS)]), seeded(2)
+        stopped = {name: torch.full((DRAWS,), -1) for name in rules()}
+        good = {name: torch.zeros(DRAWS, dtype=torch.bool) for name in rules()}
+        for t in range(1, MOST + 1):
+            selection = bandit.ask()
+            y = f.gather(-1, selection.index)
+            bandit.tell(selection, y + 0.3 * torch.randn(y.shape, generator=noise, dtype=torch.float64))
+            if t % STEP:
+                continue
+            mean, arm = bandit.posterior(arms).mean, bandit.best_arm()
+            for name, (rule, _) in rules().items():
+                if bool((stopped[name] >= 0).all()):
+                    continue
+                now = bandit.should_stop(rule).stop & (stopped[name] < 0)
+                stopped[name] = torch.where(now, t, stopped[name])
+                good[name] = torch.where(now, right(name, f, mean, arm), good[name])
+            print(policy, t, {name: int((at >= 0).sum()) for name, at in stopped.items()}, flush=True)
+        for name, (_, promise) in rules().items():
+            ended = stopped[name] >= 0
+            at = stopped[name][ended].double()
+            own = {"policy": policy, "rule": name, "promise": promise, "draws": DRAWS, "stopped": int(ended.sum())}
+            rows.append(own | {"right": int(good[name].sum()), "median": float(at.median()) if len(at) else math.nan})
+        write(output, rows)
+
+
+# ---------------------------------------------------------------------- drift
+
+
+def drift(output: Path) -> None:
+    """Abalone whose rewards turn into those of another function, once around: cos φ f + sin φ g, φ from 0 to 2π."""
+    table, T = tb.environments.abalone(noise_std=0.01), 400
+    arms, f = table.arms, (table.means - table.means.mean()) / table.means.std()
+    kernel, rows = rbf(5.0), []
+    K = kernel(arms[:: len(arms) // 500]).to_dense().detach()
+    centres = arms[:: len(arms) // 500]
+    makers = {
+        "`gp_ucb`": lambda p: p,
+        "`forgetting.discount`, 0.97": lambda p: tb.forgetting.discount(p, factor=0.97),
+        "`forgetting.discount`, 0.9": lambda p: tb.forgetting.discount(p, factor=0.9),
+        "`forgetting.window`, 40": lambda p: tb.forgetting.window(p, pulls=40),
+        "`forgetting.restart`, 80": lambda p: tb.forgetting.restart(p, every=80),
+        "`uniform`": lambda _: tb.uniform(),
+    }
+    for name, wrap in makers.items():
+        for seed in range(SEEDS):
+            draw = seeded(seed)
+            root = torch.linalg.cholesky(K + 1e-6 * torch.eye(len(K), dtype=torch.float64))
+            weights = torch.cholesky_solve((root @ torch.randn(len(K), 1, generator=draw, dtype=torch.float64)), root)
+            g = (kernel(arms, centres).to_dense().detach() @ weights).squeeze(-1)
+            g = (g - g.mean()) / g.std()
+            base = tb.gp_ucb(kernel, noise_std=0.1, width=tb.widths.Constant(2.0))
+            bandit, noise, total = tb.Bandit(wrap(base), arms, generator=seeded(seed)), seeded(1000 + seed), 0.0
+            for t in range(T):
+                angle = 2 * math.pi * t / T
+                now = math.cos(angle) * f + math.sin(angle) * g
+                selection = bandit.ask()
+                value = now[selection.index]
+                total += float(now.max() - value)
+                bandit.tell(selection, value + 0.1 * torch.randn(1, generator=noise, dtype=torch.float64))
+            rows.append({"policy": name, "seed": seed, "pulls": T, "regret": f"{total / T:.6g}"})
+        write(output, rows)
+        print(name, np.mean([float(r["regret"]) for r in rows if r["policy"] == name]), flush=True)
+
+
+# ---------------------------------------------------------------------- files and the page
+
+
+def read(path: Path) -> list[Row]:
+    """Rows of a file, none where there is no file."""
+    if not path.exists():
+        return []
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def write(path: Path, rows: list[Row]) -> None:
+    """Write rows with the columns of the first."""
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def interval(values: np.ndarray) -> float:
+    """Half the 95 % interval of the mean, by Student's t."""
+    return float(stats.t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / math.sqrt(len(values)))
+
+
+def digits(mean: float, half: float) -> str:
+    """A mean and its interval with the digits that it supports."""
+    places = max(0, 1 - math.floor(math.log10(half))) if half > 0 else 4
+    return f"{mean:.{places}f} ± {half:.{places}f}"
+
+
+def regrets(rows: list[Row], problem: str) -> list[str]:
+    """The table of one problem: means with intervals, and paired differences to the baseline."""
+    own = [row for row in rows if row["problem"] == problem]
+    names = list(dict.fromkeys(row["policy"] for row in own))
+    values = {
+        (name, key): np.array([float(r[key]) for r in sorted(own, key=lambda r: int(r["seed"])) if r["policy"] == name])
+        for name in names
+        for key in ("regret", "final")
+    }
+    base = names[0]
+    names.sort(key=lambda name: float(values[name, "regret"].mean()))
+    lines = [
+        f"| policy | regret a pull | of the recommended arm | regret a pull, less that of {base} | seconds a seed |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    for name in names:
+        mean, final = values[name, "regret"], values[name, "final"]
+        less, said = mean - values[base, "regret"], "–"
+        if name != base:
+            half = interval(less)
+            word = "less" if less.mean() + half < 0 else "**more**" if less.mean() - half > 0 else "undecided"
+            said = f"{digits(float(less.mean()), half)}, {word}"
+        seconds = next(row["seconds"] for row in own if row["policy"] == name)
+        cells = (name, digits(float(mean.mean()), interval(mean)), digits(float(final.mean()), interval(final)), said, seconds)
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def coverage(rows: list[Row]) -> list[str]:
+    """The table of stopping rules: how often they stopped, and were right."""
+    lines = [
+        "| policy | rule | promised | stopped, of 200 | right when stopped | 95 % interval | median pulls |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for row in rows:
+        n, k = int(row["stopped"]), int(row["right"])
+        low, high = (stats.beta.ppf(q, *ab) for q, ab in ((0.025, (k, n - k + 1)), (0.975, (k + 1, n - k))))
+        low, high = (0.0 if k == 0 else low), (1.0 if k == n else high)
+        share = f"{k / n:.1%} | {low:.1%} to {high:.1%} | {float(row['median']):.0f}" if n else "– | – | –"
+        lines.append(f"| `{row['policy']}` | {row['rule']} | {float(row['promise']):.0%} | {n} | {share} |")
+    return lines
+
+
+def drifting(rows: list[Row]) -> list[str]:
+    """The table of policies that forget."""
+    lines = ["| policy | dynamic regret a pull |", "| --- | --- |"]
+    for name in dict.fromkeys(row["policy"] for row in rows):
+        values = np.array([float(row["regret"]) for row in rows if row["policy"] == name])
+        lines.append(f"| {name} | {digits(float(values.mean()), interval(values))} |")
+    return lines
+
+
+HEAD = """# Methods compared
+
+The methods of 2023 to 2026 beside `gp_ucb`, `batch_bkb` and `bpe`, on three problems, ten seeds each. This page is
+generated from `docs/results/methods*.csv` by `python scripts/benchmarks/methods.py page`; the script has the settings.
+
+Means over ten seeds with 95 % intervals (Student's t). The fourth column is the difference to `gp_ucb` with the width
+of its theorem (δ = 0.1), in pairs of the same seed: "less" and "**more**" where its interval lies on one side of 0, so
+that **more** is a loss. Policies with a norm bound or a horizon have the widths of their theorems: that is what the
+guarantee costs. The kernel is given to all; two rows, `lb_gp_ucb` and `igp_ucb`, have one whose lengthscale is four
+times too long. Three problems are few, and the order may be another one elsewhere.
+"""
+STOPS = """
+## When rules stop, and whether they are right
+
+200 functions drawn from a Matérn-5/2 prior (lengthscale 0.4) on 50 arms in the unit square, noise 0.3, pulled by
+`gp_ucb` or `irgp_ucb`; rules are asked after every fifth pull, up to 300. A rule that has not stopped by then is
+neither right nor wrong. The intervals are Clopper and Pearson's. The bounds of `EpsilonOptimal`, `TopKKnown` and
+`LevelSetKnown` hold for all arms and times at once, and cost many pulls; `ProbableRegret` asks the model, which is
+right here because f is drawn from it.
+"""
+DRIFTS = """
+## Rewards that drift
+
+Abalone whose standardised rewards turn once around: cos φ f + sin φ g with g drawn from the kernel for each seed, φ
+from 0 to 2π over 400 pulls, noise 0.1; `gp_ucb` with width 2, and the same under `tb.forgetting`. The regret of a pull
+is against the best arm at that time.
+"""
+
+
+def page(output: Path) -> None:
+    """Write the page from the files."""
+    rows = read(FOLDER / "methods.csv")
+    parts = [HEAD]
+    for name in WHAT:
+        if any(row["problem"] == name for row in rows):
+            pulls = next(row["pulls"] for row in rows if row["problem"] == name)
+            parts += [f"\n## {name}\n", f"{WHAT[name]}; {pulls} pulls.\n", *regrets(rows, name)]
+    if held := read(FOLDER / "methods-stopping.csv"):
+        parts += [STOPS, *coverage(held)]
+    if turning := read(FOLDER / "methods-drift.csv"):
+        parts += [DRIFTS, *drifting(turning)]
+    output.write_text("\n".join(parts) + "\n")
+
+
+def main() -> None:
+    """Run a subcommand."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("run", "stopping", "drift", "page"))
+    parser.add_argument("--problem", action="append", choices=tuple(PROBLEMS), help="all by default")
+    parser.add_argument("--output", type=Path)
+    given = parser.parse_args()
+    if given.what == "run":
+        run(given.problem or PROBLEMS, given.output or FOLDER / "methods.csv")
+    elif given.what == "stopping":
+        stopping(given.output or FOLDER / "methods-stopping.csv")
+    elif given.what == "drift":
+        drift(given.output or FOLDER / "methods-drift.csv")
+    else:
+        page(given.output or ROOT / "docs" / "results-methods.md")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,421 @@
+"""Experiments of one's own: tables, functions and kernels by their names in a configuration."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import gpytorch
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+import yaml
+from typer.testing import CliRunner
+
+import torchbandits as tb
+from torchbandits.cli import app
+from torchbandits.environments import Recorded, Table, from_table
+from torchbandits.errors import ArgumentError, ConfigError
+from torchbandits.experiments import load_records
+from torchbandits.experiments.config import build_environment, build_policy, parse_config
+from torchbandits.experiments.kernels import KernelConfig, build_kernel
+from torchbandits.experiments.naming import KERNELS
+
+RUNNER = CliRunner()
+POLICIES = [{"name": "uniform"}, {"name": "gp_ucb", "options": {"noise_std": 0.1, "delta": 0.1}}]
+X = torch.rand(6, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+
+
+def frame() -> pd.DataFrame:
+    """Twelve candidates, all measured."""
+    return pd.DataFrame(
+        {
+            "id": [f"c{row}" for row in range(12)],
+            "temperature": [20.0 + 5 * row for row in range(12)],
+            "solvent": ["DMF", "THF", "DMSO"] * 4,
+            "yield": [float((7 * row) % 12) for row in range(12)],
+            "second": [float((7 * row) % 12) + 0.5 if row % 2 else None for row in range(12)],
+            "price": [1.0 + row for row in range(12)],
+        }
+    )
+
+
+@pytest.fixture
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A working directory with a table and a module in it."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    frame().to_csv("candidates.csv", index=False)
+    frame().to_parquet("candidates.parquet")
+    (tmp_path / "my_laboratory.py").write_text(
+        "import gpytorch\n"
+        "import torch\n"
+        "import torchbandits as tb\n"
+        "from torchbandits.errors import ArgumentError\n\n\n"
+        "def reactor(rows: int = 20, *, generator: torch.Generator) -> tb.environments.Table:\n"
+        "    arms = torch.rand(rows, 2, dtype=torch.float64, generator=generator)\n"
+        "    return tb.environments.Table(arms, arms.sum(dim=-1), 0.1, name='reactor')\n\n\n"
+        "def measured(points: int = 15) -> tb.environments.BlackBox:\n"
+        "    arms = torch.linspace(0, 1, points, dtype=torch.float64).unsqueeze(-1)\n"
+        "    return tb.environments.BlackBox(lambda point: float(point[0]), arms, noise_std=0.1)\n\n\n"
+        "def streamed(rows: int = 30) -> tb.environments.BlackBox:\n"
+        "    axis = torch.linspace(0, 1, rows, dtype=torch.float64)\n"
+        "    source = tb.sources.Grid([axis, axis])\n"
+        "    return tb.environments.BlackBox(lambda point: float(point.sum()), source, noise_std=0.1)\n\n\n"
+        "def my_kernel(length: float = 1.0) -> gpytorch.kernels.Kernel:\n"
+        "    if length < 0:\n"
+        "        raise ArgumentError('length must be positive')\n"
+        "    kernel = gpytorch.kernels.RBFKernel().double()\n"
+        "    kernel.lengthscale = length\n"
+        "    return kernel + gpytorch.kernels.LinearKernel().double()\n\n\n"
+        "def nothing() -> None:\n"
+        "    return None\n"
+    )
+    (tmp_path / "my_broken_module.py").write_text("import nowhere_to_be_found\n")
+    yield tmp_path
+    for name in ("my_laboratory", "my_broken_module"):
+        sys.modules.pop(name, None)
+
+
+def values(**changes: Any) -> dict[str, Any]:
+    table = {
+        "name": "csv:candidates.csv",
+        "options": {"objective": "yield", "standardize": True, "columns": {"second": "ignore"}},
+    }
+    return {"name": "mine", "environment": table, "horizon": 10, "policies": POLICIES, "output": "out"} | changes
+
+
+def run(folder: Path, *arguments: str, **changes: Any) -> Any:
+    (folder / "mine.yaml").write_text(yaml.safe_dump(values(**changes)))
+    return RUNNER.invoke(app, ["run", "mine.yaml", *arguments])
+
+
+# ---------------------------------------------------------------------- tables
+
+
+def test_a_table_is_an_environment_with_the_features_of_a_campaign(lab: Path):
+    found = from_table("candidates.csv", "yield", noise_std=0.2, columns={"second": "ignore"}, cost="price")
+    assert isinstance(found, Table)
+    assert found.arms.shape == (12, 4)  # a temperature and three solvents; neither id nor cost nor objective
+    temperature = torch.tensor(frame()["temperature"].tolist(), dtype=torch.float64)
+    expected = (temperature - temperature.mean()) / temperature.std(correction=0)
+    torch.testing.assert_close(found.arms[:, 0], expected)
+    assert found.means.tolist() == frame()["yield"].tolist()
+    assert found.costs is not None
+    assert found.costs.tolist() == frame()["price"].tolist()
+    assert (found.name, found.noise_std) == ("candidates", 0.2)
+
+
+def test_a_data_frame_and_a_parquet_file_are_the_same_environment(lab: Path):
+    kinds: dict[str, Any] = {"objective": "yield", "columns": {"second": "ignore", "price": "ignore"}}
+    one, two, three = (from_table(given, **kinds) for given in ("candidates.csv", "candidates.parquet", frame()))
+    assert torch.equal(one.arms, two.arms)
+    assert torch.equal(one.arms, three.arms)
+    assert torch.equal(one.means, three.means)
+
+
+def test_a_table_without_ids_and_costs():
+    found = from_table({"a": [1.0, 2.0, 4.0], "b": [3.0, 1.0, 2.0]}, "b", dtype=torch.float32)
+    assert found.arms.shape == (3, 1)
+    assert found.arms.dtype == found.means.dtype == torch.float32
+    assert found.costs is None
+
+
+def test_several_columns_are_repeated_measurements():
+    found = from_table(frame(), ["yield", "second"], minimize=True, standardize=True)
+    assert isinstance(found, Recorded)
+    assert found.counts.tolist() == [1, 2] * 6
+    known = torch.tensor([*frame()["yield"], *frame()["second"].dropna()], dtype=torch.float64)
+    deviation = known.std(correction=0)
+    torch.testing.assert_close(found.means[0], (known.mean() - 0.0) / deviation)
+    torch.testing.assert_close(found.means[1], (known.mean() - 7.25) / deviation)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"objective": "yeld"}, "Did you mean 'yield'"),
+        ({"objective": "second"}, r"row 0, has no value in column 'second' \(6 such rows\)"),
+        ({"objective": "solvent"}, "'DMF' in row 0, which is no number"),
+        ({"objective": []}, "the name of a column"),
+        ({"objective": ["yield", "yield"]}, "twice"),
+        ({"objective": ["yield", "second"], "noise_std": 0.1}, "carry their own noise"),
+        ({"objective": "yield", "cost": "prices"}, "Did you mean 'price'"),
+        ({"objective": "yield", "id": "yield"}, "holds the ids"),
+        ({"objective": "yield", "columns": {"solvnt": "ignore"}}, "Did you mean 'solvent'"),
+        ({"objective": "constant", "standardize": True}, "are equal"),
+        ({"objective": "wild"}, "is infinite in row 3"),
+    ],
+    ids=lambda value: str(value)[:50],
+)
+def test_a_table_that_cannot_be_used_is_refused_with_the_remedy(options: dict[str, Any], said: str):
+    odd = frame().assign(constant=1.0)
+    if options["objective"] == "wild":
+        odd["wild"] = [*range(3), float("inf"), *range(8)]
+    with pytest.raises(ArgumentError, match=said):
+        from_table(odd, **options)
+
+
+def test_an_experiment_on_a_table_runs_and_resumes_until_the_table_changes(lab: Path):
+    assert run(lab, "--quiet").exit_code == 0
+    _, records = load_records(lab / "out")
+    assert len(records) == 2
+    assert records[1].history.pulls["reward"].max() == pytest.approx((11 - 5.5) / np.arange(12).std())
+    assert "run again" not in run(lab, "--resume").stderr
+    frame().assign(temperature=range(12)).to_csv("candidates.csv", index=False)
+    again = run(lab, "--resume")
+    assert again.exit_code == 0
+    assert again.stderr.count("csv:candidates.csv has changed since") == 2
+
+
+@pytest.mark.exhaustive
+def test_worker_processes_read_the_table_and_import_the_function(lab: Path):
+    """The console script starts with another sys.path than pytest: workers find what the parent has found."""
+    result = run(lab, "--workers", "2", "--quiet", environment={"name": "my_laboratory:reactor"})
+    assert result.exit_code == 0, result.output
+    assert len(load_records(lab / "out")[1]) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("csv:nowhere.csv", "there is no file 'nowhere.csv'. Relative paths begin at the working directory"),
+        ("csv:candidates.parquet", "Write parquet:candidates.parquet"),
+        ("parquet:candidates.xlsx", "is for files that end in .parquet, .pq"),
+        ("candidates.csv", "csv:FILE, parquet:FILE"),
+        ("my_laboratory:reacter", "has no function 'reacter'. Did you mean 'reactor'"),
+        ("my_laboratry:reactor", "there is no module 'my_laboratry'. Install it, or start in the folder that holds it"),
+        ("my_laboratory:nothing", "must return an Environment of torchbandits, got NoneType"),
+        ("my_laboratory:torch", "is no function, but module"),
+        ("xls:candidates.xls", "A file is written csv: or parquet: or arrow:"),
+    ],
+)
+def test_a_name_of_no_environment_says_what_to_write(lab: Path, name: str, said: str):
+    options = {"objective": "yield"} if name.startswith(("csv", "parquet")) else {}
+    result = run(lab, environment={"name": name, "options": options})
+    assert result.exit_code == 2
+    assert len(result.stderr.splitlines()) == 1
+    assert said in result.stderr
+    assert not (lab / "out").exists()
+
+
+def test_options_of_a_table_are_checked_before_a_run(lab: Path):
+    table = {"name": "csv:candidates.csv"}
+    assert "needs the option 'objective'" in run(lab, environment=table).stderr
+    odd = run(lab, environment=table | {"options": {"objectiv": "yield", "objective": "yield"}}).stderr
+    assert "Did you mean 'objective'" in odd
+
+
+# ---------------------------------------------------------------------- functions
+
+
+def test_a_function_with_a_generator_is_drawn_anew_in_each_repetition(lab: Path):
+    config = parse_config(
+        values(environment={"name": "my_laboratory:reactor", "options": {"rows": 9}}, repetitions=2), "a test"
+    )
+    one, two = build_environment(config, 0), build_environment(config, 1)
+    assert one.arms.shape == (9, 2)
+    assert not torch.equal(one.arms, two.arms)
+    assert torch.equal(one.arms, build_environment(config, 0).arms)
+
+
+@pytest.mark.parametrize("name", ["measured", "streamed"])
+def test_an_environment_without_a_known_optimum_runs(lab: Path, name: str):
+    result = run(lab, environment={"name": f"my_laboratory:{name}"})
+    assert result.exit_code == 0, result.output
+    assert "largest reward" in result.output
+    assert "nan" not in result.output
+    assert (lab / "out" / "best_reward.png").stat().st_size > 5_000
+    assert not (lab / "out" / "mean_regret.png").exists()
+    _, records = load_records(lab / "out")
+    largest = [float(record.history.pulls["reward"].max()) for record in records]
+    assert pd.read_csv(lab / "out" / "table.csv")["largest_reward"].tolist() == pytest.approx(largest)
+    assert all(np.isfinite(record.history.pulls["reward"]).all() for record in records)
+
+
+def test_an_error_inside_a_module_is_not_taken_for_a_missing_module(lab: Path):
+    config = parse_config(values(environment={"name": "my_broken_module:anything"}), "a test")
+    with pytest.raises(ModuleNotFoundError, match="nowhere_to_be_found"):
+        build_environment(config, 0)
+
+
+# ---------------------------------------------------------------------- kernels
+
+
+def periodic() -> gpytorch.kernels.Kernel:
+    kernel = gpytorch.kernels.PeriodicKernel().double()
+    kernel.lengthscale, kernel.period_length = torch.tensor(0.7, dtype=torch.float64), torch.tensor(0.3, dtype=torch.float64)
+    return kernel
+
+
+def polynomial() -> gpytorch.kernels.Kernel:
+    kernel = gpytorch.kernels.PolynomialKernel(power=2).double()
+    kernel.offset = torch.tensor(0.5, dtype=torch.float64)
+    return kernel
+
+
+def rbf(lengthscale: float | list[float] = 1.0, **options: Any) -> gpytorch.kernels.Kernel:
+    kernel = gpytorch.kernels.RBFKernel(**options).double()
+    kernel.lengthscale = torch.tensor(lengthscale, dtype=torch.float64)
+    return kernel
+
+
+def rq() -> gpytorch.kernels.Kernel:
+    kernel = gpytorch.kernels.RQKernel(ard_num_dims=3).double()
+    kernel.lengthscale, kernel.alpha = (
+        torch.tensor([[1.0, 2.0, 3.0]], dtype=torch.float64),
+        torch.tensor(1.5, dtype=torch.float64),
+    )
+    return kernel
+
+
+def scaled(kernel: gpytorch.kernels.Kernel, by: float) -> gpytorch.kernels.Kernel:
+    whole = gpytorch.kernels.ScaleKernel(kernel).double()
+    whole.outputscale = torch.tensor(by, dtype=torch.float64)
+    return whole
+
+
+def linear() -> gpytorch.kernels.Kernel:
+    kernel = gpytorch.kernels.LinearKernel().double()
+    kernel.variance = torch.tensor(0.2, dtype=torch.float64)
+    return kernel
+
+
+BY_HAND: list[tuple[dict[str, Any], gpytorch.kernels.Kernel]] = [
+    ({"name": "rbf", "lengthscale": 0.5}, rbf(0.5)),
+    ({"name": "RBFKernel"}, rbf()),
+    ({"name": "PeriodicKernel", "lengthscale": 0.7, "options": {"period_length": 0.3}}, periodic()),
+    ({"name": "PolynomialKernel", "options": {"power": 2, "offset": 0.5}}, polynomial()),
+    ({"name": "RQKernel", "lengthscale": [1.0, 2.0, 3.0], "options": {"alpha": 1.5}}, rq()),
+    ({"name": "LinearKernel", "outputscale": 3.0, "options": {"variance": 0.2}}, scaled(linear(), 3.0)),
+    (
+        {"name": "rbf", "lengthscale": [0.5, 2.0], "options": {"active_dims": [0, 2]}},
+        rbf([[0.5, 2.0]], ard_num_dims=2, active_dims=(0, 2)),
+    ),
+    (
+        {
+            "name": "AdditiveKernel",
+            "options": {
+                "kernels": [{"name": "rbf", "outputscale": 2.0}, {"name": "LinearKernel", "options": {"variance": 0.2}}]
+            },
+        },
+        scaled(rbf(), 2.0) + linear(),
+    ),
+    ({"name": "ScaleKernel", "options": {"outputscale": 2.0, "base_kernel": {"name": "rbf"}}}, scaled(rbf(), 2.0)),
+    ({"name": "my_laboratory:my_kernel", "options": {"length": 0.4}}, rbf(0.4) + gpytorch.kernels.LinearKernel().double()),
+]
+
+
+@pytest.mark.parametrize(("given", "expected"), BY_HAND, ids=lambda value: value["name"] if isinstance(value, dict) else "")
+def test_a_kernel_of_a_file_is_the_one_made_by_hand(lab: Path, given: dict[str, Any], expected: gpytorch.kernels.Kernel):
+    made = build_kernel([KernelConfig(**given)], X)
+    torch.testing.assert_close(made(X).to_dense(), expected(X).to_dense())
+    assert not any(parameter.requires_grad for parameter in made.parameters())
+    text = parse_config(values(kernel=given), "a test").dump()
+    again = parse_config(yaml.safe_load(text), "again")
+    assert again.dump() == text
+    torch.testing.assert_close(build_kernel([again.kernel], X)(X).to_dense(), expected(X).to_dense())
+
+
+def test_most_kernels_of_gpytorch_are_made_by_their_name_alone():
+    """The others need arguments, or are for gradients and several tasks."""
+    made = []
+    for name in KERNELS:
+        try:
+            build_kernel([KernelConfig(name=name, nu=1.5 if name == "MaternKernel" else None)], X)(X).to_dense()
+            made.append(name)
+        except (ConfigError, RuntimeError, NotImplementedError, IndexError):
+            continue
+    least = {"ConstantKernel", "CosineKernel", "LinearKernel", "MaternKernel", "PeriodicKernel", "PiecewisePolynomialKernel"}
+    assert least | {"RBFKernel", "RQKernel"} <= set(made)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "said"),
+    [
+        ({"name": "periodic"}, "Did you mean 'PeriodicKernel'"),
+        ({"name": "LinearKernel", "lengthscale": 2.0}, "has no lengthscale of its own"),
+        ({"name": "PeriodicKernel", "options": {"period": 2.0}}, "Did you mean 'period_length'"),
+        ({"name": "PeriodicKernel", "options": {"period_length": -1.0}}, "GPyTorch's constraint is Positive"),
+        ({"name": "PeriodicKernel", "options": {"period_length": [1.0, 2.0]}}, "expected one number or 1"),
+        ({"name": "PolynomialKernel"}, "can't be made of these options"),
+        ({"name": "rbf", "nu": 1.5}, "nu is for matern"),
+        ({"name": "matern"}, "needs nu"),
+        (
+            {"name": "ScaleKernel", "options": {"base_kernel": {"name": "rbv"}}},
+            "options.base_kernel: name: unknown kernel 'rbv'",
+        ),
+        ({"name": "rbf", "lengthscale": [1.0, 2.0]}, "one per feature, got 2"),
+        ({"name": "my_laboratory:kernel"}, "Did you mean 'my_kernel'"),
+        ({"name": "my_laboratory:my_kernel", "options": {"length": -1.0}}, "length must be positive"),
+        ({"name": "my_laboratory:my_kernel", "options": {"width": 1.0}}, "unexpected keyword argument 'width'"),
+        ({"name": "my_laboratory:nothing"}, "must return a gpytorch.kernels.Kernel"),
+    ],
+    ids=lambda value: str(value)[:60],
+)
+def test_a_kernel_that_cannot_be_made_says_why_in_a_line(lab: Path, kernel: dict[str, Any], said: str):
+    result = run(lab, kernel=kernel)
+    assert result.exit_code == 2, result.output
+    assert len(result.stderr.splitlines()) == 1
+    assert said in result.stderr, result.stderr
+    assert not (lab / "out").exists()
+
+
+def test_a_policy_may_have_another_kernel(lab: Path):
+    base = {"name": "PeriodicKernel", "lengthscale": 0.7, "options": {"period_length": 0.3}}
+    own: list[dict[str, Any]] = [
+        {},
+        {"lengthscale": 2.0},
+        {"name": "LinearKernel", "options": {"variance": 0.2}},
+        {"name": "rbf"},
+    ]
+    policies = [{**POLICIES[1], "label": str(place), "kernel": kernel} for place, kernel in enumerate(own)]
+    config = parse_config(values(kernel=base, policies=policies), "a test")
+    environment = build_environment(config, 0)
+    same, longer, other, short = (build_policy(config, [place], environment).kernel for place in range(4))
+    assert [float(kernel.lengthscale) for kernel in (same, longer, short)] == [0.7, 2.0, 0.7]
+    assert float(longer.period_length) == pytest.approx(0.3)
+    assert isinstance(other, gpytorch.kernels.LinearKernel)
+    assert float(other.variance) == pytest.approx(0.2)
+
+
+def test_repetitions_run_together_with_a_named_kernel(lab: Path):
+    kernel = {"name": "PeriodicKernel", "options": {"period_length": 3.0}}
+    gp = POLICIES[1]
+    policies = [gp | {"label": "short", "kernel": {"lengthscale": 0.5}}, gp | {"label": "long", "kernel": {"lengthscale": 2.0}}]
+    assert run(lab, "--quiet", kernel=kernel, policies=policies, repetitions=2).exit_code == 0
+    apart = {(r.label, r.seed): r.history.pulls["arm"].tolist() for r in load_records(lab / "out")[1]}
+    assert run(lab, "--quiet", kernel=kernel, policies=policies, repetitions=2, together=True).exit_code == 0
+    assert {(r.label, r.seed): r.history.pulls["arm"].tolist() for r in load_records(lab / "out")[1]} == apart
+
+
+def test_the_working_directory_is_the_last_place_to_look_for_modules(lab: Path):
+    config = parse_config(values(environment={"name": "my_laboratory:reactor"}), "a test")
+    build_environment(config, 0)
+    assert sys.path[-1] == os.getcwd()
+    assert tb.environments.registry.keys().isdisjoint({"my_laboratory:reactor"})
+
+
+# ---------------------------------------------------------------------- the page about them
+
+PAGE = Path(__file__).parents[1] / "docs" / "experiments.md"
+BLOCKS = re.findall(r"^```yaml\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids=range(len(BLOCKS)))
+def test_the_files_of_the_page_run(lab: Path, block: str):
+    frame().rename(columns={"price": "operator"}).drop(columns="second").to_csv("screen.csv", index=False)
+    code = re.search(r"^```python\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+    assert code is not None
+    (lab / "my_laboratory.py").write_text(code[1])
+    config = parse_config({"name": "page", **yaml.safe_load(block)}, "the page")
+    environment = build_environment(config, 0)
+    for place in range(len(config.policies)):
+        policy = build_policy(config, [place], environment)
+        history = tb.run(policy, environment, num_rounds=4, generator=torch.Generator().manual_seed(0))
+        assert len(history) >= 4

@@ -1,0 +1,163 @@
+"""Batches with elimination between them: what `bpe` and `reds` share, whatever the arms of a batch are chosen by."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from torchbandits.arms import best_arm
+from torchbandits.policies.phased import Phased, PhasedState, offers, restart_
+from torchbandits.policies.picking import room_for
+from torchbandits.types import Arms, Evidence, Generators, Pulls, Selection
+
+Explore = Callable[["EliminationState", Tensor, Tensor], tuple[Tensor, tuple[Tensor, ...]]]
+"""Picks among candidates (`batch_shape x A`), as many as there is room (`batch_shape`), and the states of the generators after
+the draws."""
+
+
+class Survivors(nn.Module):
+    """The arms that elimination has left, and the bounds that it has established.
+
+    Args:
+        alive: `batch_shape x A` booleans, arms that no batch has discarded.
+        upper: `batch_shape`, upper bound on every arm, reward units.
+        lower: `batch_shape`, lower bound on the best arm, reward units.
+
+    Buffers, replaced and never written in place: these, and `batch` `batch_shape`, the number of finished batches.
+    """
+
+    alive: Tensor
+    upper: Tensor
+    lower: Tensor
+    batch: Tensor
+
+    def __init__(self, alive: Tensor, upper: Tensor, lower: Tensor) -> None:
+        super().__init__()
+        for name, value in (("alive", alive), ("upper", upper), ("lower", lower)):
+            self.register_buffer(name, value)
+        self.register_buffer("batch", torch.zeros_like(upper, dtype=torch.int64))
+
+    def length(self, lengths: Sequence[int]) -> Tensor:
+        """Length of the current batch of each row, `batch_shape`; infinite after the last."""
+        all_of_them = torch.tensor([*lengths, torch.inf], dtype=torch.float64, device=self.batch.device)
+        return all_of_them[self.batch]
+
+    def eliminate_(self, mean: Tensor, spread: Tensor, over: Tensor) -> None:
+        """Discard the arms whose upper bound is below the best lower bound, in the batch rows whose batch is finished.
+
+        Args:
+            mean: `batch_shape x A`, posterior mean given the batch, reward units.
+            spread: `batch_shape x A`, width times standard deviation.
+            over: `batch_shape` booleans, rows whose batch is finished.
+        """
+        upper = (mean + spread).masked_fill(~self.alive, -torch.inf)
+        lower = (mean - spread).masked_fill(~self.alive, -torch.inf)
+        best = lower.amax(dim=-1)
+        self.alive = self.alive & ((upper >= best.unsqueeze(-1)) | ~over.unsqueeze(-1))
+        self.upper = torch.where(over, torch.minimum(self.upper, upper.amax(dim=-1)), self.upper)
+        self.lower = torch.where(over, torch.maximum(self.lower, best), self.lower)
+        self.batch = self.batch + over
+
+
+class EliminationState(PhasedState):
+    """The state of `bpe` and `reds`: that of a policy in phases, and the surviving arms.
+
+    Args:
+        phased: Its table, inner state and generators are taken over.
+        survivors: The surviving arms, and the bounds that discarded the others.
+    """
+
+    def __init__(self, phased: PhasedState, survivors: Survivors) -> None:
+        super().__init__(phased.table, phased.generators, phased.inner, counts_batches=phased.counts_batches)
+        self.survivors = survivors
+
+
+def begin(policy: Phased[EliminationState], arms: Arms, generators: Generators, batch_shape: torch.Size) -> EliminationState:
+    """Make a fresh state, in which all arms are alive. Cost O(A (d + log A))."""
+    outer = policy.begin(arms, generators, batch_shape)
+    mean, spread = policy.marginals(outer.inner)
+    alive = torch.ones_like(mean, dtype=torch.bool)
+    return EliminationState(outer, Survivors(alive, (mean + spread).amax(dim=-1), (mean - spread).amax(dim=-1)))
+
+
+def remaining_picks(
+    policy: Phased[EliminationState],
+    state: EliminationState,
+    lengths: Sequence[int],
+    most: int | None,
+    explore: Explore,
+    asked: dict[str, Any],
+) -> tuple[Selection, Evidence]:
+    """The remaining picks of the batch.
+
+    Args:
+        policy: Posterior and width.
+        state: Of this policy.
+        lengths: Lengths of all batches.
+        most: Most picks of one selection; None for the whole batch.
+        explore: Picks of a batch.
+        asked: `limit`, `available` and `exactly`, as for `Policy.select`.
+    """
+    rows, inner, survivors = state.rows, state.inner, state.survivors
+    limit, exactly = asked["limit"], asked["exactly"]
+    offered = offers(rows, asked["available"])
+    candidates = survivors.alive & offered
+    length = survivors.length(lengths)
+    resting = length.isinf() | ~candidates.any(dim=-1)
+    left = torch.where(resting, 1, (length - inner.told).nan_to_num(posinf=0).clamp_min(0).ceil())
+    largest = left if most is None else left.clamp_max(most)
+    room, resting = room_for(state, largest if exactly is None else exactly, limit), resting.cpu()
+    index, drawn = explore(state, candidates, torch.where(resting, 0, room))
+    if bool(resting.any()):
+        index = _exploit(policy, state, candidates, offered, torch.where(resting, room, 0), index)
+    leverage = inner.arm_leverage().gather(-1, index.clamp_min(0))
+    evidence = Evidence((policy.engine.regularization * leverage).sqrt(), leverage, policy.width(state), drawn)
+    return Selection(rows.points(index), index, index >= 0), evidence
+
+
+def learn(policy: Phased[EliminationState], state: EliminationState, lengths: Sequence[int], pulls: Pulls) -> EliminationState:
+    """Learn the pulls. Pulls of survivors count towards the batch, and the last of them ends it."""
+    policy.learn(state, pulls)
+    if pulls.history or pulls.index is None:
+        return state
+    assert pulls.mask is not None
+    inner, survivors = state.inner, state.survivors
+    index, length = state.rows.entry(pulls.index), survivors.length(lengths)
+    counted = pulls.mask & survivors.alive.gather(-1, index.clamp_min(0)) & length.isfinite().unsqueeze(-1)
+    if bool(counted.any()):
+        policy.learn_inner(state, pulls, index, counted)
+        over = inner.told >= length
+        if bool(over.any()):
+            survivors.eliminate_(*policy.marginals(inner), over)
+            restart_(inner, over)
+    return state
+
+
+def filled(index: Tensor, arm: Tensor, room: Tensor) -> Tensor:
+    """The picks, followed by `arm` (`batch_shape`) until each row has `room` of them."""
+    q = int(room.max()) if room.numel() else 0
+    within = (torch.arange(q) < room.unsqueeze(-1)).to(index.device)
+    index = torch.nn.functional.pad(index, (0, max(0, q - index.shape[-1])), value=-1)[..., :q]
+    return torch.where((index < 0) & within, arm.unsqueeze(-1), index)
+
+
+def _exploit(
+    policy: Phased[EliminationState],
+    state: EliminationState,
+    candidates: Tensor,
+    offered: Tensor,
+    room: Tensor,
+    index: Tensor,
+) -> Tensor:
+    """Complete the picks `index` in rows without a batch to fill: after the horizon by the survivor of the highest posterior
+    mean; where no survivor is on offer, by the arm of the highest upper bound."""
+    mean, spread = policy.marginals(state)
+    upper = (mean + spread).masked_fill(~offered, -torch.inf)
+    score = torch.where(candidates.any(dim=-1, keepdim=True), mean.masked_fill(~candidates, -torch.inf), upper)
+    own = filled(index[..., :0], best_arm(score), room)
+    widen, q = torch.nn.functional.pad, max(own.shape[-1], index.shape[-1])
+    own, index = (widen(x, (0, q - x.shape[-1]), value=-1) for x in (own, index))
+    return torch.where((room > 0).unsqueeze(-1).to(own.device), own, index)

@@ -1,0 +1,150 @@
+"""REDS: batches of random exploration, with elimination of arms between them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import gpytorch
+import torch
+from torch import Tensor
+
+from torchbandits.checks import check_whole, explains_keywords, is_whole, regularization_of
+from torchbandits.gradients import without_gradients
+from torchbandits.policies.composed import Composed
+from torchbandits.policies.elimination import EliminationState, begin, learn, remaining_picks
+from torchbandits.policies.phased import Phased
+from torchbandits.starts import draw_uniform
+from torchbandits.types import Arms, Evidence, Generators, Pulls, Selection
+from torchbandits.widths import FixedDesign, Width
+
+
+def doubling_lengths(horizon: int, first: int) -> tuple[int, ...]:
+    """The batch lengths N, 2N, 4N, …, the last one cut so that they add up to the horizon T."""
+    lengths: list[int] = []
+    left = horizon
+    while left:
+        lengths.append(min(first << len(lengths), left))
+        left -= lengths[-1]
+    return tuple(lengths)
+
+
+@dataclass(frozen=True, repr=False)
+class RandomExploration(Phased[EliminationState]):
+    """A policy that draws survivors uniformly and eliminates arms between batches; see `reds`.
+
+    Args:
+        max_batch_size: Most picks of one selection.
+        first_batch: Length of the first batch; each further one is twice as long.
+    """
+
+    max_batch_size: int | None = None
+    first_batch: int | None = None
+
+    def __post_init__(self) -> None:
+        Phased.__post_init__(self)
+        check_whole("max_batch_size", self.max_batch_size, otherwise="for the whole batch")
+        check_whole("first_batch", self.first_batch, otherwise="for ⌈√T⌉")
+
+    @property
+    def most_picks(self) -> int | None:
+        """The most picks of one `select`: `max_batch_size`."""
+        return self.max_batch_size
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """The lengths of the batches, which add up to the horizon."""
+        first = math.isqrt(self.horizon - 1) + 1 if self.first_batch is None else self.first_batch
+        return doubling_lengths(self.horizon, first)
+
+    @without_gradients
+    def init(self, arms: Arms, generators: Generators, batch_shape: torch.Size) -> EliminationState:
+        """Make a fresh state, in which all arms are alive. Cost O(A (d + log A))."""
+        return begin(self, arms, generators, batch_shape)
+
+    @without_gradients
+    def select(
+        self,
+        state: EliminationState,
+        *,
+        limit: Tensor | None = None,
+        available: Tensor | None = None,
+        exactly: int | None = None,
+    ) -> tuple[Selection, Evidence]:
+        """Draw the remaining picks of the batch. Cost O(A + q)."""
+        asked = {"limit": limit, "available": available, "exactly": exactly}
+        return remaining_picks(self, state, self.lengths, self.max_batch_size, _drawn, asked)
+
+    @without_gradients
+    def update(self, state: EliminationState, pulls: Pulls) -> EliminationState:
+        """Learn the pulls. Pulls of survivors count towards the batch, and the last of them ends it. Cost O(A u) per distinct
+        arm, and a sweep over the arms where a batch ends."""
+        return learn(self, state, self.lengths, pulls)
+
+    @without_gradients
+    def bounds(self, state: EliminationState) -> tuple[Tensor, Tensor]:
+        """The bounds of the last finished batch. Bounds read at every pull within a batch would need a wider union bound."""
+        survivors = state.survivors
+        return survivors.upper, survivors.lower
+
+
+def _drawn(state: EliminationState, candidates: Tensor, room: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """Uniform draws with replacement, `batch_shape x q` (−1 where padded), and the states of the generators after them."""
+    sizes, twins = room.reshape(-1).tolist(), state.twins()
+    index = draw_uniform(state.rows.num_arms, sizes, twins, candidates.reshape(-1, state.rows.num_arms))
+    index = index.to(candidates.device).reshape(*candidates.shape[:-1], -1)
+    return index, tuple(twin.get_state() for twin in twins)
+
+
+@explains_keywords
+def reds(
+    kernel: gpytorch.kernels.Kernel,
+    *,
+    horizon: int,
+    first_batch: int | None = None,
+    noise_std: float = 0.01,
+    norm_bound: float | Tensor = 1.0,
+    delta: float = 1e-4,
+    width: Width | None = None,
+    regularization: float | None = None,
+    max_batch_size: int | None = None,
+    prior_mean: float | str = 0.0,
+    memory_budget: int | None = None,
+) -> RandomExploration:
+    r"""REDS: random exploration with domain shrinking, batches of uniform draws with elimination of arms between them.
+
+    .. math:: N_i = 2 N_{i-1}, \quad x \sim \text{uniform on alive}, \quad
+              \text{discard } x \text{ if } \mu_i(x) + w \sigma_i(x) < \max_{\text{alive}} (\mu_i - w \sigma_i)
+
+    with the last batch cut at T. Mean and deviation are those of the batch's own pulls. It is `bpe` with draws in place of the
+    largest variance: a pick costs O(1) in place of a pass over the arms, and the variance falls as fast up to a constant.
+    What is told, forgotten, asked for beyond the batch or after T pulls is treated as in `bpe`.
+
+    Args:
+        kernel: Kernel of the RKHS that holds the expected reward.
+        horizon: T, the number of pulls to come.
+        first_batch: N_1; ⌈√T⌉ by default, which is this package's choice.
+        noise_std: Sub-Gaussian constant R of the noise, reward units.
+        norm_bound: Ψ, bound on the RKHS norm; one number, or one per batch row.
+        delta: Failure probability of the bounds.
+        width: w, multiplies the standard deviation; by default `FixedDesign`, Ψ + (R/√λ) √(2 log(A B/δ)) for B batches.
+        regularization: λ; noise_std² by default.
+        max_batch_size: Most picks of one `ask`; a longer batch is asked for in parts.
+        prior_mean: A number, or `"estimate"`.
+        memory_budget: Bytes for cached kernel columns; by default 2 GiB, on a GPU half of its free memory.
+
+    Guarantee: the best arm is never discarded, with probability 1 − δ for a fixed f of RKHS norm ≤ Ψ under the default width
+    and a prior mean of 0, since no pull of a batch is chosen by the batch's rewards. The paper proves regret Õ(√(T γ_T)), and
+    without noise Õ(max(T^((3−β)/2), 1)) for eigenvalues that decay as j^(−β), if the first batch is as long as its
+    concentration bound asks for; that number, of which only the abstract could be had, is not computed here. Cost: O(A u) per
+    distinct arm, O(1) per pick and O(A) per ask. Source: Salgia, Vakili & Zhao 2024 (arXiv 2310.15351), by its abstract and
+    summaries.
+    """
+    lam = regularization_of(noise_std, regularization)
+    # Values that are not whole are refused by the policy below.
+    known = is_whole(horizon) and (first_batch is None or is_whole(first_batch))
+    first = (math.isqrt(horizon - 1) + 1 if first_batch is None else first_batch) if known else 1
+    batches = len(doubling_lengths(horizon, first)) if known else 1
+    confidence = FixedDesign(noise_std, norm_bound, delta, lam, statements=batches) if width is None else width
+    engine = Composed(kernel, noise_std, confidence, lam, prior_mean=prior_mean, memory_budget=memory_budget)
+    return RandomExploration(engine, horizon, max_batch_size, first_batch)

@@ -1,0 +1,16 @@
+"""Packages of the extra `experiments` that tables need, imported at first use."""
+
+from __future__ import annotations
+
+from torchbandits.extras import Later
+
+compute = Later("pyarrow.compute", "tables")
+csv = Later("pyarrow.csv", "tables")
+ipc = Later("pyarrow.ipc", "tables")
+pandas = Later("pandas", "tables")
+parquet = Later("pyarrow.parquet", "tables")
+pyarrow = Later("pyarrow", "tables")
+sklearn_compose = Later("sklearn.compose", "tables")
+sklearn_impute = Later("sklearn.impute", "tables")
+sklearn_pipeline = Later("sklearn.pipeline", "tables")
+sklearn_preprocessing = Later("sklearn.preprocessing", "tables")

@@ -16,6 +16,7 @@ MODULES = (
     "torchbandits",
     "torchbandits.widths",
     "torchbandits.starts",
+    "torchbandits.outcomes",
     "torchbandits.ingredients",
     "torchbandits.sources",
     "torchbandits.environments",

@@ -596,3 +596,14 @@ def batch_bkb(
         lambda loop: width_bbkb_practical(loop.sum_log_1_lev, ratio_threshold, norm_bound, noise_std, lam, delta),
         embedding="nystrom", oversampling=oversampling, ratio_threshold=ratio_threshold, rule=rule, **options,
     ).run()  # fmt: skip
+
+
+def tanimoto(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Tanimoto similarities of fingerprints of bits or counts, `n x m`, by the definition; 1 between two empty ones."""
+    out = np.ones((len(x), len(y)))
+    for i, left in enumerate(np.asarray(x, dtype=np.float64)):
+        for j, right in enumerate(np.asarray(y, dtype=np.float64)):
+            largest = np.maximum(left, right).sum()
+            if largest > 0:
+                out[i, j] = np.minimum(left, right).sum() / largest
+    return out

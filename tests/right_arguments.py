@@ -25,6 +25,7 @@ Make = Callable[[Path], Any]  # of an empty folder
 ARMS = torch.rand(30, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
 REWARDS = ARMS.sum(dim=-1)
 BOX = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
+BYTES = torch.arange(90, dtype=torch.uint8).reshape(30, 3)
 THREE = torch.arange(3)
 ONES = torch.ones(3, dtype=torch.float64)
 
@@ -69,8 +70,22 @@ def contextual() -> tb.ContextualBandit:
     return learned
 
 
+def outcome_models() -> dict[str, Any]:
+    return {"yield": known_width(), "cost": known_width()}
+
+
+def outcome_bandit() -> tb.OutcomeBandit:
+    policy = tb.outcomes.constrained(outcome_models(), maximize="yield", at_most={"cost": 1.0})
+    learned = tb.OutcomeBandit(policy, ARMS)
+    learned.tell(THREE, torch.zeros(len(THREE), 2))
+    learned.ask()
+    return learned
+
+
 def history() -> tb.History:
-    return tb.run(tb.uniform(), table(), 3)
+    recorded = tb.run(tb.uniform(), table(), 3)
+    recorded.metadata["outcomes"] = ["yield"]
+    return recorded
 
 
 def table() -> tb.environments.Table:
@@ -197,6 +212,7 @@ BY_NAME: dict[str, Make] = {
     "log": given(lambda name, value, step: None),
     "min_batch_size": given(3.0),
     "model": lambda _: model(),
+    "models": lambda _: outcome_models(),
     "name": given("branin"),
     "noise_std": given(0.1),
     "noise_var": given(0.01),
@@ -258,7 +274,19 @@ BY_FUNCTION: dict[str, dict[str, Make]] = {  # optional arguments, too, without 
     "GroupNoise": {"variances": given({"a": 0.1, "b": 0.2})},
     "GroupNoise.__call__": {"groups": given(["a", "b"])},
     "GroupNoise.fit": {"groups": given(["a", "b"] * 15)},
+    "OutcomeBandit": {"policy": lambda _: tb.outcomes.pareto(outcome_models()), "arms": given(ARMS)},
+    "OutcomeBandit.front": {"minimize": given(["cost"])},
+    "OutcomeBandit.level_set": {"width": given(tb.widths.Constant(1.0))},
+    "OutcomeBandit.forget": {"selection": lambda _: outcome_bandit().ask().index},
+    "OutcomeBandit.load_state_dict": {"state_dict": lambda _: outcome_bandit().state_dict()},
+    "OutcomeBandit.observe": {"sums": given(torch.zeros(len(THREE), 2))},
+    "OutcomeBandit.pareto_set": {"epsilon": given({"yield": 0.1, "cost": 0.1}), "minimize": given(["cost"])},
+    "OutcomeBandit.tell": {"rewards": given(torch.zeros(len(THREE), 2))},
+    "outcomes.constrained": {"maximize": given("yield"), "at_most": given({"cost": 1.0})},
+    "outcomes.epal": {"epsilon": given({"yield": 0.1, "cost": 0.1})},
+    "outcomes.safe": {"start": given([0]), "maximize": given("yield"), "at_most": given({"cost": 1.0})},
     "History.from_parquet": {"folder": lambda folder: (history().to_parquet(folder), folder)[1]},
+    "History.hypervolume": {"reference": given({"yield": 0.0}), "minimize": given(["yield"])},
     "History.to_parquet": {"folder": lambda folder: folder},
     "History.record": {
         **dict.fromkeys(("index", "rewards", "regret"), given(torch.zeros(1, 2, dtype=torch.int64))),
@@ -283,6 +311,20 @@ BY_FUNCTION: dict[str, dict[str, Make]] = {  # optional arguments, too, without 
     "sources.parquet": {"path": parquet},
     "sources.save_npy": {"path": lambda folder: folder / "copy.npy"},
     "sources.Chunks": {"at": given(None)},
+    "sources.Fingerprints": {"packed": given(BYTES), "ids": given(range(30)), "smiles": given(["C"] * 30)},
+    "sources.Fingerprints.ids": {"picks": given([0, 2])},
+    "sources.Fingerprints.smiles": {"picks": given([0, 2])},
+    "sources.Fingerprints.save": {"path": lambda folder: folder / "bits.parquet"},
+    "sources.from_smiles": {
+        "smiles": given(["C", "CC"]),
+        "ids": given(["a", "b"]),
+        "path": lambda folder: folder / "library.parquet",
+        "radius": given(2),
+        "num_bits": given(64),
+        "counts": given(True),
+        "processes": given(1),
+        "progress": given(lambda lines, left_out: None),
+    },
     "environments.BlackBox": {"arms": given(ARMS)},
     "environments.Recorded": {"records": given(REWARDS[:, None])},
     "environments.from_table": {
@@ -312,12 +354,14 @@ OBJECTS: dict[str, Make] = {  # whose methods are called
     "ContextualBandit": lambda _: contextual(),
     "GroupNoise": lambda _: tb.GroupNoise({"a": 0.1, "b": 0.2}),
     "History": lambda _: history(),
+    "OutcomeBandit": lambda _: outcome_bandit(),
     "Journal": journal,
     "Shard": lambda _: tb.Shard(ARMS),
     "Worker": worker,
     "stopping.SameArm": lambda _: tb.stopping.SameArm(3),
     "sources.Chunks": lambda _: tb.sources.chunks(stream, 30, 2),
     "sources.ColumnFile": lambda folder: tb.sources.parquet(parquet(folder)),
+    "sources.Fingerprints": lambda _: tb.sources.Fingerprints(BYTES, smiles=["C"] * 30),
     "sources.Grid": lambda _: tb.sources.grid([torch.linspace(0, 1, 5)] * 2),
     "sources.InMemory": lambda _: tb.sources.tensor(ARMS),
     "sources.NpyFile": lambda folder: tb.sources.npy(npy(folder)),

@@ -20,23 +20,28 @@ FILES = sorted(p for p in PACKAGE.rglob("*.py"))
 
 # Ground floor first, as in the architecture sheet: a file imports only from rooms above its own, or from its own room.
 ROOMS = [
-    "version", "errors", "upstream", "extras", "threads", "precision", "gradients",
+    "version", "errors", "upstream", "extras", "threads", "budget", "precision", "gradients",
     "display",  # how records, policies and bandits are printed
-    "transfers", "types", "checks", "sources", "linalg", "kernels", "embeddings",
+    "transfers", "types", "checks",
+    "packing",  # fingerprints as words
+    "sources", "linalg",
+    "tanimoto",  # their kernel
+    "kernels", "embeddings",
     "posteriors", "tabular", "environments", "arms", "widths", "memory", "batching", "scores", "starts", "constraints",
     "fitting", "optimize",
+    "aims",  # what is wanted of several outcomes
     "policies",  # a policy starts, fits its kernel, and searches a box
-    "ingredients", "forgetting",
+    "ingredients", "forgetting", "outcomes",
     "figures", "history", "selections", "reporting", "loop", "journal",
     "botorch",  # a bandit hands out its model
-    "explanation", "sets", "stopping", "bandit", "worker", "contextual", "evaluation",
+    "explanation", "sets", "fronts", "stopping", "bandit", "outcome_bandit", "worker", "contextual", "evaluation",
     "running", "callbacks", "diagnostics", "files", "experiments",
     "campaigns", "plugins", "cli", "testing", "__init__", "__main__",
 ]  # fmt: skip
 
 SLOW_TO_LOAD = (
     "botorch", "scipy", "torchbandits.botorch",
-    "torchbandits.arms.compiled", "torchbandits.linalg.compiled",  # need numba
+    "torchbandits.arms.compiled", "torchbandits.linalg.compiled", "torchbandits.linalg.popcount",  # need numba
     "matplotlib", "torchbandits.experiments",  # of an extra: Matplotlib, pandas and pydantic
 )  # fmt: skip
 

@@ -13,6 +13,7 @@ from torchbandits import (
     errors,
     forgetting,
     ingredients,
+    outcomes,
     sources,
     starts,
     stopping,
@@ -24,8 +25,10 @@ from torchbandits.campaigns import Campaign
 from torchbandits.contextual import ContextualBandit
 from torchbandits.explanation import Explanation
 from torchbandits.fitting import GroupNoise
+from torchbandits.fronts import Front, ParetoSet
 from torchbandits.history import History
 from torchbandits.journal import Journal
+from torchbandits.outcome_bandit import OutcomeBandit
 from torchbandits.policies import (
     ada_bkb,
     auto,
@@ -59,6 +62,7 @@ from torchbandits.policies import (
 )
 from torchbandits.running import run
 from torchbandits.sets import LevelSet, TopK
+from torchbandits.tanimoto import TanimotoKernel
 from torchbandits.types import Evidence, FitReport, Marginals, Progress, Recommendation, Report, Selection
 from torchbandits.version import __version__
 from torchbandits.worker import Lease, Worker
@@ -76,17 +80,21 @@ __all__ = [
     "Evidence",
     "Explanation",
     "FitReport",
+    "Front",
     "GroupNoise",
     "History",
     "Journal",
     "Lease",
     "LevelSet",
     "Marginals",
+    "OutcomeBandit",
+    "ParetoSet",
     "Progress",
     "Recommendation",
     "Report",
     "Selection",
     "Shard",
+    "TanimotoKernel",
     "TopK",
     "Worker",
     "__version__",
@@ -115,6 +123,7 @@ __all__ = [
     "lse",
     "lucb",
     "mini_gp_ucb",
+    "outcomes",
     "per_cost",
     "pi_gp_ucb",
     "qpo",

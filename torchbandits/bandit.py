@@ -100,7 +100,7 @@ class Bandit:
         check_instance("policy", policy, Policy, "a torchbandits policy")
         domain = _domain(arms, bounds, policy)
         require(bounds is None or costs is None, "costs are those of arms, and a box has none: pass arms=.", UnsupportedError)
-        generators, batch_shape = check_generators(generator, domain, getattr(policy, "kernel", None))
+        domain, generators, batch_shape = self._rows(policy, domain, generator)
         journal, described = as_journal(journal), describe_policy(policy)
         with begun(journal, policy, domain, costs, generators):
             self.policy = policy
@@ -529,6 +529,14 @@ class Bandit:
         return self
 
     # ------------------------------------------------------------------ inside
+
+    def _rows(
+        self, policy: Policy, domain: Tensor | ArmSource, generator: Any
+    ) -> tuple[Tensor | ArmSource, Sequence[torch.Generator], torch.Size]:
+        """The domain, the generators and the batch shape of everything that is learned."""
+        message = f"this policy has several outcomes, {', '.join(policy.outcomes)}: make a torchbandits.OutcomeBandit."
+        require(not policy.outcomes, message, UnsupportedError)
+        return (domain, *check_generators(generator, domain, getattr(policy, "kernel", None)))
 
     def _maximize(self, maximizer: Maximizer, count: int) -> None:
         """Open picks that a user's maximizer finds."""

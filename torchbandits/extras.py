@@ -1,4 +1,4 @@
-"""Packages of the extra `experiments`, imported at first use: `import torchbandits` is quick, and works without them."""
+"""Packages of extras, imported at first use: `import torchbandits` is quick, and works without them."""
 
 from __future__ import annotations
 
@@ -24,10 +24,11 @@ class Later:
     Args:
         name: Name of the module.
         user: Feature that needs it, for the message if it is not installed.
+        extra: The extra of this package that installs it.
     """
 
-    def __init__(self, name: str, user: str) -> None:
-        self._name, self._user = name, user
+    def __init__(self, name: str, user: str, extra: str = "experiments") -> None:
+        self._name, self._user, self._extra = name, user, extra
 
     def need(self) -> Any:
         """Import the module now.
@@ -41,7 +42,7 @@ class Later:
             package = (error.name or self._name).partition(".")[0]
             if package == "torchbandits":
                 raise
-            raise DataError(f'{self._user} need {package}: pip install "torchbandits[experiments]".') from error
+            raise DataError(f'{self._user} need {package}: pip install "torchbandits[{self._extra}]".') from error
 
     def __getattr__(self, attribute: str) -> Any:
         """Import the module and return its attribute."""

@@ -17,7 +17,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from torchbandits.checks import as_path, as_tensor, check_regular, check_whole, is_whole, non_negative
+from torchbandits.aims import hypervolume
+from torchbandits.checks import as_path, as_tensor, check_regular, check_whole, is_finite, is_whole, non_negative
 from torchbandits.errors import ArgumentError, DataError, ShapeError, StateError, require
 from torchbandits.extras import Later
 from torchbandits.types import Report
@@ -235,6 +236,47 @@ class History:
         mean = float(rewards.mean()) if len(rewards) else float("nan")
         regret = float(self.batches["simple_regret"][mine[-1]])
         return {"arm": arm, "pulls": len(rewards), "mean": mean, "simple_regret": regret}
+
+    def hypervolume(self, reference: Mapping[str, float], *, minimize: Sequence[str] = (), row: int = 0) -> NDArray[np.float64]:
+        """The hypervolume that the rewards of the first t pulls dominate, for t = 1, 2, …, of a run of several outcomes.
+
+        Args:
+            reference: By outcome, the value from which the volume is measured, reward units.
+            minimize: Names of the outcomes of which less is better.
+            row: Batch row of picks, each of which has a row of this history per outcome.
+
+        Raises:
+            StateError: If the run had one outcome.
+            ArgumentError: For a name that is no outcome, and for an outcome without a reference.
+        """
+        names = self.metadata.get("outcomes", [])
+        require(len(names) > 0, "hypervolume() is of a run of several outcomes, and this history names none.", StateError)
+        good = isinstance(reference, Mapping) and all(is_finite(value) for value in reference.values())
+        require(good, f"reference must be finite numbers by outcome, got {reference!r:.60}.")
+        good = isinstance(minimize, Sequence) and not isinstance(minimize, str)
+        require(good, f"minimize must be a list of names of outcomes, got {minimize!r:.60}.")
+        for what, given in (("reference", reference), ("minimize", minimize)):
+            unknown = [name for name in given if name not in names]
+            require(not unknown, f"{what} names {unknown[:1]}, which is no outcome: {', '.join(names)}.")
+        lacking = [name for name in names if name not in reference]
+        require(not lacking, f"reference has no number for {', '.join(lacking)}.")
+        k = len(names)
+        require(
+            is_whole(row, 0) and row < self.batch_size // k, f"row must be from 0 to {self.batch_size // k - 1}, got {row}."
+        )
+        pulls, own = self.pulls, []
+        for j, name in enumerate(names):
+            sign = -1.0 if name in minimize else 1.0
+            own.append(sign * (pulls["reward"][pulls["row"] == row * k + j] - reference[name]))
+        gains = torch.from_numpy(np.stack(own, axis=-1))
+        front, volumes, zero = gains[:0], [], gains.new_zeros(k)
+        for gain in gains:
+            if bool((gain > 0).all()) and not bool((front >= gain).all(dim=-1).any()):
+                front = torch.cat([front[(front > gain).any(dim=-1)], gain.unsqueeze(0)])
+                volumes.append(hypervolume(front, zero))
+            else:
+                volumes.append(volumes[-1] if volumes else 0.0)
+        return np.array(volumes)
 
     def summary(self, row: int = 0) -> dict[str, float]:
         """Pulls, batches, distinct arms, dictionary size, regret, simple regret, seconds; failures and cost where there are."""

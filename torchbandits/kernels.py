@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from torchbandits.tanimoto import tanimoto_scale
 from torchbandits.types import Arms, Points, Square
 from torchbandits.upstream import own_batch_shape
 
@@ -67,7 +68,8 @@ def kernel_matrix(kernel: gpytorch.kernels.Kernel, left: Points, right: Points) 
     points that nearly coincide. Cost O(n n' d).
     """
     K, near = evaluate_kernel(kernel, left, right), None
-    if _on_device(kernel, left, right) is not None:
+    # Similarities of fingerprints are ratios of exact sums.
+    if _on_device(kernel, left, right) is not None or tanimoto_scale(kernel) is not None:
         return K
     for x, y in zip(left.detach().unbind(dim=-1), right.detach().unbind(dim=-1), strict=True):
         close = (x.unsqueeze(-1) - y.unsqueeze(-2)).abs() <= _NEAR * (1 + x.abs().unsqueeze(-1))

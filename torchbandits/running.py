@@ -19,7 +19,7 @@ from torch.nn.functional import pad
 from torchbandits.bandit import Bandit
 from torchbandits.checks import as_tensor, check_function, check_whole, explains_keywords
 from torchbandits.environments.base import Environment
-from torchbandits.errors import EvaluationError, NonFiniteError, UnsupportedError, require
+from torchbandits.errors import EvaluationError, NonFiniteError, ShapeError, UnsupportedError, require
 from torchbandits.evaluation import (
     Answers,
     Evaluations,
@@ -31,7 +31,9 @@ from torchbandits.evaluation import (
 )
 from torchbandits.history import History
 from torchbandits.journal import Journal, as_journal, describe_environment, held, pack, report_in
+from torchbandits.outcome_bandit import OutcomeBandit
 from torchbandits.policies import Policy
+from torchbandits.policies.joint import Joint
 from torchbandits.selections import marked
 from torchbandits.stopping import Decision, Rule, check_rules, decide
 from torchbandits.types import Report, Selection
@@ -62,7 +64,9 @@ def run(
     """Play a policy in an environment for a number of pulls, on ask and tell.
 
     Args:
-        policy: Selects arms.
+        policy: Selects arms. One of several outcomes plays a table with a batch row for each of them, in their order:
+            arms `k x A x d`, the same for each, and rewards `k x A`. So are the rows of the history, whose metadata have the
+            names, and of what callbacks get.
         environment: Evaluates them; its arms are the bandit's.
         num_rounds: Pulls of each batch row, failed ones included; it caps the last batch.
         generator: As for `Bandit`. The noise of each row is drawn from a generator seeded by that row's.
@@ -113,20 +117,24 @@ def run(
     require(good, f"observed must be (points_or_index, counts, sums), as for Bandit.observe, got {type(observed).__name__}.")
     if (journal := as_journal(journal)) is not None:
         journal.environment = describe_environment(environment)
-    bandit = Bandit(policy, environment.arms, generator=generator, costs=environment.costs, journal=journal)
+    bandit: Bandit
+    if isinstance(policy, Joint):
+        bandit = OutcomeBandit(policy, _shared_arms(environment, policy.outcomes), generator=generator, journal=journal)
+    else:
+        bandit = Bandit(policy, environment.arms, generator=generator, costs=environment.costs, journal=journal)
     rules = copy.deepcopy(() if isinstance(stop, tuple) and not stop else check_rules(stop, "stop"))
     with _closed_where_it_fails(bandit):
         single = not asynchronous or bandit.batch_shape.numel() == 1
         require(single, "asynchronous=True is for one batch row: rows do not come free together.", UnsupportedError)
         opening = _opening(bandit)
         if observed is not None and not opening:
-            bandit.observe(*observed)
+            Bandit.observe(bandit, *observed)
         drawn = [record for record in opening if record["kind"] == "seeds"]
         before = held(drawn[0]["told"]).to(bandit.device).long() if drawn else bandit.pulls.long()
         money = None if budget is None else Budget(budget, environment, bandit)
         seeds = drawn[0]["seeds"] if drawn else bandit.recorder.draw_seeds(rounds=num_rounds, environment=environment.name)
         noise = [torch.Generator().manual_seed(seed) for seed in seeds]
-        steps, rounds = _Steps(environment, bandit.batch_shape), Rounds(bandit, num_rounds + before, money)
+        steps, rounds = _Steps(environment, bandit.batch_shape, policy.outcomes), Rounds(bandit, num_rounds + before, money)
         exclude = failures == "exclude"
         if bandit.journal is not None:
             bandit.journal.ride(noise, _regrets(environment))
@@ -167,6 +175,20 @@ def run(
             evaluator.cancel()
 
 
+def _shared_arms(environment: Environment, outcomes: Sequence[str]) -> Tensor:
+    """The arms of a table whose last batch dimension is the outcome, which must be the same for all of them."""
+    shape, arms, k = environment.means.shape[:-1], environment.arms, len(outcomes)
+    fits = len(shape) > 0 and shape[-1] == k and isinstance(arms, Tensor) and arms.dim() > 2
+    message = (
+        f"the policy has {k} outcomes, {', '.join(outcomes)}: give a table of arms.expand({k}, -1, -1) and rewards {k} x A."
+    )
+    require(fits, message, ShapeError)
+    assert isinstance(arms, Tensor)
+    same = bool((arms == arms[..., :1, :, :]).all())
+    require(same, "outcomes share their arms: give a table of the same arms for each, arms.expand(k, -1, -1).")
+    return arms[..., 0, :, :]
+
+
 def _opening(bandit: Bandit) -> list[dict[str, Any]]:
     """The records with which the run of a journal began: history that was observed, and the seeds of the noise."""
     past = [] if bandit.journal is None else bandit.journal.records()
@@ -194,18 +216,21 @@ def _closed_where_it_fails(bandit: Bandit) -> Iterator[None]:
 
 
 def _tell(bandit: Bandit, answers: Answers) -> tuple[Answers, Report]:
-    """Tell the rewards that came and, unless they end the run, the evaluations that failed. A NaN is a failure."""
+    """Tell the rewards that came and, unless they end the run, the evaluations that failed. A NaN is a failure.
+
+    Picks are those of every batch row, as the methods of `Bandit` take them: an `OutcomeBandit` shares them among outcomes.
+    """
     selection, rewards, failed = answers.selection, answers.rewards, answers.failed
     if failed is not None and answers.error is None:
         index = torch.where(failed.mask, failed.index, selection.index)
         settled = Selection(selection.points, index, selection.mask | failed.mask)
-        return answers, bandit.tell(settled, rewards.masked_fill(failed.mask, torch.nan), failures="forget")
+        return answers, Bandit.tell(bandit, settled, rewards.masked_fill(failed.mask, torch.nan), failures="forget")
     try:
-        return answers, bandit.tell(selection, rewards)
+        return answers, Bandit.tell(bandit, selection, rewards)
     except NonFiniteError as error:
         came = rewards.isfinite()
         answers = Answers(marked(selection, came), rewards, marked(selection, ~came), error)
-        return answers, bandit.tell(answers.selection, rewards)
+        return answers, Bandit.tell(bandit, answers.selection, rewards)
 
 
 def _what_is_kept(answers: Answers, bandit: Bandit) -> str:
@@ -264,9 +289,9 @@ def _regrets(environment: Environment) -> Callable[[dict[str, Any]], dict[str, A
 class _Steps:
     """Collects steps, and records many at once in the history, which makes the cost per step small."""
 
-    def __init__(self, environment: Environment, batch_shape: torch.Size) -> None:
+    def __init__(self, environment: Environment, batch_shape: torch.Size, outcomes: Sequence[str] = ()) -> None:
         self._environment, self._rows = environment, batch_shape.numel()
-        self._history = History(self._rows)
+        self._history = History(self._rows, {"outcomes": list(outcomes)} if outcomes else None)
         self._none = torch.zeros(batch_shape, dtype=torch.int64)
         self._steps: list[tuple[Tensor, Tensor, Tensor, Report, float, Tensor]] = []
 
@@ -348,12 +373,12 @@ class Rounds:
             if not bool((limit > waiting).any()):
                 return None
         if workers is None:
-            selection = self._bandit.ask(limit=limit, available=available)
+            selection = Bandit.ask(self._bandit, limit=limit, available=available)
         else:
             more = min(workers, self._least) - waiting
             if more < 1:
                 return None
-            selection = self._bandit.ask(more=more, available=available)[waiting:]
+            selection = Bandit.ask(self._bandit, more=more, available=available)[waiting:]
         self._least -= len(selection)
         selection = selection if self._budget is None else self._budget.pay(selection)
         return selection if workers is None or bool(selection.mask.any()) else None
@@ -410,7 +435,7 @@ class Budget:
         each = torch.where(selection.mask, self._costs.gather(-1, selection.index.clamp_min(0)), 0.0)
         kept = selection.mask & (each.cumsum(dim=-1) <= self._left.unsqueeze(-1))
         if not torch.equal(kept, selection.mask):
-            self._bandit.forget(marked(selection, ~kept))
+            Bandit.forget(self._bandit, marked(selection, ~kept))
             selection = marked(selection, kept)
         self.spend(selection.index)
         return selection

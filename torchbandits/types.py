@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from torchbandits.display import Shown, count, fits, misfit, numbers, pairs, table
@@ -23,6 +23,8 @@ from torchbandits.transfers import to_device, to_host
 Generators = Sequence[torch.Generator]
 Points = Float[Tensor, "... _n d"]
 Arms = Float[Tensor, "... _a d"]
+# Points, or rows of packed words.
+Stored = Shaped[Tensor, "... _n d"]
 Square = Float[Tensor, "... m m"]
 Rect = Float[Tensor, "... _m _n"]
 PerPoint = Float[Tensor, "... _n"]

@@ -6,6 +6,7 @@ import os
 import secrets
 import socket
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -23,6 +24,7 @@ from torchbandits.checks import (
     check_state,
     check_text,
     check_whole,
+    is_finite,
     positive,
 )
 from torchbandits.errors import (
@@ -38,7 +40,9 @@ from torchbandits.errors import (
 )
 from torchbandits.journal import Event, Pick, SharedStore, describe_run, held, pack, unpack
 from torchbandits.journal.recorder import GatheredCalls
+from torchbandits.outcome_bandit import OutcomeBandit, rewards_by_outcome
 from torchbandits.policies import Policy
+from torchbandits.policies.joint import Joint
 from torchbandits.sources import ArmSource
 from torchbandits.stopping import Decision, Rule
 from torchbandits.types import Selection
@@ -73,7 +77,7 @@ class Worker:
     once, and recorded.
 
     Args:
-        policy: Selects arms, for a single batch row.
+        policy: Selects arms, for a single batch row; of several outcomes, too.
         arms: `A x d`, as for `Bandit`.
         store: Path of the SQLite file, created where it does not exist; on a local disk. Where it is deleted or replaced while
             it is in use, every call is a `DataError`.
@@ -112,9 +116,11 @@ class Worker:
         require(single, "workers share a run of one batch row: pass one torch.Generator, generator=.", UnsupportedError)
         generator = generator or torch.Generator().manual_seed(0)
         start = generator.get_state()
-        fresh = partial(Bandit, policy, arms, bounds=bounds, costs=costs)
+        fresh = partial(_bandit, policy, arms, bounds, costs)
         bandit = fresh(generator=generator)  # refuses what a Bandit refuses, before there is a file
-        require(bandit.batch_shape == (), "workers share a run of one batch row: make a Bandit for several.", UnsupportedError)
+        one = torch.Size([len(policy.outcomes)] if policy.outcomes else [])
+        message = "workers share a run of one batch row: make a Bandit for several."
+        require(bandit.batch_shape == one, message, UnsupportedError)
         domain = as_tensor("bounds", bounds) if bounds is not None else bandit.arms
         described = describe_run(policy, domain, costs)
         self.lease, self._every = lease, every
@@ -145,18 +151,26 @@ class Worker:
         self._save()
         index = held(pick.content["index"]).to(self._bandit.device)
         points = self._points(pick.content, index)
+        if self._bandit.policy.outcomes:
+            points, index = points[0], index[0]
         return Lease(pick.number, points, index, pick.expires, pick.attempts, self._store.id)
 
     def tell(
-        self, lease: Lease, reward: Tensor | float, *, failures: str = "error", noise_var: Tensor | float | None = None
+        self,
+        lease: Lease,
+        reward: Tensor | float | Mapping[str, Any],
+        *,
+        failures: str = "error",
+        noise_var: Tensor | float | None = None,
     ) -> None:
         """Record the reward of a pick durably; each worker learns it at its next `ask`.
 
         Args:
             lease: One that `ask` returned.
-            reward: A number, reward units.
-            failures: The meaning of a NaN, as for `Bandit.tell`.
-            noise_var: Variance of the noise of this reward, as for `Bandit.tell`.
+            reward: A number, reward units. Of several outcomes a number for each, NaN where it was not measured, or numbers by
+                name.
+            failures: The meaning of a NaN, as for `Bandit.tell`, or `OutcomeBandit.tell`.
+            noise_var: Variance of the noise of this reward, as for `Bandit.tell`; of several outcomes, one number for all.
 
         Raises:
             NonFiniteError, ShapeError: If it is not one finite number.
@@ -165,6 +179,10 @@ class Worker:
                 cases.
         """
         self._check_lease(lease)
+        names = self._bandit.policy.outcomes
+        if names:
+            self._tell_outcomes(lease, reward, failures, noise_var)
+            return
         given = as_tensor("reward", reward, torch.float64).detach().cpu()
         require(given.numel() == 1, f"reward must be one number, got shape {tuple(given.shape)}.", ShapeError)
         failed = failures == "error" and not bool(given.isfinite())
@@ -175,7 +193,33 @@ class Worker:
         if bool(y.isnan()):
             self.forget(lease)
             return
-        own = check_noise_var(noise_var, y.shape, one, y.device)
+        self._settle(lease, y, check_noise_var(noise_var, y.shape, one, y.device))
+
+    def _tell_outcomes(self, lease: Lease, reward: Any, failures: str, noise_var: Any) -> None:
+        """`tell` of several outcomes, `k x 1` in the file."""
+        names, one = self._bandit.policy.outcomes, torch.zeros(1, dtype=torch.int64)
+        given: Any
+        if isinstance(reward, Mapping):
+            given = {name: as_tensor(f"reward[{name!r}]", value).detach().cpu().reshape(1) for name, value in reward.items()}
+        else:
+            given = as_tensor("reward", reward, torch.float64).detach().cpu()
+            require(given.shape == (len(names),), f"reward must be {len(names)} numbers, for {', '.join(names)}, got shape "
+                    f"{tuple(given.shape)}.", ShapeError)  # fmt: skip
+            given = given.unsqueeze(0)
+        y = rewards_by_outcome("reward", names, given, one, one == 0, failures)
+        rows = y.shape[:1]
+        y = check_rewards(y, one.expand(*rows, 1), torch.ones(*rows, 1, dtype=torch.bool), y.device, "forget")
+        if bool(y.isnan().all()):
+            self.forget(lease)
+            return
+        own = noise_var
+        if own is not None:
+            require(is_finite(own), f"noise_var must be one number for all outcomes, got {own!r:.60}.")
+            own = check_noise_var(own, y.shape, ~y.isnan(), y.device)
+        self._settle(lease, y, own)
+
+    def _settle(self, lease: Lease, y: Tensor, own: Tensor | None) -> None:
+        """Record checked rewards, and their noise variances."""
         content = {"rewards": pack(y)}
         if own is not None:
             # Refused here, where the reward is told, and not when it is learned.
@@ -308,9 +352,13 @@ class Worker:
                 loop.open_(Selection(self._points(picked, index), index, index >= 0), states)
             elif kind == "tell":
                 own = unpack(content.get("noise_var"))
-                bandit.tell(index, held(content["rewards"]).to(bandit.device), noise_var=own)
+                several = bool(bandit.policy.outcomes)
+                # Recorded per outcome, as the methods of Bandit take them: NaN where one was not measured.
+                failures = "forget" if several else "error"
+                rewards = held(content["rewards"]).to(bandit.device)
+                Bandit.tell(bandit, index, rewards, failures=failures, noise_var=own)
             else:
-                bandit.forget(index)
+                Bandit.forget(bandit, index)
         except NumericalError as error:
             raise NumericalError(f"{where}: the reward of pick {pick} can't be learned: {error}") from error
         except (TorchBanditsError, KeyError, TypeError, ValueError, RuntimeError) as error:
@@ -345,3 +393,12 @@ class Worker:
         own = lease.run == self._store.id
         message = f"this lease is of another store than {self._store.path}: tell it to a worker on the store that it is of."
         require(own, message, StateError)
+
+
+def _bandit(policy: Policy, arms: Any, bounds: Any, costs: Any, *, generator: torch.Generator) -> Bandit:
+    """A bandit of one outcome or of several."""
+    if not isinstance(policy, Joint):
+        return Bandit(policy, arms, bounds=bounds, costs=costs, generator=generator)
+    message = "several outcomes are of arms without costs: leave out bounds= and costs=."
+    require(bounds is None and costs is None, message, UnsupportedError)
+    return OutcomeBandit(policy, arms, generator=generator)

@@ -10,13 +10,17 @@ import torch
 from torch import Tensor
 
 from torchbandits.arms.kept_columns import KeptColumns
+from torchbandits.arms.ranks import Shard
 from torchbandits.arms.rows import ArmRows
+from torchbandits.budget import halved
 from torchbandits.embeddings import Spectrum
 from torchbandits.kernels import Stationary, StationaryBlocks, StationaryColumns, evaluate_kernel, kernel_diagonal
 from torchbandits.linalg import LEAF, staircase_product
 from torchbandits.posteriors import GaussianProcess, SweepFactors
 from torchbandits.sources import InMemory
 from torchbandits.sources.base import parts
+from torchbandits.sources.packed import PackedArms
+from torchbandits.tanimoto import TanimotoBlocks, tanimoto_scale
 from torchbandits.threads import MANY_PRODUCTS
 from torchbandits.transfers import to_device
 from torchbandits.types import Picks, Points
@@ -29,6 +33,8 @@ _DEVICE_BYTES = 256 << 20
 _READ = 1 << 16
 # Size of the features of the arms read together.
 _READ_BYTES = 2 << 20
+# Smallest number of arms in a chunk.
+LEAST_ARMS = 256
 # Size of the columns evaluated together.
 _GROUP_BYTES = 64 << 20
 
@@ -58,7 +64,7 @@ class KernelColumns:
     def _diagonal(self) -> Tensor:
         """k(x, x) of every arm, `A` or `batch_shape x A`, float64. For a stationary kernel one number is expanded."""
         source, kernel = self._rows.source, self._kernel()
-        if Spectrum.of(kernel) is not None:
+        if Spectrum.of(kernel) is not None or tanimoto_scale(kernel) is not None:
             one = kernel_diagonal(kernel, source.chunk(slice(0, 1))).double()
             return one.expand(*one.shape[:-1], source.num_arms)
         if isinstance(source, InMemory):
@@ -73,9 +79,22 @@ class KernelColumns:
             self._narrow = copy.deepcopy(self._posterior.kernel).to(dtype)
         return self._narrow
 
+    def packed(self) -> PackedArms | None:
+        """Arms whose packed words the kernel reads."""
+        source = self._rows.source
+        held = source.held if isinstance(source, Shard) else source
+        return held if isinstance(held, PackedArms) and tanimoto_scale(self._kernel()) is not None else None
+
     def evaluate(self, points: Points) -> Tensor:
         """k(points, arms), `batch_shape x p x A`, in the arms' dtype, one point at a time. Cost O(A d p)."""
         source, kernel, points = self._rows.source, self._kernel(), points.to(self._rows.source.dtype)
+        if (packed := self.packed()) is not None:
+            shape = torch.broadcast_shapes(points.shape[:-2], kernel.batch_shape)
+            blocks = TanimotoBlocks(points, kernel, packed.packing)
+            out = points.new_empty(*shape, points.shape[-2], packed.num_arms)
+            for part, words in packed.packed(_READ):
+                blocks(words, out[..., part])
+            return out
         if source.device.type != "cpu":
             if isinstance(source, InMemory) and (form := Stationary.of(kernel) if self._scaled is None else self._scaled[0]):
                 if self._scaled is None:
@@ -116,7 +135,15 @@ class KernelColumns:
 
     def fill(self, rows: Tensor) -> bool:
         """Evaluate and keep the columns of rows (`batch_shape x m`) that are missing. Return False if they do not fit the
-        budget. Cost O(A d) per new column."""
+        budget, which is halved where the device runs out of memory. Cost O(A d) per new column."""
+        try:
+            return self._fill(rows)
+        except torch.OutOfMemoryError as error:
+            self.forget()
+            self._memory_budget = halved(self._memory_budget, 0, error)
+            return False
+
+    def _fill(self, rows: Tensor) -> bool:
         statistics, source = self._posterior.statistics, self._rows.source
         if self._kept is None:
             shape = statistics.num_rows.shape
@@ -180,22 +207,28 @@ class KernelColumns:
             return self._kept.at(self._kept.slots(row), slice(None))
         return self._with_own(self.evaluate(points), index)
 
-    def products(self, weights: Tensor, rows: Tensor, dense: int | None = None) -> Iterator[tuple[slice, Tensor]]:
+    def step(self, rows: Tensor) -> int:
+        """Number of arms of a chunk of `products`."""
+        wanted = _CHUNK_BYTES if rows.device.type == "cpu" else _DEVICE_BYTES
+        return max(LEAST_ARMS, wanted // (8 * max(1, rows.numel())))
+
+    def products(
+        self, weights: Tensor, rows: Tensor, dense: int | None = None, step: int | None = None
+    ) -> Iterator[tuple[slice, Tensor]]:
         """`weights` (`batch_shape x r x m`) times the columns of rows (`batch_shape x m`), in chunks of arms.
 
         The chunks of columns stay in cache. If only the first `dense` rows of the weights are full and the others form an upper
-        triangle, products with zeros are skipped.
+        triangle, products with zeros are skipped. A chunk has `step` arms, by default as many as `step` says.
 
         Yields:
             The slice of arms of a chunk, and its products in a buffer that the next chunk overwrites.
         """
-        m, batch, kept = rows.shape[-1], rows.shape[:-1], self._kept
+        m, kept = rows.shape[-1], self._kept
         slots = None if kept is None else kept.found(rows, self._posterior.rows_on_host)
         starts = None if dense is None or m <= LEAF or rows.dim() > 2 else list(range(m))
         # Consecutive slots can be sliced without a copy.
         together = _together(slots) if slots is not None and slots.device.type == "cpu" else None
-        wanted = _CHUNK_BYTES if weights.device.type == "cpu" else _DEVICE_BYTES
-        A, step = self._rows.num_arms, max(256, wanted // (8 * max(1, m) * max(1, batch.numel())))
+        A, step = self._rows.num_arms, step or self.step(rows)
         products = weights.new_empty(*weights.shape[:-1], min(step, A))
         columns = self._blocks(rows, step) if kept is None or slots is None else _kept_blocks(kept, slots, together, step)
         for part, K_mc in columns:
@@ -239,6 +272,12 @@ class KernelColumns:
         """Columns of rows (`batch_shape x m`), evaluated anew in chunks of arms; each chunk overwrites the one before."""
         points, kernel, source = self._posterior.statistics.points, self._kernel(), self._rows.source
         points = points.gather(-2, rows.unsqueeze(-1).expand(*rows.shape, points.shape[-1])).to(source.dtype)
+        if (packed := self.packed()) is not None:
+            similarities = TanimotoBlocks(points, kernel, packed.packing)
+            out = points.new_empty(*rows.shape, min(step, source.num_arms))
+            for part, words in packed.packed(step):
+                yield part, similarities(words, out[..., : len(words)])
+            return
         if not StationaryBlocks.supports(kernel):
             for part, arms in source.chunks(step):
                 yield part, evaluate_kernel(kernel, points, arms)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from torchbandits.types import Arms, Points
+from torchbandits.types import Arms, Points, Stored
 
 # The golden ratio in 64 bits, as a signed integer.
 _MULTIPLIER = 0x9E3779B97F4A7C15 - (1 << 64)
@@ -17,8 +17,9 @@ _MIX = 0x2545F4914F6CDD1D
 _STEP = 1 << 16
 
 
-def first_occurrence(arms: Arms, hashes: Tensor | None = None) -> Tensor | None:
-    """The lowest index of an arm equal to each arm, `batch_shape x A`; None if all arms differ.
+def first_occurrence(arms: Stored, hashes: Tensor | None = None) -> Tensor | None:
+    """The lowest index of an arm equal to each arm, `batch_shape x A`; None if all arms differ. Arms are points `batch_shape x
+    A x d`, or packed words.
 
     `hashes` are the `codes` of the arms, if already computed. Arms are sorted by their 64-bit hashes, and arms of equal hash
     are compared in full, so the result is exact. Cost O(A (d + log A)).
@@ -33,7 +34,7 @@ def first_occurrence(arms: Arms, hashes: Tensor | None = None) -> Tensor | None:
     return None if bool((first == own).all()) else first
 
 
-def lowest_equal(arm: Tensor, group: Tensor, num_arms: int, at: Callable[[Tensor], Points]) -> Tensor:
+def lowest_equal(arm: Tensor, group: Tensor, num_arms: int, at: Callable[[Tensor], Stored]) -> Tensor:
     """The lowest index of an arm equal to each arm, `num_arms`, if only some arms can have duplicates.
 
     Args:
@@ -51,15 +52,18 @@ def lowest_equal(arm: Tensor, group: Tensor, num_arms: int, at: Callable[[Tensor
         first[mine[same]] = theirs[same]
         left.append(mine[~same])
     if len(odd := torch.cat(left).sort().values):
-        _, inverse = torch.unique(at(odd) + 0.0, dim=0, return_inverse=True)
+        others = at(odd)
+        others = others + 0.0 if others.is_floating_point() else others
+        _, inverse = torch.unique(others, dim=0, return_inverse=True)
         first[odd] = torch.full_like(odd, num_arms).scatter_reduce_(0, inverse, odd, "amin")[inverse]
     return first
 
 
-def codes(points: Points) -> Tensor:
-    """A 64-bit integer hash of each point, `batch_shape x n`. Equal points have equal hashes, including −0.0 and 0.0."""
+def codes(points: Stored) -> Tensor:
+    """A 64-bit integer hash of each point, `batch_shape x n`, or of each row of packed words. Equal points have equal hashes,
+    including −0.0 and 0.0."""
     # Adding 0.0 turns −0.0 into 0.0.
-    bits = (points.double() + 0.0).view(torch.int64)
+    bits = points if points.dtype == torch.int64 else (points.double() + 0.0).view(torch.int64)
     code = torch.zeros(points.shape[:-1], dtype=torch.int64, device=points.device)
     for column in bits.unbind(dim=-1):
         code = (code ^ column) * _MULTIPLIER

@@ -16,6 +16,7 @@ from torchbandits.arms.ties import TIE
 from torchbandits.errors import NonFiniteError, RankError, ShapeError, require
 from torchbandits.sources import ArmSource, InMemory
 from torchbandits.sources.base import check_index
+from torchbandits.sources.packed import stored
 from torchbandits.types import Picks
 
 # Number of arms hashed together.
@@ -118,7 +119,7 @@ class Shard(ArmSource):
         The hashes (8 bytes per arm) of one rank at a time are sent to all; arms with a hash in common are compared in full.
         """
         across = self.across
-        own = torch.cat([codes(arms) for _, arms in self.held.chunks(_STEP)])
+        own = torch.cat([codes(arms) for _, arms in stored(self.held, _STEP)])
         hit = torch.zeros_like(own, dtype=torch.bool)
         for rank in range(across.size - 1):
             theirs = across.sent(own.unique() if rank == across.rank else None, rank)

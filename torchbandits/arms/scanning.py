@@ -11,10 +11,11 @@ from torch import Tensor
 from torchbandits.arms.duplicates import codes, fingerprint, first_occurrence, lowest_equal, matches
 from torchbandits.errors import NonFiniteError
 from torchbandits.sources import ArmSet, ArmSource, InMemory
+from torchbandits.sources.packed import as_stored, stored, stored_at
 from torchbandits.types import Points
 
-# Number of arms read together.
-_STEP = 1 << 16
+# Number of arms read together, and of bytes of their features in float64.
+_STEP, _BYTES = 1 << 16, 256 << 20
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ def scan(source: ArmSource, offset: int = 0) -> Scan:
     """
     kept = None if source.distinct else np.empty(source.num_arms, dtype=np.int64)
     whole = torch.zeros((), dtype=torch.int64, device=source.device)
-    for part, arms in source.chunks(_STEP):
+    for part, arms in stored(source, _step(source)):
         finite = torch.isfinite(arms).all(dim=-1)
         if not bool(finite.all()):
             arm = offset + part.start + int((~finite).nonzero()[0])
@@ -67,22 +68,22 @@ def find(arms: ArmSet, points: Points) -> Tensor:
 
 
 def _found_in(source: ArmSource, points: Points) -> Tensor:
-    flat = points.reshape(-1, points.shape[-1]).to(source.device)
+    flat, possible = as_stored(source, points.reshape(-1, points.shape[-1]).to(source.device))
     wanted = codes(flat).sort().values
     index, found = [], []
-    for part, arms in source.chunks(_STEP) if len(flat) else ():
+    for part, arms in stored(source, _step(source)) if len(flat) else ():
         own = codes(arms)
         hit = (wanted[torch.searchsorted(wanted, own).clamp_max(len(wanted) - 1)] == own).nonzero().squeeze(-1)
         if len(hit):
             index.append(hit + part.start)
-            found.append(arms[hit].double())
+            found.append(arms[hit].to(flat.dtype))
     if not index:
         return torch.full(points.shape[:-1], -1, device=source.device)
     arm = torch.cat(index)
-    first = first_occurrence(torch.cat([*found, flat.double()]))
+    first = first_occurrence(torch.cat([*found, flat]))
     place = torch.full((len(flat),), len(arm), device=arm.device) if first is None else first[len(arm) :]
     arm = torch.where(place < len(arm), arm[place.clamp_max(len(arm) - 1)], -1)
-    return arm.reshape(points.shape[:-1])
+    return (arm if possible is None else arm.masked_fill(~possible, -1)).reshape(points.shape[:-1])
 
 
 def _first(source: ArmSource, hashes: np.ndarray) -> Tensor | None:
@@ -92,12 +93,16 @@ def _first(source: ArmSource, hashes: np.ndarray) -> Tensor | None:
     if not len(repeated):
         return None
     index, groups = [], []
-    for part, arms in source.chunks(_STEP):
+    for part, arms in stored(source, _step(source)):
         own = codes(arms).cpu().numpy()
         place = np.searchsorted(repeated, own).clip(max=len(repeated) - 1)
         hit = np.flatnonzero(repeated[place] == own)
         index.append(hit + part.start)
         groups.append(place[hit])
     arm, group = (torch.from_numpy(np.concatenate(parts)) for parts in (index, groups))
-    first = lowest_equal(arm, group, source.num_arms, lambda index: source.points(index.to(source.device)).cpu())
+    first = lowest_equal(arm, group, source.num_arms, lambda index: stored_at(source, index.to(source.device)).cpu())
     return first.to(source.device) if bool((first != torch.arange(source.num_arms)).any()) else None
+
+
+def _step(source: ArmSource) -> int:
+    return max(1, min(_STEP, _BYTES // (8 * source.dim)))

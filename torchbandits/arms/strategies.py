@@ -7,12 +7,16 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor
 
-from torchbandits.arms.columns import KernelColumns
+from torchbandits.arms.columns import LEAST_ARMS, KernelColumns
 from torchbandits.arms.directions import Directions, Leaders
 from torchbandits.arms.features import ArmFeatures
 from torchbandits.arms.rows import ArmRows
+from torchbandits.budget import halved
+from torchbandits.embeddings import Nystrom
 from torchbandits.linalg import LowRankPrecision
 from torchbandits.posteriors import GaussianProcess, where_frozen
+from torchbandits.sources.packed import PackedArms
+from torchbandits.tanimoto import packed_kernel
 from torchbandits.threads import MANY_PRODUCTS, threads
 from torchbandits.types import Picks
 
@@ -91,6 +95,8 @@ class FromColumns(TableStrategy):
     def __init__(self, rows: ArmRows, posterior: GaussianProcess, columns: KernelColumns) -> None:
         super().__init__(rows, posterior)
         self.columns = columns
+        # The dictionary of the last features of packed arms, and its words (None if it holds points that cannot be packed).
+        self._words: tuple[Nystrom, Tensor | None] | None = None
 
     def sweep(self, prior: Tensor, leverage: Tensor, channels: Tensor) -> None:
         """One compiled pass over kept columns, or products in chunks of arms."""
@@ -99,31 +105,58 @@ class FromColumns(TableStrategy):
         if self.columns.sweep(factors, prior, leverage, channels):
             return
         weights, c = factors.weights.to(self.rows.source.dtype), channels.shape[-2]
-        with self._threads(weights):
-            for part, out in self.columns.products(weights, factors.rows, None if factors.lower else c):
-                channels[..., part] = out[..., :c, :]
-                leverage[..., part] = prior[..., part] - out[..., c:, :].square_().sum(dim=-2)
+        step, dense = self.columns.step(factors.rows), None if factors.lower else c
+        while True:
+            try:
+                with self._threads(weights):
+                    for part, out in self.columns.products(weights, factors.rows, dense, step):
+                        channels[..., part] = out[..., :c, :]
+                        leverage[..., part] = prior[..., part] - out[..., c:, :].square_().sum(dim=-2)
+                return
+            except torch.OutOfMemoryError as error:
+                step = halved(step, LEAST_ARMS, error)
 
     def cross(self, index: Picks, leaders: Leaders | None) -> Tensor:
         """Not supported, because a sparse posterior is swept after each tell."""
         raise AssertionError("a sparse posterior has no updates between sweeps")
 
     def features(self, index: Picks) -> tuple[Tensor, Tensor, Tensor]:
-        """Points, whitened features and features. Cost O(p m²), plus O(p m d) if columns are not kept."""
-        fit, points = self.posterior.fit(), self.rows.points(index)
+        """Points (words of packed arms), whitened features and features. Cost O(p m²), plus O(p m d) if columns are not
+        kept."""
+        fit, packed = self.posterior.fit(), self._packed()
+        x = self.rows.points(index).double() if packed is None else packed.words_at(index.clamp_min(0))
         K_mk = self.columns.read(fit.rows, index)
+        if K_mk is None and packed is not None:
+            K_mk = self._to_packed(fit.nystrom, x, packed)
         if K_mk is not None:
             z = fit.nystrom.root.embed(torch.where(fit.mask.unsqueeze(-1), K_mk, 0.0))
         else:
-            z = fit.embedding(points.double())
-        return points.double(), fit.regression.precision.whiten(z), z
+            z = fit.embedding(x)
+        return x, fit.regression.precision.whiten(z), z
+
+    def _packed(self) -> PackedArms | None:
+        """Packed arms that stay packed here: those of ranks are sent as points."""
+        return None if self.rows.sharded else self.columns.packed()
+
+    def _to_packed(self, nystrom: Nystrom, words: Tensor, packed: PackedArms) -> Tensor:
+        """k between the dictionary and packed arms, `batch_shape x m x p`."""
+        if self._words is None or self._words[0] is not nystrom:
+            held = bool(packed.packing.holds(nystrom.dictionary).all())
+            self._words = (nystrom, packed.packing.pack(nystrom.dictionary) if held else None)
+        own = self._words[1]
+        if own is None:
+            return nystrom.columns(packed.packing.unpack(words, torch.float64))
+        return packed_kernel(self.posterior.kernel, packed.packing, own, words)
 
     def covariance(self, left: tuple[Tensor, ...], right: tuple[Tensor, ...], frozen: bool | Tensor) -> Tensor:
         """zᵀV⁻¹z' in batch rows whose dictionary is frozen, k̃ in the others. Cost O(n n' (m + d))."""
         C = left[1].mT @ right[1]
         if frozen is True:
             return C
-        residual = self.posterior.fit().embedding.residual_covariance(left[0], right[0], left[2], right[2])
+        if (packed := self._packed()) is not None:
+            residual = packed_kernel(self.posterior.kernel, packed.packing, left[0], right[0]) - left[2].mT @ right[2]
+        else:
+            residual = self.posterior.fit().embedding.residual_covariance(left[0], right[0], left[2], right[2])
         return where_frozen(frozen, C, C + residual / self.posterior.regularization)
 
     def columns_between(self, index: Picks) -> tuple[Tensor, Tensor]:

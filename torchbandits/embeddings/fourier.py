@@ -13,8 +13,10 @@ from torch import Tensor
 
 from torchbandits.checks import is_finite, is_whole
 from torchbandits.embeddings.base import FeatureMap, FiniteEmbedding
+from torchbandits.embeddings.minhash import MinHash
 from torchbandits.errors import ArgumentError, UnsupportedError, require
 from torchbandits.kernels import Stationary
+from torchbandits.tanimoto import tanimoto_scale
 from torchbandits.types import Arms, Points
 
 _MOST_NODES = 256  # Gauss–Hermite nodes a feature
@@ -135,7 +137,7 @@ def draw_frequencies(spectrum: Spectrum, size: int, dim: int, generators: Sequen
 def _spectrum(kernel: gpytorch.kernels.Kernel, name: str, gaussian: bool) -> Spectrum:
     spectrum = Spectrum.of(kernel)
     if spectrum is None or (gaussian and spectrum.nu is not None):
-        known = "RBF kernels" if gaussian else "RBF and Matérn kernels"
+        known = "RBF kernels" if gaussian else "RBF, Matérn and Tanimoto kernels"
         raise UnsupportedError(
             f"{name} features exist for {known} on all features (scaled or not), not for {type(kernel).__name__}: use "
             f"{'embedding=' + repr('rff') + ' (RBF, Matérn) or ' if gaussian else ''}embedding='nystrom' (any kernel)."
@@ -145,7 +147,10 @@ def _spectrum(kernel: gpytorch.kernels.Kernel, name: str, gaussian: bool) -> Spe
 
 @dataclass(frozen=True)
 class RandomFourier(FeatureMap):
-    """Monte Carlo spectral nodes: the kernel within about 1/√F. Source: Rahimi & Recht 2007."""
+    """Monte Carlo spectral nodes: the kernel within about 1/√F. Source: Rahimi & Recht 2007.
+
+    The Tanimoto kernel, which has no spectrum, has random features of its own, `MinHash`.
+    """
 
     num_features: int = 1024
 
@@ -155,8 +160,10 @@ class RandomFourier(FeatureMap):
 
     def build(
         self, kernel: gpytorch.kernels.Kernel, arms: Arms, generators: Sequence[torch.Generator], batch_shape: torch.Size
-    ) -> Fourier:
-        """Frequencies drawn row by row."""
+    ) -> Fourier | MinHash:
+        """Frequencies, or hashes, drawn row by row."""
+        if (scale := tanimoto_scale(kernel)) is not None:
+            return MinHash.draw(scale, self.num_features, arms, generators, batch_shape)
         spectrum, size = _spectrum(kernel, "random Fourier", gaussian=False), self.num_features // 2
         omega = draw_frequencies(spectrum, size, arms.shape[-1], generators).to(arms.device)
         omega = omega.reshape(*batch_shape, size, arms.shape[-1]) / spectrum.lengthscale.to(omega).unsqueeze(-2)

@@ -27,6 +27,11 @@ class Policy(ABC, Generic[S]):
     class."""
 
     @property
+    def outcomes(self) -> tuple[str, ...]:
+        """Names of the outcomes of a pull, the last batch dimension, for a policy of several; empty for one reward."""
+        return ()
+
+    @property
     def draws_on_update(self) -> bool:
         """Whether `update` may advance the generators."""
         return True

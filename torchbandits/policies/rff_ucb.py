@@ -24,12 +24,12 @@ def rff_ucb(
     regularization: float | None = None,
     prior_mean: float | str = 0.0,
     initial: Start | None = None,
-    memory_budget: int = 2 << 30,
+    memory_budget: int | None = None,
 ) -> Composed:
     """The arm of the highest upper bound under Bayesian linear regression on random Fourier features.
 
     Args:
-        kernel: RBF or Matérn kernel, scaled or not.
+        kernel: RBF, Matérn or Tanimoto kernel, scaled or not.
         noise_std: Sub-Gaussian constant of the noise, reward units.
         norm_bound: Bound on the RKHS norm; one number, or one per batch row.
         delta: Failure probability of the bounds.
@@ -38,14 +38,14 @@ def rff_ucb(
         regularization: λ; noise_std² by default.
         prior_mean: A number, or `"estimate"`.
         initial: First picks; the argmax of the prior by default.
-        memory_budget: Bytes for the features of the arms.
+        memory_budget: Bytes for the features of the arms; by default 2 GiB, on a GPU half of its free memory.
 
     Raises:
         UnsupportedError: For a kernel whose spectrum is not known.
         ArgumentError: If the features of the arms do not fit the budget, naming the largest number that would.
 
     Guarantee: none; variances starve once the pulls outnumber the features. Cost: O(A m + m²) per step.
-    Source: Rahimi & Recht 2007 for the features.
+    Source: Rahimi & Recht 2007 for the features; Tripp et al. 2023 for those of the Tanimoto kernel.
     """
     lam = regularization_of(noise_std, regularization)
     return Composed(

@@ -247,6 +247,8 @@ class PosteriorState(State):
 
     records: GaussianProcess | PartitionedProcess
     tabulated: ClassVar[bool] = True
+    pull_weight: Tensor | None = None
+    """Weight of a pull in each batch row, where rows differ in their noise; None for 1."""
 
     @property
     def process(self) -> GaussianProcess | PartitionedProcess:
@@ -256,7 +258,8 @@ class PosteriorState(State):
     def set_pending_(self, index: Tensor, mask: Tensor) -> None:
         """Declare the pending picks, `batch_shape x q`, here and to the posterior."""
         super().set_pending_(index, mask)
-        self.records.set_pending_(self.rows.points(self.pending_index), self.pending_counts)
+        weight, counts = self.pull_weight, self.pending_counts
+        self.records.set_pending_(self.rows.points(self.pending_index), counts if weight is None else weight * counts)
 
     @property
     def has_pending(self) -> bool:

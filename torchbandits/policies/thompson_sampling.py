@@ -33,7 +33,7 @@ def thompson_sampling(
     regularization: float | None = None,
     prior_mean: float | str = 0.0,
     initial: Start | None = None,
-    memory_budget: int = 2 << 30,
+    memory_budget: int | None = None,
 ) -> Composed:
     r"""Thompson sampling: the best arm of a draw of the posterior, with one draw per pick.
 
@@ -45,7 +45,8 @@ def thompson_sampling(
     Args:
         kernel: Prior covariance of the rewards.
         embedding: `"exact"`; `"nystrom"` (dictionary by leverage sampling, any kernel); `"qff"` (TS-QFF: quadrature Fourier
-            features, RBF kernels in few dimensions); `"rff"` (RFF-TS: random Fourier features, RBF and Matérn kernels).
+            features, RBF kernels in few dimensions); `"rff"` (RFF-TS: random Fourier features of RBF and Matérn kernels, random
+            signs of `TanimotoKernel`).
         noise_std: Sub-Gaussian constant R of the noise, reward units.
         norm_bound: B, bound on the RKHS norm; one number, or one per batch row, for the default width.
         delta: Failure probability of the bounds.
@@ -58,7 +59,7 @@ def thompson_sampling(
         regularization: λ; noise_std² by default.
         prior_mean: A number, or `"estimate"`.
         initial: First picks; draws of the prior by default.
-        memory_budget: Bytes for features and cached kernel columns.
+        memory_budget: Bytes for features and cached kernel columns; by default 2 GiB, on a GPU half of its free memory.
 
     Raises:
         UnsupportedError: If the embedding does not take the kernel.

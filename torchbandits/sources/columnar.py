@@ -93,7 +93,7 @@ class ColumnFile(ArmSource):
         require(named, f"columns must be a list of names, or None for all, got {columns!r}.")
         pyarrow.need()
         self._stamp, self._dtype, self._device, self.distinct = Stamp(path), dtype, device, distinct
-        self._reader = _opened(path)
+        self._reader = opened(path)
         known = self._reader.schema.names
         for name in columns or ():
             require(name in known, f"{path} has no column {name!r}; it has {', '.join(known)}.{nearest(name, known)}")
@@ -193,7 +193,7 @@ class ColumnFile(ArmSource):
         """Open the file again; raise `DataError` if it has changed."""
         self.__dict__.update(state)
         self._stamp.check()
-        self._reader = _opened(self._stamp.path)
+        self._reader = opened(self._stamp.path)
 
 
 def parquet(
@@ -239,7 +239,8 @@ def parquet(
     return held
 
 
-def _opened(path: Path) -> _Reader:
+def opened(path: Path) -> _Reader:
+    """The row groups of a Parquet or Arrow file. Raises `DataError` if it cannot be read."""
     try:
         return _Arrow(path) if path.suffix in (".arrow", ".feather", ".ipc") else _Parquet(path)
     except (OSError, pyarrow.ArrowException) as error:

@@ -1,0 +1,332 @@
+"""Several outcomes on real tables: hypervolume and feasible optima against BoTorch and chance, and seconds as the arms grow.
+
+TORCHBANDITS_DATA=… python scripts/benchmarks/outcomes.py run --seeds 3     # to docs/results/outcomes.csv, what is not there
+python scripts/benchmarks/outcomes.py scale                                 # seconds a pick and peak memory, 10³ to 10⁶ arms
+python scripts/benchmarks/outcomes.py report                                # the tables of docs/outcomes.md
+
+All methods begin with the same ten arms of a seed and fit their kernels to the same data: an RBF kernel with BoTorch's
+dimension-scaled prior for each outcome, times an outputscale where outcomes are not standardised. BoTorch scores a new random
+sample of the arms at each step, because it holds the samples of its acquisition function at all of them at once.
+"""
+
+from __future__ import annotations
+
+import os
+
+# Must be set before NumPy and torch start their threads.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import csv
+import resource
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import gpytorch
+import numpy as np
+import torch
+import typer
+from botorch.acquisition.logei import qLogExpectedImprovement
+from botorch.acquisition.multi_objective.logei import qLogNoisyExpectedHypervolumeImprovement
+from botorch.acquisition.objective import GenericMCObjective
+from botorch.fit import fit_gpytorch_mll
+from botorch.models import ModelListGP, SingleTaskGP
+from botorch.models.transforms import Standardize
+from botorch.models.utils.gpytorch_modules import get_covar_module_with_dim_scaled_prior
+from botorch.optim import optimize_acqf_discrete
+from gpytorch.mlls import SumMarginalLogLikelihood
+from torch import Tensor
+
+import torchbandits as tb
+from torchbandits import outcomes
+from torchbandits.aims import hypervolume
+
+ROOT = Path(__file__).resolve().parents[2]
+RECORDS = ROOT / "docs" / "results" / "outcomes.csv"
+FIRST, SAMPLE, REFIT = 10, 1_000, 20
+FIELDS = ("task", "table", "method", "seed", "pulls", "value", "seconds_per_pick")
+
+app = typer.Typer(add_completion=False, help=__doc__.splitlines()[0])
+
+
+@dataclass(frozen=True)
+class Table:
+    """Arms `A x d`, recorded outcomes `A x r x 2` (NaN where there are fewer), both to be maximised, and their noise."""
+
+    arms: Tensor
+    runs: Tensor
+    noise: tuple[float, float]
+
+    @property
+    def truth(self) -> Tensor:
+        """The average of the recorded outcomes, `A x 2`."""
+        return self.runs.nanmean(dim=1)
+
+    def draw(self, index: Tensor, generator: torch.Generator) -> Tensor:
+        """One of the recorded outcomes of each arm, `q x 2`."""
+        rows = self.runs[index]
+        known = (~rows[..., 0].isnan()).sum(dim=-1)
+        place = (torch.rand(len(index), generator=generator, dtype=torch.float64) * known).long()
+        return rows[torch.arange(len(index)), place]
+
+    @property
+    def reference(self) -> Tensor:
+        """The median of each outcome: trade-offs count where they beat it in both."""
+        return self.truth.median(dim=0).values
+
+    @property
+    def limit(self) -> float:
+        """The upper quarter of the second outcome, which the constrained task asks for."""
+        return float(self.truth[:, 1].quantile(0.75))
+
+
+def data(name: str) -> Any:
+    return np.load(Path(os.environ["TORCHBANDITS_DATA"]) / name, allow_pickle=False)
+
+
+def nas_bench_201() -> Table:
+    """−log of the validation error on CIFAR-10 of one of three trainings, and −log of the seconds of a training."""
+    arrays = data("nasbench201.npz")
+    ops = arrays["ops"].astype(np.int64)
+    bits = (ops[..., None] == np.arange(5)).reshape(len(ops), -1).astype(float)
+    quality = -np.log(1 - arrays["val_acc_cifar10"] / 100)
+    seconds = -np.log(arrays["train_seconds_cifar10valid"])
+    runs = np.stack([quality, np.broadcast_to(seconds[:, None], quality.shape)], axis=-1)
+    # Recorded runs stand first.
+    order = np.isnan(quality).argsort(axis=1, kind="stable")
+    runs = np.take_along_axis(runs, order[..., None], axis=1)
+    return Table(torch.tensor(bits), torch.tensor(runs), (0.05, 0.02))
+
+
+def fcnet() -> Table:
+    """−log of the validation error (protein structure) of one of four trainings, and −log of the number of parameters."""
+    arrays = data("fcnet_hpolib.npz")
+    index, names = arrays["index"].astype(np.int64), [str(name) for name in arrays["names"]]
+    columns = []
+    for j, name in enumerate(names):
+        values = index[:, j].astype(float)
+        columns.append(values / max(1.0, values.max()))
+        if name.startswith("activation") or name == "lr_schedule":
+            columns[-1] = (values > 0).astype(float)
+    units = [arrays["n_units"][index[:, names.index(f"n_units_{i}")]].astype(float) for i in (1, 2)]
+    parameters = (9 + 1) * units[0] + (units[0] + 1) * units[1] + units[1] + 1
+    quality = -np.log(arrays["valid_mse_protein_structure"].astype(float))
+    runs = np.stack([quality, np.broadcast_to(-np.log(parameters)[:, None], quality.shape)], axis=-1)
+    return Table(torch.tensor(np.stack(columns, axis=-1)), torch.tensor(runs), (0.05, 0.02))
+
+
+TABLES = {"nas-bench-201": nas_bench_201, "fcnet": fcnet}
+
+
+def kernel(dim: int) -> gpytorch.kernels.Kernel:
+    return gpytorch.kernels.ScaleKernel(get_covar_module_with_dim_scaled_prior(dim)).double()
+
+
+def models(table: Table, make: Callable[..., Any], **options: Any) -> dict[str, Any]:
+    """A policy for each outcome, with kernels of their own that are fitted by the loop."""
+    known = {"prior_mean": "estimate", "width": tb.widths.Constant(1.0 if make is tb.thompson_sampling else 2.0)} | options
+    return {
+        name: make(kernel(table.arms.shape[-1]), noise_std=std, **known)
+        for name, std in zip(("quality", "economy"), table.noise, strict=True)
+    }
+
+
+def policy(table: Table, method: str) -> Any:
+    limits = {"maximize": "quality", "at_least": {"economy": table.limit}}
+    if method == "chebyshev":
+        return outcomes.pareto(models(table, tb.gp_ucb))
+    if method == "hypervolume":
+        reference = dict(zip(("quality", "economy"), table.reference.tolist(), strict=True))
+        return outcomes.pareto(models(table, tb.thompson_sampling), scalarization="hypervolume", reference=reference)
+    if method == "linear":
+        return outcomes.pareto(models(table, tb.gp_ucb), scalarization="linear")
+    if method == "bounds":
+        return outcomes.constrained(models(table, tb.gp_ucb), **limits)
+    if method == "improvement":
+        return outcomes.constrained(models(table, tb.gp_ucb, acquisition="ei"), **limits)
+    return outcomes.constrained(models(table, tb.thompson_sampling), **limits)
+
+
+METHODS = {
+    "pareto": ("random", "chebyshev", "linear", "hypervolume", "botorch qLogNEHVI"),
+    "constrained": ("random", "bounds", "improvement", "draws", "botorch qLogEI"),
+}
+
+
+def play(table: Table, method: str, first: Tensor, pulls: int, seed: int) -> tuple[Tensor, float]:
+    """The arms pulled, `pulls`, and the seconds of each decision, the fits of kernels included."""
+    generator = torch.Generator().manual_seed(1_000 + seed)
+    A, began, spent = len(table.arms), 0.0, 0.0
+    told, values = first.clone(), table.draw(first, generator)
+    if method == "random":
+        more = torch.randint(A, (pulls - FIRST,), generator=generator)
+        return torch.cat([first, more]), 0.0
+    if not method.startswith("botorch"):
+        bandit = tb.OutcomeBandit(policy(table, method), table.arms, generator=torch.Generator().manual_seed(seed))
+        bandit.tell(first, values)
+    while len(told) < pulls:
+        began = time.perf_counter()
+        if method.startswith("botorch"):
+            sample = torch.randperm(A, generator=generator)[:SAMPLE]
+            index = sample[botorch_pick(table, method, told, values, sample)].reshape(1)
+        else:
+            if len(told) == FIRST or len(told) % REFIT == 0:
+                bandit.fit_kernel_()
+            index = bandit.ask().index
+        spent += time.perf_counter() - began
+        reward = table.draw(index, generator)
+        if not method.startswith("botorch"):
+            began = time.perf_counter()
+            bandit.tell(bandit.ask(), reward)
+            spent += time.perf_counter() - began
+        told, values = torch.cat([told, index]), torch.cat([values, reward])
+    return told, spent / (pulls - FIRST)
+
+
+def botorch_pick(table: Table, method: str, told: Tensor, values: Tensor, sample: Tensor) -> int:
+    """The place in the sample of BoTorch's next arm. Kernels are fitted at each step."""
+    x = table.arms[told]
+    model = ModelListGP(*(SingleTaskGP(x, values[:, j : j + 1], outcome_transform=Standardize(1)) for j in range(2)))
+    fit_gpytorch_mll(SumMarginalLogLikelihood(model.likelihood, model))
+    if method.endswith("qLogNEHVI"):
+        acquisition = qLogNoisyExpectedHypervolumeImprovement(model, table.reference.tolist(), x, prune_baseline=True)
+    else:
+        feasible = values[:, 1] >= table.limit
+        best = values[feasible, 0].max() if bool(feasible.any()) else values[:, 0].min()
+        acquisition = qLogExpectedImprovement(
+            model,
+            best,
+            objective=GenericMCObjective(lambda Y, X=None: Y[..., 0]),
+            constraints=[lambda Y: table.limit - Y[..., 1]],
+        )
+    found, _ = optimize_acqf_discrete(acquisition, 1, table.arms[sample], max_batch_size=250)
+    return int((table.arms[sample] == found).all(dim=-1).nonzero()[0, 0])
+
+
+def value_of(table: Table, task: str, told: Tensor, best: dict[str, float]) -> float:
+    """The part of the table's hypervolume that the arms pulled have, or how far their best feasible arm is from the best one,
+    by the averages of the recorded runs."""
+    truth = table.truth[told]
+    if task == "pareto":
+        return hypervolume(truth, table.reference) / best[task]
+    feasible = truth[:, 1] >= table.limit
+    worst = float(table.truth[:, 0].median())
+    return best[task] - (max(worst, float(truth[feasible, 0].max())) if bool(feasible.any()) else worst)
+
+
+@app.command()
+def run(
+    seeds: Annotated[int, typer.Option(help="Seeds 0, 1, … below this number.")] = 3,
+    pulls: Annotated[int, typer.Option(help="Pulls of a run, the first ten included.")] = 80,
+    only: Annotated[list[str], typer.Option(help="Methods to run, repeated for several; all by default.")] = [],  # noqa: B006
+    records: Path = RECORDS,
+) -> None:
+    """Run everything that is not recorded yet; each run is a line as soon as it ends."""
+    warnings.filterwarnings("ignore")
+    records.parent.mkdir(parents=True, exist_ok=True)
+    known = set()
+    if records.exists():
+        known = {(r["task"], r["table"], r["method"], r["seed"]) for r in csv.DictReader(records.open())}
+    else:
+        records.write_text(",".join(FIELDS) + "\n")
+    tables = {name: make() for name, make in TABLES.items()}
+    for seed in range(seeds):
+        for name, table in tables.items():
+            feasible = table.truth[:, 1] >= table.limit
+            best = {"pareto": hypervolume(table.truth, table.reference), "constrained": float(table.truth[feasible, 0].max())}
+            first = torch.randperm(len(table.arms), generator=torch.Generator().manual_seed(seed))[:FIRST]
+            for task, methods in METHODS.items():
+                for method in methods:
+                    if (task, name, method, str(seed)) in known or (only and method not in only):
+                        continue
+                    torch.manual_seed(seed)
+                    told, seconds = play(table, method, first, pulls, seed)
+                    value = value_of(table, task, told, best)
+                    with records.open("a") as file:
+                        csv.writer(file).writerow([task, name, method, seed, pulls, f"{value:.5f}", f"{seconds:.4f}"])
+                    print(task, name, method, seed, f"{value:.4f} {seconds:.3f} s", flush=True)
+
+
+@app.command()
+def report(records: Path = RECORDS) -> None:
+    """Print a table per task: mean and standard error over seeds, and seconds a pick."""
+    rows = list(csv.DictReader(records.open()))
+    for task, methods in METHODS.items():
+        print(f"\n| {task} | " + " | ".join(f"{name} | seconds" for name in TABLES) + " |")
+        print("| --- |" + " --- | --- |" * len(TABLES))
+        for method in methods:
+            cells = []
+            for name in TABLES:
+                own = [r for r in rows if (r["task"], r["table"], r["method"]) == (task, name, method)]
+                y, s = (np.array([float(r[key]) for r in own]) for key in ("value", "seconds_per_pick"))
+                error = y.std(ddof=1) / np.sqrt(len(y)) if len(y) > 1 else np.nan
+                cells += [f"{y.mean():.3f} ± {error:.3f} ({len(y)})", f"{s.mean():.2f}"] if len(y) else ["–", "–"]
+            print(f"| {method} | " + " | ".join(cells) + " |")
+
+
+SCALED = ("chebyshev", "hypervolume", "bounds", "improvement", "draws", "epal", "safe")
+
+
+def scaled_policy(method: str) -> Any:
+    def model(make: Callable[..., Any], **options: Any) -> dict[str, Any]:
+        own = {"width": tb.widths.Constant(2.0)} | options
+        return {name: make(fixed(), noise_std=0.1, **own) for name in ("a", "b")}
+
+    def fixed() -> gpytorch.kernels.Kernel:
+        rbf = gpytorch.kernels.RBFKernel().double()
+        rbf.lengthscale = 0.5
+        return rbf
+
+    limits = {"maximize": "a", "at_least": {"b": 0.0}}
+    if method in ("chebyshev", "hypervolume"):
+        return outcomes.pareto(model(tb.gp_ucb if method == "chebyshev" else tb.thompson_sampling), scalarization=method)
+    if method == "epal":
+        return outcomes.epal(model(tb.gp_ucb), epsilon={"a": 0.05, "b": 0.05})
+    if method == "safe":
+        return outcomes.safe(model(tb.gp_ucb), start=[0], maximize="a", at_least={"b": -1.0})
+    make = tb.thompson_sampling if method == "draws" else tb.gp_ucb
+    return outcomes.constrained(model(make, **({"acquisition": "ei"} if method == "improvement" else {})), **limits)
+
+
+@app.command()
+def one(method: str, arms: int, history: int = 100, picks: int = 5) -> None:
+    """Print processor seconds of an ask and a tell of two outcomes after some history, and the peak memory in MiB."""
+    g = torch.Generator().manual_seed(0)
+    points = torch.rand(arms, 4, generator=g, dtype=torch.float64)
+    truth = torch.stack([torch.sin(3 * points.sum(dim=-1)), torch.cos(2 * points[:, 0] + points[:, 1])], dim=-1)
+    bandit = tb.OutcomeBandit(scaled_policy(method), points)
+    index = torch.randperm(arms, generator=g)[:history]
+    bandit.observe(index, torch.ones(history), truth[index])
+    spent = []
+    for _ in range(picks):
+        began = time.process_time()
+        selection = bandit.ask()
+        bandit.tell(selection, truth[selection.index])
+        spent.append(time.process_time() - began)
+    print(f"{np.median(spent):.4f} {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f}")
+
+
+@app.command()
+def scale(
+    arms: Annotated[list[int], typer.Option(help="Repeat for several.")] = [1_000, 10_000, 100_000, 1_000_000],  # noqa: B006
+    methods: Annotated[list[str], typer.Option(help="Repeat for several; all by default.")] = [],  # noqa: B006
+) -> None:
+    """Print processor seconds a pick and peak memory of policies and numbers of arms, each in a process of its own."""
+    print("| policy | " + " | ".join(f"{A:,} arms" for A in arms) + " |\n| --- |" + " --- |" * len(arms))
+    for method in methods or SCALED:
+        cells = []
+        for A in arms:
+            command = [sys.executable, __file__, "one", method, str(A)]
+            done = subprocess.run(command, check=True, capture_output=True, text=True)
+            seconds, memory = done.stdout.split()
+            cells.append(f"{float(seconds):.3g} s, {int(memory):,} MiB")
+        print(f"| {method} | " + " | ".join(cells) + " |", flush=True)
+
+
+if __name__ == "__main__":
+    app()

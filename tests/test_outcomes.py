@@ -1,0 +1,752 @@
+"""Several outcomes on one list of arms: every pick, front and set against dense float64 loops over the arms."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gpytorch
+import numpy as np
+import oracles
+import oracles_outcomes as dense
+import pytest
+import torch
+from botorch.acquisition.multi_objective import ExpectedHypervolumeImprovement, WeightedMCMultiOutputObjective
+from botorch.acquisition.multi_objective.logei import qLogNoisyExpectedHypervolumeImprovement
+from botorch.sampling.get_sampler import get_sampler
+from botorch.utils.multi_objective.box_decompositions import FastNondominatedPartitioning
+from emulated_device import emulated_device
+from problems import OFF_SCALE, Problem, generator
+from scipy import stats
+from torch import Tensor
+from torch.quasirandom import SobolEngine
+
+import torchbandits as tb
+from torchbandits import errors, outcomes
+from torchbandits.aims import classified, hypervolume, non_dominated
+from torchbandits.botorch import optimize_arms
+
+pytestmark = OFF_SCALE
+
+NAMES = ("yield", "cost")
+PROBLEM = Problem(seed=3, a=40, duplicates=4)
+ARMS, ENTRIES = PROBLEM.arms, dense.entries(PROBLEM.arms)
+SHAPES = {"yield": (0.4, 1.0), "cost": (0.6, 9.0)}  # lengthscale and variance
+NOISE = {"yield": 0.1, "cost": 0.4}
+KERNELS = [oracles.rbf(*SHAPES[name]) for name in NAMES]
+UNIT = np.array([np.sqrt(SHAPES[name][1]) for name in NAMES])
+TRUTH = np.stack([PROBLEM.f, 3 * np.cos(4 * ARMS[:, 0]) + 2 * ARMS[:, 1]], axis=-1)
+WIDTHS = np.array([1.5, 2.0])
+
+
+def kernel(lengthscale: float, variance: float) -> gpytorch.kernels.Kernel:
+    scaled = gpytorch.kernels.ScaleKernel(gpytorch.kernels.RBFKernel()).double()
+    scaled.base_kernel.lengthscale = torch.tensor(lengthscale, dtype=torch.float64)
+    scaled.outputscale = torch.tensor(variance, dtype=torch.float64)
+    return scaled
+
+
+def models(make: Callable[..., Any] = tb.gp_ucb, **options: Any) -> dict[str, Any]:
+    """A policy per outcome, each with kernel, noise and width of its own."""
+    widths = dict(zip(NAMES, WIDTHS.tolist(), strict=True))
+    return {
+        name: make(kernel(*SHAPES[name]), noise_std=NOISE[name], **{"width": tb.widths.Constant(widths[name])} | options)
+        for name in NAMES
+    }
+
+
+LIMITS = {"maximize": "yield", "at_most": {"cost": 2.0}, "at_least": {"yield": -2.0}}
+DENSE_LIMITS = [(0, 1.0, -2.0), (1, -1.0, 2.0)]
+START = [int(np.argmin(TRUTH[:, 1]))]
+
+POLICIES: dict[str, Callable[[], Any]] = {
+    "constrained": lambda: outcomes.constrained(models(), **LIMITS),
+    "improvement": lambda: outcomes.constrained(models(acquisition="ei"), certainty=0.8, **LIMITS),
+    "drawn": lambda: outcomes.constrained(models(tb.thompson_sampling), **LIMITS),
+    "chebyshev": lambda: outcomes.pareto(models(), minimize=["cost"]),
+    "linear": lambda: outcomes.pareto(models(), minimize=["cost"], scalarization="linear"),
+    "hypervolume": lambda: outcomes.pareto(
+        models(), minimize=["cost"], scalarization="hypervolume", reference={"yield": -1.0, "cost": 6.0}
+    ),
+    "drawn_pareto": lambda: outcomes.pareto(models(tb.thompson_sampling), minimize=["cost"]),
+    "bkb": lambda: outcomes.pareto(models(tb.bkb), minimize=["cost"]),
+    "epal": lambda: outcomes.epal(models(), minimize=["cost"], epsilon={"yield": 0.1, "cost": 0.3}),
+    "safe": lambda: outcomes.safe(models(), start=START, maximize="yield", at_most={"cost": 2.0}, at_least={"yield": -2.0}),
+    "staged": lambda: outcomes.safe(models(), start=START, maximize="yield", at_most={"cost": 2.0}, expand=6),
+    "first": lambda: outcomes.pareto(models(initial=tb.starts.uniform(5))),
+}
+
+
+# One case of every kind in the default tests.
+CASES = [
+    name if name in ("drawn", "chebyshev", "bkb", "safe") else pytest.param(name, marks=pytest.mark.exhaustive)
+    for name in POLICIES
+]
+
+
+class Play:
+    """Asks and tells, and keeps what was told for the oracle. Each third reward of the second outcome was not measured."""
+
+    def __init__(self, bandit: tb.OutcomeBandit, seed: int = 0) -> None:
+        self.bandit, self.rng = bandit, np.random.default_rng(seed)
+        self.told: list[list[tuple[int, float, float]]] = [[], []]
+        self.pulls = 0
+        first = oracles.first_copies(ARMS)
+        self.entry = [int(first[arm]) for arm in range(len(ARMS))]
+
+    def rewards(self, index: list[int]) -> Tensor:
+        values = TRUTH[index] + self.rng.normal(size=(len(index), 2)) * [NOISE[name] for name in NAMES]
+        for place in range(len(index)):
+            self.pulls += 1
+            if self.pulls % 3 == 0:
+                values[place, 1] = np.nan
+        return torch.tensor(values)
+
+    def tell(self, selection: Any) -> None:
+        index = [int(arm) for arm in selection.index]
+        values = self.rewards(index)
+        self.bandit.tell(selection, values)
+        for arm, row in zip(index, values.tolist(), strict=True):
+            for j in range(2):
+                if not np.isnan(row[j]):
+                    self.told[j].append((self.entry[arm], row[j], NOISE[NAMES[j]] ** 2))
+
+    def beliefs(self, pending: list[int] | None = None) -> dense.Beliefs:
+        noise = [NOISE[name] ** 2 for name in NAMES]
+        return dense.Beliefs.of(KERNELS, ARMS, self.told, pending or [], noise)
+
+
+def assert_picked(score: np.ndarray, arm: int) -> None:
+    """The arm has the highest score, up to rounding."""
+    best = score.max()
+    assert score[arm] >= best - 1e-7 * max(1.0, abs(best)), f"picked {arm} of {score[arm]}, best {score.argmax()} of {best}"
+
+
+# ------------------------------------------------------------------ posteriors
+
+
+@pytest.mark.parametrize("name", ["constrained", "bkb"])
+def test_each_outcome_has_its_own_posterior(name):
+    bandit = tb.OutcomeBandit(POLICIES[name](), PROBLEM.tensor, generator=generator(1))
+    play = Play(bandit)
+    for _ in range(12):
+        play.tell(bandit.ask())
+    # An outcome that comes later, of a known noise, and one of which two are told together.
+    bandit.tell(torch.tensor([7, 8]), {"cost": torch.tensor([1.0, 2.0])}, noise_var=torch.full((2, 2), 0.5))
+    play.told[1] += [(play.entry[7], 1.0, 0.5), (play.entry[8], 2.0, 0.5)]
+    if name == "bkb":  # every distinct arm is in the dictionary where it is drawn with probability 1
+        assert bandit.pulls.tolist() == [12, 10]
+        return
+    beliefs = play.beliefs()
+    found = bandit.posterior(PROBLEM.tensor)
+    np.testing.assert_allclose(found.mean.numpy(), beliefs.mean, rtol=1e-6, atol=1e-7)
+    np.testing.assert_allclose(found.variance.sqrt().numpy(), beliefs.known, rtol=1e-5, atol=1e-6)
+    assert bandit.pulls.tolist() == [12, 10]
+    assert bandit.outcomes == NAMES
+    assert bandit.counts.shape == (2, 40)
+    assert bandit.width.tolist() == WIDTHS.tolist()
+
+
+def test_history_is_learned_for_every_outcome():
+    play = Play(tb.OutcomeBandit(POLICIES["constrained"](), PROBLEM.tensor))
+    n, sums = torch.tensor([2.0, 1.0, 3.0]), torch.tensor([[1.0, 2.0], [0.5, -1.0], [0.3, 4.0]])
+    play.bandit.observe(torch.tensor([2, 5, 9]), n, sums)
+    for arm, count, row in zip([2, 5, 9], n.tolist(), sums.tolist(), strict=True):
+        for j in range(2):
+            play.told[j] += [(play.entry[arm], row[j] / count, NOISE[NAMES[j]] ** 2)] * int(count)
+    np.testing.assert_allclose(play.bandit.posterior(PROBLEM.tensor).mean.numpy(), play.beliefs().mean, rtol=1e-6, atol=1e-7)
+    other = tb.OutcomeBandit(POLICIES["constrained"](), PROBLEM.tensor)
+    other.observe(PROBLEM.tensor[[2, 5, 9]], n.unsqueeze(-1).expand(3, 2), sums)
+    torch.testing.assert_close(other.posterior(PROBLEM.tensor).mean, play.bandit.posterior(PROBLEM.tensor).mean)
+
+
+def test_a_fit_is_that_of_each_outcome_alone():
+    joint = tb.OutcomeBandit(outcomes.pareto(models()), PROBLEM.tensor)
+    alone = [tb.Bandit(model, PROBLEM.tensor) for model in models().values()]
+    index = torch.arange(0, 40, 2)
+    for bandit, part in zip(alone, range(2), strict=True):
+        bandit.tell(index, torch.tensor(TRUTH[::2, part]))
+        bandit.fit_kernel_(misfit=False)
+    joint.tell(index, torch.tensor(TRUTH[::2]))
+    report = joint.fit_kernel_(misfit=False)
+    assert report.accepted.shape == (2,)
+    for j, bandit in enumerate(alone):
+        # Each λ is its own: the first one's in the engine, of which the other is a weight.
+        torch.testing.assert_close(
+            joint.posterior(PROBLEM.tensor).mean[j], bandit.posterior(PROBLEM.tensor).mean, rtol=0.02, atol=0.02
+        )
+
+
+# ------------------------------------------------------------------ picks
+
+
+def hopes(beliefs: dense.Beliefs) -> Callable[[int, int, float], float]:
+    return lambda arm, j, sign: float(sign * beliefs.mean[j, arm] + WIDTHS[j] * beliefs.std[j, arm])
+
+
+def scalarized(name: str, values: np.ndarray, means: np.ndarray, uniform: np.ndarray) -> np.ndarray:
+    """Scores of arms from hopes `2 x A`, posterior means `2 x A` (both of what is maximised) and two uniform numbers."""
+    if name == "hypervolume":
+        weights = np.abs(stats.norm.ppf((1 + uniform) / 2))
+        weights /= np.linalg.norm(weights)
+    else:
+        weights = -np.log(uniform)
+        weights /= weights.sum()
+    reference = np.array([-1.0, -6.0]) if name == "hypervolume" else means.min(axis=1)
+    score = np.zeros(values.shape[1])
+    for arm in range(values.shape[1]):
+        parts = []
+        for j in range(2):
+            low, high = means[j].min(), means[j].max()
+            unit = high - low if high - low > 1e-6 * UNIT[j] else UNIT[j]
+            u = (values[j, arm] - reference[j]) / unit
+            parts.append(max(u, 0.0) / weights[j] if name == "hypervolume" else weights[j] * u)
+        score[arm] = sum(parts) if name == "linear" else min(parts)
+    return score
+
+
+def oracle_score(name: str, play: Play, pending: list[int], draws: Callable[[], np.ndarray]) -> np.ndarray:
+    """The scores of all arms for the next pick, given pending picks; `draws` gives the two uniform numbers of a pick."""
+    beliefs = play.beliefs(pending)
+    if name == "constrained":
+        return dense.constrained_score(hopes(beliefs), 0, DENSE_LIMITS, UNIT, ENTRIES)
+    if name == "improvement":
+        return dense.constrained_improvement(beliefs, 0, DENSE_LIMITS, 0.8, ENTRIES)
+    signs = np.array([[1.0], [-1.0]])
+    upper = signs * beliefs.mean + WIDTHS[:, None] * beliefs.std
+    if name in ("chebyshev", "linear", "hypervolume"):
+        return np.where(ENTRIES, scalarized(name, upper, signs * beliefs.mean, draws()), -np.inf)
+    spread = WIDTHS[:, None] * beliefs.known
+    if name == "epal":
+        epsilon = np.array([0.1, 0.3])
+        _, outside = dense.pareto_sets((signs * beliefs.mean - spread).T, (signs * beliefs.mean + spread).T, epsilon, ENTRIES)
+        diagonal = np.sqrt(((WIDTHS / epsilon)[:, None] ** 2 * beliefs.std**2).sum(axis=0))
+        return np.where(outside, -np.inf, diagonal)
+    limits = DENSE_LIMITS if name == "safe" else DENSE_LIMITS[1:]
+    safe = dense.safe_set(beliefs, WIDTHS, limits, START)
+    reach = (WIDTHS[:, None] * beliefs.std / UNIT[:, None]).max(axis=0)
+    noise = [NOISE[n] ** 2 for n in NAMES]
+    expanders = [a for a in range(40) if safe[a] and ENTRIES[a] and dense.expands(beliefs, WIDTHS, limits, noise, safe, a)]
+    score = np.full(40, -np.inf)
+    if name == "safe":
+        best = (beliefs.mean[0] - spread[0])[safe].max()
+        for arm in range(40):
+            maximiser = beliefs.mean[0, arm] + spread[0, arm] >= best
+            if safe[arm] and ENTRIES[arm] and (maximiser or arm in expanders):
+                score[arm] = reach[arm]
+        return score
+    early = max(len(rows) for rows in play.told) + len(pending) < 6
+    for arm in range(40):
+        if early and expanders:
+            score[arm] = reach[arm] if arm in expanders else -np.inf
+        elif safe[arm] and ENTRIES[arm]:
+            score[arm] = upper[0, arm]
+    return score
+
+
+ORACLES = ["constrained", "improvement", "chebyshev", "linear", "hypervolume", "epal", "safe", "staged"]
+
+
+@pytest.mark.parametrize("name", ORACLES)
+def test_picks_are_those_of_the_dense_oracle(name):
+    twin = generator(5)
+    bandit = tb.OutcomeBandit(POLICIES[name](), PROBLEM.tensor, generator=twin)
+    play = Play(bandit)
+    for step in range(14):
+        own = torch.Generator()
+        own.set_state(bandit.generators[0].get_state())
+        selection = bandit.ask(exactly=1 if step % 4 else 3)
+        pending: list[int] = []
+        for arm in selection.index.tolist():
+            score = oracle_score(name, play, pending, lambda own=own: torch.rand(2, generator=own, dtype=torch.float64).numpy())
+            assert_picked(score, arm)
+            pending.append(arm)
+        play.tell(selection)
+    assert len({arm for arm, _, _ in play.told[0]}) > 3
+
+
+@pytest.mark.parametrize("name", ["drawn", "drawn_pareto"])
+def test_draws_are_those_of_every_posterior(name):
+    bandit = tb.OutcomeBandit(POLICIES[name](), PROBLEM.tensor, generator=generator(6))
+    play = Play(bandit)
+    for _ in range(8):
+        state, twins = bandit.loop.state, bandit.loop.state.twins()
+        drawn = torch.cat(list(state.draws.draw([2, 2], bandit.width, twins)), dim=-2).numpy()  # k x q x A
+        mean = play.beliefs().mean * [[1.0], [-1.0]]
+        selection = bandit.ask(exactly=2)
+        for place, arm in enumerate(selection.index.tolist()):
+            values = drawn[:, place]
+            if name == "drawn":
+                score = dense.constrained_score(lambda a, j, s, v=values: s * v[j, a], 0, DENSE_LIMITS, UNIT, ENTRIES)
+            else:
+                uniform = torch.rand(2, generator=twins[0], dtype=torch.float64).numpy()
+                score = np.where(ENTRIES, scalarized("chebyshev", values * [[1.0], [-1.0]], mean, uniform), -np.inf)
+            assert_picked(score, arm)
+        play.tell(selection)
+
+
+@pytest.mark.parametrize("name", ["drawn", "hypervolume", "epal", "safe", "staged"])
+def test_a_device_makes_the_same_picks(name):
+    here = tb.OutcomeBandit(POLICIES[name](), PROBLEM.tensor, generator=generator(3))
+    index = []
+    for _ in range(4):
+        index.append(here.ask(exactly=2).index)
+        here.tell(here.ask(), torch.tensor(TRUTH)[index[-1]])
+    with emulated_device():
+        there = tb.OutcomeBandit(POLICIES[name](), PROBLEM.tensor.cuda(), generator=generator(3))
+        for own in index:
+            selection = there.ask(exactly=2)
+            assert torch.equal(selection.index.cpu(), own)
+            there.tell(selection, torch.tensor(TRUTH)[own].cuda())
+        if name in ("hypervolume", "epal"):
+            assert torch.equal(there.front(minimize=["cost"]).index.cpu(), here.front(minimize=["cost"]).index)
+            there.pareto_set({"yield": 0.1, "cost": 0.1}, minimize=[])
+        else:
+            assert torch.equal(there.best(3).index.cpu(), here.best(3).index)
+
+
+def test_limits_and_arms_on_offer():
+    bandit = tb.OutcomeBandit(POLICIES["chebyshev"](), PROBLEM.tensor)
+    offered = torch.zeros(40, dtype=torch.bool)
+    some = np.flatnonzero(ENTRIES)[[3, 11, 17]].tolist()
+    offered[some] = True
+    assert set(bandit.ask(exactly=4, available=offered).index.tolist()) <= set(some)
+    assert len(bandit.ask(more=2)) == 6
+    bandit.forget(bandit.ask()[:5])
+    assert len(bandit.ask()) == 1
+    bandit.tell(bandit.ask(), {"yield": [1.0]})
+    assert len(bandit.ask(limit=0)) == 0
+    picks = bandit.ask(exactly=5, within=tb.constraints.Distinct()).index.tolist()
+    assert len(set(picks)) == 5
+    bandit.tell(bandit.ask()[:2], torch.full((2, 2), torch.nan), failures="forget")
+    assert len(bandit.ask()) == 3
+
+
+# ------------------------------------------------------------------ what is recommended
+
+
+@pytest.mark.parametrize("name", ["constrained", "safe"])
+def test_the_best_arm_is_feasible(name):
+    bandit = tb.OutcomeBandit(POLICIES[name](), PROBLEM.tensor, generator=generator(2))
+    play = Play(bandit)
+    for _ in range(20):
+        play.tell(bandit.ask())
+    beliefs, pulled = play.beliefs(), {arm for arm, _, _ in play.told[0]}
+    if name == "safe":
+        sure = dense.safe_set(beliefs, WIDTHS, DENSE_LIMITS, START)
+    else:
+        sure = dense.log_feasible(beliefs.mean, beliefs.known, DENSE_LIMITS) >= np.log(0.95)
+    known = [arm for arm in pulled if sure[arm]]
+    order = sorted(known, key=lambda arm: -beliefs.mean[0, arm])
+    assert len(order) > 2
+    found = bandit.best(len(pulled) + 2)
+    assert found.index[: len(order)].tolist() == order
+    assert set(found.index[: len(pulled)].tolist()) == pulled
+    assert found.index[len(pulled) :].tolist() == [-1, -1]
+    np.testing.assert_allclose(found.mean[0].numpy(), beliefs.mean[:, order[0]], rtol=1e-6, atol=1e-8)
+    assert torch.equal(found.points[0], PROBLEM.tensor[order[0]])
+    assert int(bandit.best_arm()) == order[0]
+    if name == "constrained":
+        rest = found.index[len(order) : len(pulled)].tolist()
+        chance = dense.log_feasible(beliefs.mean, beliefs.known, DENSE_LIMITS)[rest]
+        assert (np.diff(chance) <= 1e-9).all()
+
+
+def test_the_front_is_the_dense_one():
+    bandit = tb.OutcomeBandit(POLICIES["chebyshev"](), PROBLEM.tensor, generator=generator(3))
+    play = Play(bandit)
+    for _ in range(10):
+        play.tell(bandit.ask())
+    beliefs, signs = play.beliefs(), np.array([1.0, -1.0])
+    values = (beliefs.mean * signs[:, None]).T
+    found = bandit.front(draws=4_000, reference={"yield": -1.5, "cost": 5.0})
+    expected = dense.non_dominated(values, ENTRIES)
+    assert found.index.tolist() == expected
+    np.testing.assert_allclose(found.mean.numpy(), beliefs.mean.T[expected], rtol=1e-6, atol=1e-8)
+    np.testing.assert_allclose(found.variance.numpy(), (beliefs.known**2).T[expected], rtol=1e-4, atol=1e-8)
+    chance = dense.membership(beliefs.mean, beliefs.covariance, signs, ENTRIES, 3_000, 0)
+    np.testing.assert_allclose(found.probability.numpy(), chance[expected], atol=0.04)
+    np.testing.assert_allclose(float(found.hypervolume), dense.area(values[expected], np.array([-1.5, -5.0])), rtol=1e-6)
+    pulled = np.zeros(40, dtype=bool)
+    pulled[[arm for arm, _, _ in play.told[0]]] = True
+    assert bandit.front(pulled=True).index.tolist() == dense.non_dominated(values, ENTRIES & pulled)
+    assert bool(bandit.front().hypervolume.isnan())
+
+
+def test_the_pareto_set_is_the_dense_one_and_right_where_the_bounds_hold():
+    epsilon, signs = np.array([0.2, 0.8]), np.array([1.0, -1.0])
+    made = models(width=tb.widths.Constant(4.0))
+    policy = outcomes.epal(made, minimize=["cost"], epsilon=dict(zip(NAMES, epsilon.tolist(), strict=True)))
+    bandit = tb.OutcomeBandit(policy, PROBLEM.tensor, generator=generator(4))
+    play = Play(bandit)
+    truth, counted = TRUTH * signs, np.flatnonzero(ENTRIES)
+    decided = 0
+    for _ in range(40):
+        play.tell(bandit.ask())
+        beliefs = play.beliefs()
+        mid, spread = (beliefs.mean * signs[:, None]).T, 4.0 * beliefs.known.T
+        inside, outside = dense.pareto_sets(mid - spread, mid + spread, epsilon, ENTRIES)
+        found = bandit.pareto_set()
+        assert found.inside.tolist() == inside.tolist()
+        assert found.outside.tolist() == outside.tolist()
+        assert bool((found.undecided == ~(found.inside | found.outside)).all())
+        if not ((mid - spread <= truth) & (truth <= mid + spread))[ENTRIES].all():
+            continue
+        decided += int(inside.sum() + outside[ENTRIES].sum())
+        kept = [i for i in counted if not outside[i]]
+        for i in counted:
+            if outside[i]:
+                assert any((truth[j] + epsilon >= truth[i]).all() for j in kept)
+            if inside[i]:
+                assert not any((truth[j] > truth[i] + epsilon).all() for j in kept)
+                assert not any((truth[j] > truth[i] + 2 * epsilon).all() for j in counted)
+    assert decided > 100
+
+
+def test_fronts_of_random_tables():
+    g = generator(0)
+    for k in (1, 2, 3, 4):
+        values = torch.randint(0, 6, (60, k), generator=g).double()
+        assert non_dominated(values).nonzero().squeeze(-1).tolist() == dense.non_dominated(values.numpy(), np.ones(60, bool))
+    lower = torch.randint(0, 8, (3, 50, 2), generator=g).double()
+    upper = lower + torch.randint(0, 4, (3, 50, 2), generator=g)
+    counted = torch.rand(3, 50, generator=g) < 0.8
+    inside, outside = classified(lower, upper, torch.tensor([0.5, 1.0]), counted)
+    for row in range(3):
+        expected = dense.pareto_sets(lower[row].numpy(), upper[row].numpy(), np.array([0.5, 1.0]), counted[row].numpy())
+        assert inside[row].tolist() == expected[0].tolist()
+        assert outside[row].tolist() == expected[1].tolist()
+    # Equal boxes, as before any reward: nothing is decided, and nothing loops over the arms.
+    same = torch.zeros(100_000, 2)
+    assert not any(bool(part.any()) for part in classified(same - 1, same + 1, torch.tensor([0.1, 0.1])))
+    values = torch.rand(30, 2, generator=g, dtype=torch.float64)
+    assert hypervolume(values, torch.tensor([0.2, 0.3])) == pytest.approx(dense.area(values.numpy(), np.array([0.2, 0.3])))
+
+
+# ------------------------------------------------------------------ rows, resuming, other arms
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_batch_rows_are_runs_of_their_own(name):
+    seeds = (11, 12, 13)
+    together = tb.OutcomeBandit(POLICIES[name](), PROBLEM.tensor, generator=[generator(seed) for seed in seeds])
+    alone = [tb.OutcomeBandit(POLICIES[name](), PROBLEM.tensor, generator=generator(seed)) for seed in seeds]
+    noise = torch.randn(8, 3, 2, 2, generator=generator(0), dtype=torch.float64) * 0.1
+    noise[2, 1, :, 1] = torch.nan
+    for step in range(8):
+        limit = torch.tensor([2, step % 3, 1]) if step else None
+        selection = together.ask(limit)
+        width = selection.index.shape[-1]
+        rewards = torch.tensor(TRUTH)[selection.index.clamp_min(0)] + noise[step, :, :width]
+        together.tell(selection, rewards)
+        for row, bandit in enumerate(alone):
+            own = bandit.ask(None if limit is None else int(limit[row]))
+            mask = selection.mask[row]
+            assert own.index.tolist() == selection.index[row][mask].tolist()
+            if bool(mask.any()):
+                bandit.tell(own, rewards[row][mask])
+    for row, bandit in enumerate(alone):
+        torch.testing.assert_close(together.posterior(PROBLEM.tensor).mean[row], bandit.posterior(PROBLEM.tensor).mean)
+        if name in ("chebyshev", "epal"):
+            mine, own = bandit.front(minimize=["cost"]), together.front(minimize=["cost"])
+            assert mine.index.tolist() == [arm for arm in own.index[row].tolist() if arm >= 0]
+            assert torch.equal(bandit.pareto_set({"yield": 0.1, "cost": 0.1}).inside,
+                               together.pareto_set({"yield": 0.1, "cost": 0.1}).inside[row])  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_journal_and_a_saved_state_resume_exactly(name, tmp_path: Path):
+    path = tmp_path / "run.journal"
+    whole = tb.OutcomeBandit(POLICIES[name](), PROBLEM.tensor, generator=generator(9))
+    journal = tb.Journal(path, every=5)
+    first = tb.OutcomeBandit(POLICIES[name](), PROBLEM.tensor, generator=generator(9), journal=journal)
+    plays = [Play(whole), Play(first)]
+    for _ in range(4):
+        for play in plays:
+            play.tell(play.bandit.ask())
+    asked = first.ask(exactly=2)
+    assert torch.equal(asked.index, whole.ask(exactly=2).index)
+    saved = first.state_dict()
+    journal.close()
+    resumed = tb.OutcomeBandit(POLICIES[name](), PROBLEM.tensor, generator=generator(77), journal=tb.Journal(path, every=5))
+    loaded = tb.OutcomeBandit(POLICIES[name](), PROBLEM.tensor, generator=generator(78)).load_state_dict(copy.deepcopy(saved))
+    plays = [plays[0], *(copy.copy(plays[1]) for _ in range(2))]
+    for play, bandit in zip(plays[1:], (resumed, loaded), strict=True):
+        play.bandit, play.rng = bandit, copy.deepcopy(play.rng)
+    for _ in range(4):
+        selections = [play.bandit.ask() for play in plays]
+        for play, selection in zip(plays, selections, strict=True):
+            assert torch.equal(selection.index, selections[0].index)
+            play.tell(selection)
+    assert torch.equal(resumed.posterior(PROBLEM.tensor).mean, whole.posterior(PROBLEM.tensor).mean)
+    other = outcomes.pareto({f"{n}'": model for n, model in models().items()})
+    with pytest.raises(errors.StateError, match="of another"):
+        tb.OutcomeBandit(other, PROBLEM.tensor, journal=path if False else None).load_state_dict(saved)
+
+
+def test_other_arms_other_sources_and_float32():
+    bandit = tb.OutcomeBandit(POLICIES["chebyshev"](), PROBLEM.tensor)
+    play = Play(bandit)
+    for _ in range(5):
+        play.tell(bandit.ask())
+    more = torch.rand(60, 2, generator=generator(8), dtype=torch.float64)
+    before = bandit.posterior(more)
+    bandit.set_arms_(more)
+    torch.testing.assert_close(bandit.posterior(more).mean, before.mean)
+    assert int(bandit.ask().index) < 60
+    grid = tb.sources.Grid([torch.linspace(0, 1, 9, dtype=torch.float64)] * 2)
+    streamed = tb.OutcomeBandit(POLICIES["safe"](), grid, generator=generator(1))
+    held = tb.OutcomeBandit(POLICIES["safe"](), grid.chunk(slice(0, 81)), generator=generator(1))
+    for step in range(5):
+        picks = [b.ask().index for b in (streamed, held)]
+        assert torch.equal(*picks)
+        for b in (streamed, held):
+            b.tell(b.ask(), torch.tensor([[0.1 * step, -1.0]]))
+    narrow = tb.OutcomeBandit(POLICIES["epal"](), PROBLEM.tensor.float())
+    for _ in range(4):
+        picks = narrow.ask()
+        narrow.tell(picks, torch.tensor(TRUTH)[picks.index])
+    assert narrow.front().index.min() >= 0
+    own = torch.stack([PROBLEM.tensor, PROBLEM.tensor.flip(0)])
+    rows = tb.OutcomeBandit(POLICIES["linear"](), own, generator=[generator(1), generator(1)])
+    first = rows.ask()
+    assert torch.equal(first.points[0], own[0][first.index[0]])
+    assert torch.equal(first.points[1], own[1][first.index[1]])
+
+
+@pytest.mark.parametrize("name", ["chebyshev", "drawn", "bkb"])
+def test_workers_share_a_run_of_several_outcomes(name, tmp_path: Path):
+    alone = tb.OutcomeBandit(POLICIES[name](), PROBLEM.tensor, generator=generator(5))
+    made = [
+        tb.Worker(POLICIES[name](), PROBLEM.tensor, store=tmp_path / "run.db", generator=generator(5), every=3)
+        for _ in range(2)
+    ]
+    waiting: list[tuple[tb.Worker, tb.Lease]] = []
+    for step in range(10):
+        worker = made[step % 2]
+        lease = worker.ask()
+        assert lease is not None
+        assert int(lease.index) == int(alone.ask(more=1).index[-1])
+        assert torch.equal(lease.points, PROBLEM.tensor[lease.index])
+        waiting.append((worker, lease))
+        if step % 2:
+            worker, lease = waiting.pop(0)
+            arm = int(lease.index)
+            value = {"yield": float(TRUTH[arm, 0])} | ({"cost": float(TRUTH[arm, 1])} if step % 3 else {})
+            worker.tell(lease, value)
+            alone.tell(lease.index, {key: [one] for key, one in value.items()})
+    late = tb.Worker(POLICIES[name](), PROBLEM.tensor, store=tmp_path / "run.db", generator=generator(8))
+    mean = alone.posterior(PROBLEM.tensor).mean
+    for worker in (*made, late):
+        torch.testing.assert_close(worker.bandit.posterior(PROBLEM.tensor).mean, mean, rtol=1e-8, atol=1e-8)
+    lease = made[0].ask()
+    assert lease is not None
+    with pytest.raises(errors.ShapeError, match="reward must be 2 numbers, for yield, cost"):
+        made[0].tell(lease, 1.0)
+    with pytest.raises(errors.ArgumentError, match="names 'price'"):
+        made[0].tell(lease, {"price": 1.0})
+    made[0].tell(lease, torch.tensor([1.0, 2.0]), noise_var=0.3)
+    waiting[0][0].tell(waiting[0][1], {}, failures="forget")
+    assert made[1].told == 6
+    with pytest.raises(errors.UnsupportedError, match="leave out bounds= and costs="):
+        tb.Worker(POLICIES[name](), PROBLEM.tensor, store=tmp_path / "other.db", costs=torch.ones(40))
+
+
+def test_a_run_has_the_hypervolume_of_its_rewards(tmp_path: Path):
+    table = tb.environments.Table(PROBLEM.tensor.expand(2, -1, -1), torch.tensor(TRUTH.T.copy()), 0.1)
+    policy = POLICIES["chebyshev"]()
+    history = tb.run(policy, table, 12, generator=generator(2))
+    assert history.metadata["outcomes"] == list(NAMES)
+    pulls = history.pulls
+    arms = [pulls["arm"][pulls["row"] == row] for row in range(2)]
+    assert (arms[0] == arms[1]).all()
+    values = np.stack([pulls["reward"][pulls["row"] == row] for row in range(2)], axis=-1) * [1.0, -1.0]
+    found = history.hypervolume({"yield": -2.0, "cost": 6.0}, minimize=["cost"])
+    np.testing.assert_allclose(found, [dense.area(values[: t + 1], np.array([-2.0, -6.0])) for t in range(12)], rtol=1e-9)
+    assert (np.diff(found) >= 0).all()
+    assert found[-1] > found[0]
+    # One that was cut short, and resumed from its journal.
+    with pytest.raises(RuntimeError, match="enough"):
+        tb.run(policy, table, 12, generator=generator(2), journal=tmp_path / "run.journal", callbacks=[_enough()])
+    again = tb.run(policy, table, 12, generator=generator(2), journal=tmp_path / "run.journal")
+    assert (again.pulls["reward"] == pulls["reward"]).all()
+    own = tb.environments.Table(PROBLEM.tensor.expand(3, 2, -1, -1), torch.tensor(TRUTH.T.copy()).expand(3, 2, 40), 0.1)
+    several = tb.run(policy, own, 5, generator=[generator(seed) for seed in range(3)])
+    assert several.batch_size == 6
+    assert len(several.hypervolume({"yield": -2.0, "cost": 6.0}, minimize=["cost"], row=2)) == 5
+    with pytest.raises(errors.ShapeError, match="and rewards 2 x A"):
+        tb.run(policy, tb.environments.Table(PROBLEM.tensor, torch.tensor(TRUTH[:, 0].copy()), 0.1), 3)
+    for wrong, message in (({"yield": 1.0}, "no number for cost"), ({"price": 1.0}, "names .'price'")):
+        with pytest.raises(errors.ArgumentError, match=message):
+            history.hypervolume(wrong)
+    with pytest.raises(errors.StateError, match="several outcomes"):
+        tb.run(tb.uniform(), tb.environments.Table(PROBLEM.tensor, torch.tensor(PROBLEM.f), 0.1), 2).hypervolume({})
+
+
+def _enough() -> Callable[..., None]:
+    steps = iter(range(100))
+
+    def stop(*_: Any) -> None:
+        if next(steps) == 5:
+            raise RuntimeError("enough")
+
+    return stop
+
+
+# ------------------------------------------------------------------ safety
+
+
+def unsafe_runs(width: tb.widths.Width, runs: int = 150, pulls: int = 20) -> tuple[float, float]:
+    """The part of runs, on functions drawn from the prior, that pull an unsafe arm, and the mean number of distinct arms
+    pulled."""
+    A, level = 60, -1.0
+    arms = SobolEngine(2, scramble=True, seed=3).draw(A, dtype=torch.float64)
+    kernels = [oracles.rbf(0.5), oracles.rbf(0.7)]
+    rng = np.random.default_rng(0)
+    drawn = np.stack(
+        [rng.multivariate_normal(np.zeros(A), k(arms.numpy(), arms.numpy()), size=40 * runs, method="eigh") for k in kernels],
+        axis=-1,
+    )
+    f = torch.tensor(drawn[(drawn[:, 0] >= level).all(axis=-1)][:runs])  # the start is safe
+    assert len(f) == runs
+    made = {
+        name: tb.gp_ucb(kernel(lengthscale, 1.0), noise_std=0.1, width=width)
+        for name, lengthscale in (("gain", 0.5), ("health", 0.7))
+    }
+    policy = outcomes.safe(made, start=[0], maximize="gain", at_least={"gain": level, "health": level})
+    bandit = tb.OutcomeBandit(policy, arms, generator=[generator(row) for row in range(runs)])
+    noise = generator(4)
+    unsafe = torch.zeros(runs, dtype=torch.bool)
+    for step in range(pulls):
+        selection = bandit.ask(exactly=1 if step % 5 else 3)
+        value = f.gather(1, selection.index.unsqueeze(-1).expand(-1, -1, 2))
+        unsafe |= ((value < level).any(dim=-1) & selection.mask).any(dim=-1)
+        bandit.tell(selection, value + 0.1 * torch.randn(value.shape, generator=noise, dtype=torch.float64))
+    return float(unsafe.double().mean()), float((bandit.counts > 0).any(dim=-2).sum(dim=-1).double().mean())
+
+
+def test_unsafe_pulls_stay_within_delta():
+    delta = 0.05  # of each outcome, so that 0.1 of the runs may fail
+    part, arms = unsafe_runs(tb.widths.Srinivas(delta))
+    assert part <= 2 * delta
+    assert arms > 4
+    careless, _ = unsafe_runs(tb.widths.Constant(0.3))
+    assert careless > 0.2  # so that the test would see it
+
+
+# ------------------------------------------------------------------ in BoTorch
+
+
+@pytest.mark.parametrize("name", ["chebyshev", "bkb"])
+def test_botorch_finds_the_best_arm_of_its_hypervolume_improvement(name):
+    wide = {name: tb.gp_ucb(kernel(*SHAPES[name]), noise_std=NOISE[name]) for name in NAMES}
+    policy = outcomes.pareto(wide, minimize=[]) if name == "chebyshev" else POLICIES["bkb"]()
+    bandit = tb.OutcomeBandit(policy, PROBLEM.tensor, generator=generator(3))
+    play = Play(bandit)
+    for _ in range(8):
+        play.tell(bandit.ask())
+    model, posterior = bandit.model(), bandit.posterior(PROBLEM.tensor)
+    found = model.posterior(PROBLEM.tensor)
+    torch.testing.assert_close(found.mean.mT, posterior.mean, rtol=1e-6, atol=1e-7)
+    torch.testing.assert_close(found.variance.mT, posterior.variance, rtol=1e-4, atol=1e-7)
+    if name == "bkb":
+        return
+    front = bandit.front(minimize=[])
+    reference = torch.tensor([-2.0, -5.0], dtype=torch.float64)
+    box = FastNondominatedPartitioning(reference, front.mean)
+    _, value, index = optimize_arms(ExpectedHypervolumeImprovement(model, reference.tolist(), box), PROBLEM.tensor)
+    # The same by draws of independent normal numbers at every arm.
+    g = generator(1)
+    known, point = front.mean.numpy(), reference.numpy()
+    best = dense.area(known, point)
+    gains = []
+    for arm in np.flatnonzero(ENTRIES).tolist():
+        mean, std = posterior.mean[:, arm], posterior.variance[:, arm].sqrt()
+        drawn = (mean + std * torch.randn(300, 2, generator=g, dtype=torch.float64)).numpy()
+        volumes = [dense.area(np.vstack([known, one]), point) - best for one in drawn]
+        gains.append((float(np.mean(volumes)), arm))
+    top = sorted(gains, reverse=True)[:4]
+    assert int(index) in [arm for _, arm in top]
+    assert float(value) == pytest.approx({arm: gain for gain, arm in gains}[int(index)], rel=0.25)
+    signed = WeightedMCMultiOutputObjective(torch.tensor([1.0, -1.0], dtype=torch.float64))
+    noisy = qLogNoisyExpectedHypervolumeImprovement(
+        model,
+        [-2.0, -5.0],
+        PROBLEM.tensor[front.index],
+        sampler=get_sampler(model.posterior(PROBLEM.tensor[:1]), torch.Size([16]), seed=0),
+        objective=signed,
+    )
+    assert optimize_arms(noisy, PROBLEM.tensor[:8], 2, unique=True)[2].unique().numel() == 2
+
+
+# ------------------------------------------------------------------ bad input
+
+
+@pytest.mark.usefixtures("annotations_not_enforced")
+def test_bad_policies_are_named():
+    good = models()
+    for wrong, message in (
+        (lambda: outcomes.pareto({}), "models must be policies"),
+        (lambda: outcomes.pareto([tb.uniform()]), "models must be policies"),
+        (lambda: outcomes.pareto({"a": 3}), r"models\['a'\] must be a torchbandits policy"),
+        (lambda: outcomes.pareto({"a": tb.uniform()}), "model of 'a' must be one Gaussian process"),
+        (lambda: outcomes.pareto({"a": tb.batch_bkb(kernel(1, 1))}), "use gp_ucb, igp_ucb, bkb"),
+        (lambda: outcomes.pareto(good | {"cost": tb.gp_ucb(kernel(1, 1), prior_mean="estimate")}), "prior_mean must be that"),
+        (lambda: outcomes.pareto(good | {"cost": tb.bkb(kernel(1, 1))}), "memory must be that of 'yield'"),
+        (lambda: outcomes.pareto(good | {"cost": tb.gp_ucb(gpytorch.kernels.MaternKernel())}), "must be of one form"),
+        (lambda: outcomes.pareto(good, scalarization="sum"), "chebyshev, linear, hypervolume"),
+        (lambda: outcomes.pareto(good, minimize="cost"), "minimize must be a list"),
+        (lambda: outcomes.pareto(good, minimize=["costs"]), "no outcome: yield, cost.*cost"),
+        (lambda: outcomes.pareto(good, reference={"yield": 1.0}), "no number for cost"),
+        (lambda: outcomes.pareto(models(acquisition="ei")), "scored by LogEI"),
+        (lambda: outcomes.epal(good, epsilon={"yield": 0.0, "cost": 1.0}), "must be > 0"),
+        (lambda: outcomes.epal(models(tb.thompson_sampling), epsilon={"yield": 1.0, "cost": 1.0}), "reads bounds"),
+        (lambda: outcomes.constrained(good, maximize="yield"), "there are no limits"),
+        (lambda: outcomes.constrained(good, at_most={"cost": 1.0}), "name one objective"),
+        (lambda: outcomes.constrained(good, maximize="yield", at_most={"cost": float("nan")}), "finite number"),
+        (lambda: outcomes.constrained(good, maximize="yeld", at_most={"cost": 1.0}), "yield"),
+        (lambda: outcomes.constrained(good, maximize="yield", at_most={"cost": 1.0}, certainty=1.0), "certainty"),
+        (lambda: outcomes.safe(good, start=[], maximize="yield", at_most={"cost": 1.0}), "at least one"),
+        (lambda: outcomes.safe(good, start=[0], maximize="yield", at_most={"cost": 1.0}, expand=-1), "expand"),
+        (lambda: tb.Bandit(outcomes.pareto(good), PROBLEM.tensor), "OutcomeBandit"),
+        (lambda: tb.OutcomeBandit(good["yield"], PROBLEM.tensor), "policy must be a policy of torchbandits.outcomes"),
+        (lambda: tb.OutcomeBandit(POLICIES["safe"](), PROBLEM.tensor[:2]), "start names arm"),
+        (lambda: tb.OutcomeBandit(POLICIES["safe"](), PROBLEM.tensor).set_arms_(PROBLEM.tensor), "start= names arms of"),
+    ):
+        with pytest.raises(errors.TorchBanditsError, match=message):
+            wrong()
+
+
+@pytest.mark.usefixtures("annotations_not_enforced")
+def test_bad_calls_change_nothing():
+    bandit = tb.OutcomeBandit(POLICIES["constrained"](), PROBLEM.tensor)
+    for wrong, message in (
+        (lambda: bandit.best(), "told"),
+        (lambda: bandit.tell(bandit.ask(), torch.zeros(1)), r"rewards must be \(1, 2\), the last dimension being yield, cost"),
+        (lambda: bandit.tell(bandit.ask(), torch.full((1, 2), torch.nan)), "no outcome that was measured"),
+        (lambda: bandit.tell(bandit.ask(), torch.tensor([[1.0, torch.inf]])), "inf"),
+        (lambda: bandit.tell(bandit.ask(), {"price": [1.0]}), "names 'price', which is no outcome: yield, cost"),
+        (lambda: bandit.tell(bandit.ask(), {"cost": [1.0, 2.0]}), r"rewards\['cost'\] must be \(1,\)"),
+        (lambda: bandit.tell(bandit.ask(), torch.zeros(1, 2), failures="drop"), "failures"),
+        (lambda: bandit.tell(bandit.ask(), torch.zeros(1, 2), noise_var=torch.ones(1)), "noise_var must be one number"),
+        (lambda: bandit.tell(torch.tensor([99]), torch.zeros(1, 2)), "arm index 99"),
+        (lambda: bandit.observe(torch.tensor([1]), torch.ones(1), torch.ones(1)), r"sums must be \(1, 2\)"),
+        (lambda: bandit.front(), "pass minimize="),
+        (lambda: bandit.front(minimize=["prize"]), "no outcome"),
+        (lambda: bandit.pareto_set(), "pass epsilon="),
+        (lambda: bandit.pareto_set({"yield": -1.0, "cost": 1.0}, minimize=[]), "≥ 0"),
+        (lambda: bandit.ask(maximizer=len), "leave out maximizer"),
+    ):
+        with pytest.raises(errors.TorchBanditsError, match=message):
+            wrong()
+    assert bandit.pulls.tolist() == [0, 0]
+    assert len(bandit.ask()) == 1
+    cautious = tb.OutcomeBandit(POLICIES["safe"](), PROBLEM.tensor)
+    with pytest.raises(errors.ArgumentError, match="none of them is known to be safe"):
+        cautious.ask(available=torch.arange(40) != START[0])
+    other = tb.OutcomeBandit(POLICIES["linear"](), PROBLEM.tensor)
+    other.tell(other.ask(), torch.zeros(1, 2))
+    with pytest.raises(errors.UnsupportedError, match="no single best arm"):
+        other.best()

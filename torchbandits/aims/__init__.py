@@ -1,0 +1,26 @@
+"""Aims at several outcomes: from the posteriors of all outcomes on the arms to one score per arm.
+
+`Constrained` maximises one outcome under limits on others, `Scalarized` draws trade-offs between objectives, `Certifying`
+(ε-PAL) decides which arms are Pareto optimal, and `Safe` never leaves the arms that are known to be safe.
+"""
+
+from torchbandits.aims.base import Aim, Limit, Outlook
+from torchbandits.aims.certifying import Certifying, classified
+from torchbandits.aims.constrained import Constrained
+from torchbandits.aims.dominance import covered, hypervolume, non_dominated
+from torchbandits.aims.safe import Safe
+from torchbandits.aims.scalarized import Scalarized
+
+__all__ = [
+    "Aim",
+    "Certifying",
+    "Constrained",
+    "Limit",
+    "Outlook",
+    "Safe",
+    "Scalarized",
+    "classified",
+    "covered",
+    "hypervolume",
+    "non_dominated",
+]

@@ -1,0 +1,116 @@
+"""The interface of an aim, and what it sees of the arms: the posteriors of all outcomes, of which larger is better."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from torchbandits.arms import ArmTable
+from torchbandits.scores import Score
+
+
+@dataclass(frozen=True)
+class Limit:
+    """A bound on an outcome: sign · y ≥ sign · value, so that a sign of 1 is a lower bound and −1 an upper one.
+
+    Attributes:
+        outcome: Place of the outcome.
+        sign: 1.0 or −1.0.
+        value: Reward units.
+    """
+
+    outcome: int
+    sign: float
+    value: float
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """The posteriors of all k outcomes on the arms when one pick is chosen, reward units, `batch_shape x k` leading.
+
+    Attributes:
+        mean: `batch_shape x k x A`, given the rewards told.
+        std: `batch_shape x k x A`, given the rewards told and the pending picks.
+        known: `batch_shape x k x A`, standard deviation given the rewards told alone: bounds that have to hold read it.
+        width: `batch_shape x k`, multiplies standard deviations.
+        reach: `batch_shape x k`, the largest prior standard deviation of an arm, the unit of each outcome.
+        drawn: `batch_shape x k x A`, a draw of each posterior in place of its upper bounds; None for bounds.
+        entries: `... x A` booleans, False at arms that are copies of earlier ones; None where there are no copies.
+        offered: `batch_shape x A` booleans, arms that may be picked; None for all.
+        told: `batch_shape`, pulls told.
+        table: The posteriors themselves, for covariances between arms.
+        weight: `k x 1`, the weight of a pull in the posterior of each outcome.
+        generators: One per batch row of picks, for aims that draw; None for rows that pick nothing more.
+    """
+
+    mean: Tensor
+    std: Tensor
+    known: Tensor
+    width: Tensor
+    reach: Tensor
+    drawn: Tensor | None
+    entries: Tensor | None
+    offered: Tensor | None
+    told: Tensor
+    table: ArmTable
+    weight: Tensor
+    generators: Sequence[torch.Generator | None]
+
+    def hopes(self, outcome: int, sign: float) -> Tensor:
+        """The largest plausible value of sign · y, `batch_shape x A`: sign · μ + w σ, or that of the draw."""
+        if self.drawn is not None:
+            return sign * self.drawn[..., outcome, :]
+        return sign * self.mean[..., outcome, :] + self.width[..., outcome, None] * self.std[..., outcome, :]
+
+    def floor(self, outcome: int, sign: float) -> Tensor:
+        """The smallest plausible value of sign · y by the rewards told alone, sign · μ − w σ, `batch_shape x A`."""
+        return sign * self.mean[..., outcome, :] - self.width[..., outcome, None] * self.known[..., outcome, :]
+
+    def ceiling(self, outcome: int, sign: float) -> Tensor:
+        """The largest plausible value of sign · y by the rewards told alone, sign · μ + w σ, `batch_shape x A`."""
+        return sign * self.mean[..., outcome, :] + self.width[..., outcome, None] * self.known[..., outcome, :]
+
+    def open(self, scores: Tensor) -> Tensor:
+        """Scores of arms, `batch_shape x A`, −∞ at arms that are not on offer."""
+        return scores if self.offered is None else scores.masked_fill(~self.offered, -torch.inf)
+
+
+class Aim(ABC):
+    """What is wanted of several outcomes, as one score per arm, which is maximised."""
+
+    draws: ClassVar[bool] = False
+    """Whether a score draws random numbers: `k` of them per pick and batch row."""
+
+    @abstractmethod
+    def scores(self, outlook: Outlook, score: Score | None) -> Tensor:
+        """Scores of the arms for the next pick, `batch_shape x A`, −∞ at arms that are not to be picked.
+
+        Args:
+            outlook: What is known.
+            score: The models' score of one outcome; None where `outlook` holds draws.
+        """
+
+    def check(self, num_arms: int) -> None:  # noqa: B027 - most aims name no arms
+        """Refuse arms that do not have what the aim names."""
+
+    def recommended(self, mean: Tensor, std: Tensor, width: Tensor, table: ArmTable) -> Tensor | None:
+        """The value by which arms are recommended, `batch_shape x A`, from mean and standard deviation of each outcome,
+        `batch_shape x k x A`, the widths `batch_shape x k` and the posteriors; None where no single arm is best."""
+        return None
+
+
+def log_probability(mean: Tensor, std: Tensor, limits: Sequence[Limit]) -> Tensor:
+    """The logarithm of the probability that all limits hold, outcomes being independent, `batch_shape x A`."""
+    from botorch.utils.probability.utils import log_ndtr  # noqa: PLC0415 - BoTorch takes a second to load
+
+    total = torch.zeros_like(mean[..., 0, :])
+    for limit in limits:
+        spread = std[..., limit.outcome, :].clamp_min(torch.finfo(std.dtype).tiny)
+        z = limit.sign * (mean[..., limit.outcome, :] - limit.value) / spread
+        total = total + log_ndtr(z.clamp(-1e100, 1e100))
+    return total

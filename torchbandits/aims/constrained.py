@@ -1,0 +1,70 @@
+"""One objective under limits on outcomes that are not known beforehand."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from torchbandits.aims.base import Aim, Limit, Outlook, log_probability
+from torchbandits.arms import ArmTable
+from torchbandits.scores import LogEI, Score
+
+
+@dataclass(frozen=True)
+class Constrained(Aim):
+    r"""Maximise one outcome among the arms that keep the limits on others.
+
+    With upper bounds or draws, the pick has the largest bound (draw) of the objective among the arms whose bounds (draws)
+    keep every limit; where there is none, the smallest sum of violations, each in prior standard deviations. With the
+    improvement as score, it maximises log EI(x) + Σ log P(limit j holds at x), the improvement being over the highest mean of
+    the arms that are feasible with the probability `certainty`; where there is none, the probability of feasibility alone.
+
+    Attributes:
+        objective: Place and sign of the outcome that is maximised (−1 to minimise it); its value is not read.
+        limits: On other outcomes, or on the objective itself.
+        certainty: Probability of all limits at which an arm counts as feasible, for the improvement and for recommendations.
+    """
+
+    objective: Limit
+    limits: tuple[Limit, ...]
+    certainty: float
+
+    def scores(self, outlook: Outlook, score: Score | None) -> Tensor:
+        """Scores of the arms, `batch_shape x A`."""
+        if isinstance(score, LogEI):
+            return outlook.open(self._improvement(outlook, score))
+        violation = torch.zeros_like(outlook.mean[..., 0, :])
+        for limit in self.limits:
+            lacking = limit.sign * limit.value - outlook.hopes(limit.outcome, limit.sign)
+            violation = violation + lacking.clamp_min(0) / outlook.reach[..., limit.outcome, None]
+        violation = outlook.open(-violation)
+        value = outlook.open(outlook.hopes(self.objective.outcome, self.objective.sign))
+        feasible = violation == 0
+        return torch.where(feasible.any(dim=-1, keepdim=True), value.masked_fill(~feasible, -torch.inf), violation)
+
+    def _improvement(self, outlook: Outlook, score: LogEI) -> Tensor:
+        j, sign = self.objective.outcome, self.objective.sign
+        chance = log_probability(outlook.mean, outlook.std, self.limits)
+        mean = sign * outlook.mean[..., j, :]
+        # Feasibility of the incumbent is judged by what was told, and not by picks whose rewards are pending.
+        sure = self._certain(log_probability(outlook.mean, outlook.known, self.limits))
+        best = mean.masked_fill(~sure, -torch.inf).amax(dim=-1)
+        none = best == -torch.inf
+        gain = score(mean, outlook.std[..., j, :], outlook.width[..., j], best.masked_fill(none, 0.0))
+        return torch.where(none.unsqueeze(-1), chance, gain + chance)
+
+    def _certain(self, log_chance: Tensor) -> Tensor:
+        level = torch.as_tensor(self.certainty, dtype=log_chance.dtype).log()
+        return log_chance >= level.to(log_chance.device)
+
+    def recommended(self, mean: Tensor, std: Tensor, width: Tensor, table: ArmTable) -> Tensor:
+        """The objective's mean at feasible arms, above all others; these are ordered by the probability of feasibility."""
+        value = self.objective.sign * mean[..., self.objective.outcome, :]
+        chance = log_probability(mean, std, self.limits)
+        sure = self._certain(chance)
+        # Positions instead of values, so that both orders fit in one number.
+        position = torch.where(sure, value, -torch.inf).argsort(dim=-1, stable=True).argsort(dim=-1)
+        other = chance.argsort(dim=-1, stable=True).argsort(dim=-1)
+        return torch.where(sure, position + mean.shape[-1], other).to(mean.dtype)

@@ -1,0 +1,76 @@
+"""Several objectives, by a random trade-off between them for each pick."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from torchbandits.aims.base import Aim, Outlook
+from torchbandits.scores import Score
+
+KINDS = ("chebyshev", "linear", "hypervolume")
+
+
+@dataclass(frozen=True)
+class Scalarized(Aim):
+    r"""Pick the best arm of one number, which random weights make of all objectives.
+
+    With u_j the upper bound (or the draw) of objective j in its unit, above the reference point, and weights v ≥ 0:
+
+    .. math:: \min_j v_j u_j, \qquad \sum_j v_j u_j, \qquad \min_j \max(u_j, 0) / v_j
+
+    for `"chebyshev"` and `"linear"` with v uniform on the simplex, and for `"hypervolume"` with v uniform on the positive part
+    of the sphere, whose average over v is the dominated hypervolume up to a constant and a power.
+
+    Attributes:
+        signs: 1.0 per objective to maximise, −1.0 to minimise.
+        kind: One of the three above.
+        reference: The point, in reward units, that every objective should beat; None for the smallest posterior mean of each.
+    """
+
+    draws: ClassVar[bool] = True
+
+    signs: tuple[float, ...]
+    kind: str = "chebyshev"
+    reference: tuple[float, ...] | None = None
+
+    def scores(self, outlook: Outlook, score: Score | None) -> Tensor:
+        """Scores of the arms, `batch_shape x A`; draws k numbers per batch row."""
+        weights = self._weights(outlook)
+        total: Tensor | None = None
+        for j, sign in enumerate(self.signs):
+            mean = sign * outlook.mean[..., j, :]
+            low, high = mean.amin(dim=-1), mean.amax(dim=-1)
+            # The spread of the means is the unit of an objective once there is one that is more than rounding.
+            spread = torch.where(high - low > 1e-6 * outlook.reach[..., j], high - low, outlook.reach[..., j])
+            if self.reference is not None:
+                low = torch.full_like(low, sign * self.reference[j])
+            unit = (outlook.hopes(j, sign) - low.unsqueeze(-1)) / spread.unsqueeze(-1)
+            v = weights[..., j, None]
+            if self.kind == "linear":
+                part = v * unit
+                total = part if total is None else total + part
+            else:
+                part = v * unit if self.kind == "chebyshev" else unit.clamp_min(0) / v
+                total = part if total is None else torch.minimum(total, part)
+        assert total is not None
+        return outlook.open(total)
+
+    def _weights(self, outlook: Outlook) -> Tensor:
+        """Weights of the objectives, `batch_shape x k`, drawn from the generator of each batch row."""
+        shape, k = outlook.told.shape, len(self.signs)
+        rest = torch.full((k,), 0.5, dtype=torch.float64)
+        rows = [rest if g is None else torch.rand(k, generator=g, dtype=torch.float64) for g in outlook.generators]
+        drawn = torch.stack(rows).clamp(1e-12, 1 - 1e-12).reshape(*shape, k)
+        if self.kind == "hypervolume":
+            # Absolute normal numbers, normalised, are uniform on the positive part of the sphere.
+            normal = torch.special.ndtri((1 + drawn) / 2)
+            weights = normal / normal.norm(dim=-1, keepdim=True)
+        else:
+            # Exponential numbers, normalised, are uniform on the simplex.
+            exponential = -drawn.log()
+            weights = exponential / exponential.sum(dim=-1, keepdim=True)
+        return weights.clamp_min(1e-12).to(outlook.mean.device)

@@ -1,0 +1,158 @@
+"""Pareto fronts by what was learned of several outcomes: the front of the means, and the sets that the bounds certify."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from torchbandits.aims import classified, hypervolume, non_dominated
+from torchbandits.arms.joint import JointDraws
+from torchbandits.gradients import without_gradients
+from torchbandits.loop import Loop
+from torchbandits.policies.picking import marginals
+from torchbandits.sets import table_of
+
+# Arms that are drawn jointly for the probabilities of a front, beside its members.
+_RIVALS = 500
+# Numbers of a block of comparisons.
+_BLOCK = 1 << 23
+
+
+@dataclass(frozen=True)
+class Front:
+    """The arms whose posterior means no other arm's means dominate, in the order of the arms. Exact duplicates count once.
+
+    Attributes:
+        index: `batch_shape x f`, −1 in places of a batch row whose front is smaller.
+        points: `batch_shape x f x d`.
+        mean, variance: `batch_shape x f x k`, posterior of every outcome, reward units; NaN where padded.
+        probability: `batch_shape x f`, probability under the model that no arm dominates it; 0 where padded.
+        hypervolume: `batch_shape`, volume that the means dominate above the reference point, in the product of the outcomes'
+            units; NaN without a reference point.
+    """
+
+    index: Tensor
+    points: Tensor
+    mean: Tensor
+    variance: Tensor
+    probability: Tensor
+    hypervolume: Tensor
+
+
+@dataclass(frozen=True)
+class ParetoSet:
+    """The arms that are certainly Pareto optimal up to ε, those that certainly are not needed, and the others:
+    `batch_shape x A` booleans each.
+
+    Attributes:
+        inside: While the bounds hold: no arm that is not outside is better by more than ε in every outcome, and no arm at all
+            by more than 2 ε.
+        outside: While the bounds hold: an arm that is not outside is at most ε worse in every outcome.
+        undecided: Neither; no arm once the set is certified.
+    """
+
+    inside: Tensor
+    outside: Tensor
+    undecided: Tensor
+
+
+@without_gradients
+def front(
+    loop: Loop, signs: Sequence[float], *, pulled: bool, reference: Sequence[float] | None, draws: int, seed: int
+) -> Front:
+    """See `OutcomeBandit.front`."""
+    state = table_of(loop, "front()")
+    mean, std = (part.double() for part in marginals(state))
+    *shape, k, A = mean.shape
+    sign = mean.new_tensor(signs).unsqueeze(-1)
+    signed, spread = (part.reshape(-1, k, A).mT for part in (sign * mean, std))
+    counted = torch.ones(*shape, A, dtype=torch.bool, device=mean.device)
+    entries = state.rows.offered(None)
+    if entries is not None:
+        counted = counted & entries.expand(*shape, k, A)[..., 0, :]
+    rivals_from = counted
+    if pulled:
+        counted = counted & (loop.counts > 0).any(dim=-2)
+    rows = []
+    for values, own in zip(signed, counted.reshape(-1, A), strict=True):
+        place = own.nonzero().squeeze(-1)
+        rows.append(place[non_dominated(values[place])] if place.numel() else place)
+    wide = max(1, *(len(row) for row in rows))
+    index = torch.stack([torch.nn.functional.pad(row, (0, wide - len(row)), value=-1) for row in rows])
+    rivals = _rivals(signed, spread, index, rivals_from.reshape(-1, A))
+    together = torch.cat([index.clamp_min(0), rivals], dim=-1)
+    spread_out = together.reshape(*shape, 1, -1).expand(*shape, k, together.shape[-1])
+    joint = JointDraws(state.table, spread_out)
+    probability = _membership(joint, index, sign, k, draws, seed)
+    index = index.reshape(*shape, wide)
+    at = index.clamp_min(0).unsqueeze(-2).expand(*shape, k, wide)
+    lam = state.posterior.regularization
+    told = state.in_reward_units(mean.gather(-1, at), lam * state.table.leverage_at(at).double())
+    gone = (index < 0).unsqueeze(-1)
+    means = told.mean.mT.masked_fill(gone, torch.nan)
+    volume = _hypervolume(means, signs, reference)
+    points = loop.points(at)[..., 0, :, :]
+    return Front(index, points, means, told.variance.mT.masked_fill(gone, torch.nan), probability.reshape(index.shape), volume)
+
+
+def _rivals(signed: Tensor, spread: Tensor, index: Tensor, counted: Tensor) -> Tensor:
+    """The arms that most likely belong to the front beside its members, `rows x r`: by how far one standard deviation lifts
+    them above every member, in the outcome in which it lifts them most."""
+    A = signed.shape[-2]
+    hopes = []
+    for values, std, members, own in zip(signed, spread, index, counted, strict=True):
+        front = values[members[members >= 0]]
+        unit = (values[own].amax(dim=0) - values[own].amin(dim=0)).clamp_min(1e-300)
+        hope = torch.full((A,), torch.inf, dtype=values.dtype, device=values.device)
+        for member in front:
+            hope = torch.minimum(hope, ((values + std - member) / unit).amax(dim=-1))
+        hope = hope.masked_fill(~own, -torch.inf).index_fill(0, members[members >= 0], -torch.inf)
+        hopes.append(hope)
+    top = torch.stack(hopes).topk(min(_RIVALS, A), dim=-1)
+    some = top.values > -torch.inf
+    # Places without a rival repeat the first member, which is there anyway.
+    return torch.where(some, top.indices, index[:, :1])[:, : int(some.sum(dim=-1).max())]
+
+
+def _membership(joint: JointDraws, index: Tensor, sign: Tensor, k: int, draws: int, seed: int) -> Tensor:
+    """The part of joint draws in which no arm dominates each member, `rows x f`."""
+    rows, f = index.shape
+    hits = torch.zeros(rows, f, dtype=torch.float64, device=index.device)
+    wide = joint.index.shape[-1]
+    same = joint.index.reshape(rows, k, wide)[:, 0]
+    for row in range(rows):
+        generator = torch.Generator().manual_seed(seed)
+        # A copy of a member does not dominate it; places that are padded repeat an arm.
+        own = same[row].unsqueeze(-2) == same[row, :f].unsqueeze(-1)
+        for part in torch.arange(draws).split(max(1, _BLOCK // (f * wide))):
+            drawn = torch.stack([sign[j] * joint.draw(row * k + j, len(part), generator) for j in range(k)], dim=-1)
+            better = (drawn.unsqueeze(-3) >= drawn[:, :f].unsqueeze(-2)).all(dim=-1) & ~own
+            hits[row] += (~better.any(dim=-1)).sum(dim=0)
+    return torch.where(index >= 0, hits / draws, 0.0)
+
+
+def _hypervolume(means: Tensor, signs: Sequence[float], reference: Sequence[float] | None) -> Tensor:
+    """The hypervolume of `batch_shape x f x k` means, `batch_shape`; NaN rows are left out."""
+    shape = means.shape[:-2]
+    if reference is None:
+        return torch.full(shape, torch.nan, dtype=torch.float64)
+    sign = means.new_tensor(signs)
+    flat = (sign * means).reshape(-1, *means.shape[-2:]).cpu()
+    point = (sign * means.new_tensor(reference)).cpu()
+    return torch.tensor([hypervolume(row, point) for row in flat], dtype=torch.float64).reshape(shape)
+
+
+@without_gradients
+def pareto_set(loop: Loop, signs: Sequence[float], epsilon: Sequence[float]) -> ParetoSet:
+    """See `OutcomeBandit.pareto_set`."""
+    state = table_of(loop, "pareto_set()")
+    mean, std = (part.double() for part in marginals(state))
+    spread = loop.policy.width(state).unsqueeze(-1) * std
+    signed = (mean.new_tensor(signs).unsqueeze(-1) * mean).mT
+    entries = state.rows.offered(None)
+    own = None if entries is None else entries.expand(mean.shape)[..., 0, :]
+    inside, outside = classified(signed - spread.mT, signed + spread.mT, mean.new_tensor(epsilon), own)
+    return ParetoSet(inside, outside, ~inside & ~outside)

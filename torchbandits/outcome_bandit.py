@@ -1,0 +1,420 @@
+"""Ask and tell with several outcomes per pull: one selection for all, and one more batch dimension for what is learned."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchbandits.aims import Certifying, Scalarized
+from torchbandits.bandit import Bandit, Maximizer
+from torchbandits.checks import (
+    as_tensor,
+    check_available,
+    check_choice,
+    check_count,
+    check_flag,
+    check_generators,
+    check_instance,
+    check_limit,
+    check_picks,
+    check_told,
+    check_whole,
+    explains_keywords,
+    is_finite,
+    is_whole,
+)
+from torchbandits.constraints import Constraint
+from torchbandits.display import Shown, count, numbers, pairs
+from torchbandits.errors import ArgumentError, NonFiniteError, ShapeError, UnsupportedError, nearest, require
+from torchbandits.fronts import Front, ParetoSet, front, pareto_set
+from torchbandits.gradients import without_gradients
+from torchbandits.journal import Journal
+from torchbandits.policies import Policy
+from torchbandits.policies.joint import Joint
+from torchbandits.policies.picking import marginals
+from torchbandits.sets import table_of
+from torchbandits.sources import ArmSource
+from torchbandits.types import Recommendation, Report, Selection
+
+
+class OutcomeBandit(Bandit):
+    """A bandit whose pulls have several outcomes: the arms are shared, and each outcome has a posterior of its own.
+
+    Picks are shared, so that a selection is shaped as that of a `Bandit`. What is learned has one more batch dimension, the
+    last one, for the k outcomes in the order of `outcomes`: `counts` is `... x k x A`, `posterior(points).mean` `... x k x n`,
+    and the entries of a report are `... x k`.
+
+    Args:
+        policy: One of `torchbandits.outcomes`, which names the outcomes.
+        arms: As for `Bandit`: `A x d` or `... x A x d`, or a source.
+        generator: As for `Bandit`, one per batch row of picks. Those of the second and further outcomes are seeded from it.
+        journal: As for `Bandit`.
+
+    Raises:
+        StateError, DataError: If the journal is in use, of another run, damaged, or can't be written.
+        ShapeError, NonFiniteError, ArmIndexError: For arms that a `Bandit` refuses, or that lack what the policy names.
+    """
+
+    policy: Joint
+
+    @explains_keywords
+    def __init__(
+        self,
+        policy: Joint,
+        arms: Tensor | ArmSource,
+        *,
+        generator: torch.Generator | Sequence[torch.Generator] | None = None,
+        journal: Journal | str | os.PathLike[str] | None = None,
+    ) -> None:
+        check_instance("policy", policy, Joint, "a policy of torchbandits.outcomes, such as outcomes.pareto(models)")
+        super().__init__(policy, arms, generator=generator, journal=journal)
+
+    @property
+    def outcomes(self) -> tuple[str, ...]:
+        """Names of the outcomes, in the order of the last dimension of rewards."""
+        return self.policy.outcomes
+
+    # ------------------------------------------------------------------ ask and tell
+
+    @explains_keywords
+    def ask(
+        self,
+        limit: int | Tensor | None = None,
+        *,
+        more: int | None = None,
+        exactly: int | None = None,
+        within: Constraint | Sequence[Constraint] = (),
+        available: Tensor | None = None,
+        maximizer: Maximizer | None = None,
+    ) -> Selection:
+        """The picks to evaluate next, as `Bandit.ask`: `index` and `mask` are `... x q`, without the dimension of outcomes.
+
+        Args:
+            limit: Most picks, one number or one per batch row of picks.
+            more: As for `Bandit.ask`.
+            exactly: As for `Bandit.ask`.
+            within: As for `Bandit.ask`.
+            available: `A` or `... x A` booleans.
+            maximizer: Not for several outcomes, whose arms are a list.
+
+        Raises:
+            ArgumentError, UnsupportedError: As for `Bandit.ask`; nothing has changed then.
+        """
+        loop = self.loop
+        require(maximizer is None, "several outcomes are of arms on a list: leave out maximizer=.", UnsupportedError)
+        if limit is not None:
+            most = check_limit(limit, self._shape)
+            limit = None if most is None else most.unsqueeze(-1).expand(loop.batch_shape)
+        if available is not None:
+            offered = check_available(available, self._shape, loop.num_arms, loop.device)
+            if offered is not None:
+                available = offered.expand(*self._shape, -1).unsqueeze(-2).expand(*loop.batch_shape, -1)
+        selection = super().ask(limit, more=more, exactly=exactly, within=within, available=available)
+        first = (selection.points[..., 0, :, :], selection.index[..., 0, :], selection.mask[..., 0, :])
+        # Outcomes differ in what is open only where a part of them was forgotten in a way that no call here makes.
+        return Selection(*(part.clone() for part in first))
+
+    def tell(
+        self,
+        selection: Selection | Tensor,
+        rewards: Tensor | Mapping[str, Any],
+        *,
+        failures: str = "error",
+        noise_var: Tensor | float | None = None,
+    ) -> Report:
+        """Learn the outcomes of picks.
+
+        Args:
+            selection: As for `Bandit.tell`, or plain arm indices `... x q`.
+            rewards: `... x q x k`, in the order of `outcomes`, NaN where an outcome was not measured; or `... x q` by name, of
+                which outcomes that were not measured are left out. Masked places are ignored.
+            failures: The meaning of a pick of which nothing was measured: an `"error"`, or one that is to be forgotten,
+                `"forget"`.
+            noise_var: As for `Bandit.tell`, one number or `... x q x k`.
+
+        Returns:
+            The report, with a row per outcome. A pick is settled for all outcomes; one that is measured later is told as a
+            further reward of the same arm.
+
+        Raises:
+            ShapeError, NonFiniteError, ArgumentError: On bad input, before anything is learned.
+        """
+        loop = self.loop
+        loop.recover_()
+        index, mask = check_picks(selection, self._shape, loop.total, loop.device)
+        values = rewards_by_outcome("rewards", self.outcomes, rewards, index, mask, failures)
+        if noise_var is not None:
+            own = as_tensor("noise_var", noise_var, torch.float64, loop.device)
+            fits = own.dim() == 0 or own.shape == (*index.shape, len(self.outcomes))
+            wanted = (*index.shape, len(self.outcomes))
+            require(fits, f"noise_var must be one number, or {wanted}, got {tuple(own.shape)}.", ShapeError)
+            noise_var = own if own.dim() == 0 else own.movedim(-1, -2)
+        return super().tell(self._spread(index, mask), values, failures="forget", noise_var=noise_var)
+
+    def observe(
+        self,
+        points_or_index: Tensor,
+        counts: Tensor,
+        sums: Tensor,
+        squares: Tensor | None = None,
+        *,
+        noise_var: Tensor | float | None = None,
+    ) -> Report:
+        """Learn from history that is already summed, in which every outcome was measured.
+
+        Args:
+            points_or_index: As for `Bandit.observe`, `... x h` or `... x h x d`.
+            counts: `... x h`, or `... x h x k` where outcomes were measured a different number of times.
+            sums: `... x h x k`.
+            squares: `... x h x k`.
+            noise_var: One number, or `... x h x k`.
+        """
+        k = len(self.outcomes)
+        where = as_tensor("points_or_index", points_or_index)
+        dense = where.is_floating_point()
+        given = where.shape[:-1] if dense else where.shape
+        require(len(given) >= 1, f"expected indices or points of history, got shape {tuple(where.shape)}.", ShapeError)
+        tail = where.shape[-1:] if dense else torch.Size()
+        shape = (*self._shape, given[-1])
+        fits = given in (torch.Size(shape), torch.Size(shape[-1:]))
+        require(fits, f"history must be shaped {shape} or {shape[-1:]}, got {tuple(given)}.", ShapeError)
+        spread = where.expand(*shape, *tail).unsqueeze(-2 - len(tail)).expand(*self._shape, k, given[-1], *tail)
+
+        def column(name: str, value: Any, alone: bool) -> Tensor:
+            own = as_tensor(name, value, torch.float64, self.device)
+            if alone and own.shape == given:
+                own = own.unsqueeze(-1).expand(*given, k)
+            wanted = (*given, k)
+            require(
+                own.shape == wanted, f"{name} must be {wanted}, one column per outcome, got {tuple(own.shape)}.", ShapeError
+            )
+            return own.expand(*shape, k).movedim(-1, -2)
+
+        n, s = column("counts", counts, True), column("sums", sums, False)
+        q = None if squares is None else column("squares", squares, False)
+        own = noise_var
+        if own is not None and not is_finite(own):
+            own = column("noise_var", own, True)
+        return super().observe(spread, n, s, q, noise_var=own)
+
+    def forget(self, selection: Selection | Tensor) -> None:
+        """Give up on picks that were asked for and will never be told, as `Bandit.forget`."""
+        self.loop.recover_()
+        super().forget(self._spread(*check_picks(selection, self._shape, self.loop.total, self.device)))
+
+    # ------------------------------------------------------------------ what was learned
+
+    @without_gradients
+    def best(self, k: int = 1) -> Recommendation:
+        """The k arms that the aim recommends among those pulled, best first.
+
+        For `constrained` and `safe` policies: the best posterior mean of the objective among the arms whose limits hold with
+        the probability `certainty` (`safe`: by their lower bounds, or because they are among its start); where fewer do, the
+        others follow in order of that probability.
+
+        Returns:
+            `points` `... x k x d`, `index` `... x k`, and `mean` and `variance` `... x k x outcomes`.
+
+        Raises:
+            StateError: If nothing was told.
+            UnsupportedError: For several objectives, which have a front and no best arm.
+        """
+        most = check_count(k)
+        check_told(self.loop.pulls)
+        self.loop.recover_()
+        state = table_of(self.loop, "best()")
+        mean, std = (part.double() for part in marginals(state))
+        value = self.policy.aim.recommended(mean, std, self.width, state.table)
+        if value is None:
+            raise UnsupportedError("several objectives have no single best arm: front() has those that none dominates.")
+        pulled = (self.counts > 0).any(dim=-2)
+        if (entries := state.rows.offered(None)) is not None:
+            pulled = pulled & entries.expand(mean.shape)[..., 0, :]
+        here = min(most, value.shape[-1])
+        ranked = value.masked_fill(~pulled, -torch.inf).sort(dim=-1, descending=True, stable=True)
+        top = ranked.indices[..., :here]
+        known = pulled.gather(-1, top)
+        at = top.unsqueeze(-2).expand(*mean.shape[:-1], here)
+        gone = ~known.unsqueeze(-1)
+        told = state.in_reward_units(mean.gather(-1, at), std.gather(-1, at).square())
+        pad, grow = (0, most - here), torch.nn.functional.pad
+        points = self.loop.points(at)[..., 0, :, :]
+        return Recommendation(
+            grow(torch.where(gone, torch.nan, points), (0, 0, *pad), value=torch.nan),
+            grow(torch.where(known, top, -1), pad, value=-1),
+            grow(told.mean.mT.masked_fill(gone, torch.nan), (0, 0, *pad), value=torch.nan),
+            grow(told.variance.mT.masked_fill(gone, torch.nan), (0, 0, *pad), value=torch.nan),
+        )
+
+    def best_arm(self) -> Tensor:
+        """The recommended arm, `...`: the index of `best()`, with its errors."""
+        return self.best().index.squeeze(-1)
+
+    def front(
+        self,
+        *,
+        minimize: Sequence[str] | None = None,
+        pulled: bool = False,
+        reference: Mapping[str, float] | None = None,
+        draws: int = 1_000,
+        seed: int = 0,
+    ) -> Front:
+        """The Pareto front of the posterior means over all arms, and the probability of each member to be Pareto optimal.
+
+        The probability is that of the model: the part of joint draws of all outcomes, at the members and at the five hundred
+        other arms that most likely belong, in which no arm dominates the member.
+
+        Args:
+            minimize: Names of the outcomes of which less is better; the policy's own by default.
+            pulled: Whether only arms that were pulled may be members; rivals are all arms.
+            reference: A value per outcome; the hypervolume is measured from there, and NaN without.
+            draws: Number of draws; the standard error of a probability is at most 1/(2 √draws).
+            seed: Of the draws.
+
+        Raises:
+            ArgumentError: If an argument is not as above.
+
+        Cost: O(A k) per member, O(k r³ + k r² draws) for r members and rivals.
+        """
+        self.loop.recover_()
+        check_flag("pulled", pulled)
+        check_whole("draws", draws)
+        require(is_whole(seed, 0), f"seed must be a whole number ≥ 0, got {seed!r}.")
+        point = None if reference is None else self._of_all("reference", reference)
+        with self.loop.few_threads():
+            return front(self.loop, self._signs(minimize), pulled=pulled, reference=point, draws=draws, seed=seed)
+
+    def pareto_set(self, epsilon: Mapping[str, float] | None = None, *, minimize: Sequence[str] | None = None) -> ParetoSet:
+        """The arms that are certainly Pareto optimal up to ε, those that certainly are not needed, and the undecided ones.
+
+        Args:
+            epsilon: By outcome, the difference that does not matter, reward units; that of an `epal` policy by default.
+            minimize: Names of the outcomes of which less is better; the policy's own by default.
+
+        Raises:
+            ArgumentError: If an argument is not as above.
+
+        Guarantee: as in `ParetoSet`, while the widths of all outcomes are valid. Cost: O(A k) per member of the fronts of the
+        lower and of the upper bounds.
+        """
+        self.loop.recover_()
+        aim = self.policy.aim
+        if epsilon is None:
+            require(isinstance(aim, Certifying), "pass epsilon=, a number by outcome: only epal policies have one.")
+            assert isinstance(aim, Certifying)
+            eps = aim.epsilon
+        else:
+            eps = self._of_all("epsilon", epsilon)
+            require(all(value >= 0 for value in eps), f"epsilon must be ≥ 0 for every outcome, got {dict(epsilon)}.")
+        with self.loop.few_threads():
+            return pareto_set(self.loop, self._signs(minimize), eps)
+
+    def model(self) -> Any:
+        """The posteriors as one BoTorch model, a `ModelList` of a `BanditModel` per outcome, tabulated on the arms.
+
+        BoTorch's acquisition functions for several outcomes take it, and `botorch.optimize_arms` maximises them over the arms.
+        Picks that are pending are not in it: pass their points as `X_pending`.
+
+        Raises:
+            UnsupportedError: For several batch rows of picks, and for arms that are read from a source.
+        """
+        from torchbandits.botorch.outcomes import models_of_outcomes  # noqa: PLC0415 - BoTorch takes a second to load
+
+        state = table_of(self.loop, "model()")
+        return models_of_outcomes(self.policy, state)
+
+    # ------------------------------------------------------------------ inside
+
+    def _shown(self) -> Shown:
+        *_, num_arms, dim = self.arms.shape
+        rows = f"{self._shape.numel():,} rows on " if self._shape else ""
+        opened = 0 if self.loop.open is None else int(self.loop.open.mask[..., 0, :].sum())
+        journal = [] if self.journal is None else [("journal", str(self.journal.path))]
+        pulls = ", ".join(f"{name} {numbers(self.pulls[..., j])}" for j, name in enumerate(self.outcomes))
+        values = [("policy", repr(self.policy)), ("rewards told", pulls), ("open picks", f"{opened:,}"), *journal]
+        return pairs(f"OutcomeBandit: {rows}{count(num_arms, 'arm')} of {count(dim, 'feature')}", values)
+
+    @property
+    def _shape(self) -> torch.Size:
+        """Batch shape of the picks."""
+        return self.loop.batch_shape[:-1]
+
+    def _rows(
+        self, policy: Policy, domain: Tensor | ArmSource, generator: Any
+    ) -> tuple[Tensor | ArmSource, Sequence[torch.Generator], torch.Size]:
+        generators, shape = check_generators(generator, domain, None)
+        k = len(policy.outcomes)
+        if len(domain.shape) > 2:
+            require(isinstance(domain, Tensor), "arms of a source are shared by all batch rows.", UnsupportedError)
+            assert isinstance(domain, Tensor)
+            domain = domain.unsqueeze(-3).expand(*shape, k, *domain.shape[-2:])
+        own: list[torch.Generator] = []
+        for first in generators:
+            seeds = torch.randint(2**62, (k - 1,), generator=first).tolist()
+            own += [first, *(torch.Generator().manual_seed(seed) for seed in seeds)]
+        return domain, own, torch.Size([*shape, k])
+
+    def _spread(self, index: Tensor, mask: Tensor) -> Tensor:
+        """Indices of picks for every outcome, `... x k x q`, −1 where masked."""
+        shared = torch.where(mask, index, -1).unsqueeze(-2)
+        return shared.expand(*self.loop.batch_shape, index.shape[-1]).contiguous()
+
+    def _of_all(self, what: str, given: Any) -> tuple[float, ...]:
+        require(isinstance(given, Mapping), f"{what} must be numbers by outcome, got {given!r:.60}.")
+        _check_known(given, what, self.outcomes)
+        lacking = [name for name in self.outcomes if name not in given]
+        require(not lacking, f"{what} has no number for {', '.join(lacking)}.")
+        require(all(is_finite(given[name]) for name in given), f"{what} must be finite numbers, got {dict(given)}.")
+        return tuple(float(given[name]) for name in self.outcomes)
+
+    def _signs(self, minimize: Sequence[str] | None) -> tuple[float, ...]:
+        if minimize is not None:
+            named = isinstance(minimize, Sequence) and not isinstance(minimize, str)
+            require(named, "minimize must be a list of names of outcomes.")
+            _check_known(dict.fromkeys(minimize), "minimize", self.outcomes)
+            return tuple(-1.0 if name in minimize else 1.0 for name in self.outcomes)
+        aim = self.policy.aim
+        if isinstance(aim, Scalarized | Certifying):
+            return aim.signs
+        raise ArgumentError("pass minimize=, the names of the outcomes of which less is better ([] for none).")
+
+
+def rewards_by_outcome(what: str, names: tuple[str, ...], rewards: Any, index: Tensor, mask: Tensor, failures: str) -> Tensor:
+    """Rewards of picks `... x q`, given as `... x q x k` or by name, as `... x k x q`, NaN where not measured.
+
+    Raises:
+        ShapeError, ArgumentError: For other shapes and names.
+        NonFiniteError: If nothing was measured of a pick that counts, unless it is to be forgotten.
+    """
+    check_choice("failures", failures, ("error", "forget"))
+    wanted = (*index.shape, len(names))
+    if isinstance(rewards, Mapping):
+        _check_known(rewards, what, names)
+        values = torch.full(wanted, torch.nan, dtype=torch.float64, device=index.device)
+        for place, name in enumerate(names):
+            if name in rewards:
+                own = as_tensor(f"{what}[{name!r}]", rewards[name], torch.float64, index.device)
+                message = f"{what}[{name!r}] must be {tuple(index.shape)}, one per pick, got {tuple(own.shape)}."
+                require(own.shape == index.shape, message, ShapeError)
+                values[..., place] = own
+    else:
+        values = as_tensor(what, rewards, torch.float64, index.device)
+        message = f"{what} must be {wanted}, the last dimension being {', '.join(names)}, got {tuple(values.shape)}."
+        require(values.shape == wanted, message, ShapeError)
+    empty = values.isnan().all(dim=-1) & mask.to(values.device)
+    if failures == "error" and bool(empty.any()):
+        raise NonFiniteError(
+            f"{what}: a pick has no outcome that was measured: give at least one, or failures='forget' to give up such picks."
+        )
+    return values.movedim(-1, -2).contiguous()
+
+
+def _check_known(given: Mapping[str, Any], where: str, names: tuple[str, ...]) -> None:
+    """Refuse names that are no outcomes."""
+    for name in given:
+        if name not in names:
+            raise ArgumentError(f"{where} names {name!r}, which is no outcome: {', '.join(names)}.{nearest(str(name), names)}")

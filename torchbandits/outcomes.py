@@ -1,0 +1,234 @@
+"""Policies of several outcomes on one list of arms, for `OutcomeBandit`: limits, trade-offs, Pareto sets and safety.
+
+Each takes `models`, a policy of one Gaussian process by the name of its outcome: `{"yield": gp_ucb(kernel, noise_std=0.1),
+"toxicity": gp_ucb(kernel, noise_std=0.02)}`. A model brings kernel, noise, width, memory and score; the policy chooses the arms
+for all of them. Use `constrained` for one objective and limits on others that may be violated while they are learned, `safe` if
+they may never be, `pareto` for good trade-offs with few pulls, and `epal` to certify which arms are Pareto optimal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torchbandits.aims import Certifying, Constrained, Limit, Safe, Scalarized
+from torchbandits.aims.scalarized import KINDS
+from torchbandits.checks import check_choice, check_whole, explains_keywords, is_finite, is_whole
+from torchbandits.errors import ArgumentError, UnsupportedError, nearest, require
+from torchbandits.policies.base import Policy
+from torchbandits.policies.joint import Joint, joint
+from torchbandits.scores import UCB, LogEI
+
+__all__ = ["constrained", "epal", "pareto", "safe"]
+
+Names = tuple[str, ...]
+
+
+@explains_keywords
+def constrained(
+    models: Mapping[str, Policy],
+    *,
+    maximize: str | None = None,
+    minimize: str | None = None,
+    at_least: Mapping[str, float] | None = None,
+    at_most: Mapping[str, float] | None = None,
+    certainty: float = 0.95,
+) -> Joint:
+    r"""Maximise one outcome among the arms whose other outcomes keep limits, all of which are learned.
+
+    The score of the models decides how feasibility counts. Upper bounds (`gp_ucb`, `bkb`) are optimistic on both sides: the
+    largest upper bound of the objective among the arms that may be feasible, and the smallest sum of violations where none
+    may be. Draws (`thompson_sampling`) do the same with a draw of each posterior. The improvement
+    (`gp_ucb(acquisition="ei")`) is multiplied by the probability of feasibility, in logarithms.
+
+    Args:
+        models: A policy by outcome.
+        maximize: Name of the objective.
+        minimize: The same, if smaller is better.
+        at_least: Lower limits by outcome, reward units.
+        at_most: Upper limits by outcome, reward units.
+        certainty: Probability of all limits at which an arm counts as feasible, in (0, 1): for the level that an improvement
+            exceeds, and for `best()`.
+
+    Guarantee: none for this implementation. With bounds that hold, Xu et al. 2023 prove regret and violations that vanish on
+    average for the optimistic rule. Source: Gelbart et al. 2014 for the improvement; Xu et al. 2023 (CONFIG) for bounds;
+    Eriksson and Poloczek 2021 (SCBO) for draws.
+
+    Raises:
+        UnsupportedError: For models that can't be rows of one engine.
+    """
+    require(is_finite(certainty) and 0 < certainty < 1, f"certainty is a probability in (0, 1), got {certainty!r}.")
+
+    def aim(names: Names) -> Constrained:
+        return Constrained(_objective(maximize, minimize, names), _limits(at_least, at_most, names), float(certainty))
+
+    return _scored(joint(models, aim), LogEI, "the improvement, bounds or draws")
+
+
+@explains_keywords
+def pareto(
+    models: Mapping[str, Policy],
+    *,
+    minimize: Sequence[str] = (),
+    scalarization: str = "chebyshev",
+    reference: Mapping[str, float] | None = None,
+) -> Joint:
+    r"""Look for good trade-offs between all outcomes: each pick is the best arm for weights that are drawn for it.
+
+    Args:
+        models: A policy by outcome, scored by upper bounds (`gp_ucb`, `bkb`) or draws (`thompson_sampling`).
+        minimize: Names of the outcomes of which less is better.
+        scalarization: `"chebyshev"`, the smallest weighted outcome; `"linear"`, their weighted sum, which misses trade-offs in
+            dents of the front; or `"hypervolume"`, whose average over the weights is the hypervolume above `reference`.
+        reference: A value per outcome that every good trade-off should beat; the worst posterior means by default. Outcomes are
+            measured from there, in units of the spread of their posterior means.
+
+    Guarantee: Paria et al. 2019 prove Bayes regret O(√(T γ_T)) for each Lipschitz scalarisation with fixed units; none is
+    proved for units that follow the posterior, as here. Source: Knowles 2006 (ParEGO), Paria et al. 2019, Zhang and
+    Golovin 2020 for `"hypervolume"`.
+
+    Raises:
+        UnsupportedError: For models that can't be rows of one engine.
+    """
+    check_choice("scalarization", scalarization, KINDS)
+
+    def aim(names: Names) -> Scalarized:
+        given = None if reference is None else _all_of("reference", reference, names)
+        return Scalarized(_signs(minimize, names), scalarization, given)
+
+    return _scored(joint(models, aim), UCB, "bounds or draws")
+
+
+@explains_keywords
+def epal(models: Mapping[str, Policy], *, epsilon: Mapping[str, float], minimize: Sequence[str] = ()) -> Joint:
+    r"""ε-PAL: learn which arms are Pareto optimal, up to a difference ε in each outcome.
+
+    Each pick is the most uncertain arm that the bounds do not exclude. `OutcomeBandit.pareto_set(epsilon)` has the sets, and is
+    complete once no arm is undecided.
+
+    Args:
+        models: A policy by outcome, scored by upper bounds; their widths decide what is certain.
+        epsilon: By outcome, the difference that does not matter, reward units.
+        minimize: Names of the outcomes of which less is better.
+
+    Guarantee: where the bounds of all outcomes hold, with probability at least 1 − Σ δ_j under the models' priors, the sets of
+    every step are right: see `pareto_set`. The intervals are those of the present step; the paper intersects those of all
+    steps, which can end earlier, and bounds the number of pulls, which is not proved here. Source: Zuluaga et al. 2016, Alg. 1.
+
+    Raises:
+        UnsupportedError: For models that can't be rows of one engine.
+    """
+
+    def aim(names: Names) -> Certifying:
+        given = _all_of("epsilon", epsilon, names)
+        require(all(value > 0 for value in given), f"epsilon must be > 0 for every outcome, got {dict(epsilon)}.")
+        return Certifying(_signs(minimize, names), given)
+
+    return _scored(joint(models, aim), UCB, "bounds", draws=False)
+
+
+@explains_keywords
+def safe(
+    models: Mapping[str, Policy],
+    *,
+    start: Sequence[int],
+    maximize: str | None = None,
+    minimize: str | None = None,
+    at_least: Mapping[str, float] | None = None,
+    at_most: Mapping[str, float] | None = None,
+    expand: int | None = None,
+    leaders: int = 64,
+) -> Joint:
+    r"""SafeOpt and StageOpt: maximise one outcome, and pull only arms whose limits certainly hold.
+
+    An arm is safe if the lower bounds of its limits say so, or if it is one of `start`. `expand=None` is SafeOpt: the most
+    uncertain arm among those that may be the best and those whose rewards may make others safe. A number is StageOpt: arms of
+    the second kind alone while that many pulls are told, then the largest upper bound of the objective among the safe arms.
+
+    Args:
+        models: A policy by outcome, scored by upper bounds; their widths decide what is safe.
+        start: Indices of arms that are known to be safe.
+        maximize: Name of the objective.
+        minimize: The same, if smaller is better.
+        at_least: Lower limits of safety by outcome, reward units.
+        at_most: Upper limits of safety by outcome, reward units.
+        expand: Pulls of the first stage of StageOpt; None for SafeOpt.
+        leaders: Most arms that are examined, in order of uncertainty, for whether they make others safe.
+
+    Guarantee: where the bounds of the limited outcomes hold, with probability at least 1 − Σ δ_j under the models' priors, no
+    unsafe arm is ever pulled, in batches too. Convergence is not proved: there is no Lipschitz constant, and the safe set is
+    that of the present bounds. Source: Sui et al. 2015 and 2018; Berkenkamp et al. 2016 for bounds in place of a Lipschitz
+    constant.
+
+    Raises:
+        ArgumentError: If `start` is empty.
+        UnsupportedError: For models that can't be rows of one engine.
+    """
+    check_whole("expand", expand, 0, otherwise="for SafeOpt")
+    check_whole("leaders", leaders)
+    listed = tuple(start) if isinstance(start, Sequence) and not isinstance(start, str) else ()
+    good = len(listed) > 0 and all(is_whole(arm, 0) for arm in listed)
+    require(good, f"start must list the indices of arms that are safe for certain, at least one, got {start!r:.60}.")
+
+    def aim(names: Names) -> Safe:
+        limits = _limits(at_least, at_most, names)
+        return Safe(_objective(maximize, minimize, names), limits, tuple(int(a) for a in listed), expand, leaders)
+
+    return _scored(joint(models, aim), UCB, "bounds", draws=False)
+
+
+# ---------------------------------------------------------------------- the arguments
+
+
+def _scored(policy: Joint, kind: type, wanted: str, *, draws: bool = True) -> Joint:
+    """The policy, unless its models' score is not one that the aim reads."""
+    score = policy.engine.score
+    good = isinstance(score, (UCB, kind)) or (draws and policy.draws and not isinstance(score, LogEI))
+    require(
+        good,
+        f"this aim reads {wanted}, and the models are scored by {type(score).__name__}: use gp_ucb"
+        + (" or thompson_sampling." if draws else " with acquisition='ucb'."),
+        UnsupportedError,
+    )
+    return policy
+
+
+def _place(name: Any, names: Names, where: str) -> int:
+    if name not in names:
+        raise ArgumentError(f"{where} names {name!r}, which is no outcome: {', '.join(names)}.{nearest(str(name), names)}")
+    return names.index(name)
+
+
+def _objective(maximize: str | None, minimize: str | None, names: Names) -> Limit:
+    require((maximize is None) != (minimize is None), "name one objective: maximize= or minimize=, and not both.")
+    if maximize is not None:
+        return Limit(_place(maximize, names, "maximize"), 1.0, 0.0)
+    return Limit(_place(minimize, names, "minimize"), -1.0, 0.0)
+
+
+def _limits(at_least: Any, at_most: Any, names: Names) -> tuple[Limit, ...]:
+    found = []
+    for where, given, sign in (("at_least", at_least, 1.0), ("at_most", at_most, -1.0)):
+        require(given is None or isinstance(given, Mapping), f"{where} must be numbers by outcome, got {given!r:.60}.")
+        for name, value in ({} if given is None else given).items():
+            require(is_finite(value), f"{where}[{name!r}] must be a finite number, got {value!r}.")
+            found.append(Limit(_place(name, names, where), sign, float(value)))
+    require(len(found) > 0, "there are no limits: pass at_least= or at_most=, numbers by outcome.")
+    return tuple(found)
+
+
+def _signs(minimize: Sequence[str], names: Names) -> tuple[float, ...]:
+    require(not isinstance(minimize, str) and isinstance(minimize, Sequence), "minimize must be a list of names of outcomes.")
+    places = {_place(name, names, "minimize") for name in minimize}
+    return tuple(-1.0 if j in places else 1.0 for j in range(len(names)))
+
+
+def _all_of(what: str, given: Any, names: Names) -> tuple[float, ...]:
+    """A finite number for every outcome, in their order."""
+    require(isinstance(given, Mapping), f"{what} must be numbers by outcome, got {given!r:.60}.")
+    for name in given:
+        _place(name, names, what)
+    missing = [name for name in names if name not in given]
+    require(not missing, f"{what} has no number for {', '.join(missing)}.")
+    require(all(is_finite(given[name]) for name in names), f"{what} must be finite numbers, got {dict(given)}.")
+    return tuple(float(given[name]) for name in names)

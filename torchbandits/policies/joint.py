@@ -1,0 +1,347 @@
+"""Several outcomes of the same arms: one posterior per outcome, as batch rows of the common engine, and one pick for all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchbandits.aims import Aim, Outlook, Safe
+from torchbandits.arms import FullSweep, Shard, best_arm
+from torchbandits.batching import FixedSize
+from torchbandits.checks import check_instance, check_text
+from torchbandits.errors import ArgumentError, UnsupportedError, require
+from torchbandits.gradients import without_gradients
+from torchbandits.kernels import stack_kernels
+from torchbandits.memory import KeepAll, LeverageSampling
+from torchbandits.policies.base import Policy
+from torchbandits.policies.composed import Composed, noise_share
+from torchbandits.policies.picking import first_picks, marginals, on_offer, room_for
+from torchbandits.policies.reweighting import Reweighting
+from torchbandits.policies.state import TableState
+from torchbandits.scores import UCB, LogEI, PosteriorDraw
+from torchbandits.sources import ArmSet
+from torchbandits.types import Evidence, FitReport, Generators, Progress, Pulls, Selection
+from torchbandits.widths import RandomWidth, Width
+
+_MODELS = "gp_ucb, igp_ucb, bkb or thompson_sampling"
+
+
+@dataclass(frozen=True)
+class PerOutcome(Width):
+    """A width of its own for each outcome, the last batch dimension."""
+
+    widths: tuple[Width, ...]
+
+    @property
+    def reads(self) -> frozenset[str]:
+        """The entries that any of the widths reads."""
+        return frozenset().union(*(width.reads for width in self.widths))
+
+    def __call__(self, progress: Progress) -> Tensor:
+        """The widths, `batch_shape x k`."""
+        return torch.stack([width(progress)[..., j] for j, width in enumerate(self.widths)], dim=-1)
+
+
+@dataclass(frozen=True, repr=False)
+class Joint(Policy[TableState]):
+    """A policy of one common engine whose last batch dimension is the outcome, and of an aim that picks for all outcomes.
+
+    Picks are shared: every batch row of a selection is the same over the outcomes. A reward that is masked in the row of an
+    outcome was not measured.
+
+    Args:
+        engine: The posteriors; its kernel has the batch shape `k`.
+        aim: What is wanted of the outcomes.
+        names: Of the outcomes, in the order of the batch rows.
+        regularizations: λ of each outcome; the engine's is that of the first.
+        noise_stds: Standard deviation of the noise of each outcome; the engine's is that of the first.
+    """
+
+    engine: Composed
+    aim: Aim
+    names: tuple[str, ...]
+    regularizations: tuple[float, ...]
+    noise_stds: tuple[float, ...]
+
+    # ------------------------------------------------------------------ the engine's own
+
+    @property
+    def outcomes(self) -> tuple[str, ...]:
+        """Names of the outcomes."""
+        return self.names
+
+    @property
+    def draws_on_update(self) -> bool:
+        """Whether `update` may advance the generators."""
+        return self.engine.draws_on_update
+
+    @property
+    def most_picks(self) -> int | None:
+        """The most picks that the batch rule allows."""
+        return self.engine.most_picks
+
+    @property
+    def streams(self) -> bool:
+        """Whether arms may be read piece by piece."""
+        return self.engine.streams
+
+    def init(self, arms: ArmSet, generators: Generators, batch_shape: torch.Size) -> TableState:
+        """Make a fresh state, `batch_shape` ending with the k outcomes."""
+        require(not isinstance(arms, Shard), "several outcomes are of arms of one process: pass a tensor.", UnsupportedError)
+        self.aim.check(arms.shape[-2])
+        return self._with_weights(self.engine.init(arms, generators, batch_shape))
+
+    def set_arms(self, state: TableState, arms: ArmSet) -> TableState:
+        """A state of the same posteriors on other arms."""
+        message = (
+            "start= names arms of the beginning: make a new OutcomeBandit on the new arms, and observe() what was learned."
+        )
+        require(not isinstance(self.aim, Safe), message, UnsupportedError)
+        return self._with_weights(self.engine.set_arms(state, arms))
+
+    def update(self, state: TableState, pulls: Pulls) -> TableState:
+        """Learn the rewards, each weighted by the noise of its outcome; see `Composed.update`."""
+        updated = self.engine.update(state, self._weighted(pulls))
+        assert isinstance(updated, TableState)
+        return updated
+
+    def learns_together(self, state: TableState) -> bool:
+        """Whether several tells may be learned at once: as for the engine, if all outcomes have the same noise and λ."""
+        return self._alike and self.engine.learns_together(state)
+
+    def update_together(self, state: TableState, pulls: Pulls, sizes: Sequence[int]) -> TableState:
+        """Learn several tells by one update."""
+        if not self.learns_together(state):
+            return super().update_together(state, pulls, sizes)
+        updated = self.engine.update_together(state, pulls, sizes)
+        assert isinstance(updated, TableState)
+        return updated
+
+    def noise_variance(self, state: TableState) -> float | None:
+        """The noise variance of the first outcome; `update` brings the others in."""
+        return self.engine.noise_variance(state)
+
+    def refit(self, state: TableState, *, noise: bool = False, rows: Tensor | None = None, **options: Any) -> FitReport:
+        """Fit the kernel of each outcome."""
+        return self.engine.refit(state, noise=noise, rows=rows, **options)
+
+    def width(self, state: TableState) -> Tensor:
+        """The confidence width of each outcome, `batch_shape x k`."""
+        return self.engine.width(state)
+
+    def bounds(self, state: TableState) -> tuple[Tensor, Tensor] | None:
+        """The largest upper and lower bound of each outcome."""
+        return self.engine.bounds(state)
+
+    @cached_property
+    def _alike(self) -> bool:
+        return len(set(self.regularizations)) == 1 and len(set(self.noise_stds)) == 1
+
+    def _weights(self, like: Tensor) -> Tensor:
+        """λ₀ / λ_j, the weight of a pull in the row of each outcome, `k x 1`."""
+        return like.new_tensor([self.regularizations[0] / lam for lam in self.regularizations]).unsqueeze(-1)
+
+    def _with_weights(self, state: TableState) -> TableState:
+        if not self._alike:
+            state.pull_weight = self._weights(state.log_det)
+        return state
+
+    def _weighted(self, pulls: Pulls) -> Pulls:
+        """Pulls whose weights make λ of the first outcome that of each: a reward of outcome j counts λ₀/λ_j."""
+        if self._alike:
+            return pulls
+        factor = self._weights(pulls.counts)
+        if pulls.numbers is not None:
+            # These were weighted relative to the noise of the first outcome.
+            shares = [noise_share(std, lam) for std, lam in zip(self.noise_stds, self.regularizations, strict=True)]
+            own = [share * lam for share, lam in zip(shares, self.regularizations, strict=True)]
+            factor = factor * pulls.counts.new_tensor([variance / own[0] for variance in own]).unsqueeze(-1)
+        sums = (factor * pulls.counts, factor * pulls.sums, factor * pulls.squares)
+        return Pulls(*sums, pulls.index, pulls.mask, pulls.points, pulls.history, numbers=pulls.num_rewards)
+
+    # ------------------------------------------------------------------ one pick for all outcomes
+
+    @property
+    def draws(self) -> bool:
+        """Whether every pick is drawn."""
+        return self.aim.draws or isinstance(self.engine.score, PosteriorDraw)
+
+    def draws_on_select(self, state: TableState) -> bool:
+        """Whether `select` may advance the generators: for draws, and until the first picks are over."""
+        return self.draws or (self.engine.initial is not None and state.opening)
+
+    @without_gradients
+    def select(
+        self, state: TableState, *, limit: Tensor | None = None, available: Tensor | None = None, exactly: int | None = None
+    ) -> tuple[Selection, Evidence]:
+        """Select arms by the aim, the same for all outcomes. Cost O(A k) per pick, and what the aim adds."""
+        rows, engine = state.rows, self.engine
+        width = self.width(state)
+        rule = engine.batch_rule if exactly is None else engine.batch_rule.exactly(exactly)
+        offered = on_offer(rows, available)
+        remaining = room_for(state, rule.max_batch_size, limit)
+        twins = state.twins() if self.draws_on_select(state) else ()
+        starting = first_picks(state, engine.initial, remaining, offered, twins) if state.opening else None
+        if starting is not None:
+            # All outcomes share the picks of the one that was told most.
+            most = state.told.argmax(dim=-1)[..., None, None].expand(*starting.shape[:-2], 1, starting.shape[-1])
+            starting = starting.gather(-2, most).expand_as(starting)
+            remaining = remaining.masked_fill((starting >= 0).any(dim=-1).cpu(), 0)
+        index, values = self._picked(state, width, offered, remaining, twins, rule.max_pulls)
+        if starting is not None:
+            wide = max(starting.shape[-1], index.shape[-1])
+            starting, index = (torch.nn.functional.pad(x, (0, wide - x.shape[-1]), value=-1) for x in (starting, index))
+            index = torch.where((starting >= 0).any(dim=-1, keepdim=True), starting, index)
+            values = torch.nn.functional.pad(values, (0, wide - values.shape[-1]), value=torch.nan)
+        states = tuple(twin.get_state() for twin in twins)
+        evidence = Evidence(values, state.table.leverage_at(index), width, states)
+        return Selection(rows.points(index), index, index >= 0), evidence
+
+    def _picked(
+        self,
+        state: TableState,
+        width: Tensor,
+        offered: Tensor | None,
+        remaining: Tensor,
+        twins: Generators,
+        max_pulls: int | None,
+    ) -> tuple[Tensor, Tensor]:
+        """Picks `batch_shape x k x q`, −1 where padded, equal over the outcomes, and their scores when they were made."""
+        most, device = int(remaining.max()), width.device
+        if not most:
+            empty = torch.full((*width.shape, 0), -1, device=device)
+            return empty, empty.double()
+        lam, table = state.posterior.regularization, state.table
+        mean, std = (part.double() for part in marginals(state))
+        entries = state.rows.offered(None)
+        room = remaining[..., 0]
+        per_row = twins[:: width.shape[-1]]
+        drawn = self._drawn(state, width, remaining, twins)
+        weight = self._weights(mean)
+        pending = (state.pending_index, weight * state.pending_counts)
+        sweep = None
+        if not isinstance(self.engine.score, PosteriorDraw) and (most > 1 or pending[0].shape[-1]):
+            sweep = FullSweep(table, None, pending)
+        closed = None if offered is None else ~offered.expand(*width.shape, -1)[..., 0, :]
+        counts = torch.zeros_like(mean[..., 0, :])
+        picks, scores = [], []
+        for place in range(most):
+            live = place < room
+            allowed = torch.ones_like(counts, dtype=torch.bool) if closed is None else ~closed
+            if max_pulls is not None:
+                allowed = allowed & (counts < max_pulls)
+            outlook = Outlook(
+                mean=mean,
+                std=std if sweep is None else (lam * sweep.leverage.double()).sqrt(),
+                known=std,
+                width=width,
+                reach=state.kappa2.double().sqrt().expand_as(width),
+                drawn=None if drawn is None else drawn[..., place, :],
+                entries=None if entries is None else entries.expand(*width.shape, -1)[..., 0, :],
+                offered=None if closed is None and max_pulls is None else allowed,
+                told=state.told.amax(dim=-1) + place,
+                table=table,
+                weight=weight,
+                generators=[g if on else None for g, on in zip(per_row, live.reshape(-1).tolist(), strict=False)],
+            )
+            score = None if isinstance(self.engine.score, PosteriorDraw) else self.engine.score
+            value = self.aim.scores(outlook, score)
+            best = value.amax(dim=-1)
+            if not place and bool((live.to(device) & (best == -torch.inf)).any()):
+                raise ArgumentError("no arm that is on offer may be picked: none of them is known to be safe.")
+            arm = torch.where(live.to(device) & (best > -torch.inf), best_arm(value), -1)
+            counts = counts.scatter_add(-1, arm.clamp_min(0).unsqueeze(-1), (arm >= 0).double().unsqueeze(-1))
+            shared = arm[..., None, None].expand(*width.shape, 1)
+            picks.append(shared)
+            scores.append(best[..., None, None].expand(*width.shape, 1))
+            if sweep is not None and place + 1 < most:
+                sweep.hallucinate(shared, weight.expand(shared.shape))
+        index, values = torch.cat(picks, dim=-1), torch.cat(scores, dim=-1)
+        return index, torch.where(index >= 0, values, torch.nan)
+
+    def _drawn(self, state: TableState, width: Tensor, remaining: Tensor, twins: Generators) -> Tensor | None:
+        """A draw of every outcome's posterior per pick, `batch_shape x k x q x A`; None where nothing is drawn."""
+        if state.draws is None:
+            return None
+        sizes = remaining.expand(width.shape).reshape(-1).tolist()
+        return torch.cat(list(state.draws.draw(sizes, width, twins)), dim=-2).double()
+
+
+def joint(models: Any, aim_of: Any) -> Joint:
+    """One policy of several outcomes from a policy per outcome, of which it takes everything but the choice of arms.
+
+    Args:
+        models: Policies of one Gaussian process by the name of their outcome.
+        aim_of: From the names of the outcomes to the aim.
+
+    Raises:
+        ArgumentError: If a name is no text, or a model no policy.
+        UnsupportedError: For models that can't be rows of one engine; the message says what differs.
+    """
+    require(
+        isinstance(models, Mapping) and len(models) > 0,
+        'models must be policies by the name of their outcome, such as {"yield": gp_ucb(kernel, noise_std=0.1)}.',
+    )
+    names, parts = tuple(models), tuple(models.values())
+    for name, part in models.items():
+        check_text("the name of an outcome", name)
+        check_instance(f"models[{name!r}]", part, Policy, f"a torchbandits policy: {_MODELS}")
+        _check_model(name, part)
+    first = parts[0]
+    for name, part in models.items():
+        for option in ("memory", "score", "batch_rule", "prior_mean", "initial", "refit_every"):
+            same = getattr(part, option) == getattr(first, option)
+            message = (
+                f"outcomes are rows of one engine, so that {option} must be that of {names[0]!r}, "
+                f"{getattr(first, option)!r}, for {name!r} too, got {getattr(part, option)!r}."
+            )
+            require(same, message, UnsupportedError)
+        _check_kernels(names[0], first.kernel, name, part.kernel)
+    engine = replace(
+        first,
+        kernel=stack_kernels([part.kernel for part in parts], torch.Size([len(parts)])),
+        confidence=PerOutcome(tuple(part.confidence for part in parts)),
+        memory_budget=min(part.memory_budget for part in parts),
+    )
+    lams, stds = tuple(p.regularization for p in parts), tuple(p.noise_std for p in parts)
+    return Joint(engine, aim_of(names), names, lams, stds)
+
+
+def _check_model(name: str, part: Any) -> None:
+    """Refuse a policy that can't be the model of an outcome."""
+    plain = (
+        isinstance(part, Composed)
+        and isinstance(part.memory, KeepAll | LeverageSampling)
+        and not isinstance(part.memory, Reweighting)
+        and part.features is None
+        and part.from_data is None
+        and type(part.batch_rule) is FixedSize
+        and isinstance(part.score, UCB | LogEI | PosteriorDraw)
+        and not isinstance(part.confidence, RandomWidth)
+    )
+    require(
+        plain,
+        f"the model of {name!r} must be one Gaussian process with its own width, scored by UCB, EI or draws: use {_MODELS}.",
+        UnsupportedError,
+    )
+    require(not part.kernel.batch_shape, f"the kernel of {name!r} has batch rows: pass one without.", UnsupportedError)
+
+
+def _check_kernels(first: str, one: Any, name: str, other: Any) -> None:
+    """Refuse kernels that are not of one form: the rows of a kernel differ in its parameters alone."""
+    forms = []
+    for kernel in (one, other):
+        parts = [(type(part), getattr(part, "nu", None), str(part.active_dims)) for part in kernel.modules()
+                 if hasattr(part, "active_dims")]  # fmt: skip
+        forms.append((parts, [(key, value.shape) for key, value in kernel.named_parameters()]))
+    require(
+        forms[0] == forms[1],
+        f"the kernels of {first!r} and {name!r} must be of one form (the same classes, orders and features), and may differ in "
+        "their parameters.",
+        UnsupportedError,
+    )

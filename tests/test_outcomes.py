@@ -711,6 +711,7 @@ def test_bad_policies_are_named():
         (lambda: outcomes.safe(good, start=[], maximize="yield", at_most={"cost": 1.0}), "at least one"),
         (lambda: outcomes.safe(good, start=[0], maximize="yield", at_most={"cost": 1.0}, expand=-1), "expand"),
         (lambda: tb.Bandit(outcomes.pareto(good), PROBLEM.tensor), "OutcomeBandit"),
+        (lambda: tb.ContextualBandit(outcomes.pareto(good), PROBLEM.tensor, PROBLEM.tensor[:2]), "contexts are for one"),
         (lambda: tb.OutcomeBandit(good["yield"], PROBLEM.tensor), "policy must be a policy of torchbandits.outcomes"),
         (lambda: tb.OutcomeBandit(POLICIES["safe"](), PROBLEM.tensor[:2]), "start names arm"),
         (lambda: tb.OutcomeBandit(POLICIES["safe"](), PROBLEM.tensor).set_arms_(PROBLEM.tensor), "start= names arms of"),
@@ -721,6 +722,10 @@ def test_bad_policies_are_named():
 
 @pytest.mark.usefixtures("annotations_not_enforced")
 def test_bad_calls_change_nothing():
+    shown = tb.OutcomeBandit(POLICIES["constrained"](), PROBLEM.tensor)
+    shown.tell([3, 4], torch.tensor([[1.0, 1.5], [0.5, torch.nan]]))
+    assert "yield 2, cost 1" in repr(shown)
+    assert "mean 1" in repr(shown.best(2))
     bandit = tb.OutcomeBandit(POLICIES["constrained"](), PROBLEM.tensor)
     for wrong, message in (
         (lambda: bandit.best(), "told"),

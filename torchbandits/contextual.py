@@ -34,7 +34,7 @@ from torchbandits.checks import (
     explains_keywords,
     own_copy,
 )
-from torchbandits.errors import ArgumentError, NonFiniteError, ShapeError, require
+from torchbandits.errors import ArgumentError, NonFiniteError, ShapeError, UnsupportedError, require
 from torchbandits.journal import Journal, Recorder, as_journal, begun, describe_policy, held, pack, state_as_text, state_of_text
 from torchbandits.loop import Loop
 from torchbandits.policies import Policy
@@ -209,6 +209,8 @@ class ContextualBandit:
         journal: Journal | str | os.PathLike[str] | None = None,
     ) -> None:
         check_instance("policy", policy, Policy, "a torchbandits policy")
+        message = "policy has several outcomes, and contexts are for one: make a torchbandits.OutcomeBandit on given arms."
+        require(not policy.outcomes, message, UnsupportedError)
         arms = check_arms(arms)
         generators, batch_shape = check_generators(generator, arms, getattr(policy, "kernel", None))
         self._contexts = Contexts(own_copy(arms), contexts, max_contexts, batch_shape)

@@ -89,7 +89,8 @@ class Evidence:
 class Recommendation:
     """The k best arms among those pulled, best first: `points` `batch_shape x k x d`, the rest `batch_shape x k`.
 
-    `index` is −1 (and mean NaN) where a row has pulled fewer than k arms, or where a point is not one of the arms.
+    `index` is −1 (and mean NaN) where a row has pulled fewer than k arms, or where a point is not one of the arms. Of several
+    outcomes, mean and variance have a further dimension, the last, for these.
     """
 
     points: Tensor
@@ -98,10 +99,18 @@ class Recommendation:
     variance: Tensor
 
     def _shown(self) -> Shown:
-        if not (isinstance(self.mean, Tensor) and fits(self.mean.isnan(), (self.index, self.mean, self.variance), self.points)):
+        if not all(isinstance(part, Tensor) for part in (self.index, self.mean, self.variance)):
             return misfit(self)
-        known = ~self.mean.isnan()
-        columns = {"arm": self.index, "mean": self.mean, "± deviation": self.variance.sqrt()}
+        # Of several outcomes, a column for each.
+        several = self.mean.dim() > self.index.dim() and self.mean.shape == self.variance.shape
+        means = {f"mean {j}": part for j, part in enumerate(self.mean.unbind(dim=-1))} if several else {"mean": self.mean}
+        spreads = self.variance.unbind(dim=-1) if several else (self.variance,)
+        known = ~next(iter(means.values())).isnan() if means else torch.zeros(0)
+        if not fits(known, (self.index, *means.values(), *spreads), self.points):
+            return misfit(self)
+        columns = {"arm": self.index}
+        for (name, mean), spread in zip(means.items(), spreads, strict=True):
+            columns |= {name: mean, name.replace("mean", "± deviation"): spread.sqrt()}
         title = f"Recommendation of {count(int(known.sum()), 'arm')}, best first"
         return table(title, known, columns, self.points)
 

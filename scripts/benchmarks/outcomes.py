@@ -264,8 +264,8 @@ def report(records: Path = RECORDS) -> None:
             for name in TABLES:
                 own = [r for r in rows if (r["task"], r["table"], r["method"]) == (task, name, method)]
                 y, s = (np.array([float(r[key]) for r in own]) for key in ("value", "seconds_per_pick"))
-                error = y.std(ddof=1) / np.sqrt(len(y)) if len(y) > 1 else np.nan
-                cells += [f"{y.mean():.3f} ± {error:.3f} ({len(y)})", f"{s.mean():.2f}"] if len(y) else ["–", "–"]
+                error = f" ± {y.std(ddof=1) / np.sqrt(len(y)):.2f}" if len(y) > 1 else ""
+                cells += [f"{y.mean():.2f}{error} ({len(y)})", f"{s.mean():.2f}"] if len(y) else ["–", "–"]
             print(f"| {method} | " + " | ".join(cells) + " |")
 
 

@@ -306,7 +306,7 @@ def joint(models: Any, aim_of: Any) -> Joint:
         first,
         kernel=stack_kernels([part.kernel for part in parts], torch.Size([len(parts)])),
         confidence=PerOutcome(tuple(part.confidence for part in parts)),
-        memory_budget=min(part.memory_budget for part in parts),
+        memory_budget=min((part.memory_budget for part in parts if part.memory_budget is not None), default=None),
     )
     lams, stds = tuple(p.regularization for p in parts), tuple(p.noise_std for p in parts)
     return Joint(engine, aim_of(names), names, lams, stds)

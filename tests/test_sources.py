@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import gpytorch
@@ -365,7 +366,7 @@ def test_what_can_not_be_read_is_refused_with_the_remedy(tmp_path: Path):
             call(*given)
 
     good, two = np.zeros((4, 2)), torch.zeros(4, 2, dtype=torch.float64)
-    for name, array in {"int": good.astype(int), "flat": good[0], "none": good[:0], "half": good.astype(np.float16)}.items():
+    for name, array in {"int": good.astype(int), "flat": good[0], "none": good[:0], "short": good.astype(np.int16)}.items():
         np.save(tmp_path / f"{name}.npy", array)
         refuse(sources.npy, errors.ShapeError, "must hold", tmp_path / f"{name}.npy")
     (tmp_path / "text.npy").write_text("arms")
@@ -467,3 +468,65 @@ def test_pinned_arms_are_swept_on_a_gpu():
             picks.append(selection.index.tolist())
             bandit.tell(selection, PROBLEM.rewards(5 * step, selection.index.cpu() % 120).cuda())
     assert picks[:4] == picks[4:]
+
+
+# ---------------------------------------------------------------------- embeddings of few bits
+
+
+def _embeddings(kind: torch.dtype) -> Tensor:
+    values = torch.randn(600, 12, generator=generator(7))
+    return (
+        values.to(kind)
+        if kind.is_floating_point
+        else (40 * values).round().clamp(0 if kind == torch.uint8 else -128, 127).to(kind)
+    )
+
+
+def _counted(chunk: Callable[..., Tensor], sizes: list[int], source: ArmSource, part: slice) -> Tensor:
+    sizes.append(part.stop - part.start)
+    return chunk(source, part)
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16, torch.int8, torch.uint8], ids=str)
+@pytest.mark.parametrize("kernel", ["rbf", "linear", "matern52"])
+def test_embeddings_of_few_bits_are_converted_a_chunk_at_a_time(kind: torch.dtype, kernel: str, tmp_path: Path, monkeypatch):
+    """A run equals that on the converted tensor, and no conversion is of more than a few of the arms."""
+    monkeypatch.setattr("torchbandits.arms.columns._READ", 20)
+    monkeypatch.setattr("torchbandits.arms.columns._CHUNK_BYTES", 1)
+    monkeypatch.setattr("torchbandits.arms.columns._READ_BYTES", 1)
+    monkeypatch.setattr("torchbandits.arms.scanning._STEP", 20)
+    arms = _embeddings(kind)
+    unit = 1.0 if kind.is_floating_point else 40.0
+    policy = tb.batch_bkb(kernel_pair(kernel)[0], memory_budget=0, **BOUNDED)
+    if kernel != "linear":
+        policy.kernel.lengthscale = 3.0 * unit
+    given = [sources.tensor(arms), sources.tensor(arms, dtype=torch.float64)]
+    if kind != torch.bfloat16:
+        np.save(tmp_path / "arms.npy", arms.numpy())
+        given.append(sources.npy(tmp_path / "arms.npy"))
+    problem = Problem(seed=4, a=600)
+    for source in given:
+        whole = play(tb.Bandit(policy, arms.to(source.dtype), generator=generator(1)), 6, problem=problem)
+        largest: list[int] = []
+        with pytest.MonkeyPatch.context() as patch:
+            counted = partial(_counted, type(source).chunk, largest)
+            patch.setattr(type(source), "chunk", lambda self, part, counted=counted: counted(self, part))
+            assert play(tb.Bandit(policy, source, generator=generator(1)), 6, problem=problem) == whole
+        assert max(largest) <= 256, "never the whole"
+        assert torch.equal(source.points(torch.tensor([[3, 599]])), arms[[3, 599]].to(source.dtype)[None])
+
+
+def test_wrong_embeddings_are_refused():
+    with pytest.raises(errors.ShapeError, match="that of the arms"):
+        sources.tensor(PROBLEM.tensor, dtype=torch.float32)
+    with pytest.raises(errors.ShapeError, match="dtype must be float64"):
+        sources.tensor(_embeddings(torch.int8), dtype=torch.float16)
+    with pytest.raises(errors.ShapeError, match="A x d"):
+        sources.tensor(_embeddings(torch.int8)[0])
+    with pytest.raises(errors.ShapeError, match="must be float64"):
+        sources.tensor(torch.zeros(3, 2, dtype=torch.int32))
+    odd = _embeddings(torch.float16)
+    odd[7, 3] = torch.inf
+    with pytest.raises(errors.NonFiniteError, match="arm 7"):
+        scan(sources.tensor(odd))

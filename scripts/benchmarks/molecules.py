@@ -18,8 +18,8 @@ timed in turns, on molecules that fit their memory, and each reports its fastest
 * scikit-learn's `pairwise_distances(metric="jaccard")`, on booleans that exist already.
 
 `bbkb` reports wall-clock seconds of picks and updates, and the peak memory of the process. Its batches have a fixed size
-(`ask(exactly=…)`), the first is drawn at random, and the reward is a sum of similarities to 100 molecules, with noise. `file` writes a part of the library
-to a file, times one pass over it against a dictionary, and multiplies: an estimate.
+(`ask(exactly=…)`), the first is drawn at random, and the reward is a sum of similarities to 100 molecules, with noise. `file`
+writes a part of the library to a file, times one pass over it against a dictionary, and multiplies: an estimate.
 """
 
 from __future__ import annotations
@@ -152,6 +152,8 @@ def similarities(number: int, size: int, rounds: int) -> None:
     cached, masks = words[:128].numpy().view(np.uint64).reshape(-1), own.numpy().view(np.uint64).reshape(-1)
     passes = np.tile(masks, -(-len(few) * size * WORDS // (len(cached) * len(masks))))
 
+    passed = len(passes) * len(cached) // (WORDS * size)
+
     def sweep(words: torch.Tensor) -> None:
         for part in words.split(BLOCK):
             blocks(part, out[:, : len(part)])
@@ -161,6 +163,13 @@ def similarities(number: int, size: int, rounds: int) -> None:
         sweep(fewest)
         popcount.COMPILED = True
 
+    def by_rdkit() -> None:
+        for one in theirs:
+            DataStructs.BulkTanimotoSimilarity(one, vectors)
+
+    def by_sklearn() -> None:
+        1 - pairwise_distances(known, booleans, metric="jaccard")
+
     def by_product() -> None:
         norms = dictionary.square().sum(dim=-1)
         for part in dense.split(BLOCK):
@@ -169,8 +178,8 @@ def similarities(number: int, size: int, rounds: int) -> None:
 
     ways: dict[str, tuple[Callable[[], object], int]] = {
         "ours": (lambda: sweep(words), number),
-        "limit, by LLVM": (lambda: limit_by_llvm(cached, passes), len(passes) * len(cached) // (WORDS * size)),
-        "limit, in vectors": (lambda: limit_by_vectors(cached, passes), len(passes) * len(cached) // (WORDS * size)),
+        "limit, by LLVM": (lambda: limit_by_llvm(cached, passes), passed),
+        "limit, in vectors": (lambda: limit_by_vectors(cached, passes), passed),
         "ours, without numba": (without_numba, len(fewest)),
         "RDKit, BulkTanimotoSimilarity": (
             lambda: [DataStructs.BulkTanimotoSimilarity(one, vectors) for one in theirs],
@@ -244,9 +253,11 @@ def bbkb(number: int, pulls: int, batch: int, threads: int, budget: int, noise_s
     while int(bandit.pulls) < pulls:
         began = time.perf_counter()
         left = min(batch, pulls - int(bandit.pulls))
-        selection = bandit.ask(exactly=left) if int(bandit.pulls) else bandit.ask(limit=left)
+        # Before the first reward all molecules are equally good, and the first batch is drawn.
+        told_before = int(bandit.pulls) > 0
+        selection = bandit.ask(exactly=left).index if told_before else torch.randint(number, (left,), generator=generator)
         asked += time.perf_counter() - began
-        values = truth(selection.points.double()) / spread
+        values = truth(arms.points(selection).double()) / spread
         noisy = values + noise_std * torch.randn(values.shape, generator=generator, dtype=torch.float64)
         best, batches = max(best, float(values.max())), batches + 1
         began = time.perf_counter()
@@ -258,10 +269,10 @@ def bbkb(number: int, pulls: int, batch: int, threads: int, budget: int, noise_s
             flush=True,
         )
     print(
-        f"BBKB over {number:,} molecules, T = {pulls} in {batches} batches, {threads} threads, {arms.dtype}: {opened:.1f} s to look "
-        f"at all arms, {asked:.1f} s asking, {told:.1f} s telling, {opened + asked + told:.1f} s in all ({time.process_time() - processor:.1f} "
-        f"s of processor time); peak {peak():.2f} GiB, of "
-        f"which {held:.2f} while the library was made ({made:.0f} s)",
+        f"BBKB over {number:,} molecules, T = {pulls} in {batches} batches, {threads} threads, {arms.dtype}: {opened:.1f} s to "
+        f"look at all arms, {asked:.1f} s asking, {told:.1f} s telling, {opened + asked + told:.1f} s in all "
+        f"({time.process_time() - processor:.1f} s of processor time); peak {peak():.2f} GiB, of which {held:.2f} while the "
+        f"library was made ({made:.0f} s)",
         flush=True,
     )
 
@@ -300,7 +311,7 @@ def one_pass(folder: Path, number: int, part: int, size: int, threads: int) -> N
         taken = time.perf_counter() - began
         print(
             f"{name}, {part:,} molecules x {size} from a file, {threads} threads: {taken:.1f} s, so about "
-            f"{taken * number / part:.0f} s for {number:,} (an estimate: {number * 256 / 1e9:.1f} GB may not fit the page cache)",
+            f"{taken * number / part:.0f} s for {number:,} (an estimate: {number * 256 / 1e9:.1f} GB may not fit in memory)",
             flush=True,
         )
     path.unlink()

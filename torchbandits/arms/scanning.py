@@ -14,8 +14,8 @@ from torchbandits.sources import ArmSet, ArmSource, InMemory
 from torchbandits.sources.packed import as_stored, stored, stored_at
 from torchbandits.types import Points
 
-# Number of arms read together.
-_STEP = 1 << 16
+# Number of arms read together, and of bytes of their features in float64.
+_STEP, _BYTES = 1 << 16, 256 << 20
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def scan(source: ArmSource, offset: int = 0) -> Scan:
     """
     kept = None if source.distinct else np.empty(source.num_arms, dtype=np.int64)
     whole = torch.zeros((), dtype=torch.int64, device=source.device)
-    for part, arms in stored(source, _STEP):
+    for part, arms in stored(source, _step(source)):
         finite = torch.isfinite(arms).all(dim=-1)
         if not bool(finite.all()):
             arm = offset + part.start + int((~finite).nonzero()[0])
@@ -71,7 +71,7 @@ def _found_in(source: ArmSource, points: Points) -> Tensor:
     flat, possible = as_stored(source, points.reshape(-1, points.shape[-1]).to(source.device))
     wanted = codes(flat).sort().values
     index, found = [], []
-    for part, arms in stored(source, _STEP) if len(flat) else ():
+    for part, arms in stored(source, _step(source)) if len(flat) else ():
         own = codes(arms)
         hit = (wanted[torch.searchsorted(wanted, own).clamp_max(len(wanted) - 1)] == own).nonzero().squeeze(-1)
         if len(hit):
@@ -93,7 +93,7 @@ def _first(source: ArmSource, hashes: np.ndarray) -> Tensor | None:
     if not len(repeated):
         return None
     index, groups = [], []
-    for part, arms in stored(source, _STEP):
+    for part, arms in stored(source, _step(source)):
         own = codes(arms).cpu().numpy()
         place = np.searchsorted(repeated, own).clip(max=len(repeated) - 1)
         hit = np.flatnonzero(repeated[place] == own)
@@ -102,3 +102,7 @@ def _first(source: ArmSource, hashes: np.ndarray) -> Tensor | None:
     arm, group = (torch.from_numpy(np.concatenate(parts)) for parts in (index, groups))
     first = lowest_equal(arm, group, source.num_arms, lambda index: stored_at(source, index.to(source.device)).cpu())
     return first.to(source.device) if bool((first != torch.arange(source.num_arms)).any()) else None
+
+
+def _step(source: ArmSource) -> int:
+    return max(1, min(_STEP, _BYTES // (8 * source.dim)))

@@ -108,11 +108,12 @@ class NpyFile(ArmSource):
 def npy(
     path: str | Path, *, dtype: torch.dtype | None = None, device: torch.device | str = "cpu", distinct: bool = False
 ) -> NpyFile:
-    """Arms in a `.npy` file of float32 or float64, `A x d`, mapped into memory.
+    """Arms in a `.npy` file, `A x d`, mapped into memory: float64 or float32, or embeddings in float16, int8 or uint8, which
+    are converted a chunk at a time.
 
     Args:
         path: Path of the file.
-        dtype: float64 to sweep a float32 file in double precision; by default that of the file.
+        dtype: float64 to sweep a narrower file in double precision; by default that of the file, float32 for embeddings.
         device: Device of means, leverages and posterior; chunks are copied there.
         distinct: A promise that no two arms are equal, see `ArmSource`.
 
@@ -157,6 +158,8 @@ def _mapped(path: Path) -> np.ndarray:
         f"{path} must hold arms A x d, at least one arm and one feature, got {whole.shape}.",
         ShapeError,
     )
-    known = whole.dtype.kind == "f" and whole.dtype.itemsize in (4, 8)
-    require(known, f"{path} must hold float32 or float64, got {whole.dtype}: save arms.astype('float32').", ShapeError)
+    known = whole.dtype.kind == "f" and whole.dtype.itemsize in (2, 4, 8)
+    known = known or (whole.dtype.kind in "iu" and whole.dtype.itemsize == 1)
+    message = f"{path} must hold float64, float32, float16, int8 or uint8, got {whole.dtype}: save arms.astype('float32')."
+    require(known, message, ShapeError)
     return whole

@@ -86,7 +86,7 @@ def from_smiles(
         progress: Called after each piece with the numbers of lines read and left out in this call.
         dtype: Dtype of sweeps.
         device: Device of means, leverages and posterior.
-        distinct: A promise that no two fingerprints are equal. Different molecules may well have equal ones.
+        distinct: Whether each molecule is an arm of its own. By default those of equal fingerprints are one arm, the first.
 
     Raises:
         DataError: If RDKit is missing, a file can't be read or written, or no SMILES parses.

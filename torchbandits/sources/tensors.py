@@ -12,6 +12,9 @@ from torchbandits.errors import ShapeError, require
 from torchbandits.sources.base import ArmSource, check_index, check_part, parts
 from torchbandits.types import Arms, Picks
 
+NARROW = (torch.float16, torch.bfloat16, torch.int8, torch.uint8)
+"""Dtypes of embeddings that are converted as they are read."""
+
 
 class InMemory(ArmSource):
     """A tensor that is shared, not copied.
@@ -135,11 +138,65 @@ class Pinned(ArmSource):
             own.wait_stream(side)
 
 
-def tensor(arms: Tensor, *, distinct: bool = False) -> InMemory:
+class Narrow(ArmSource):
+    """A tensor of 8 or 16 bits a number, swept in float32 or float64: converted a chunk at a time, never as a whole.
+
+    Args:
+        arms: `A x d` of a dtype of `NARROW`; shared, so it must not change.
+        dtype: Dtype of sweeps.
+        distinct: A promise that no two arms are equal, see `ArmSource`.
+    """
+
+    def __init__(self, arms: Tensor, dtype: torch.dtype, distinct: bool) -> None:
+        check_flag("distinct", distinct)
+        self._arms, self._dtype, self.distinct = arms, check_dtype("dtype", dtype), distinct
+
+    @property
+    def shape(self) -> torch.Size:
+        """Shape of the tensor."""
+        return self._arms.shape
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Dtype of sweeps."""
+        return self._dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the tensor."""
+        return self._arms.device
+
+    def chunk(self, part: slice) -> Tensor:
+        """A converted copy of consecutive arms."""
+        check_part(part)
+        return self._arms[part].to(self._dtype)
+
+    def points(self, index: Picks) -> Tensor:
+        """A converted copy of arms by index."""
+        check_index(index)
+        return self._arms[index].to(self._dtype)
+
+
+def tensor(arms: Tensor, *, dtype: torch.dtype | None = None, distinct: bool = False) -> InMemory | Narrow:
     """Arms in memory, `A x d`. Unlike a plain tensor they are shared with the bandit and not copied, so they must not change.
-    `distinct` is a promise that no two of them are equal."""
-    _check(arms)
-    return InMemory(arms, distinct)
+
+    Args:
+        arms: float64 or float32; or embeddings of 8 or 16 bits a number (float16, bfloat16, int8, uint8), which are converted a
+            chunk at a time in every sweep. Integers count as they are: divide lengthscales by the unit of a quantisation.
+        dtype: Dtype of sweeps of such embeddings, float32 by default; otherwise that of the arms.
+        distinct: A promise that no two of them are equal.
+
+    Raises:
+        ShapeError: If the arms are not as above.
+    """
+    narrow = isinstance(arms, Tensor) and arms.dtype in NARROW
+    if not narrow:
+        _check(arms)
+        require(dtype in (None, arms.dtype), f"dtype is that of the arms, {arms.dtype}, got {dtype}: convert them.", ShapeError)
+        return InMemory(arms, distinct)
+    _check_shape(arms)
+    as_tensor("arms", arms)
+    return Narrow(arms, torch.float32 if dtype is None else dtype, distinct)
 
 
 def pinned(arms: Tensor, device: torch.device | str, *, distinct: bool = False) -> Pinned:
@@ -157,9 +214,13 @@ def pinned(arms: Tensor, device: torch.device | str, *, distinct: bool = False) 
 
 
 def _check(arms: Tensor) -> None:
-    shaped = isinstance(arms, Tensor) and arms.dim() == 2 and arms.numel() > 0
-    got = tuple(arms.shape) if isinstance(arms, Tensor) else type(arms).__name__
-    require(shaped, f"arms must be a tensor A x d with at least one arm and one feature, got {got}.", ShapeError)
+    _check_shape(arms)
     # Rejects sparse tensors and values that are not numbers.
     as_tensor("arms", arms)
     check_dtype("arms", arms.dtype)
+
+
+def _check_shape(arms: Tensor) -> None:
+    shaped = isinstance(arms, Tensor) and arms.dim() == 2 and arms.numel() > 0
+    got = tuple(arms.shape) if isinstance(arms, Tensor) else type(arms).__name__
+    require(shaped, f"arms must be a tensor A x d with at least one arm and one feature, got {got}.", ShapeError)

@@ -137,7 +137,9 @@ def coverage(records: pd.DataFrame, budget: str) -> str:
     names, seeds = frame.index.get_level_values("table"), frame.groupby(level="table").size()
     runs = records[records["budget"] == budget]
     rest = runs[~runs["method"].isin(frame.columns)].groupby("method").size()
-    words = f"{names.nunique()} tables, {seeds.min()} to {seeds.max()} seeds each: the runs that all methods shown have."
+    least, most = seeds.min(), seeds.max()
+    number = f"{least} to {most} seeds" if least < most else "one seed" if most == 1 else f"{most} seeds"
+    words = f"{names.nunique()} tables, {number} each: the runs that all methods shown have."
     if len(rest):
         words += " Left out, since they are not recorded on all of the tables yet: "
         words += ", ".join(f"`{method}` ({count} runs)" for method, count in rest.items()) + "."

@@ -170,9 +170,10 @@ def to_rich(config: ExperimentConfig, table: pd.DataFrame) -> RichTable:
 
 def caption(config: ExperimentConfig, table: pd.DataFrame) -> str:
     """Horizon, repetitions and seed of an experiment in one line."""
-    unknown = "means; the optimum, and so the regret, is unknown"
+    unknown = "means; the regret is unknown"
     meaning = unknown if "largest_reward" in table else "means, regret over that of uniform in the same repetition"
-    return f"{config.name}: T = {config.horizon:,}, {config.repetitions} repetitions from seed {config.seed}; {meaning}"
+    repetitions = "1 repetition" if config.repetitions == 1 else f"{config.repetitions} repetitions"
+    return f"{config.name}: T = {config.horizon:,}, {repetitions} from seed {config.seed}; {meaning}"
 
 
 def _number(value: float, form: str) -> str:

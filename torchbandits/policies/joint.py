@@ -302,11 +302,12 @@ def joint(models: Any, aim_of: Any) -> Joint:
             )
             require(same, message, UnsupportedError)
         _check_kernels(names[0], first.kernel, name, part.kernel)
+    budgets = [part.memory_budget for part in parts if part.memory_budget is not None]
     engine = replace(
         first,
         kernel=stack_kernels([part.kernel for part in parts], torch.Size([len(parts)])),
         confidence=PerOutcome(tuple(part.confidence for part in parts)),
-        memory_budget=min((part.memory_budget for part in parts if part.memory_budget is not None), default=None),
+        memory_budget=min(budgets, default=None),
     )
     lams, stds = tuple(p.regularization for p in parts), tuple(p.noise_std for p in parts)
     return Joint(engine, aim_of(names), names, lams, stds)

@@ -1,5 +1,5 @@
 """Hooks of the documentation site: tables generated from the package, parts of other files, formulas as MathML, diagrams as
-SVG.
+SVG, tutorials as notebooks.
 
 A page includes a part by a comment on a line of its own: `<!-- choices -->`, `<!-- bounds -->`, `<!-- changelog -->` or
 `<!-- contributing -->`. Generated parts can't drift from the code.
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import gpytorch
+import notebooks
 from docs_diagrams import drawn
 from latex2mathml.converter import convert
 
@@ -27,9 +28,19 @@ FORMULA = re.compile(r'<(div|span) class="arithmatex">(?:\\\[|\\\()(.*?)(?:\\\]|
 EXAMPLES = {"nu": 1.5, "horizon": 1_000, "sketch_size": 16, "num_features": 64, "level": 0.0}
 
 
-def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Fill in the parts that the page includes, and draw its diagrams."""
-    return drawn(ASKED.sub(lambda found: part(found[1]), markdown))
+def on_page_markdown(markdown: str, page: Any = None, **_: Any) -> str:
+    """Fill in the parts that the page includes, draw its diagrams, and link a tutorial to its notebook."""
+    whole = drawn(ASKED.sub(lambda found: part(found[1]), markdown))
+    if page is None or ROOT / "docs" / page.file.src_path not in notebooks.PAGES:
+        return whole
+    title, _newline, rest = whole.partition("\n")
+    link = f'<a href="{Path(page.file.src_path).stem}.ipynb" download>This page as a Jupyter notebook</a>'
+    return f"{title}\n\n{link}\n{rest}"
+
+
+def on_post_build(config: Any) -> None:
+    """Write the notebooks beside the pages of the tutorials."""
+    notebooks.write(Path(config.site_dir) / "tutorials")
 
 
 def on_page_content(html: str, **_: Any) -> str:

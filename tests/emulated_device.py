@@ -317,6 +317,8 @@ def emulated_device() -> Iterator[Asked]:
         "device_count": lambda: 1,
         "current_device": lambda: 0,
         "synchronize": lambda device=None: None,
+        "mem_get_info": lambda device=None: (4 << 30, 80 << 30),
+        "empty_cache": lambda: None,
         "current_stream": lambda device=None: _Stream(),
         "stream": lambda stream: nullcontext(),
         "Stream": _Stream,

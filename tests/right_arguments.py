@@ -83,7 +83,9 @@ def outcome_bandit() -> tb.OutcomeBandit:
 
 
 def history() -> tb.History:
-    return tb.run(tb.uniform(), table(), 3)
+    recorded = tb.run(tb.uniform(), table(), 3)
+    recorded.metadata["outcomes"] = ["yield"]
+    return recorded
 
 
 def table() -> tb.environments.Table:
@@ -284,6 +286,7 @@ BY_FUNCTION: dict[str, dict[str, Make]] = {  # optional arguments, too, without 
     "outcomes.epal": {"epsilon": given({"yield": 0.1, "cost": 0.1})},
     "outcomes.safe": {"start": given([0]), "maximize": given("yield"), "at_most": given({"cost": 1.0})},
     "History.from_parquet": {"folder": lambda folder: (history().to_parquet(folder), folder)[1]},
+    "History.hypervolume": {"reference": given({"yield": 0.0}), "minimize": given(["yield"])},
     "History.to_parquet": {"folder": lambda folder: folder},
     "History.record": {
         **dict.fromkeys(("index", "rewards", "regret"), given(torch.zeros(1, 2, dtype=torch.int64))),

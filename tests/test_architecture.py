@@ -20,7 +20,7 @@ FILES = sorted(p for p in PACKAGE.rglob("*.py"))
 
 # Ground floor first, as in the architecture sheet: a file imports only from rooms above its own, or from its own room.
 ROOMS = [
-    "version", "errors", "upstream", "extras", "threads", "precision", "gradients",
+    "version", "errors", "upstream", "extras", "threads", "budget", "precision", "gradients",
     "display",  # how records, policies and bandits are printed
     "transfers", "types", "checks",
     "packing",  # fingerprints as words

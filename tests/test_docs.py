@@ -24,8 +24,10 @@ DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
 PYTHON = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 BASH = re.compile(r"^```bash\n(.*?)^```", re.DOTALL | re.MULTILINE)
+FENCED = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 # Packages that the blocks of a page need, and that the development environment may lack.
 NEEDED = {"plugins/optuna.md": ("optuna",), "plugins/baybe.md": ("baybe",)}
+NEED_DATA = {"tutorials/nas_bench.md"}  # pages that read a data set which is not in the repository
 WITH_CODE = [page for page in PAGES if PYTHON.search(page.read_text())]
 
 # Each page runs in its own process, forked from one that has only imported the libraries: this is equivalent to a fresh
@@ -90,6 +92,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 def test_the_blocks_of_a_page_run_in_order(page: Path, server: Any, tmp_path: Path) -> None:
     for package in NEEDED.get(identify(page), ()):
         pytest.importorskip(package)
+    if identify(page) in NEED_DATA and "TORCHBANDITS_DATA" not in os.environ:
+        pytest.skip("TORCHBANDITS_DATA does not name the folder of the data sets")
     (tmp_path / "page.py").write_text("\n".join(PYTHON.findall(page.read_text())))
     status = server(tmp_path)
     said = (tmp_path / "said.txt").read_text() if (tmp_path / "said.txt").exists() else ""
@@ -164,3 +168,30 @@ def test_every_public_name_is_in_the_reference_once():
 def test_every_page_is_in_the_navigation():
     navigation = (ROOT / "mkdocs.yml").read_text().partition("\nnav:")[2]
     assert [identify(page) for page in PAGES if identify(page) not in navigation] == []
+
+
+SOUGHT = {
+    "pandas": {"tutorials/campaign.md", "faq.md", "practitioners.md"},
+    "categorical": {"faq.md", "practitioners.md"},
+    "gpu": {"gpu.md"},
+    "resum": {"tutorials/crash.md", "tutorials/finite_arms.md", "faq.md"},
+    "spreadsheet": {"tutorials/campaign.md", "tutorials/eight_a_day.md"},
+    "crash": {"tutorials/crash.md"},
+    "yaml": {"experiments.md"},
+}
+
+
+@pytest.mark.parametrize(("word", "pages"), SOUGHT.items(), ids=SOUGHT.keys())
+def test_the_search_finds_the_page_of_a_word(word: str, pages: set[str]):
+    """The site's search ranks a word in a heading far above one in a text, and short headings before long ones."""
+    titles = [
+        (len(heading.split()), identify(page))
+        for page in PAGES
+        if page.parent != DOCS / "reference"
+        for heading in re.findall(
+            r"^#+ (.+)$", re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE), re.M
+        )
+        if word in heading.casefold()
+    ]
+    assert titles, f"no heading has the word {word!r}"
+    assert min(titles)[1] in pages

@@ -17,6 +17,7 @@ from botorch.acquisition.multi_objective import ExpectedHypervolumeImprovement, 
 from botorch.acquisition.multi_objective.logei import qLogNoisyExpectedHypervolumeImprovement
 from botorch.sampling.get_sampler import get_sampler
 from botorch.utils.multi_objective.box_decompositions import FastNondominatedPartitioning
+from emulated_device import emulated_device
 from problems import OFF_SCALE, Problem, generator
 from scipy import stats
 from torch import Tensor
@@ -284,6 +285,26 @@ def test_draws_are_those_of_every_posterior(name):
                 score = np.where(ENTRIES, scalarized("chebyshev", values * [[1.0], [-1.0]], mean, uniform), -np.inf)
             assert_picked(score, arm)
         play.tell(selection)
+
+
+@pytest.mark.parametrize("name", ["drawn", "hypervolume", "epal", "safe", "staged"])
+def test_a_device_makes_the_same_picks(name):
+    here = tb.OutcomeBandit(POLICIES[name](), PROBLEM.tensor, generator=generator(3))
+    index = []
+    for _ in range(4):
+        index.append(here.ask(exactly=2).index)
+        here.tell(here.ask(), torch.tensor(TRUTH)[index[-1]])
+    with emulated_device():
+        there = tb.OutcomeBandit(POLICIES[name](), PROBLEM.tensor.cuda(), generator=generator(3))
+        for own in index:
+            selection = there.ask(exactly=2)
+            assert torch.equal(selection.index.cpu(), own)
+            there.tell(selection, torch.tensor(TRUTH)[own].cuda())
+        if name in ("hypervolume", "epal"):
+            assert torch.equal(there.front(minimize=["cost"]).index.cpu(), here.front(minimize=["cost"]).index)
+            there.pareto_set({"yield": 0.1, "cost": 0.1}, minimize=[])
+        else:
+            assert torch.equal(there.best(3).index.cpu(), here.best(3).index)
 
 
 def test_limits_and_arms_on_offer():
@@ -722,6 +743,9 @@ def test_bad_calls_change_nothing():
             wrong()
     assert bandit.pulls.tolist() == [0, 0]
     assert len(bandit.ask()) == 1
+    cautious = tb.OutcomeBandit(POLICIES["safe"](), PROBLEM.tensor)
+    with pytest.raises(errors.ArgumentError, match="none of them is known to be safe"):
+        cautious.ask(available=torch.arange(40) != START[0])
     other = tb.OutcomeBandit(POLICIES["linear"](), PROBLEM.tensor)
     other.tell(other.ask(), torch.zeros(1, 2))
     with pytest.raises(errors.UnsupportedError, match="no single best arm"):

@@ -97,3 +97,30 @@ def test_names_of_experiments_are_found_when_they_are_read():
     assert set(experiments.__all__) <= set(dir(experiments))
     with pytest.raises(AttributeError, match="has no attribute 'run_experiments'"):
         experiments.run_experiments  # noqa: B018
+
+
+CONDA = {"torch": "pytorch", "matplotlib": "matplotlib-base"}
+"""Names of packages that conda-forge gives other names."""
+
+
+def conda(bounds: list[str]) -> list[str]:
+    """Requirements of pyproject.toml as conda writes them."""
+    parts = [bound.partition(">=") for bound in bounds]
+    return [f"{CONDA.get(name, name)} >={version}" for name, _, version in parts]
+
+
+def test_the_conda_recipe_states_what_pyproject_states():
+    recipe = yaml.safe_load((ROOT / "recipe" / "recipe.yaml").read_text())
+    whole = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    project, python = whole["project"], conda([f"python{whole['project']['requires-python']}"])
+    extras = project["optional-dependencies"]
+    needs = recipe["requirements"]
+    assert recipe["context"]["version"] == tb.__version__
+    assert needs["run"] == [*python, *conda(project["dependencies"])]
+    assert needs["host"] == [*python, "pip", *conda(whole["build-system"]["requires"])]
+    assert needs["run_constraints"] == conda([*extras["experiments"], *extras["fast"]])
+    scripts = [f"{name} = {target}" for name, target in project["scripts"].items()]
+    assert recipe["build"]["python"]["entry_points"] == scripts
+    about = recipe["about"]
+    assert (about["summary"], about["license"]) == (project["description"], project["license"])
+    assert (ROOT / about["license_file"]).is_file()

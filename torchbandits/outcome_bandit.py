@@ -28,6 +28,7 @@ from torchbandits.checks import (
     is_whole,
 )
 from torchbandits.constraints import Constraint
+from torchbandits.display import Shown, count, numbers, pairs
 from torchbandits.errors import ArgumentError, NonFiniteError, ShapeError, UnsupportedError, nearest, require
 from torchbandits.fronts import Front, ParetoSet, front, pareto_set
 from torchbandits.gradients import without_gradients
@@ -54,7 +55,8 @@ class OutcomeBandit(Bandit):
         journal: As for `Bandit`.
 
     Raises:
-        As for `Bandit`.
+        StateError, DataError: If the journal is in use, of another run, damaged, or can't be written.
+        ShapeError, NonFiniteError, ArmIndexError: For arms that a `Bandit` refuses, or that lack what the policy names.
     """
 
     policy: Joint
@@ -221,7 +223,7 @@ class OutcomeBandit(Bandit):
             StateError: If nothing was told.
             UnsupportedError: For several objectives, which have a front and no best arm.
         """
-        count = check_count(k)
+        most = check_count(k)
         check_told(self.loop.pulls)
         self.loop.recover_()
         state = table_of(self.loop, "best()")
@@ -232,14 +234,14 @@ class OutcomeBandit(Bandit):
         pulled = (self.counts > 0).any(dim=-2)
         if (entries := state.rows.offered(None)) is not None:
             pulled = pulled & entries.expand(mean.shape)[..., 0, :]
-        here = min(count, value.shape[-1])
+        here = min(most, value.shape[-1])
         ranked = value.masked_fill(~pulled, -torch.inf).sort(dim=-1, descending=True, stable=True)
         top = ranked.indices[..., :here]
         known = pulled.gather(-1, top)
         at = top.unsqueeze(-2).expand(*mean.shape[:-1], here)
         gone = ~known.unsqueeze(-1)
         told = state.in_reward_units(mean.gather(-1, at), std.gather(-1, at).square())
-        pad, grow = (0, count - here), torch.nn.functional.pad
+        pad, grow = (0, most - here), torch.nn.functional.pad
         points = self.loop.points(at)[..., 0, :, :]
         return Recommendation(
             grow(torch.where(gone, torch.nan, points), (0, 0, *pad), value=torch.nan),
@@ -326,6 +328,15 @@ class OutcomeBandit(Bandit):
         return models_of_outcomes(self.policy, state)
 
     # ------------------------------------------------------------------ inside
+
+    def _shown(self) -> Shown:
+        *_, num_arms, dim = self.arms.shape
+        rows = f"{self._shape.numel():,} rows on " if self._shape else ""
+        opened = 0 if self.loop.open is None else int(self.loop.open.mask[..., 0, :].sum())
+        journal = [] if self.journal is None else [("journal", str(self.journal.path))]
+        pulls = ", ".join(f"{name} {numbers(self.pulls[..., j])}" for j, name in enumerate(self.outcomes))
+        values = [("policy", repr(self.policy)), ("rewards told", pulls), ("open picks", f"{opened:,}"), *journal]
+        return pairs(f"OutcomeBandit: {rows}{count(num_arms, 'arm')} of {count(dim, 'feature')}", values)
 
     @property
     def _shape(self) -> torch.Size:

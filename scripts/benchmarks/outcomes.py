@@ -223,6 +223,7 @@ def value_of(table: Table, task: str, told: Tensor, best: dict[str, float]) -> f
 def run(
     seeds: Annotated[int, typer.Option(help="Seeds 0, 1, … below this number.")] = 3,
     pulls: Annotated[int, typer.Option(help="Pulls of a run, the first ten included.")] = 80,
+    only: Annotated[list[str], typer.Option(help="Methods to run, repeated for several; all by default.")] = [],  # noqa: B006
     records: Path = RECORDS,
 ) -> None:
     """Run everything that is not recorded yet; each run is a line as soon as it ends."""
@@ -241,7 +242,7 @@ def run(
             first = torch.randperm(len(table.arms), generator=torch.Generator().manual_seed(seed))[:FIRST]
             for task, methods in METHODS.items():
                 for method in methods:
-                    if (task, name, method, str(seed)) in known:
+                    if (task, name, method, str(seed)) in known or (only and method not in only):
                         continue
                     torch.manual_seed(seed)
                     told, seconds = play(table, method, first, pulls, seed)
@@ -294,7 +295,7 @@ def scaled_policy(method: str) -> Any:
 
 @app.command()
 def one(method: str, arms: int, history: int = 100, picks: int = 5) -> None:
-    """Print seconds of an ask and a tell of two outcomes after some history, and the peak memory of the process in MiB."""
+    """Print processor seconds of an ask and a tell of two outcomes after some history, and the peak memory in MiB."""
     g = torch.Generator().manual_seed(0)
     points = torch.rand(arms, 4, generator=g, dtype=torch.float64)
     truth = torch.stack([torch.sin(3 * points.sum(dim=-1)), torch.cos(2 * points[:, 0] + points[:, 1])], dim=-1)
@@ -303,20 +304,21 @@ def one(method: str, arms: int, history: int = 100, picks: int = 5) -> None:
     bandit.observe(index, torch.ones(history), truth[index])
     spent = []
     for _ in range(picks):
-        began = time.perf_counter()
+        began = time.process_time()
         selection = bandit.ask()
         bandit.tell(selection, truth[selection.index])
-        spent.append(time.perf_counter() - began)
+        spent.append(time.process_time() - began)
     print(f"{np.median(spent):.4f} {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f}")
 
 
 @app.command()
 def scale(
     arms: Annotated[list[int], typer.Option(help="Repeat for several.")] = [1_000, 10_000, 100_000, 1_000_000],  # noqa: B006
+    methods: Annotated[list[str], typer.Option(help="Repeat for several; all by default.")] = [],  # noqa: B006
 ) -> None:
-    """Print seconds a pick and peak memory for every policy and number of arms, each in a process of its own."""
+    """Print processor seconds a pick and peak memory of policies and numbers of arms, each in a process of its own."""
     print("| policy | " + " | ".join(f"{A:,} arms" for A in arms) + " |\n| --- |" + " --- |" * len(arms))
-    for method in SCALED:
+    for method in methods or SCALED:
         cells = []
         for A in arms:
             command = [sys.executable, __file__, "one", method, str(A)]

@@ -12,6 +12,7 @@ from torch import Tensor
 from torchbandits.arms.kept_columns import KeptColumns
 from torchbandits.arms.ranks import Shard
 from torchbandits.arms.rows import ArmRows
+from torchbandits.budget import halved
 from torchbandits.embeddings import Spectrum
 from torchbandits.kernels import Stationary, StationaryBlocks, StationaryColumns, evaluate_kernel, kernel_diagonal
 from torchbandits.linalg import LEAF, staircase_product
@@ -32,6 +33,8 @@ _DEVICE_BYTES = 256 << 20
 _READ = 1 << 16
 # Size of the features of the arms read together.
 _READ_BYTES = 2 << 20
+# Smallest number of arms in a chunk.
+LEAST_ARMS = 256
 # Size of the columns evaluated together.
 _GROUP_BYTES = 64 << 20
 
@@ -132,7 +135,15 @@ class KernelColumns:
 
     def fill(self, rows: Tensor) -> bool:
         """Evaluate and keep the columns of rows (`batch_shape x m`) that are missing. Return False if they do not fit the
-        budget. Cost O(A d) per new column."""
+        budget, which is halved where the device runs out of memory. Cost O(A d) per new column."""
+        try:
+            return self._fill(rows)
+        except torch.OutOfMemoryError as error:
+            self.forget()
+            self._memory_budget = halved(self._memory_budget, 0, error)
+            return False
+
+    def _fill(self, rows: Tensor) -> bool:
         statistics, source = self._posterior.statistics, self._rows.source
         if self._kept is None:
             shape = statistics.num_rows.shape
@@ -196,22 +207,28 @@ class KernelColumns:
             return self._kept.at(self._kept.slots(row), slice(None))
         return self._with_own(self.evaluate(points), index)
 
-    def products(self, weights: Tensor, rows: Tensor, dense: int | None = None) -> Iterator[tuple[slice, Tensor]]:
+    def step(self, rows: Tensor) -> int:
+        """Number of arms of a chunk of `products`."""
+        wanted = _CHUNK_BYTES if rows.device.type == "cpu" else _DEVICE_BYTES
+        return max(LEAST_ARMS, wanted // (8 * max(1, rows.numel())))
+
+    def products(
+        self, weights: Tensor, rows: Tensor, dense: int | None = None, step: int | None = None
+    ) -> Iterator[tuple[slice, Tensor]]:
         """`weights` (`batch_shape x r x m`) times the columns of rows (`batch_shape x m`), in chunks of arms.
 
         The chunks of columns stay in cache. If only the first `dense` rows of the weights are full and the others form an upper
-        triangle, products with zeros are skipped.
+        triangle, products with zeros are skipped. A chunk has `step` arms, by default as many as `step` says.
 
         Yields:
             The slice of arms of a chunk, and its products in a buffer that the next chunk overwrites.
         """
-        m, batch, kept = rows.shape[-1], rows.shape[:-1], self._kept
+        m, kept = rows.shape[-1], self._kept
         slots = None if kept is None else kept.found(rows, self._posterior.rows_on_host)
         starts = None if dense is None or m <= LEAF or rows.dim() > 2 else list(range(m))
         # Consecutive slots can be sliced without a copy.
         together = _together(slots) if slots is not None and slots.device.type == "cpu" else None
-        wanted = _CHUNK_BYTES if weights.device.type == "cpu" else _DEVICE_BYTES
-        A, step = self._rows.num_arms, max(256, wanted // (8 * max(1, m) * max(1, batch.numel())))
+        A, step = self._rows.num_arms, step or self.step(rows)
         products = weights.new_empty(*weights.shape[:-1], min(step, A))
         columns = self._blocks(rows, step) if kept is None or slots is None else _kept_blocks(kept, slots, together, step)
         for part, K_mc in columns:

@@ -15,6 +15,8 @@ from torchbandits.types import Picks
 
 # Size of a block of features that stays in cache while it is multiplied and squared.
 _CHUNK_BYTES = 8 << 20
+# The same on a GPU, where kernel launches should be few and large.
+_DEVICE_BYTES = 256 << 20
 
 
 class ArmFeatures:
@@ -51,13 +53,18 @@ class ArmFeatures:
     @property
     def diagonal(self) -> Tensor:
         """|z(x)|² of every arm, `A` or `batch_shape x A`, float64, computed in chunks. Cost O(A m d)."""
-        parts = self._rows.arms.split(max(256, _CHUNK_BYTES // (8 * self.num_features)), dim=-2)
+        parts = self._rows.arms.split(self._step(self.num_features), dim=-2)
         return torch.cat([self._embedding.diagonal(part).double() for part in parts], dim=-1)
 
     @property
     def num_features(self) -> int:
         """Number of features, m."""
         return self._embedding.num_features
+
+    def _step(self, numbers: int) -> int:
+        """Number of arms that are read together, with so many numbers each."""
+        wanted = _CHUNK_BYTES if self._rows.source.device.type == "cpu" else _DEVICE_BYTES
+        return max(256, wanted // (8 * max(1, numbers)))
 
     def all(self) -> Tensor:
         """The features of every arm, computed once. Cost O(A m d)."""
@@ -67,7 +74,7 @@ class ArmFeatures:
             if self._plain:
                 return arms.mT.expand(shape)
             features = arms.new_empty(shape)
-            step = max(256, _CHUNK_BYTES // (8 * max(1, features[..., 0].numel())))
+            step = self._step(features[..., 0].numel())
             for start in range(0, shape[-1], step):
                 part = slice(start, start + step)
                 features[..., part] = embedding(arms[..., part, :])
@@ -84,7 +91,7 @@ class ArmFeatures:
         """`weights` (`batch_shape x r x m`) times the features, in chunks of arms. Cost O(A m r)."""
         features, A = self.all(), self._rows.num_arms
         weights = weights.to(features.dtype)
-        step = max(256, _CHUNK_BYTES // (8 * max(1, features[..., 0].numel())))
+        step = self._step(features[..., 0].numel())
         for start in range(0, A, step):
             part = slice(start, min(start + step, A))
             yield part, weights @ features[..., part]

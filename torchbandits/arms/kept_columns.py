@@ -109,18 +109,20 @@ class KeptColumns:
     def put(self, rows: Tensor, slots: Tensor, columns: Tensor) -> None:
         """Store columns (`batch_shape x p x A`) of rows in the slots returned by `missing`, −1 where padded."""
         self._known = None
-        p, lines, A = rows.shape[-1], self.batch_shape.numel(), self.num_arms
-        flat = (self.block.reshape(lines, -1, A), columns.expand(*rows.shape, A).reshape(lines, p, A))
-        places = (rows.reshape(lines, p), slots.reshape(lines, p), self._slot_of_row)
-        for block, fresh, row, slot, slot_of_row in zip(*flat, *places, strict=True):
-            real = row >= 0
-            if not bool(real.all()):
-                row, slot, fresh = row[real], slot[real], fresh[real.to(fresh.device)]
-            slot_of_row[row] = slot
-            if len(slot) == 1:
-                block[int(slot)] = fresh[0]
-            else:
-                block[to_device(block.device, slot)[0]] = fresh
+        p, lines, device = rows.shape[-1], self.batch_shape.numel(), self.block.device
+        row, slot = rows.reshape(lines, p), slots.reshape(lines, p)
+        fresh = columns.expand(*rows.shape, self.num_arms).reshape(-1, self.num_arms)
+        line, place = (row >= 0).nonzero(as_tuple=True)
+        slot = slot[line, place]
+        self._slot_of_row[line, row[line, place]] = slot
+        block, target = self.block.reshape(-1, self.num_arms), line * self.block.shape[-2] + slot
+        if len(target) == 1:
+            block[int(target)] = fresh[int(line * p + place)]
+        elif len(target) == len(fresh):
+            block.index_copy_(0, to_device(device, target)[0], fresh)
+        else:
+            target, source = to_device(device, target, line * p + place)
+            block.index_copy_(0, target, fresh.index_select(0, source))
 
     def at(self, slots: Tensor, part: slice) -> Tensor:
         """Columns in slots (`batch_shape x m`) at a slice of the arms, `batch_shape x m x chunk`."""

@@ -7,10 +7,11 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor
 
-from torchbandits.arms.columns import KernelColumns
+from torchbandits.arms.columns import LEAST_ARMS, KernelColumns
 from torchbandits.arms.directions import Directions, Leaders
 from torchbandits.arms.features import ArmFeatures
 from torchbandits.arms.rows import ArmRows
+from torchbandits.budget import halved
 from torchbandits.embeddings import Nystrom
 from torchbandits.linalg import LowRankPrecision
 from torchbandits.posteriors import GaussianProcess, where_frozen
@@ -104,10 +105,16 @@ class FromColumns(TableStrategy):
         if self.columns.sweep(factors, prior, leverage, channels):
             return
         weights, c = factors.weights.to(self.rows.source.dtype), channels.shape[-2]
-        with self._threads(weights):
-            for part, out in self.columns.products(weights, factors.rows, None if factors.lower else c):
-                channels[..., part] = out[..., :c, :]
-                leverage[..., part] = prior[..., part] - out[..., c:, :].square_().sum(dim=-2)
+        step, dense = self.columns.step(factors.rows), None if factors.lower else c
+        while True:
+            try:
+                with self._threads(weights):
+                    for part, out in self.columns.products(weights, factors.rows, dense, step):
+                        channels[..., part] = out[..., :c, :]
+                        leverage[..., part] = prior[..., part] - out[..., c:, :].square_().sum(dim=-2)
+                return
+            except torch.OutOfMemoryError as error:
+                step = halved(step, LEAST_ARMS, error)
 
     def cross(self, index: Picks, leaders: Leaders | None) -> Tensor:
         """Not supported, because a sparse posterior is swept after each tell."""

@@ -12,6 +12,7 @@ from torchbandits.arms.directions import Directions, Leaders
 from torchbandits.arms.features import ArmFeatures
 from torchbandits.arms.rows import ArmRows
 from torchbandits.arms.strategies import FromColumns, FromDirections, FromFeatures, TableStrategy
+from torchbandits.budget import budget_on
 from torchbandits.kernels import kernel_diagonal
 from torchbandits.posteriors import Conditioning, GaussianProcess
 from torchbandits.types import Picks
@@ -26,7 +27,8 @@ class ArmTable(nn.Module):
     Args:
         rows: The arms, and the row of the posterior's statistics of each.
         posterior: The posterior; its `batch_shape` is that of the table.
-        memory_budget: Bytes that kernel columns or features may occupy; beyond it, columns are recomputed in chunks.
+        memory_budget: Bytes that kernel columns or features may occupy, by default as in `budget_on`; beyond it, columns are
+            recomputed in chunks.
 
     Buffers: `leverage` `batch_shape x A`, `channels` `batch_shape x c x A` (regression outputs), both float64.
     """
@@ -38,10 +40,11 @@ class ArmTable(nn.Module):
     prior_diagonal: Tensor
     kappa2: Tensor
 
-    def __init__(self, rows: ArmRows, posterior: GaussianProcess, memory_budget: int) -> None:
+    def __init__(self, rows: ArmRows, posterior: GaussianProcess, memory_budget: int | None) -> None:
         super().__init__()
         # Buffers of a sharded table are not saved, since a loaded state may have other ranks; they are swept again.
         batch_shape, A, saved = posterior.batch_shape, rows.num_arms, not rows.sharded
+        memory_budget = budget_on(rows.source.device, memory_budget)
         # In `__dict__` nn.Module does not see them; the policy's state registers them.
         self.__dict__.update(rows=rows, posterior=posterior)
         self.features_of_arms = ArmFeatures(rows, posterior, memory_budget) if posterior.finite is not None else None

@@ -64,10 +64,10 @@ def regularization_of(noise_std: Any, regularization: Any) -> Any:
 
 
 def check_memory_budget(memory_budget: Any) -> None:
-    """Raises ArgumentError unless it is a number of bytes; 0 keeps nothing."""
+    """Raises ArgumentError unless it is a number of bytes, or None for the default; 0 keeps nothing."""
     require(
-        is_whole(memory_budget, 0),
-        f"memory_budget must be a whole number of bytes ≥ 0, such as 2 << 30 for 2 GiB, got {memory_budget!r}.",
+        memory_budget is None or is_whole(memory_budget, 0),
+        f"memory_budget must be a whole number of bytes ≥ 0, such as 2 << 30 for 2 GiB, or None, got {memory_budget!r}.",
     )
 
 

@@ -55,6 +55,7 @@ th:first-child, td:first-child { text-align: left; padding-left: 0; }
 .figures { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 520px), 1fr)); gap: 1.5em; }
 .figures img { width: 100%; height: auto; }
 .tables > div { overflow-x: auto; }
+.tables th { white-space: normal; vertical-align: bottom; }
 .tables { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 360px), 1fr)); gap: 0 2em; }
 pre { background: #f6f6f6; padding: 1em; overflow-x: auto; }
 .facing td { white-space: normal; text-align: left; } .facing td:first-child { color: #555; }

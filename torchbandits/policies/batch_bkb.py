@@ -29,7 +29,7 @@ def batch_bkb(
     regularization: float | None = None,
     prior_mean: float | str = 0.0,
     initial: Start | None = None,
-    memory_budget: int = 2 << 30,
+    memory_budget: int | None = None,
     refit_every: int | None = None,
 ) -> Composed:
     r"""BBKB: freeze mean, width and dictionary, and pick by upper bound until variances may have shrunk by a factor of C̃.
@@ -53,7 +53,7 @@ def batch_bkb(
         regularization: λ; noise_std² by default.
         prior_mean: A number, or `"estimate"`.
         initial: First picks; the argmax of the prior by default.
-        memory_budget: Bytes for cached kernel columns.
+        memory_budget: Bytes for cached kernel columns; by default 2 GiB, on a GPU half of its free memory.
         refit_every: Fit the kernel whenever the pulls told pass a multiple of this (`Bandit.fit_kernel_`). Never by default:
             the theory assumes a known kernel.
 

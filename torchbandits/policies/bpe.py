@@ -116,7 +116,7 @@ def bpe(
     regularization: float | None = None,
     max_batch_size: int | None = None,
     prior_mean: float | str = 0.0,
-    memory_budget: int = 2 << 30,
+    memory_budget: int | None = None,
 ) -> BatchedPureExploration:
     r"""BPE: batched pure exploration in at most ⌈log₂ log₂ T⌉ + 1 batches, with elimination of arms between them.
 
@@ -142,7 +142,7 @@ def bpe(
         regularization: λ; noise_std² by default.
         max_batch_size: Most picks of one `ask`; a longer batch is asked for in parts.
         prior_mean: A number, or `"estimate"`.
-        memory_budget: Bytes for cached kernel columns.
+        memory_budget: Bytes for cached kernel columns; by default 2 GiB, on a GPU half of its free memory.
 
     Guarantee: regret O*(√(T γ_T)) with probability 1 − δ, and the best arm is never discarded, for a fixed f of RKHS norm ≤ Ψ
     under the default width and a prior mean of 0; pulls that were not asked for must not have been chosen by the rewards of

@@ -22,7 +22,7 @@ def cbrap(
     width: Width | None = None,
     prior_mean: float | str = 0.0,
     initial: Start | None = None,
-    memory_budget: int = 2 << 30,
+    memory_budget: int | None = None,
 ) -> Composed:
     r"""CBRAP: LinUCB on z(x) = Rᵀx, a projection of the features drawn once, for linear rewards of very many features.
 
@@ -40,7 +40,7 @@ def cbrap(
         width: Multiplies the standard deviation; `SelfNormalized` by default.
         prior_mean: A number, or `"estimate"`.
         initial: First picks; the arm of the longest projection by default.
-        memory_budget: Bytes for the projected features of the arms.
+        memory_budget: Bytes for the projected features of the arms; by default 2 GiB, on a GPU half of its free memory.
 
     Raises:
         ArgumentError: If the projected features do not fit the budget (when the bandit is made), naming the largest number that

@@ -60,7 +60,7 @@ class Composed(Policy[TableState | BoxState]):
         batch_rule: Rule that ends a batch.
         prior_mean: Mean of the rewards before data: a number, or `"estimate"` for the average of the rewards told so far.
         initial: First picks; None for the argmax of the prior.
-        memory_budget: Bytes that cached kernel columns may take.
+        memory_budget: Bytes that cached kernel columns may take; None for 2 GiB, or half of the free memory of a GPU.
         refit_every: Fit the kernel whenever the pulls told pass a multiple of this; None for never, as the theory assumes.
         from_data: Estimates in place of `kernel`, `noise_std` and the units of rewards; None where they are given.
     """
@@ -75,7 +75,7 @@ class Composed(Policy[TableState | BoxState]):
     batch_rule: BatchRule = field(default_factory=FixedSize)
     prior_mean: float | str = 0.0
     initial: Start | None = None
-    memory_budget: int = 2 << 30
+    memory_budget: int | None = None
     refit_every: int | None = None
     from_data: FromData | None = None
 

@@ -31,7 +31,7 @@ def compressed_gp(
     regularization: float | None = None,
     prior_mean: float | str = 0.0,
     initial: Start | None = None,
-    memory_budget: int = 2 << 30,
+    memory_budget: int | None = None,
     refit_every: int | None = None,
 ) -> Composed:
     r"""Compressed GP-UCB (CUB), EI or PI: learn a pull only if the entropy of its reward is above a threshold.
@@ -53,7 +53,7 @@ def compressed_gp(
         regularization: λ, the noise variance of the entropy test too; noise_std² by default.
         prior_mean: A number, or `"estimate"`.
         initial: First picks; 2^d arms drawn uniformly by default.
-        memory_budget: Bytes for cached kernel columns.
+        memory_budget: Bytes for cached kernel columns; by default 2 GiB, on a GPU half of its free memory.
         refit_every: Fit the kernel whenever the pulls told pass a multiple of this (`Bandit.fit_kernel_`). Never by default:
             the theory assumes a known kernel.
 

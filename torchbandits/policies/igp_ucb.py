@@ -22,7 +22,7 @@ def igp_ucb(
     regularization: float = 1.0,
     prior_mean: float | str = 0.0,
     initial: Start | None = None,
-    memory_budget: int = 2 << 30,
+    memory_budget: int | None = None,
     refit_every: int | None = None,
 ) -> Composed:
     r"""IGP-UCB: GP-UCB for a fixed function of bounded RKHS norm.
@@ -38,7 +38,7 @@ def igp_ucb(
         regularization: λ; 1 by default, as in the paper.
         prior_mean: A number, or `"estimate"`.
         initial: First picks; the argmax of the prior by default.
-        memory_budget: Bytes for cached kernel columns.
+        memory_budget: Bytes for cached kernel columns; by default 2 GiB, on a GPU half of its free memory.
         refit_every: Fit the kernel whenever the pulls told pass a multiple of this (`Bandit.fit_kernel_`). Never by default:
             the theory assumes a known kernel.
 

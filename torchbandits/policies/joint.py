@@ -14,7 +14,7 @@ from torchbandits.aims import Aim, Outlook, Safe
 from torchbandits.arms import FullSweep, Shard, best_arm
 from torchbandits.batching import FixedSize
 from torchbandits.checks import check_instance, check_text
-from torchbandits.errors import UnsupportedError, require
+from torchbandits.errors import ArgumentError, UnsupportedError, require
 from torchbandits.gradients import without_gradients
 from torchbandits.kernels import stack_kernels
 from torchbandits.memory import KeepAll, LeverageSampling
@@ -252,6 +252,8 @@ class Joint(Policy[TableState]):
             score = None if isinstance(self.engine.score, PosteriorDraw) else self.engine.score
             value = self.aim.scores(outlook, score)
             best = value.amax(dim=-1)
+            if not place and bool((live.to(device) & (best == -torch.inf)).any()):
+                raise ArgumentError("no arm that is on offer may be picked: none of them is known to be safe.")
             arm = torch.where(live.to(device) & (best > -torch.inf), best_arm(value), -1)
             counts = counts.scatter_add(-1, arm.clamp_min(0).unsqueeze(-1), (arm >= 0).double().unsqueeze(-1))
             shared = arm[..., None, None].expand(*width.shape, 1)

@@ -26,7 +26,7 @@ def kriging_believer(
     regularization: float | None = None,
     prior_mean: float | str = 0.0,
     initial: Start | None = None,
-    memory_budget: int = 2 << 30,
+    memory_budget: int | None = None,
     refit_every: int | None = None,
 ) -> Composed:
     r"""Randomised kriging believer: pending picks are given rewards that are drawn from the posterior.
@@ -49,7 +49,7 @@ def kriging_believer(
         regularization: λ, also the variance of the noise of drawn rewards; noise_std² by default.
         prior_mean: A number, or `"estimate"`.
         initial: First picks; the argmax of the prior by default.
-        memory_budget: Bytes for cached kernel columns.
+        memory_budget: Bytes for cached kernel columns; by default 2 GiB, on a GPU half of its free memory.
         refit_every: Fit the kernel whenever the pulls told pass a multiple of this (`Bandit.fit_kernel_`).
 
     Guarantee: none is claimed here. The authors bound the expected regret for f drawn from the prior; of their paper only the

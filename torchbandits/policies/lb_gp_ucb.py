@@ -348,7 +348,7 @@ def lb_gp_ucb(
     growth: float = 0.5,
     regularization: float | None = None,
     prior_mean: float | str = 0.0,
-    memory_budget: int = 2 << 30,
+    memory_budget: int | None = None,
 ) -> LengthscaleBalancing:
     r"""LB-GP-UCB: GP-UCB with a regret bound for an unknown lengthscale, by balancing the regret of several.
 
@@ -377,7 +377,7 @@ def lb_gp_ucb(
         growth: a > 0, the power of the growth function.
         regularization: λ; noise_std² by default.
         prior_mean: A number, or `"estimate"`.
-        memory_budget: Bytes for cached kernel columns of each candidate.
+        memory_budget: Bytes for cached kernel columns of each candidate; by default 2 GiB, on a GPU half of its free memory.
 
     Guarantee: with probability 1 − δ the regret of GP-UCB at the best lengthscale up to a factor (θ_0/θ)^d d ln(θ_0/θ) + d ln
     g(T) of constants and logarithms, and up to the pulls before the first candidate that is short enough, for f of RKHS norm

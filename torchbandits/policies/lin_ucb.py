@@ -21,7 +21,7 @@ def lin_ucb(
     width: Width | None = None,
     prior_mean: float | str = 0.0,
     initial: Start | None = None,
-    memory_budget: int = 2 << 30,
+    memory_budget: int | None = None,
 ) -> Composed:
     r"""LinUCB (OFUL): the arm of the highest upper bound for rewards θᵀx, by ridge regression on the features themselves.
 

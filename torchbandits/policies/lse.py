@@ -25,7 +25,7 @@ def lse(
     regularization: float | None = None,
     prior_mean: float | str = 0.0,
     initial: Start | None = None,
-    memory_budget: int = 2 << 30,
+    memory_budget: int | None = None,
     refit_every: int | None = None,
 ) -> Composed:
     r"""Level-set estimation: pull the arm that is most ambiguous, to learn which arms are above a level and which below.
@@ -45,7 +45,7 @@ def lse(
         regularization: λ; noise_std² by default.
         prior_mean: A number, or `"estimate"`.
         initial: First picks; the argmax of the prior by default.
-        memory_budget: Bytes for cached kernel columns.
+        memory_budget: Bytes for cached kernel columns; by default 2 GiB, on a GPU half of its free memory.
         refit_every: Fit the kernel whenever the pulls told pass a multiple of this (`Bandit.fit_kernel_`). Never by default:
             the theory assumes a known kernel.
 

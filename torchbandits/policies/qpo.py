@@ -23,7 +23,7 @@ def qpo(
     regularization: float | None = None,
     prior_mean: float | str = 0.0,
     initial: Start | None = None,
-    memory_budget: int = 2 << 30,
+    memory_budget: int | None = None,
     refit_every: int | None = None,
 ) -> Composed:
     r"""qPO: the batch of distinct arms with the largest probability to hold the best arm.
@@ -42,7 +42,7 @@ def qpo(
         regularization: λ; noise_std² by default.
         prior_mean: A number, or `"estimate"`.
         initial: First picks; the most probable arms of the prior by default.
-        memory_budget: Bytes for cached kernel columns.
+        memory_budget: Bytes for cached kernel columns; by default 2 GiB, on a GPU half of its free memory.
         refit_every: Fit the kernel whenever the pulls told pass a multiple of this (`Bandit.fit_kernel_`).
 
     Guarantee: none. Cost: O(A u) per distinct arm told; O(r³ + r² S) per ask, for S draws of r leaders.

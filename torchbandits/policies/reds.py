@@ -109,7 +109,7 @@ def reds(
     regularization: float | None = None,
     max_batch_size: int | None = None,
     prior_mean: float | str = 0.0,
-    memory_budget: int = 2 << 30,
+    memory_budget: int | None = None,
 ) -> RandomExploration:
     r"""REDS: random exploration with domain shrinking, batches of uniform draws with elimination of arms between them.
 
@@ -131,7 +131,7 @@ def reds(
         regularization: λ; noise_std² by default.
         max_batch_size: Most picks of one `ask`; a longer batch is asked for in parts.
         prior_mean: A number, or `"estimate"`.
-        memory_budget: Bytes for cached kernel columns.
+        memory_budget: Bytes for cached kernel columns; by default 2 GiB, on a GPU half of its free memory.
 
     Guarantee: the best arm is never discarded, with probability 1 − δ for a fixed f of RKHS norm ≤ Ψ under the default width
     and a prior mean of 0, since no pull of a batch is chosen by the batch's rewards. The paper proves regret Õ(√(T γ_T)), and

@@ -24,7 +24,7 @@ def rff_ucb(
     regularization: float | None = None,
     prior_mean: float | str = 0.0,
     initial: Start | None = None,
-    memory_budget: int = 2 << 30,
+    memory_budget: int | None = None,
 ) -> Composed:
     """The arm of the highest upper bound under Bayesian linear regression on random Fourier features.
 
@@ -38,7 +38,7 @@ def rff_ucb(
         regularization: λ; noise_std² by default.
         prior_mean: A number, or `"estimate"`.
         initial: First picks; the argmax of the prior by default.
-        memory_budget: Bytes for the features of the arms.
+        memory_budget: Bytes for the features of the arms; by default 2 GiB, on a GPU half of its free memory.
 
     Raises:
         UnsupportedError: For a kernel whose spectrum is not known.

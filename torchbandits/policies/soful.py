@@ -23,7 +23,7 @@ def soful(
     width: Width | None = None,
     prior_mean: float | str = 0.0,
     initial: Start | None = None,
-    memory_budget: int = 2 << 30,
+    memory_budget: int | None = None,
 ) -> Composed:
     r"""SOFUL: LinUCB with a sketch S of m to 2m rows in place of the d x d matrix V, and a width that accounts for its error.
 

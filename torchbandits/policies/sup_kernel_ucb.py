@@ -170,7 +170,7 @@ def sup_kernel_ucb(
     width: Width | None = None,
     regularization: float | None = None,
     prior_mean: float | str = 0.0,
-    memory_budget: int = 2 << 30,
+    memory_budget: int | None = None,
 ) -> SupKernelUCB:
     r"""SupKernelUCB: levels s = 1 … S that estimate f to within 2^(−s), each by a posterior of its own pulls alone.
 
@@ -197,7 +197,7 @@ def sup_kernel_ucb(
         width: w, multiplies the standard deviation; by default `FixedDesign`, F + (R/√λ) √(2 log(2 A T S/δ)).
         regularization: λ; noise_std² by default.
         prior_mean: A number, or `"estimate"`.
-        memory_budget: Bytes for cached kernel columns.
+        memory_budget: Bytes for cached kernel columns; by default 2 GiB, on a GPU half of its free memory.
 
     Guarantee: regret Õ(√(T d̃)), d̃ the effective dimension, with probability 1 − δ for a fixed f of RKHS norm ≤ F under the
     default width (the paper's algorithm prints log(2 A T/δ); its proof takes a union over the levels too). It explores far

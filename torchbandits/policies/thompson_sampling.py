@@ -33,7 +33,7 @@ def thompson_sampling(
     regularization: float | None = None,
     prior_mean: float | str = 0.0,
     initial: Start | None = None,
-    memory_budget: int = 2 << 30,
+    memory_budget: int | None = None,
 ) -> Composed:
     r"""Thompson sampling: the best arm of a draw of the posterior, with one draw per pick.
 
@@ -59,7 +59,7 @@ def thompson_sampling(
         regularization: λ; noise_std² by default.
         prior_mean: A number, or `"estimate"`.
         initial: First picks; draws of the prior by default.
-        memory_budget: Bytes for features and cached kernel columns.
+        memory_budget: Bytes for features and cached kernel columns; by default 2 GiB, on a GPU half of its free memory.
 
     Raises:
         UnsupportedError: If the embedding does not take the kernel.

@@ -1,0 +1,36 @@
+"""The page of compared methods is that of the committed files."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "scripts" / "benchmarks"))
+import methods  # noqa: E402
+
+
+def test_the_page_is_generated_from_the_committed_files(tmp_path: Path):
+    methods.page(tmp_path / "page.md")
+    assert (tmp_path / "page.md").read_text() == (ROOT / "docs" / "results-methods.md").read_text(), (
+        "python scripts/benchmarks/methods.py page"
+    )
+
+
+def test_every_problem_has_ten_seeds_of_every_policy():
+    rows = methods.read(methods.FOLDER / "methods.csv")
+    for problem in {row["problem"] for row in rows}:
+        own = [row for row in rows if row["problem"] == problem]
+        for policy in {row["policy"] for row in own}:
+            assert sorted(int(row["seed"]) for row in own if row["policy"] == policy) == list(range(methods.SEEDS))
+
+
+def test_intervals_are_student_s():
+    values = np.random.default_rng(0).normal(size=(4_000, 10))
+    covered = [abs(row.mean()) <= methods.interval(row) for row in values]
+    assert np.mean(covered) == pytest.approx(0.95, abs=0.012)
+    assert methods.digits(0.12345, 0.00678) == "0.1235 ± 0.0068"
+    assert methods.digits(12.3, 0.5) == "12.30 ± 0.50"

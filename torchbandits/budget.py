@@ -1,0 +1,24 @@
+"""Bytes that computed tables may take, and going on with less where a device has run out of memory."""
+
+from __future__ import annotations
+
+import torch
+
+ON_HOST = 2 << 30
+"""Bytes for tables of arms on the CPU."""
+
+
+def budget_on(device: torch.device, given: int | None) -> int:
+    """The given number of bytes; if None, 2 GiB on the CPU and half of what is free now on a GPU. No pick depends on it."""
+    if given is not None:
+        return given
+    return torch.cuda.mem_get_info(device)[0] // 2 if device.type == "cuda" else ON_HOST
+
+
+def halved(step: int, least: int, error: torch.OutOfMemoryError) -> int:
+    """Half of a number of arms that were too many for a device at once; raises the error again below the least number."""
+    if step <= least:
+        raise error
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    return max(least, step // 2)

@@ -137,6 +137,7 @@ POLICIES: dict[str, tuple[str, dict[str, Any], list[str] | None]] = {
     "thompson_sampling nystrom": ("thompson_sampling", BOUNDED | {"embedding": "nystrom"}, None),
     "mini_gp_ucb": ("mini_gp_ucb", BOUNDED | {"ratio_threshold": 1.5}, None),
     "bpe": ("bpe", BOUNDED | {"horizon": 60}, None),
+    "reds": ("reds", BOUNDED | {"horizon": 60}, None),
     "irgp_ucb": ("irgp_ucb", {"noise_std": NOISE_STD}, None),
     "kriging_believer": ("kriging_believer", COMMON, None),
     "lse": ("lse", COMMON | {"level": 0.3}, None),
@@ -147,6 +148,7 @@ POLICIES: dict[str, tuple[str, dict[str, Any], list[str] | None]] = {
     "pi_gp_ucb": ("pi_gp_ucb", BOUNDED | {"nu": 1.5, "horizon": 50}, STATIONARY),
 }
 SPECTRAL = {"rff_ucb"}  # takes kernels whose spectrum it knows, and refuses others
+OF_LENGTHSCALE = {"lb_gp_ucb"}  # takes RBF and Matérn kernels, and refuses others: see its own tests
 UNIT_LAMBDA = {"igp_ucb", "pi_gp_ucb"}
 SAMPLED = {"bkb", "batch_bkb", "ada_bkb", "thompson_sampling nystrom"}
 NAIVE = ["gp_ucb", "igp_ucb", "gp_bucb", "bkb", "batch_bkb"]
@@ -171,7 +173,7 @@ def lambda_of(policy: str) -> float:
 
 def test_every_policy_with_a_kernel_is_here():
     takes = {name for name, factory in registry.items() if "kernel" in inspect.signature(factory).parameters}
-    assert takes <= {name for name, _, _ in POLICIES.values()} | SPECTRAL
+    assert takes <= {name for name, _, _ in POLICIES.values()} | SPECTRAL | OF_LENGTHSCALE
 
 
 @pytest.mark.parametrize("kernel_name", KERNELS)

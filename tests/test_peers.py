@@ -176,7 +176,7 @@ def test_the_page_shows_ranks_losses_and_what_is_missing(tmp_path: Path) -> None
     records = records[~((records["method"] == "baybe") & (records["table"] == "table0"))]
     words = write_page(records, tmp_path / "peers.md").read_text()
     assert (tmp_path / "results" / "peers" / "ranks.png").stat().st_size > 10_000
-    assert "4 tables, 3 to 3 seeds each" in words
+    assert "4 tables, 3 seeds each" in words
     assert "`baybe` (9 runs)" in words
     assert "| `smac` | 1.00 (1.00 to 1.00)" in words
     assert "| `smac` | 0.100 (0.100 to 0.100) | 12 | 4 of 4 |" in words

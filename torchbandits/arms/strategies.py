@@ -97,6 +97,7 @@ class FromColumns(TableStrategy):
         self.columns = columns
         # The dictionary of the last features of packed arms, and its words (None if it holds points that cannot be packed).
         self._words: tuple[Nystrom, Tensor | None] | None = None
+        self._packs = isinstance(rows.source, PackedArms) and not rows.sharded
 
     def sweep(self, prior: Tensor, leverage: Tensor, channels: Tensor) -> None:
         """One compiled pass over kept columns, or products in chunks of arms."""
@@ -123,7 +124,7 @@ class FromColumns(TableStrategy):
     def features(self, index: Picks) -> tuple[Tensor, Tensor, Tensor]:
         """Points (words of packed arms), whitened features and features. Cost O(p m²), plus O(p m d) if columns are not
         kept."""
-        fit, packed = self.posterior.fit(), self._packed()
+        fit, packed = self.posterior.fit(), self.columns.packed() if self._packs else None
         x = self.rows.points(index).double() if packed is None else packed.words_at(index.clamp_min(0))
         K_mk = self.columns.read(fit.rows, index)
         if K_mk is None and packed is not None:
@@ -133,10 +134,6 @@ class FromColumns(TableStrategy):
         else:
             z = fit.embedding(x)
         return x, fit.regression.precision.whiten(z), z
-
-    def _packed(self) -> PackedArms | None:
-        """Packed arms that stay packed here: those of ranks are sent as points."""
-        return None if self.rows.sharded else self.columns.packed()
 
     def _to_packed(self, nystrom: Nystrom, words: Tensor, packed: PackedArms) -> Tensor:
         """k between the dictionary and packed arms, `batch_shape x m x p`."""
@@ -153,7 +150,7 @@ class FromColumns(TableStrategy):
         C = left[1].mT @ right[1]
         if frozen is True:
             return C
-        if (packed := self._packed()) is not None:
+        if self._packs and (packed := self.columns.packed()) is not None:
             residual = packed_kernel(self.posterior.kernel, packed.packing, left[0], right[0]) - left[2].mT @ right[2]
         else:
             residual = self.posterior.fit().embedding.residual_covariance(left[0], right[0], left[2], right[2])

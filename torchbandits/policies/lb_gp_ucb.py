@@ -130,7 +130,9 @@ class LengthscaleBalancing(Phased[BalancedState]):
     def init(self, arms: Arms, generators: Generators, batch_shape: torch.Size) -> BalancedState:
         """Make a fresh state. Cost O(K A) time and memory for K candidates, O(K A u) memory as pulls are told."""
         first = self._first_kernel(arms, batch_shape)
-        candidates = min(1 + int(self._admitted(torch.tensor(float(self.horizon)), arms.shape[-1])), self.horizon)
+        candidates = min(
+            1 + int(self._admitted(torch.tensor(float(self.horizon), dtype=torch.float64), arms.shape[-1])), self.horizon
+        )
         outer = replace(self.engine, kernel=first).init(arms, generators, batch_shape)
         kernels = [_shortened(row, i, arms.shape[-1]) for i in range(candidates) for row in _rows(first, batch_shape)]
         levels = torch.Size((candidates, *batch_shape))
@@ -245,7 +247,7 @@ class LengthscaleBalancing(Phased[BalancedState]):
 
     def _admitted(self, t: Tensor, dim: int) -> Tensor:
         """Candidates beyond the first that the growth function admits after t pulls: d ln g(t), rounded down."""
-        grown = torch.maximum(self.growth * dim * t.double().clamp_min(1).log(), torch.tensor(float(_FIRST)).to(t.device))
+        grown = (self.growth * dim * t.double().clamp_min(1).log()).clamp_min(_FIRST)
         return (grown + 1e-9).floor().long()
 
     def _show(self, state: BalancedState) -> None:

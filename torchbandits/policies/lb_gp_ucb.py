@@ -220,7 +220,7 @@ class LengthscaleBalancing(Phased[BalancedState]):
     def widths(self, state: BalancedState) -> Tensor:
         """β of every candidate, `K x batch_shape`: that of IGP-UCB for the norm bound e^(i/2) N."""
         inner, bound = state.inner, torch.as_tensor(self.norm_bound, dtype=torch.float64, device=state.told.device)
-        grown = (torch.arange(inner.told.shape[0], device=state.told.device) / 2).exp()
+        grown = (torch.arange(inner.told.shape[0], dtype=torch.float64, device=state.told.device) / 2).exp()
         bounds = grown.reshape(-1, *(1 for _ in state.told.shape)) * bound
         igp = IGP(self.engine.noise_std, bounds, self.delta / 2, self.engine.regularization)
         return igp(inner.progress(igp.reads))

@@ -110,3 +110,22 @@ def test_a_long_run_on_few_arms_stays_exact():
     variance = NOISE_STD**2 * table.leverage.numpy()
     bandit.posterior.invalidate_()
     np.testing.assert_allclose(variance, bandit.posterior(problem.tensor).variance.numpy(), rtol=1e-8)
+
+
+def test_a_rollback_that_runs_twice_leaves_what_one_leaves():
+    """An interrupted rollback is run again: rows of T that were subtracted from the kept covariance stay subtracted."""
+    problem = Problem(seed=3, a=40)
+    bandit = tb.Bandit(tb.gp_ucb(rbf(), noise_std=0.1), problem.tensor, generator=generator(4))
+    told = 0
+    while bandit.loop.state.table.directions.used < 64:
+        selection = bandit.ask()
+        bandit.tell(selection, problem.rewards(told, selection.index))
+        told += 1
+    table, index = bandit.loop.state.table, torch.tensor([7])
+    restore, expected = bandit.loop.state.snapshot(), table.directions.between(*(table.directions.features(index),) * 2)
+    table.cross(index)  # subtracts the rows, of which there are enough
+    assert table.directions.used == 0
+    for _ in range(2):
+        restore()
+        found = table.directions.between(*(table.directions.features(index),) * 2)
+        torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)

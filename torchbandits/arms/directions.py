@@ -61,7 +61,7 @@ class Directions(nn.Module):
         shape, A, source = posterior.batch_shape, rows.num_arms, rows.source
         size = 8 * shape.numel() * A * A
         self.dense = A <= _DENSE_ARMS and size <= min(_DENSE_BYTES, memory_budget)
-        self.used, self._flushes, self._pulls = 0, 0, 0
+        self.used, self._pulls = 0, 0
         dtype = torch.float64 if self.dense else source.dtype
         empty = torch.zeros(*shape, 0, A, dtype=dtype, device=source.device)
         # Arms are streamed because memory is short, so T must stay below the budget.
@@ -245,22 +245,23 @@ class Directions(nn.Module):
         return K.expand(*self.block.shape[:-2], *K.shape[-2:]).clone()
 
     def _flush(self) -> None:
-        """Subtract the rows of T from the kept covariance in place, which leaves the posterior unchanged."""
+        """Subtract the rows of T from the kept covariance, which leaves the posterior unchanged."""
         C, T = (x.reshape(-1, *x.shape[-2:]) for x in (self._dense(), self.rows_used))
-        # k̃ = C − TᵀT becomes the kept covariance, and T becomes empty.
-        C.baddbmm_(T.mT, T, alpha=-1)
-        self.used, self._flushes = 0, self._flushes + 1
+        # k̃ = C − TᵀT becomes the kept covariance, and T becomes empty: in new tensors and in one assignment, so that neither an
+        # interrupt nor a rollback finds rows that were subtracted and are still there.
+        kept = torch.baddbmm(C, T.mT, T, alpha=-1).reshape(self.covariance.shape)
+        buffers = {**self._buffers, "covariance": kept, "block": torch.empty_like(self.block)}
+        self.__dict__.update(used=0, _buffers=buffers)
 
     # ------------------------------------------------------------------ snapshots and saved states
 
     def snapshot(self) -> Callable[[], None]:
         """Function that restores the current rows. The buffers must be restored by the caller."""
-        used, pulls, flushes = self.used, self._pulls, self._flushes
+        used, pulls = self.used, self._pulls
 
         def restore() -> None:
-            # After a flush the rows of T in the snapshot are already subtracted from the covariance.
-            self.used = used if self._flushes == flushes else 0
-            self._pulls, self._flushes = pulls, flushes
+            self.used = used
+            self._pulls = pulls
             self._forget_ahead()
 
         return restore

@@ -114,7 +114,6 @@ class KeptColumns:
         fresh = columns.expand(*rows.shape, self.num_arms).reshape(-1, self.num_arms)
         line, place = (row >= 0).nonzero(as_tuple=True)
         slot = slot[line, place]
-        self._slot_of_row[line, row[line, place]] = slot
         block, target = self.block.reshape(-1, self.num_arms), line * self.block.shape[-2] + slot
         if len(target) == 1:
             block[int(target)] = fresh[int(line * p + place)]
@@ -123,6 +122,8 @@ class KeptColumns:
         else:
             target, source = to_device(device, target, line * p + place)
             block.index_copy_(0, target, fresh.index_select(0, source))
+        # Last, so that a call that is interrupted leaves no slot without its column.
+        self._slot_of_row[line, row[line, place]] = slot
 
     def at(self, slots: Tensor, part: slice) -> Tensor:
         """Columns in slots (`batch_shape x m`) at a slice of the arms, `batch_shape x m x chunk`."""

@@ -260,8 +260,10 @@ class Picker:
             ranked = flat[row][probability[flat[row]].sort(descending=True, stable=True).indices]
             picks = ranked[own[ranked]][:size]
             index[row, : len(picks)], values[row, : len(picks)] = picks, probability[picks]
+        # Where few arms are on offer, places stay empty in every row.
+        wide = int((index >= 0).sum(dim=-1).max())
         shape = (*self._state.rows.batch_shape, wide)
-        return index.reshape(shape), values.reshape(shape)
+        return index[:, :wide].reshape(shape), values[:, :wide].reshape(shape)
 
     def _believe(self, offered: Tensor | None, remaining: Tensor, twins: Generators) -> Tensor:
         """Pick by the score under rewards of pending picks that are drawn from the posterior."""

@@ -154,14 +154,15 @@ class Bandit:
             more = check_more(more)
         if available is not None:
             offered = check_available(available, loop.batch_shape, loop.num_arms, loop.device)
+        constraints = () if isinstance(within, tuple) and not within else check_within(within)
         if exactly is not None:
             exactly = check_more(exactly, "exactly")
-            require(limit is None and more is None and maximizer is None, "exactly= stands alone: leave out limit=, more= and "
-                    "maximizer=.")  # fmt: skip
-        elif not (isinstance(within, tuple) and not within) and check_within(within):
+            alone = limit is None and more is None and maximizer is None
+            require(alone, "exactly= stands alone: leave out limit=, more= and maximizer=.")
+        elif constraints:
             require(more is not None, "within= constrains a batch of exactly so many picks: pass exactly=, or more=.")
-            require(limit is None and maximizer is None, "within= goes with exactly= or more= alone: leave out limit= and "
-                    "maximizer=.")  # fmt: skip
+            alone = limit is None and maximizer is None
+            require(alone, "within= goes with exactly= or more= alone: leave out limit= and maximizer=.")
         if maximizer is not None and not callable(maximizer):
             raise ArgumentError(f"maximizer must be a function, got {type(maximizer).__name__}.")
         if loop.open is not None and more is None:
@@ -172,9 +173,9 @@ class Bandit:
             self._maximize(maximizer, more or 1)
             return duplicate(cast(Selection, loop.open))
         if exactly is not None:
-            return self._exactly(exactly, check_within(within), offered)
-        if more is not None and (constraints := check_within(within)):
-            self._filled(more, constraints, offered)
+            return self._exactly(exactly, constraints, offered)
+        if constraints:
+            self._filled(cast(int, more), constraints, offered)
             return duplicate(cast(Selection, loop.open))
         return self.recorder.ask(most, offered, more)[1]
 

@@ -203,8 +203,8 @@ class Worker:
             given = {name: as_tensor(f"reward[{name!r}]", value).detach().cpu().reshape(1) for name, value in reward.items()}
         else:
             given = as_tensor("reward", reward, torch.float64).detach().cpu()
-            require(given.shape == (len(names),), f"reward must be {len(names)} numbers, for {', '.join(names)}, got shape "
-                    f"{tuple(given.shape)}.", ShapeError)  # fmt: skip
+            message = f"reward must be {len(names)} numbers, for {', '.join(names)}, got shape {tuple(given.shape)}."
+            require(given.shape == (len(names),), message, ShapeError)
             given = given.unsqueeze(0)
         y = rewards_by_outcome("reward", names, given, one, one == 0, failures)
         rows = y.shape[:1]

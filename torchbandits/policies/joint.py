@@ -337,8 +337,8 @@ def _check_kernels(first: str, one: Any, name: str, other: Any) -> None:
     """Refuse kernels that are not of one form: the rows of a kernel differ in its parameters alone."""
     forms = []
     for kernel in (one, other):
-        parts = [(type(part), getattr(part, "nu", None), str(part.active_dims)) for part in kernel.modules()
-                 if hasattr(part, "active_dims")]  # fmt: skip
+        own = [part for part in kernel.modules() if hasattr(part, "active_dims")]
+        parts = [(type(part), getattr(part, "nu", None), str(part.active_dims)) for part in own]
         forms.append((parts, [(key, value.shape) for key, value in kernel.named_parameters()]))
     require(
         forms[0] == forms[1],

@@ -36,9 +36,9 @@ def constrained(
 ) -> Joint:
     r"""Maximise one outcome among the arms whose other outcomes keep limits, all of which are learned.
 
-    The score of the models decides how feasibility counts. Upper bounds (`auto`, `gp_ucb`, `bkb`) are optimistic on both sides: the
-    largest upper bound of the objective among the arms that may be feasible, and the smallest sum of violations where none
-    may be. Draws (`thompson_sampling`) do the same with a draw of each posterior. The improvement
+    The score of the models decides how feasibility counts. Upper bounds (`auto`, `gp_ucb`, `bkb`) are optimistic on both
+    sides: the largest upper bound of the objective among the arms that may be feasible, and the smallest sum of violations
+    where none may be. Draws (`thompson_sampling`) do the same with a draw of each posterior. The improvement
     (`gp_ucb(acquisition="ei")`) is multiplied by the probability of feasibility, in logarithms.
 
     Args:

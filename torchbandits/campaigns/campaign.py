@@ -305,10 +305,10 @@ class Campaign:
         check_text("noise_var", "" if noise_var is None else noise_var)
         usual = None if noise_var is None else self._bandit.loop.noise_variance()
         results, rows, notes = self._read(measured, noise_var)
-        count, told = not results.file if again is None else again, results.values[:, 0]
-        new = np.ones(len(rows), bool) if count else self._record.new(rows.tolist(), told, self._open_rows().tolist())
+        count, given = not results.file if again is None else again, results.values[:, 0]
+        new = np.ones(len(rows), bool) if count else self._record.new(rows.tolist(), given, self._open_rows().tolist())
         known = len(rows) - int(new.sum())
-        rows, values = rows[new], told[new]
+        rows, values = rows[new], given[new]
         own = None
         if results.noise_var is not None and usual is not None:
             own = np.where(np.isnan(results.noise_var), usual, results.noise_var)[new]
@@ -450,9 +450,14 @@ class Campaign:
         return self._settings.decisions
 
     @property
+    def outcomes(self) -> tuple[str, ...]:
+        """The columns of the results; one of them, unless this is an `OutcomeCampaign`."""
+        return self._settings.outcomes
+
+    @property
     def objective(self) -> str:
-        """The column of the results."""
-        return self._settings.objective
+        """The column of the results; of several outcomes all of them, separated by commas."""
+        return ", ".join(self._settings.outcomes)
 
     @property
     def bandit(self) -> Bandit:

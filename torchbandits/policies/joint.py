@@ -327,7 +327,8 @@ def _check_model(name: str, part: Any, estimated: bool) -> None:
     )
     require(
         plain,
-        f"the model of {name!r} must be one Gaussian process with its own width, scored by UCB, EI or draws: use {_MODELS} or auto.",
+        f"the model of {name!r} must be one Gaussian process with its own width, scored by UCB, EI or draws: use {_MODELS} or "
+        "auto.",
         UnsupportedError,
     )
     require(

@@ -142,12 +142,12 @@ def test_a_campaign_goes_on_where_it_was(tmp_path: Path, closed: bool):
     pd.testing.assert_frame_equal(again.front(), front)
     np.testing.assert_array_equal(again._results.values, values)
     again.close()
-    with pytest.raises(StateError, match="the objectives was .* is"):
+    with pytest.raises(StateError, match=r"the objectives was .* is"):
         campaign(journal=tmp_path / "lab", minimize=[])
-    with pytest.raises(StateError, match="open it by tb.OutcomeCampaign"):
+    with pytest.raises(StateError, match=r"open it by tb\.OutcomeCampaign"):
         tb.Campaign(frame(), journal=tmp_path / "lab")
     tb.Campaign(frame(), "yield", tmp_path / "one", policy=model()).close()
-    with pytest.raises(StateError, match="open it by tb.Campaign"):
+    with pytest.raises(StateError, match=r"open it by tb\.Campaign"):
         tb.OutcomeCampaign(frame(), journal=tmp_path / "one")
     saved = json.loads((tmp_path / "one.campaign.json").read_text())
     assert saved["format"] == 1

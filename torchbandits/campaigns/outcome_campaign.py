@@ -118,7 +118,7 @@ class OutcomeCampaign(Campaign):
         require(bool(settings.objectives), message, StateError)
 
     def _default(self, features: int, priced: bool) -> Policy:
-        """Trade-offs between several objectives, or the best of one under limits, each outcome with a model as in `Campaign`."""
+        """Trade-offs between several objectives, or the best of one under limits, each with models as in `Campaign`."""
         settings, noise = self._settings, self._settings.noise_std
         models: dict[str, Policy] = {name: auto() for name in settings.outcomes}
         if isinstance(noise, dict):

@@ -8,19 +8,16 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import torch
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from torchbandits.aims import growing_hypervolume, growing_r2, non_dominated
 from torchbandits.campaigns.page import shown
+from torchbandits.experiments.front_figures import MOST_PAIRS, beaten_by_none, indicators, trade_offs
 from torchbandits.experiments.page import STYLE, escape, inline
 from torchbandits.experiments.printable import literal
-from torchbandits.figures import COLORS, draw_front, tidy
+from torchbandits.figures import COLORS, tidy
 from torchbandits.files import write_text
 
-MOST_PAIRS = 3
-"""Number of pairs of outcomes that are drawn."""
 MOST_FRONT = 50
 """Number of rows of the front that are listed."""
 
@@ -113,55 +110,35 @@ def pictures(page: OutcomePage) -> dict[str, Figure]:
 
 def traded(page: OutcomePage, x: str, y: str) -> Figure:
     """Two outcomes of each measured row, the measured front, and the expected one."""
-    figure = Figure(figsize=(7, 4), layout="constrained")
-    axes = figure.subplots()
     averages = page.averages()
-    signed, pair = page.signed(averages), averages[:, [page.outcomes.index(x), page.outcomes.index(y)]]
-    best = np.zeros(len(pair), bool)
-    good = ~np.isnan(signed).any(axis=1)
-    best[good] = non_dominated(torch.from_numpy(signed[good])).numpy() if good.any() else False
-    expected = page.front[[f"{x} expected", f"{y} expected"]].to_numpy(float)
-    deviation = page.front[[f"{x} deviation", f"{y} deviation"]].to_numpy(float)
-    steps = set(page.objectives) == {x, y}
-    draw_front(axes, pair, best, expected, deviation, small=page.objectives.get(x) == "minimize", steps=steps)
-    for limits in (page.at_least, page.at_most):
-        for name, line in ((x, axes.axvline), (y, axes.axhline)):
-            if name in limits:
-                line(limits[name], color=COLORS[4], linestyle="--", linewidth=1)
-    axes.set_xlabel(literal(x))
-    axes.set_ylabel(literal(y))
-    axes.legend(loc="best", frameon=False)
-    tidy(axes)
-    return figure
+    limits = [tuple(part[name] for part in (page.at_least, page.at_most) if name in part) for name in (x, y)]
+    return trade_offs(
+        (x, y),
+        averages[:, [page.outcomes.index(x), page.outcomes.index(y)]],
+        beaten_by_none(page.signed(averages)),
+        small=page.objectives.get(x) == "minimize",
+        steps=set(page.objectives) == {x, y},
+        expected=page.front[[f"{x} expected", f"{y} expected"]].to_numpy(float),
+        deviation=page.front[[f"{x} deviation", f"{y} deviation"]].to_numpy(float),
+        limits=(limits[0], limits[1]),
+    )
 
 
 def progress(page: OutcomePage) -> Figure:
     """Of several objectives hypervolume and R2 of the measured rows so far; of one, the best row that kept the limits."""
-    figure = Figure(figsize=(7, 4), layout="constrained")
     signed = page.signed(page.values)
-    t = np.arange(1, len(signed) + 1)
-    good = ~np.isnan(signed).any(axis=1)
-    if len(page.objectives) == 1:
-        ((name, aim),) = page.objectives.items()
-        axes = figure.subplots()
-        own, sign = page.values[:, page.outcomes.index(name)], -1.0 if aim == "minimize" else 1.0
-        axes.plot(t[good], own[good], "o", color=COLORS[2], markersize=4, label="measured, limits kept")
-        axes.plot(t[~good], own[~good], "x", color="0.6", markersize=4, label="measured, limits broken or not known")
-        axes.step(t, sign * np.fmax.accumulate(signed[:, 0]), where="post", color=COLORS[0], label="best so far")
-        axes.set_ylabel(literal(name))
-        axes.legend(loc="best", frameon=False)
-        panels = [axes]
-    else:
-        panels = list(figure.subplots(1, 2))
-        low, high = (signed[good].min(axis=0), signed[good].max(axis=0)) if good.any() else (0.0, 1.0)
-        unit = np.where(high > low, np.subtract(high, low), 1.0)
-        # In these units the worst measured value of an objective is 0 and the best is 1.
-        scaled = torch.from_numpy((signed - low) / unit)
-        panels[0].step(t, growing_hypervolume(scaled).numpy(), where="post", color=COLORS[0])
-        panels[0].set_ylabel("hypervolume (1: the best of each at once)")
-        panels[1].step(t, growing_r2(1 - scaled).numpy(), where="post", color=COLORS[5])
-        panels[1].set_ylabel("R2 distance from the best of each")
-    for axes in panels:
-        axes.set_xlabel("evaluation")
-        tidy(axes)
+    if len(page.objectives) > 1:
+        return indicators(signed)
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axes = figure.subplots()
+    t, good = np.arange(1, len(signed) + 1), ~np.isnan(signed).any(axis=1)
+    ((name, aim),) = page.objectives.items()
+    own, sign = page.values[:, page.outcomes.index(name)], -1.0 if aim == "minimize" else 1.0
+    axes.plot(t[good], own[good], "o", color=COLORS[2], markersize=4, label="measured, limits kept")
+    axes.plot(t[~good], own[~good], "x", color="0.6", markersize=4, label="measured, limits broken or not known")
+    axes.step(t, sign * np.fmax.accumulate(signed[:, 0]), where="post", color=COLORS[0], label="best so far")
+    axes.set_xlabel("evaluation")
+    axes.set_ylabel(literal(name))
+    axes.legend(loc="best", frameon=False)
+    tidy(axes)
     return figure

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchbandits.aims import Aim, Outlook, Safe
+from torchbandits.aims import Aim, Certifying, Constrained, Outlook, Safe, Scalarized
 from torchbandits.arms import FullSweep, Shard, best_arm
 from torchbandits.batching import FixedSize
 from torchbandits.checks import check_instance, check_text
@@ -74,6 +74,18 @@ class Joint(Policy[TableState]):
     def outcomes(self) -> tuple[str, ...]:
         """Names of the outcomes."""
         return self.names
+
+    @property
+    def objectives(self) -> dict[str, str]:
+        """Whether to `"maximize"` or to `"minimize"`, by the name of each outcome that is an objective."""
+        aim = self.aim
+        if isinstance(aim, Scalarized | Certifying):
+            signs = aim.signs
+        elif isinstance(aim, Constrained | Safe):
+            signs = tuple(aim.objective.sign if j == aim.objective.outcome else 0.0 for j in range(len(self.names)))
+        else:
+            signs = (0.0,) * len(self.names)
+        return {name: "minimize" if sign < 0 else "maximize" for name, sign in zip(self.names, signs, strict=True) if sign}
 
     @property
     def draws_on_update(self) -> bool:

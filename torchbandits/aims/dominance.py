@@ -100,6 +100,6 @@ def simplex(k: int, most: int) -> Tensor:
     while k > 1 and comb(steps + k, k - 1) <= most:
         steps += 1
     # A bar between two of the steps separates two coordinates.
-    bars = torch.tensor(list(combinations(range(steps + k - 1), k - 1)), dtype=torch.float64).reshape(-1, k - 1)
+    bars = torch.tensor(list(combinations(range(steps + k - 1), k - 1)), dtype=torch.float64)
     ends = torch.nn.functional.pad(bars, (1, 0), value=-1.0), torch.nn.functional.pad(bars, (0, 1), value=steps + k - 1.0)
     return (ends[1] - ends[0] - 1) / steps

@@ -208,8 +208,11 @@ class OutcomeCampaign(Campaign):
     # ------------------------------------------------------------------ results
 
     def best(self, k: int = 5) -> pd.DataFrame:
-        """The measured rows with the best objective among those that keep the limits, best first; at most k. Rows that keep
-        them with a probability below 95 % follow, the most probable first.
+        """The best measured rows, best first; at most k.
+
+        Of one objective these are the rows with the best posterior means that keep the limits; rows that keep them with a
+        probability below 95 % follow, the most probable first. Of several objectives they are the measured rows of the `front`,
+        those first that most probably belong to it.
 
         Returns:
             Rows of the table with their ids and, by outcome, `… expected` and `… deviation`, the posterior mean and standard
@@ -217,14 +220,12 @@ class OutcomeCampaign(Campaign):
             `times`, the evaluations.
 
         Raises:
-            UnsupportedError: For several objectives, which have a `front` and no best row.
             StateError: If nothing was measured yet.
         """
         check_whole("k", k)
-        message = (
-            "several objectives have no best row: front() has those that no other row beats (torchbandits campaign front)."
-        )
-        require(len(self.objectives) == 1, message, UnsupportedError)
+        if len(self.objectives) > 1:
+            front = self.front(measured=True)
+            return front.sort_values(self._own(OPTIMAL), ascending=False, kind="stable", ignore_index=True).head(k)
         seen = len(self._results.measured_rows())
         index = self._bandit.best(min(k, max(1, seen))).index.reshape(-1)
         return self._with_results(self._as_told(index[index >= 0], self._results.measured_rows()))

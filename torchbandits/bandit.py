@@ -561,7 +561,9 @@ class Bandit:
                 "guarantees that follow from it, do not hold for such batches. Ask with limit= to keep it."
             )
             issue([text])
-        return self._filled(count, constraints, offered) if constraints else self.recorder.ask(None, offered, count)[1]
+        return (
+            self._filled(count, constraints, offered) if constraints else self.recorder.ask(None, offered, count, whole=True)[1]
+        )
 
     def _filled(self, count: int, constraints: tuple[Constraint, ...], offered: Tensor | None) -> Selection:
         """Exactly so many further picks of each row, under constraints on all open ones."""

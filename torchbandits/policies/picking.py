@@ -98,7 +98,9 @@ def upper_bounds(state: TableState, width: Tensor) -> Tensor:
 
 
 def only_entries(rows: ArmRows, values: Tensor) -> Tensor:
-    """Values of arms, `batch_shape x A`, −∞ at arms that are copies of earlier ones."""
+    """Values of arms, `batch_shape x A`, −∞ at arms that are copies of earlier ones, and at those of other contexts."""
+    if rows.competing is not None:
+        values = values.masked_fill(~rows.competing, -torch.inf)
     if rows.first is None:
         return values
     own = rows.first == torch.arange(rows.num_arms, device=values.device) + rows.across.offset
@@ -241,6 +243,10 @@ class Picker:
         order = upper.sort(dim=-1, descending=True, stable=True).indices
         joint = JointDraws(self._table, order[..., : min(score.leaders, order.shape[-1])])
         leaders, flat = joint.index.reshape(len(twins), -1), order.reshape(len(twins), -1)
+        # Leaders at other contexts are drawn and do not compete.
+        apart = None
+        if self._table.rows.competing is not None:
+            apart = (upper == -torch.inf).reshape(len(twins), -1).gather(-1, leaders).unsqueeze(-2)
         free = torch.ones_like(upper, dtype=torch.bool) if offered is None else offered.expand_as(upper)
         free = (free & (upper > -torch.inf)).reshape(len(twins), -1)
         sizes, pending = remaining.reshape(-1).tolist(), self._pending[0].reshape(len(twins), -1)
@@ -252,7 +258,10 @@ class Picker:
                 continue
             own = free[row].clone()
             own[pending[row][pending[row] >= 0]] = False
-            best = best_arm(joint.draw(row, score.draws, generator))
+            drawn = joint.draw(row, score.draws, generator)
+            if apart is not None:
+                drawn = drawn.masked_fill(apart[row], -torch.inf)
+            best = best_arm(drawn)
             share = torch.bincount(best, minlength=leaders.shape[-1]).double() / score.draws
             probability = torch.zeros(upper.shape[-1], dtype=torch.float64, device=upper.device)
             probability[leaders[row]] = share

@@ -306,9 +306,10 @@ class PosteriorState(State):
     @without_gradients
     def best_arm(self) -> Tensor:
         """The arm that `best(1)` recommends, `batch_shape`; −1 before the first pull."""
-        arm = self.rows.arm_of_row
         if self.statistics.size == 0 or self.rows.outside:
             return super().best_arm()
+        # Points without weight were forgotten.
+        arm = self.rows.arm_of_row.masked_fill(self.statistics.weights <= 0, -1)
         mean = self.mean_at(arm).masked_fill(arm < 0, -torch.inf)
         return arm.gather(-1, mean.argmax(dim=-1, keepdim=True)).squeeze(-1)
 

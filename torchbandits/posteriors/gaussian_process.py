@@ -104,8 +104,12 @@ class GaussianProcess(nn.Module):
         return rows
 
     def add_(self, rows: Tensor, counts: Tensor, sums: Tensor, squares: Tensor) -> GaussianProcess:
-        """Add pulls of existing rows (`batch_shape x p` each; row −1 is ignored). O(u), or O(p m²) if factorised."""
+        """Add pulls of existing rows (`batch_shape x p` each; row −1 is ignored), all on the host or on the device. O(u), or
+        O(p m²) if factorised."""
         self.statistics.add_(rows, counts, sums, squares)
+        if self._fit is None and self.sketch is None:
+            return self
+        rows, counts, sums = to_device(self.pending.device, rows, counts, sums)
         if self.sketch is not None and self.finite is not None:
             self.sketch.add_(self.finite(self.statistics.at(rows)), torch.where(rows >= 0, counts, 0.0))
             self._fit = None
@@ -238,8 +242,14 @@ class GaussianProcess(nn.Module):
 
     @property
     def dictionary_size(self) -> Tensor:
-        """Number of points in the dictionary of each batch row, `batch_shape`."""
-        return self.dictionary.sum(dim=-1) if self.sparse else self.statistics.num_rows
+        """Number of points in the dictionary of each batch row, `batch_shape`, on the host."""
+        if not self.sparse:
+            return self.statistics.num_rows
+        known = self._known_rows
+        # A single batch row has no padding.
+        if known is not None and known[0] is self.dictionary and self.dictionary.dim() == 1:
+            return torch.tensor(known[1].shape[-1])
+        return self.dictionary.sum(dim=-1).cpu()
 
     def dictionary_rows(self) -> tuple[Tensor, Tensor]:
         """Rows in the dictionary, in order, `batch_shape x m` (0 where padded), and their mask, False where padded. Computed

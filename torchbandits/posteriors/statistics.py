@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -60,8 +61,8 @@ class Statistics(nn.Module):
         device: Device of the buffers, which are float64.
 
     Buffers: `points` `batch_shape x u x d`, `totals` `batch_shape x u x 3` (weight, sum, sum of squares), `num_rows`
-    `batch_shape`. Places beyond `num_rows` hold zeros. Buffers are replaced, never written in place, so a reference to one is a
-    snapshot.
+    `batch_shape`, on the host wherever the others are. Places beyond `num_rows` hold zeros. Buffers are replaced, never written
+    in place, so a reference to one is a snapshot.
     """
 
     points: Tensor
@@ -72,7 +73,7 @@ class Statistics(nn.Module):
         super().__init__()
         for name, width in (("points", dim), ("totals", 3)):
             self.register_buffer(name, torch.zeros(*batch_shape, 0, width, dtype=torch.float64, device=device))
-        self.register_buffer("num_rows", torch.zeros(batch_shape, dtype=torch.int64, device=device))
+        self.register_buffer("num_rows", torch.zeros(batch_shape, dtype=torch.int64))
         self._known_mask: tuple[Tensor, Tensor] | None = None
         self._known_weights: tuple[Tensor, Tensor] | None = None
 
@@ -105,9 +106,15 @@ class Statistics(nn.Module):
         num_rows, size = self.num_rows, self.size
         known = self._known_mask
         if known is None or known[0] is not num_rows or known[1].shape[-1] != size:
-            mask = torch.arange(size, device=num_rows.device) < num_rows.unsqueeze(-1)
-            self._known_mask = known = (num_rows, mask)
+            mask = torch.arange(size) < num_rows.unsqueeze(-1)
+            device = self.totals.device
+            self._known_mask = known = (num_rows, mask if device.type == "cpu" else to_device(device, mask)[0])
         return known[1]
+
+    @property
+    def ends(self) -> Tensor:
+        """`num_rows` on the device of the points, `batch_shape x 1`."""
+        return to_device(self.totals.device, self.num_rows.unsqueeze(-1))[0]
 
     def at(self, rows: Picks) -> Tensor:
         """The points of rows (`batch_shape x p`, row 0 where −1), `batch_shape x p x d`."""
@@ -147,7 +154,7 @@ class Statistics(nn.Module):
             return rows
         if not self.num_rows.dim():
             # What is new is known here, and nothing waits for a device.
-            count, device = int(new.sum()), self.num_rows.device
+            count, device = int(new.sum()), self.totals.device
             rows = torch.where(new, self.size + new.long().cumsum(dim=-1) - 1, -1)
             places = new.nonzero().squeeze(-1)
             fresh = points.double().index_select(-2, places if here == device else to_device(device, places)[0])
@@ -155,23 +162,27 @@ class Statistics(nn.Module):
             self._buffers["totals"] = nn.functional.pad(self.totals, (0, 0, 0, count))
             self._buffers["points"] = torch.cat([self.points, fresh], dim=-2)
             return rows
-        new = new.to(self.num_rows.device)
+        new = new.cpu()
         rows = torch.where(new, self.num_rows.unsqueeze(-1) + new.long().cumsum(dim=-1) - 1, -1)
         self._buffers["num_rows"] = self.num_rows + new.sum(dim=-1)
         grown = int(self.num_rows.max()) - self.size
         if grown > 0:
             self._buffers["totals"] = nn.functional.pad(self.totals, (0, 0, 0, grown))
         # Points that are not marked are written to a spare row that is removed at the end.
-        slot = torch.where(rows >= 0, rows, self.size).unsqueeze(-1).expand(*rows.shape, points.shape[-1])
+        slot = to_device(self.totals.device, torch.where(rows >= 0, rows, self.size))[0]
+        slot = slot.unsqueeze(-1).expand(*rows.shape, points.shape[-1])
         spare = nn.functional.pad(self.points, (0, 0, 0, max(grown, 0) + 1))
         self._buffers["points"] = spare.scatter(-2, slot, points.double().expand(slot.shape))[..., :-1, :]
         return rows.to(here)
 
     def add_(self, rows: Picks, weights: Tensor, sums: Tensor, squares: Tensor) -> Statistics:
-        """Add weights, sums and sums of squares to rows (`batch_shape x p` each; row −1 is ignored). Cost O(u)."""
-        added = torch.stack([weights, sums, squares], dim=-1).double()
-        slot = rows.clamp_min(0).unsqueeze(-1).expand(*rows.shape, 3)
-        self._buffers["totals"] = self.totals.scatter_add(-2, slot, added.masked_fill_((rows < 0).unsqueeze(-1), 0.0))
+        """Add weights, sums and sums of squares to rows (`batch_shape x p` each; row −1 is ignored), all of them on the host or
+        on the device. Cost O(u)."""
+        totals, added = self.totals, torch.stack([weights, sums, squares], dim=-1).double()
+        slot, added = rows.clamp_min(0), added.masked_fill_((rows < 0).unsqueeze(-1), 0.0)
+        if slot.device != totals.device:
+            slot, added = to_device(totals.device, slot, added)
+        self._buffers["totals"] = totals.scatter_add(-2, slot.unsqueeze(-1).expand(*slot.shape, 3), added)
         return self
 
     def retell_(self, totals: Tensor, over: Tensor) -> Statistics:
@@ -181,10 +192,15 @@ class Statistics(nn.Module):
 
     def clear_(self, over: Tensor) -> Statistics:
         """Remove all data of the marked batch rows (`batch_shape` booleans). Cost O(u d)."""
-        self._buffers["num_rows"] = torch.where(over, 0, self.num_rows)
+        self._buffers["num_rows"] = torch.where(over.cpu(), 0, self.num_rows)
         size, marked = int(self.num_rows.max()), over[..., None, None]
         self._buffers["totals"] = self.totals[..., :size, :].masked_fill(marked, 0.0)
         self._buffers["points"] = self.points[..., :size, :].masked_fill(marked, 0.0)
+        return self
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Statistics:
+        super()._apply(fn, recurse)
+        self._buffers["num_rows"], self._known_mask = self.num_rows.cpu(), None
         return self
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:

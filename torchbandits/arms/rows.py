@@ -194,9 +194,11 @@ class ArmRows(nn.Module):
         return (entries > 0) & own
 
     def entry(self, index: Picks) -> Tensor:
-        """The lowest index of an arm equal to each indexed arm; −1 stays −1."""
+        """The lowest index of an arm equal to each indexed arm, on the host or on the device as they are; −1 stays −1."""
         if self.first is None:
             return index
+        if index.device != self.first.device:
+            return self.entry(index.to(self.first.device)).to(index.device)
         return torch.where(index >= 0, self.across.at(index, self.first.expand(*index.shape[:-1], -1))[0], -1)
 
     def counts(self, weights: Tensor) -> Tensor:
@@ -213,8 +215,7 @@ class ArmRows(nn.Module):
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Pulls summed over each distinct arm, in order of first pull: arms (−1 where padded), counts, sums of rewards and of
         squared rewards, all `batch_shape x p`, from `batch_shape x q` of each."""
-        entry = index if self.first is None else self.entry(index.to(self.first.device)).to(index.device)
-        arms, _, n, s, sq = aggregate(entry, mask, counts, sums, squares)
+        arms, _, n, s, sq = aggregate(self.entry(index), mask, counts, sums, squares)
         return arms, n, s, sq
 
     def summed(self, pulls: Pulls) -> Summed:

@@ -112,7 +112,7 @@ class FromColumns(TableStrategy):
                 with self._threads(weights):
                     for part, out in self.columns.products(weights, factors.rows, dense, step):
                         channels[..., part] = out[..., :c, :]
-                        leverage[..., part] = prior[..., part] - out[..., c:, :].square_().sum(dim=-2)
+                        torch.sub(prior[..., part], out[..., c:, :].square_().sum(dim=-2), out=leverage[..., part])
                 return
             except torch.OutOfMemoryError as error:
                 step = halved(step, LEAST_ARMS, error)
@@ -130,7 +130,7 @@ class FromColumns(TableStrategy):
         if K_mk is None and packed is not None:
             K_mk = self._to_packed(fit.nystrom, x, packed)
         if K_mk is not None:
-            z = fit.nystrom.root.embed(torch.where(fit.mask.unsqueeze(-1), K_mk, 0.0))
+            z = fit.nystrom.root.embed(K_mk if fit.whole else torch.where(fit.mask.unsqueeze(-1), K_mk, 0.0))
         else:
             z = fit.embedding(x)
         return x, fit.regression.precision.whiten(z), z

@@ -112,10 +112,8 @@ class ArmTable(nn.Module):
         self._seen = (leverage, index, slot, leverage.gather(-1, slot))
         return self._seen[3]
 
-    def needed_of(self, index: Picks) -> tuple[Tensor, ...]:
+    def needed_of(self, index: Picks) -> tuple[Tensor, Tensor]:
         """`marginals_at` of arms that are about to be told (−1 where padded), for `foresee_`."""
-        if self.rows.sharded:
-            return ()
         channels, known = self.channels, self._seen
         if known is None or known[0] is not self.leverage or known[1] is not index:
             return self.marginals_at(index.clamp_min(0))

@@ -254,9 +254,8 @@ class Composed(Policy[TableState | BoxState]):
         if starting is not None:
             index, values = with_first(starting, index), None
         slot = index.clamp_min(0)
-        leverage, scored = picker.evidence(index, slot)
+        leverage, values = picker.evidence(index, slot, values)
         states = tuple(twin.get_state() for twin in twins) if twins else ()
-        values = scored if values is None else values
         return Selection(rows.at(slot), index, index >= 0), Evidence(values, leverage, width, states)
 
     @cached_property

@@ -17,7 +17,7 @@ from torchbandits.memory import Memory
 from torchbandits.policies.state import GaussianState, State, TableState
 from torchbandits.posteriors import Conditioning
 from torchbandits.posteriors.bless import bless
-from torchbandits.transfers import to_device, to_host
+from torchbandits.transfers import to_host
 from torchbandits.types import Pulls
 
 # History of more distinct arms than this is learned by a sweep.
@@ -131,7 +131,7 @@ def _add_gains_in_turn(state: GaussianState, table: ArmTable, distinct: Tensor, 
 
 def _learn_sparse(state: GaussianState, memory: Memory, summed: Summed) -> None:
     table, posterior, rows = state.tabulation, state.posterior, state.rows
-    counts, known = summed.counts, state.row_leverage()
+    counts, (known, weights) = summed.counts, state.rows_on_host()
     leverage = state.pulled_leverage(summed)
     # The dictionary is about to change, so that updating the old factors would be wasted.
     posterior.invalidate_()
@@ -142,10 +142,11 @@ def _learn_sparse(state: GaussianState, memory: Memory, summed: Summed) -> None:
     sums: Any = state._buffers
     sums["log_det"] = sums["log_det"] + torch.log1p(counts * leverage).sum(dim=-1)
     # BKB samples point i with probability min(1, n_i q̄ lev_i), with the leverages before the pulls.
-    size = state.statistics.size
-    row, leverage = to_device(known.device, row.masked_fill(row < 0, size), leverage)
-    drawn_with = torch.nn.functional.pad(known, (0, size + 1 - known.shape[-1])).scatter_(-1, row, leverage)[..., :-1]
-    _draw_dictionary(state, memory, drawn_with, (counts > 0).any(dim=-1))
+    size, pad = state.statistics.size, torch.nn.functional.pad
+    row = row.masked_fill(row < 0, size)
+    drawn_with = pad(known, (0, size + 1 - known.shape[-1])).scatter_(-1, row, leverage)[..., :-1]
+    weights = pad(weights, (0, size + 1 - weights.shape[-1])).scatter_add_(-1, row, counts)[..., :-1]
+    _draw_dictionary(state, memory, drawn_with, weights, (counts > 0).any(dim=-1))
     table.sweep_()
 
 
@@ -161,7 +162,8 @@ def _learn_history(state: GaussianState, pulls: Pulls, memory: Memory, summed: S
     else:
         state.rows.tell_(posterior, summed)
     if memory.sparse:
-        _draw_dictionary(state, memory, _history_leverage(state), (pulls.counts > 0).any(dim=-1))
+        drawn_with, weights = to_host(_history_leverage(state), posterior.statistics.weights)
+        _draw_dictionary(state, memory, drawn_with, weights, (pulls.counts > 0).any(dim=-1).cpu())
     log_det, before = to_host(_swept(state, warm or memory.sparse), before)
     gained = (log_det - before).clamp_min(0)
     # Only the total gain is known, not that of each pull: log(1 + 3x) ≤ 3 log(1 + x) bounds the other sum by it.
@@ -241,15 +243,17 @@ def _swept(state: GaussianState, warm: bool) -> Tensor:
 
 def _learn_selected(state: GaussianState, pulls: Pulls, memory: Memory, leaders: Leaders | None) -> None:
     """Learn one pull after the other, because whether a pull is kept depends on those before it."""
-    table, posterior = state.tabulation, state.posterior
+    posterior, device = state.posterior, pulls.counts.device
+    pulls = pulls if pulls.index is None else pulls.here()
+    arms = None if pulls.index is None else state.rows.entry(pulls.index)
     for place in range(pulls.counts.shape[-1]):
         part = slice(place, place + 1)
         counts, points = pulls.counts[..., part], pulls.points
         if points is not None:
             leverage = posterior.leverage(points[..., part, :])
         else:
-            assert pulls.index is not None
-            leverage = table.leverage_at(state.rows.entry(pulls.index[..., part]))
+            assert arms is not None
+            leverage = state.pulled_leverage(Summed.of(device, arms[..., part], counts, counts, counts))
         learned = memory.admitted(leverage, counts, posterior.regularization)
         if not bool((learned > 0).any()):
             continue
@@ -260,9 +264,9 @@ def _learn_selected(state: GaussianState, pulls: Pulls, memory: Memory, leaders:
             kept = Pulls(learned, sums, squares, points=points[..., part, :])
             _learn_history(state, kept, memory)
         else:
-            assert pulls.index is not None
-            arm = state.rows.entry(pulls.index[..., part]).masked_fill(learned <= 0, -1)
-            _learn_exact(state, Summed.of(arm.device, *to_host(arm, learned, sums, squares)), leaders)
+            assert arms is not None
+            arm = arms[..., part].masked_fill(learned <= 0, -1)
+            _learn_exact(state, Summed.of(device, arm, learned, sums, squares), leaders)
 
 
 def _history_leverage(state: GaussianState) -> Tensor:
@@ -278,18 +282,18 @@ def _history_leverage(state: GaussianState) -> Tensor:
     return leverage
 
 
-def _draw_dictionary(state: GaussianState, memory: Memory, leverage: Tensor, told: Tensor) -> None:
-    """Draw a new dictionary in the batch rows with new pulls (`told`, `batch_shape`). The others keep theirs and draw
-    nothing."""
+def _draw_dictionary(state: GaussianState, memory: Memory, leverage: Tensor, weights: Tensor, told: Tensor) -> None:
+    """Draw a new dictionary in the batch rows with new pulls (`told`, `batch_shape`), on the host, by leverages and weights of
+    the distinct points. The others keep theirs and draw nothing."""
     statistics, posterior = state.statistics, state.posterior
     # A single batch row is told something, or nothing is learned.
     active = told.reshape(-1).tolist() if len(state.generators) > 1 else [True]
     resting = [g for g, on in zip(state.generators, active, strict=True) if not on]
     states = [generator.get_state() for generator in resting]
-    chosen = memory.choose(leverage, statistics.weights, statistics.mask, state.generators)
+    chosen = memory.choose(leverage, weights, statistics.mask_on_host, state.generators)
     # `choose` advances every generator, so those of rows without new pulls are set back.
     for generator, before in zip(resting, states, strict=True):
         generator.set_state(before)
     if resting:
-        chosen = torch.where(told.unsqueeze(-1), chosen.to(told.device), posterior.dictionary)
+        chosen = torch.where(told.unsqueeze(-1), chosen, posterior.dictionary.cpu())
     posterior.set_dictionary_(chosen)

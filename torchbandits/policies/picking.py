@@ -17,6 +17,7 @@ from torchbandits.policies.state import BoxState, PosteriorState, State, TableSt
 from torchbandits.posteriors import Pending
 from torchbandits.scores import UCB, MostProbable, PerCost, PosteriorDraw, Score, scores_of_points
 from torchbandits.starts import Opening, Start
+from torchbandits.transfers import to_device
 from torchbandits.types import Generators
 
 
@@ -176,8 +177,11 @@ class Picker:
         mean, lam = marginals(self._state)[0], self._state.posterior.regularization
         return sweep.pick(lambda leverage: self._scores(mean, (lam * leverage).sqrt(), mean, None), remaining), None
 
-    def evidence(self, index: Tensor, slot: Tensor) -> tuple[Tensor, Tensor]:
-        """The leverage at the batch start and the score of picks, `batch_shape x q` each; `slot` is `index`, 0 where padded."""
+    def evidence(self, index: Tensor, slot: Tensor, values: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The leverage at the batch start and the score of picks, `batch_shape x q` each; `slot` is `index`, 0 where padded,
+        and `values` are the scores if they are known."""
+        if values is not None:
+            return self._table.leverage_of_picks(index, slot), values
         across = self._table.rows.across
         if isinstance(self._score, UCB) and self._table.rows.sharded:
             leverage, upper = across.at(index, self._table.leverage, upper_bounds(self._state, self._width))
@@ -297,6 +301,9 @@ class Picker:
                 values = values.masked_fill(~offered.unsqueeze(-2), -torch.inf)
             picks.append(best_arm(values))
             scores.append(values.gather(-1, picks[-1].unsqueeze(-1)).squeeze(-1))
-        index, best = torch.cat(picks, dim=-1), torch.cat(scores, dim=-1)
-        drawn = (torch.arange(index.shape[-1]) < remaining.unsqueeze(-1)).to(index.device)
+        index, best = (part[0] if len(part) == 1 else torch.cat(part, dim=-1) for part in (picks, scores))
+        drawn = torch.arange(index.shape[-1]) < remaining.unsqueeze(-1)
+        if bool(drawn.all()):
+            return index, best
+        drawn = to_device(index.device, drawn)[0]
         return torch.where(drawn, index, -1), torch.where(drawn, best, torch.nan)

@@ -323,6 +323,9 @@ class PosteriorState(State):
         rows, statistics = self.rows, self.statistics
         arm, mask = rows.arm_of_row, statistics.mask
         leverage = self.leverage_at(arm)
+        # A single batch row has no padding.
+        if not rows.outside and not statistics.num_rows.dim():
+            return leverage
         if rows.outside and bool((outside := (arm < 0) & mask).any()):
             leverage = torch.where(outside, self.process.leverage(statistics.points), leverage)
         return leverage.masked_fill(~mask, 0.0)
@@ -466,6 +469,11 @@ class GaussianState(PosteriorState):
         """Leverage of pulled arms (any number where padded), `batch_shape x p`, on the host."""
         return self.leverage_at(summed.distinct).cpu()
 
+    def rows_on_host(self) -> tuple[Tensor, Tensor]:
+        """Leverages and weights of the distinct points, `batch_shape x u` each, on the host."""
+        leverage, weights = to_host(self.row_leverage(), self.statistics.weights)
+        return leverage, weights
+
     def model_mean(self, points: Tensor) -> Tensor:
         """Posterior mean of any points, `batch_shape x n x d` to `batch_shape x n`, in the units of `mean_at`."""
         return self.posterior.marginals(points, None).mean
@@ -567,6 +575,8 @@ class TableState(GaussianState):
         self.table = table
         self._keep(table=table)
         self._row_leverage: tuple[Tensor, Tensor, Tensor] | None = None
+        # Leverages and totals, and leverages and weights of the rows on the host.
+        self._foreseen_rows: tuple[Tensor, Tensor, Tensor, Tensor] | None = None
         self.draws = draws
 
     @property
@@ -592,12 +602,24 @@ class TableState(GaussianState):
         return self.table.pulled_leverage(summed)
 
     def needed_of(self, index: Tensor) -> tuple[Tensor, ...]:
-        """Leverages and regression outputs."""
-        return self.table.needed_of(index)
+        """Leverages and regression outputs of the arms; for a sparse posterior leverages and weights of the rows, too."""
+        if self.rows.sharded:
+            return ()
+        own = self.table.needed_of(index)
+        return (*own, self.row_leverage(), self.statistics.weights) if self.posterior.sparse else own
 
     def foresee_(self, here: Tensor, *beside: Tensor) -> None:
-        """Hand them to the table."""
-        self.table.foresee_(here, *beside)
+        """Keep them until the state changes."""
+        self.table.foresee_(here, *beside[:2])
+        if len(beside) > 2:
+            self._foreseen_rows = (self.table.leverage, self.statistics.totals, beside[2], beside[3])
+
+    def rows_on_host(self) -> tuple[Tensor, Tensor]:
+        """Leverages and weights of the distinct points, on the host; not read again where they were foreseen."""
+        known = self._foreseen_rows
+        if known is None or known[0] is not self.table.leverage or known[1] is not self.statistics.totals:
+            return super().rows_on_host()
+        return known[2], known[3]
 
     def row_leverage(self) -> Tensor:
         """Leverage of every distinct point given the rewards told, `batch_shape x u`; cached for the current leverages and

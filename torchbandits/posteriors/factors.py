@@ -81,6 +81,7 @@ class Factors:
         features: `batch_shape x m x u`, z of the distinct points.
         regression: V and w.
         explained: N and a of a sweep if they were computed with the other factors, with N upper triangular; see `sweep`.
+        whole: Whether nothing is known to be padded, so that nothing needs masking.
     """
 
     rows: Tensor
@@ -89,6 +90,7 @@ class Factors:
     features: Tensor
     regression: Regression
     explained: tuple[Tensor, Tensor] | None = None
+    whole: bool = False
 
     @staticmethod
     def of(
@@ -167,7 +169,7 @@ class Factors:
         root = InverseRoot(U.mT, None, mask.new_zeros(()))
         precision = Precision.of(V, W.mT, J, volume)
         regression = Regression.of(precision, moment, w, regularization)
-        return Factors(rows, mask, Nystrom.of(kernel, points, mask, floor, root), Z, regression, (N, a))
+        return Factors(rows, mask, Nystrom.of(kernel, points, mask, floor, root), Z, regression, (N, a), whole=True)
 
     def _dual(self, weights: Tensor, targets: Rect, regularization: float) -> Tensor:
         """α = N(ȳ − μ)/λ, `batch_shape x u x c`: to first order, an error E of the kernel matrix changes the mean by Eα."""

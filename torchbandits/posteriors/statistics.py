@@ -106,10 +106,14 @@ class Statistics(nn.Module):
         num_rows, size = self.num_rows, self.size
         known = self._known_mask
         if known is None or known[0] is not num_rows or known[1].shape[-1] != size:
-            mask = torch.arange(size) < num_rows.unsqueeze(-1)
-            device = self.totals.device
+            mask, device = self.mask_on_host, self.totals.device
             self._known_mask = known = (num_rows, mask if device.type == "cpu" else to_device(device, mask)[0])
         return known[1]
+
+    @property
+    def mask_on_host(self) -> Tensor:
+        """The same on the host."""
+        return torch.arange(self.size) < self.num_rows.unsqueeze(-1)
 
     @property
     def ends(self) -> Tensor:

@@ -215,7 +215,8 @@ class ArmRows(nn.Module):
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Pulls summed over each distinct arm, in order of first pull: arms (−1 where padded), counts, sums of rewards and of
         squared rewards, all `batch_shape x p`, from `batch_shape x q` of each."""
-        arms, _, n, s, sq = aggregate(self.entry(index), mask, counts, sums, squares)
+        entry = index if self.first is None else self.entry(index)
+        arms, _, n, s, sq = aggregate(entry, mask, counts, sums, squares)
         return arms, n, s, sq
 
     def summed(self, pulls: Pulls) -> Summed:

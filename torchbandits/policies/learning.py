@@ -131,7 +131,7 @@ def _add_gains_in_turn(state: GaussianState, table: ArmTable, distinct: Tensor, 
 
 def _learn_sparse(state: GaussianState, memory: Memory, summed: Summed) -> None:
     table, posterior, rows = state.tabulation, state.posterior, state.rows
-    counts, (known, weights) = summed.counts, state.rows_on_host()
+    counts, known = summed.counts, state.row_leverage_on_host()
     leverage = state.pulled_leverage(summed)
     # The dictionary is about to change, so that updating the old factors would be wasted.
     posterior.invalidate_()
@@ -145,8 +145,7 @@ def _learn_sparse(state: GaussianState, memory: Memory, summed: Summed) -> None:
     size, pad = state.statistics.size, torch.nn.functional.pad
     row = row.masked_fill(row < 0, size)
     drawn_with = pad(known, (0, size + 1 - known.shape[-1])).scatter_(-1, row, leverage)[..., :-1]
-    weights = pad(weights, (0, size + 1 - weights.shape[-1])).scatter_add_(-1, row, counts)[..., :-1]
-    _draw_dictionary(state, memory, drawn_with, weights, (counts > 0).any(dim=-1))
+    _draw_dictionary(state, memory, drawn_with, (counts > 0).any(dim=-1))
     table.sweep_()
 
 
@@ -162,8 +161,7 @@ def _learn_history(state: GaussianState, pulls: Pulls, memory: Memory, summed: S
     else:
         state.rows.tell_(posterior, summed)
     if memory.sparse:
-        drawn_with, weights = to_host(_history_leverage(state), posterior.statistics.weights)
-        _draw_dictionary(state, memory, drawn_with, weights, (pulls.counts > 0).any(dim=-1).cpu())
+        _draw_dictionary(state, memory, _history_leverage(state).cpu(), (pulls.counts > 0).any(dim=-1).cpu())
     log_det, before = to_host(_swept(state, warm or memory.sparse), before)
     gained = (log_det - before).clamp_min(0)
     # Only the total gain is known, not that of each pull: log(1 + 3x) ≤ 3 log(1 + x) bounds the other sum by it.
@@ -282,15 +280,15 @@ def _history_leverage(state: GaussianState) -> Tensor:
     return leverage
 
 
-def _draw_dictionary(state: GaussianState, memory: Memory, leverage: Tensor, weights: Tensor, told: Tensor) -> None:
-    """Draw a new dictionary in the batch rows with new pulls (`told`, `batch_shape`), on the host, by leverages and weights of
-    the distinct points. The others keep theirs and draw nothing."""
+def _draw_dictionary(state: GaussianState, memory: Memory, leverage: Tensor, told: Tensor) -> None:
+    """Draw a new dictionary in the batch rows with new pulls (`told`, `batch_shape`), on the host, by leverages of the
+    distinct points. The others keep theirs and draw nothing."""
     statistics, posterior = state.statistics, state.posterior
     # A single batch row is told something, or nothing is learned.
     active = told.reshape(-1).tolist() if len(state.generators) > 1 else [True]
     resting = [g for g, on in zip(state.generators, active, strict=True) if not on]
     states = [generator.get_state() for generator in resting]
-    chosen = memory.choose(leverage, weights, statistics.mask_on_host, state.generators)
+    chosen = memory.choose(leverage, statistics.weights_on_host, statistics.mask_on_host, state.generators)
     # `choose` advances every generator, so those of rows without new pulls are set back.
     for generator, before in zip(resting, states, strict=True):
         generator.set_state(before)

@@ -469,10 +469,9 @@ class GaussianState(PosteriorState):
         """Leverage of pulled arms (any number where padded), `batch_shape x p`, on the host."""
         return self.leverage_at(summed.distinct).cpu()
 
-    def rows_on_host(self) -> tuple[Tensor, Tensor]:
-        """Leverages and weights of the distinct points, `batch_shape x u` each, on the host."""
-        leverage, weights = to_host(self.row_leverage(), self.statistics.weights)
-        return leverage, weights
+    def row_leverage_on_host(self) -> Tensor:
+        """`row_leverage` on the host."""
+        return self.row_leverage().cpu()
 
     def model_mean(self, points: Tensor) -> Tensor:
         """Posterior mean of any points, `batch_shape x n x d` to `batch_shape x n`, in the units of `mean_at`."""
@@ -575,8 +574,8 @@ class TableState(GaussianState):
         self.table = table
         self._keep(table=table)
         self._row_leverage: tuple[Tensor, Tensor, Tensor] | None = None
-        # Leverages and totals, and leverages and weights of the rows on the host.
-        self._foreseen_rows: tuple[Tensor, Tensor, Tensor, Tensor] | None = None
+        # Leverages, the arms of the rows, and the leverages of these on the host.
+        self._foreseen_rows: tuple[Tensor, Tensor, Tensor] | None = None
         self.draws = draws
 
     @property
@@ -602,24 +601,24 @@ class TableState(GaussianState):
         return self.table.pulled_leverage(summed)
 
     def needed_of(self, index: Tensor) -> tuple[Tensor, ...]:
-        """Leverages and regression outputs of the arms; for a sparse posterior leverages and weights of the rows, too."""
+        """Leverages and regression outputs of the arms; for a sparse posterior leverages of the rows, too."""
         if self.rows.sharded:
             return ()
         own = self.table.needed_of(index)
-        return (*own, self.row_leverage(), self.statistics.weights) if self.posterior.sparse else own
+        return (*own, self.row_leverage()) if self.posterior.sparse else own
 
     def foresee_(self, here: Tensor, *beside: Tensor) -> None:
         """Keep them until the state changes."""
         self.table.foresee_(here, *beside[:2])
         if len(beside) > 2:
-            self._foreseen_rows = (self.table.leverage, self.statistics.totals, beside[2], beside[3])
+            self._foreseen_rows = (self.table.leverage, self.rows.arm_of_row, beside[2])
 
-    def rows_on_host(self) -> tuple[Tensor, Tensor]:
-        """Leverages and weights of the distinct points, on the host; not read again where they were foreseen."""
+    def row_leverage_on_host(self) -> Tensor:
+        """`row_leverage` on the host; not read again where it was foreseen."""
         known = self._foreseen_rows
-        if known is None or known[0] is not self.table.leverage or known[1] is not self.statistics.totals:
-            return super().rows_on_host()
-        return known[2], known[3]
+        if known is None or known[0] is not self.table.leverage or known[1] is not self.rows.arm_of_row:
+            return self.row_leverage().cpu()
+        return known[2]
 
     def row_leverage(self) -> Tensor:
         """Leverage of every distinct point given the rewards told, `batch_shape x u`; cached for the current leverages and

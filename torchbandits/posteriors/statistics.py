@@ -76,6 +76,8 @@ class Statistics(nn.Module):
         self.register_buffer("num_rows", torch.zeros(batch_shape, dtype=torch.int64))
         self._known_mask: tuple[Tensor, Tensor] | None = None
         self._known_weights: tuple[Tensor, Tensor] | None = None
+        # The totals, and their weights on the host, where the last places may be missing.
+        self._host_weights: tuple[Tensor, Tensor] | None = None
 
     @property
     def weights(self) -> Tensor:
@@ -84,6 +86,16 @@ class Statistics(nn.Module):
         if known is None or known[0] is not totals:
             self._known_weights = known = (totals, totals[..., 0])
         return known[1]
+
+    @property
+    def weights_on_host(self) -> Tensor:
+        """The same on the host: read from a device once, and added to there by pulls whose rows are known on the host."""
+        totals, known = self.totals, self._host_weights
+        if totals.device.type == "cpu":
+            return self.weights
+        if known is None or known[0] is not totals:
+            self._host_weights = known = (totals, self.weights.cpu())
+        return nn.functional.pad(known[1], (0, self.size - known[1].shape[-1]))
 
     @property
     def sums(self) -> Tensor:
@@ -146,7 +158,14 @@ class Statistics(nn.Module):
 
         Cost: O(u d) for a copy of the buffers.
         """
-        p, here = new.shape[-1], new.device
+        p, here, known = new.shape[-1], new.device, self._host_weights
+        if known is not None and known[0] is self.totals:
+            rows = self._appended(points, new, p, here)
+            self._host_weights = (self.totals, known[1])
+            return rows
+        return self._appended(points, new, p, here)
+
+    def _appended(self, points: Points, new: PickMask, p: int, here: torch.device) -> Tensor:
         # Batch rows of equal length all append at the end; a single one has no padding.
         if bool(new.all()) and (not self.num_rows.dim() or bool((self.num_rows == self.size).all())):
             rows = torch.arange(self.size, self.size + p, device=new.device).expand(new.shape)
@@ -185,7 +204,11 @@ class Statistics(nn.Module):
         totals, added = self.totals, torch.stack([weights, sums, squares], dim=-1).double()
         slot, added = rows.clamp_min(0), added.masked_fill_((rows < 0).unsqueeze(-1), 0.0)
         if slot.device != totals.device:
+            known = self.weights_on_host.scatter_add(-1, slot, added[..., 0])
             slot, added = to_device(totals.device, slot, added)
+            self._buffers["totals"] = totals.scatter_add(-2, slot.unsqueeze(-1).expand(*slot.shape, 3), added)
+            self._host_weights = (self.totals, known)
+            return self
         self._buffers["totals"] = totals.scatter_add(-2, slot.unsqueeze(-1).expand(*slot.shape, 3), added)
         return self
 
@@ -204,7 +227,7 @@ class Statistics(nn.Module):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Statistics:
         super()._apply(fn, recurse)
-        self._buffers["num_rows"], self._known_mask = self.num_rows.cpu(), None
+        self._buffers["num_rows"], self._known_mask, self._host_weights = self.num_rows.cpu(), None, None
         return self
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
@@ -213,5 +236,5 @@ class Statistics(nn.Module):
             if prefix + name in state_dict:
                 setattr(self, name, state_dict[prefix + name].to(self.totals.device))
         super()._load_from_state_dict(state_dict, prefix, *args)
-        # Loading overwrites `num_rows` in place, so the cached mask is void.
-        self._known_mask = None
+        # Loading overwrites buffers in place, so what was derived from them is void.
+        self._known_mask = self._host_weights = None

@@ -27,6 +27,7 @@ def problem(seed: int, k: int = 24) -> dict:
         "leverage": np.diag(C) + rng.uniform(0, 0.2, k),
         "covariance": C,
         "scale": rng.uniform(1, 3, k),
+        "leaders": np.arange(k),
         "gain": np.diag(C).copy(),
         "spent": 0.0,
         "budget": 40.0,

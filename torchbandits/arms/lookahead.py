@@ -312,12 +312,12 @@ class Lookahead:
     def _with_first(self, leaders: Tensor, first: Tensor) -> Tensor:
         """Leaders in order of index, with the last (worst) one replaced by `first` if that is missing."""
         missing = ~(leaders == first.unsqueeze(-1)).any(dim=-1)
-        if not bool(missing.any()):
+        # Nothing waits for a device to know whether any is missing: where none is, the worst one is written over itself.
+        if leaders.device.type == "cpu" and not bool(missing.any()):
             return leaders.sort(dim=-1).values
-        leaders = leaders.clone()
         worst = self.across.at(leaders, self.score)[0].argmin(dim=-1, keepdim=True)
-        leaders.scatter_(-1, worst, torch.where(missing.unsqueeze(-1), first.unsqueeze(-1), leaders.gather(-1, worst)))
-        return leaders.sort(dim=-1).values
+        kept = torch.where(missing.unsqueeze(-1), first.unsqueeze(-1), leaders.gather(-1, worst))
+        return leaders.scatter(-1, worst, kept).sort(dim=-1).values
 
     def _room(self, leaders: Tensor) -> Tensor:
         """Number of further picks allowed of each leader, `rows x k`; 0 for arms that are not on offer."""

@@ -214,8 +214,11 @@ class Bandit:
         opened, device = loop.open, loop.device
         if device.type != "cpu" and loop.state.box is None and isinstance(selection, Selection):
             # Small numbers are looked at on the host, where they arrive in one piece.
-            selection, rewards, opened = picks_on_host(selection, rewards, opened, device)
+            needed = () if opened is None else loop.state.needed_of(opened.index)
+            selection, rewards, opened, beside = picks_on_host(selection, rewards, opened, device, needed)
             device = torch.device("cpu")
+            if opened is not None and beside:
+                loop.state.foresee_(opened.index, *beside)
         if opened is not None and same_picks(selection, opened):
             # What ask() returned needs no second look.
             index, mask, whole = opened.index, opened.mask, True

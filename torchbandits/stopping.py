@@ -237,7 +237,7 @@ def proved_width(policy: Composed, state: TableState, given: Width | None) -> tu
     known = state.counts_batches or "batches" not in width.reads
     message = f"{type(base).__name__} counts batches, which the width of this policy does not: give it to the policy, too."
     require(known, message, UnsupportedError)
-    value = policy.width(state) if given is None else width(state.progress(width.reads))
+    value = policy.width(state) if given is None else state.width_of(width)
     return float(getattr(base, "delta")), value  # noqa: B009 - every width of these classes has one
 
 

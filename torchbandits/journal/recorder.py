@@ -182,7 +182,7 @@ class Recorder:
         pulls = Pulls(counts=ones, sums=y, squares=y * y, index=index, mask=kept)
         if noise_var is not None:
             pulls = pulls.weighted(loop.noise_variance(), noise_var)
-        remaining, unasked = None, torch.zeros(loop.batch_shape, dtype=torch.float64, device=device)
+        remaining, unasked = None, torch.zeros(loop.batch_shape, dtype=torch.float64)
         if not whole:
             remaining, unasked = loop.settled(loop.open, index.to(device), kept.to(device))
         if forgets:

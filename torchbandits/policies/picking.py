@@ -17,6 +17,7 @@ from torchbandits.policies.state import BoxState, PosteriorState, State, TableSt
 from torchbandits.posteriors import Pending
 from torchbandits.scores import UCB, MostProbable, PerCost, PosteriorDraw, Score, scores_of_points
 from torchbandits.starts import Opening, Start
+from torchbandits.transfers import to_device
 from torchbandits.types import Generators
 
 
@@ -93,7 +94,7 @@ def upper_bounds(state: TableState, width: Tensor) -> Tensor:
     derived = state.derived
     if derived.upper is None or derived.upper_of is not width:
         mean, std = marginals(state)
-        derived.upper, derived.upper_of = torch.addcmul(mean, std, width.unsqueeze(-1)), width
+        derived.upper, derived.upper_of, derived.highest = torch.addcmul(mean, std, width.unsqueeze(-1)), width, None
     return derived.upper
 
 
@@ -163,10 +164,11 @@ class Picker:
             return self._believe(offered, remaining, twins), None
         repeats = isinstance(self._rule, Repeat)
         if (repeats or self._rule.max_batch_size == 1) and not self._pending[0].shape[-1]:
-            score = self._of_all()
+            score, derived = self._of_all(), self._state.derived
             if offered is not None:
                 score = score.masked_fill(~offered, -torch.inf)
-            arm = self._table.rows.across.best(score).unsqueeze(-1)
+            highest = derived.highest if score is derived.upper else None
+            arm = self._table.rows.across.best(score, highest).unsqueeze(-1)
             if not bool(remaining.all()):
                 arm = arm.masked_fill((remaining == 0).unsqueeze(-1).to(arm.device), -1)
             return (self._rule.repeated(arm, self._table.leverage, remaining) if isinstance(self._rule, Repeat) else arm), None
@@ -177,16 +179,19 @@ class Picker:
         mean, lam = marginals(self._state)[0], self._state.posterior.regularization
         return sweep.pick(lambda leverage: self._scores(mean, (lam * leverage).sqrt(), mean, None), remaining), None
 
-    def evidence(self, index: Tensor) -> tuple[Tensor, Tensor]:
-        """The leverage at the batch start and the score of picks, `batch_shape x q` each."""
-        slot, across = index.clamp_min(0), self._table.rows.across
+    def evidence(self, index: Tensor, slot: Tensor, values: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The leverage at the batch start and the score of picks, `batch_shape x q` each; `slot` is `index`, 0 where padded,
+        and `values` are the scores if they are known."""
+        if values is not None:
+            return self._table.leverage_of_picks(index, slot), values
+        across = self._table.rows.across
         if isinstance(self._score, UCB) and self._table.rows.sharded:
             leverage, upper = across.at(index, self._table.leverage, upper_bounds(self._state, self._width))
             return leverage, upper
         known = self._state.derived.upper if self._state.derived.upper_of is self._width else None
         if isinstance(self._score, UCB) and known is not None:
-            return self._table.leverage.gather(-1, slot), known.gather(-1, slot)
-        leverage = self._table.leverage_at(index)
+            return self._table.leverage_of_picks(index, slot), known.gather(-1, slot)
+        leverage = self._table.leverage_of_picks(index, slot)
         mean, std = marginals(self._state)
         return leverage, self._scores(mean.gather(-1, slot), std.gather(-1, slot), mean, slot)
 
@@ -305,6 +310,9 @@ class Picker:
                 values = values.masked_fill(~offered.unsqueeze(-2), -torch.inf)
             picks.append(best_arm(values))
             scores.append(values.gather(-1, picks[-1].unsqueeze(-1)).squeeze(-1))
-        index, best = torch.cat(picks, dim=-1), torch.cat(scores, dim=-1)
-        drawn = (torch.arange(index.shape[-1]) < remaining.unsqueeze(-1)).to(index.device)
+        index, best = (part[0] if len(part) == 1 else torch.cat(part, dim=-1) for part in (picks, scores))
+        drawn = torch.arange(index.shape[-1]) < remaining.unsqueeze(-1)
+        if bool(drawn.all()):
+            return index, best
+        drawn = to_device(index.device, drawn)[0]
         return torch.where(drawn, index, -1), torch.where(drawn, best, torch.nan)

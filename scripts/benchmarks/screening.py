@@ -110,6 +110,23 @@ def ours(policy: Callable[..., tb.policies.Policy], **options: object) -> Callab
     return start
 
 
+def by_itself(**options: float) -> Callable[[Fingerprints, np.ndarray, int], Picker]:
+    """`tb.auto()`, which is told nothing but rewards."""
+
+    def start(arms: Fingerprints, values: np.ndarray, seed: int) -> Picker:
+        bandit, known = tb.Bandit(tb.auto(**options), arms, generator=torch.Generator().manual_seed(seed)), 0
+
+        def pick(index: np.ndarray, rewards: np.ndarray, count: int) -> np.ndarray:
+            nonlocal known
+            bandit.tell(torch.as_tensor(index[known:]), torch.as_tensor(rewards[known:]))
+            known = len(index)
+            return bandit.ask(exactly=count, available=bandit.counts == 0).index.numpy()
+
+        return pick
+
+    return start
+
+
 def at_random(arms: Fingerprints, values: np.ndarray, seed: int) -> Picker:
     rng = np.random.default_rng(1000 + seed)
 
@@ -124,7 +141,8 @@ def forest(arms: Fingerprints, values: np.ndarray, seed: int) -> Picker:
 
     def pick(index: np.ndarray, rewards: np.ndarray, count: int) -> np.ndarray:
         model = RandomForestRegressor(100, max_features=0.3, random_state=seed).fit(x[index], rewards)
-        trees = np.stack([tree.predict(x) for tree in model.estimators_])
+        # Without the check of all features that `tree.predict` makes for each tree.
+        trees = np.stack([tree.tree_.predict(x)[:, 0] for tree in model.estimators_])
         return _highest(trees.mean(axis=0) + trees.std(axis=0), index, count)
 
     return pick
@@ -153,6 +171,9 @@ def _highest(scores: np.ndarray, index: np.ndarray, count: int) -> np.ndarray:
 
 
 METHODS: dict[str, Callable[[Fingerprints, np.ndarray, int], Picker]] = {
+    "auto": by_itself(),
+    "auto_1": by_itself(width=1.0),
+    "auto_1_counts": by_itself(width=1.0),
     "bbkb": ours(tb.batch_bkb),
     "bbkb_counts": ours(tb.batch_bkb),
     "gp_ucb": ours(tb.gp_bucb),

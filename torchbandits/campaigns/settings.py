@@ -150,7 +150,8 @@ def begin(given: Any, wanted: dict[str, Any], candidates: str | None, path: Path
     _check_spelling(table, wanted["objective"], [ids.column, cost], wanted["overruled"] or {})
     marks = candidates if boolean_column(table, candidates) else None
     roles = _roles({"id": ids.column, "objective": wanted["objective"], "cost": cost, "candidates": marks})
-    decisions = decide(table, {column: role for column, role in roles.items() if column in names}, wanted["overruled"] or {})
+    own = {column: role for column, role in roles.items() if column in names}
+    decisions = decide(table, own, wanted["overruled"] or {}, molecules=True)
     settings = Settings(
         table=None if table.path is None else str(table.path),
         rows=table.count,

@@ -20,7 +20,9 @@ from torchbandits.policies.state import GaussianState, TableState
 from torchbandits.posteriors import Units
 from torchbandits.posteriors.averages import FEWEST
 from torchbandits.sources import ArmSet, ArmSource
+from torchbandits.sources.packed import PackedArms
 from torchbandits.sources.ranges import or_one, ranges_of, spans_with
+from torchbandits.tanimoto import tanimoto_scale
 from torchbandits.types import FitReport, Pulls
 
 # Distinct arms up to which the posterior is exact, however many arms there are.
@@ -48,7 +50,11 @@ class FromData:
         check_whole("exact_bytes", self.exact_bytes, 0)
 
     def prior(self, arms: ArmSet, batch_shape: torch.Size) -> tuple[gpytorch.kernels.Kernel, Units]:
-        """The kernel before data, one for all batch rows unless they have arms of their own, and the units before data."""
+        """The kernel before data, one for all batch rows unless they have arms of their own, and the units before data. Packed
+        arms, which are fingerprints, get a Tanimoto kernel."""
+        if isinstance(arms, PackedArms):
+            ones = torch.ones(arms.dim, dtype=torch.float64, device=arms.device)
+            return self.priors.similarity().to(ones), Units(ones.expand(*batch_shape, -1))
         ranges = ranges_of(arms)
         rows = [self.priors.kernel(row) for row in ranges.reshape(-1, ranges.shape[-1])]
         kernel = stack_kernels(rows, ranges.shape[:-1]) if ranges.dim() > 1 else rows[0]
@@ -59,7 +65,8 @@ class FromData:
 
         A feature with a single value so far, such as that of a single context, has a range of 1 by convention. Its lengthscale
         keeps its ratio to the range when the range changes, and so do all lengthscales before the first fit. A later range only
-        grows. Kernel and noise are refitted where a feature was constant before, or a range has grown by half.
+        grows. Kernel and noise are refitted where a feature was constant before, or a range has grown by half. Similarities of
+        fingerprints have no range.
 
         Args:
             state: State on the new arms; its buffers are replaced.
@@ -67,6 +74,8 @@ class FromData:
         """
         posterior, units, shape = state.posterior, state.posterior.units, state.rows.batch_shape
         assert units is not None
+        if tanimoto_scale(posterior.kernel) is not None:
+            return
         told = state.statistics.mask & (state.statistics.weights > 0)
         varied = spans_with(before, state.statistics.points, told) > 0
         span, old = spans_with(state.rows.source, state.statistics.points, told), units.features

@@ -263,9 +263,10 @@ def bbkb(number: int, pulls: int, batch: int, threads: int, budget: int, noise_s
         began = time.perf_counter()
         report = bandit.tell(selection, noisy)
         told += time.perf_counter() - began
+        seconds = time.process_time() - processor
         print(
             f"{int(bandit.pulls):6} pulls, batch of {len(selection)}, dictionary {int(report.dictionary_size)}, "
-            f"best {best:.2f} deviations, {asked:.0f} s asking, {told:.0f} s telling ({time.process_time() - processor:.0f} s of "
+            f"best {best:.2f} deviations, {asked:.0f} s asking, {told:.0f} s telling ({seconds:.0f} s of "
             f"processor time in all), peak {peak():.2f} GiB",
             flush=True,
         )
@@ -311,9 +312,9 @@ def one_pass(folder: Path, number: int, part: int, size: int, threads: int) -> N
                 torch.matmul(weights, block, out=products[:, : len(words)])
         taken, processor = time.perf_counter() - began, time.process_time() - processor
         print(
-            f"{name}, {part:,} molecules x {size} from a file, {threads} threads: {taken:.1f} s ({processor:.1f} s of processor "
-            f"time), so about {taken * number / part:.0f} s ({processor * number / part:.0f} s) for {number:,} (an estimate: "
-            f"{number * 256 / 1e9:.1f} GB may not fit in memory); peak {peak():.2f} GiB",
+            f"{name}, {part:,} molecules x {size} from a file, {threads} threads: {taken:.1f} s ({processor:.1f} s of "
+            f"processor time), so about {taken * number / part:.0f} s ({processor * number / part:.0f} s) for {number:,} "
+            f"(an estimate: {number * 256 / 1e9:.1f} GB may not fit in memory); peak {peak():.2f} GiB",
             flush=True,
         )
     path.unlink()

@@ -346,7 +346,7 @@ def _decided(s: Survey, told: Any, molecules: bool) -> Decision:
         )
     if kind == MOLECULE:
         require(s.text, f"columns: {s.column!r} holds {s.type}, and molecules are SMILES, which are texts.")
-        lacks = f"column {s.column!r} lacks the SMILES of {s.missing:,} rows: fill them in, or leave the rows out."
+        lacks = f"column {s.column!r} lacks the SMILES of {s.missing:,} rows: fill them in, or leave these rows out."
         require(not s.missing, lacks)
         return Decision(s.column, kind, why)
     require(s.numeric, no_number(s))
@@ -421,11 +421,12 @@ def _guess(s: Survey, molecules: bool) -> tuple[Any, str]:
 def _no_category(s: Survey, molecules: bool) -> str:
     if s.mostly_numbers:
         return no_number(s)
+    also = ", or SMILES of molecules ('molecule')" if molecules else ""
     many = f"more than {MOST_CATEGORIES:,}" if s.too_many else f"{len(s.categories):,}"
     return (
         f"column {s.column!r} holds text ({many} different ones, such as {s.first_text!r}), which a model can't read: leave it "
         f"out (columns={{{s.column!r}: 'ignore'}}), compute numbers from it, or, if these are categories, say so "
-        f"(columns={{{s.column!r}: 'category'}}){', or SMILES of molecules (molecule)' if molecules else ''}."
+        f"(columns={{{s.column!r}: 'category'}}){also}."
     )
 
 

@@ -63,6 +63,15 @@ def campaign() -> tb.Campaign:
     return made
 
 
+def outcome_campaign() -> tb.OutcomeCampaign:
+    rows = pandas.DataFrame({"id": range(30), "a": ARMS[:, 0], "b": ARMS[:, 1]})
+    policy = tb.outcomes.pareto(outcome_models())
+    made = tb.OutcomeCampaign(rows, ["yield", "cost"], policy=policy)
+    made.tell({"id": [3, 4], "yield": [1.0, 2.0], "cost": [2.0, 1.5]})
+    made.ask(1)
+    return made
+
+
 def contextual() -> tb.ContextualBandit:
     learned = tb.ContextualBandit(tb.gp_ucb(kernel(), noise_std=0.1), ARMS, ARMS[:2])
     learned.tell([3], 0.5, context=ARMS[0])
@@ -267,6 +276,16 @@ BY_FUNCTION: dict[str, dict[str, Make]] = {  # optional arguments, too, without 
     "Campaign.forget": {},
     "Campaign.report": {"path": lambda folder: folder / "page.html"},
     "Campaign.tell": {"measured": given({"id": [5], "yield": [1.0]})},
+    "OutcomeCampaign": {
+        "table": given({"id": [1, 2, 3], "a": [0.5, 1.5, 2.0]}),
+        "objectives": given(["yield", "cost"]),
+        "policy": lambda _: tb.outcomes.pareto(outcome_models()),
+        "minimize": given(["cost"]),
+        "id": given("id"),
+    },
+    "OutcomeCampaign.forget": {},
+    "OutcomeCampaign.report": {"path": lambda folder: folder / "page.html"},
+    "OutcomeCampaign.tell": {"measured": given({"id": [5], "yield": [1.0]})},
     "ContextualBandit.forget": {"selection": lambda _: contextual().ask(context=ARMS[0])},
     "ContextualBandit.load_state_dict": {"state_dict": lambda _: contextual().state_dict()},
     "ContextualBandit.observe": {"context": given(ARMS[0])},
@@ -284,8 +303,10 @@ BY_FUNCTION: dict[str, dict[str, Make]] = {  # optional arguments, too, without 
     "OutcomeBandit.tell": {"rewards": given(torch.zeros(len(THREE), 2))},
     "outcomes.constrained": {"maximize": given("yield"), "at_most": given({"cost": 1.0})},
     "outcomes.epal": {"epsilon": given({"yield": 0.1, "cost": 0.1})},
+    "outcomes.pareto": {"objectives": given(["yield", "cost"]), "at_most": given({"cost": 1.0})},
     "outcomes.safe": {"start": given([0]), "maximize": given("yield"), "at_most": given({"cost": 1.0})},
     "History.from_parquet": {"folder": lambda folder: (history().to_parquet(folder), folder)[1]},
+    "History.r2": {"ideal": given({"yield": 9.0}), "reference": given({"yield": 0.0})},
     "History.hypervolume": {"reference": given({"yield": 0.0}), "minimize": given(["yield"])},
     "History.to_parquet": {"folder": lambda folder: folder},
     "History.record": {
@@ -355,6 +376,7 @@ OBJECTS: dict[str, Make] = {  # whose methods are called
     "GroupNoise": lambda _: tb.GroupNoise({"a": 0.1, "b": 0.2}),
     "History": lambda _: history(),
     "OutcomeBandit": lambda _: outcome_bandit(),
+    "OutcomeCampaign": lambda _: outcome_campaign(),
     "Journal": journal,
     "Shard": lambda _: tb.Shard(ARMS),
     "Worker": worker,

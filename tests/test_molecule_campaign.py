@@ -54,7 +54,7 @@ def test_a_column_of_smiles_is_found_and_its_fingerprints_are_the_arms(tmp_path:
     again = tb.Campaign(None, journal=tmp_path / "journal")
     pd.testing.assert_frame_equal(again.best(3), best)
     pd.testing.assert_frame_equal(again.ask(3), following)
-    with pytest.raises(StateError, match="columns was {}"):
+    with pytest.raises(StateError, match=r"columns was \{\}"):
         tb.Campaign(None, journal=tmp_path / "journal", columns={"smiles": "molecule"})
 
 

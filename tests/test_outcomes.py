@@ -25,7 +25,8 @@ from torch.quasirandom import SobolEngine
 
 import torchbandits as tb
 from torchbandits import errors, outcomes
-from torchbandits.aims import classified, hypervolume, non_dominated
+from torchbandits.aims import classified, growing_hypervolume, growing_r2, hypervolume, non_dominated
+from torchbandits.aims.dominance import simplex
 from torchbandits.botorch import optimize_arms
 
 pytestmark = OFF_SCALE
@@ -679,6 +680,180 @@ def test_botorch_finds_the_best_arm_of_its_hypervolume_improvement(name):
         objective=signed,
     )
     assert optimize_arms(noisy, PROBLEM.tensor[:8], 2, unique=True)[2].unique().numel() == 2
+
+
+# ------------------------------------------------------------------ limits of trade-offs, and models from data
+
+
+def test_trade_offs_within_limits_are_those_of_the_dense_oracle():
+    options = {"minimize": ["cost"], "objectives": ["yield", "cost"], "at_least": {"yield": 0.0}, "certainty": 0.8}
+    for limit in (3.0, -50.0):  # one that arms may keep, and one that none may
+        policy = outcomes.pareto(models(), at_most={"cost": limit}, **options)
+        bandit = tb.OutcomeBandit(policy, PROBLEM.tensor, generator=generator(4))
+        play, limits = Play(bandit), [(0, 1.0, 0.0), (1, -1.0, limit)]
+        for _ in range(6):
+            play.tell(bandit.ask())
+        beliefs = play.beliefs()
+        signs = np.array([[1.0], [-1.0]])
+        state = bandit.generators[0].get_state()
+        uniform = torch.rand(2, generator=torch.Generator().set_state(state), dtype=torch.float64).numpy()
+        value = scalarized("chebyshev", signs * beliefs.mean + WIDTHS[:, None] * beliefs.std, signs * beliefs.mean, uniform)
+        hope = hopes(beliefs)
+        lacking = np.array([dense.violation(np.array([hope(a, j, s) for j, s, _ in limits]), limits, UNIT) for a in range(40)])
+        feasible = (lacking == 0) & ENTRIES
+        assert feasible.any() == (limit > 0)
+        score = np.where(feasible, value, -np.inf) if feasible.any() else np.where(ENTRIES, -lacking, -np.inf)
+        assert_picked(score, int(bandit.ask().index))
+        kept = (dense.log_feasible(beliefs.mean, beliefs.known, limits) >= np.log(0.8)) & ENTRIES
+        front = bandit.front(reference={"yield": -2.0, "cost": 8.0})
+        assert front.index[front.index >= 0].tolist() == dense.non_dominated((signs * beliefs.mean).T, kept)
+        with pytest.raises(errors.UnsupportedError, match="without limits"):
+            bandit.pareto_set({"yield": 1.0, "cost": 1.0})
+
+
+def test_an_outcome_that_is_no_objective_changes_no_front():
+    index = torch.arange(0, 40, 3)
+    two, three = models(), models() | {"other": models()["cost"]}
+    bandits = [
+        tb.OutcomeBandit(outcomes.pareto(two, minimize=["cost"]), PROBLEM.tensor),
+        tb.OutcomeBandit(outcomes.pareto(three, minimize=["cost"], objectives=["yield", "cost"]), PROBLEM.tensor),
+    ]
+    bandits[0].tell(index, torch.tensor(TRUTH[::3]))
+    bandits[1].tell(index, torch.tensor(np.concatenate([TRUTH[::3], -5 * TRUTH[::3, :1]], axis=-1)))
+    fronts = [bandit.front(reference={"yield": -2.0, "cost": 8.0}) for bandit in bandits]
+    assert fronts[0].index.tolist() == fronts[1].index.tolist()
+    torch.testing.assert_close(fronts[0].hypervolume, fronts[1].hypervolume)
+    sets = [bandit.pareto_set({"yield": 0.1, "cost": 0.2}) for bandit in bandits]
+    assert (sets[0].undecided == sets[1].undecided).all()
+
+
+def test_models_that_are_estimated_are_those_of_each_outcome_alone():
+    wanted = {"maximize": "yield", "at_most": {"cost": 2.0}}
+    bandit = tb.OutcomeBandit(outcomes.constrained({name: tb.auto() for name in NAMES}, **wanted), PROBLEM.tensor)
+    alone = [tb.Bandit(tb.auto(), PROBLEM.tensor) for _ in NAMES]
+    index = torch.arange(0, 40, 3)
+    bandit.tell(index, torch.tensor(TRUTH[::3]))
+    for j, one in enumerate(alone):
+        one.tell(index, torch.tensor(TRUTH[::3, j]))
+        own, joint = one.posterior(PROBLEM.tensor), bandit.posterior(PROBLEM.tensor)
+        torch.testing.assert_close(joint.mean[j], own.mean, rtol=1e-3, atol=1e-3)
+        torch.testing.assert_close(joint.variance[j], own.variance, rtol=2e-2, atol=1e-3)
+    # The pick has the largest upper bound of the yield among the arms whose lower bound of the cost is at most 2.
+    low, high = (
+        torch.stack([one.loop.state.posterior.units.to_rewards(mean + sign * 2.5 * std) for one, mean, std in parts])
+        for parts in [[(one, *one_marginals(one)) for one in alone]]
+        for sign in (-1, 1)
+    )
+    feasible = (low[1] <= 2.0) & torch.tensor(ENTRIES)
+    assert 0 < int(feasible.sum()) < 40
+    assert int(bandit.ask().index) == int(high[0].masked_fill(~feasible, -torch.inf).argmax())
+    # Certificates have the units of the rewards.
+    sets = bandit.pareto_set({"yield": 0.1, "cost": 0.2}, minimize=["cost"])
+    corners = [np.stack([x[0].numpy(), -y[1].numpy()], axis=-1) for x, y in ((low, high), (high, low))]
+    inside, outside = dense.pareto_sets(*corners, np.array([0.1, 0.2]), ENTRIES)
+    assert (sets.inside.numpy() == inside).all()
+    assert (sets.outside.numpy() == outside).all()
+    for make in (outcomes.epal, outcomes.safe):
+        options = {"epsilon": dict.fromkeys(NAMES, 1.0)} if make is outcomes.epal else {"start": [0], **wanted}
+        with pytest.raises(errors.UnsupportedError, match="of a kernel that you know"):
+            make({name: tb.auto() for name in NAMES}, **options)
+
+
+def one_marginals(bandit: tb.Bandit) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation of the arms in the units of the model."""
+    table = bandit.loop.state.table
+    return table.mean(), (table.posterior.regularization * table.leverage).sqrt()
+
+
+def test_each_outcome_is_watched_in_units_of_its_own_noise(recwarn):
+    """No warning for right scales that differ by orders of magnitude, in either order; one that names the wrong row."""
+    g = torch.Generator().manual_seed(0)
+    index = torch.randperm(40, generator=g)[:20]
+    for names, scales in ((("large", "small"), (100.0, 0.01)), (("small", "large"), (0.01, 100.0))):
+        parts = {name: tb.gp_ucb(kernel(0.4, s**2), noise_std=0.1 * s) for name, s in zip(names, scales, strict=True)}
+        bandit = tb.OutcomeBandit(outcomes.pareto(parts), PROBLEM.tensor)
+        values = torch.tensor(PROBLEM.f)[index].unsqueeze(-1) * torch.tensor(scales, dtype=torch.float64)
+        for start in range(0, 20, 2):
+            bandit.tell(index[start : start + 2], values[start : start + 2])
+    assert [str(one.message) for one in recwarn if "batch row" in str(one.message)] == []
+    loud = {"a": tb.gp_ucb(kernel(0.4, 1.0), noise_std=0.1), "b": tb.gp_ucb(kernel(0.4, 1.0), noise_std=50.0)}
+    bandit = tb.OutcomeBandit(outcomes.pareto(loud), PROBLEM.tensor)
+    with pytest.warns(errors.DiagnosticWarning, match=r"batch row 1: the kernel.s variance 1 is less than .* 2.5e\+03"):
+        bandit.tell(index, torch.tensor(PROBLEM.f)[index, None].expand(-1, 2))
+
+
+# ------------------------------------------------------------------ indicators, and when to stop
+
+
+def test_indicators_of_growing_fronts_are_the_dense_ones():
+    rng = np.random.default_rng(0)
+    for k, size in ((1, 1), (2, 500), (3, 496), (4, 455)):
+        weights = simplex(k, 500).numpy()
+        assert len({tuple(row) for row in weights}) == len(weights) == size
+        np.testing.assert_allclose(weights.sum(axis=-1), 1.0)
+        assert weights.min() >= 0
+        steps = 1 / np.sort(np.unique(weights.round(9)))[1] if k > 1 else 1.0
+        np.testing.assert_allclose(weights * steps, np.round(weights * steps), atol=1e-9)
+        gaps = rng.random((7, k))
+        gaps[2] = np.nan
+        found = growing_r2(torch.tensor(gaps)).numpy()
+        for t in range(7):
+            own = [g for g in gaps[: t + 1] if not np.isnan(g).any()]
+            expected = np.mean([min(max(w[j] * g[j] for j in range(k)) for g in own) for w in weights])
+            assert found[t] == pytest.approx(expected, rel=1e-12)
+    points = rng.random((9, 2))
+    points[4] = np.nan
+    volumes = growing_hypervolume(torch.tensor(points)).numpy()
+    known = [p for p in points if not np.isnan(p).any()]
+    np.testing.assert_allclose(volumes[-1], dense.area(np.array(known), np.zeros(2)))
+    assert growing_r2(torch.full((1, 2), torch.nan, dtype=torch.float64)).tolist() == [np.inf]
+    history = tb.run(
+        POLICIES["chebyshev"](), tb.environments.Table(PROBLEM.tensor.expand(2, -1, -1), torch.tensor(TRUTH.T.copy()), 0.1), 6
+    )
+    assert history.metadata["objectives"] == {"yield": "maximize", "cost": "minimize"}
+    pulls = history.pulls
+    values = np.stack([pulls["reward"][pulls["row"] == row] for row in range(2)], axis=-1)
+    ideal, reference = {"yield": 4.0, "cost": -4.0}, {"yield": -4.0, "cost": 8.0}
+    gaps = np.stack([(4.0 - values[:, 0]) / 8.0, (values[:, 1] + 4.0) / 12.0], axis=-1)
+    found = history.r2(ideal, reference, minimize=["cost"])
+    np.testing.assert_allclose(found, growing_r2(torch.tensor(gaps)).numpy(), rtol=1e-12)
+    assert (np.diff(found) <= 0).all()
+    with pytest.raises(errors.ArgumentError, match="ideal must be better than reference"):
+        history.r2(ideal, reference)
+    with pytest.raises(errors.ArgumentError, match="ideal has no number for cost"):
+        history.r2({"yield": 4.0}, reference, minimize=["cost"])
+
+
+def test_a_front_that_is_known_ends_the_run():
+    proved = {"width": tb.widths.Srinivas(0.05)}
+    policy = outcomes.epal(models(**proved), minimize=["cost"], epsilon={"yield": 1.0, "cost": 3.0})
+    bandit = tb.OutcomeBandit(policy, PROBLEM.tensor)
+    rule, pulls = tb.stopping.FrontKnown(), 0
+    while not (decision := bandit.should_stop(rule, tb.stopping.Budget(pulls=200))):
+        assert int(bandit.pareto_set().undecided.sum()) > 0 or pulls == 0
+        selection = bandit.ask()
+        bandit.tell(selection, torch.tensor(TRUTH[selection.index.tolist()]))
+        pulls += 1
+    assert 0 < pulls < 200
+    assert decision.reason.startswith("with probability 0.9 every arm is known to be Pareto optimal or not")
+    assert not bandit.pareto_set().undecided.any()
+    strict = bandit.should_stop(tb.stopping.FrontKnown({"yield": 0.0, "cost": 0.0}))
+    left = bandit.pareto_set({"yield": 0.0, "cost": 0.0}).undecided.sum()
+    assert strict.value.tolist() == [int(left)] * 2
+    for policy, message in (
+        (outcomes.pareto(models(**proved)), "epsilon must have a number for yield, cost"),
+        (outcomes.epal(models(), epsilon=dict.fromkeys(NAMES, 1.0)), "have no theorem"),
+        (outcomes.pareto({name: tb.auto() for name in NAMES}), "kernels that were given"),
+        (POLICIES["constrained"](), "without limits"),
+    ):
+        other = tb.OutcomeBandit(policy, PROBLEM.tensor)
+        other.tell(torch.tensor([0]), torch.zeros(1, 2))
+        with pytest.raises(errors.TorchBanditsError, match=message):
+            other.should_stop(rule)
+    with pytest.raises(errors.UnsupportedError, match="several outcomes"):
+        tb.Bandit(models()["yield"], PROBLEM.tensor).should_stop(rule)
+    with pytest.raises(errors.ArgumentError, match="numbers ≥ 0 by outcome"):
+        tb.stopping.FrontKnown({"yield": -1.0})
 
 
 # ------------------------------------------------------------------ bad input

@@ -21,7 +21,7 @@ from torchbandits import (
 )
 from torchbandits.arms import Shard
 from torchbandits.bandit import Bandit
-from torchbandits.campaigns import Campaign
+from torchbandits.campaigns import Campaign, OutcomeCampaign
 from torchbandits.contextual import ContextualBandit
 from torchbandits.explanation import Explanation
 from torchbandits.fitting import GroupNoise
@@ -88,6 +88,7 @@ __all__ = [
     "LevelSet",
     "Marginals",
     "OutcomeBandit",
+    "OutcomeCampaign",
     "ParetoSet",
     "Progress",
     "Recommendation",

@@ -12,6 +12,7 @@ from torchbandits.aims import classified, hypervolume, non_dominated
 from torchbandits.arms.joint import JointDraws
 from torchbandits.gradients import without_gradients
 from torchbandits.loop import Loop
+from torchbandits.policies.joint import Joint
 from torchbandits.policies.picking import marginals
 from torchbandits.sets import table_of
 
@@ -24,6 +25,7 @@ _BLOCK = 1 << 23
 @dataclass(frozen=True)
 class Front:
     """The arms whose posterior means no other arm's means dominate, in the order of the arms. Exact duplicates count once.
+    Under limits (`outcomes.pareto(at_most=)`), arms that keep them with the probability `certainty` alone are looked at.
 
     Attributes:
         index: `batch_shape x f`, −1 in places of a batch row whose front is smaller.
@@ -67,9 +69,14 @@ def front(
     state = table_of(loop, "front()")
     mean, std = (part.double() for part in marginals(state))
     *shape, k, A = mean.shape
-    sign = mean.new_tensor(signs).unsqueeze(-1)
-    signed, spread = (part.reshape(-1, k, A).mT for part in (sign * mean, std))
+    objectives = [j for j, sign in enumerate(signs) if sign]
+    sign = mean.new_tensor([signs[j] for j in objectives]).unsqueeze(-1)
+    own = (sign * mean[..., objectives, :], std[..., objectives, :])
+    signed, spread = (part.reshape(-1, len(objectives), A).mT for part in own)
     counted = torch.ones(*shape, A, dtype=torch.bool, device=mean.device)
+    assert isinstance(loop.policy, Joint)
+    if (kept := loop.policy.aim.kept(mean, std, state.table)) is not None:
+        counted = counted & kept
     entries = state.rows.offered(None)
     if entries is not None:
         counted = counted & entries.expand(*shape, k, A)[..., 0, :]
@@ -83,10 +90,10 @@ def front(
     wide = max(1, *(len(row) for row in rows))
     index = torch.stack([torch.nn.functional.pad(row, (0, wide - len(row)), value=-1) for row in rows])
     rivals = _rivals(signed, spread, index, rivals_from.reshape(-1, A))
-    together = torch.cat([index.clamp_min(0), rivals], dim=-1)
+    together = torch.cat([index, rivals], dim=-1).clamp_min(0)
     spread_out = together.reshape(*shape, 1, -1).expand(*shape, k, together.shape[-1])
     joint = JointDraws(state.table, spread_out)
-    probability = _membership(joint, index, sign, k, draws, seed)
+    probability = _membership(joint, index, dict(zip(objectives, sign, strict=True)), k, draws, seed)
     index = index.reshape(*shape, wide)
     at = index.clamp_min(0).unsqueeze(-2).expand(*shape, k, wide)
     lam = state.posterior.regularization
@@ -105,6 +112,9 @@ def _rivals(signed: Tensor, spread: Tensor, index: Tensor, counted: Tensor) -> T
     hopes = []
     for values, std, members, own in zip(signed, spread, index, counted, strict=True):
         front = values[members[members >= 0]]
+        if not len(front):
+            hopes.append(torch.full((A,), -torch.inf, dtype=values.dtype, device=values.device))
+            continue
         unit = (values[own].amax(dim=0) - values[own].amin(dim=0)).clamp_min(1e-300)
         hope = torch.full((A,), torch.inf, dtype=values.dtype, device=values.device)
         for member in front:
@@ -117,8 +127,8 @@ def _rivals(signed: Tensor, spread: Tensor, index: Tensor, counted: Tensor) -> T
     return torch.where(some, top.indices, index[:, :1])[:, : int(some.sum(dim=-1).max())]
 
 
-def _membership(joint: JointDraws, index: Tensor, sign: Tensor, k: int, draws: int, seed: int) -> Tensor:
-    """The part of joint draws in which no arm dominates each member, `rows x f`."""
+def _membership(joint: JointDraws, index: Tensor, signs: dict[int, Tensor], k: int, draws: int, seed: int) -> Tensor:
+    """The part of joint draws in which no arm dominates each member by the outcomes that `signs` names, `rows x f`."""
     rows, f = index.shape
     hits = torch.zeros(rows, f, dtype=torch.float64, device=index.device)
     wide = joint.index.shape[-1]
@@ -128,7 +138,7 @@ def _membership(joint: JointDraws, index: Tensor, sign: Tensor, k: int, draws: i
         # A copy of a member does not dominate it; places that are padded repeat an arm.
         own = same[row].unsqueeze(-2) == same[row, :f].unsqueeze(-1)
         for part in torch.arange(draws).split(max(1, _BLOCK // (f * wide))):
-            drawn = torch.stack([sign[j] * joint.draw(row * k + j, len(part), generator) for j in range(k)], dim=-1)
+            drawn = torch.stack([sign * joint.draw(row * k + j, len(part), generator) for j, sign in signs.items()], dim=-1)
             better = (drawn.unsqueeze(-3) >= drawn[:, :f].unsqueeze(-2)).all(dim=-1) & ~own
             hits[row] += (~better.any(dim=-1)).sum(dim=0)
     return torch.where(index >= 0, hits / draws, 0.0)
@@ -139,9 +149,10 @@ def _hypervolume(means: Tensor, signs: Sequence[float], reference: Sequence[floa
     shape = means.shape[:-2]
     if reference is None:
         return torch.full(shape, torch.nan, dtype=torch.float64)
-    sign = means.new_tensor(signs)
-    flat = (sign * means).reshape(-1, *means.shape[-2:]).cpu()
-    point = (sign * means.new_tensor(reference)).cpu()
+    own = [j for j, sign in enumerate(signs) if sign]
+    sign = means.new_tensor(signs)[own]
+    flat = (sign * means[..., own]).reshape(-1, means.shape[-2], len(own)).cpu()
+    point = (sign * means.new_tensor(reference)[own]).cpu()
     return torch.tensor([hypervolume(row, point) for row in flat], dtype=torch.float64).reshape(shape)
 
 
@@ -151,8 +162,14 @@ def pareto_set(loop: Loop, signs: Sequence[float], epsilon: Sequence[float]) -> 
     state = table_of(loop, "pareto_set()")
     mean, std = (part.double() for part in marginals(state))
     spread = loop.policy.width(state).unsqueeze(-1) * std
-    signed = (mean.new_tensor(signs).unsqueeze(-1) * mean).mT
+    lower, upper = mean - spread, mean + spread
+    if (units := state.posterior.units) is not None:
+        lower, upper = units.to_rewards(lower), units.to_rewards(upper)
+    objectives = [j for j, sign in enumerate(signs) if sign]
+    small = mean.new_tensor(signs)[objectives].unsqueeze(-1) < 0
+    lower, upper = lower[..., objectives, :], upper[..., objectives, :]
+    corners = (torch.where(small, -upper, lower).mT, torch.where(small, -lower, upper).mT)
     entries = state.rows.offered(None)
     own = None if entries is None else entries.expand(mean.shape)[..., 0, :]
-    inside, outside = classified(signed - spread.mT, signed + spread.mT, mean.new_tensor(epsilon), own)
+    inside, outside = classified(*corners, mean.new_tensor(epsilon)[objectives], own)
     return ParetoSet(inside, outside, ~inside & ~outside)

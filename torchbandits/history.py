@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from torchbandits.aims import hypervolume
+from torchbandits.aims import growing_hypervolume, growing_r2
 from torchbandits.checks import as_path, as_tensor, check_regular, check_whole, is_finite, is_whole, non_negative
 from torchbandits.errors import ArgumentError, DataError, ShapeError, StateError, require
 from torchbandits.extras import Later
@@ -249,34 +249,56 @@ class History:
             StateError: If the run had one outcome.
             ArgumentError: For a name that is no outcome, and for an outcome without a reference.
         """
+        (low,), rewards = self._outcomes("hypervolume()", {"reference": reference}, minimize, row)
+        return growing_hypervolume(torch.from_numpy(rewards - low)).numpy()
+
+    def r2(
+        self, ideal: Mapping[str, float], reference: Mapping[str, float], *, minimize: Sequence[str] = (), row: int = 0
+    ) -> NDArray[np.float64]:
+        """The R2 indicator of the rewards of the first t pulls, for t = 1, 2, …: the average over evenly spaced weights of the
+        smallest weighted Chebyshev distance from an ideal point, 0 to 1 for rewards between the two points. Less is better.
+
+        Args:
+            ideal: By outcome, a value that no reward exceeds, reward units.
+            reference: By outcome, a value that every good reward should beat; distances are in units of ideal − reference.
+            minimize: Names of the outcomes of which less is better.
+            row: Batch row of picks, each of which has a row of this history per outcome.
+
+        Raises:
+            StateError: If the run had one outcome.
+            ArgumentError: As for `hypervolume`, and where the ideal point is not better than the reference in every outcome.
+
+        Source: Brockhoff et al. 2012.
+        """
+        (high, low), rewards = self._outcomes("r2()", {"ideal": ideal, "reference": reference}, minimize, row)
+        require(bool((high > low).all()), "ideal must be better than reference in every outcome; check minimize=, too.")
+        return growing_r2(torch.from_numpy((high - rewards) / (high - low))).numpy()
+
+    def _outcomes(
+        self, call: str, points: dict[str, Mapping[str, float]], minimize: Sequence[str], row: int
+    ) -> tuple[list[NDArray[np.float64]], NDArray[np.float64]]:
+        """Points `k` and the rewards of one batch row of picks, `t x k`, of which more is better."""
         names = self.metadata.get("outcomes", [])
-        require(len(names) > 0, "hypervolume() is of a run of several outcomes, and this history names none.", StateError)
-        good = isinstance(reference, Mapping) and all(is_finite(value) for value in reference.values())
-        require(good, f"reference must be finite numbers by outcome, got {reference!r:.60}.")
+        require(len(names) > 0, f"{call} is of a run of several outcomes, and this history names none.", StateError)
+        for what, point in points.items():
+            good = isinstance(point, Mapping) and all(is_finite(value) for value in point.values())
+            require(good, f"{what} must be finite numbers by outcome, got {point!r:.60}.")
         good = isinstance(minimize, Sequence) and not isinstance(minimize, str)
         require(good, f"minimize must be a list of names of outcomes, got {minimize!r:.60}.")
-        for what, given in (("reference", reference), ("minimize", minimize)):
+        for what, given in (*points.items(), ("minimize", minimize)):
             unknown = [name for name in given if name not in names]
             require(not unknown, f"{what} names {unknown[:1]}, which is no outcome: {', '.join(names)}.")
-        lacking = [name for name in names if name not in reference]
-        require(not lacking, f"reference has no number for {', '.join(lacking)}.")
+        for what, point in points.items():
+            lacking = [name for name in names if name not in point]
+            require(not lacking, f"{what} has no number for {', '.join(lacking)}.")
         k = len(names)
         require(
             is_whole(row, 0) and row < self.batch_size // k, f"row must be from 0 to {self.batch_size // k - 1}, got {row}."
         )
-        pulls, own = self.pulls, []
-        for j, name in enumerate(names):
-            sign = -1.0 if name in minimize else 1.0
-            own.append(sign * (pulls["reward"][pulls["row"] == row * k + j] - reference[name]))
-        gains = torch.from_numpy(np.stack(own, axis=-1))
-        front, volumes, zero = gains[:0], [], gains.new_zeros(k)
-        for gain in gains:
-            if bool((gain > 0).all()) and not bool((front >= gain).all(dim=-1).any()):
-                front = torch.cat([front[(front > gain).any(dim=-1)], gain.unsqueeze(0)])
-                volumes.append(hypervolume(front, zero))
-            else:
-                volumes.append(volumes[-1] if volumes else 0.0)
-        return np.array(volumes)
+        sign = np.array([-1.0 if name in minimize else 1.0 for name in names])
+        pulls = self.pulls
+        rewards = np.stack([pulls["reward"][pulls["row"] == row * k + j] for j in range(k)], axis=-1)
+        return [sign * np.array([point[name] for name in names]) for point in points.values()], sign * rewards
 
     def summary(self, row: int = 0) -> dict[str, float]:
         """Pulls, batches, distinct arms, dictionary size, regret, simple regret, seconds; failures and cost where there are."""

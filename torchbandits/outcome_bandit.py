@@ -271,7 +271,7 @@ class OutcomeBandit(Bandit):
         Args:
             minimize: Names of the outcomes of which less is better; the policy's own by default.
             pulled: Whether only arms that were pulled may be members; rivals are all arms.
-            reference: A value per outcome; the hypervolume is measured from there, and NaN without.
+            reference: A value per objective; the hypervolume is measured from there, and NaN without.
             draws: Number of draws; the standard error of a probability is at most 1/(2 √draws).
             seed: Of the draws.
 
@@ -284,9 +284,10 @@ class OutcomeBandit(Bandit):
         check_flag("pulled", pulled)
         check_whole("draws", draws)
         require(is_whole(seed, 0), f"seed must be a whole number ≥ 0, got {seed!r}.")
-        point = None if reference is None else self._of_all("reference", reference)
+        signs = self._signs(minimize)
+        point = None if reference is None else self._of_all("reference", reference, signs)
         with self.loop.few_threads():
-            return front(self.loop, self._signs(minimize), pulled=pulled, reference=point, draws=draws, seed=seed)
+            return front(self.loop, signs, pulled=pulled, reference=point, draws=draws, seed=seed)
 
     def pareto_set(self, epsilon: Mapping[str, float] | None = None, *, minimize: Sequence[str] | None = None) -> ParetoSet:
         """The arms that are certainly Pareto optimal up to ε, those that certainly are not needed, and the undecided ones.
@@ -303,15 +304,21 @@ class OutcomeBandit(Bandit):
         """
         self.loop.recover_()
         aim = self.policy.aim
+        message = "the sets of pareto_set() are those of objectives without limits: front() reads the limits of this policy."
+        require(not (isinstance(aim, Scalarized) and aim.limits), message, UnsupportedError)
+        require(
+            epsilon is not None or isinstance(aim, Certifying),
+            "pass epsilon=, a number by outcome: only epal policies have one.",
+        )
+        signs = self._signs(minimize)
         if epsilon is None:
-            require(isinstance(aim, Certifying), "pass epsilon=, a number by outcome: only epal policies have one.")
             assert isinstance(aim, Certifying)
             eps = aim.epsilon
         else:
-            eps = self._of_all("epsilon", epsilon)
+            eps = self._of_all("epsilon", epsilon, signs)
             require(all(value >= 0 for value in eps), f"epsilon must be ≥ 0 for every outcome, got {dict(epsilon)}.")
         with self.loop.few_threads():
-            return pareto_set(self.loop, self._signs(minimize), eps)
+            return pareto_set(self.loop, signs, eps)
 
     def model(self) -> Any:
         """The posteriors as one BoTorch model, a `ModelList` of a `BanditModel` per outcome, tabulated on the arms.
@@ -363,23 +370,26 @@ class OutcomeBandit(Bandit):
         shared = torch.where(mask, index, -1).unsqueeze(-2)
         return shared.expand(*self.loop.batch_shape, index.shape[-1]).contiguous()
 
-    def _of_all(self, what: str, given: Any) -> tuple[float, ...]:
+    def _of_all(self, what: str, given: Any, signs: Sequence[float]) -> tuple[float, ...]:
+        """A finite number for every objective, in the order of the outcomes; 0 for an outcome that has limits only."""
         require(isinstance(given, Mapping), f"{what} must be numbers by outcome, got {given!r:.60}.")
         _check_known(given, what, self.outcomes)
-        lacking = [name for name in self.outcomes if name not in given]
+        lacking = [name for name, sign in zip(self.outcomes, signs, strict=True) if sign and name not in given]
         require(not lacking, f"{what} has no number for {', '.join(lacking)}.")
         require(all(is_finite(given[name]) for name in given), f"{what} must be finite numbers, got {dict(given)}.")
-        return tuple(float(given[name]) for name in self.outcomes)
+        return tuple(float(given.get(name, 0.0)) for name in self.outcomes)
 
     def _signs(self, minimize: Sequence[str] | None) -> tuple[float, ...]:
+        aim = self.policy.aim
+        own = aim.signs if isinstance(aim, Scalarized | Certifying) else None
         if minimize is not None:
             named = isinstance(minimize, Sequence) and not isinstance(minimize, str)
             require(named, "minimize must be a list of names of outcomes.")
             _check_known(dict.fromkeys(minimize), "minimize", self.outcomes)
-            return tuple(-1.0 if name in minimize else 1.0 for name in self.outcomes)
-        aim = self.policy.aim
-        if isinstance(aim, Scalarized | Certifying):
-            return aim.signs
+            signs = tuple(-1.0 if name in minimize else 1.0 for name in self.outcomes)
+            return signs if own is None else tuple(sign * abs(one) for sign, one in zip(signs, own, strict=True))
+        if own is not None:
+            return own
         raise ArgumentError("pass minimize=, the names of the outcomes of which less is better ([] for none).")
 
 

@@ -36,9 +36,9 @@ def constrained(
 ) -> Joint:
     r"""Maximise one outcome among the arms whose other outcomes keep limits, all of which are learned.
 
-    The score of the models decides how feasibility counts. Upper bounds (`gp_ucb`, `bkb`) are optimistic on both sides: the
-    largest upper bound of the objective among the arms that may be feasible, and the smallest sum of violations where none
-    may be. Draws (`thompson_sampling`) do the same with a draw of each posterior. The improvement
+    The score of the models decides how feasibility counts. Upper bounds (`auto`, `gp_ucb`, `bkb`) are optimistic on both
+    sides: the largest upper bound of the objective among the arms that may be feasible, and the smallest sum of violations
+    where none may be. Draws (`thompson_sampling`) do the same with a draw of each posterior. The improvement
     (`gp_ucb(acquisition="ei")`) is multiplied by the probability of feasibility, in logarithms.
 
     Args:
@@ -57,7 +57,7 @@ def constrained(
     Raises:
         UnsupportedError: For models that can't be rows of one engine.
     """
-    require(is_finite(certainty) and 0 < certainty < 1, f"certainty is a probability in (0, 1), got {certainty!r}.")
+    _check_certainty(certainty)
 
     def aim(names: Names) -> Constrained:
         return Constrained(_objective(maximize, minimize, names), _limits(at_least, at_most, names), float(certainty))
@@ -72,16 +72,26 @@ def pareto(
     minimize: Sequence[str] = (),
     scalarization: str = "chebyshev",
     reference: Mapping[str, float] | None = None,
+    objectives: Sequence[str] | None = None,
+    at_least: Mapping[str, float] | None = None,
+    at_most: Mapping[str, float] | None = None,
+    certainty: float = 0.95,
 ) -> Joint:
     r"""Look for good trade-offs between all outcomes: each pick is the best arm for weights that are drawn for it.
 
     Args:
-        models: A policy by outcome, scored by upper bounds (`gp_ucb`, `bkb`) or draws (`thompson_sampling`).
+        models: A policy by outcome, scored by upper bounds (`auto`, `gp_ucb`, `bkb`) or draws (`thompson_sampling`).
         minimize: Names of the outcomes of which less is better.
         scalarization: `"chebyshev"`, the smallest weighted outcome; `"linear"`, their weighted sum, which misses trade-offs in
             dents of the front; or `"hypervolume"`, whose average over the weights is the hypervolume above `reference`.
         reference: A value per outcome that every good trade-off should beat; the worst posterior means by default. Outcomes are
             measured from there, in units of the spread of their posterior means.
+        objectives: Names of the outcomes between which trade-offs are looked for; all of them by default. Where there are
+            limits, it must be given.
+        at_least: Lower limits by outcome, reward units, of objectives or of other outcomes. Only arms that may keep all limits
+            are picked; where there is none, that of the smallest sum of violations.
+        at_most: Upper limits by outcome, reward units.
+        certainty: Probability of all limits at which an arm may be on the front, in (0, 1).
 
     Guarantee: Paria et al. 2019 prove Bayes regret O(√(T γ_T)) for each Lipschitz scalarisation with fixed units; none is
     proved for units that follow the posterior, as here. Source: Knowles 2006 (ParEGO), Paria et al. 2019, Zhang and
@@ -91,10 +101,23 @@ def pareto(
         UnsupportedError: For models that can't be rows of one engine.
     """
     check_choice("scalarization", scalarization, KINDS)
+    _check_certainty(certainty)
 
     def aim(names: Names) -> Scalarized:
-        given = None if reference is None else _all_of("reference", reference, names)
-        return Scalarized(_signs(minimize, names), scalarization, given)
+        limited = at_least is not None or at_most is not None
+        limits = _limits(at_least, at_most, names) if limited else ()
+        message = "where there are limits, say which outcomes are traded off: objectives=, a list of their names."
+        require(objectives is not None or not limited, message)
+        own = names if objectives is None else _named("objectives", objectives, names)
+        require(len(own) > 0, "objectives must name at least one outcome.")
+        signs = tuple(sign if name in own else 0.0 for name, sign in zip(names, _signs(minimize, names), strict=True))
+        odd = [name for name in minimize if name not in own]
+        require(not odd, f"minimize names {odd[:1]}, which is not among the objectives: leave it out, or add it there.")
+        given = None
+        if reference is not None:
+            at = _all_of("reference", reference, own)
+            given = tuple(at[own.index(name)] if name in own else 0.0 for name in names)
+        return Scalarized(signs, scalarization, given, limits, float(certainty))
 
     return _scored(joint(models, aim), UCB, "bounds or draws")
 
@@ -124,7 +147,7 @@ def epal(models: Mapping[str, Policy], *, epsilon: Mapping[str, float], minimize
         require(all(value > 0 for value in given), f"epsilon must be > 0 for every outcome, got {dict(epsilon)}.")
         return Certifying(_signs(minimize, names), given)
 
-    return _scored(joint(models, aim), UCB, "bounds", draws=False)
+    return _scored(joint(models, aim, estimated=False), UCB, "bounds", draws=False)
 
 
 @explains_keywords
@@ -174,7 +197,7 @@ def safe(
         limits = _limits(at_least, at_most, names)
         return Safe(_objective(maximize, minimize, names), limits, tuple(int(a) for a in listed), expand, leaders)
 
-    return _scored(joint(models, aim), UCB, "bounds", draws=False)
+    return _scored(joint(models, aim, estimated=False), UCB, "bounds", draws=False)
 
 
 # ---------------------------------------------------------------------- the arguments
@@ -217,10 +240,20 @@ def _limits(at_least: Any, at_most: Any, names: Names) -> tuple[Limit, ...]:
     return tuple(found)
 
 
+def _check_certainty(certainty: float) -> None:
+    require(is_finite(certainty) and 0 < certainty < 1, f"certainty is a probability in (0, 1), got {certainty!r}.")
+
+
+def _named(what: str, given: Sequence[str], names: Names) -> Names:
+    """Names of outcomes, in the order of the outcomes."""
+    require(not isinstance(given, str) and isinstance(given, Sequence), f"{what} must be a list of names of outcomes.")
+    places = {_place(name, names, what) for name in given}
+    return tuple(name for j, name in enumerate(names) if j in places)
+
+
 def _signs(minimize: Sequence[str], names: Names) -> tuple[float, ...]:
-    require(not isinstance(minimize, str) and isinstance(minimize, Sequence), "minimize must be a list of names of outcomes.")
-    places = {_place(name, names, "minimize") for name in minimize}
-    return tuple(-1.0 if j in places else 1.0 for j in range(len(names)))
+    small = _named("minimize", minimize, names)
+    return tuple(-1.0 if name in small else 1.0 for name in names)
 
 
 def _all_of(what: str, given: Any, names: Names) -> tuple[float, ...]:

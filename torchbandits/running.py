@@ -134,7 +134,7 @@ def run(
         money = None if budget is None else Budget(budget, environment, bandit)
         seeds = drawn[0]["seeds"] if drawn else bandit.recorder.draw_seeds(rounds=num_rounds, environment=environment.name)
         noise = [torch.Generator().manual_seed(seed) for seed in seeds]
-        steps, rounds = _Steps(environment, bandit.batch_shape, policy.outcomes), Rounds(bandit, num_rounds + before, money)
+        steps, rounds = _Steps(environment, bandit.batch_shape, policy), Rounds(bandit, num_rounds + before, money)
         exclude = failures == "exclude"
         if bandit.journal is not None:
             bandit.journal.ride(noise, _regrets(environment))
@@ -289,9 +289,10 @@ def _regrets(environment: Environment) -> Callable[[dict[str, Any]], dict[str, A
 class _Steps:
     """Collects steps, and records many at once in the history, which makes the cost per step small."""
 
-    def __init__(self, environment: Environment, batch_shape: torch.Size, outcomes: Sequence[str] = ()) -> None:
+    def __init__(self, environment: Environment, batch_shape: torch.Size, policy: Policy | None = None) -> None:
         self._environment, self._rows = environment, batch_shape.numel()
-        self._history = History(self._rows, {"outcomes": list(outcomes)} if outcomes else None)
+        own = {"outcomes": list(policy.outcomes), "objectives": policy.objectives} if isinstance(policy, Joint) else None
+        self._history = History(self._rows, own)
         self._none = torch.zeros(batch_shape, dtype=torch.int64)
         self._steps: list[tuple[Tensor, Tensor, Tensor, Report, float, Tensor]] = []
 

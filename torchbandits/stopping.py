@@ -6,8 +6,8 @@ r"""Rules that end a run, a fleet of workers or a loop of one's own: `bandit.sho
         bandit.tell(selection, evaluate(selection.points))
     print(decision.reason)
 
-`EpsilonOptimal`, `ProbableRegret`, `TopKKnown` and `LevelSetKnown` promise something with a probability; the others promise
-nothing. Every rule decides for each batch row, from what was told: picks that are pending do not count.
+`EpsilonOptimal`, `ProbableRegret`, `TopKKnown`, `LevelSetKnown` and `FrontKnown` promise something with a probability; the
+others promise nothing. Every rule decides for each batch row, from what was told: picks that are pending do not count.
 """
 
 from __future__ import annotations
@@ -15,19 +15,22 @@ from __future__ import annotations
 import copy
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from torchbandits.aims import Certifying, Scalarized
 from torchbandits.arms.joint import JointDraws
 from torchbandits.checks import check_instance, check_whole, is_finite, is_whole, positive
 from torchbandits.embeddings import Identity
 from torchbandits.errors import ArgumentError, UnsupportedError, require
+from torchbandits.fronts import pareto_set
 from torchbandits.gradients import without_gradients
 from torchbandits.policies import Composed
+from torchbandits.policies.joint import Joint, PerOutcome
 from torchbandits.policies.picking import incumbent, marginals, only_entries
 from torchbandits.policies.state import TableState
 from torchbandits.scores import LogEI, Straddle
@@ -52,6 +55,7 @@ __all__ = [
     "Budget",
     "Decision",
     "EpsilonOptimal",
+    "FrontKnown",
     "ImprovementPerCost",
     "LevelSetKnown",
     "ProbableRegret",
@@ -428,6 +432,54 @@ class LevelSetKnown(Rule):
         told = f"with probability {1 - delta:.4g} every arm is known to be above or below {self.level:g} up to {{value}}"
         stop = (ambiguity <= self.epsilon) & (loop.best_arm() >= 0)
         return decision_of(loop, stop, ambiguity, f"{told}, and ε is {self.epsilon:g}")
+
+
+@dataclass(frozen=True)
+class FrontKnown(Rule):
+    """Stop when confidence bounds tell for every arm whether it is Pareto optimal, up to ε: when `OutcomeBandit.pareto_set`
+    leaves no arm undecided.
+
+    If the widths of all outcomes hold for all arms and steps at once with probabilities 1 − δ_j, the sets at the time of
+    stopping are right with probability 1 − Σ δ_j, see `ParetoSet`. Widths are refused as by `EpsilonOptimal`.
+
+    Args:
+        epsilon: By outcome, the difference that does not matter, ≥ 0, reward units; that of an `outcomes.epal` policy by
+            default.
+
+    Cost: that of `OutcomeBandit.pareto_set`. Source: Zuluaga et al. 2016.
+    """
+
+    epsilon: Mapping[str, float] | None = None
+
+    def __post_init__(self) -> None:
+        given = self.epsilon
+        good = given is None or (isinstance(given, Mapping) and all(is_finite(e) and e >= 0 for e in given.values()))
+        require(good, f"epsilon must be numbers ≥ 0 by outcome, or None for those of an epal policy, got {given!r:.60}.")
+
+    def decide(self, loop: Loop) -> Decision:
+        """Count the arms that are undecided."""
+        policy, state = loop.policy, loop.state
+        if not (isinstance(policy, Joint) and isinstance(state, TableState) and state.posterior.units is None):
+            raise UnsupportedError(
+                "FrontKnown reads several outcomes with kernels that were given: use outcomes.epal, or stop by stopping.Budget."
+            )
+        aim, aims = policy.aim, policy.objectives
+        whole = (
+            isinstance(aim, Certifying | Scalarized) and set(aims) == set(policy.outcomes) and not getattr(aim, "limits", ())
+        )
+        require(whole, "FrontKnown is for objectives without limits: use outcomes.epal or outcomes.pareto.", UnsupportedError)
+        own = dict(zip(policy.outcomes, aim.epsilon, strict=True)) if isinstance(aim, Certifying) else None
+        epsilon = own if self.epsilon is None else self.epsilon
+        require(epsilon is not None and set(epsilon) == set(aims), f"epsilon must have a number for {', '.join(aims)}.")
+        assert epsilon is not None
+        assert isinstance(policy.engine.confidence, PerOutcome)
+        widths = policy.engine.confidence.widths
+        delta = sum(proved_width(replace(policy.engine, confidence=width), state, None)[0] for width in widths)
+        signs = [-1.0 if aims[name] == "minimize" else 1.0 for name in policy.outcomes]
+        left = pareto_set(loop, signs, [float(epsilon[name]) for name in policy.outcomes]).undecided.sum(dim=-1, keepdim=True)
+        value = left.double().expand(loop.batch_shape)
+        text = f"with probability {1 - delta:.4g} every arm is known to be Pareto optimal or not, up to epsilon"
+        return decision_of(loop, (value == 0) & (loop.pulls > 0), value, text)
 
 
 # ---------------------------------------------------------------------- rules without one

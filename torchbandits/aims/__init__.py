@@ -4,10 +4,10 @@
 (ε-PAL) decides which arms are Pareto optimal, and `Safe` never leaves the arms that are known to be safe.
 """
 
-from torchbandits.aims.base import Aim, Limit, Outlook
+from torchbandits.aims.base import Aim, Limit, Outlook, log_probability
 from torchbandits.aims.certifying import Certifying, classified
 from torchbandits.aims.constrained import Constrained
-from torchbandits.aims.dominance import covered, hypervolume, non_dominated
+from torchbandits.aims.dominance import covered, growing_hypervolume, growing_r2, hypervolume, non_dominated
 from torchbandits.aims.safe import Safe
 from torchbandits.aims.scalarized import Scalarized
 
@@ -21,6 +21,9 @@ __all__ = [
     "Scalarized",
     "classified",
     "covered",
+    "growing_hypervolume",
+    "growing_r2",
     "hypervolume",
+    "log_probability",
     "non_dominated",
 ]

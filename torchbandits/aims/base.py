@@ -75,6 +75,19 @@ class Outlook:
         """The largest plausible value of sign · y by the rewards told alone, sign · μ + w σ, `batch_shape x A`."""
         return sign * self.mean[..., outcome, :] + self.width[..., outcome, None] * self.known[..., outcome, :]
 
+    def violation(self, limits: Sequence[Limit]) -> Tensor:
+        """By how much the largest plausible values fail the limits together, `batch_shape x A`, each in prior standard
+        deviations; 0 where all of them may hold."""
+        total = torch.zeros_like(self.mean[..., 0, :])
+        for limit in limits:
+            lacking = limit.sign * self.level(limit).unsqueeze(-1) - self.hopes(limit.outcome, limit.sign)
+            total = total + lacking.clamp_min(0) / self.reach[..., limit.outcome, None]
+        return total
+
+    def level(self, limit: Limit) -> Tensor:
+        """The value of a limit in the units of `mean`, `batch_shape`."""
+        return in_model_units(self.table, limit.outcome, limit.value)
+
     def open(self, scores: Tensor) -> Tensor:
         """Scores of arms, `batch_shape x A`, −∞ at arms that are not on offer."""
         return scores if self.offered is None else scores.masked_fill(~self.offered, -torch.inf)
@@ -98,19 +111,53 @@ class Aim(ABC):
     def check(self, num_arms: int) -> None:  # noqa: B027 - most aims name no arms
         """Refuse arms that do not have what the aim names."""
 
+    def kept(self, mean: Tensor, std: Tensor, table: ArmTable) -> Tensor | None:
+        """The arms that may be on a front, `batch_shape x A` booleans, from the arguments of `recommended`; None for all."""
+        return None
+
     def recommended(self, mean: Tensor, std: Tensor, width: Tensor, table: ArmTable) -> Tensor | None:
         """The value by which arms are recommended, `batch_shape x A`, from mean and standard deviation of each outcome,
         `batch_shape x k x A`, the widths `batch_shape x k` and the posteriors; None where no single arm is best."""
         return None
 
 
-def log_probability(mean: Tensor, std: Tensor, limits: Sequence[Limit]) -> Tensor:
+def in_model_units(table: ArmTable, outcome: int, value: float) -> Tensor:
+    """A value of an outcome, reward units, in the units of its posterior means, `batch_shape`.
+
+    Before the first reward of an outcome whose units are estimated, nothing is known of them: every value counts as the prior
+    mean then.
+    """
+    units, shape = table.posterior.units, table.rows.batch_shape
+    given = torch.full((*shape, 1), value, dtype=torch.float64, device=table.leverage.device)
+    if units is not None:
+        known = (table.posterior.statistics.weights.sum(dim=-1, keepdim=True) > 0).expand_as(given)
+        given = torch.where(known, units.to_model(given), 0.0)
+    return given[..., outcome, 0]
+
+
+def log_probability(mean: Tensor, std: Tensor, limits: Sequence[Limit], table: ArmTable) -> Tensor:
     """The logarithm of the probability that all limits hold, outcomes being independent, `batch_shape x A`."""
     from botorch.utils.probability.utils import log_ndtr  # noqa: PLC0415 - BoTorch takes a second to load
 
     total = torch.zeros_like(mean[..., 0, :])
     for limit in limits:
         spread = std[..., limit.outcome, :].clamp_min(torch.finfo(std.dtype).tiny)
-        z = limit.sign * (mean[..., limit.outcome, :] - limit.value) / spread
+        level = in_model_units(table, limit.outcome, limit.value).unsqueeze(-1)
+        z = limit.sign * (mean[..., limit.outcome, :] - level) / spread
         total = total + log_ndtr(z.clamp(-1e100, 1e100))
     return total
+
+
+def certain(log_chance: Tensor, certainty: float) -> Tensor:
+    """Whether probabilities, given by their logarithms, reach a level."""
+    level = torch.as_tensor(certainty, dtype=log_chance.dtype).log()
+    return log_chance >= level.to(log_chance.device)
+
+
+def if_feasible(outlook: Outlook, value: Tensor, limits: Sequence[Limit]) -> Tensor:
+    """Values of the arms that may keep the limits, −∞ elsewhere; where no arm on offer may, minus the violations.
+    `batch_shape x A`."""
+    violation = outlook.open(-outlook.violation(limits))
+    feasible = violation == 0
+    value = outlook.open(value).masked_fill(~feasible, -torch.inf)
+    return torch.where(feasible.any(dim=-1, keepdim=True), value, violation)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from torchbandits.aims.base import Aim, Limit, Outlook, log_probability
+from torchbandits.aims.base import Aim, Limit, Outlook, certain, if_feasible, log_probability
 from torchbandits.arms import ArmTable
 from torchbandits.scores import LogEI, Score
 
@@ -35,35 +35,25 @@ class Constrained(Aim):
         """Scores of the arms, `batch_shape x A`."""
         if isinstance(score, LogEI):
             return outlook.open(self._improvement(outlook, score))
-        violation = torch.zeros_like(outlook.mean[..., 0, :])
-        for limit in self.limits:
-            lacking = limit.sign * limit.value - outlook.hopes(limit.outcome, limit.sign)
-            violation = violation + lacking.clamp_min(0) / outlook.reach[..., limit.outcome, None]
-        violation = outlook.open(-violation)
-        value = outlook.open(outlook.hopes(self.objective.outcome, self.objective.sign))
-        feasible = violation == 0
-        return torch.where(feasible.any(dim=-1, keepdim=True), value.masked_fill(~feasible, -torch.inf), violation)
+        value = outlook.hopes(self.objective.outcome, self.objective.sign)
+        return if_feasible(outlook, value, self.limits)
 
     def _improvement(self, outlook: Outlook, score: LogEI) -> Tensor:
         j, sign = self.objective.outcome, self.objective.sign
-        chance = log_probability(outlook.mean, outlook.std, self.limits)
+        chance = log_probability(outlook.mean, outlook.std, self.limits, outlook.table)
         mean = sign * outlook.mean[..., j, :]
         # Feasibility of the incumbent is judged by what was told, and not by picks whose rewards are pending.
-        sure = self._certain(log_probability(outlook.mean, outlook.known, self.limits))
+        sure = certain(log_probability(outlook.mean, outlook.known, self.limits, outlook.table), self.certainty)
         best = mean.masked_fill(~sure, -torch.inf).amax(dim=-1)
         none = best == -torch.inf
         gain = score(mean, outlook.std[..., j, :], outlook.width[..., j], best.masked_fill(none, 0.0))
         return torch.where(none.unsqueeze(-1), chance, gain + chance)
 
-    def _certain(self, log_chance: Tensor) -> Tensor:
-        level = torch.as_tensor(self.certainty, dtype=log_chance.dtype).log()
-        return log_chance >= level.to(log_chance.device)
-
     def recommended(self, mean: Tensor, std: Tensor, width: Tensor, table: ArmTable) -> Tensor:
         """The objective's mean at feasible arms, above all others; these are ordered by the probability of feasibility."""
         value = self.objective.sign * mean[..., self.objective.outcome, :]
-        chance = log_probability(mean, std, self.limits)
-        sure = self._certain(chance)
+        chance = log_probability(mean, std, self.limits, table)
+        sure = certain(chance, self.certainty)
         # Positions instead of values, so that both orders fit in one number.
         position = torch.where(sure, value, -torch.inf).argsort(dim=-1, stable=True).argsort(dim=-1)
         other = chance.argsort(dim=-1, stable=True).argsort(dim=-1)

@@ -1,6 +1,9 @@
-"""Pareto dominance on long lists of arms: a loop over the members of the front, none over the arms."""
+"""Pareto dominance on long lists of arms, a loop over the members of the front and none over the arms; indicators of fronts."""
 
 from __future__ import annotations
+
+from itertools import combinations
+from math import comb
 
 import torch
 from torch import Tensor
@@ -58,3 +61,45 @@ def hypervolume(values: Tensor, reference: Tensor) -> float:
     if not len(known):
         return 0.0
     return float(Hypervolume(reference.double()).compute(known[non_dominated(known)]))
+
+
+def growing_hypervolume(gains: Tensor) -> Tensor:
+    """The hypervolume above 0 of the first t of n points, `n x k`, for t = 1 … n, `n`, larger being better; a point with NaN
+    adds nothing. Cost: one hypervolume per point that is not dominated when it comes."""
+    front, volumes, zero = gains[:0], [], gains.new_zeros(gains.shape[-1])
+    for gain in gains:
+        if bool((gain > 0).all()) and not bool((front >= gain).all(dim=-1).any()):
+            front = torch.cat([front[(front > gain).any(dim=-1)], gain.unsqueeze(0)])
+            volumes.append(hypervolume(front, zero))
+        else:
+            volumes.append(volumes[-1] if volumes else 0.0)
+    return torch.tensor(volumes, dtype=torch.float64)
+
+
+def growing_r2(gaps: Tensor, most: int = 500) -> Tensor:
+    r"""The R2 indicator of the first t of n points for t = 1 … n, `n`, smaller being better.
+
+    .. math:: R2 = \frac1{|V|} \sum_{v \in V} \min_{i \le t} \max_j v_j g_{ij}
+
+    Args:
+        gaps: `n x k`, how far each point is from the ideal point; a point with NaN adds nothing.
+        most: Number of weights at most; those of V are evenly spaced over the simplex.
+
+    Returns:
+        R2; ∞ before the first point without NaN. Cost O(n k |V|). Source: Brockhoff et al. 2012.
+    """
+    weights = simplex(gaps.shape[-1], most).to(gaps)
+    worst = (weights.unsqueeze(-2) * gaps).amax(dim=-1) if gaps.numel() else gaps.new_zeros(len(weights), len(gaps))
+    worst = worst.masked_fill(gaps.isnan().any(dim=-1), torch.inf)
+    return worst.cummin(dim=-1).values.mean(dim=0)
+
+
+def simplex(k: int, most: int) -> Tensor:
+    """The points of the simplex whose coordinates are multiples of 1/H, `n x k`, for the largest H with n ≤ `most`."""
+    steps = 1
+    while k > 1 and comb(steps + k, k - 1) <= most:
+        steps += 1
+    # A bar between two of the steps separates two coordinates.
+    bars = torch.tensor(list(combinations(range(steps + k - 1), k - 1)), dtype=torch.float64)
+    ends = torch.nn.functional.pad(bars, (1, 0), value=-1.0), torch.nn.functional.pad(bars, (0, 1), value=steps + k - 1.0)
+    return (ends[1] - ends[0] - 1) / steps

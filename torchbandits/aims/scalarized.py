@@ -8,7 +8,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from torchbandits.aims.base import Aim, Outlook
+from torchbandits.aims.base import Aim, Limit, Outlook, certain, if_feasible, in_model_units, log_probability
+from torchbandits.arms import ArmTable
 from torchbandits.scores import Score
 
 KINDS = ("chebyshev", "linear", "hypervolume")
@@ -25,10 +26,15 @@ class Scalarized(Aim):
     for `"chebyshev"` and `"linear"` with v uniform on the simplex, and for `"hypervolume"` with v uniform on the positive part
     of the sphere, whose average over v is the dominated hypervolume up to a constant and a power.
 
+    Under limits, only arms that may keep them are picked; where there is none, that of the smallest sum of violations.
+
     Attributes:
-        signs: 1.0 per objective to maximise, −1.0 to minimise.
+        signs: Per outcome, 1.0 to maximise, −1.0 to minimise, and 0.0 for one that has limits only.
         kind: One of the three above.
         reference: The point, in reward units, that every objective should beat; None for the smallest posterior mean of each.
+            It has an entry per outcome.
+        limits: On any of the outcomes.
+        certainty: Probability of all limits at which an arm may be on the front.
     """
 
     draws: ClassVar[bool] = True
@@ -36,20 +42,22 @@ class Scalarized(Aim):
     signs: tuple[float, ...]
     kind: str = "chebyshev"
     reference: tuple[float, ...] | None = None
+    limits: tuple[Limit, ...] = ()
+    certainty: float = 0.95
 
     def scores(self, outlook: Outlook, score: Score | None) -> Tensor:
-        """Scores of the arms, `batch_shape x A`; draws k numbers per batch row."""
+        """Scores of the arms, `batch_shape x A`; draws a number per objective and batch row."""
         weights = self._weights(outlook)
         total: Tensor | None = None
-        for j, sign in enumerate(self.signs):
+        for place, (j, sign) in enumerate(self.objectives):
             mean = sign * outlook.mean[..., j, :]
             low, high = mean.amin(dim=-1), mean.amax(dim=-1)
             # The spread of the means is the unit of an objective once there is one that is more than rounding.
             spread = torch.where(high - low > 1e-6 * outlook.reach[..., j], high - low, outlook.reach[..., j])
             if self.reference is not None:
-                low = torch.full_like(low, sign * self.reference[j])
+                low = sign * in_model_units(outlook.table, j, self.reference[j]).to(low)
             unit = (outlook.hopes(j, sign) - low.unsqueeze(-1)) / spread.unsqueeze(-1)
-            v = weights[..., j, None]
+            v = weights[..., place, None]
             if self.kind == "linear":
                 part = v * unit
                 total = part if total is None else total + part
@@ -57,11 +65,20 @@ class Scalarized(Aim):
                 part = v * unit if self.kind == "chebyshev" else unit.clamp_min(0) / v
                 total = part if total is None else torch.minimum(total, part)
         assert total is not None
-        return outlook.open(total)
+        return if_feasible(outlook, total, self.limits) if self.limits else outlook.open(total)
+
+    @property
+    def objectives(self) -> list[tuple[int, float]]:
+        """Places and signs of the outcomes that are objectives."""
+        return [(j, sign) for j, sign in enumerate(self.signs) if sign]
+
+    def kept(self, mean: Tensor, std: Tensor, table: ArmTable) -> Tensor | None:
+        """The arms that keep the limits with the probability `certainty`, `batch_shape x A` booleans; None without limits."""
+        return certain(log_probability(mean, std, self.limits, table), self.certainty) if self.limits else None
 
     def _weights(self, outlook: Outlook) -> Tensor:
         """Weights of the objectives, `batch_shape x k`, drawn from the generator of each batch row."""
-        shape, k = outlook.told.shape, len(self.signs)
+        shape, k = outlook.told.shape, len(self.objectives)
         rest = torch.full((k,), 0.5, dtype=torch.float64)
         rows = [rest if g is None else torch.rand(k, generator=g, dtype=torch.float64) for g in outlook.generators]
         drawn = torch.stack(rows).clamp(1e-12, 1 - 1e-12).reshape(*shape, k)

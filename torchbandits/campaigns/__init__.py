@@ -5,6 +5,7 @@ packages are imported when a campaign is made.
 """
 
 from torchbandits.campaigns.campaign import Campaign
+from torchbandits.campaigns.outcome_campaign import OutcomeCampaign
 from torchbandits.campaigns.results import Told
 
-__all__ = ["Campaign", "Told"]
+__all__ = ["Campaign", "OutcomeCampaign", "Told"]

@@ -22,8 +22,8 @@ from torch import Tensor
 
 from torchbandits.bandit import Bandit
 from torchbandits.campaigns.conditions import labels_of, on_offer
-from torchbandits.campaigns.results import Record, Told, check_known, check_same_rows, read_results, record_of
-from torchbandits.campaigns.settings import begin, check_pair, history
+from torchbandits.campaigns.results import Record, Results, Told, check_known, check_same_rows, read_results, record_of
+from torchbandits.campaigns.settings import Settings, begin, check_pair, history
 from torchbandits.checks import as_path, check_dtype, check_flag, check_text, check_whole, explains_keywords, positive
 from torchbandits.constraints import Constraint, Distinct, check_within
 from torchbandits.diagnostics import leave_one_out
@@ -141,6 +141,18 @@ class Campaign:
             "noise_std": None if noise_std is None else float(positive("noise_std", noise_std)),
             "overruled": told_of,
         }
+        self._begin(table, wanted, candidates, journal, policy, generator)
+
+    def _begin(
+        self,
+        table: Any,
+        wanted: dict[str, Any],
+        candidates: str | None,
+        journal: Journal | str | os.PathLike[str] | None,
+        policy: Policy | None,
+        generator: torch.Generator | None,
+    ) -> None:
+        """Open the table and the journal, make the bandit, and tell it the history that the table holds."""
         # A checkpoint at every tell, since most campaigns go on in a new process each time.
         if journal is not None and not isinstance(journal, Journal):
             journal = Journal(as_path("journal", journal), every=1)
@@ -149,16 +161,33 @@ class Campaign:
         if self._journal is not None and path is not None:
             check_pair(self._journal.path, path)
         begun = begin(table, wanted, candidates, path)
+        self._check_kind(begun.settings)
         self._table, self._ids, self._settings = begun.table, begun.ids, begun.settings
         self._sign = -1.0 if begun.settings.minimize else 1.0
         fixed = begun.settings.candidates
         self._offer = None if fixed is None else on_offer("candidates", self._table, fixed)
         self._bandit = self._made(policy, generator, path if begun.new else None)
+        self._remember()
+
+    def _check_kind(self, settings: Settings) -> None:
+        """Refuse to go on with a campaign of the other class."""
+        message = "this campaign is of several outcomes: open it by tb.OutcomeCampaign(journal=...)."
+        require(not settings.objectives, message, StateError)
+
+    def _remember(self) -> None:
+        """Read the record of the journal, and tell the bandit what the table holds beyond it."""
         self._record = Record() if self._journal is None else record_of(self._journal, self._sign)
-        rows, values = history(self._table, begun.settings.objective)
+        rows, values = history(self._table, self._settings.objective)
         new = self._record.new(rows.tolist(), values)
         if new.any():
             self._learn(rows[new], values[new])
+
+    def _default(self, priced: bool) -> Policy:
+        """The policy where the user gives none."""
+        noise_std = self._settings.noise_std
+        assert not isinstance(noise_std, dict)
+        own = auto() if noise_std is None else known_noise(noise_std, self._settings.decisions)
+        return per_cost(own) if priced else own
 
     def _made(self, policy: Policy | None, generator: torch.Generator | None, unwritten: Path | None) -> Bandit:
         """Make the bandit. Settings and features are written before its journal, so that a journal never lacks them."""
@@ -166,8 +195,7 @@ class Campaign:
         molecules = settings.decisions.molecules
         priced = None if settings.cost is None else costs(self._table, settings.cost)
         if policy is None:
-            own = auto() if settings.noise_std is None else _known_noise(settings.noise_std, settings.decisions)
-            policy = own if priced is None else per_cost(own)
+            policy = self._default(priced is not None)
         dtype = getattr(torch, settings.dtype)
         arms: Tensor | ArmSource
         if molecules is None:
@@ -178,7 +206,7 @@ class Campaign:
             files.write_text(unwritten, settings.text())
         made = False
         try:
-            bandit = Bandit(policy, arms, generator=generator, costs=priced, journal=self._journal)
+            bandit = self._bandit_on(policy, arms, generator, priced)
             made = True
             if isinstance(state := bandit.loop.state, GaussianState):
                 state.repeats_said = True  # `tell` names the row's id instead
@@ -193,6 +221,9 @@ class Campaign:
         finally:
             if unwritten is not None and not made:
                 unwritten.unlink(missing_ok=True)
+
+    def _bandit_on(self, policy: Policy, arms: Any, generator: torch.Generator | None, priced: Tensor | None) -> Bandit:
+        return Bandit(policy, arms, generator=generator, costs=priced, journal=self._journal)
 
     # ------------------------------------------------------------------ ask and tell
 
@@ -284,16 +315,11 @@ class Campaign:
         check_flag("again", bool(again) if again is None else again)
         check_text("noise_var", "" if noise_var is None else noise_var)
         usual = None if noise_var is None else self._bandit.loop.noise_variance()
-        results = read_results(measured, self._ids.name, self._settings.objective, noise_var)
-        found = self._ids.find(results.ids)
-        check_known(results, found, self._table.name)
-        rows = np.array([found[text] for text in results.ids], np.int64)
-        truth = self._table.take(rows).to_pandas()
-        notes = check_same_rows(results, truth, [d.column for d in self._settings.columns if d.features and d.kind != "date"])
-        count = not results.file if again is None else again
-        new = np.ones(len(rows), bool) if count else self._record.new(rows.tolist(), results.values, self._open_rows().tolist())
+        results, rows, notes = self._read(measured, noise_var)
+        count, given = not results.file if again is None else again, results.values[:, 0]
+        new = np.ones(len(rows), bool) if count else self._record.new(rows.tolist(), given, self._open_rows().tolist())
         known = len(rows) - int(new.sum())
-        rows, values = rows[new], results.values[new]
+        rows, values = rows[new], given[new]
         own = None
         if results.noise_var is not None and usual is not None:
             own = np.where(np.isnan(results.noise_var), usual, results.noise_var)[new]
@@ -315,6 +341,16 @@ class Campaign:
                 "from a constant. Is it the right column?"
             )
         return Told(told.measured, told.failed, known, told.unasked, tuple(notes))
+
+    def _read(self, measured: Any, noise_var: str | None) -> tuple[Results, NDArray[np.int64], list[str]]:
+        """Results, the row of each, and sentences on cells that contradict the candidates."""
+        results = read_results(measured, self._ids.name, self._settings.outcomes, noise_var)
+        found = self._ids.find(results.ids)
+        check_known(results, found, self._table.name)
+        rows = np.array([found[text] for text in results.ids], np.int64)
+        truth = self._table.take(rows).to_pandas()
+        columns = [d.column for d in self._settings.columns if d.features and d.kind != "date"]
+        return results, rows, check_same_rows(results, truth, columns)
 
     def forget(self, ids: Sequence[Any] | None = None) -> None:
         """Give up on open rows, which were asked for and will not be evaluated: all of them, or those with some ids.
@@ -425,9 +461,14 @@ class Campaign:
         return self._settings.decisions
 
     @property
+    def outcomes(self) -> tuple[str, ...]:
+        """The columns of the results; one of them, unless this is an `OutcomeCampaign`."""
+        return self._settings.outcomes
+
+    @property
     def objective(self) -> str:
-        """The column of the results."""
-        return self._settings.objective
+        """The column of the results; of several outcomes all of them, separated by commas."""
+        return ", ".join(self._settings.outcomes)
 
     @property
     def bandit(self) -> Bandit:
@@ -486,8 +527,7 @@ class Campaign:
 
     def _check_open(self, constraints: Sequence[Constraint], n: int) -> None:
         """Refuse constraints that rows which are open already break."""
-        opened = self._bandit.loop.open
-        rows = torch.zeros(0, dtype=torch.int64) if opened is None else opened.index[opened.mask][:n]
+        rows = self._open_entries()[:n].to(self._bandit.device)
         all_rows = torch.ones(self._table.count, dtype=torch.bool, device=self._bandit.device)
         for place in range(len(rows)):
             for constraint in constraints:
@@ -548,14 +588,20 @@ class Campaign:
 
     def _open_rows(self, offer: Tensor | None = None) -> NDArray[np.int64]:
         """Open rows; of equal rows, one that is on offer."""
-        opened, first = self._bandit.loop.open, self._bandit.loop.state.rows.first
-        if opened is None:
-            return np.empty(0, np.int64)
-        rows = opened.index[opened.mask].cpu()
+        rows, first = self._open_entries(), self._bandit.loop.state.rows.first
         if offer is None or first is None or bool(offer[rows].all()):
             return rows.numpy()
         twins = [torch.nonzero((first.cpu() == row) & offer).reshape(-1) for row in rows]
         return np.array([int(t[0]) if len(t) and not offer[row] else int(row) for row, t in zip(rows, twins, strict=True)])
+
+    def _open_entries(self) -> Tensor:
+        """The first of the rows equal to each open one, in the order of their selection, on the host."""
+        opened = self._bandit.loop.open
+        return torch.zeros(0, dtype=torch.int64) if opened is None else opened.index[opened.mask].cpu()
+
+    def _counts(self) -> Tensor:
+        """Evaluations of each row, those of equal rows included, `A`, on the host."""
+        return self._bandit.counts.cpu()
 
     def _give_up(self, rows: NDArray[np.int64]) -> None:
         if len(rows):
@@ -563,10 +609,8 @@ class Campaign:
 
     def _unseen(self, offer: Tensor | None) -> Tensor:
         """Rows on offer that are neither measured nor open, nor equal to one that is."""
-        unseen = self._bandit.counts.cpu() == 0
-        opened = self._bandit.loop.open
-        if opened is not None:
-            entries, first = opened.index[opened.mask].cpu(), self._bandit.loop.state.rows.first
+        unseen, entries, first = self._counts() == 0, self._open_entries(), self._bandit.loop.state.rows.first
+        if len(entries):
             unseen &= ~torch.isin(torch.arange(len(unseen)) if first is None else first.cpu(), entries)
         return unseen if offer is None else unseen & offer
 
@@ -582,16 +626,20 @@ class Campaign:
 
     def _described(self, rows: NDArray[np.int64]) -> pd.DataFrame:
         """Rows of the table with their ids first, and the posterior mean and standard deviation of each."""
+        taken = self._cells(rows)
+        marginals = self._marginals(rows)
+        taken[self._own(EXPECTED)] = self._sign * marginals.mean.double().cpu().numpy()
+        taken[self._own(DEVIATION)] = marginals.variance.double().clamp_min(0).sqrt().cpu().numpy()
+        return taken
+
+    def _cells(self, rows: NDArray[np.int64]) -> pd.DataFrame:
+        """Rows of the table with their ids first, without the columns of the results."""
         taken = self._table.take(rows).to_pandas()
         if self._ids.column is None:
             taken.insert(0, self._ids.name, rows + 1)
         else:
             taken.insert(0, self._ids.name, taken.pop(self._ids.name))
-        taken = taken.drop(columns=[self._settings.objective], errors="ignore")
-        marginals = self._marginals(rows)
-        taken[self._own(EXPECTED)] = self._sign * marginals.mean.double().cpu().numpy()
-        taken[self._own(DEVIATION)] = marginals.variance.double().clamp_min(0).sqrt().cpu().numpy()
-        return taken
+        return taken.drop(columns=list(self._settings.outcomes), errors="ignore")
 
     def _marginals(self, rows: NDArray[np.int64]) -> Marginals:
         """Posterior mean and variance of rows, not conditioned on open ones; NaN before the first result, and for a policy
@@ -615,7 +663,7 @@ class Campaign:
         return name if name not in self._table.schema.names else f"campaign {name}"
 
 
-def _known_noise(noise_std: float, decisions: Decisions) -> Policy:
+def known_noise(noise_std: float, decisions: Decisions) -> Policy:
     """GP-UCB with a known noise and a kernel that is fitted again after every sixth result: Matérn for features of deviation 1,
     or Tanimoto for molecules.
 

@@ -6,6 +6,7 @@ belong to it. Every command may be repeated, and killed at any time.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +19,8 @@ from rich.console import Console
 from rich.table import Table as RichTable
 
 from torchbandits.campaigns.campaign import Campaign
+from torchbandits.campaigns.outcome_campaign import OutcomeCampaign
+from torchbandits.campaigns.settings import read_settings
 from torchbandits.constraints import AtMost, Constraint, Distinct, Same
 from torchbandits.errors import ConfigError, StateError, require
 from torchbandits.experiments.printable import plain, printable
@@ -40,8 +43,17 @@ HERE = Path("campaign")
 @campaign_app.command()
 def new(
     candidates: Annotated[Path, typer.Argument(help="One row a candidate: a CSV, Parquet or Arrow file.")],
-    objective: Annotated[str, typer.Option(help="The column of what is measured; it may be missing yet.")],
+    objective: Annotated[
+        list[str],
+        typer.Option(
+            help="The column of what is measured; it may be missing yet. Once for each of several: cost:min is small."
+        ),
+    ],
     minimize: Annotated[bool, typer.Option("--minimize", help="Small values are good.")] = False,
+    limit: Annotated[
+        list[str] | None,
+        typer.Option(help='What is measured too, and has a limit: "toxicity <= 0.2". Once for each.'),
+    ] = None,
     id: Annotated[str | None, typer.Option(help="The column of the ids; 'id' by default, or the number of the row.")] = None,
     column: Annotated[
         list[str] | None,
@@ -53,11 +65,15 @@ def new(
         str | None, typer.Option("--candidates", help='Rows that may be asked for: a column, or "temp < 80 and dry".')
     ] = None,
     cost: Annotated[str | None, typer.Option(help="The column of what an evaluation costs.")] = None,
-    noise_std: Annotated[float | None, typer.Option(help="The standard deviation of a measurement, if you know it.")] = None,
+    noise_std: Annotated[
+        list[str] | None,
+        typer.Option(help="The standard deviation of a measurement, if you know it; of each of several outcomes: yield=0.5."),
+    ] = None,
     folder: Folder = HERE,
 ) -> None:
     """Begin a campaign in a folder, and show how its columns are taken. Repeated, it changes nothing."""
-    options: dict[str, Any] = {"id": id, "minimize": minimize, "candidates": only, "cost": cost, "noise_std": noise_std}
+    kind, options = _wanted(objective, minimize, limit or [], cost, noise_std or [])
+    options |= {"id": id, "candidates": only}
     options["columns"] = dict(_kind(text) for text in column or ())
     table = open_table(str(candidates), id)
     source = candidates.absolute()
@@ -66,17 +82,17 @@ def new(
         source = folder.absolute() / CANDIDATES
         if not began:
             # Errors must name the user's own file, and come before anything is written.
-            Campaign(candidates, objective, **options)
+            kind(candidates, **options)
         prepare_folder(folder)
         _copy(table, source, began)
     else:
         prepare_folder(folder)
-    made = Campaign(source, objective, folder / JOURNAL, **options)
+    made = kind(source, journal=folder / JOURNAL, **options)
     _print_table(made.columns.to_pandas().reset_index())
     where = "" if folder == HERE else f" --folder {folder}"
-    told = made.bandit.pulls.sum()
+    told, names = made.bandit.pulls.sum(), made.objective
     say(f"{folder} holds this campaign already: nothing has changed." if began else f"The campaign is in {folder}.")
-    say(f"{int(told):,} values of {objective} are known." if told else f"No value of {objective} is known yet.")
+    say(f"{int(told):,} values of {names} are known." if told else f"No value of {names} is known yet.")
     say(f"Next: torchbandits campaign ask -n 8{where} > plate.csv")
 
 
@@ -103,7 +119,8 @@ def ask(
         within += [Same(column) for column in same or ()]
         within += [AtMost(*_limit(text)) for text in at_most or ()]
         plate = campaign.ask(n, where=where, repeats=not fresh, within=within)
-        plate[campaign.objective] = ""
+        for name in campaign.outcomes:
+            plate[name] = ""
         _write(plate, output)
 
 
@@ -120,9 +137,12 @@ def tell(
     with _opened(folder) as campaign:
         for path in results:
             say(f"{path}: {campaign.tell(path, again=again, noise_var=noise_var)}")
-        if bool((campaign.bandit.pulls > 0).all()):
+        if isinstance(campaign, OutcomeCampaign) and len(campaign.objectives) > 1:
+            say("The best rows so far: torchbandits campaign front, or report.")
+        elif bool((campaign.bandit.pulls > 0).all()):
             best = campaign.best(1).iloc[0]
-            say(f"Best so far: {best.iloc[0]}, {campaign.objective} {best.iloc[-2]:.6g} measured.")
+            # The last columns are what was measured of each outcome, and how often.
+            say(f"Best so far: {best.iloc[0]}, {campaign.outcomes[0]} {best.iloc[-1 - len(campaign.outcomes)]:.6g} measured.")
 
 
 @campaign_app.command()
@@ -134,6 +154,21 @@ def best(
     """Write the best rows measured so far, best first."""
     with _opened(folder) as campaign:
         _write(campaign.best(k), output)
+
+
+@campaign_app.command()
+def front(
+    measured: Annotated[bool, typer.Option("--measured", help="Only rows that were measured.")] = False,
+    output: Annotated[Path | None, typer.Option(help="A CSV file; standard output by default.")] = None,
+    folder: Folder = HERE,
+) -> None:
+    """Write the rows that no other row is expected to beat in all objectives, of those that keep the limits."""
+    with _opened(folder) as campaign:
+        require(
+            isinstance(campaign, OutcomeCampaign), "one objective has no front: see torchbandits campaign best.", StateError
+        )
+        assert isinstance(campaign, OutcomeCampaign)
+        _write(campaign.front(measured=measured), output)
 
 
 @campaign_app.command()
@@ -197,7 +232,9 @@ def _opened(folder: Path) -> Iterator[Campaign]:
     require(there, message, StateError)
     # The copy in the folder comes first, since the folder may have been moved.
     own = folder / CANDIDATES
-    campaign = Campaign(own if own.exists() else None, journal=folder / JOURNAL)
+    several = read_settings(folder / f"{JOURNAL}.campaign.json").objectives
+    kind: type[Campaign] = OutcomeCampaign if several else Campaign
+    campaign = kind(own if own.exists() else None, journal=folder / JOURNAL)
     yield campaign
     campaign.close()
 
@@ -210,6 +247,51 @@ def _copy(table: InMemory, path: Path, began: bool) -> None:
         require(same, message, StateError)
         return
     write_atomically(path, lambda temporary: parquet.write_table(table.arrow, temporary))
+
+
+def _wanted(
+    objectives: list[str], minimize: bool, limits: list[str], cost: str | None, noise: list[str]
+) -> tuple[type[Campaign], dict[str, Any]]:
+    """The class of a new campaign, and its options: a `Campaign` of one objective without limits."""
+    parsed = [_objective(text) for text in objectives]
+    names, small = [name for name, _ in parsed], [name for name, aim in parsed if aim == "min"]
+    if len(names) == 1 and not limits:
+        require(len(noise) < 2, "--noise-std is one number for one objective.", ConfigError)
+        known = _number("--noise-std", "0.5", noise[0]) if noise else None
+        return Campaign, {"objective": names[0], "minimize": minimize or bool(small), "cost": cost, "noise_std": known}
+    one = "--minimize is for one objective: write --objective cost:min for each of which less is better."
+    require(not minimize, one, ConfigError)
+    require(cost is None, "--cost does not enter the choice between several outcomes: leave it out.", ConfigError)
+    options: dict[str, Any] = {"objectives": names, "minimize": small, "at_least": {}, "at_most": {}}
+    for text in limits:
+        found = re.fullmatch(r"(.+?)(<=|>=)(.+)", text)
+        require(
+            found is not None, f'--limit takes a column and a number, such as "toxicity <= 0.2", got {text!r}.', ConfigError
+        )
+        assert found is not None
+        name, sign, number = (part.strip() for part in found.groups())
+        own = options["at_most" if sign == "<=" else "at_least"]
+        require(name not in own, f"--limit names {name!r} twice with {sign}: give it once.", ConfigError)
+        own[name] = _number("--limit", "toxicity <= 0.2", number)
+    if noise:
+        pairs = [text.rpartition("=") for text in noise]
+        named = all(equals and name for name, equals, _ in pairs)
+        require(named, "--noise-std takes NAME=NUMBER for each of several outcomes, such as yield=0.5.", ConfigError)
+        options["noise_std"] = {name: _number("--noise-std", "yield=0.5", number) for name, _, number in pairs}
+    return OutcomeCampaign, options
+
+
+def _objective(text: str) -> tuple[str, str]:
+    """Parse `--objective NAME`, `NAME:min` or `NAME:max`."""
+    name, colon, aim = text.rpartition(":")
+    return (name, aim) if colon and name and aim in ("min", "max") else (text, "max")
+
+
+def _number(option: str, example: str, text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ConfigError(f"{option} takes a number, such as {example}, got {text!r}.") from None
 
 
 def _kind(text: str) -> tuple[str, Any]:

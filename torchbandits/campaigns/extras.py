@@ -6,3 +6,4 @@ from torchbandits.extras import Later
 
 files = Later("torchbandits.files", "campaigns")
 page = Later("torchbandits.campaigns.page", "campaigns")
+outcome_page = Later("torchbandits.campaigns.outcome_page", "campaigns")

@@ -37,7 +37,7 @@ class Results:
         name: Their name in messages.
         frame: All columns, as given.
         ids: One per row, as texts.
-        values: The objective, NaN where the evaluation failed.
+        values: `n x k`, the results of each column of `objectives`, NaN where the cell is empty.
         rows: The name of each row in messages.
         file: Whether they were read from a file.
         noise_var: Variance of the noise of each value, NaN where the cell is empty; None without such a column.
@@ -56,13 +56,14 @@ class Results:
         return len(self.ids)
 
 
-def read_results(measured: Any, id_name: str, objective: str, noise_var: str | None = None) -> Results:
+def read_results(measured: Any, id_name: str, objectives: Sequence[str], noise_var: str | None = None) -> Results:
     """Read results from a file or a table.
 
     Args:
         measured: A path, or a table of pandas, Polars or Arrow, with the columns below; pandas may have the ids for its index.
         id_name: The column of the ids.
-        objective: The column of the results: a number, or empty where the evaluation failed.
+        objectives: The columns of the results: a number, or empty where nothing was measured. Of several, those that are not
+            there were not measured; one of them must be.
         noise_var: The column of the noise variances: a number above 0, or empty for the usual noise; None for no such column.
 
     Raises:
@@ -79,7 +80,8 @@ def read_results(measured: Any, id_name: str, objective: str, noise_var: str | N
         frame, line = _frame(measured, id_name), 0
     names = [str(column) for column in frame.columns]
     frame.columns = names
-    needed = [(id_name, "the ids"), (objective, "what was measured")]
+    told = [column for column in objectives if column in names] or [objectives[0]]
+    needed = [(id_name, "the ids"), *((column, "what was measured") for column in told)]
     for column, what in needed if noise_var is None else [*needed, (noise_var, "the variance of the noise")]:
         message = f"{name} has no column {column!r} for {what}; it has {', '.join(names[:30])}.{nearest(column, names)}"
         require(column in names, message)
@@ -91,7 +93,10 @@ def read_results(measured: Any, id_name: str, objective: str, noise_var: str | N
     require(len(frame) > 0, f"{name} has no rows: nothing was told.")
     nameless = [rows[i] for i in np.flatnonzero(empty[id_name].to_numpy()).tolist()]
     require(not nameless, f"{name}, {_few(nameless)}: the id (column {id_name!r}) is empty. Nothing was told.")
-    values = _values(name, frame[objective], empty[objective].to_numpy(), rows, objective, decimal)
+    values = np.full((len(frame), len(objectives)), np.nan)
+    for column in told:
+        own_cells = _values(name, frame[column], empty[column].to_numpy(), rows, column, decimal)
+        values[:, objectives.index(column)] = own_cells
     own = None
     if noise_var is not None:
         own = _values(name, frame[noise_var], empty[noise_var].to_numpy(), rows, noise_var, decimal)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +22,15 @@ from torchbandits.tabular.tables import Table
 
 MANY = 1_000_000
 """Number of rows from which on features have single precision by default."""
-FORMAT = 1
+FORMAT, SEVERAL = 1, 2
+"""Formats of the file, of one objective and of several outcomes."""
+_SEVERAL_KEYS = ("objectives", "at_least", "at_most")
 _LARGEST = 1 << 26
 _FIXED = {  # fields that cannot change while a campaign goes on, in words
     "objective": "the objective",
+    "objectives": "the objectives",
+    "at_least": "the lower limits",
+    "at_most": "the upper limits",
     "minimize": "whether it is minimised",
     "id": "the column of the ids",
     "cost": "the column of the costs",
@@ -46,7 +51,10 @@ class Settings:
         overruled: Kinds of columns as the user gave them.
         candidates: The fixed condition, which may be another one when the campaign goes on.
         columns: The decision on each column.
-        noise_std: Standard deviation of a measurement, where it is known.
+        noise_std: Standard deviation of a measurement, where it is known; of several outcomes, one by name.
+        objectives: Of a campaign of several outcomes, "maximize" or "minimize" by the name of each objective; `objective` is
+            empty then.
+        at_least, at_most: Limits by the name of their outcome.
     """
 
     table: str | None
@@ -60,11 +68,24 @@ class Settings:
     overruled: dict[str, Any]
     candidates: str | None
     columns: tuple[Decision, ...]
-    noise_std: float | None = None
+    noise_std: float | dict[str, float] | None = None
+    objectives: dict[str, str] = field(default_factory=dict)
+    at_least: dict[str, float] = field(default_factory=dict)
+    at_most: dict[str, float] = field(default_factory=dict)
 
     def text(self) -> str:
         """The settings as JSON."""
-        return json.dumps({"format": FORMAT} | asdict(self), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+        own = asdict(self)
+        if not self.objectives:
+            # Earlier versions read such campaigns, and know no such fields.
+            own = {key: value for key, value in own.items() if key not in ("objectives", "at_least", "at_most")}
+        written = {"format": SEVERAL if self.objectives else FORMAT} | own
+        return json.dumps(written, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+    @property
+    def outcomes(self) -> tuple[str, ...]:
+        """The columns of the results: the objective, or the objectives and then what has limits only."""
+        return told_columns({"objective": self.objective} | {key: getattr(self, key) for key in _SEVERAL_KEYS})
 
     @property
     def decisions(self) -> Decisions:
@@ -96,7 +117,10 @@ def read_settings(path: Path) -> Settings:
     try:
         saved = json.loads(read_bytes(path, _LARGEST).decode("utf-8"))
         form = saved.pop("format")
-        require(form == FORMAT, f"{path} has format {form!r}, this version reads {FORMAT}: use a later version.", DataError)
+        known = form in (FORMAT, SEVERAL)
+        require(
+            known, f"{path} has format {form!r}, this version reads {FORMAT} and {SEVERAL}: use a later version.", DataError
+        )
         columns = tuple(Decision(**{**one, "categories": tuple(one["categories"])}) for one in saved.pop("columns"))
         return Settings(**saved, columns=columns)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -140,23 +164,28 @@ def begin(given: Any, wanted: dict[str, Any], candidates: str | None, path: Path
     if path is not None and path.exists():
         return _resumed(read_settings(path), given, wanted, candidates, path)
     require(given is not None, "table: there is no campaign to go on with, so that a table of candidates is needed.")
-    require(bool(wanted["objective"]), 'objective: name the column of what is measured, such as objective="yield".')
+    outcomes = told_columns(wanted)
+    example = "objectives: name the columns that" if "objectives" in wanted else "objective: name the column of what"
+    example += " are measured, such as ['yield', 'cost']." if "objectives" in wanted else ' is measured, such as "yield".'
+    require(bool(outcomes), example)
     table = open_table(given, wanted["id"])
     names = table.schema.names
     ids = Ids(table, id_column(names, wanted["id"], table.index))
     digest = ids.check()
     cost = wanted["cost"]
     require(cost is None or cost in names, f"cost: {table.name} has no column {cost!r}.{nearest(str(cost), names)}")
-    _check_spelling(table, wanted["objective"], [ids.column, cost], wanted["overruled"] or {})
+    for name in outcomes:
+        _check_spelling(table, name, [ids.column, cost, *outcomes], wanted["overruled"] or {})
     marks = candidates if boolean_column(table, candidates) else None
-    roles = _roles({"id": ids.column, "objective": wanted["objective"], "cost": cost, "candidates": marks})
+    told = [("objective" if name in (wanted.get("objectives") or outcomes[:1]) else "limit", name) for name in outcomes]
+    roles = _roles([("id", ids.column), *told, ("cost", cost), ("candidates", marks)])
     own = {column: role for column, role in roles.items() if column in names}
     decisions = decide(table, own, wanted["overruled"] or {}, molecules=True)
     settings = Settings(
         table=None if table.path is None else str(table.path),
         rows=table.count,
         digest=digest,
-        objective=wanted["objective"],
+        objective=wanted["objective"] or "",
         minimize=bool(wanted["minimize"]),
         id=ids.column,
         cost=cost,
@@ -165,10 +194,13 @@ def begin(given: Any, wanted: dict[str, Any], candidates: str | None, path: Path
         candidates=candidates,
         columns=decisions.columns,
         noise_std=wanted["noise_std"],
+        **{key: wanted.get(key) or {} for key in _SEVERAL_KEYS},
     )
-    _, values = history(table, settings.objective)
-    full = f"every row of {table.name} has a value in column {settings.objective!r}: there is nothing left to find out. Leave "
-    require(len(values) < table.count, full + "the column out of the table, or name another objective.")
+    found = [history(table, name)[1] for name in outcomes]
+    columns = "column " + ", ".join(map(repr, outcomes))
+    full = f"every row of {table.name} has a value in {columns}: there is nothing left to find out. Leave "
+    message = full + "the column out of the table, or name another objective."
+    require(any(len(values) < table.count for values in found), message)
     return Beginning(table, ids, settings, True)
 
 
@@ -232,14 +264,20 @@ def history(table: Table, objective: str) -> tuple[NDArray[np.int64], NDArray[np
     return rows, values[rows]
 
 
-def _roles(columns: dict[str, str | None]) -> dict[str, str]:
+def told_columns(wanted: Mapping[str, Any]) -> tuple[str, ...]:
+    """The columns of the results by fields of `Settings`."""
+    several = {name: None for key in _SEVERAL_KEYS for name in wanted.get(key) or ()}
+    return tuple(several) if several else (wanted["objective"],) if wanted["objective"] else ()
+
+
+def _roles(columns: Sequence[tuple[str, str | None]]) -> dict[str, str]:
     """Map columns to roles.
 
     Raises:
         ArgumentError: If a column has two.
     """
     roles: dict[str, str] = {}
-    for role, column in columns.items():
+    for role, column in columns:
         if column is not None:
             taken = roles.get(column)
             require(taken is None, f"{role}: column {column!r} is the {taken} already.")

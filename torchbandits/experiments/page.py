@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import os
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -15,6 +16,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from torchbandits.errors import DataError, require
+from torchbandits.experiments.front_figures import figures_of_run
 from torchbandits.experiments.measures import Measure, Times, Values, baseline_regret, measures
 from torchbandits.experiments.printable import printable
 from torchbandits.experiments.records import CONFIG, Record, load_records, output_folder
@@ -84,6 +86,7 @@ class Page:
         config: The resolved configuration as text; empty if there is none.
         clock: Description of what the seconds measure.
         moved: Number of pulls of the first repetition before the arms last changed; 0 if they never did.
+        fronts: Figures of several objectives, with their descriptions.
     """
 
     title: str
@@ -96,6 +99,7 @@ class Page:
     config: str = ""
     clock: str = "policy time"
     moved: int = 0
+    fronts: tuple[tuple[str, Figure], ...] = ()
 
 
 def write_page(source: Path, output: Path | None = None) -> Path:
@@ -142,6 +146,7 @@ def page_of_experiment(folder: Path) -> Page:
 def page_of_journal(reading: Reading) -> Page:
     """Page of a run with a journal, finished or not."""
     history = reading.history
+    history.metadata |= _outcomes_of(reading.about)
     require(len(history) > 0, f"{reading.path} holds no reward yet: there is nothing to show.", DataError)
     page = page_of_history(history, reading.path.name, share=1.0)
     tells, lost = len(np.unique(history.batches["batch"])), int(reading.forgotten.sum())
@@ -150,7 +155,16 @@ def page_of_journal(reading: Reading) -> Page:
     facts += [f"{len(reading.asked):,} asks and {tells:,} tells: a batch below is what was told at once"]
     facts += [f"{lost:,} picks forgotten"] if lost else []
     facts += [f"{int(reading.observed.sum()):,} pulls of history beside"] if reading.observed.any() else []
-    return replace(page, facts=", ".join(facts), labels=(reading.path.name,), clock="time passed", moved=int(reading.moved[0]))
+    labels = page.labels if len(page.labels) > 1 else (reading.path.name,)
+    return replace(page, facts=", ".join(facts), labels=labels, clock="time passed", moved=int(reading.moved[0]))
+
+
+def _outcomes_of(about: dict[str, str]) -> dict[str, object]:
+    """Outcomes and objectives of a run by the header of its journal; nothing for a run of one outcome."""
+    names = [about[key].strip("'\"") for key in about if re.fullmatch(r"policy\.names\.\d+", key)]
+    signs = [float(about.get(f"policy.aim.signs.{j}", "0")) for j in range(len(names))]
+    aims = {name: "minimize" if sign < 0 else "maximize" for name, sign in zip(names, signs, strict=True) if sign}
+    return {"outcomes": names, "objectives": aims} if names else {}
 
 
 def moment(seconds: float) -> str:
@@ -161,9 +175,14 @@ def moment(seconds: float) -> str:
 def page_of_history(history: History, name: str, share: float | None = None) -> Page:
     """Page of one run. Its batch rows count as repetitions; each is charged a share of the seconds, by default an equal one."""
     rows = range(history.batch_size)
+    names = [str(one) for one in history.metadata.get("outcomes", [])]
     label = str(history.metadata.get("label", history.metadata.get("policy", "run")))
+    labels = tuple(names) or (label,)
     share = 1 / history.batch_size if share is None else share
-    records = tuple(Record(0, label, row, history.row(row, seconds_share=share)) for row in rows)
+    # Each outcome has rows of its own, and is shown as a policy is.
+    places = [(row % len(labels), row // len(labels)) for row in rows]
+    alone = [history.row(row, seconds_share=share) for row in rows]
+    records = tuple(Record(place, labels[place], seed, one) for (place, seed), one in zip(places, alone, strict=True))
     headers = ("row", "pulls", "batches", "distinct arms", "dictionary size", "regret", "simple regret", "seconds")
     lines = []
     for record in records:
@@ -173,14 +192,14 @@ def page_of_history(history: History, name: str, share: float | None = None) -> 
             for key in ("pulls", "batches", "distinct_arms", "dictionary_size")
         ]
         real = [number(summary[key]) for key in ("regret", "simple_regret", "seconds")]
-        lines.append((str(record.seed), *whole, *real))
+        lines.append((f"{record.label} {record.seed}" if names else str(record.seed), *whole, *real))
     facts = ", ".join(f"{key}: {value}" for key, value in history.metadata.items() if key != "fingerprint") or "one run"
-    return Page(name, facts, (label,), records, headers, tuple(lines), {})
+    return Page(name, facts, labels, records, headers, tuple(lines), {}, fronts=figures_of_run(history))
 
 
 def html(page: Page) -> str:
     """The page as HTML text."""
-    figures = "".join(f'<img alt="{escape(alt)}" src="{inline(figure)}">' for alt, figure in drawn(page))
+    figures = "".join(f'<img alt="{escape(alt)}" src="{inline(figure)}">' for alt, figure in (*page.fronts, *drawn(page)))
     configuration = "\n".join(map(escape, page.config.split("\n")))
     config = f"<h2>Configuration</h2><details><summary>resolved</summary><pre>{configuration}</pre></details>"
     best = "".join(f"<div><h3>{escape(label)}</h3>{best_table(page, place)}</div>" for place, label in enumerate(page.labels))

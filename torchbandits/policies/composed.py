@@ -296,7 +296,8 @@ class Composed(Policy[TableState | BoxState]):
                 self.refit(state, rows=now > told)
         table = state.table if isinstance(state, TableState) else None
         if state.scale.due(state.rows.arm_of_row.shape[-1], self.refit_every):
-            state.scale.look(state.posterior, table, noise_share(self.noise_std, self.regularization))
+            weight = None if table is None or state.pull_weight is None else state.pull_weight.squeeze(-1)
+            state.scale.look(state.posterior, table, noise_share(self.noise_std, self.regularization), weight)
         # Users of other policies chose their kernel, and expect a converged run to repeat its best arm.
         if self.from_data is not None:
             state.remember_(pulls)

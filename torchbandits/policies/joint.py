@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchbandits.aims import Aim, Outlook, Safe
+from torchbandits.aims import Aim, Certifying, Constrained, Outlook, Safe, Scalarized
 from torchbandits.arms import FullSweep, Shard, best_arm
 from torchbandits.batching import FixedSize
 from torchbandits.checks import check_instance, check_text
@@ -28,7 +28,7 @@ from torchbandits.sources import ArmSet
 from torchbandits.types import Evidence, FitReport, Generators, Progress, Pulls, Selection
 from torchbandits.widths import RandomWidth, Width
 
-_MODELS = "gp_ucb, igp_ucb, bkb or thompson_sampling"
+_MODELS = "gp_ucb, igp_ucb, bkb, thompson_sampling"
 
 
 @dataclass(frozen=True)
@@ -74,6 +74,18 @@ class Joint(Policy[TableState]):
     def outcomes(self) -> tuple[str, ...]:
         """Names of the outcomes."""
         return self.names
+
+    @property
+    def objectives(self) -> dict[str, str]:
+        """Whether to `"maximize"` or to `"minimize"`, by the name of each outcome that is an objective."""
+        aim = self.aim
+        if isinstance(aim, Scalarized | Certifying):
+            signs = aim.signs
+        elif isinstance(aim, Constrained | Safe):
+            signs = tuple(aim.objective.sign if j == aim.objective.outcome else 0.0 for j in range(len(self.names)))
+        else:
+            signs = (0.0,) * len(self.names)
+        return {name: "minimize" if sign < 0 else "maximize" for name, sign in zip(self.names, signs, strict=True) if sign}
 
     @property
     def draws_on_update(self) -> bool:
@@ -272,12 +284,13 @@ class Joint(Policy[TableState]):
         return torch.cat(list(state.draws.draw(sizes, width, twins)), dim=-2).double()
 
 
-def joint(models: Any, aim_of: Any) -> Joint:
+def joint(models: Any, aim_of: Any, *, estimated: bool = True) -> Joint:
     """One policy of several outcomes from a policy per outcome, of which it takes everything but the choice of arms.
 
     Args:
         models: Policies of one Gaussian process by the name of their outcome.
         aim_of: From the names of the outcomes to the aim.
+        estimated: Whether models may estimate units, kernel and noise from the data, as `auto` does.
 
     Raises:
         ArgumentError: If a name is no text, or a model no policy.
@@ -290,11 +303,11 @@ def joint(models: Any, aim_of: Any) -> Joint:
     names, parts = tuple(models), tuple(models.values())
     for name, part in models.items():
         check_text("the name of an outcome", name)
-        check_instance(f"models[{name!r}]", part, Policy, f"a torchbandits policy: {_MODELS}")
-        _check_model(name, part)
+        check_instance(f"models[{name!r}]", part, Policy, f"a torchbandits policy: {_MODELS} or auto")
+        _check_model(name, part, estimated)
     first = parts[0]
     for name, part in models.items():
-        for option in ("memory", "score", "batch_rule", "prior_mean", "initial", "refit_every"):
+        for option in ("memory", "score", "batch_rule", "prior_mean", "initial", "refit_every", "from_data"):
             same = getattr(part, option) == getattr(first, option)
             message = (
                 f"outcomes are rows of one engine, so that {option} must be that of {names[0]!r}, "
@@ -313,21 +326,27 @@ def joint(models: Any, aim_of: Any) -> Joint:
     return Joint(engine, aim_of(names), names, lams, stds)
 
 
-def _check_model(name: str, part: Any) -> None:
+def _check_model(name: str, part: Any, estimated: bool) -> None:
     """Refuse a policy that can't be the model of an outcome."""
     plain = (
         isinstance(part, Composed)
         and isinstance(part.memory, KeepAll | LeverageSampling)
         and not isinstance(part.memory, Reweighting)
         and part.features is None
-        and part.from_data is None
         and type(part.batch_rule) is FixedSize
         and isinstance(part.score, UCB | LogEI | PosteriorDraw)
         and not isinstance(part.confidence, RandomWidth)
     )
     require(
         plain,
-        f"the model of {name!r} must be one Gaussian process with its own width, scored by UCB, EI or draws: use {_MODELS}.",
+        f"the model of {name!r} must be one Gaussian process with its own width, scored by UCB, EI or draws: use {_MODELS} or "
+        "auto.",
+        UnsupportedError,
+    )
+    require(
+        estimated or part.from_data is None,
+        f"the model of {name!r} estimates its units and kernel from the rewards, and what this policy promises is of a kernel "
+        f"that you know: use {_MODELS}.",
         UnsupportedError,
     )
     require(not part.kernel.batch_shape, f"the kernel of {name!r} has batch rows: pass one without.", UnsupportedError)

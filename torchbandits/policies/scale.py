@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -58,13 +57,16 @@ class ScaleWatch:
         self.tells += 1
         return (size >= self.next_size or self.tells >= self.next_tells) and max(size, self.tells) >= (first_fit or 0)
 
-    def look(self, posterior: GaussianProcess, table: ArmTable | None, noise_share: float) -> None:
+    def look(
+        self, posterior: GaussianProcess, table: ArmTable | None, noise_share: float, weight: Tensor | None = None
+    ) -> None:
         """Check the scales.
 
         Args:
             posterior: Posterior of all observations.
             table: The posterior on the arms, or None where there is none, as in a box.
-            noise_share: Variance of the noise / λ.
+            noise_share: Variance of the noise of a reward of weight 1, / λ.
+            weight: Weight of a pull in each row, `batch_shape`; None for 1.
 
         Warns (`DiagnosticWarning`): Of each finding once, naming the fix. Cost of a check: O(A + u + 32² d).
         """
@@ -79,35 +81,39 @@ class ScaleWatch:
         # The scales are estimated from the data.
         if posterior.units is not None:
             return
-        found = dict(_findings(posterior, table, math.sqrt(noise_share * posterior.regularization)))
+        one = torch.ones(posterior.batch_shape, dtype=torch.float64) if weight is None else to_host(weight)[0]
+        one = one.expand(posterior.batch_shape)
+        found = dict(_findings(posterior, table, (noise_share * posterior.regularization / one).sqrt(), one))
         new = {kind: text for kind, text in found.items() if kind not in self.said}
         self.said |= set(new)
         issue(new.values())
 
 
-def _findings(posterior: GaussianProcess, table: ArmTable | None, noise: float) -> Iterator[tuple[str, str]]:
-    """The kind and the text of each finding."""
+def _findings(posterior: GaussianProcess, table: ArmTable | None, noise: Tensor, weight: Tensor) -> Iterator[tuple[str, str]]:
+    """The kind and the text of each finding, by the standard deviation of the noise of a pull and its weight, `batch_shape`."""
     statistics = posterior.statistics
     # Everything but the kernel is evaluated on the host: a device would be asked for a hundred small operations.
     totals, points, centre = to_host(statistics.totals, statistics.num_rows, posterior.estimated_prior_mean)
     n, sums, squares = totals.unbind(dim=-1)
-    pulls = n.sum(dim=-1)
-    mean = sums.sum(dim=-1) / pulls.clamp_min(1)
-    spread = (squares.sum(dim=-1) / pulls.clamp_min(1) - mean.square()).clamp_min(0).sqrt()
+    pulls = n.sum(dim=-1) / weight
+    total = weight * pulls.clamp_min(1)
+    mean = sums.sum(dim=-1) / total
+    spread = (squares.sum(dim=-1) / total - mean.square()).clamp_min(0).sqrt()
     told, varied = pulls >= _FIRST, spread > 1e-9 * mean.abs()
 
     below = told & varied & (spread < noise * _least_ratio(pulls))
     if (row := _first(below)) is not None:
         yield (
             "noise",
-            f"{_where(row)}the noise, standard deviation {noise:.3g}, is far larger than the whole spread of the rewards, "
-            f"{_at(spread, row)}: they are taken for noise alone, and a fit of the kernel collapses. Give the standard "
-            "deviation of one evaluation repeated at one arm as noise_std, fit it (fit_kernel_(noise=True)), or use tb.auto().",
+            f"{_where(row)}the noise, standard deviation {_at(noise, row)}, is far larger than the whole spread of the "
+            f"rewards, {_at(spread, row)}: they are taken for noise alone, and a fit of the kernel collapses. Give the "
+            "standard deviation of one evaluation repeated at one arm as noise_std, fit it (fit_kernel_(noise=True)), or use "
+            "tb.auto().",
         )
 
     sample = (torch.arange(_SAMPLE) * points.unsqueeze(-1)) // _SAMPLE
-    counts = n.gather(-1, sample).clamp_min(1)
-    y = sums.gather(-1, sample) / counts
+    counts = (n.gather(-1, sample) / weight.unsqueeze(-1)).clamp_min(1)
+    y = sums.gather(-1, sample) / (weight.unsqueeze(-1) * counts)
     x = statistics.at(to_device(statistics.points.device, sample)[0])
     own = posterior.finite is None
     if own:
@@ -120,9 +126,9 @@ def _findings(posterior: GaussianProcess, table: ArmTable | None, noise: float) 
     if (row := _first(told & (prior < _COLLAPSED * noise**2))) is not None:
         yield (
             "noise",
-            f"{_where(row)}the kernel's variance {_at(prior, row)} is less than a thousandth of the noise's, {noise**2:.3g}: "
-            "rewards are taken for noise alone, as after a fit that has collapsed. Give the standard deviation of one "
-            "evaluation repeated at one arm as noise_std, or use tb.auto().",
+            f"{_where(row)}the kernel's variance {_at(prior, row)} is less than a thousandth of the noise's, "
+            f"{_at(noise.square(), row)}: rewards are taken for noise alone, as after a fit that has collapsed. Give the "
+            "standard deviation of one evaluation repeated at one arm as noise_std, or use tb.auto().",
         )
     observed = y.var(dim=-1, correction=0).sqrt()
     shrunk = noise**2 * counts.reciprocal().mean(dim=-1)
@@ -166,7 +172,7 @@ def _findings(posterior: GaussianProcess, table: ArmTable | None, noise: float) 
 
 
 def _of_arms(
-    posterior: GaussianProcess, table: ArmTable | None, noise: float, pulls: Tensor, points: Tensor
+    posterior: GaussianProcess, table: ArmTable | None, noise: Tensor, pulls: Tensor, points: Tensor
 ) -> Iterator[tuple[str, str]]:
     """Findings about the lengthscales, from the arms, their leverages and the size of the dictionary. Numbers of `pulls` and of
     distinct `points` are on the host."""
@@ -206,8 +212,8 @@ def _of_arms(
         yield (
             "wide",
             f"{_where(row)}to the kernel all arms are nearly the same: it expects them to differ by a standard deviation of "
-            f"{_at(apart.clamp_min(0).sqrt(), row)}, less than the noise of {noise:.3g}. The lengthscale is far too long for "
-            "the features: standardise the features, give a shorter one, fit it (fit_kernel_), or use tb.auto().",
+            f"{_at(apart.clamp_min(0).sqrt(), row)}, less than the noise of {_at(noise, row)}. The lengthscale is far too long "
+            "for the features: standardise the features, give a shorter one, fit it (fit_kernel_), or use tb.auto().",
         )
 
 

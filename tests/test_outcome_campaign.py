@@ -1,0 +1,336 @@
+"""Campaigns of several outcomes: tables with empty cells, limits, fronts with ids, journals and commands."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import gpytorch
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from problems import OFF_SCALE
+from scipy import stats
+from test_campaign import frame, yields
+from test_campaign_cli import plate, refused, run
+
+import torchbandits as tb
+from torchbandits import outcomes
+from torchbandits.campaigns import outcome_campaign
+from torchbandits.errors import ArgumentError, StateError, TorchBanditsError, UnsupportedError
+
+NAMES = ("yield", "cost", "toxicity")
+LIMIT = 55.0
+
+
+def model() -> Any:
+    """A fast model that is never fitted."""
+    kernel = gpytorch.kernels.ScaleKernel(gpytorch.kernels.RBFKernel()).double()
+    kernel.outputscale = 400.0
+    return tb.gp_ucb(kernel, noise_std=1.0, width=tb.widths.Constant(2.0), prior_mean="estimate")
+
+
+def truth(rows: pd.DataFrame) -> pd.DataFrame:
+    """What is measured of rows, with their ids."""
+    values = {"yield": yields(rows), "cost": 10 + rows["temp"] / 10, "toxicity": rows["temp"] - 20 * rows["dry"]}
+    return rows[["id"]].assign(**values)
+
+
+@pytest.fixture(autouse=True)
+def fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Models that are never fitted, unless a test takes its own."""
+    monkeypatch.setattr(outcome_campaign, "auto", model)
+
+
+def campaign(table: Any = None, objectives: Any = ("yield", "cost"), **options: Any) -> tb.OutcomeCampaign:
+    own: dict[str, Any] = {"minimize": ["cost"], "at_most": {"toxicity": LIMIT}} | options
+    return tb.OutcomeCampaign(frame() if table is None else table, objectives, **own)
+
+
+def played(c: tb.OutcomeCampaign, batches: int = 4) -> tb.OutcomeCampaign:
+    for _ in range(batches):
+        rows = c.ask(5)
+        c.tell(truth(rows)[["id", *c.outcomes]])
+    return c
+
+
+# ---------------------------------------------------------------------- asking and telling
+
+
+@OFF_SCALE
+def test_rows_are_chosen_for_all_outcomes_and_empty_cells_were_not_measured():
+    c = campaign()
+    assert c.outcomes == NAMES
+    rows = c.ask(4)
+    assert list(rows.columns[-8:]) == [
+        *(f"{name} {what}" for name in NAMES for what in ("expected", "deviation")),
+        "keeps limits",
+        "rank",
+    ]
+    assert rows["yield expected"].isna().all()
+    pd.testing.assert_frame_equal(c.ask(4), rows)
+    results = truth(rows)
+    results.loc[0, "cost"] = np.nan
+    results.loc[1, list(NAMES)] = np.nan
+    told = c.tell(results)
+    assert (told.measured, told.failed, told.unasked) == (8, 1, 0)
+    assert c.open == []
+    assert c.bandit.pulls.tolist() == [3, 2, 3]
+    late = c.tell({"id": [rows["id"][0]], "cost": [11.5]})
+    assert (late.measured, late.unasked) == (1, 0), "what is measured later was asked for"
+    assert c.tell({"id": ["059"], "toxicity": [60.0]}).unasked == 1
+    # The same as a bandit that is told the same.
+    own = tb.OutcomeBandit(c.bandit.policy, c.bandit.arms)
+    places = [int(text) for text in rows["id"]]
+    values = torch.tensor(results[list(NAMES)].to_numpy())
+    own.tell(torch.tensor([places[0], places[2], places[3]]), values[[0, 2, 3]])
+    own.tell(torch.tensor([places[0]]), {"cost": [11.5]})
+    own.tell(torch.tensor([59]), {"toxicity": [60.0]})
+    known = own.posterior(own.arms)
+    plate_now = c.ask(6)
+    index = [int(text) for text in plate_now["id"]]
+    for j, name in enumerate(NAMES):
+        np.testing.assert_allclose(plate_now[f"{name} expected"], known.mean[j, index], rtol=1e-8)
+        np.testing.assert_allclose(plate_now[f"{name} deviation"], known.variance[j, index].sqrt(), rtol=1e-6)
+    chance = stats.norm.cdf((LIMIT - known.mean[2, index]) / known.variance[2, index].sqrt())
+    np.testing.assert_allclose(plate_now["keeps limits"], chance, rtol=1e-6, atol=1e-9)
+
+
+def test_a_file_that_grew_counts_its_new_cells_alone(tmp_path: Path):
+    c, path = campaign(journal=tmp_path / "lab"), tmp_path / "results.csv"
+    results = truth(c.ask(3))
+    results.assign(toxicity=np.nan).to_csv(path, index=False)
+    assert (c.tell(path).measured, c.bandit.pulls.tolist()) == (6, [3, 3, 0])
+    assert "3 rows had been told before" in str(c.tell(path))
+    results.to_csv(path, index=False)
+    told = c.tell(path)
+    assert (told.measured, told.known, c.bandit.pulls.tolist()) == (3, 0, [3, 3, 3])
+    assert c.tell(path, again=True).measured == 9
+    c.close()
+    again = campaign(journal=tmp_path / "lab")
+    assert again.tell(path).measured == 0
+    assert again.bandit.pulls.tolist() == [6, 6, 6]
+
+
+def test_values_in_the_table_are_history_of_each_outcome():
+    table = frame()
+    full = truth(table)
+    table["yield"] = full["yield"].where(table.index < 5)
+    table["toxicity"] = full["toxicity"].where((table.index > 2) & (table.index < 9))
+    c = campaign(table)
+    assert c.bandit.pulls.tolist() == [5, 0, 6]
+    assert [c.columns[name].kind for name in ("yield", "toxicity")] == ["objective", "limit"]
+    assert "cost" not in c.ask(2).columns
+    whole = table.assign(**{name: full[name] for name in NAMES})
+    with pytest.raises(ArgumentError, match="every row of the table has a value in column 'yield', 'cost', 'toxicity'"):
+        campaign(whole)
+
+
+@pytest.mark.parametrize("closed", [True, False])
+def test_a_campaign_goes_on_where_it_was(tmp_path: Path, closed: bool):
+    c = played(campaign(journal=tmp_path / "lab"))
+    rows, front = c.ask(3), c.front()
+    values = c._results.values
+    if closed:
+        c.close()
+    else:
+        c._journal.close()  # as a process that is killed: nothing is written any more
+    again = tb.OutcomeCampaign(frame(), journal=tmp_path / "lab")
+    pd.testing.assert_frame_equal(again.ask(3), rows)
+    pd.testing.assert_frame_equal(again.front(), front)
+    np.testing.assert_array_equal(again._results.values, values)
+    again.close()
+    with pytest.raises(StateError, match=r"the objectives was .* is"):
+        campaign(journal=tmp_path / "lab", minimize=[])
+    with pytest.raises(StateError, match=r"open it by tb\.OutcomeCampaign"):
+        tb.Campaign(frame(), journal=tmp_path / "lab")
+    tb.Campaign(frame(), "yield", tmp_path / "one", policy=model()).close()
+    with pytest.raises(StateError, match=r"open it by tb\.Campaign"):
+        tb.OutcomeCampaign(frame(), journal=tmp_path / "one")
+    saved = json.loads((tmp_path / "one.campaign.json").read_text())
+    assert saved["format"] == 1
+    assert not {"objectives", "at_least", "at_most"} & saved.keys(), "earlier versions go on with it"
+
+
+def test_failed_rows_conditions_and_constraints():
+    c = campaign()
+    rows = c.ask(6, where="temp < 90", within=[tb.constraints.Distinct(), tb.constraints.AtMost("solvent", 3)])
+    assert rows["temp"].max() < 90
+    assert rows["solvent"].value_counts().max() <= 3
+    assert rows["id"].is_unique
+    c.forget(rows["id"][:2].tolist())
+    assert c.open == rows["id"][2:].tolist()
+    c.tell(truth(rows[2:]))
+    fresh = c.ask(8, repeats=False)
+    assert not set(fresh["id"]) & set(rows["id"][2:])
+    with pytest.raises(ArgumentError, match="no row of measured has a value in 'yield', 'cost', 'toxicity'"):
+        c.tell(truth(fresh).assign(**dict.fromkeys(NAMES, np.nan)))
+    assert len(c.open) == 8
+
+
+# ---------------------------------------------------------------------- fronts
+
+
+def test_the_front_has_the_ids_of_what_no_row_beats_within_the_limits():
+    c = played(campaign())
+    known = c.bandit.posterior(c.bandit.arms)
+    mean, std = known.mean.numpy(), known.variance.sqrt().numpy()
+    # A probability of 95 % is 1.645 deviations.
+    kept = mean[2] + 1.6448536 * std[2] <= LIMIT
+    own = np.stack([mean[0], -mean[1]], axis=-1)
+
+    def beaten(i: int, among: np.ndarray) -> bool:
+        return any((own[j] >= own[i]).all() and (own[j] > own[i]).any() for j in np.flatnonzero(among))
+
+    expected = {f"{i:03d}" for i in np.flatnonzero(kept) if not beaten(i, kept)}
+    front = c.front()
+    assert set(front["id"]) == expected
+    assert front["yield expected"].is_monotonic_decreasing
+    assert front["on the front"].between(0, 1).all()
+    pulled = (c.bandit.counts > 0).any(dim=0).numpy()
+    seen = c.front(measured=True)
+    assert set(seen["id"]) == {f"{i:03d}" for i in np.flatnonzero(kept & pulled) if not beaten(i, kept & pulled)}
+    row = seen.iloc[0]
+    assert row["yield measured"] == pytest.approx(truth(frame()).set_index("id").loc[row["id"], "yield"])
+    assert row["times"] >= 1
+    best = c.best(3)
+    assert set(best["id"]) <= set(seen["id"])
+    assert best["on the front"].tolist() == sorted(seen["on the front"], reverse=True)[:3]
+
+
+def test_one_objective_under_limits_has_a_best_row():
+    c = played(campaign(objectives=["yield"], minimize=None, at_least={"yield": 10.0}))
+    assert c.outcomes == ("yield", "toxicity")
+    best = c.best(60)
+    assert len(best) == (c.bandit.counts > 0).any(dim=0).sum()
+    kept = best["keeps limits"] >= 0.95
+    assert kept.any()
+    assert kept[: kept.sum()].all(), "rows that keep the limits come first"
+    assert best["yield expected"][: kept.sum()].is_monotonic_decreasing
+    assert best["keeps limits"][kept.sum() :].is_monotonic_decreasing
+    with pytest.raises(UnsupportedError, match="one objective has no front: best"):
+        c.front()
+
+
+@pytest.mark.parametrize(
+    "options", [{}, pytest.param({"noise_std": {"yield": 0.5, "cost": 0.1, "toxicity": 1.0}}, marks=pytest.mark.exhaustive)]
+)
+def test_fitted_models_find_the_trade_offs(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(outcome_campaign, "auto", tb.auto)
+    c = played(campaign(**options), 5)
+    full, front = truth(frame()), c.front()
+    good = full[full["toxicity"] <= LIMIT]
+    chosen = full.set_index("id").loc[front["id"]]
+    assert chosen["yield"].max() >= good["yield"].quantile(0.95)
+    assert chosen["cost"].min() <= good["cost"].quantile(0.05)
+    assert (chosen["toxicity"] <= LIMIT + 5).all()
+    assert (c.bandit.policy.engine.from_data is None) == bool(options)
+
+
+def test_the_page_shows_trade_offs_and_progress(tmp_path: Path):
+    c = played(campaign())
+    page = c.report(tmp_path / "page.html").read_text()
+    assert page.count("<img") == 2
+    assert "limits: toxicity ≤ 55" in page
+    assert "20 of yield, 20 of cost, 20 of toxicity" in page
+    for text in c.front()["id"]:
+        assert f"<td>{text}</td>" in page
+    with pytest.raises(StateError, match="nothing was measured yet"):
+        campaign().report(tmp_path / "empty.html")
+
+
+@pytest.mark.exhaustive
+def test_pages_of_one_objective_of_three_and_of_an_empty_front(tmp_path: Path):
+    one = played(campaign(objectives=["yield"], minimize=[]), 2)
+    assert "Best rows" in one.report(tmp_path / "one.html").read_text()
+    strict = played(campaign(at_most={"toxicity": -100.0}), 2)
+    assert len(strict.front()) == 0
+    assert "No row keeps the limits" in strict.report(tmp_path / "none.html").read_text()
+    three = played(campaign(objectives=list(NAMES), at_most=None), 2)
+    assert three.report(tmp_path / "three.html").read_text().count("<img") == 4
+
+
+# ---------------------------------------------------------------------- mistakes
+
+
+@pytest.mark.usefixtures("annotations_not_enforced")
+def test_mistakes_are_named_and_nothing_is_learned(tmp_path: Path):
+    c = campaign()
+    other = outcomes.pareto({"cost": model(), "yield": model()})
+    for wrong, message in (
+        (lambda: tb.OutcomeCampaign(frame()), "objectives: name the columns"),
+        (lambda: tb.OutcomeCampaign(frame(), "yield"), "objectives must be a list of columns"),
+        (lambda: tb.OutcomeCampaign(frame(), []), "name at least one column"),
+        (lambda: tb.OutcomeCampaign(frame(), ["yield"]), "'yield' alone, without limits, is the objective of a tb.Campaign"),
+        (lambda: tb.OutcomeCampaign(frame(), ["yield", "yield"]), r"names \['yield'\] twice"),
+        (lambda: campaign(minimize=["costs"]), "minimize names 'costs', which is no objective: yield, cost. .*cost"),
+        (lambda: campaign(at_most={"toxicity": float("inf")}), "must be a finite number"),
+        (lambda: campaign(at_most=0.2), "at_most must be numbers by column"),
+        (lambda: campaign(at_least={"toxicity": 60.0}), "at_least and at_most leave nothing of 'toxicity'"),
+        (lambda: campaign(noise_std={"yield": 1.0}), "noise_std has no number for cost, toxicity"),
+        (lambda: campaign(noise_std=0.5), "noise_std must be numbers by outcome"),
+        (lambda: campaign(noise_std=dict.fromkeys((*NAMES, "temp"), 1.0)), "which is no outcome"),
+        (lambda: campaign(policy=tb.uniform()), "policy must be one of torchbandits.outcomes"),
+        (lambda: campaign(policy=other), "its outcomes are cost, yield, and those of the campaign are yield, cost, toxicity"),
+        (lambda: campaign(at_most={"id": 1.0}), "limit: column 'id' is the id already"),
+        (lambda: campaign(frame().assign(Toxicty=np.nan)), "is it that one"),
+        (lambda: c.tell({"id": ["000"], "yeld": [1.0]}), "has no column 'yield' for what was measured"),
+        (lambda: c.tell({"id": ["000"], "cost": ["a"]}), "column 'cost', holds what is no finite number"),
+        (lambda: c.tell(truth(frame()[:2]), noise_var="v"), "noise_var is for campaigns of one objective"),
+        (lambda: c.front(), "nothing was measured yet"),
+    ):
+        with pytest.raises(TorchBanditsError, match=message):
+            wrong()
+    assert c.bandit.pulls.tolist() == [0, 0, 0]
+    told = c.tell(truth(frame()[:3]).assign(cost=1.0))
+    assert "All 3 values of 'cost' so far are 1. Is it the right column?" in str(told)
+
+
+# ---------------------------------------------------------------------- commands
+
+
+def test_commands_from_the_table_to_the_front(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    frame().to_csv("candidates.csv", index=False)
+    new = ["new", "candidates.csv", "--objective", "yield", "--objective", "cost:min", "--limit", "toxicity <= 55"]
+    assert "No value of yield, cost, toxicity is known yet." in run(*new)
+    first = run("ask", "-n", "5")
+    assert run("ask", "-n", "5") == first
+    rows = plate(first)
+    assert list(rows.columns)[-3:] == list(NAMES)
+    truth(rows).to_csv("results.csv", index=False)
+    said = run("tell", "results.csv")
+    assert "15 measurements and 0 failed evaluations told." in said
+    assert "torchbandits campaign front" in said
+    assert "5 rows had been told before" in run("tell", "results.csv")
+    front = plate(run("front", "--measured"))
+    assert {"id", "yield measured", "keeps limits", "on the front"} <= set(front.columns)
+    assert set(front["id"]) <= set(rows["id"])
+    assert "holds this campaign already" in run(*new)
+    assert plate(run("best", "-k", "1"))["on the front"].iloc[0] == front["on the front"].max()
+    assert "<h2>Trade-offs and progress</h2>" in Path(run("report").split()[-1]).read_text()
+    result = refused("new", "candidates.csv", "--objective", "yield", "--objective", "cost")
+    assert "the objectives was" in result
+    for options, message in (
+        (["--objective", "yield", "--objective", "cost", "--minimize"], "write --objective cost:min"),
+        (["--objective", "yield", "--limit", "toxicity < 3"], "--limit takes a column and a number"),
+        (["--objective", "yield", "--limit", "toxicity <= few"], "--limit takes a number"),
+        (["--objective", "yield", "--limit", "a<=1", "--limit", "a<=2"], "names 'a' twice"),
+        (["--objective", "yield", "--objective", "cost", "--cost", "temp"], "leave it out"),
+        (["--objective", "yield", "--objective", "cost", "--noise-std", "0.1"], "NAME=NUMBER"),
+        (["--objective", "yield", "--noise-std", "small"], "--noise-std takes a number"),
+    ):
+        assert message in refused("new", "candidates.csv", *options, "--folder", "other")
+    assert not Path("other").exists()
+    run("new", "candidates.csv", "--objective", "cost:min", "--folder", "single", "--noise-std", "0.5")
+    assert "one objective has no front" in refused("front", "--folder", "single")
+    noisy = ["--noise-std", "yield=1", "--noise-std", "toxicity=2", "--folder", "noisy"]
+    run("new", "candidates.csv", "--objective", "yield", "--limit", "toxicity >= 30", *noisy)
+    rows = plate(run("ask", "-n", "2", "--folder", "noisy"))
+    truth(rows)[["id", "yield", "toxicity"]].to_csv("noisy.csv", index=False)
+    best = rows.loc[yields(rows).idxmax()]
+    assert f"Best so far: {best['id']}, yield {yields(rows).max():.6g} measured." in run(
+        "tell", "noisy.csv", "--folder", "noisy"
+    )

@@ -1,0 +1,476 @@
+"""A campaign of several outcomes: what is measured of a row has several columns, and the rows are chosen for all of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from torchbandits import outcomes
+from torchbandits.aims import Constrained, Limit, Scalarized, log_probability
+from torchbandits.bandit import Bandit
+from torchbandits.campaigns.campaign import Campaign, known_noise
+from torchbandits.campaigns.results import Record, Told
+from torchbandits.campaigns.settings import Settings, history
+from torchbandits.checks import (
+    as_path,
+    check_dtype,
+    check_flag,
+    check_text,
+    check_whole,
+    explains_keywords,
+    is_finite,
+    positive,
+)
+from torchbandits.errors import StateError, UnsupportedError, nearest, require
+from torchbandits.journal import Journal, held
+from torchbandits.outcome_bandit import OutcomeBandit
+from torchbandits.policies import Policy, auto
+from torchbandits.policies.joint import Joint
+from torchbandits.policies.picking import marginals
+from torchbandits.sets import table_of
+from torchbandits.stopping import Decision, Rule
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from torchbandits.campaigns import outcome_page
+else:
+    from torchbandits.campaigns.extras import outcome_page
+
+KEEPS, OPTIMAL, TIMES = "keeps limits", "on the front", "times"
+
+
+class OutcomeCampaign(Campaign):
+    """A `Campaign` in which several things are measured of a row: objectives between which you look for trade-offs, and limits.
+
+    With one objective it looks for the best row that keeps the limits; with several, for the rows that no other row beats in
+    all objectives. Results are tables with a column per outcome, in which an empty cell was not measured; it may be told later.
+    A row of which every cell is empty is an evaluation that failed. Everything else is as for `Campaign`: ids, columns, the
+    journal, history in the table, and `ask`.
+
+    Args:
+        table: As for `Campaign`.
+        objectives: The columns that should be large, or small (`minimize`).
+        journal: As for `Campaign`.
+        minimize: Those of the objectives of which less is better.
+        at_least: Lower limits, by the column of what is measured, in its units; of objectives or of other columns.
+        at_most: Upper limits.
+        id: As for `Campaign`.
+        policy: One of `tb.outcomes`, whose outcomes are `outcomes` in their order; by default `constrained` (one objective) or
+            `pareto` (several) with a model of each outcome that is estimated from its results, `tb.auto()`.
+        noise_std: Standard deviation of the noise of a measurement by outcome, in its units, where it is known. The models are
+            then GP-UCB with this noise and kernels that are fitted as results come in.
+        columns: As for `Campaign`.
+        candidates: As for `Campaign`.
+        dtype: As for `Campaign`.
+        generator: As for `Bandit`.
+
+    Raises:
+        ArgumentError, DataError, StateError: As for `Campaign`.
+    """
+
+    @explains_keywords
+    def __init__(
+        self,
+        table: Any,
+        objectives: Sequence[str] | None = None,
+        journal: Journal | str | os.PathLike[str] | None = None,
+        *,
+        minimize: Sequence[str] | None = None,
+        at_least: Mapping[str, float] | None = None,
+        at_most: Mapping[str, float] | None = None,
+        id: str | None = None,
+        policy: Joint | None = None,
+        noise_std: Mapping[str, float] | None = None,
+        columns: Mapping[str, Any] | None = None,
+        candidates: str | None = None,
+        dtype: torch.dtype | None = None,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        for name, text in (("id", id), ("candidates", candidates)):
+            check_text(name, "" if text is None else text)
+        require(columns is None or isinstance(columns, Mapping), f"columns must be a dictionary, got {type(columns).__name__}.")
+        own = policy is None or isinstance(policy, Joint)
+        require(own, f"policy must be one of torchbandits.outcomes, got {type(policy).__name__}.")
+        require(policy is None or noise_std is None, "noise_std is that of the default policy: give it to the models in place.")
+        wanted: dict[str, Any] = {"objective": None, "minimize": None, "cost": None, "id": id}
+        wanted |= aims_of(objectives, minimize, at_least, at_most)
+        told = list(dict.fromkeys(name for key in ("objectives", "at_least", "at_most") for name in wanted[key] or ()))
+        wanted |= {
+            "dtype": None if dtype is None else str(check_dtype("dtype", dtype)).removeprefix("torch."),
+            "noise_std": None if noise_std is None else _by_outcome("noise_std", noise_std, told),
+            "overruled": None
+            if columns is None
+            else {str(k): v if isinstance(v, str) else list(v) for k, v in columns.items()},
+        }
+        self._begin(table, wanted, candidates, journal, policy, generator)
+
+    def _check_kind(self, settings: Settings) -> None:
+        message = "this campaign has one objective and no limits: open it by tb.Campaign(journal=...)."
+        require(bool(settings.objectives), message, StateError)
+
+    def _default(self, priced: bool) -> Policy:
+        """Trade-offs between several objectives, or the best of one under limits, each with models as in `Campaign`."""
+        settings, noise = self._settings, self._settings.noise_std
+        models: dict[str, Policy] = {name: auto() for name in settings.outcomes}
+        if isinstance(noise, dict):
+            models = {name: known_noise(noise[name], settings.decisions) for name in settings.outcomes}
+        limits: dict[str, Any] = {"at_least": settings.at_least or None, "at_most": settings.at_most or None}
+        small = [name for name, aim in settings.objectives.items() if aim == "minimize"]
+        if len(settings.objectives) > 1:
+            return outcomes.pareto(models, objectives=list(settings.objectives), minimize=small, **limits)
+        ((name, aim),) = settings.objectives.items()
+        return outcomes.constrained(models, **limits | {aim: name})
+
+    def _bandit_on(self, policy: Policy, arms: Any, generator: torch.Generator | None, priced: Tensor | None) -> Bandit:
+        assert isinstance(policy, Joint)
+        same = policy.outcomes == self._settings.outcomes
+        wanted = ", ".join(self._settings.outcomes)
+        require(same, f"policy: its outcomes are {', '.join(policy.outcomes)}, and those of the campaign are {wanted}.")
+        return OutcomeBandit(policy, arms, generator=generator, journal=self._journal)
+
+    def _remember(self) -> None:
+        k = len(self._settings.outcomes)
+        self._results = OutcomeRecord.of(self._journal, k)
+        found = [history(self._table, name) for name in self._settings.outcomes]
+        rows = np.unique(np.concatenate([places for places, _ in found]))
+        values = np.full((len(rows), k), np.nan)
+        for j, (places, told) in enumerate(found):
+            values[np.searchsorted(rows, places), j] = told
+        new = self._results.new(rows.tolist(), values)
+        some = _some(new)
+        if some.any():
+            self._learn_outcomes(rows[some], np.where(new, values, np.nan)[some])
+
+    # ------------------------------------------------------------------ tell
+
+    def tell(self, measured: Any, *, again: bool | None = None, noise_var: str | None = None) -> Told:
+        """Learn from results.
+
+        Args:
+            measured: As for `Campaign.tell`, with a column per outcome. An outcome that was not measured is an empty cell, or a
+                column that is not there. A row of which nothing was measured is an evaluation that failed.
+            again: As for `Campaign.tell`; it is decided for each cell, so that a file in which further cells were filled may be
+                told again.
+            noise_var: Not for several outcomes.
+
+        Returns:
+            The numbers of values and of failed evaluations; printed, a sentence.
+
+        Raises:
+            UnsupportedError: For `noise_var`.
+            ArgumentError: As for `Campaign.tell`. Nothing was told then.
+        """
+        check_flag("again", bool(again) if again is None else again)
+        message = "noise_var is for campaigns of one objective: give noise_std=, a number by outcome, when you begin."
+        require(noise_var is None, message, UnsupportedError)
+        results, rows, notes = self._read(measured, None)
+        values, lost = results.values, ~_some(~np.isnan(results.values))
+        count = not results.file if again is None else again
+        opened = self._open_rows().tolist()
+        new = ~np.isnan(values) | lost[:, None] if count else self._results.new(rows.tolist(), values, opened)
+        some = _some(new)
+        known = len(rows) - int(some.sum())
+        if not some.any():
+            return Told(0, 0, known, notes=tuple(notes))
+        columns = ", ".join(map(repr, self._settings.outcomes))
+        require(
+            known > 0 or not lost[some].all(),
+            f"no row of {results.name} has a value in {columns}: nothing was told. Fill one in; or, if all evaluations failed, "
+            "forget() their ids (torchbandits campaign forget).",
+        )
+        told = self._learn_outcomes(rows[some], np.where(new, values, np.nan)[some])
+        for name, own in zip(self._settings.outcomes, self._results.outcomes, strict=True):
+            every = [value for one in own.measured().values() for value in one]
+            if len(every) > 1 and min(every) == max(every):
+                notes.append(f"All {len(every):,} values of {name!r} so far are {every[0]:g}. Is it the right column?")
+        return Told(told.measured, told.failed, known, told.unasked, tuple(notes))
+
+    def _learn_outcomes(self, rows: NDArray[np.int64], values: NDArray[np.float64]) -> Told:
+        """Tell the bandit values `n x k`, NaN where not measured, and add them to the record."""
+        asked, before = self._open_entries().tolist(), self._counts() > 0
+        entries = self._entries(rows.tolist()).tolist()
+        lost = ~_some(~np.isnan(values))
+        unasked = sum(not (gone or row in asked or bool(before[row])) for row, gone in zip(entries, lost, strict=True))
+        at = torch.from_numpy(rows).to(self._bandit.device)
+        self._bandit.tell(at, torch.from_numpy(values), failures="forget")
+        self._results.add(rows.tolist(), values)
+        return Told(int((~np.isnan(values)).sum()), int(lost.sum()), unasked=unasked)
+
+    # ------------------------------------------------------------------ results
+
+    def best(self, k: int = 5) -> pd.DataFrame:
+        """The best measured rows, best first; at most k.
+
+        Of one objective these are the rows with the best posterior means that keep the limits; rows that keep them with a
+        probability below 95 % follow, the most probable first. Of several objectives they are the measured rows of the `front`,
+        those first that most probably belong to it.
+
+        Returns:
+            Rows of the table with their ids and, by outcome, `… expected` and `… deviation`, the posterior mean and standard
+            deviation; `keeps limits`, the probability that all limits hold; `… measured`, the average of the values told; and
+            `times`, the evaluations.
+
+        Raises:
+            StateError: If nothing was measured yet.
+        """
+        check_whole("k", k)
+        if len(self.objectives) > 1:
+            front = self.front(measured=True)
+            return front.sort_values(self._own(OPTIMAL), ascending=False, kind="stable", ignore_index=True).head(k)
+        seen = len(self._results.measured_rows())
+        index = self._bandit.best(min(k, max(1, seen))).index.reshape(-1)
+        return self._with_results(self._as_told(index[index >= 0], self._results.measured_rows()))
+
+    def front(self, *, measured: bool = False) -> pd.DataFrame:
+        """The rows that no other row beats in all objectives by their posterior means, among those that keep the limits with a
+        probability of at least 95 %. The largest of the first objective (the smallest, if less is better) come first.
+
+        Args:
+            measured: Whether to list only rows that were measured; others are expected to be as good.
+
+        Returns:
+            As `best`, with `on the front`, the probability that no other row beats the row in all objectives. No rows where
+            none keeps the limits so surely.
+
+        Raises:
+            UnsupportedError: For one objective, which has a `best` row.
+            StateError: If nothing was measured yet.
+        """
+        check_flag("measured", measured)
+        message = "one objective has no front: best() has the best rows that keep the limits (torchbandits campaign best)."
+        require(len(self.objectives) > 1, message, UnsupportedError)
+        require(bool((self._bandit.pulls > 0).any()), "nothing was measured yet: there is no front.", StateError)
+        bandit = self._bandit
+        assert isinstance(bandit, OutcomeBandit)
+        names = list(self.objectives)
+        small = [name for name in names if self.objectives[name] == "minimize"]
+        found = bandit.front(minimize=small, pulled=measured)
+        index = found.index[found.index >= 0]
+        frame = self._with_results(self._as_told(index, self._results.measured_rows()))
+        frame[self._own(OPTIMAL)] = found.probability[found.index >= 0].cpu().numpy()
+        order = self._own(f"{names[0]} expected")
+        return frame.sort_values(order, ascending=names[0] in small, kind="stable", ignore_index=True)
+
+    def should_stop(self, *rules: Rule) -> Decision:
+        """Whether to stop: a `Decision`, true where one of the rules stops the campaign; see `OutcomeBandit.should_stop`."""
+        return self._bandit.should_stop(*rules)
+
+    def report(self, path: str | os.PathLike[str]) -> Path:
+        """Write one HTML page of the campaign: the front, progress, open rows, and the decisions on the columns.
+
+        Returns:
+            The path of the file.
+
+        Raises:
+            StateError: If nothing was measured yet.
+            DataError: If the file cannot be written.
+        """
+        values, settings = self._results.values, self._settings
+        require(
+            len(values) > 0 and bool(np.isfinite(values).any()),
+            "nothing was measured yet: there is nothing to show.",
+            StateError,
+        )
+        one = len(settings.objectives) == 1
+        names = ", ".join(settings.objectives)
+        limits = [f"{name} ≥ {value:g}" for name, value in settings.at_least.items()]
+        limits += [f"{name} ≤ {value:g}" for name, value in settings.at_most.items()]
+        failed, counts = int(np.isnan(values).all(axis=1).sum()), (~np.isnan(values)).sum(axis=0)
+        measured = ", ".join(f"{count:,} of {name}" for count, name in zip(counts.tolist(), settings.outcomes, strict=True))
+        whole = outcome_page.OutcomePage(
+            title=f"Search for {'the best' if one else 'trade-offs between'} {names} in "
+            f"{self._table.name if self._table.path is None else self._table.path.name}",
+            facts=f"{settings.rows:,} candidates; measurements: {measured}; {failed:,} failed evaluations; "
+            f"{len(self._open_rows()):,} waited for" + (f"; limits: {', '.join(limits)}" if limits else ""),
+            objectives=dict(settings.objectives),
+            at_least=dict(settings.at_least),
+            at_most=dict(settings.at_most),
+            outcomes=settings.outcomes,
+            rows=np.array(self._results.rows, np.int64),
+            values=values,
+            front=self.best(10) if one else self.front(),
+            opened=self._described(self._open_rows()),
+            columns=self.columns.to_pandas().reset_index(),
+        )
+        written = as_path("path", path)
+        outcome_page.write_outcomes(whole, written)
+        return written
+
+    @property
+    def objectives(self) -> dict[str, str]:
+        """Whether to `"maximize"` or to `"minimize"`, by the name of each objective."""
+        return dict(self._settings.objectives)
+
+    # ------------------------------------------------------------------ inside
+
+    def _open_entries(self) -> Tensor:
+        opened = self._bandit.loop.open
+        return torch.zeros(0, dtype=torch.int64) if opened is None else opened.index[0][opened.mask[0]].cpu()
+
+    def _counts(self) -> Tensor:
+        return self._bandit.counts.sum(dim=-2).cpu()
+
+    def _described(self, rows: NDArray[np.int64]) -> pd.DataFrame:
+        """Rows of the table with their ids first; of each outcome the posterior mean and deviation, and of all limits the
+        probability. Empty before the first result of an outcome."""
+        frame, state = self._cells(rows), table_of(self._bandit.loop, "a campaign")
+        mean, std = (part.double() for part in marginals(state))
+        at = torch.from_numpy(rows).to(mean.device).expand(len(mean), -1)
+        shown = state.in_reward_units(mean.gather(-1, at), std.gather(-1, at).square())
+        known = (self._bandit.pulls > 0).unsqueeze(-1)
+        means = torch.where(known, shown.mean, torch.nan).cpu().numpy()
+        deviations = torch.where(known, shown.variance.clamp_min(0).sqrt(), torch.nan).cpu().numpy()
+        for name, expected, deviation in zip(self._settings.outcomes, means, deviations, strict=True):
+            frame[self._own(f"{name} expected")] = expected
+            frame[self._own(f"{name} deviation")] = deviation
+        if limits := self._limits():
+            chance = log_probability(mean, std, limits, state.table).exp().gather(-1, at[0])
+            sure = bool(known[[limit.outcome for limit in limits]].all())
+            frame[self._own(KEEPS)] = chance.cpu().numpy() if sure else np.full(len(rows), np.nan)
+        return frame
+
+    def _limits(self) -> tuple[Limit, ...]:
+        aim = self._bandit.policy.aim if isinstance(self._bandit, OutcomeBandit) else None
+        return aim.limits if isinstance(aim, Constrained | Scalarized) else ()
+
+    def _with_results(self, rows: NDArray[np.int64]) -> pd.DataFrame:
+        """Rows as `_described`, with the average of what was measured of each outcome, and the number of evaluations."""
+        frame, times = self._described(rows), np.zeros(len(rows), np.int64)
+        for name, own in zip(self._settings.outcomes, self._results.outcomes, strict=True):
+            values = own.measured()
+            frame[self._own(f"{name} measured")] = [float(np.mean(values.get(row, [np.nan]))) for row in rows.tolist()]
+            times = np.maximum(times, [len(values.get(row, [])) for row in rows.tolist()])
+        frame[self._own(TIMES)] = times
+        return frame
+
+
+@dataclass
+class OutcomeRecord:
+    """All results of a campaign of k outcomes.
+
+    Attributes:
+        outcomes: A record of each outcome, of the values that were measured.
+        failures: The evaluations of which nothing was measured.
+        rows: One row of the table per result, in the order told.
+        told: Results in the same order, `k` numbers each, NaN where not measured.
+    """
+
+    outcomes: tuple[Record, ...]
+    failures: Record = field(default_factory=Record)
+    rows: list[int] = field(default_factory=list)
+    told: list[NDArray[np.float64]] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, journal: Journal | None, k: int) -> OutcomeRecord:
+        """The record of a journal; an empty one without. Cost: a pass over it."""
+        record = cls(tuple(Record() for _ in range(k)))
+        for line in () if journal is None else journal.records():
+            if line["kind"] == "tell":
+                index, rewards = held(line["index"]).reshape(k, -1)[0], held(line["rewards"]).reshape(k, -1)
+                kept = index >= 0
+                record.add(index[kept].tolist(), rewards[:, kept].mT.double().numpy())
+        return record
+
+    @property
+    def values(self) -> NDArray[np.float64]:
+        """Results `n x k` in the order told."""
+        return np.array(self.told).reshape(-1, len(self.outcomes))
+
+    def add(self, rows: Sequence[int], values: NDArray[np.float64]) -> None:
+        """Add the results of one call, `n x k`."""
+        for record, places, told in self._parts(values):
+            if len(places):
+                record.add([rows[place] for place in places], told)
+        self.rows += rows
+        self.told += list(values)
+
+    def new(self, rows: Sequence[int], values: NDArray[np.float64], opened: Sequence[int] = ()) -> NDArray[np.bool_]:
+        """Mask of the values that were not told before, `n x k`, by the rules of `Record.new` for each outcome; a whole row
+        where an evaluation failed anew."""
+        found = np.zeros(values.shape, bool)
+        for j, (record, places, told) in enumerate(self._parts(values)):
+            mask = record.new([rows[place] for place in places], told, opened) if len(places) else np.zeros(0, bool)
+            found[places[mask], slice(None) if j == len(self.outcomes) else j] = True
+        return found
+
+    def _parts(self, values: NDArray[np.float64]) -> list[tuple[Record, NDArray[np.int64], NDArray[np.float64]]]:
+        """Each record, failures last, with the places of its results and the results."""
+        measured = ~np.isnan(values)
+        masks = [*measured.T, ~measured.any(axis=1)]
+        columns = [*values.T, np.full(len(values), np.nan)]
+        places = [np.flatnonzero(mask) for mask in masks]
+        records = (*self.outcomes, self.failures)
+        return [(record, own, told[own]) for record, own, told in zip(records, places, columns, strict=True)]
+
+    def measured_rows(self) -> list[int]:
+        """The rows of which something was measured, in the order told."""
+        some = (row for row, told in zip(self.rows, self.told, strict=True) if not np.isnan(told).all())
+        return list(dict.fromkeys(some))
+
+
+def _some(mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Whether each row has any True, `n`."""
+    found: NDArray[np.bool_] = np.logical_or.reduce(mask, axis=1)
+    return found
+
+
+def aims_of(
+    objectives: Sequence[str] | None,
+    minimize: Sequence[str] | None,
+    at_least: Mapping[str, float] | None,
+    at_most: Mapping[str, float] | None,
+) -> dict[str, Any]:
+    """Objectives and limits as fields of `Settings`; None where nothing was given, for a campaign that goes on."""
+    if objectives is None:
+        alone = minimize is None and at_least is None and at_most is None
+        require(alone, "objectives: name the columns that should be large or small, such as objectives=['yield', 'cost'].")
+        return {"objectives": None, "at_least": None, "at_most": None}
+    names = _names("objectives", objectives)
+    require(bool(names), "objectives: name at least one column, such as objectives=['yield', 'cost'].")
+    small = () if minimize is None else _names("minimize", minimize)
+    for name in small:
+        known = ", ".join(names)
+        require(name in names, f"minimize names {name!r}, which is no objective: {known}.{nearest(name, names)}")
+    limits = {}
+    for what, given in (("at_least", at_least), ("at_most", at_most)):
+        require(given is None or isinstance(given, Mapping), f"{what} must be numbers by column, got {given!r:.60}.")
+        limits[what] = {} if given is None else {str(name): value for name, value in given.items()}
+        for name, value in limits[what].items():
+            require(is_finite(value), f"{what}[{name!r}] must be a finite number, got {value!r}.")
+        limits[what] = {name: float(value) for name, value in limits[what].items()}
+    for name in limits["at_least"].keys() & limits["at_most"].keys():
+        low, high = limits["at_least"][name], limits["at_most"][name]
+        require(
+            low < high, f"at_least and at_most leave nothing of {name!r}: it can't be at least {low:g} and at most {high:g}."
+        )
+    some = len(names) > 1 or bool(limits["at_least"] or limits["at_most"])
+    require(some, f"{names[0]!r} alone, without limits, is the objective of a tb.Campaign: take that, or add another outcome.")
+    return {"objectives": {name: "minimize" if name in small else "maximize" for name in names}, **limits}
+
+
+def _names(what: str, given: Any) -> tuple[str, ...]:
+    """Names of columns, each once."""
+    listed = isinstance(given, Sequence) and not isinstance(given, str) and all(isinstance(name, str) for name in given)
+    require(listed, f"{what} must be a list of columns, such as ['yield', 'cost'], got {given!r:.60}.")
+    twice = [name for name in given if given.count(name) > 1]
+    require(not twice, f"{what} names {twice[:1]} twice.")
+    return tuple(given)
+
+
+def _by_outcome(what: str, given: Any, names: Sequence[str]) -> dict[str, float]:
+    """A positive number for each outcome, in their order."""
+    require(isinstance(given, Mapping), f"{what} must be numbers by outcome, got {given!r:.60}.")
+    odd = [name for name in given if names and name not in names]
+    require(not odd, f"{what} names {odd[:1]}, which is no outcome: {', '.join(names)}.{nearest(str(odd[:1]), names)}")
+    missing = [name for name in names if name not in given]
+    require(not missing, f"{what} has no number for {', '.join(missing)}.")
+    return {name: float(positive(f"{what}[{name!r}]", given[name])) for name in names or given}

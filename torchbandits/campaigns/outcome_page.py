@@ -1,0 +1,144 @@
+"""HTML page of a campaign of several outcomes: the front, its progress, the rows, and decisions on columns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from torchbandits.campaigns.page import shown
+from torchbandits.experiments.front_figures import MOST_PAIRS, beaten_by_none, indicators, trade_offs
+from torchbandits.experiments.page import STYLE, escape, inline
+from torchbandits.experiments.printable import literal
+from torchbandits.figures import COLORS, tidy
+from torchbandits.files import write_text
+
+MOST_FRONT = 50
+"""Number of rows of the front that are listed."""
+
+
+@dataclass(frozen=True)
+class OutcomePage:
+    """Content of the page of a campaign of several outcomes.
+
+    Attributes:
+        title, facts: Title of the page, and the line below it.
+        objectives: "maximize" or "minimize" by the name of each objective.
+        at_least, at_most: Limits by the name of their outcome.
+        outcomes: Names of all outcomes.
+        rows: The row of the table of each result, in the order told.
+        values: The results in this order, `n x k`, NaN where not measured.
+        front: Table of the front, or of the best rows under limits.
+        opened, columns: Tables of open rows and decisions.
+    """
+
+    title: str
+    facts: str
+    objectives: dict[str, str]
+    at_least: dict[str, float]
+    at_most: dict[str, float]
+    outcomes: tuple[str, ...]
+    rows: NDArray[np.int64]
+    values: NDArray[np.float64]
+    front: pd.DataFrame
+    opened: pd.DataFrame
+    columns: pd.DataFrame
+
+    def signed(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The objectives of results, `n x m`, of which more is better; NaN where a result breaks a limit or is not measured."""
+        own = [self.outcomes.index(name) for name in self.objectives]
+        sign = np.array([-1.0 if aim == "minimize" else 1.0 for aim in self.objectives.values()])
+        kept = np.ones(len(values), bool)
+        for limits, direction in ((self.at_least, 1.0), (self.at_most, -1.0)):
+            for name, limit in limits.items():
+                kept &= direction * values[:, self.outcomes.index(name)] >= direction * limit
+        return np.where(kept[:, None], sign * values[:, own], np.nan)
+
+    def averages(self) -> NDArray[np.float64]:
+        """The average of what was measured of each row, `r x k`."""
+        order, place = np.unique(self.rows, return_inverse=True)
+        known = ~np.isnan(self.values)
+        sums, counts = np.zeros((len(order), len(self.outcomes))), np.zeros((len(order), len(self.outcomes)))
+        np.add.at(sums, place, np.where(known, self.values, 0.0))
+        np.add.at(counts, place, known)
+        return np.divide(sums, counts, out=np.full(sums.shape, np.nan), where=counts > 0)
+
+
+def write_outcomes(page: OutcomePage, path: Path) -> None:
+    """Write the page atomically. Raises `DataError` if it cannot be written."""
+    write_text(path, html(page))
+
+
+def html(page: OutcomePage) -> str:
+    """The page as HTML."""
+    opened = shown(page.opened) if len(page.opened) else "<p>Nothing is waited for: ask for the next rows.</p>"
+    several = len(page.objectives) > 1
+    front = f'<div class="wide">{shown(page.front[:MOST_FRONT])}</div>'
+    if not len(page.front):
+        front = "<p>No row keeps the limits with a probability of 95 % yet.</p>"
+    elif len(page.front) > MOST_FRONT:
+        front += (
+            f"<p>The first {MOST_FRONT} of {len(page.front):,} rows: front() has them all (torchbandits campaign front).</p>"
+        )
+    figures = "".join(f'<img alt="{escape(alt)}" src="{inline(figure)}">' for alt, figure in pictures(page).items())
+    parts = [
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(page.title)}</title>',
+        f'<meta name="viewport" content="width=device-width"><style>{STYLE}</style></head><body>',
+        f'<h1>{escape(page.title)}</h1><p class="facts">{escape(page.facts)}</p>',
+        f'<h2>Trade-offs and progress</h2><div class="figures">{figures}</div>',
+        f"<h2>{'The front: rows that no other row is expected to beat' if several else 'Best rows'}</h2>{front}",
+        f'<h2>Rows that are waited for</h2><div class="wide">{opened}</div>',
+        f'<h2>How the columns were taken</h2><div class="wide">{shown(page.columns)}</div>',
+        "</body></html>\n",
+    ]
+    return "".join(parts)
+
+
+def pictures(page: OutcomePage) -> dict[str, Figure]:
+    """The trade-offs between pairs of outcomes, and the progress, by their descriptions."""
+    objectives = list(page.objectives)
+    limited = [name for name in page.outcomes if name not in objectives]
+    pairs = list(combinations(objectives, 2)) or [(name, objectives[0]) for name in limited]
+    found = {f"{x} and {y} of each row, and the expected front": traded(page, x, y) for x, y in pairs[:MOST_PAIRS]}
+    return found | {"progress with the evaluations": progress(page)}
+
+
+def traded(page: OutcomePage, x: str, y: str) -> Figure:
+    """Two outcomes of each measured row, the measured front, and the expected one."""
+    averages = page.averages()
+    limits = [tuple(part[name] for part in (page.at_least, page.at_most) if name in part) for name in (x, y)]
+    return trade_offs(
+        (x, y),
+        averages[:, [page.outcomes.index(x), page.outcomes.index(y)]],
+        beaten_by_none(page.signed(averages)),
+        small=page.objectives.get(x) == "minimize",
+        steps=set(page.objectives) == {x, y},
+        expected=page.front[[f"{x} expected", f"{y} expected"]].to_numpy(float),
+        deviation=page.front[[f"{x} deviation", f"{y} deviation"]].to_numpy(float),
+        limits=(limits[0], limits[1]),
+    )
+
+
+def progress(page: OutcomePage) -> Figure:
+    """Of several objectives hypervolume and R2 of the measured rows so far; of one, the best row that kept the limits."""
+    signed = page.signed(page.values)
+    if len(page.objectives) > 1:
+        return indicators(signed)
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axes = figure.subplots()
+    t, good = np.arange(1, len(signed) + 1), ~np.isnan(signed).any(axis=1)
+    ((name, aim),) = page.objectives.items()
+    own, sign = page.values[:, page.outcomes.index(name)], -1.0 if aim == "minimize" else 1.0
+    axes.plot(t[good], own[good], "o", color=COLORS[2], markersize=4, label="measured, limits kept")
+    axes.plot(t[~good], own[~good], "x", color="0.6", markersize=4, label="measured, limits broken or not known")
+    axes.step(t, sign * np.fmax.accumulate(signed[:, 0]), where="post", color=COLORS[0], label="best so far")
+    axes.set_xlabel("evaluation")
+    axes.set_ylabel(literal(name))
+    axes.legend(loc="best", frameon=False)
+    tidy(axes)
+    return figure

@@ -25,8 +25,9 @@ def auto(
 ) -> Composed:
     r"""Exact GP-UCB that estimates kernel, noise and scales from arms and rewards: for when none of them is known.
 
-    Features are measured by their ranges over the arms, rewards by normal scores of their ranks. Kernel (Matérn-5/2, a
-    lengthscale for each feature) and noise are fitted under priors whenever the pulls have grown by half. The arm pulled is
+    Features are measured by their ranges over the arms, rewards by normal scores of their ranks. Kernel (Matérn-5/2 with a
+    lengthscale for each feature, or scaled Tanimoto similarity on `sources.Fingerprints`) and noise are fitted under priors
+    whenever the pulls have grown by half. The arm pulled is
 
     .. math:: x_{t+1} = \arg\max_x \mu_t(x) + w\,\sigma_t(x)
 

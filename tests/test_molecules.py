@@ -348,6 +348,8 @@ def test_auto_compares_fingerprints_by_a_fitted_tanimoto_kernel(counts: bool):
     state = bandit.loop.state
     np.testing.assert_allclose(state.arm_mean(), k.T @ solved[:, 0], rtol=1e-6, atol=1e-6)
     np.testing.assert_allclose(state.arm_leverage(), s - (k * solved[:, 1:]).sum(0), rtol=1e-6, atol=1e-6)
+    wider = tb.Bandit(tb.auto(width=2.0), Fingerprints(packed(x, counts), 24, counts=counts))
+    assert (bandit.loop.policy.width(state), wider.loop.policy.width(wider.loop.state)) == (1, 2)
     best = f[list(told)].max()
     assert best >= np.quantile(f, 0.98)
     bandit.set_arms_(Fingerprints(packed(x[40:], counts), 24, counts=counts))

@@ -9,6 +9,7 @@ package ships a table of measured molecules, and nothing is downloaded. Fingerpr
 Every method begins with the same random 0.1 % of the library, and picks batches of that size up to 2 %, without repeats. Shares
 are those of the true best 1 %. Seeds are paired: intervals are 95 % ones of the differences to BBKB (Student's t).
 
+* auto: `tb.auto()`, whose width is 1 on fingerprints; auto_wide: the same with the width that it has for other features, 2.5;
 * bbkb, gp_ucb, ts: `batch_bkb`, `gp_bucb` and `thompson_sampling` with the Tanimoto kernel, width 1, kernel and noise fitted
   after batches 1, 2, 4, 8 and 16;
 * bbkb_counts: the same on counts of the environments, where all others have bits;
@@ -172,8 +173,7 @@ def _highest(scores: np.ndarray, index: np.ndarray, count: int) -> np.ndarray:
 
 METHODS: dict[str, Callable[[Fingerprints, np.ndarray, int], Picker]] = {
     "auto": by_itself(),
-    "auto_1": by_itself(width=1.0),
-    "auto_1_counts": by_itself(width=1.0),
+    "auto_wide": by_itself(width=2.5),
     "bbkb": ours(tb.batch_bkb),
     "bbkb_counts": ours(tb.batch_bkb),
     "gp_ucb": ours(tb.gp_bucb),

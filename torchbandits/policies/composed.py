@@ -379,7 +379,8 @@ class Composed(Policy[TableState | BoxState]):
     def width(self, state: TableState | BoxState) -> Tensor:
         """The confidence width for the next pick, `batch_shape`."""
         if state.derived.width is None:
-            state.derived.width = self.confidence(state.progress(self.confidence.reads))
+            own = self.confidence if self.from_data is None else self.from_data.width(state, self.confidence)
+            state.derived.width = own(state.progress(own.reads))
         return state.derived.width
 
     def bounds(self, state: TableState | BoxState) -> tuple[Tensor, Tensor] | None:

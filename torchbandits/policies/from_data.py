@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from torchbandits.arms.duplicates import matches
-from torchbandits.checks import check_whole, is_finite
+from torchbandits.checks import check_whole, is_finite, non_negative
 from torchbandits.errors import require
 from torchbandits.fitting.standardized import Priors, fit_standardized_
 from torchbandits.kernels import kernel_row, stack_kernels
@@ -24,6 +24,7 @@ from torchbandits.sources.packed import PackedArms
 from torchbandits.sources.ranges import or_one, ranges_of, spans_with
 from torchbandits.tanimoto import tanimoto_scale
 from torchbandits.types import FitReport, Pulls
+from torchbandits.widths import Constant, Width
 
 # Distinct arms up to which the posterior is exact, however many arms there are.
 _LEAST_EXACT = 16
@@ -38,16 +39,20 @@ class FromData:
         priors: Priors of the hyper-parameters.
         growth: Factor by which pulls grow between two fits, > 1.
         exact_bytes: Bytes that an exact posterior may keep of all arms; beyond, a dictionary replaces it.
+        similarity_width: Width in place of the policy's where arms are fingerprints; None for the policy's.
     """
 
     priors: Priors = field(default_factory=Priors)
     growth: float = 1.5
     exact_bytes: int = 2 << 30
+    similarity_width: float | None = None
 
     def __post_init__(self) -> None:
         require(isinstance(self.priors, Priors), f"priors must be ingredients.Priors, got {self.priors!r}.")
         require(is_finite(self.growth) and self.growth > 1, f"growth must be finite and > 1, got {self.growth!r}.")
         check_whole("exact_bytes", self.exact_bytes, 0)
+        if self.similarity_width is not None:
+            non_negative("similarity_width", self.similarity_width)
 
     def prior(self, arms: ArmSet, batch_shape: torch.Size) -> tuple[gpytorch.kernels.Kernel, Units]:
         """The kernel before data, one for all batch rows unless they have arms of their own, and the units before data. Packed
@@ -59,6 +64,11 @@ class FromData:
         rows = [self.priors.kernel(row) for row in ranges.reshape(-1, ranges.shape[-1])]
         kernel = stack_kernels(rows, ranges.shape[:-1]) if ranges.dim() > 1 else rows[0]
         return kernel, Units(ranges.expand(*batch_shape, -1))
+
+    def width(self, state: GaussianState, width: Width) -> Width:
+        """The width on the arms of a state, the policy's being `width`."""
+        own = self.similarity_width
+        return width if own is None or tanimoto_scale(state.posterior.kernel) is None else Constant(own)
 
     def follow(self, state: TableState, before: ArmSource) -> None:
         """Widen the ranges of features after the arms have changed, for instance by a new context.

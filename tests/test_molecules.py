@@ -350,8 +350,6 @@ def test_auto_compares_fingerprints_by_a_fitted_tanimoto_kernel(counts: bool):
     np.testing.assert_allclose(state.arm_leverage(), s - (k * solved[:, 1:]).sum(0), rtol=1e-6, atol=1e-6)
     wider = tb.Bandit(tb.auto(width=2.0), Fingerprints(packed(x, counts), 24, counts=counts))
     assert (bandit.loop.policy.width(state), wider.loop.policy.width(wider.loop.state)) == (1, 2)
-    best = f[list(told)].max()
-    assert best >= np.quantile(f, 0.98)
     bandit.set_arms_(Fingerprints(packed(x[40:], counts), 24, counts=counts))
     assert len(bandit.ask()) == 4
     assert "no" in bandit.explain().guarantee

@@ -318,6 +318,43 @@ def test_a_posterior_is_that_of_the_dense_oracle():
     np.testing.assert_allclose(table.leverage * 0.01, variance, rtol=1e-8, atol=1e-12)
 
 
+@pytest.mark.parametrize("counts", [False, True])
+def test_auto_compares_fingerprints_by_a_fitted_tanimoto_kernel(counts: bool):
+    """The posterior at a fit is that of a dense Gaussian process on normal scores."""
+    x = features(150, 24, counts, seed=3)
+    f = oracles.tanimoto(x, x[20:23]) @ [3.0, -2.0, 1.0]
+    bandit = tb.Bandit(tb.auto(batch_size=4), Fingerprints(packed(x, counts), 24, counts=counts), generator=generator(1))
+    told = {}
+    for _ in range(8):
+        selection = bandit.ask()
+        told |= {arm: f[arm] for arm in selection.index.tolist()}
+        bandit.tell(selection, torch.from_numpy(f)[selection.index])
+    assert bool(bandit.fit_kernel_().accepted)
+    posterior = bandit.loop.state.posterior
+    assert isinstance(posterior.kernel.base_kernel, tb.TanimotoKernel)
+    u, n = list(told), bandit.counts[list(told)].double().numpy()
+    y = np.array(list(told.values()))
+    scale = float(posterior.units.scale)
+    targets = posterior.units.to_model(torch.from_numpy(y)).numpy()
+    order = np.argsort(y)
+    assert (np.diff(targets[order]) >= 0).all()
+    assert np.average(
+        (targets / scale - np.average(targets / scale, weights=np.sqrt(n))) ** 2, weights=np.sqrt(n)
+    ) == pytest.approx(1)
+    s = posterior.kernel.outputscale.item()
+    assert s / scale**2 != pytest.approx(1, rel=1e-3)  # it was fitted
+    K, k = s * oracles.tanimoto(x[u], x[u]), s * oracles.tanimoto(x[u], x)
+    solved = np.linalg.solve(K + np.diag(1 / n), np.c_[targets, k])
+    state = bandit.loop.state
+    np.testing.assert_allclose(state.arm_mean(), k.T @ solved[:, 0], rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(state.arm_leverage(), s - (k * solved[:, 1:]).sum(0), rtol=1e-6, atol=1e-6)
+    wider = tb.Bandit(tb.auto(width=2.0), Fingerprints(packed(x, counts), 24, counts=counts))
+    assert (bandit.loop.policy.width(state), wider.loop.policy.width(wider.loop.state)) == (1, 2)
+    bandit.set_arms_(Fingerprints(packed(x[40:], counts), 24, counts=counts))
+    assert len(bandit.ask()) == 4
+    assert "no" in bandit.explain().guarantee
+
+
 def test_arms_of_a_rank_are_packed_too(monkeypatch: pytest.MonkeyPatch):
     x = features(A, DIM)
     runs = []

@@ -263,9 +263,11 @@ def bbkb(number: int, pulls: int, batch: int, threads: int, budget: int, noise_s
         began = time.perf_counter()
         report = bandit.tell(selection, noisy)
         told += time.perf_counter() - began
+        seconds = time.process_time() - processor
         print(
             f"{int(bandit.pulls):6} pulls, batch of {len(selection)}, dictionary {int(report.dictionary_size)}, "
-            f"best {best:.2f} deviations, {asked:.0f} s asking, {told:.0f} s telling, peak {peak():.2f} GiB",
+            f"best {best:.2f} deviations, {asked:.0f} s asking, {told:.0f} s telling ({seconds:.0f} s of "
+            f"processor time in all), peak {peak():.2f} GiB",
             flush=True,
         )
     print(
@@ -303,15 +305,16 @@ def one_pass(folder: Path, number: int, part: int, size: int, threads: int) -> N
     weights = torch.randn(size, size, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     products = torch.empty(size, BLOCK, dtype=torch.float64)
     for name, multiply in (("similarities alone", False), ("similarities and products, a sweep", True)):
-        began = time.perf_counter()
+        began, processor = time.perf_counter(), time.process_time()
         for _, words in source.packed(BLOCK):
             block = blocks(words, out_block[:, : len(words)])
             if multiply:
                 torch.matmul(weights, block, out=products[:, : len(words)])
-        taken = time.perf_counter() - began
+        taken, processor = time.perf_counter() - began, time.process_time() - processor
         print(
-            f"{name}, {part:,} molecules x {size} from a file, {threads} threads: {taken:.1f} s, so about "
-            f"{taken * number / part:.0f} s for {number:,} (an estimate: {number * 256 / 1e9:.1f} GB may not fit in memory)",
+            f"{name}, {part:,} molecules x {size} from a file, {threads} threads: {taken:.1f} s ({processor:.1f} s of "
+            f"processor time), so about {taken * number / part:.0f} s ({processor * number / part:.0f} s) for {number:,} "
+            f"(an estimate: {number * 256 / 1e9:.1f} GB may not fit in memory); peak {peak():.2f} GiB",
             flush=True,
         )
     path.unlink()

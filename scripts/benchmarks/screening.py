@@ -9,6 +9,7 @@ package ships a table of measured molecules, and nothing is downloaded. Fingerpr
 Every method begins with the same random 0.1 % of the library, and picks batches of that size up to 2 %, without repeats. Shares
 are those of the true best 1 %. Seeds are paired: intervals are 95 % ones of the differences to BBKB (Student's t).
 
+* auto: `tb.auto()`, whose width is 1 on fingerprints; auto_wide: the same with the width that it has for other features, 2.5;
 * bbkb, gp_ucb, ts: `batch_bkb`, `gp_bucb` and `thompson_sampling` with the Tanimoto kernel, width 1, kernel and noise fitted
   after batches 1, 2, 4, 8 and 16;
 * bbkb_counts: the same on counts of the environments, where all others have bits;
@@ -110,6 +111,23 @@ def ours(policy: Callable[..., tb.policies.Policy], **options: object) -> Callab
     return start
 
 
+def by_itself(**options: float) -> Callable[[Fingerprints, np.ndarray, int], Picker]:
+    """`tb.auto()`, which is told nothing but rewards."""
+
+    def start(arms: Fingerprints, values: np.ndarray, seed: int) -> Picker:
+        bandit, known = tb.Bandit(tb.auto(**options), arms, generator=torch.Generator().manual_seed(seed)), 0
+
+        def pick(index: np.ndarray, rewards: np.ndarray, count: int) -> np.ndarray:
+            nonlocal known
+            bandit.tell(torch.as_tensor(index[known:]), torch.as_tensor(rewards[known:]))
+            known = len(index)
+            return bandit.ask(exactly=count, available=bandit.counts == 0).index.numpy()
+
+        return pick
+
+    return start
+
+
 def at_random(arms: Fingerprints, values: np.ndarray, seed: int) -> Picker:
     rng = np.random.default_rng(1000 + seed)
 
@@ -124,7 +142,8 @@ def forest(arms: Fingerprints, values: np.ndarray, seed: int) -> Picker:
 
     def pick(index: np.ndarray, rewards: np.ndarray, count: int) -> np.ndarray:
         model = RandomForestRegressor(100, max_features=0.3, random_state=seed).fit(x[index], rewards)
-        trees = np.stack([tree.predict(x) for tree in model.estimators_])
+        # Without the check of all features that `tree.predict` makes for each tree.
+        trees = np.stack([tree.tree_.predict(x)[:, 0] for tree in model.estimators_])
         return _highest(trees.mean(axis=0) + trees.std(axis=0), index, count)
 
     return pick
@@ -153,6 +172,8 @@ def _highest(scores: np.ndarray, index: np.ndarray, count: int) -> np.ndarray:
 
 
 METHODS: dict[str, Callable[[Fingerprints, np.ndarray, int], Picker]] = {
+    "auto": by_itself(),
+    "auto_wide": by_itself(width=2.5),
     "bbkb": ours(tb.batch_bkb),
     "bbkb_counts": ours(tb.batch_bkb),
     "gp_ucb": ours(tb.gp_bucb),

@@ -34,11 +34,14 @@ from torchbandits.policies import Policy, auto, gp_ucb, per_cost
 from torchbandits.policies.repeats import most_repeated, reason_for_repeats
 from torchbandits.policies.state import RECENT, GaussianState
 from torchbandits.posteriors import GaussianProcess
+from torchbandits.sources import ArmSource
 from torchbandits.starts import Spread
 from torchbandits.stopping import Decision, LevelSetKnown, Rule, check_rules
 from torchbandits.tabular.columns import Decisions
 from torchbandits.tabular.encoding import Encoder, costs, encode, feature_names
 from torchbandits.tabular.ids import as_id
+from torchbandits.tabular.molecules import fingerprints
+from torchbandits.tanimoto import TanimotoKernel
 from torchbandits.types import Marginals
 from torchbandits.widths import Constant
 
@@ -62,15 +65,17 @@ class Campaign:
     Columns are encoded as features by rules that `columns` shows: numbers as they are or, where they spread over decades, by
     their logarithm; booleans; dates as days; columns with few different texts as categories, one feature per category. Numbers
     are standardised to mean 0 and standard deviation 1. An empty number counts as the median and has a further feature "is
-    empty"; an empty category is a category of its own. Other text is refused. The decisions are saved beside the journal and
-    hold for the whole campaign.
+    empty"; an empty category is a category of its own. A column of SMILES becomes Morgan fingerprints, compared by Tanimoto
+    similarity (extra `chem`), where it is the only feature or is said to be `"molecule"`. Other text is refused. The decisions
+    are saved beside the journal and hold for the whole campaign.
 
     Where the table has the column of the objective, its filled cells are told at the beginning, as history.
 
     Args:
         table: The candidates, one per row: a table of pandas, Polars or Arrow, or the path of a CSV, Parquet or Arrow file. A
-            Parquet file is read in pieces and never held in memory as a whole; features of more than 256 MiB are written to
-            `JOURNAL.features.npy`. None to go on with the file that the campaign of the journal began with.
+            Parquet file is read in pieces and never held in memory as a whole; features of more than 256 MiB, or of more than
+            10,000 molecules, are written to `JOURNAL.features.npy`. None to go on with the file that the campaign of the
+            journal began with.
         objective: The column of the results. It need not be in `table`; but where a column with empty cells has nearly this
             name, `columns` must give the kind of that column.
         journal: A path, or a `Journal`. Every ask and tell is on the disk before it takes effect, and an existing file
@@ -83,7 +88,8 @@ class Campaign:
             policy is then GP-UCB with this noise and a kernel that is fitted as results come in, which takes results with a
             noise of their own (`tell(noise_var=)`) and more rules of `should_stop`.
         columns: Kinds of columns where the rules are wrong: `"number"`, `"log"`, `"count"` (the logarithm of one more),
-            `"boolean"`, `"date"`, `"category"`, `"ignore"`, or the list of its categories in order, lowest first.
+            `"boolean"`, `"date"`, `"category"`, `"molecule"` (SMILES; all other columns are then ignored), `"ignore"`, or the
+            list of its categories in order, lowest first.
         candidates: The rows on offer: the name of a column of booleans, or a comparison of columns, such as
             `"temp < 80 and solvent != 'DMF'"`. Results of other rows may be told all the same. It may be another condition when
             a campaign goes on.
@@ -176,21 +182,26 @@ class Campaign:
         if new.any():
             self._learn(rows[new], values[new])
 
-    def _default(self, features: int, priced: bool) -> Policy:
+    def _default(self, priced: bool) -> Policy:
         """The policy where the user gives none."""
         noise_std = self._settings.noise_std
         assert not isinstance(noise_std, dict)
-        own = auto() if noise_std is None else known_noise(noise_std, features)
+        own = auto() if noise_std is None else known_noise(noise_std, self._settings.decisions)
         return per_cost(own) if priced else own
 
     def _made(self, policy: Policy | None, generator: torch.Generator | None, unwritten: Path | None) -> Bandit:
         """Make the bandit. Settings and features are written before its journal, so that a journal never lacks them."""
         settings = self._settings
-        encoder = Encoder(settings.decisions)
+        molecules = settings.decisions.molecules
         priced = None if settings.cost is None else costs(self._table, settings.cost)
         if policy is None:
-            policy = self._default(encoder.features, priced is not None)
-        arms = encode(self._table, encoder, getattr(torch, settings.dtype), self._features_file)
+            policy = self._default(priced is not None)
+        dtype = getattr(torch, settings.dtype)
+        arms: Tensor | ArmSource
+        if molecules is None:
+            arms = encode(self._table, Encoder(settings.decisions), dtype, self._features_file)
+        else:
+            arms = fingerprints(self._table, molecules, dtype, self._features_file)
         if unwritten is not None:
             files.write_text(unwritten, settings.text())
         made = False
@@ -652,16 +663,21 @@ class Campaign:
         return name if name not in self._table.schema.names else f"campaign {name}"
 
 
-def known_noise(noise_std: float, features: int) -> Policy:
-    """GP-UCB with a known noise and a Matérn kernel that is fitted again after every sixth result, for features of deviation 1.
+def known_noise(noise_std: float, decisions: Decisions) -> Policy:
+    """GP-UCB with a known noise and a kernel that is fitted again after every sixth result: Matérn for features of deviation 1,
+    or Tanimoto for molecules.
 
     The lengthscales have BoTorch's prior, of Hvarfner et al. 2024. Before the first fit arms are chosen without the model.
     """
-    lengthscales = gpytorch.priors.LogNormalPrior(math.sqrt(2) + math.log(features) / 2, math.sqrt(3))
-    base = gpytorch.kernels.MaternKernel(2.5, ard_num_dims=features, lengthscale_prior=lengthscales)
+    base: gpytorch.kernels.Kernel = TanimotoKernel()
+    if decisions.molecules is None:
+        features = decisions.features
+        lengthscales = gpytorch.priors.LogNormalPrior(math.sqrt(2) + math.log(features) / 2, math.sqrt(3))
+        base = gpytorch.kernels.MaternKernel(2.5, ard_num_dims=features, lengthscale_prior=lengthscales)
     kernel = gpytorch.kernels.ScaleKernel(base).double()
     kernel.outputscale = (10 * noise_std) ** 2
-    base.lengthscale = math.sqrt(features)
+    if base.has_lengthscale:
+        base.lengthscale = math.sqrt(decisions.features)
     options: dict[str, Any] = {"width": Constant(2.5), "prior_mean": "estimate", "initial": Spread(_FIRST)}
     return gp_ucb(kernel, noise_std=noise_std, refit_every=_FIRST, **options)
 

@@ -57,7 +57,9 @@ def new(
     id: Annotated[str | None, typer.Option(help="The column of the ids; 'id' by default, or the number of the row.")] = None,
     column: Annotated[
         list[str] | None,
-        typer.Option(help="What a column is: conc=log, solvent=category, smiles=ignore, size=S<M<L. Give it once for each."),
+        typer.Option(
+            help="What a column is: conc=log, solvent=category, smiles=molecule, name=ignore, size=S<M<L. Once for each."
+        ),
     ] = None,
     only: Annotated[
         str | None, typer.Option("--candidates", help='Rows that may be asked for: a column, or "temp < 80 and dry".')

@@ -117,12 +117,12 @@ class OutcomeCampaign(Campaign):
         message = "this campaign has one objective and no limits: open it by tb.Campaign(journal=...)."
         require(bool(settings.objectives), message, StateError)
 
-    def _default(self, features: int, priced: bool) -> Policy:
+    def _default(self, priced: bool) -> Policy:
         """Trade-offs between several objectives, or the best of one under limits, each with models as in `Campaign`."""
         settings, noise = self._settings, self._settings.noise_std
         models: dict[str, Policy] = {name: auto() for name in settings.outcomes}
         if isinstance(noise, dict):
-            models = {name: known_noise(noise[name], features) for name in settings.outcomes}
+            models = {name: known_noise(noise[name], settings.decisions) for name in settings.outcomes}
         limits: dict[str, Any] = {"at_least": settings.at_least or None, "at_most": settings.at_most or None}
         small = [name for name, aim in settings.objectives.items() if aim == "minimize"]
         if len(settings.objectives) > 1:

@@ -179,7 +179,8 @@ def begin(given: Any, wanted: dict[str, Any], candidates: str | None, path: Path
     marks = candidates if boolean_column(table, candidates) else None
     told = [("objective" if name in (wanted.get("objectives") or outcomes[:1]) else "limit", name) for name in outcomes]
     roles = _roles([("id", ids.column), *told, ("cost", cost), ("candidates", marks)])
-    decisions = decide(table, {column: role for column, role in roles.items() if column in names}, wanted["overruled"] or {})
+    own = {column: role for column, role in roles.items() if column in names}
+    decisions = decide(table, own, wanted["overruled"] or {}, molecules=True)
     settings = Settings(
         table=None if table.path is None else str(table.path),
         rows=table.count,

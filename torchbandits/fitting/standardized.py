@@ -1,7 +1,7 @@
-r"""Fits without user input: Matérn-5/2 in the units of the data, under priors that suit any number of features.
+r"""Fits without user input: Matérn-5/2 in the units of the data, under priors that suit any number of features, or Tanimoto.
 
-Rewards are normal scores (`posteriors.Units`), features are measured by their ranges. The noise variance of the model stays at
-λ, and each batch row has a noise of its own through the scale of its scores.
+Rewards are normal scores (`posteriors.Units`), features are measured by their ranges; similarities of fingerprints need none.
+The noise variance of the model stays at λ, and each batch row has a noise of its own through the scale of its scores.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from torchbandits.fitting.climb import Climb
 from torchbandits.kernels import kernel_row, stack_kernels
 from torchbandits.posteriors import GaussianProcess
 from torchbandits.posteriors.averages import FEWEST, Averages
+from torchbandits.tanimoto import TanimotoKernel, tanimoto_scale
 from torchbandits.types import FitReport
 
 
@@ -64,12 +65,25 @@ class Priors:
         kernel.outputscale = torch.ones_like(own[0, 0])
         return kernel
 
+    def similarity(self) -> gpytorch.kernels.ScaleKernel:
+        """A Tanimoto kernel for fingerprints, float64, at the mode of the prior."""
+        return in_ranges(self.unit_similarity(), torch.ones(1))
+
+    def unit_similarity(self) -> gpytorch.kernels.ScaleKernel:
+        """The same kernel with the prior registered."""
+        one = torch.ones((), dtype=torch.float64)
+        kernel = gpytorch.kernels.ScaleKernel(TanimotoKernel(), outputscale_prior=_log_normal(self.signal, one)).to(one)
+        kernel.outputscale = one
+        return kernel
+
 
 def in_ranges(unit: gpytorch.kernels.ScaleKernel, ranges: Tensor) -> gpytorch.kernels.ScaleKernel:
-    """Convert a kernel on features of range 1 into one on features of these ranges, without priors."""
-    base = gpytorch.kernels.MaternKernel(2.5, ard_num_dims=len(ranges)).to(ranges.double())
+    """Convert a kernel on features of range 1 into one on features of these ranges, without priors. Tanimoto has no range."""
+    similarity = tanimoto_scale(unit) is not None
+    base = TanimotoKernel() if similarity else gpytorch.kernels.MaternKernel(2.5, ard_num_dims=len(ranges)).to(ranges.double())
     kernel = gpytorch.kernels.ScaleKernel(base).to(ranges.double())
-    base.lengthscale = unit.base_kernel.lengthscale.detach() * ranges.double()
+    if not similarity:
+        base.lengthscale = unit.base_kernel.lengthscale.detach() * ranges.double()
     kernel.outputscale = unit.outputscale.detach()
     return kernel
 
@@ -79,7 +93,7 @@ def fit_standardized_(posterior: GaussianProcess, priors: Priors, rows: Tensor, 
     """Fit units, kernel and noise of a posterior, in place, to the average rewards by maximising evidence times priors.
 
     Args:
-        posterior: Posterior with `units` and a kernel of `Priors.kernel`. The caller renews tables made from it.
+        posterior: Posterior with `units` and a kernel of `Priors`. The caller renews tables made from it.
         priors: Priors of the hyper-parameters.
         rows: `batch_shape` booleans, the rows to fit.
         max_exact: Distinct points up to which the evidence is exact; its collapsed lower bound beyond.
@@ -96,7 +110,8 @@ def fit_standardized_(posterior: GaussianProcess, priors: Priors, rows: Tensor, 
     scale, fits, kernels, told = units.scale.clone(), [], [], units.told(statistics)
     for place in np.ndindex(*shape):
         kernel, c, ranges = kernel_row(posterior.kernel, shape, place), float(scale[place]), units.features[place]
-        own = _standard(kernel, priors.unit_kernel(ranges), ranges, c)
+        fresh = priors.unit_kernel(ranges) if tanimoto_scale(kernel) is None else priors.unit_similarity()
+        own = _standard(kernel, fresh, ranges, c)
         some = statistics.mask[place] & (statistics.weights[place] > 0)
         n, s, q = told[place][some].unbind(dim=-1)
         averages = Averages.of(statistics.points[place][some] / ranges, n, s / c, q / c**2, 0.0)
@@ -130,7 +145,8 @@ def _standard(
 ) -> gpytorch.kernels.ScaleKernel:
     """The kernel in units of rewards of variance 1 and features of range 1, with the priors of a fresh kernel."""
     assert isinstance(kernel, gpytorch.kernels.ScaleKernel)
-    fresh.base_kernel.lengthscale = kernel.base_kernel.lengthscale / ranges
+    if fresh.base_kernel.has_lengthscale:
+        fresh.base_kernel.lengthscale = kernel.base_kernel.lengthscale / ranges
     fresh.outputscale = kernel.outputscale / scale**2
     return fresh
 

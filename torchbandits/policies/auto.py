@@ -13,6 +13,8 @@ from torchbandits.widths import Constant, Width
 
 # First picks, which are made without the model.
 _FIRST = 6
+# Width on fingerprints, chosen on other properties and libraries than those of the documentation.
+_SIMILARITY_WIDTH = 1.0
 
 
 @explains_keywords
@@ -25,8 +27,9 @@ def auto(
 ) -> Composed:
     r"""Exact GP-UCB that estimates kernel, noise and scales from arms and rewards: for when none of them is known.
 
-    Features are measured by their ranges over the arms, rewards by normal scores of their ranks. Kernel (Matérn-5/2, a
-    lengthscale for each feature) and noise are fitted under priors whenever the pulls have grown by half. The arm pulled is
+    Features are measured by their ranges over the arms, rewards by normal scores of their ranks. Kernel (Matérn-5/2 with a
+    lengthscale for each feature, or scaled Tanimoto similarity on `sources.Fingerprints`) and noise are fitted under priors
+    whenever the pulls have grown by half. The arm pulled is
 
     .. math:: x_{t+1} = \arg\max_x \mu_t(x) + w\,\sigma_t(x)
 
@@ -35,7 +38,7 @@ def auto(
 
     Args:
         batch_size: Picks of one `ask`.
-        width: w, or a `Width`; 2.5 by default.
+        width: w, or a `Width`; by default 2.5, and 1 on fingerprints.
         initial: First picks; by default six arms that represent all others, see `starts.Spread`.
         memory_budget: Bytes that the exact posterior may take or, once there is a dictionary, that cached kernel columns may
             take.
@@ -59,5 +62,5 @@ def auto(
         batch_rule=FixedSize(size=batch_size, max_pulls=1),
         initial=Spread(_FIRST) if initial is None else initial,
         memory_budget=memory_budget,
-        from_data=FromData(exact_bytes=memory_budget),
+        from_data=FromData(exact_bytes=memory_budget, similarity_width=_SIMILARITY_WIDTH if width is None else None),
     )

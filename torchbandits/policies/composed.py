@@ -381,7 +381,8 @@ class Composed(Policy[TableState | BoxState]):
     def width(self, state: TableState | BoxState) -> Tensor:
         """The confidence width for the next pick, `batch_shape`."""
         if state.derived.width is None:
-            here, device = self.confidence(state.progress(self.confidence.reads)), state.pending_index.device
+            own = self.confidence if self.from_data is None else self.from_data.width(state, self.confidence)
+            here, device = own(state.progress(own.reads)), state.pending_index.device
             state.derived.width_on_host = state.derived.width = here
             if here.device != device:
                 state.derived.width = to_device(device, here)[0]

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from torchbandits.arms.duplicates import matches
-from torchbandits.checks import check_whole, is_finite
+from torchbandits.checks import check_whole, is_finite, non_negative
 from torchbandits.errors import require
 from torchbandits.fitting.standardized import Priors, fit_standardized_
 from torchbandits.kernels import kernel_row, stack_kernels
@@ -20,8 +20,11 @@ from torchbandits.policies.state import GaussianState, TableState
 from torchbandits.posteriors import Units
 from torchbandits.posteriors.averages import FEWEST
 from torchbandits.sources import ArmSet, ArmSource
+from torchbandits.sources.packed import PackedArms
 from torchbandits.sources.ranges import or_one, ranges_of, spans_with
+from torchbandits.tanimoto import tanimoto_scale
 from torchbandits.types import FitReport, Pulls
+from torchbandits.widths import Constant, Width
 
 # Distinct arms up to which the posterior is exact, however many arms there are.
 _LEAST_EXACT = 16
@@ -36,30 +39,44 @@ class FromData:
         priors: Priors of the hyper-parameters.
         growth: Factor by which pulls grow between two fits, > 1.
         exact_bytes: Bytes that an exact posterior may keep of all arms; beyond, a dictionary replaces it.
+        similarity_width: Width in place of the policy's where arms are fingerprints; None for the policy's.
     """
 
     priors: Priors = field(default_factory=Priors)
     growth: float = 1.5
     exact_bytes: int = 2 << 30
+    similarity_width: float | None = None
 
     def __post_init__(self) -> None:
         require(isinstance(self.priors, Priors), f"priors must be ingredients.Priors, got {self.priors!r}.")
         require(is_finite(self.growth) and self.growth > 1, f"growth must be finite and > 1, got {self.growth!r}.")
         check_whole("exact_bytes", self.exact_bytes, 0)
+        if self.similarity_width is not None:
+            non_negative("similarity_width", self.similarity_width)
 
     def prior(self, arms: ArmSet, batch_shape: torch.Size) -> tuple[gpytorch.kernels.Kernel, Units]:
-        """The kernel before data, one for all batch rows unless they have arms of their own, and the units before data."""
+        """The kernel before data, one for all batch rows unless they have arms of their own, and the units before data. Packed
+        arms, which are fingerprints, get a Tanimoto kernel."""
+        if isinstance(arms, PackedArms):
+            ones = torch.ones(arms.dim, dtype=torch.float64, device=arms.device)
+            return self.priors.similarity().to(ones), Units(ones.expand(*batch_shape, -1))
         ranges = ranges_of(arms)
         rows = [self.priors.kernel(row) for row in ranges.reshape(-1, ranges.shape[-1])]
         kernel = stack_kernels(rows, ranges.shape[:-1]) if ranges.dim() > 1 else rows[0]
         return kernel, Units(ranges.expand(*batch_shape, -1))
+
+    def width(self, state: GaussianState, width: Width) -> Width:
+        """The width on the arms of a state, the policy's being `width`."""
+        own = self.similarity_width
+        return width if own is None or tanimoto_scale(state.posterior.kernel) is None else Constant(own)
 
     def follow(self, state: TableState, before: ArmSource) -> None:
         """Widen the ranges of features after the arms have changed, for instance by a new context.
 
         A feature with a single value so far, such as that of a single context, has a range of 1 by convention. Its lengthscale
         keeps its ratio to the range when the range changes, and so do all lengthscales before the first fit. A later range only
-        grows. Kernel and noise are refitted where a feature was constant before, or a range has grown by half.
+        grows. Kernel and noise are refitted where a feature was constant before, or a range has grown by half. Similarities of
+        fingerprints have no range.
 
         Args:
             state: State on the new arms; its buffers are replaced.
@@ -67,6 +84,8 @@ class FromData:
         """
         posterior, units, shape = state.posterior, state.posterior.units, state.rows.batch_shape
         assert units is not None
+        if tanimoto_scale(posterior.kernel) is not None:
+            return
         told = state.statistics.mask & (state.statistics.weights > 0)
         varied = spans_with(before, state.statistics.points, told) > 0
         span, old = spans_with(state.rows.source, state.statistics.points, told), units.features

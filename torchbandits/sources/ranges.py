@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from torchbandits.sources.base import ArmSet, ArmSource
+from torchbandits.sources.packed import PackedArms
 
 # Number of arms from which the ranges of features are estimated.
 _SAMPLE = 20_000
@@ -28,8 +29,10 @@ def spans_of(arms: ArmSet) -> Tensor:
     that is 0. It is taken from at most 20,000 arms, evenly spaced.
 
     It is at least a fraction of the whole range, 10⁻⁴ in float64, because distances to an arm that lies further out would lose
-    the digits of the others.
+    the digits of the others. Bits and counts of fingerprints have spans of 1, without a look at them.
     """
+    if isinstance(arms, PackedArms):
+        return torch.ones(arms.dim, dtype=torch.float64, device=arms.device)
     num = arms.shape[-2]
     step = -(-num // _SAMPLE)
     some = torch.arange(0, num, step, device=arms.device)

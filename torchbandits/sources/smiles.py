@@ -126,6 +126,17 @@ def from_smiles(
     return found
 
 
+def all_smiles(texts: Sequence[str]) -> bool:
+    """Whether all of some texts are SMILES; False where RDKit is not installed."""
+    try:
+        chem.need()
+    except DataError:
+        return False
+    with rdbase.BlockLogs():
+        found = (chem.MolFromSmiles(text) for text in texts)
+        return len(texts) > 0 and all(molecule is not None and molecule.GetNumAtoms() for molecule in found)
+
+
 # ---------------------------------------------------------------------------------- lines
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchbandits.errors import ArgumentError, nearest, require
+from torchbandits.sources.smiles import all_smiles
 from torchbandits.tabular.tables import Table
 
 if TYPE_CHECKING:
@@ -24,8 +25,11 @@ else:
     from torchbandits.tabular.extras import pyarrow as pa
     from torchbandits.tabular.extras import sklearn_preprocessing as preprocessing
 
-KINDS = ("number", "log", "count", "boolean", "date", "category", "ordered", "ignore")
+MOLECULE = "molecule"
+KINDS = ("number", "log", "count", "boolean", "date", "category", "ordered", MOLECULE, "ignore")
 """Kinds that a column may be taken for."""
+FINGERPRINT_BITS = 2048
+"""Bits of the fingerprint of a molecule."""
 NUMBERS = ("number", "log", "count", "date", "ordered")
 FEW_CATEGORIES = 50
 """Number of different texts up to which a column is taken for categories without being told so."""
@@ -197,9 +201,12 @@ class Decision:
 
     @property
     def features(self) -> int:
-        """Number of features: one per category, or one per number and one more for "is empty" where cells are empty."""
+        """Number of features: one per category, one per bit of a molecule's fingerprint, or one per number and one more for "is
+        empty" where cells are empty."""
         if self.kind == "category":
             return len(self.categories) + bool(self.missing)
+        if self.kind == MOLECULE:
+            return FINGERPRINT_BITS
         return 1 + bool(self.missing) if self.kind in (*NUMBERS, "boolean") else 0
 
 
@@ -222,6 +229,11 @@ class Decisions:
         """Total number of features."""
         return sum(decision.features for decision in self.columns)
 
+    @property
+    def molecules(self) -> str | None:
+        """The column of molecules, which then is the only one with features."""
+        return next((decision.column for decision in self.columns if decision.kind == MOLECULE), None)
+
     def to_pandas(self) -> pd.DataFrame:
         """The decisions as a table, one row per column."""
         lines = [(d.column, d.kind, d.features, d.missing, d.why) for d in self.columns]
@@ -232,18 +244,21 @@ class Decisions:
         return str(self.to_pandas().reset_index().to_string(index=False, justify="left"))
 
 
-def decide(table: Table, roles: Mapping[str, str], overruled: Mapping[str, Any]) -> Decisions:
+def decide(table: Table, roles: Mapping[str, str], overruled: Mapping[str, Any], *, molecules: bool = False) -> Decisions:
     """Decide how each column is encoded.
 
     Numbers stay numbers, unless they are positive and spread over decades (`log`; of whole numbers from 0 on `count`, the
     logarithm of one more). Texts are categories while at most 50 different ones stand in more than one row each on average.
     A column whose cells are all equal is ignored. Empty cells of numbers count as the median, with a feature "is empty"; empty
-    cells of categories are a category of their own.
+    cells of categories are a category of their own. Other texts are molecules if RDKit reads the first thousand as SMILES.
+    Molecules are compared by their fingerprints, beside which there is no other feature: a column that is said to hold them
+    makes all others ignored.
 
     Args:
         table: The candidates.
         roles: Role of each column that is no feature.
         overruled: Column to one of `KINDS`, or to the list of its categories in order.
+        molecules: Whether a column may hold molecules.
 
     Raises:
         ArgumentError: If a column holds texts, infinities or other cells that are no numbers, or contradicts `overruled`; one
@@ -255,35 +270,68 @@ def decide(table: Table, roles: Mapping[str, str], overruled: Mapping[str, Any])
     for column, kind in overruled.items():
         require(column in names, f"columns: {table.name} has no column {column!r}.{nearest(str(column), names)}")
         require(column not in roles, f"columns: {column!r} is the {roles.get(column)} and can't be a feature as well.")
-        known = kind in KINDS if isinstance(kind, str) else isinstance(kind, Sequence) and len(kind) > 1
+        kinds = [own for own in KINDS if molecules or own != MOLECULE]
+        known = kind in kinds if isinstance(kind, str) else isinstance(kind, Sequence) and len(kind) > 1
         message = (
-            f"columns: {column!r} must be one of {', '.join(KINDS)}, or the list of its categories in order, got {kind!r}."
+            f"columns: {column!r} must be one of {', '.join(kinds)}, or the list of its categories in order, got {kind!r}."
         )
-        require(known, message + (nearest(kind, KINDS) if isinstance(kind, str) else ""))
-    wanted = [name for name in names if name not in roles and overruled.get(name) != "ignore"]
+        require(known, message + (nearest(kind, kinds) if isinstance(kind, str) else ""))
+    alone = _only_molecules(overruled)
+    wanted = [
+        name for name in names if name not in roles and overruled.get(name) != "ignore" and (alone is None or name in overruled)
+    ]
     found = survey(table, wanted)
-    decided, wrong = [], []
+    decided: list[Decision] = []
+    wrong: list[str] = []
+    others: list[str] = []
     for name in names:
         if name in roles:
             decided.append(Decision(name, roles[name], "as told" if roles[name] != "id" else "names the rows"))
         elif overruled.get(name) == "ignore":
             decided.append(Decision(name, "ignore", "as told"))
+        elif name not in wanted:
+            decided.append(Decision(name, "ignore", f"beside the molecules of {alone!r}"))
         else:
             try:
-                decided.append(_decided(found[name], overruled.get(name)))
+                decided.append(_decided(found[name], overruled.get(name), molecules))
             except ArgumentError as error:
                 wrong.append(str(error))
+                others.append(name)
+    others += [d.column for d in decided if d.features and d.kind != MOLECULE]
+    for d in decided:
+        if d.kind == MOLECULE and others and alone is None:
+            raise ArgumentError(
+                f"column {d.column!r} holds molecules, whose fingerprints leave no room for other features (here "
+                f"{', '.join(map(repr, others[:5]))}): to learn from the molecules alone, say columns={{{d.column!r}: "
+                f"'molecule'}} (--column {d.column}=molecule); to learn from the others alone, {{{d.column!r}: 'ignore'}}."
+            )
     require(not wrong, " ".join(wrong))
     some = any(d.features for d in decided)
     require(some, f"{table.name} has no column that tells its rows apart: nothing can be learned from one row about another.")
     return Decisions(tuple(decided))
 
 
-def _decided(s: Survey, told: Any) -> Decision:
+def _only_molecules(overruled: Mapping[str, Any]) -> str | None:
+    """The column that is said to hold molecules, or None.
+
+    Raises:
+        ArgumentError: If another column is said to be a feature besides.
+    """
+    alone = next((column for column, kind in overruled.items() if kind == MOLECULE), None)
+    others = [column for column, kind in overruled.items() if column != alone and kind != "ignore"]
+    require(
+        alone is None or not others,
+        f"columns: the fingerprints of the molecules of {alone!r} leave no room for other features, such as "
+        f"{', '.join(map(repr, others[:5]))}: 'ignore' those, or {alone!r}.",
+    )
+    return alone
+
+
+def _decided(s: Survey, told: Any, molecules: bool) -> Decision:
     require(not s.infinite, f"column {s.column!r} is infinite in {s.infinite}: leave the cell empty or ignore the column.")
     if told is None and s.constant:
         return Decision(s.column, "ignore", "all cells are empty" if s.missing == s.count else "all cells are equal")
-    kind, why = (told, "as told") if told is not None else _guess(s)
+    kind, why = (told, "as told") if told is not None else _guess(s, molecules)
     if not isinstance(kind, str):
         return _ordered(s, tuple(str(c) for c in kind), why)
     if kind == "category":
@@ -296,6 +344,11 @@ def _decided(s: Survey, told: Any) -> Decision:
         raise ArgumentError(
             f"columns: say in which order the texts of {s.column!r} stand, lowest first, such as {list(s.categories)[:4]}."
         )
+    if kind == MOLECULE:
+        require(s.text, f"columns: {s.column!r} holds {s.type}, and molecules are SMILES, which are texts.")
+        lacks = f"column {s.column!r} lacks the SMILES of {s.missing:,} rows: fill them in, or leave these rows out."
+        require(not s.missing, lacks)
+        return Decision(s.column, kind, why)
     require(s.numeric, no_number(s))
     if kind == "boolean":
         two = s.low in (0.0, 1.0) and s.high in (0.0, 1.0)
@@ -338,7 +391,7 @@ def _check_categories(s: Survey) -> None:
     require(few, f"column {s.column!r} holds more than {MOST_CATEGORIES:,} different values: too many for categories.")
 
 
-def _guess(s: Survey) -> tuple[Any, str]:
+def _guess(s: Survey, molecules: bool) -> tuple[Any, str]:
     """A kind and the reason for it.
 
     Raises:
@@ -359,18 +412,21 @@ def _guess(s: Survey) -> tuple[Any, str]:
         return "ordered", "categories of a column with an order"
     require(s.text, f"column {s.column!r} holds {s.type}, which is no number: split it into columns, or 'ignore' it.")
     most_rare = not s.too_many and len(s.categories) <= FEW_CATEGORIES and 2 * len(s.categories) <= s.count - s.missing
-    require(most_rare or s.dictionary, _no_category(s))
+    if molecules and not (most_rare or s.dictionary) and all_smiles(s.categories):
+        return MOLECULE, "SMILES: Morgan fingerprints"
+    require(most_rare or s.dictionary, _no_category(s, molecules))
     return "category", f"{len(s.categories)} different texts"
 
 
-def _no_category(s: Survey) -> str:
+def _no_category(s: Survey, molecules: bool) -> str:
     if s.mostly_numbers:
         return no_number(s)
+    also = ", or SMILES of molecules ('molecule')" if molecules else ""
     many = f"more than {MOST_CATEGORIES:,}" if s.too_many else f"{len(s.categories):,}"
     return (
         f"column {s.column!r} holds text ({many} different ones, such as {s.first_text!r}), which a model can't read: leave it "
         f"out (columns={{{s.column!r}: 'ignore'}}), compute numbers from it, or, if these are categories, say so "
-        f"(columns={{{s.column!r}: 'category'}})."
+        f"(columns={{{s.column!r}: 'category'}}){also}."
     )
 
 

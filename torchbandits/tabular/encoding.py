@@ -15,7 +15,16 @@ from torch import Tensor
 
 from torchbandits.errors import ArgumentError, DataError, StateError, require
 from torchbandits.sources import NpyFile, npy
-from torchbandits.tabular.columns import Decision, Decisions, as_numbers, as_texts, no_number, survey, transformed
+from torchbandits.tabular.columns import (
+    MOLECULE,
+    Decision,
+    Decisions,
+    as_numbers,
+    as_texts,
+    no_number,
+    survey,
+    transformed,
+)
 from torchbandits.tabular.tables import Table
 
 if TYPE_CHECKING:
@@ -179,6 +188,8 @@ def feature_names(decisions: Sequence[Decision]) -> list[str]:
     for d in decisions:
         if d.kind == "category":
             names += [f"{d.column} = {category}" for category in (*d.categories, *([EMPTY] if d.missing else []))]
+        elif d.kind == MOLECULE:
+            names += [f"{d.column} bit {place}" for place in range(d.features)]
         elif d.features:
             names += [d.column, *([f"{d.column} is empty"] if d.missing else [])]
     return names

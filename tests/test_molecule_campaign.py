@@ -1,0 +1,116 @@
+"""Campaigns over a column of SMILES: recognised or declared, refused where a cell is none, and continued by file."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from rdkit import Chem
+from rdkit.Chem import rdFingerprintGenerator
+from typer.testing import CliRunner
+
+import torchbandits as tb
+from torchbandits.cli import app
+from torchbandits.errors import ArgumentError, StateError
+from torchbandits.extras import Later
+from torchbandits.tabular import molecules
+
+SMILES = [f"{'C' * i}{end}" for i in range(1, 9) for end in ("O", "N", "Cl", "c1ccccc1", "C(=O)O", "OC")]
+
+
+def frame(**columns: Any) -> pd.DataFrame:
+    return pd.DataFrame({"id": [f"M{i:02}" for i in range(len(SMILES))], "smiles": SMILES} | columns)
+
+
+def value(smiles: str) -> float:
+    return -abs(len(smiles) - 8.0) + smiles.count("O")
+
+
+def test_a_column_of_smiles_is_found_and_its_fingerprints_are_the_arms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Also where the fingerprints are kept in a file, from which the campaign goes on."""
+    monkeypatch.setattr(molecules, "KEPT", 10)
+    frame().to_csv(tmp_path / "molecules.csv", index=False)
+    c = tb.Campaign(tmp_path / "molecules.csv", objective="value", journal=tmp_path / "journal")
+    assert {d.column: d.kind for d in c.columns} == {"id": "id", "smiles": "molecule"}
+    assert (tmp_path / "journal.features.npy").exists()
+    maker = rdFingerprintGenerator.GetMorganGenerator(radius=2, fpSize=2048)
+    bits = np.stack([maker.GetFingerprintAsNumPy(Chem.MolFromSmiles(text)) for text in SMILES])
+    arms = c.bandit.loop.state.rows.source
+    assert isinstance(arms, tb.sources.Fingerprints)
+    np.testing.assert_array_equal(arms.chunk(slice(0, len(SMILES))).numpy(), bits)
+    for _ in range(3):
+        plate = c.ask(4, repeats=False)
+        assert plate["smiles"].tolist() == [SMILES[int(name[1:])] for name in plate["id"]]
+        c.tell(plate[["id"]].assign(value=[value(text) for text in plate["smiles"]]))
+    assert isinstance(c.bandit.posterior.kernel.base_kernel, tb.TanimotoKernel)
+    best, following = c.best(3), c.ask(3)
+    c.report(tmp_path / "report.html")
+    c.close()
+    monkeypatch.setattr(molecules, "from_smiles", None)
+    again = tb.Campaign(None, journal=tmp_path / "journal")
+    pd.testing.assert_frame_equal(again.best(3), best)
+    pd.testing.assert_frame_equal(again.ask(3), following)
+    with pytest.raises(StateError, match=r"columns was \{\}"):
+        tb.Campaign(None, journal=tmp_path / "journal", columns={"smiles": "molecule"})
+
+
+def test_molecules_stand_alone():
+    weights = np.arange(len(SMILES))
+    names = [f"name {i}" for i in range(len(SMILES))]
+    with pytest.raises(
+        ArgumentError, match=r"'smiles' holds molecules.*\(here 'name', 'weight'\).*columns={'smiles': 'molecule'}"
+    ):
+        tb.Campaign(frame(weight=weights, name=names), objective="value")
+    table = frame(weight=weights, name=names, cost=1.0)
+    c = tb.Campaign(table, objective="value", columns={"smiles": "molecule"}, noise_std=0.1, cost="cost")
+    assert c.columns.to_pandas()["taken as"].tolist() == ["id", "molecule", "ignore", "ignore", "cost"]
+    assert isinstance(c.bandit.posterior.kernel.base_kernel, tb.TanimotoKernel)
+    assert list(c.ask(2).columns[:3]) == ["id", "smiles", "weight"]
+    with pytest.raises(ArgumentError, match="no room for other features, such as 'weight'"):
+        tb.Campaign(table, objective="value", columns={"smiles": "molecule", "weight": "number"})
+    few = frame(solvent=["CCO", "CO"] * 24)  # few different texts are categories, molecules or not
+    assert tb.Campaign(few[["id", "solvent"]], objective="value").columns["solvent"].kind == "category"
+
+
+@pytest.mark.parametrize(
+    ("cell", "told", "words"),
+    [
+        ("C1", None, "holds text"),
+        ("C1", "molecule", "row 3, column 'smiles': 'C1' is no SMILES"),
+        (None, None, "lacks the SMILES of 1 rows"),
+        (7.0, "molecule", "holds double, and molecules are SMILES"),
+    ],
+)
+def test_what_is_no_molecule_is_refused(cell: Any, told: str | None, words: str):
+    table = frame()
+    if isinstance(cell, float):
+        table["smiles"] = np.arange(len(SMILES)) + cell
+    else:
+        table.loc[3, "smiles"] = cell
+    with pytest.raises(ArgumentError) as error:
+        tb.Campaign(table, objective="value", columns=None if told is None else {"smiles": told})
+    assert words in str(error.value)
+
+
+def test_without_rdkit_smiles_are_texts(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("torchbandits.sources.smiles.chem", Later("no_such_package", "fingerprints of SMILES", "chem"))
+    with pytest.raises(ArgumentError, match=r"holds text .* or SMILES of molecules \('molecule'\)"):
+        tb.Campaign(frame(), objective="value")
+
+
+def test_the_command_line_takes_molecules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    frame(weight=np.arange(len(SMILES))).to_csv("molecules.csv", index=False)
+
+    def run(*arguments: str) -> str:
+        result = CliRunner().invoke(app, ["campaign", *arguments])
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+    run("new", "molecules.csv", "--objective", "value", "--column", "smiles=molecule")
+    plate = pd.read_csv(io.StringIO(run("ask", "-n", "3")))
+    assert plate["smiles"].isin(SMILES).all()

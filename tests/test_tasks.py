@@ -12,7 +12,8 @@ import torch
 from problems import Problem, generator
 
 import torchbandits as tb
-from torchbandits.errors import ArgumentError
+from torchbandits import outcomes
+from torchbandits.errors import ArgumentError, TorchBanditsError
 
 PROBLEM = Problem(seed=5, a=25)
 COVARIANCE = np.array([[1.3, 0.9], [0.9, 1.1]])
@@ -99,3 +100,106 @@ def test_a_fit_finds_the_evidence_s_covariance_of_tasks():
     assert evidence(found) > evidence(gram(BOTH, BOTH, np.diag(COVARIANCE.diagonal()))) + 1
     B = fitted.kernels[1].covariance.detach().numpy()
     assert B[0, 1] / np.sqrt(B[0, 0] * B[1, 1]) > 0.5
+
+
+# ---------------------------------------------------------------------- fidelities
+
+COSTS = {0.0: 5.0, 1.0: 1.0}
+
+
+def fidelity(model: Any = None, **options: Any) -> Any:
+    own = tb.gp_ucb(kernel(), noise_std=NOISE, width=tb.widths.Constant(2.0)) if model is None else model
+    return outcomes.fidelity({"f": own}, torch.tensor(BOTH), **{"column": 2, "target": 0.0, "costs": COSTS} | options)
+
+
+def dense_pick(told: list[tuple[int, float]], pending: list[int], exponent: float, offered: np.ndarray) -> int:
+    """The arm to pull, by loops over points and their two fidelities: 0 is the target, the arm 25 further on is cheap."""
+    K = gram(BOTH, BOTH)
+
+    def posterior(index: list[int]) -> tuple[np.ndarray, np.ndarray]:
+        if not index:
+            return np.zeros((50, 0)), K.diagonal()
+        gain = np.linalg.solve(K[np.ix_(index, index)] + NOISE**2 * np.eye(len(index)), K[index]).T
+        return gain, (K - gain @ K[index]).diagonal()
+
+    index = [arm for arm, _ in told]
+    mean = posterior(index)[0] @ np.array([y for _, y in told])
+    std = np.sqrt(posterior(index + pending)[1])
+    rho = COVARIANCE[0, 1] / np.sqrt(COVARIANCE[0, 0] * COVARIANCE[1, 1])
+    gap = np.sqrt(1 - rho**2)
+    best, value = -1, -np.inf
+    for x in range(25):
+        teaches = std[x + 25] > np.sqrt(COVARIANCE[1, 1]) * gap * (1 / 5) ** exponent and gap > gap / 2.0
+        arm = x + 25 if teaches and offered[x + 25] else x
+        if not offered[arm]:
+            arm = x + 25
+        if offered[arm] and mean[x] + 2 * std[x] > value + 1e-9:
+            best, value = arm, mean[x] + 2 * std[x]
+    return best
+
+
+@pytest.mark.parametrize("exponent", [None, 0.0, 3.0])
+def test_picks_are_those_of_the_dense_rule(exponent: float | None):
+    bandit = tb.OutcomeBandit(fidelity(exponent=exponent), torch.tensor(BOTH), generator=generator(1))
+    rng, told, seen = np.random.default_rng(2), [], set()
+    offered = np.ones(50, bool)
+    for step in range(14):
+        offered = np.ones(50, bool) if step % 3 else rng.random(50) < 0.6
+        selection = bandit.ask(exactly=2, available=torch.tensor(offered))
+        pending: list[int] = []
+        for arm in selection.index.tolist():
+            assert arm == dense_pick(told, pending, 1 / 5 if exponent is None else exponent, offered)
+            pending.append(arm)
+            seen.add(arm >= 25)
+        rewards = PROBLEM.f[[arm % 25 for arm in pending]] + NOISE * rng.normal(size=2)
+        bandit.tell(selection, torch.tensor(rewards).unsqueeze(-1))
+        told += zip(pending, rewards.tolist(), strict=True)
+    assert seen == ({True, False} if exponent != 3.0 else seen)
+    best = bandit.best(50)
+    known = best.index[0][best.index[0] >= 0] if best.index.dim() > 1 else best.index[best.index >= 0]
+    targets = (known < 25).tolist()
+    assert targets == sorted(targets, reverse=True), "arms of the target come first"
+    means = bandit.posterior(torch.tensor(BOTH)).mean[0]
+    assert means[known[: sum(targets)]].diff().le(1e-12).all()
+
+
+def test_batch_rows_journals_and_other_models(tmp_path: Any):
+    arms = torch.tensor(BOTH)
+    several = tb.OutcomeBandit(fidelity(), arms, generator=[generator(seed) for seed in range(2)])
+    alone = [tb.OutcomeBandit(fidelity(), arms, generator=generator(seed)) for seed in range(2)]
+    for _ in range(5):
+        selection = several.ask()
+        values = torch.tensor(PROBLEM.f)[selection.index % 25] * torch.tensor([[1.0], [-1.0]])
+        several.tell(selection, values.unsqueeze(-1))
+        for row, bandit in enumerate(alone):
+            assert bandit.ask().index.tolist() == selection.index[row].tolist()
+            bandit.tell(bandit.ask(), values[row].unsqueeze(-1))
+    bandit = tb.OutcomeBandit(fidelity(minimize=True), arms, journal=tmp_path / "run")
+    for _ in range(3):
+        bandit.tell(bandit.ask(), torch.tensor(PROBLEM.f)[bandit.ask().index % 25].unsqueeze(-1))
+    expected = bandit.ask().index
+    bandit.journal.close()
+    assert (tb.OutcomeBandit(fidelity(minimize=True), arms, journal=tmp_path / "run").ask().index == expected).all()
+    estimated = tb.OutcomeBandit(fidelity(tb.auto()), arms)
+    for _ in range(8):
+        estimated.tell(estimated.ask(), torch.tensor(PROBLEM.f)[estimated.ask().index % 25].unsqueeze(-1))
+    assert estimated.best(1).index.shape == (1,)
+
+
+@pytest.mark.usefixtures("annotations_not_enforced")
+def test_bad_fidelities_are_named():
+    arms, two = torch.tensor(BOTH), {"f": tb.gp_ucb(kernel()), "g": tb.gp_ucb(kernel())}
+    for wrong, message in (
+        (lambda: fidelity(column=3), "column must be from 0 to 2"),
+        (lambda: fidelity(target=2.0), "no arm has the fidelity 2"),
+        (lambda: fidelity(costs={0.0: 5.0}), "no number for the fidelity 1"),
+        (lambda: fidelity(costs={0.0: 5.0, 1.0: 0.0}), "numbers > 0 by fidelity"),
+        (lambda: fidelity(costs=3.0), "costs must be numbers by fidelity"),
+        (lambda: fidelity(exponent=-1.0), "exponent"),
+        (lambda: outcomes.fidelity(two, arms, column=2, target=0.0, costs=COSTS), "of one outcome"),
+        (lambda: outcomes.fidelity({"f": two["f"]}, arms[1:], column=2, target=0.0, costs=COSTS), "arm 24 is not there at the"),
+        (lambda: tb.OutcomeBandit(fidelity(), arms[:30]), "made for 50 arms, and there are 30"),
+        (lambda: tb.OutcomeBandit(fidelity(), arms).set_arms_(arms), "names arms of the beginning"),
+    ):
+        with pytest.raises(TorchBanditsError, match=message):
+            wrong()

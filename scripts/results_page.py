@@ -152,25 +152,37 @@ def collect(source: Path, docs: Path) -> list[Path]:
     return collected
 
 
-def write_page(docs: Path) -> Path:
-    """Write `DOCS/results.md` and its figures from the committed summaries, preferring the full form to the reduced one.
+def read_entries(docs: Path) -> list[Entry]:
+    """Every reproduction with its committed summary, preferring the full form to the reduced one.
 
     Raises:
-        DataError: If a summary is damaged, or a file can't be written.
+        DataError: If a summary is damaged.
     """
-    entries, known = [], catalogue()
-    for name in known:
-        reproduction = find_reproduction(name)
+    entries = []
+    for name in catalogue():
         forms = [form_name(name, quick) for quick in (False, True)]
         form = next((f for f in forms if (docs / FOLDER / f"{f}.parquet").is_file()), None)
         summary = None if form is None else read_summary(docs / FOLDER / f"{form}.parquet")
-        figure = f"{FOLDER}/{name}.png"
-        if summary is not None:
-            drawn = draw_reproduction(reproduction, summary)
+        entries.append(Entry(find_reproduction(name), summary, f"{FOLDER}/{name}.png"))
+    return entries
+
+
+def draw_figures(docs: Path, entries: list[Entry]) -> None:
+    """Draw the figure of each reproduction that has a summary."""
+    for entry in entries:
+        if entry.summary is not None:
+            drawn = draw_reproduction(entry.reproduction, entry.summary)
             save = partial(drawn.savefig, dpi=DOTS_PER_INCH, pil_kwargs={"optimize": True})
-            write_atomically(docs / figure, save)
-        entries.append(Entry(reproduction, summary, figure))
-    missing = next(iter(known.values())).with_name(MISSING).read_text(encoding="utf-8")
+            write_atomically(docs / entry.figure, save)
+
+
+def write_page(docs: Path, entries: list[Entry]) -> Path:
+    """Write `DOCS/results.md`.
+
+    Raises:
+        DataError: If the file can't be written.
+    """
+    missing = next(iter(catalogue().values())).with_name(MISSING).read_text(encoding="utf-8")
     clocks = docs / FOLDER / CLOCKS
     write_text(docs / "results.md", page(entries, missing, clocks.read_text(encoding="utf-8") if clocks.is_file() else ""))
     return docs / "results.md"
@@ -184,7 +196,9 @@ def main() -> None:
     if arguments.collect is not None:
         for path in collect(arguments.collect, arguments.docs):
             print(f"collected: {path}")
-    print(f"written: {write_page(arguments.docs)}")
+    entries = read_entries(arguments.docs)
+    draw_figures(arguments.docs, entries)
+    print(f"written: {write_page(arguments.docs, entries)}")
 
 
 if __name__ == "__main__":

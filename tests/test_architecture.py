@@ -8,6 +8,7 @@ import importlib.util
 import inspect
 import pkgutil
 from abc import ABC
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -65,6 +66,7 @@ def is_module(module: str) -> bool:
     return path.is_dir() or path.with_suffix(".py").exists()
 
 
+@cache
 def imported_modules(path: Path) -> list[tuple[str, int]]:
     """Modules of the package that a file imports, anywhere in it, type-checking blocks included.
 

@@ -88,7 +88,11 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     errors.close()
 
 
-@pytest.mark.parametrize("page", WITH_CODE, ids=identify)
+# The blocks of tutorials run as notebooks too.
+BY_TIER = [pytest.param(p, marks=pytest.mark.exhaustive) if p.parent.name == "tutorials" else p for p in WITH_CODE]
+
+
+@pytest.mark.parametrize("page", BY_TIER, ids=identify)
 def test_the_blocks_of_a_page_run_in_order(page: Path, server: Any, tmp_path: Path) -> None:
     for package in NEEDED.get(identify(page), ()):
         pytest.importorskip(package)

@@ -24,10 +24,8 @@ def test_the_page_tells_the_lines_of_each_program(program: str):
     assert int(row[1]) == laboratory.code_lines(program)
 
 
-SLOWER = [pytest.param(name, marks=pytest.mark.exhaustive) for name in ("botorch", "baybe")]
-
-
-@pytest.mark.parametrize("program", ["torchbandits", *SLOWER])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("program", laboratory.PROGRAMS)
 def test_a_program_chooses_eight_new_reactions_a_day(program: str, tmp_path: Path):
     if program == "baybe":
         pytest.importorskip("baybe")

@@ -18,7 +18,7 @@ import pandas as pd
 import pytest
 import torch
 import yaml
-from results_page import Entry, collect, page, write_page
+from results_page import Entry, collect, draw_figures, page, read_entries, write_page
 from typer.testing import CliRunner
 
 from torchbandits.cli import app
@@ -448,8 +448,14 @@ def test_the_page_shows_every_figure_and_says_what_was_not_run() -> None:
     assert len(draw_reproduction(reproduction, summary).axes) == 3
 
 
-def test_the_page_and_its_figures_are_made_from_the_committed_summaries(tmp_path: Path) -> None:
-    """One is collected, and the page of the repository is what its summaries give."""
+def test_the_page_is_what_its_summaries_give(tmp_path: Path) -> None:
+    committed = Path(__file__).parents[1] / "docs"
+    shutil.copytree(committed / "results", tmp_path / "results")
+    text = write_page(tmp_path, read_entries(tmp_path)).read_text(encoding="utf-8")
+    assert text == (committed / "results.md").read_text(encoding="utf-8")
+
+
+def test_summaries_are_collected_and_drawn(tmp_path: Path) -> None:
     reproduction = find_reproduction("bkb-fig1")
     small = reproduction.study.model_copy(update={"quick_repetitions": 1, "evaluations": (6,)})
     panels = reproduction.panels[:1]
@@ -457,12 +463,10 @@ def test_the_page_and_its_figures_are_made_from_the_committed_summaries(tmp_path
     reproduce(chosen, quick=True, output=tmp_path / "figures" / "bkb-fig1-quick")
     collected = collect(tmp_path / "figures", tmp_path / "docs")
     assert [path.name for path in collected] == ["bkb-fig1-quick.parquet"]
-    text = write_page(tmp_path / "docs").read_text(encoding="utf-8")
-    assert "Variance starvation" in text
+    entries = read_entries(tmp_path / "docs")
+    draw_figures(tmp_path / "docs", entries)
     assert (tmp_path / "docs" / "results" / "bkb-fig1.png").stat().st_size > 10_000
-    committed = Path(__file__).parents[1] / "docs"
-    shutil.copytree(committed / "results", tmp_path / "again" / "results")
-    assert write_page(tmp_path / "again").read_text(encoding="utf-8") == (committed / "results.md").read_text(encoding="utf-8")
+    assert "Variance starvation" in write_page(tmp_path / "docs", entries).read_text(encoding="utf-8")
 
 
 def test_a_policy_may_have_fewer_repetitions_and_runs_fewer_rows() -> None:

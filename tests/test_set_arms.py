@@ -49,7 +49,7 @@ def expected(bandit: tb.Bandit, kernel: oracles.KernelFunction, points: np.ndarr
     return mean, variance
 
 
-@pytest.mark.sweep(2)
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("name", MAKERS)
 def test_masks_and_new_arms_leave_what_the_statistics_say(name: str):
     """1,000 random masks and 50 sets of arms, each with arms that were never there before."""

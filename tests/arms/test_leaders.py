@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from itertools import product
 
 import gpytorch
 import numpy as np
@@ -16,6 +17,7 @@ from torchbandits.arms import leaders
 from torchbandits.arms.duplicates import first_occurrence
 from torchbandits.arms.reductions import Whole
 from torchbandits.arms.ties import best_arm
+from torchbandits.linalg import compiled
 
 
 def problem(seed: int, k: int = 24) -> dict:
@@ -113,14 +115,17 @@ def test_first_occurrence_finds_exact_duplicates_only() -> None:
 def test_warming_up_compiles_what_runs_need() -> None:
     """No further signature is compiled by a batch, of one row or several."""
     leaders.warm_up()
-    known = len(loops.pick_leaders.signatures)
+    functions = [loops.pick_leaders, compiled.factorise, compiled.sweep_kept]
+    known = [len(function.signatures) for function in functions]
     arms = torch.rand(50, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    for generator in (torch.Generator(), [torch.Generator(), torch.Generator()]):
-        bandit = tb.Bandit(tb.batch_bkb(gpytorch.kernels.RBFKernel().double()), arms, generator=generator)
+    kernel = gpytorch.kernels.RBFKernel().double()
+    policies = [tb.batch_bkb(kernel), tb.bkb(kernel), tb.batch_bkb(kernel, prior_mean="estimate"), tb.gp_ucb(kernel)]
+    for policy, generator in product(policies, (torch.Generator(), [torch.Generator(), torch.Generator()])):
+        bandit = tb.Bandit(policy, arms, generator=generator)
         for _ in range(3):
             selection = bandit.ask(limit=5)
             bandit.tell(selection, torch.zeros_like(selection.index, dtype=torch.float64))
-    assert len(loops.pick_leaders.signatures) == known
+    assert [len(function.signatures) for function in functions] == known
 
 
 def test_arms_that_are_all_alike_are_brought_up_to_date_in_few_rounds(monkeypatch: pytest.MonkeyPatch) -> None:

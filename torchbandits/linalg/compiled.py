@@ -276,5 +276,7 @@ def compile_all() -> None:
     if not COMPILED:
         return
     one, line, first = np.ones((1, 1)), np.ones(1), np.zeros(1, dtype=np.int64)
+    # The targets may be a column of a larger array, for which numba compiles a second version.
+    factorise(np.ones((1, 2)), first, np.ones(2), np.ones((2, 2))[:, :1], 1.0, 0.0, np.inf)
     _, _, *_, N, a = factorise(one, first, line, one, 1.0, 0.0, np.inf)
     sweep_kept(N, a, True, one, first, line, np.empty(1), np.empty((1, 1)))

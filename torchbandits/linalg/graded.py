@@ -11,7 +11,7 @@ from torchbandits.types import PerPoint, Rect, Square
 
 # The rounding error of heavy rows in V = ZᵀNZ + λI hides light rows: the relative error is eps times the ratio of their
 # weights, which is at most 1e-10 below this ratio.
-MOST_UNEVEN = 1 << 16
+MOST_UNEVEN = 65_536.0
 
 
 def uneven(weights: PerPoint) -> bool:

@@ -27,6 +27,7 @@ ROOMS = [
     "packing",  # fingerprints as words
     "sources", "linalg",
     "tanimoto",  # their kernel
+    "tasks",
     "kernels", "embeddings",
     "posteriors", "tabular", "environments", "arms", "widths", "memory", "batching", "scores", "starts", "constraints",
     "fitting", "optimize",

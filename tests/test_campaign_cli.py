@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 import shlex
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -124,21 +125,35 @@ def test_mistakes_are_one_line(folder: Path):
     assert len(plate(run("ask", "-n", "2"))) == 2
 
 
+def session(text: str) -> list[str]:
+    """Run the commands of a text of the documentation, and return the output of each."""
+    found = []
+    for block in re.findall(r"^```bash\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
+        found += [run(*shlex.split(line.partition(" > ")[0])[2:]) for line in block.splitlines()]
+    return found
+
+
 def test_the_tutorial_is_a_session_that_works(folder: Path):
-    text = (Path(__file__).parents[1] / "docs" / "tutorials" / "campaign.md").read_text()
+    whole = (Path(__file__).parents[1] / "docs" / "tutorials" / "campaign.md").read_text()
+    text, several = whole.split("## Several outcomes\n")
     table, results = re.findall(r"^```csv\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
     (folder / "candidates.csv").write_text(table)
     (folder / "results.csv").write_text(results)
-    said = []
-    for block in re.findall(r"^```bash\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
-        for line in block.splitlines():
-            said.append(run(*shlex.split(line.partition(" > ")[0])[2:]))
-    new, plate_csv, tell, best, report = said
+    new, plate_csv, tell, best, report = session(text)
     for line in re.search(r"^```text\n(.*?)^```", text, re.DOTALL | re.MULTILINE)[1].splitlines():
         assert any(line.split() == shown.split() for shown in new.splitlines()), line
     assert len(plate(plate_csv)) == 4
     assert "3 measurements and 1 failed evaluation told." in tell
     assert plate(best)["id"].iloc[0] == "A9"
+    assert "Report: campaign/report.html" in report
+    # The section on several outcomes is a session of its own.
+    shutil.rmtree("campaign")
+    (results,) = re.findall(r"^```csv\n(.*?)^```", several, re.DOTALL | re.MULTILINE)
+    (folder / "results.csv").write_text(results)
+    new, tell, front, report = session(several.split("## Large tables")[0])
+    assert "No value of yield, cost, toxicity is known yet." in new
+    assert "8 measurements and 1 failed evaluation told." in tell
+    assert {"id", "keeps limits", "on the front"} <= set(plate(front).columns)
     assert "Report: campaign/report.html" in report
 
 

@@ -28,6 +28,8 @@ from torchbandits import errors, outcomes
 from torchbandits.aims import classified, growing_hypervolume, growing_r2, hypervolume, non_dominated
 from torchbandits.aims.dominance import simplex
 from torchbandits.botorch import optimize_arms
+from torchbandits.experiments.front_figures import figures_of_run
+from torchbandits.experiments.page import write_page
 
 pytestmark = OFF_SCALE
 
@@ -822,6 +824,20 @@ def test_indicators_of_growing_fronts_are_the_dense_ones():
         history.r2(ideal, reference)
     with pytest.raises(errors.ArgumentError, match="ideal has no number for cost"):
         history.r2({"yield": 4.0}, reference, minimize=["cost"])
+
+
+def test_the_page_of_a_run_draws_its_trade_offs(tmp_path: Path):
+    table = tb.environments.Table(PROBLEM.tensor.expand(2, -1, -1), torch.tensor(TRUTH.T.copy()), 0.1)
+    history = tb.run(POLICIES["chebyshev"](), table, 6, journal=tmp_path / "run.journal")
+    history.to_parquet(tmp_path / "run")
+    for source in (tmp_path / "run", tmp_path / "run.journal"):
+        page = write_page(source).read_text()
+        assert 'alt="yield and cost of each arm, on average"' in page
+        assert 'alt="hypervolume and R2 of the evaluations so far"' in page
+        assert "<h3>yield</h3>" in page
+        assert "<td>cost 0</td>" in page
+    history.metadata.pop("objectives")
+    assert figures_of_run(history) == ()
 
 
 def test_a_front_that_is_known_ends_the_run():

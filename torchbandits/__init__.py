@@ -63,6 +63,7 @@ from torchbandits.policies import (
 from torchbandits.running import run
 from torchbandits.sets import LevelSet, TopK
 from torchbandits.tanimoto import TanimotoKernel
+from torchbandits.tasks import TaskKernel
 from torchbandits.types import Evidence, FitReport, Marginals, Progress, Recommendation, Report, Selection
 from torchbandits.version import __version__
 from torchbandits.worker import Lease, Worker
@@ -96,6 +97,7 @@ __all__ = [
     "Selection",
     "Shard",
     "TanimotoKernel",
+    "TaskKernel",
     "TopK",
     "Worker",
     "__version__",

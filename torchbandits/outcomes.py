@@ -11,15 +11,28 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from torchbandits.aims import Certifying, Constrained, Limit, Safe, Scalarized
+import torch
+from torch import Tensor
+
+from torchbandits.aims import Certifying, Constrained, Fidelity, Limit, Safe, Scalarized
 from torchbandits.aims.scalarized import KINDS
-from torchbandits.checks import check_choice, check_whole, explains_keywords, is_finite, is_whole
-from torchbandits.errors import ArgumentError, UnsupportedError, nearest, require
+from torchbandits.arms.duplicates import matches
+from torchbandits.checks import (
+    check_arms,
+    check_choice,
+    check_flag,
+    check_whole,
+    explains_keywords,
+    is_finite,
+    is_whole,
+    non_negative,
+)
+from torchbandits.errors import ArgumentError, ShapeError, UnsupportedError, nearest, require
 from torchbandits.policies.base import Policy
 from torchbandits.policies.joint import Joint, joint
 from torchbandits.scores import UCB, LogEI
 
-__all__ = ["constrained", "epal", "pareto", "safe"]
+__all__ = ["constrained", "epal", "fidelity", "pareto", "safe"]
 
 Names = tuple[str, ...]
 
@@ -198,6 +211,69 @@ def safe(
         return Safe(_objective(maximize, minimize, names), limits, tuple(int(a) for a in listed), expand, leaders)
 
     return _scored(joint(models, aim, estimated=False), UCB, "bounds", draws=False)
+
+
+@explains_keywords
+def fidelity(
+    models: Mapping[str, Policy],
+    arms: Tensor,
+    *,
+    column: int,
+    target: float,
+    costs: Mapping[float, float],
+    minimize: bool = False,
+    exponent: float | None = None,
+) -> Joint:
+    r"""BOCA: maximise an outcome at its target fidelity, and evaluate arms at cheaper fidelities as long as these teach enough.
+
+    Each arm is a point and a fidelity, which is one of its features: a shorter simulation, fewer epochs, another laboratory.
+    The kernel says how far the fidelities agree: `TaskKernel` times a kernel on the other features, or any kernel in which the
+    fidelity is a number. A pick is the arm of the target fidelity with the largest upper bound, at the cheapest fidelity at
+    which it is still uncertain: see `aims.Fidelity` for the rule.
+
+    Args:
+        models: A policy by the name of the only outcome, scored by upper bounds. Its kernel has no batch rows.
+        arms: `A x d`, those of the bandit.
+        column: The feature that is the fidelity.
+        target: The fidelity that counts; every point must be among the arms with it.
+        costs: Cost of a pull by fidelity, > 0.
+        minimize: Whether less is better.
+        exponent: q of the rule; 1/(d + 2) by default, as in the paper for a fidelity of one feature.
+
+    Guarantee: none here: the paper bounds the regret in terms of the cost spent for its widths, continuous fidelities and
+    kernels that are products; lists of arms are not in it. Source: Kandasamy et al. 2017 (BOCA).
+
+    Raises:
+        ArgumentError: If a point is not there at the target fidelity, or a fidelity has no cost.
+        UnsupportedError: For several outcomes.
+    """
+    listed = check_arms(arms)
+    require(listed.dim() == 2, f"arms must be A x d, got {tuple(listed.shape)}.", ShapeError)
+    good = is_whole(column, 0) and column < listed.shape[-1]
+    require(good, f"column must be from 0 to {listed.shape[-1] - 1}, got {column!r}.")
+    require(is_finite(target), f"target must be a number, got {target!r}.")
+    check_flag("minimize", minimize)
+    require(isinstance(costs, Mapping) and len(costs) > 0, f"costs must be numbers by fidelity, got {costs!r:.60}.")
+    q = 1 / (listed.shape[-1] + 2) if exponent is None else float(non_negative("exponent", exponent))
+    levels = listed[:, column]
+    price = torch.full(levels.shape, torch.nan, dtype=torch.float64)
+    for level, cost in costs.items():
+        require(is_finite(level) and is_finite(cost) and cost > 0, f"costs must be numbers > 0 by fidelity, got {dict(costs)}.")
+        price[levels == level] = float(cost)
+    free = levels[price.isnan()].unique().tolist()
+    require(not free, f"costs has no number for the fidelity {free[0] if free else 0:g} of some arms.")
+    own = (levels == target).nonzero().squeeze(-1)
+    require(len(own) > 0, f"target: no arm has the fidelity {target:g}; there are {levels.unique().tolist()[:10]}.")
+    place = matches(listed[own].double(), listed.index_fill(-1, torch.tensor([column], device=listed.device), target).double())
+    lonely = (place < 0).nonzero().squeeze(-1).tolist()
+    require(not lonely, f"arms: arm {lonely[0] if lonely else 0} is not there at the target fidelity {target:g}.")
+    twin = torch.where(levels == target, torch.arange(len(listed), device=listed.device), own[place])
+
+    def aim(names: Names) -> Fidelity:
+        require(len(names) == 1, f"fidelities are of one outcome, got {', '.join(names)}.", UnsupportedError)
+        return Fidelity(Limit(0, -1.0 if minimize else 1.0, 0.0), twin, price, q)
+
+    return _scored(joint(models, aim), UCB, "bounds", draws=False)
 
 
 # ---------------------------------------------------------------------- the arguments

@@ -1,13 +1,15 @@
 """Aims at several outcomes: from the posteriors of all outcomes on the arms to one score per arm.
 
 `Constrained` maximises one outcome under limits on others, `Scalarized` draws trade-offs between objectives, `Certifying`
-(ε-PAL) decides which arms are Pareto optimal, and `Safe` never leaves the arms that are known to be safe.
+(ε-PAL) decides which arms are Pareto optimal, `Safe` never leaves the arms that are known to be safe, and `Fidelity` evaluates
+arms by cheap approximations.
 """
 
 from torchbandits.aims.base import Aim, Limit, Outlook, log_probability
 from torchbandits.aims.certifying import Certifying, classified
 from torchbandits.aims.constrained import Constrained
 from torchbandits.aims.dominance import covered, growing_hypervolume, growing_r2, hypervolume, non_dominated
+from torchbandits.aims.fidelity import Fidelity
 from torchbandits.aims.safe import Safe
 from torchbandits.aims.scalarized import Scalarized
 
@@ -15,6 +17,7 @@ __all__ = [
     "Aim",
     "Certifying",
     "Constrained",
+    "Fidelity",
     "Limit",
     "Outlook",
     "Safe",

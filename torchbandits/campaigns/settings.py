@@ -165,9 +165,10 @@ def begin(given: Any, wanted: dict[str, Any], candidates: str | None, path: Path
         return _resumed(read_settings(path), given, wanted, candidates, path)
     require(given is not None, "table: there is no campaign to go on with, so that a table of candidates is needed.")
     outcomes = told_columns(wanted)
-    example = "objectives: name the columns that" if "objectives" in wanted else "objective: name the column of what"
-    example += " are measured, such as ['yield', 'cost']." if "objectives" in wanted else ' is measured, such as "yield".'
-    require(bool(outcomes), example)
+    message = 'objective: name the column of what is measured, such as objective="yield".'
+    if "objectives" in wanted:
+        message = "objectives: name the columns of what is measured, such as objectives=['yield', 'cost']."
+    require(bool(outcomes), message)
     table = open_table(given, wanted["id"])
     names = table.schema.names
     ids = Ids(table, id_column(names, wanted["id"], table.index))

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchbandits.aims import Aim, Certifying, Constrained, Outlook, Safe, Scalarized
+from torchbandits.aims import Aim, Certifying, Constrained, Fidelity, Outlook, Safe, Scalarized
 from torchbandits.arms import FullSweep, Shard, best_arm
 from torchbandits.batching import FixedSize
 from torchbandits.checks import check_instance, check_text
@@ -81,7 +81,7 @@ class Joint(Policy[TableState]):
         aim = self.aim
         if isinstance(aim, Scalarized | Certifying):
             signs = aim.signs
-        elif isinstance(aim, Constrained | Safe):
+        elif isinstance(aim, Constrained | Safe | Fidelity):
             signs = tuple(aim.objective.sign if j == aim.objective.outcome else 0.0 for j in range(len(self.names)))
         else:
             signs = (0.0,) * len(self.names)
@@ -110,10 +110,9 @@ class Joint(Policy[TableState]):
 
     def set_arms(self, state: TableState, arms: ArmSet) -> TableState:
         """A state of the same posteriors on other arms."""
-        message = (
-            "start= names arms of the beginning: make a new OutcomeBandit on the new arms, and observe() what was learned."
-        )
-        require(not isinstance(self.aim, Safe), message, UnsupportedError)
+        named = "start= names arms of the beginning" if isinstance(self.aim, Safe) else "the policy names arms of the beginning"
+        message = f"{named}: make a new OutcomeBandit on the new arms, and observe() what was learned."
+        require(not isinstance(self.aim, Safe | Fidelity), message, UnsupportedError)
         return self._with_weights(self.engine.set_arms(state, arms))
 
     def update(self, state: TableState, pulls: Pulls) -> TableState:

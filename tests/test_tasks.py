@@ -1,0 +1,205 @@
+"""Tasks, such as a past campaign: a kernel over their feature, against a dense Gaussian process with loops over tasks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gpytorch
+import numpy as np
+import oracles
+import pytest
+import torch
+from problems import Problem, generator
+
+import torchbandits as tb
+from torchbandits import outcomes
+from torchbandits.errors import ArgumentError, TorchBanditsError
+
+PROBLEM = Problem(seed=5, a=25)
+COVARIANCE = np.array([[1.3, 0.9], [0.9, 1.1]])
+BOTH = np.concatenate([np.column_stack([PROBLEM.arms, np.full(25, t)]) for t in (0.0, 1.0)])
+TARGET = torch.arange(50) < 25
+NOISE = 0.1
+
+
+def kernel(covariance: np.ndarray | None = COVARIANCE, lengthscale: float = 0.4) -> Any:
+    base = gpytorch.kernels.RBFKernel(active_dims=[0, 1])
+    tasks = tb.TaskKernel(2, active_dims=[2])
+    product = (base * tasks).double()
+    base.lengthscale = lengthscale
+    if covariance is not None:
+        b = torch.tensor([1.0, covariance[0, 1]], dtype=torch.float64)
+        rest = torch.tensor([covariance[0, 0], covariance[1, 1]]) - b.square()
+        tasks.initialize(factor=b, raw_variance=tasks.raw_variance_constraint.inverse_transform(rest))
+    return product
+
+
+def gram(left: np.ndarray, right: np.ndarray, covariance: np.ndarray = COVARIANCE) -> np.ndarray:
+    rbf = oracles.rbf(0.4)(left[:, :2], right[:, :2])
+    for i in range(len(left)):
+        for j in range(len(right)):
+            rbf[i, j] *= covariance[int(left[i, 2]), int(right[j, 2])]
+    return rbf
+
+
+def test_the_kernel_is_that_of_gpytorch():
+    own = tb.TaskKernel(3, active_dims=[1]).double()
+    own.initialize(factor=torch.tensor([0.3, -0.8, 1.1]), raw_variance=torch.tensor([0.1, 0.5, -1.0]))
+    other = gpytorch.kernels.IndexKernel(num_tasks=3, rank=1, active_dims=[1]).double()
+    other.initialize(covar_factor=own.factor.detach().unsqueeze(-1), raw_var=own.raw_variance.detach())
+    x = torch.tensor([[0.5, 0.0], [0.1, 2.0], [0.2, 1.0], [0.7, 2.0]], dtype=torch.float64)
+    torch.testing.assert_close(own(x, x[:2]).to_dense(), other._eval_covar_matrix()[x[:, 1].long()][:, x[:2, 1].long()])
+    torch.testing.assert_close(own(x, diag=True), own(x).to_dense().diagonal())
+    torch.testing.assert_close(tb.TaskKernel(2).covariance, torch.tensor([[1.0, 0.5], [0.5, 1.0]]))
+    rows = tb.TaskKernel(2, batch_shape=torch.Size([3]), active_dims=[1])
+    assert rows(x.float()[[0, 2]]).to_dense().shape == (3, 2, 2)
+    with pytest.raises(ArgumentError, match="num_tasks"):
+        tb.TaskKernel(0)
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_a_past_campaign_teaches_the_present_one(rows: int):
+    """Picks of the target task, by the dense posterior of both; batch rows are runs of their own."""
+    arms, policy = torch.tensor(BOTH), tb.gp_ucb(kernel(), noise_std=NOISE, width=tb.widths.Constant(2.0))
+    bandit = tb.Bandit(policy, arms, generator=[generator(seed) for seed in range(rows)])
+    rng = np.random.default_rng(0)
+    past = np.arange(25, 50, 2)
+    values = PROBLEM.f[past - 25] + NOISE * rng.normal(size=(rows, len(past)))
+    bandit.tell(torch.tensor(past).expand(rows, -1), torch.tensor(values))
+    told = [list(zip(past.tolist(), row.tolist(), strict=True)) for row in values]
+    for _ in range(6):
+        picked = bandit.ask(available=TARGET).index.squeeze(-1)
+        rewards = PROBLEM.f[picked] + NOISE * rng.normal(size=rows)
+        for row in range(rows):
+            index = [arm for arm, _ in told[row]]
+            K = gram(BOTH, BOTH)
+            gain = np.linalg.solve(K[np.ix_(index, index)] + NOISE**2 * np.eye(len(index)), K[index]).T
+            mean, variance = gain @ [y for _, y in told[row]], (K - gain @ K[index]).diagonal()
+            upper = np.where(TARGET.numpy(), mean + 2 * np.sqrt(variance), -np.inf)
+            assert upper[picked[row]] >= upper.max() - 1e-8
+            told[row].append((int(picked[row]), float(rewards[row])))
+        bandit.tell(picked.unsqueeze(-1), torch.tensor(rewards).unsqueeze(-1))
+
+
+def test_a_fit_finds_the_evidence_s_covariance_of_tasks():
+    """At the fitted covariance the dense evidence is at least that of the true and of no correlation."""
+    rng = np.random.default_rng(1)
+    sample = np.linalg.cholesky(gram(BOTH, BOTH) + 1e-9 * np.eye(50)) @ rng.normal(size=50) + NOISE * rng.normal(size=50)
+    bandit = tb.Bandit(tb.gp_ucb(kernel(None), noise_std=NOISE), torch.tensor(BOTH))
+    bandit.tell(torch.arange(50), torch.tensor(sample))
+    assert bool(bandit.fit_kernel_().accepted)
+    fitted, index = bandit.posterior.kernel, torch.tensor(BOTH)
+    K = fitted(index[:25], index).to_dense(), fitted(index[25:], index).to_dense()
+    found = torch.cat(K).detach().numpy()
+
+    def evidence(matrix: np.ndarray) -> float:
+        noisy = matrix + NOISE**2 * np.eye(50)
+        return float(-0.5 * sample @ np.linalg.solve(noisy, sample) - 0.5 * np.linalg.slogdet(noisy)[1])
+
+    assert evidence(found) >= evidence(gram(BOTH, BOTH)) - 0.1
+    assert evidence(found) > evidence(gram(BOTH, BOTH, np.diag(COVARIANCE.diagonal()))) + 1
+    B = fitted.kernels[1].covariance.detach().numpy()
+    assert B[0, 1] / np.sqrt(B[0, 0] * B[1, 1]) > 0.5
+
+
+# ---------------------------------------------------------------------- fidelities
+
+COSTS = {0.0: 5.0, 1.0: 1.0}
+
+
+def fidelity(model: Any = None, **options: Any) -> Any:
+    own = tb.gp_ucb(kernel(), noise_std=NOISE, width=tb.widths.Constant(2.0)) if model is None else model
+    return outcomes.fidelity({"f": own}, torch.tensor(BOTH), **{"column": 2, "target": 0.0, "costs": COSTS} | options)
+
+
+def dense_pick(told: list[tuple[int, float]], pending: list[int], exponent: float, offered: np.ndarray) -> int:
+    """The arm to pull, by loops over points and their two fidelities: 0 is the target, the arm 25 further on is cheap."""
+    K = gram(BOTH, BOTH)
+
+    def posterior(index: list[int]) -> tuple[np.ndarray, np.ndarray]:
+        if not index:
+            return np.zeros((50, 0)), K.diagonal()
+        gain = np.linalg.solve(K[np.ix_(index, index)] + NOISE**2 * np.eye(len(index)), K[index]).T
+        return gain, (K - gain @ K[index]).diagonal()
+
+    index = [arm for arm, _ in told]
+    mean = posterior(index)[0] @ np.array([y for _, y in told])
+    std = np.sqrt(posterior(index + pending)[1])
+    rho = COVARIANCE[0, 1] / np.sqrt(COVARIANCE[0, 0] * COVARIANCE[1, 1])
+    gap = np.sqrt(1 - rho**2)
+    best, value = -1, -np.inf
+    for x in range(25):
+        teaches = std[x + 25] > np.sqrt(COVARIANCE[1, 1]) * gap * (1 / 5) ** exponent and gap > gap / 2.0
+        arm = x + 25 if teaches and offered[x + 25] else x
+        if not offered[arm]:
+            arm = x + 25
+        if offered[arm] and mean[x] + 2 * std[x] > value + 1e-9:
+            best, value = arm, mean[x] + 2 * std[x]
+    return best
+
+
+@pytest.mark.parametrize("exponent", [None, 0.0, 3.0])
+def test_picks_are_those_of_the_dense_rule(exponent: float | None):
+    bandit = tb.OutcomeBandit(fidelity(exponent=exponent), torch.tensor(BOTH), generator=generator(1))
+    rng, told, seen = np.random.default_rng(2), [], set()
+    offered = np.ones(50, bool)
+    for step in range(14):
+        offered = np.ones(50, bool) if step % 3 else rng.random(50) < 0.6
+        selection = bandit.ask(exactly=2, available=torch.tensor(offered))
+        pending: list[int] = []
+        for arm in selection.index.tolist():
+            assert arm == dense_pick(told, pending, 1 / 5 if exponent is None else exponent, offered)
+            pending.append(arm)
+            seen.add(arm >= 25)
+        rewards = PROBLEM.f[[arm % 25 for arm in pending]] + NOISE * rng.normal(size=2)
+        bandit.tell(selection, torch.tensor(rewards).unsqueeze(-1))
+        told += zip(pending, rewards.tolist(), strict=True)
+    assert seen == ({True, False} if exponent != 3.0 else seen)
+    best = bandit.best(50)
+    known = best.index[0][best.index[0] >= 0] if best.index.dim() > 1 else best.index[best.index >= 0]
+    targets = (known < 25).tolist()
+    assert targets == sorted(targets, reverse=True), "arms of the target come first"
+    means = bandit.posterior(torch.tensor(BOTH)).mean[0]
+    assert means[known[: sum(targets)]].diff().le(1e-12).all()
+
+
+def test_batch_rows_journals_and_other_models(tmp_path: Any):
+    arms = torch.tensor(BOTH)
+    several = tb.OutcomeBandit(fidelity(), arms, generator=[generator(seed) for seed in range(2)])
+    alone = [tb.OutcomeBandit(fidelity(), arms, generator=generator(seed)) for seed in range(2)]
+    for _ in range(5):
+        selection = several.ask()
+        values = torch.tensor(PROBLEM.f)[selection.index % 25] * torch.tensor([[1.0], [-1.0]])
+        several.tell(selection, values.unsqueeze(-1))
+        for row, bandit in enumerate(alone):
+            assert bandit.ask().index.tolist() == selection.index[row].tolist()
+            bandit.tell(bandit.ask(), values[row].unsqueeze(-1))
+    bandit = tb.OutcomeBandit(fidelity(minimize=True), arms, journal=tmp_path / "run")
+    for _ in range(3):
+        bandit.tell(bandit.ask(), torch.tensor(PROBLEM.f)[bandit.ask().index % 25].unsqueeze(-1))
+    expected = bandit.ask().index
+    bandit.journal.close()
+    assert (tb.OutcomeBandit(fidelity(minimize=True), arms, journal=tmp_path / "run").ask().index == expected).all()
+    estimated = tb.OutcomeBandit(fidelity(tb.auto()), arms)
+    for _ in range(8):
+        estimated.tell(estimated.ask(), torch.tensor(PROBLEM.f)[estimated.ask().index % 25].unsqueeze(-1))
+    assert estimated.best(1).index.shape == (1,)
+
+
+@pytest.mark.usefixtures("annotations_not_enforced")
+def test_bad_fidelities_are_named():
+    arms, two = torch.tensor(BOTH), {"f": tb.gp_ucb(kernel()), "g": tb.gp_ucb(kernel())}
+    for wrong, message in (
+        (lambda: fidelity(column=3), "column must be from 0 to 2"),
+        (lambda: fidelity(target=2.0), "no arm has the fidelity 2"),
+        (lambda: fidelity(costs={0.0: 5.0}), "no number for the fidelity 1"),
+        (lambda: fidelity(costs={0.0: 5.0, 1.0: 0.0}), "numbers > 0 by fidelity"),
+        (lambda: fidelity(costs=3.0), "costs must be numbers by fidelity"),
+        (lambda: fidelity(exponent=-1.0), "exponent"),
+        (lambda: outcomes.fidelity(two, arms, column=2, target=0.0, costs=COSTS), "of one outcome"),
+        (lambda: outcomes.fidelity({"f": two["f"]}, arms[1:], column=2, target=0.0, costs=COSTS), "arm 24 is not there at the"),
+        (lambda: tb.OutcomeBandit(fidelity(), arms[:30]), "made for 50 arms, and there are 30"),
+        (lambda: tb.OutcomeBandit(fidelity(), arms).set_arms_(arms), "names arms of the beginning"),
+    ):
+        with pytest.raises(TorchBanditsError, match=message):
+            wrong()

@@ -25,6 +25,8 @@ from torchbandits.types import FitReport, Pulls
 
 # Distinct arms up to which the posterior is exact, however many arms there are.
 _LEAST_EXACT = 16
+# Pulls from which fits change little, so that they become rarer.
+_SETTLED = 128
 
 
 @dataclass(frozen=True)
@@ -116,14 +118,19 @@ class FromData:
         units.add_(row, sums, squares, state.statistics.size)
         if not state.posterior.sparse and state.statistics.size > self.most_exact(state):
             learn_sparsely(state)
-        due = self._fits_by(state.told + pulls.counts.sum(dim=-1)) > self._fits_by(state.told)
+        due = self.due(state, pulls)
         if bool(due.any()):
             self.refit(state, due)
 
+    def due(self, state: GaussianState, pulls: Pulls) -> Tensor:
+        """Batch rows that these pulls, not told yet, make due for a fit, `batch_shape` booleans."""
+        return self._fits_by(state.told + pulls.counts.sum(dim=-1)) > self._fits_by(state.told)
+
     def _fits_by(self, pulls: Tensor) -> Tensor:
-        """The number of fits up to so many pulls: one per pull up to the fifth, then one per growth by the factor `growth`."""
-        grown = (pulls.clamp_min(FEWEST) / FEWEST).log() / math.log(self.growth)
-        return torch.where(pulls < FEWEST, pulls.floor(), FEWEST + grown.floor())
+        """The number of fits up to so many pulls: one per pull up to the fifth, then one per growth by the factor `growth`, and
+        by twice its logarithm beyond `_SETTLED`."""
+        grown = (pulls.clamp_min(FEWEST) / FEWEST).log() - 0.5 * (pulls.clamp_min(_SETTLED) / _SETTLED).log()
+        return torch.where(pulls < FEWEST, pulls.floor(), FEWEST + (grown / math.log(self.growth)).floor())
 
     def refit(self, state: GaussianState, rows: Tensor) -> FitReport:
         """Fit units, kernel and noise of the marked batch rows (`batch_shape` booleans); see `fit_standardized_`."""

@@ -36,7 +36,7 @@ class FromData:
 
     Args:
         priors: Priors of the hyper-parameters.
-        growth: Factor by which pulls grow between two fits, > 1.
+        growth: Factor by which pulls grow between two fits, > 1; beyond 128 pulls its square.
         exact_bytes: Bytes that an exact posterior may keep of all arms; beyond, a dictionary replaces it.
     """
 
@@ -128,7 +128,7 @@ class FromData:
 
     def _fits_by(self, pulls: Tensor) -> Tensor:
         """The number of fits up to so many pulls: one per pull up to the fifth, then one per growth by the factor `growth`, and
-        by twice its logarithm beyond `_SETTLED`."""
+        beyond `_SETTLED` by its square."""
         grown = (pulls.clamp_min(FEWEST) / FEWEST).log() - 0.5 * (pulls.clamp_min(_SETTLED) / _SETTLED).log()
         return torch.where(pulls < FEWEST, pulls.floor(), FEWEST + (grown / math.log(self.growth)).floor())
 

@@ -15,8 +15,10 @@ from torch import Tensor
 
 import torchbandits as tb
 from torchbandits import errors
+from torchbandits.policies.from_data import FromData
 from torchbandits.policies.repeats import most_repeated, reason_for_repeats, recent_arms
 from torchbandits.posteriors import Units
+from torchbandits.posteriors.averages import Averages
 from torchbandits.posteriors.units import normal_scores
 from torchbandits.types import Pulls
 
@@ -288,6 +290,37 @@ def test_a_dictionary_takes_over_where_memory_ends():
     assert not bandit.loop.state.posterior.sparse
     twin = tb.Bandit(bandit.policy, x, generator=generator(8)).load_state_dict(before)
     assert play(twin, f, 20) == play(bandit, f, 20)
+
+
+def test_fits_become_rarer():
+    pulls = torch.arange(1, 5_000, dtype=torch.float64)
+    fitted = pulls[1:][FromData()._fits_by(pulls).diff() > 0].tolist()
+    # The pulls grow by the factor 1.5 between two fits, and beyond 128 by its square.
+    assert fitted == [2, 3, 4, 5, 8, 12, 17, 26, 38, 57, 86, 129, 289, 650, 1462, 3288]
+
+
+def test_a_fit_to_many_points_takes_some_evenly_spaced_in_the_order_of_their_averages():
+    y = torch.as_tensor(np.random.default_rng(0).standard_normal(101))
+    averages = Averages(torch.stack([y, y], dim=-1), 1 + y.square(), y, y.abs())
+    some = averages.thinned(51)
+    assert torch.equal(some.residuals, y.sort().values[::2])
+    assert torch.equal(some.points[:, 0], some.residuals)
+    assert torch.equal(some.weights, 1 + some.residuals.square())
+    assert torch.equal(some.scatter, some.residuals.abs())
+    assert averages.thinned(101) is averages
+
+
+@pytest.mark.parametrize("pulls", [5, 60])
+def test_arms_are_up_to_date_after_a_tell_that_makes_a_fit_due(pulls: int):
+    x, f = table()
+    bandit = tb.Bandit(tb.auto(batch_size=5), x, generator=generator(11))
+    play(bandit, f, pulls)
+    state = bandit.loop.state
+    assert bool((FromData()._fits_by(state.told) > FromData()._fits_by(state.told - 5)).all())
+    model = state.posterior.marginals(x, None)
+    torch.testing.assert_close(state.table.mean(), model.mean, rtol=1e-8, atol=1e-8)
+    variance = state.posterior.regularization * state.table.leverage
+    torch.testing.assert_close(variance, model.variance, rtol=1e-6, atol=1e-8)
 
 
 def test_an_update_that_fails_is_undone_whole(monkeypatch: pytest.MonkeyPatch):

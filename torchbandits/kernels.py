@@ -215,6 +215,7 @@ class StationaryColumns:
         self._form, self._scale = form, form.scale.to(arms.dtype).squeeze(-2)
         # Features first, so that sums run along the arms.
         self._arms = (arms * self._scale).T.contiguous()
+        self.size = arms.shape[0]
 
     @staticmethod
     def supports(arms: Points, kernel: gpytorch.kernels.Kernel) -> bool:

@@ -126,8 +126,11 @@ class KernelColumns:
         return columns[0] if len(columns) == 1 else torch.cat(columns, dim=-2)
 
     def _lines(self, stationary: StationaryColumns, points: Points) -> Tensor:
-        lines = [stationary(x) for x in points.reshape(-1, points.shape[-1])]
-        return torch.stack(lines).reshape(*points.shape[:-1], -1)
+        flat = points.reshape(-1, points.shape[-1])
+        lines = points.new_empty(len(flat), stationary.size)
+        for x, line in zip(flat, lines, strict=True):
+            line.copy_(stationary(x))
+        return lines.reshape(*points.shape[:-1], -1)
 
     def holds(self, rows: Tensor) -> bool:
         """Whether the columns of rows (`batch_shape x m`) are kept."""

@@ -20,6 +20,8 @@ Leaders = Callable[[int], Tensor]
 
 # Directions are recomputed when repeated pulls have doubled their number, plus this many.
 _SPARE = 64
+# Largest size of the further rows that are set aside by a sweep.
+_SPARE_BYTES = 256 << 20
 # Up to this number of arms the whole A x A covariance is kept, and directions are subtracted from it in blocks.
 _DENSE_ARMS = 1024
 # Size limit of the dense covariances of all batch rows together.
@@ -67,6 +69,8 @@ class Directions(nn.Module):
         # Arms are streamed because memory is short, so T must stay below the budget.
         self._row_bytes = shape.numel() * A * dtype.itemsize
         self._budget = memory_budget if rows.streamed else None
+        # On a CPU untouched rows take no memory, and growing later would copy all of T.
+        self._spare = _SPARE_BYTES // max(1, self._row_bytes) if source.device.type == "cpu" else 0
         self._most = None if self._budget is None else self._budget // self._row_bytes
         # Whether the loaded state was saved without T.
         self.incomplete = False
@@ -116,13 +120,13 @@ class Directions(nn.Module):
         return (K / posterior.regularization).expand(*slot.shape, K.shape[-1])
 
     def _without(self, start: Tensor, slot: Tensor, first: int) -> Tensor:
-        """`start` minus the contribution of the rows of T from `first` on."""
+        """`start`, which may be overwritten, minus the contribution of the rows of T from `first` on."""
         T = self.block[..., first : self.used, :]
         if not T.shape[-2]:
             return start
         t = T.gather(-1, slot.unsqueeze(-2).expand(*T.shape[:-1], slot.shape[-1])).mT
         if T.dim() == 2:
-            return torch.addmm(start, t, T, alpha=-1)
+            return start.addmm_(t, T, alpha=-1)
         flat = T.shape[:-2].numel()
         out = torch.baddbmm(*(x.reshape(flat, *x.shape[-2:]) for x in (start, t, T)), alpha=-1)
         return out.reshape(start.shape)
@@ -193,7 +197,7 @@ class Directions(nn.Module):
     def sweep_storage(self, size: int) -> Tensor:
         """Storage for a sweep that rewrites all `size` rows, `batch_shape x size x A`. Pass it to `swept` when filled."""
         self._check_room(size)
-        whole = size if self.dense else size + _SPARE
+        whole = size if self.dense else size + max(_SPARE, min(size, self._spare))
         whole = whole if self._most is None else min(whole, self._most)
         return self.block.new_empty(*self.block.shape[:-2], whole, self.block.shape[-1])
 

@@ -23,6 +23,11 @@ from torchbandits.posteriors.averages import FEWEST, Averages
 from torchbandits.tanimoto import TanimotoKernel, tanimoto_scale
 from torchbandits.types import FitReport
 
+# Relative rise of the log evidence below which an ascent ends, because smaller rises say nothing.
+_TOLERANCE = 1e-5
+# Distinct points from which one ascent is enough: the evidence then has a clear maximum, near that of the last fit.
+_CLEAR = 100
+
 
 @dataclass(frozen=True)
 class Priors:
@@ -89,19 +94,20 @@ def in_ranges(unit: gpytorch.kernels.ScaleKernel, ranges: Tensor) -> gpytorch.ke
 
 
 @torch.no_grad()
-def fit_standardized_(posterior: GaussianProcess, priors: Priors, rows: Tensor, *, max_exact: int = 500) -> FitReport:
+def fit_standardized_(posterior: GaussianProcess, priors: Priors, rows: Tensor, *, most: int = 500) -> FitReport:
     """Fit units, kernel and noise of a posterior, in place, to the average rewards by maximising evidence times priors.
 
     Args:
         posterior: Posterior with `units` and a kernel of `Priors`. The caller renews tables made from it.
         priors: Priors of the hyper-parameters.
         rows: `batch_shape` booleans, the rows to fit.
-        max_exact: Distinct points up to which the evidence is exact; its collapsed lower bound beyond.
+        most: Distinct points whose evidence is maximised. Of more of them, so many are taken, evenly spaced in the order of
+            their average rewards.
 
     Returns:
         The report. A row with fewer than five points, or with equal rewards only, keeps its kernel and gets new units.
 
-    Cost: O(u³) per iteration, O(u m²) beyond `max_exact`, a row.
+    Cost: O(min(u, `most`)³) per iteration, a row.
     """
     units, statistics, shape = posterior.units, posterior.statistics, posterior.batch_shape
     assert units is not None
@@ -119,7 +125,17 @@ def fit_standardized_(posterior: GaussianProcess, priors: Priors, rows: Tensor, 
         least = priors.least_noise * (averages.weights - 1).clamp_min(0)
         averages = replace(averages, scatter=torch.maximum(averages.scatter, least))
         names = [name for name, parameter in own.named_parameters() if parameter.requires_grad]
-        climb = Climb(own, names, averages, lam / c**2, True, False, _log_normal(priors.noise, averages.points))
+        climb = Climb(
+            own,
+            names,
+            averages.thinned(most),
+            lam / c**2,
+            noise=True,
+            misfit=False,
+            noise_prior=_log_normal(priors.noise, averages.points),
+            ascents=1 if len(averages.weights) >= _CLEAR else 2,
+            tolerance=_TOLERANCE,
+        )
         if not bool(rows[place]):
             climb.reason = "it was not asked for"
         elif len(averages.weights) < FEWEST:
@@ -127,7 +143,7 @@ def fit_standardized_(posterior: GaussianProcess, priors: Priors, rows: Tensor, 
         elif bool((averages.residuals == averages.residuals[0]).all()):
             climb.reason = "the average rewards are all equal, and say nothing of a kernel"
         else:
-            climb.run(max_exact, 300, (0.3, 1.0, 3.0), 30)
+            climb.run(most, most, (0.3, 1.0, 3.0), 30)
             climb.noise_variance = max(climb.noise_variance, priors.least_noise)
             scale[place] = c = math.sqrt(lam / climb.noise_variance)
             kernel = in_ranges(own, ranges)

@@ -29,7 +29,8 @@ def auto(
 
     Features are measured by their ranges over the arms, rewards by normal scores of their ranks. Kernel (Matérn-5/2 with a
     lengthscale for each feature, or scaled Tanimoto similarity on `sources.Fingerprints`) and noise are fitted under priors
-    whenever the pulls have grown by half. The arm pulled is
+    whenever the pulls have grown by half, and beyond 128 of them by a factor of 2.25; of more than 500 distinct arms 500 are
+    fitted to. The arm pulled is
 
     .. math:: x_{t+1} = \arg\max_x \mu_t(x) + w\,\sigma_t(x)
 
@@ -46,8 +47,8 @@ def auto(
     Warns (`DiagnosticWarning`): Once, when one arm has more than half of the last 40 pulls; the message names the reason.
 
     Guarantee: none, because the kernel is estimated; `igp_ucb` has one for a known kernel and norm, `lb_gp_ucb` for a known
-    norm and an unknown lengthscale. Cost: O(A u) per pick, u
-    distinct arms pulled, and O(u³) per iteration for each of O(log t) fits.
+    norm and an unknown lengthscale. Cost: O(A u) per pick, u distinct arms pulled, and O(min(u, 500)³) per iteration for each
+    of O(log t) fits.
     Source: Hvarfner et al. 2024 (priors); Salinas et al. 2020 (normal scores); Srinivas et al. 2010 (the rule); Kaufman and
     Rousseeuw 1990 (first picks).
     """

@@ -289,7 +289,9 @@ class Composed(Policy[TableState | BoxState]):
         heard = pulls if self.from_data is None else self.from_data.in_model_units(state, pulls)
         # A posterior that outgrew its budget of memory keeps a dictionary.
         memory = LeverageSampling() if state.posterior.sparse and not self.memory.sparse else self.memory
-        learn(state, heard, memory, leaders)
+        # A refit of all batch rows sweeps the arms, so that an update of them before it would be wasted.
+        refits = self.from_data is not None and bool(self.from_data.due(state, pulls).all())
+        learn(state, heard, memory, leaders, swept_next=refits)
         if self.from_data is not None:
             self.from_data.learn(state, pulls)
         if self.refit_every is not None:

@@ -28,6 +28,8 @@ from torchbandits.widths import Constant, Width
 
 # Distinct arms up to which the posterior is exact, however many arms there are.
 _LEAST_EXACT = 16
+# Pulls from which fits change little, so that they become rarer.
+_SETTLED = 128
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,7 @@ class FromData:
 
     Args:
         priors: Priors of the hyper-parameters.
-        growth: Factor by which pulls grow between two fits, > 1.
+        growth: Factor by which pulls grow between two fits, > 1; beyond 128 pulls its square.
         exact_bytes: Bytes that an exact posterior may keep of all arms; beyond, a dictionary replaces it.
         similarity_width: Width in place of the policy's where arms are fingerprints; None for the policy's.
     """
@@ -135,15 +137,20 @@ class FromData:
         units.add_(row, sums, squares, state.statistics.size)
         if not state.posterior.sparse and state.statistics.size > self.most_exact(state):
             learn_sparsely(state)
-        told = state.sum_on_host("told")
-        due = self._fits_by(told + (pulls.host or pulls).counts.sum(dim=-1).cpu()) > self._fits_by(told)
+        due = self.due(state, pulls)
         if bool(due.any()):
             self.refit(state, due.to(state.rows.source.device))
 
+    def due(self, state: GaussianState, pulls: Pulls) -> Tensor:
+        """Batch rows that these pulls, not told yet, make due for a fit, `batch_shape` booleans on the host."""
+        told = state.sum_on_host("told")
+        return self._fits_by(told + (pulls.host or pulls).counts.sum(dim=-1).cpu()) > self._fits_by(told)
+
     def _fits_by(self, pulls: Tensor) -> Tensor:
-        """The number of fits up to so many pulls: one per pull up to the fifth, then one per growth by the factor `growth`."""
-        grown = (pulls.clamp_min(FEWEST) / FEWEST).log() / math.log(self.growth)
-        return torch.where(pulls < FEWEST, pulls.floor(), FEWEST + grown.floor())
+        """The number of fits up to so many pulls: one per pull up to the fifth, then one per growth by the factor `growth`, and
+        beyond `_SETTLED` by its square."""
+        grown = (pulls.clamp_min(FEWEST) / FEWEST).log() - 0.5 * (pulls.clamp_min(_SETTLED) / _SETTLED).log()
+        return torch.where(pulls < FEWEST, pulls.floor(), FEWEST + (grown / math.log(self.growth)).floor())
 
     def refit(self, state: GaussianState, rows: Tensor) -> FitReport:
         """Fit units, kernel and noise of the marked batch rows (`batch_shape` booleans); see `fit_standardized_`."""

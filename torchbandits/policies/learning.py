@@ -24,7 +24,7 @@ from torchbandits.types import Pulls
 _AT_ONCE = 32
 
 
-def learn(state: GaussianState, pulls: Pulls, memory: Memory, leaders: Leaders | None) -> None:
+def learn(state: GaussianState, pulls: Pulls, memory: Memory, leaders: Leaders | None, *, swept_next: bool = False) -> None:
     """Add pulls, choose a new dictionary, and update means and leverages.
 
     Args:
@@ -32,6 +32,7 @@ def learn(state: GaussianState, pulls: Pulls, memory: Memory, leaders: Leaders |
         pulls: Pulls at arms, or at points.
         memory: Rule that decides what is kept.
         leaders: Arms that are likely to be pulled next.
+        swept_next: Whether `learn_kernel` follows for all batch rows, which brings an exact posterior's arms up to date.
 
     Cost: O(A u) per distinct arm for an exact posterior, one m x m x A product for a sparse one; a refit for history.
     """
@@ -46,6 +47,10 @@ def learn(state: GaussianState, pulls: Pulls, memory: Memory, leaders: Leaders |
         return _learn_history(state, pulls, memory, summed)
     if memory.sparse:
         return _learn_sparse(state, memory, summed)
+    if swept_next:
+        state.posterior.invalidate_()
+        state.rows.tell_(state.posterior, summed)
+        return None
     return _learn_exact(state, summed, leaders)
 
 

@@ -26,7 +26,7 @@ def auto(
     r"""Exact GP-UCB that estimates kernel, noise and scales from arms and rewards: for when none of them is known.
 
     Features are measured by their ranges over the arms, rewards by normal scores of their ranks. Kernel (Matérn-5/2, a
-    lengthscale for each feature) and noise are fitted under priors whenever the pulls have grown by half, and beyond 128 of
+    lengthscale for each feature) and noise are fitted under priors whenever the pulls have grown by half, and beyond 256 of
     them by a factor of 2.25; of more than 500 distinct arms 500 are fitted to. The arm pulled is
 
     .. math:: x_{t+1} = \arg\max_x \mu_t(x) + w\,\sigma_t(x)

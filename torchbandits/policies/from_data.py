@@ -26,7 +26,7 @@ from torchbandits.types import FitReport, Pulls
 # Distinct arms up to which the posterior is exact, however many arms there are.
 _LEAST_EXACT = 16
 # Pulls from which fits change little, so that they become rarer.
-_SETTLED = 128
+_SETTLED = 256
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class FromData:
 
     Args:
         priors: Priors of the hyper-parameters.
-        growth: Factor by which pulls grow between two fits, > 1; beyond 128 pulls its square.
+        growth: Factor by which pulls grow between two fits, > 1; beyond 256 pulls its square.
         exact_bytes: Bytes that an exact posterior may keep of all arms; beyond, a dictionary replaces it.
     """
 

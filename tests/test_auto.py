@@ -295,8 +295,8 @@ def test_a_dictionary_takes_over_where_memory_ends():
 def test_fits_become_rarer():
     pulls = torch.arange(1, 5_000, dtype=torch.float64)
     fitted = pulls[1:][FromData()._fits_by(pulls).diff() > 0].tolist()
-    # The pulls grow by the factor 1.5 between two fits, and beyond 128 by its square.
-    assert fitted == [2, 3, 4, 5, 8, 12, 17, 26, 38, 57, 86, 129, 289, 650, 1462, 3288]
+    # The pulls grow by the factor 1.5 between two fits, and beyond 256 by its square.
+    assert fitted == [2, 3, 4, 5, 8, 12, 17, 26, 38, 57, 86, 129, 193, 325, 731, 1644, 3699]
 
 
 def test_a_fit_to_many_points_takes_some_evenly_spaced_in_the_order_of_their_averages():

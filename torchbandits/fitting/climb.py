@@ -16,14 +16,12 @@ from torchbandits.posteriors.averages import Averages, nearest_distance, pooled_
 from torchbandits.posteriors.evidence import collapsed_evidence, greedy_dictionary, log_evidence
 from torchbandits.types import Picks
 
-# Number of starts, those of the highest evidence, from which an ascent begins.
-_ASCENTS = 2
+# Number of starts, those of the highest evidence, from which the ascent begins.
+_CLIMBED = 2
 # Least noise variance of a fit, as a part of the largest k(x, x).
 _LEAST_NOISE = 1e-8
 # Relative rise of the evidence that counts as rounding.
 _RISE = 1e-9
-# Relative rise of the objective below which an ascent ends: SciPy's default.
-_FLAT = 2.220446049250313e-09
 # Names that no parameter of a kernel can have.
 _NOISE, _MISFIT = "noise variance, log", "misfit variance, log"
 # Objective value of a step whose factorisation failed.
@@ -42,8 +40,6 @@ class Climb:
         misfit: Whether to fit a variance that each point has of its own; not where the evidence fits the noise itself, from
             which the two can't be distinguished without repeated pulls.
         noise_prior: Prior of the noise variance, where the evidence fits it.
-        ascents: Number of starts, those of the highest evidence, from which an ascent begins.
-        tolerance: Relative rise of the log evidence below which an ascent ends.
     """
 
     def __init__(
@@ -55,10 +51,7 @@ class Climb:
         noise: bool,
         misfit: bool,
         noise_prior: gpytorch.priors.Prior | None = None,
-        ascents: int = _ASCENTS,
-        tolerance: float = _FLAT,
     ) -> None:
-        self._ascents, self._tolerance = ascents, tolerance
         self.kernel, self.averages, self.noise_variance = kernel, averages, noise_variance
         self.before = self.after = math.nan
         self.accepted, self.iterations, self.jitter, self.misfit = False, 0, 0.0, 0.0
@@ -67,7 +60,6 @@ class Climb:
         self._log_noise = torch.tensor(math.log(noise_variance), dtype=torch.float64, device=averages.weights.device)
         self._log_misfit = torch.full_like(self._log_noise, -torch.inf)
         self._parameters = {name: p for name, p in kernel.named_parameters() if name in fitted}
-        self._priors = [(module, prior, closure) for _, module, prior, closure, _ in kernel.named_priors()]
         self._noise = noise
         self._pooled = pooled_noise(averages) if noise else None
         if noise and self._pooled is None:
@@ -125,7 +117,7 @@ class Climb:
             self._restore(first)
         worth = [self._value_of(*start) for start in starts]
         best, top = self.before, origin
-        for j in sorted(range(len(starts)), key=lambda j: -worth[j])[: self._ascents]:
+        for j in sorted(range(len(starts)), key=lambda j: -worth[j])[:_CLIMBED]:
             if not math.isfinite(worth[j]):
                 continue
             self._restore(starts[j][0])
@@ -170,7 +162,7 @@ class Climb:
         if self._weak is not None:
             free = _NOISE in self._parameters and self._noise_prior is None
             value = value + self._weak.log_density(self.kernel, noise if free else None)
-        for module, prior, closure in self._priors:
+        for _, module, prior, closure, _ in self.kernel.named_priors():
             at = closure(module)
             # A long step may round a positive parameter to 0.
             if not bool(prior.support.check(at).all()):
@@ -211,7 +203,7 @@ class Climb:
         bounds: dict[str, tuple[float | None, float | None]] = {
             name: (min(floor, value.item()), None) for name, value in ((_NOISE, self._log_noise), (_MISFIT, self._log_misfit))
         } | self._floors()
-        self.iterations += _minimize(closure, self._parameters, bounds, max_iterations, self._tolerance)
+        self.iterations += _minimize(closure, self._parameters, bounds, max_iterations)
         self._restore(best[1])
         return best[0]
 
@@ -263,7 +255,6 @@ def _minimize(
     parameters: dict[str, Tensor],
     bounds: dict[str, tuple[float | None, float | None]],
     max_iterations: int,
-    tolerance: float,
 ) -> int:
     """Minimise a function of the parameters, given with its derivatives, by L-BFGS-B; return the number of iterations.
 
@@ -281,7 +272,7 @@ def _minimize(
         return value.item(), _flat(slopes)
 
     limits = [bounds.get(name, (None, None)) for name, size in zip(parameters, sizes, strict=True) for _ in range(size)]
-    options = {"maxiter": max_iterations, "ftol": tolerance}
+    options = {"maxiter": max_iterations}
     result = minimize(at, _flat(parameters.values()), jac=True, method="L-BFGS-B", bounds=limits, options=options)
     return int(result.nit)
 

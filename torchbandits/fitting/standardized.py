@@ -23,11 +23,6 @@ from torchbandits.posteriors.averages import FEWEST, Averages
 from torchbandits.tanimoto import TanimotoKernel, tanimoto_scale
 from torchbandits.types import FitReport
 
-# Relative rise of the log evidence below which an ascent ends, because smaller rises say nothing.
-_TOLERANCE = 1e-5
-# Distinct points from which one ascent is enough: the evidence then has a clear maximum, near that of the last fit.
-_CLEAR = 100
-
 
 @dataclass(frozen=True)
 class Priors:
@@ -133,8 +128,6 @@ def fit_standardized_(posterior: GaussianProcess, priors: Priors, rows: Tensor, 
             noise=True,
             misfit=False,
             noise_prior=_log_normal(priors.noise, averages.points),
-            ascents=1 if len(averages.weights) >= _CLEAR else 2,
-            tolerance=_TOLERANCE,
         )
         if not bool(rows[place]):
             climb.reason = "it was not asked for"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import gpytorch
 
 from torchbandits.batching import FixedSize
@@ -13,8 +15,6 @@ from torchbandits.widths import Constant, Width
 
 # First picks, which are made without the model.
 _FIRST = 6
-# Width on fingerprints, chosen on other properties and libraries than those of the documentation.
-_SIMILARITY_WIDTH = 1.0
 
 
 @explains_keywords
@@ -29,7 +29,7 @@ def auto(
 
     Features are measured by their ranges over the arms, rewards by normal scores of their ranks. Kernel (Matérn-5/2 with a
     lengthscale for each feature, or scaled Tanimoto similarity on `sources.Fingerprints`) and noise are fitted under priors
-    whenever the pulls have grown by half, and beyond 128 of them by a factor of 2.25; of more than 500 distinct arms 500 are
+    whenever the pulls have grown by half, and beyond 256 of them by a factor of 2.25; of more than 500 distinct arms 500 are
     fitted to. The arm pulled is
 
     .. math:: x_{t+1} = \arg\max_x \mu_t(x) + w\,\sigma_t(x)
@@ -54,6 +54,9 @@ def auto(
     """
     check_memory_budget(memory_budget)
     own = width if isinstance(width, Width) else Constant(2.5 if width is None else non_negative("width", width))
+    from_data = FromData(exact_bytes=memory_budget)
+    if width is not None:
+        from_data = replace(from_data, similarity_width=None)
     return Composed(
         # Only the form of this kernel is used: the values of its parameters are estimated.
         gpytorch.kernels.ScaleKernel(gpytorch.kernels.MaternKernel(2.5)).double(),
@@ -63,5 +66,5 @@ def auto(
         batch_rule=FixedSize(size=batch_size, max_pulls=1),
         initial=Spread(_FIRST) if initial is None else initial,
         memory_budget=memory_budget,
-        from_data=FromData(exact_bytes=memory_budget, similarity_width=_SIMILARITY_WIDTH if width is None else None),
+        from_data=from_data,
     )

@@ -29,7 +29,7 @@ from torchbandits.widths import Constant, Width
 # Distinct arms up to which the posterior is exact, however many arms there are.
 _LEAST_EXACT = 16
 # Pulls from which fits change little, so that they become rarer.
-_SETTLED = 128
+_SETTLED = 256
 
 
 @dataclass(frozen=True)
@@ -39,15 +39,16 @@ class FromData:
 
     Args:
         priors: Priors of the hyper-parameters.
-        growth: Factor by which pulls grow between two fits, > 1; beyond 128 pulls its square.
+        growth: Factor by which pulls grow between two fits, > 1; beyond 256 pulls its square.
         exact_bytes: Bytes that an exact posterior may keep of all arms; beyond, a dictionary replaces it.
-        similarity_width: Width in place of the policy's where arms are fingerprints; None for the policy's.
+        similarity_width: Width in place of the policy's where arms are fingerprints; None for the policy's. The default was
+            chosen on other properties and libraries than those of the documentation.
     """
 
     priors: Priors = field(default_factory=Priors)
     growth: float = 1.5
     exact_bytes: int = 2 << 30
-    similarity_width: float | None = None
+    similarity_width: float | None = 1.0
 
     def __post_init__(self) -> None:
         require(isinstance(self.priors, Priors), f"priors must be ingredients.Priors, got {self.priors!r}.")

@@ -482,3 +482,64 @@ def test_a_state_that_is_loaded_is_in_the_journal(tmp_path: Path):
     twin = copy.deepcopy(bandit)
     assert twin.journal is None
     assert calls(twin, 8, 10) == calls(other, 8, 10)
+
+
+@pytest.mark.parametrize("name", ["ei", "pi", "qpo", "lucb"])
+def test_rewards_of_an_independent_context_change_no_pick(name: str):
+    """Improvements, and probabilities of being the best, are over the arms at the context that is asked for."""
+    kernel = gpytorch.kernels.ProductKernel(*(gpytorch.kernels.RBFKernel(active_dims=[i]) for i in range(2))).double()
+    for part, lengthscale in zip(kernel.kernels, (0.01, 0.3), strict=True):
+        part.lengthscale = lengthscale
+    arms, contexts = torch.linspace(0, 1, 12, dtype=torch.float64)[:, None], torch.tensor([[0.0], [1.0]], dtype=torch.float64)
+    common = {"noise_std": 0.1, "prior_mean": 0.0}
+    policies = {
+        "ei": lambda: tb.gp_ucb(kernel, acquisition="ei", **common),
+        "pi": lambda: tb.gp_ucb(kernel, acquisition="pi", **common),
+        "qpo": lambda: tb.qpo(kernel, batch_size=2, **common),
+        "lucb": lambda: tb.lucb(kernel, **common),
+    }
+    picks = []
+    for elsewhere in (False, True):
+        bandit = tb.ContextualBandit(policies[name](), arms, contexts, generator=generator(0))
+        bandit.observe(torch.tensor([1, 6]), torch.ones(2), torch.tensor([0.5, 0.8]).double(), context=contexts[0])
+        if elsewhere:
+            bandit.observe(torch.tensor([3, 9]), torch.ones(2), torch.tensor([6.0, 7.0]).double(), context=contexts[1])
+        picks.append(bandit.ask(context=contexts[0]).index.tolist())
+    assert picks[0] == picks[1]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.int16])
+def test_contexts_of_any_dtype_are_resumed(dtype: torch.dtype, tmp_path: Path):
+    def begun() -> tb.ContextualBandit:
+        journal = tb.Journal(tmp_path / "run.journal")
+        return tb.ContextualBandit(tb.gp_ucb(rbf(), **COMMON), ARMS, CONTEXTS[:1], generator=generator(0), journal=journal)
+
+    bandit = begun()
+    bandit.tell(bandit.ask(context=torch.tensor([2]).to(dtype)), torch.ones(1, dtype=torch.float64))
+    bandit.journal.close()
+    again = begun()
+    assert int(again.pulls) == 1
+    again.journal.close()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [None, {"seen": CONTEXTS[:1]}, {"asked": [0]}, {"current": torch.tensor(9)}, {"seen": CONTEXTS[:2, :0]}, {"asked": "no"}],
+    ids=str,
+)
+def test_saved_contexts_that_do_not_fit_are_refused(wrong: Any):
+    bandit = tb.ContextualBandit(tb.gp_ucb(rbf(), **COMMON), ARMS, CONTEXTS[:2], generator=generator(0))
+    bandit.tell(bandit.ask(context=CONTEXTS[1]), torch.ones(1, dtype=torch.float64))
+    saved = bandit.state_dict()
+    before = bandit.ask(context=CONTEXTS[0]).index
+    contexts = wrong if wrong is None else saved["contexts"] | wrong
+    with pytest.raises(errors.StateError, match="saved contexts"):
+        bandit.load_state_dict(saved | {"contexts": contexts})
+    assert torch.equal(bandit.ask(context=CONTEXTS[0]).index, before)
+
+
+def test_a_recommendation_before_any_reward_enters_no_context():
+    bandit = tb.ContextualBandit(tb.gp_ucb(rbf(), **COMMON), ARMS, CONTEXTS[:2], max_contexts=2, generator=generator(0))
+    with pytest.raises(errors.StateError):
+        bandit.best(context=CONTEXTS[5])
+    assert torch.equal(bandit.state_dict()["contexts"]["seen"], CONTEXTS[:2])

@@ -27,16 +27,16 @@ class Limit:
 
 
 LIMITS = {
-    "gp_ucb": Limit(lambda: tb.gp_ucb(rbf(2.0), **NOISE), 90, 2),
-    "igp_ucb": Limit(lambda: tb.igp_ucb(rbf(2.0), **NOISE), 85, 2),
-    "lin_ucb": Limit(lambda: tb.lin_ucb(**NOISE), 112, 5),
-    "rff_ucb": Limit(lambda: tb.rff_ucb(rbf(2.0), **NOISE), 140, 6),
-    "compressed_gp": Limit(lambda: tb.compressed_gp(rbf(2.0), **NOISE), 112, 4),
-    "bkb": Limit(lambda: tb.bkb(rbf(2.0), **NOISE), 120, 4),
-    "batch_bkb": Limit(lambda: tb.batch_bkb(rbf(2.0), ratio_threshold=4.0, **NOISE), 200, 9),
-    "gp_bucb": Limit(lambda: tb.gp_bucb(rbf(2.0), **NOISE), 155, 5),
+    "gp_ucb": Limit(lambda: tb.gp_ucb(rbf(2.0), **NOISE), 40, 2),
+    "igp_ucb": Limit(lambda: tb.igp_ucb(rbf(2.0), **NOISE), 37, 2),
+    "lin_ucb": Limit(lambda: tb.lin_ucb(**NOISE), 48, 3),
+    "rff_ucb": Limit(lambda: tb.rff_ucb(rbf(2.0), **NOISE), 70, 2),
+    "compressed_gp": Limit(lambda: tb.compressed_gp(rbf(2.0), **NOISE), 41, 2),
+    "bkb": Limit(lambda: tb.bkb(rbf(2.0), **NOISE), 75, 3),
+    "batch_bkb": Limit(lambda: tb.batch_bkb(rbf(2.0), ratio_threshold=4.0, **NOISE), 132, 4),
+    "gp_bucb": Limit(lambda: tb.gp_bucb(rbf(2.0), **NOISE), 118, 3),
     "thompson_sampling": Limit(
-        lambda: tb.thompson_sampling(rbf(2.0), embedding="nystrom", width=tb.widths.Constant(1.0), **NOISE), 175, 10
+        lambda: tb.thompson_sampling(rbf(2.0), embedding="nystrom", width=tb.widths.Constant(1.0), **NOISE), 100, 3
     ),
 }
 
@@ -108,6 +108,37 @@ def test_launches_do_not_grow_with_the_picks_of_a_batch():
     assert long[2] > 20 * short[2]
     assert long[0] < 1.1 * short[0]
     assert long[1] < 1.1 * short[1]
+
+
+def local_batches(batch_rule: str) -> tb.policies.Policy:
+    return tb.batch_bkb(rbf(2.0), ratio_threshold=8.0, noise_std=1.0, max_batch_size=50, batch_rule=batch_rule)
+
+
+@pytest.mark.parametrize("batch_rule", ["local", "global_then_local"])
+def test_local_batch_rules_look_at_all_arms_once_a_round(batch_rule: str):
+    launches, waits, picks = counted(partial(local_batches, batch_rule), 1_500)
+    assert picks > 30
+    assert launches < 650
+    assert waits < 20
+
+
+@pytest.mark.parametrize("batch_rule", ["local", "global_then_local"])
+def test_local_batch_rules_pick_on_a_device_what_they_pick_on_the_host(batch_rule: str):
+    def picked(device: str) -> list[list[int]]:
+        g, found = generator(2), []
+        arms = torch.rand(400, 3, generator=g, dtype=torch.float64)
+        bandit = tb.Bandit(local_batches(batch_rule), arms.to(device), generator=generator(3))
+        for _ in range(4):
+            selection = bandit.ask()
+            found.append(selection.index.tolist())
+            rewards = torch.randn(selection.index.shape, generator=g, dtype=torch.float64)
+            bandit.tell(selection, rewards.to(device))
+        return found
+
+    with emulated_device():
+        there = picked("cuda")
+    assert there == picked("cpu")
+    assert max(map(len, there)) > 10
 
 
 @pytest.mark.parametrize("name", ["gp_ucb", "bkb"])

@@ -210,3 +210,34 @@ def test_what_can_t_be_reweighted_says_so(make):
 def test_a_factor_is_between_0_and_1(wrong):
     with pytest.raises(errors.ArgumentError, match="factor"):
         tb.forgetting.discount(tb.gp_ucb(rbf(), **COMMON), factor=wrong)
+
+
+def test_forgotten_arms_are_not_recommended() -> None:
+    """Their means are the prior's again, which may be above those of the arms that are remembered."""
+    bandit = tb.Bandit(tb.forgetting.window(tb.gp_ucb(rbf(0.01), noise_std=0.1), pulls=2), torch.eye(4, dtype=torch.float64))
+    for arm, y in enumerate([-5.0, -3.0, -4.0, -2.0]):
+        bandit.tell(torch.tensor([arm]), torch.tensor([y], dtype=torch.float64))
+    assert int(bandit.loop.state.best_arm()) == int(bandit.best().index) == 3
+
+
+@pytest.mark.parametrize("policy", ["window", "restart", "compressed"])
+def test_a_budget_of_costs_refuses_policies_that_drop_pulls(policy: str) -> None:
+    made = {
+        "window": lambda: tb.forgetting.window(tb.gp_ucb(rbf(), noise_std=0.1), pulls=3),
+        "restart": lambda: tb.forgetting.restart(tb.gp_ucb(rbf(), noise_std=0.1), every=3),
+        "compressed": lambda: tb.compressed_gp(rbf(), noise_std=0.1),
+    }[policy]()
+    arms = torch.rand(9, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    bandit = tb.Bandit(made, arms, costs=torch.full((9,), 2.0, dtype=torch.float64))
+    with pytest.raises(tb.errors.UnsupportedError, match="leaves out, forgets or weights"):
+        bandit.should_stop(tb.stopping.Budget(cost=15.0))
+
+
+def test_the_first_rewards_are_plausible_where_the_mean_is_estimated() -> None:
+    arms = torch.rand(5, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    bandit = tb.Bandit(tb.robust(tb.gp_ucb(rbf(), noise_std=0.1, prior_mean="estimate")), arms)
+    bandit.tell(torch.arange(5), 1000 + torch.linspace(-0.5, 0.5, 5, dtype=torch.float64))
+    assert bandit.posterior.statistics.weights.sum() == pytest.approx(5)
+    before = bandit.posterior.statistics.weights.sum()
+    bandit.tell(torch.tensor([0]), torch.tensor([1500.0], dtype=torch.float64))
+    assert float(bandit.posterior.statistics.weights.sum() - before) < 0.1

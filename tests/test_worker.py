@@ -272,3 +272,38 @@ def test_two_workers_and_a_killed_third_finish_500(tmp_path: Path):
 @pytest.mark.exhaustive
 def test_two_workers_and_a_killed_third(tmp_path: Path):
     check_together(tmp_path, 30, evaluate_together(tmp_path, 30, 2.0))
+
+
+def test_what_is_told_to_the_bandit_of_a_worker_is_left_behind(tmp_path: Path) -> None:
+    own = worker(tmp_path / "run.db", every=1)
+    for _ in range(2):
+        own.tell(own.ask(), 0.5)
+    own.bandit.tell(torch.tensor([3]), torch.tensor([50.0], dtype=torch.float64))
+    own.tell(own.ask(), 0.5)
+    assert int(own.bandit.pulls) == own.told == 3
+    assert int(worker(tmp_path / "run.db").bandit.pulls) == 3
+
+
+def test_a_lease_is_not_renewed_by_another_worker_of_the_same_name(tmp_path: Path) -> None:
+    first = worker(tmp_path / "run.db", name="gpu", lease=0.05)
+    lost = first.ask()
+    time.sleep(0.1)
+    held = worker(tmp_path / "run.db", name="gpu", lease=100.0).ask()
+    assert held.number == lost.number
+    with pytest.raises(errors.StateError, match="not held"):
+        first.renew(lost)
+    first.tell(held, 1.0)
+    with pytest.raises(errors.StateError, match="handed out 2 times"):
+        first.tell(lost, 1.0)
+
+
+def test_a_checkpoint_that_can_not_be_written_costs_no_pick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = worker(tmp_path / "run.db", every=1)
+    own.tell(own.ask(), 0.5)
+
+    def fail(*_: object) -> None:
+        raise errors.DataError("no space left on the device")
+
+    monkeypatch.setattr("torchbandits.journal.SharedStore.save", fail)
+    with pytest.warns(errors.JournalWarning, match="no space left"):
+        assert own.ask() is not None

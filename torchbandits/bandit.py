@@ -214,8 +214,11 @@ class Bandit:
         opened, device = loop.open, loop.device
         if device.type != "cpu" and loop.state.box is None and isinstance(selection, Selection):
             # Small numbers are looked at on the host, where they arrive in one piece.
-            selection, rewards, opened = picks_on_host(selection, rewards, opened, device)
+            needed = () if opened is None else loop.state.needed_of(opened.index)
+            selection, rewards, opened, beside = picks_on_host(selection, rewards, opened, device, needed)
             device = torch.device("cpu")
+            if opened is not None and beside:
+                loop.state.foresee_(opened.index, *beside)
         if opened is not None and same_picks(selection, opened):
             # What ask() returned needs no second look.
             index, mask, whole = opened.index, opened.mask, True
@@ -561,7 +564,9 @@ class Bandit:
                 "guarantees that follow from it, do not hold for such batches. Ask with limit= to keep it."
             )
             issue([text])
-        return self._filled(count, constraints, offered) if constraints else self.recorder.ask(None, offered, count)[1]
+        return (
+            self._filled(count, constraints, offered) if constraints else self.recorder.ask(None, offered, count, whole=True)[1]
+        )
 
     def _filled(self, count: int, constraints: tuple[Constraint, ...], offered: Tensor | None) -> Selection:
         """Exactly so many further picks of each row, under constraints on all open ones."""

@@ -18,6 +18,9 @@ from torchbandits.checks import at_least, check_whole
 from torchbandits.errors import UnsupportedError, nearest, require
 from torchbandits.posteriors import Conditioning
 
+# Most entries of the covariances of leaders with all arms that are measured together on a device.
+_MEASURED = 1 << 25
+
 
 class Meter:
     """The meter of additive rules: a pick spends a number known beforehand, or log(1 + leverage) where `dynamic`.
@@ -59,10 +62,22 @@ class RatioMeter:
 
     def gain(self, lookahead: Lookahead, leaders: Tensor) -> Tensor:
         """The bound b_j of each leader (infinite before it is measured); its leverage while the global rule holds."""
+        if leaders.device.type != "cpu" and not bool(self.then.all()):
+            self._measure(lookahead, leaders)
         bound = self.bound.gather(-1, leaders)
         if not bool(self.then.any()):
             return bound
         return torch.where(self.then.unsqueeze(-1).to(bound.device), lookahead.start.gather(-1, leaders), bound)
+
+    def _measure(self, lookahead: Lookahead, leaders: Tensor) -> None:
+        """Bound the leaders before one of them is picked. A device passes over all arms for many of them in as few operations
+        as for one, and without a bound every first pick of an arm would end a round. As many as fit the memory are measured."""
+        start = lookahead.start
+        leaders = leaders[:, : max(1, _MEASURED // start.numel())]
+        columns = lookahead.table.columns_between(lookahead.rows_first(leaders))
+        squares = [lookahead.flat(c, 2).square() for c in columns]
+        bound = _ratio(torch.maximum(*squares), start.unsqueeze(-2)).amax(dim=-1)
+        self.bound = self.bound.scatter(-1, leaders, bound)
 
     def broke(self, lookahead: Lookahead, rows: Tensor) -> Tensor:
         """Measure the ratio over all arms."""

@@ -34,7 +34,7 @@ from torchbandits.checks import (
     explains_keywords,
     own_copy,
 )
-from torchbandits.errors import ArgumentError, NonFiniteError, ShapeError, UnsupportedError, require
+from torchbandits.errors import ArgumentError, NonFiniteError, ShapeError, StateError, UnsupportedError, require
 from torchbandits.journal import Journal, Recorder, as_journal, begun, describe_policy, held, pack, state_as_text, state_of_text
 from torchbandits.loop import Loop
 from torchbandits.policies import Policy
@@ -153,10 +153,29 @@ class Contexts:
         """The contexts, as `load_` takes them."""
         return {"seen": self.seen, "current": self.current, "asked": list(self._asked)}
 
-    def load_(self, state: dict[str, Any]) -> None:
-        """Restore contexts from what `state_dict` returned."""
-        self.seen, self.current = own_copy(state["seen"].to(self.arms)), own_copy(state["current"].to(self.arms.device))
-        self._asked = list(state["asked"])
+    def load_(self, state: Any) -> None:
+        """Restore contexts from what `state_dict` returned.
+
+        Raises:
+            StateError: If it is anything else, or of other contexts or batch rows.
+        """
+        known = isinstance(state, dict) and {"seen", "current", "asked"} <= state.keys()
+        require(known, "the saved contexts lack 'seen', 'current' or 'asked': load what state_dict() returned.", StateError)
+        seen, current, asked = state["seen"], state["current"], state["asked"]
+        rows, dim = self._batch_shape, self.dim
+        good = (
+            isinstance(seen, Tensor) and seen.is_floating_point() and seen.dim() == len(rows) + 2
+            and seen.shape[:-2] == rows and seen.shape[-1] == dim and seen.shape[-2] > 0
+            and isinstance(current, Tensor) and current.dtype == torch.int64 and current.shape == rows
+            and isinstance(asked, list) and len(asked) == seen.shape[-2] and all(type(time) is int for time in asked)
+        )  # fmt: skip
+        good = good and bool(((current >= 0) & (current < seen.shape[-2])).all()) and bool(seen.isfinite().all())
+        message = (
+            f"the saved contexts are not {dim} features for batch rows {tuple(rows)}: load them into a bandit like theirs."
+        )
+        require(good, message, StateError)
+        self.seen, self.current = own_copy(seen.to(self.arms)), own_copy(current.to(self.arms.device))
+        self._asked = list(asked)
 
 
 def check_contexts(contexts: Any, arms: Arms, batch_shape: torch.Size) -> Tensor:
@@ -175,7 +194,8 @@ class ContextualBandit:
     The arms are tabulated at every context kept, up to `max_contexts`: a context seen before costs nothing to come back to, a
     new one a sweep, and the one not asked for longest makes room (where contexts never repeat, `max_contexts=1` is fastest).
     What was learned at contexts that are gone stays. New contexts need a policy whose arms may change (`Bandit.set_arms_`):
-    not `ada_bkb`, `bpe`, `sup_kernel_ucb`; `pi_gp_ucb` only while none with pulls makes room.
+    not `ada_bkb`, `sup_kernel_ucb`; `pi_gp_ucb` only while none with pulls makes room. `bpe` and `reds` eliminate over all
+    contexts together: one where rewards are low may lose all its arms.
 
     Args:
         policy: Selects arms, with a kernel on the features of a context and an arm together.
@@ -304,6 +324,9 @@ class ContextualBandit:
         shape = (like.shape[-2], like.shape[-1], self.device)
         pulls = check_history(points_or_index, counts, sums, squares, self.batch_shape, *shape)
         own = check_noise_var(noise_var, pulls.counts.shape, pulls.counts > 0, self.device)
+        if own is not None:
+            # Refused, where the policy weights no rewards, before a context is entered.
+            self.loop.noise_variance()
         if pulls.index is not None and pulls.mask is not None:
             pulls = replace(pulls, index=self._inward(pulls.index, pulls.index, pulls.mask, context))
         return self.recorder.observe(pulls, own)
@@ -326,8 +349,8 @@ class ContextualBandit:
         """The k arms with the highest posterior mean at a context, best first, pulled there or not; without a posterior, those
         pulled there with the highest average. The context is kept tabulated from then on, as by `ask`."""
         k = check_count(k)
-        self._enter(context)
         check_told(self.pulls)
+        self._enter(context)
         state, own = self.loop.state, self._contexts.own
         if state.tabulated:
             lam = state.process.regularization
@@ -442,7 +465,7 @@ class ContextualBandit:
         changed, before = ahead.enter_(context, busy), self._contexts
         if not changed and ahead.asked_as(before):
             return
-        entered = {"kind": "context", "context": pack(as_tensor("context", context)), "busy": list(busy)}
+        entered = {"kind": "context", "context": pack(as_tensor("context", context, self.arms.dtype)), "busy": list(busy)}
 
         def enter() -> None:
             if changed:
@@ -462,6 +485,8 @@ class ContextualBandit:
     def _keep(self, contexts: Contexts) -> None:
         """Go on with these contexts, which the next checkpoint holds."""
         self._contexts, self.recorder.besides = contexts, {"contexts": contexts}
+        # Improvements and probabilities of being the best are over the arms at the current context.
+        self.loop.state.rows.competing = contexts.only_here(None)
 
     def _restore(self, saved: dict[str, Any]) -> None:
         self.load_state_dict({"bandit": saved["state"], "contexts": saved["contexts"]})

@@ -15,7 +15,7 @@ __all__ = ["discount", "restart", "window"]
 
 
 def discount(policy: Policy, *, factor: float) -> Composed:
-    r"""Make the same policy weight a reward by :math:`\gamma^{s}` once s further ones were told in its batch row.
+    r"""Make the same policy weight a reward by :math:`\gamma^{s}` once later calls told s further ones to its batch row.
 
     The posterior is that of a dense Gaussian process in which the noise variance of a reward grows as γ^(−s).
 

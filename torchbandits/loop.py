@@ -277,7 +277,8 @@ class Loop:
         """
         if bool((pulls.host or pulls).counts.any()):
             self.state = self.policy.update(self.state, pulls)
-            self.state.add_told_(pulls.counts if pulls.numbers is None else pulls.numbers)
+            heard = pulls.host or pulls
+            self.state.add_told_(heard.counts if heard.numbers is None else heard.numbers)
         self.open, self._synced = remaining, False
         return report_of(self.policy, self.state, pulls, unasked)
 

@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import torch
 from torch import Tensor
 
 from torchbandits.errors import NumericalError
 from torchbandits.gradients import without_gradients
 from torchbandits.policies import Policy, State
+from torchbandits.transfers import to_device
 from torchbandits.types import Pulls, Report
 
 
 def certificate(policy: Policy, state: State) -> Tensor:
-    """The largest upper minus the largest lower bound over the arms, `batch_shape`; NaN for policies without a posterior.
+    """The largest upper minus the largest lower bound over the arms, `batch_shape`, on the host; NaN for policies without a
+    posterior.
 
     Raises:
         NumericalError: If the posterior is not finite.
     """
     bounds = policy.bounds(state)
     if bounds is None:
-        return torch.full_like(state.log_det, torch.nan)
-    gap = bounds[0] - bounds[1]
+        return torch.full_like(state.sum_on_host("log_det"), torch.nan)
     # Copied first, since a device counts each operation.
-    finite = torch.isfinite(gap.cpu())
+    gap = (bounds[0] - bounds[1]).cpu()
+    finite = torch.isfinite(gap)
     if not bool(finite.all()):
         broken = (~finite).reshape(-1)
         raise NumericalError(
@@ -35,20 +39,18 @@ def certificate(policy: Policy, state: State) -> Tensor:
 @without_gradients
 def report_of(policy: Policy, state: State, pulls: Pulls, unasked: Tensor) -> Report:
     """Report of a state after an update with these pulls, of which `unasked` (`batch_shape`) were never asked for. Holds
-    copies.
+    copies, on the device of the arms, which come there in one piece.
 
     Raises:
         NumericalError: If the posterior is not finite.
     """
-    gap, told = certificate(policy, state), (pulls.counts if pulls.numbers is None else pulls.numbers).sum(dim=-1)
-    size = state.process.dictionary_size if state.tabulated else torch.zeros_like(state.statistics.num_rows)
-    return Report(
-        pulls=state.told.clone(),
-        batch_size=told,
-        distinct_arms=state.statistics.num_rows.clone(),
-        dictionary_size=size.clone(),
-        width=policy.width(state).clone(),
-        information_gain=0.5 * state.log_det if state.tabulated else torch.full_like(told, torch.nan),
-        certificate=gap,
-        unasked=unasked,
-    )
+    gap, heard = certificate(policy, state), pulls.host or pulls
+    told = (heard.counts if heard.numbers is None else heard.numbers).sum(dim=-1)
+    device, distinct, sums = pulls.counts.device, state.statistics.num_rows, cast(Any, state._buffers)
+    size = state.process.dictionary_size if state.tabulated else torch.zeros_like(distinct)
+    gained = 0.5 * sums["log_det"] if state.tabulated else torch.full_like(gap, torch.nan)
+    if device.type == "cpu":
+        width = policy.width(state).clone()
+        return Report(sums["told"].clone(), told, distinct.clone(), size.clone(), width, gained, gap, unasked)
+    numbers = (sums["told"], told, distinct, size, policy.width_on_host(state), gained, gap, unasked)
+    return Report(*to_device(device, *(own.cpu() for own in numbers)))

@@ -107,7 +107,7 @@ def level_set(loop: Loop, level: float, width: Width | None) -> LevelSet:
     message = "this policy's width is not that of its posterior of all pulls: pass width=, such as widths.IGP(…)."
     require(width is not None or isinstance(loop.policy, Composed), message, UnsupportedError)
     mean, std = marginals(state)
-    w = loop.policy.width(state) if width is None else width(state.progress(width.reads))
+    w = loop.policy.width(state) if width is None else state.width_of(width)
     h = torch.full_like(w, level).unsqueeze(-1)
     if (units := state.posterior.units) is not None:
         h = units.to_model(h)

@@ -21,6 +21,7 @@ from torchbandits.checks import check_whole, positive
 from torchbandits.errors import ArgumentError, UnsupportedError, require
 from torchbandits.posteriors import GaussianProcess, Statistics
 from torchbandits.sources.ranges import or_one, spans_with
+from torchbandits.transfers import to_host
 
 __all__ = ["Spread", "Start", "Uncertainty", "Uniform", "spread", "uncertainty", "uniform"]
 
@@ -287,9 +288,10 @@ def _rounded_down(value: float) -> float:
 def _pull_(table: ArmTable, arm: Tensor, counts: Tensor) -> None:
     """Add pulls of one arm per batch row with a reward of 0."""
     posterior, nothing = table.posterior, torch.zeros_like(counts)
-    cross = table.cross(arm)
-    table.rows.tell_(posterior, Summed(arm, counts, nothing, nothing, arm.cpu()))
-    table.update_(arm, counts, posterior.targets_of(counts, nothing), cross)
+    slot = arm.clamp_min(0)
+    cross = table.cross(slot)
+    table.rows.tell_(posterior, Summed.of(arm.device, *to_host(arm, counts, nothing, nothing)))
+    table.update_(slot, counts, posterior.targets_of(counts, nothing), cross)
     if table.needs_sweep():
         table.sweep_()
         posterior.invalidate_()

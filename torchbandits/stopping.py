@@ -237,7 +237,7 @@ def proved_width(policy: Composed, state: TableState, given: Width | None) -> tu
     known = state.counts_batches or "batches" not in width.reads
     message = f"{type(base).__name__} counts batches, which the width of this policy does not: give it to the policy, too."
     require(known, message, UnsupportedError)
-    value = policy.width(state) if given is None else width(state.progress(width.reads))
+    value = policy.width(state) if given is None else state.width_of(width)
     return float(getattr(base, "delta")), value  # noqa: B009 - every width of these classes has one
 
 
@@ -606,6 +606,12 @@ def _spent(loop: Loop) -> Tensor:
     rows, statistics = loop.state.rows, loop.state.statistics
     if rows.costs is None:
         raise ArgumentError("a budget of costs needs the costs of the arms: Bandit(policy, arms, costs=…).")
+    kept = not isinstance(policy := loop.policy, Composed) or not (policy.memory.selective or policy.reweighting is not None)
+    message = (
+        "this policy leaves out, forgets or weights rewards, so that the pulls of each arm are not known: use "
+        "run(..., budget=), or Budget(pulls=)."
+    )
+    require(kept, message, UnsupportedError)
     weighted = getattr(loop.state.records, "weighted", False)
     message = "after rewards with noise_var= the pulls of each arm are not known: use run(..., budget=), or Budget(pulls=)."
     require(not weighted, message, UnsupportedError)

@@ -17,8 +17,8 @@ def to_host(*tensors: Tensor) -> Sequence[Tensor]:
 
 
 def to_device(device: torch.device, *tensors: Tensor) -> Sequence[Tensor]:
-    """Copies of tensors of the host on a device, which nothing waits for; the tensors themselves where that is the host."""
-    if device.type == "cpu":
+    """Copies of tensors of the host on a device, which nothing waits for; the tensors themselves where they are there."""
+    if device.type == tensors[0].device.type:
         return tensors
     return _unpacked(_packed(tensors).pin_memory().to(device, non_blocking=True), tensors)
 

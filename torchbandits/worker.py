@@ -129,6 +129,7 @@ class Worker:
         self._fresh, self._bandit, self._stale = fresh, bandit, True
         self._start = self._begun(self._store.begin(described, [pack(start)]))
         self._seen = self._saved = 0
+        self._known: tuple[Any, ...] = ()
         self._catch_up()
 
     # ------------------------------------------------------------------ ask and tell
@@ -235,7 +236,7 @@ class Worker:
     def renew(self, lease: Lease) -> Lease:
         """Hold a pick for another `lease` seconds from now. Raises `StateError` if it is not held any more."""
         self._check_lease(lease)
-        expires = self._store.transaction(lambda: self._store.renew(lease.number, self.name, self.lease))
+        expires = self._store.transaction(lambda: self._store.renew(lease.number, self.name, lease.attempts, self.lease))
         return replace(lease, expires=expires)
 
     @property
@@ -245,8 +246,8 @@ class Worker:
 
     @property
     def bandit(self) -> Bandit:
-        """A bandit that has learned all rewards told so far: for `best()`, `posterior`, `counts`. Its own asks and tells are
-        not shared with other workers."""
+        """A bandit that has learned all rewards told so far: for `best()`, `posterior`, `counts`. Picks and rewards of its own
+        are not shared with other workers, and the next call of this one leaves them behind."""
         self._catch_up()
         return self._bandit
 
@@ -300,10 +301,13 @@ class Worker:
         An error or an interrupt may leave a bandit that knows an event that is not counted as seen. It is therefore marked
         stale beforehand, and made anew before it is used next.
         """
-        if self._stale:
+        # The user may have told the bandit that `bandit` handed out. Updates replace these objects and write in none.
+        touched = len(self._known) > 0 and not all(a is b for a, b in zip(self._known, self._objects(), strict=True))
+        if self._stale or touched:
             self._begin_anew()
         events = self._store.events(self._seen)
         if not events:
+            self._known = self._objects()
             return
         self._stale = True
         if not self._learned_together(events):
@@ -311,6 +315,12 @@ class Worker:
                 self._repeat(event)
         self._seen = events[-1][0]
         self._stale = False
+        self._known = self._objects()
+
+    def _objects(self) -> tuple[Any, ...]:
+        """The objects that a pick or a reward replaces."""
+        loop = self._bandit.loop
+        return (loop.state, loop.state.told, loop.open)
 
     def _learned_together(self, events: list[Event]) -> bool:
         """Learn events by one update if the policy allows it; False where one of them can't be learned."""
@@ -385,7 +395,13 @@ class Worker:
         if not self._stale and self._seen - self._saved >= self._every:
             self._saved = self._store.saved_event()  # perhaps another worker's
         if not self._stale and self._seen - self._saved >= self._every:
-            self._store.save(self._seen, {"state": self._bandit.state_dict()})
+            try:
+                self._store.save(self._seen, {"state": self._bandit.state_dict()})
+            except (DataError, OSError) as error:
+                # The pick is the caller's already; a checkpoint only saves later workers time.
+                message = f"the checkpoint of {self._store.path} was not written ({error}); it is tried again."
+                warnings.warn(message, JournalWarning, stacklevel=3)
+                return
             self._saved = self._seen
 
     def _check_lease(self, lease: Any) -> None:

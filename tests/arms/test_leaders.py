@@ -66,6 +66,7 @@ def test_compiled_and_plain_loops_agree_to_the_bit(monkeypatch: pytest.MonkeyPat
 def test_all_rows_together_agree_row_by_row(dynamic: bool, device: str) -> None:
     rows = [problem(seed) for seed in range(4)]
     stacked = {name: torch.as_tensor(np.stack([np.asarray(row[name]) for row in rows])) for name in rows[0]}
+    stacked["leaders"] = torch.arange(stacked["mean"].shape[-1]).expand(stacked["mean"].shape)
     with emulated_device() if device == "cuda" else nullcontext():
         control = {name: stacked.pop(name) for name in ("spent", "budget", "remaining")}
         there = {name: value.to(device) for name, value in stacked.items()}
@@ -75,6 +76,7 @@ def test_all_rows_together_agree_row_by_row(dynamic: bool, device: str) -> None:
         assert ended.picks[row, : int(ended.n[row])].tolist() == expected[0]
         assert int(ended.why[row]) == expected[2]
         assert float(ended.spent[row]) == expected[1]
+    assert ended.leaders[0].tolist() == list(range(ended.leaders.shape[-1]))
 
 
 def test_ties_go_to_the_lowest_index() -> None:
@@ -89,6 +91,7 @@ def test_the_loop_breaks_ties_so_at_every_pick() -> None:
     tied = problem(0, 5) | {"mean": score, "scale": np.zeros(5), "leverage": np.ones(5), "covariance": np.eye(5)}
     tied |= {"gain": np.ones(5), "room": np.ones(5, dtype=int), "remaining": 5}
     stacked = {name: torch.as_tensor(np.stack([np.asarray(value)])) for name, value in tied.items()}
+    stacked["leaders"] = torch.arange(stacked["mean"].shape[-1]).expand(stacked["mean"].shape)
     assert leaders.pick_rows(dynamic=False, most=5, **stacked).picks[0].tolist() == [1, 2, 3, 4, 0]
     for loop in {loops.pick_leaders, getattr(loops.pick_leaders, "py_func", loops.pick_leaders)}:
         own = np.full(5, -1)

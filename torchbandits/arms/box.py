@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from torchbandits.arms.directions import Leaders
 from torchbandits.arms.duplicates import first_occurrence
-from torchbandits.arms.rows import ArmRows
+from torchbandits.arms.rows import ArmRows, Summed
 from torchbandits.embeddings import Spectrum
 from torchbandits.errors import ArgumentError, NumericalError, require
 from torchbandits.kernels import kernel_diagonal
@@ -160,18 +160,22 @@ class Box(nn.Module):
         slot = row.clamp_min(0).unsqueeze(-2).expand(*fit.features.shape[:-1], -1)
         return fit.features.gather(-1, slot)
 
-    def cross(self, index: Picks, leaders: Leaders | None = None) -> Tensor:
-        """Leverage-scale covariance of arms (`batch_shape x p`) before their rewards are learned, `batch_shape x p x p`."""
-        points = self.rows.points(index).double()
-        fit, z = self.posterior.fit(), self._features(index)
+    def pulled(self, summed: Summed, leaders: Leaders | None = None) -> tuple[tuple[Tensor, Tensor], Tensor]:
+        """Leverages of pulled arms on the host (with no regression outputs), and their covariance on the scale of leverages
+        before their rewards are learned, `batch_shape x p x p`."""
+        leverage, points = self.leverage_at(summed.distinct).cpu(), self.rows.at(summed.slot).double()
+        fit, z = self.posterior.fit(), self._features(summed.distinct)
         C = fit.regression.covariance(z, z)
-        return C + fit.embedding.residual_covariance(points, points, z, z) / self.posterior.regularization
+        C = C + fit.embedding.residual_covariance(points, points, z, z) / self.posterior.regularization
+        return (leverage, leverage[..., None, :0]), C
 
-    def update_(self, index: Picks, counts: Tensor, targets: Tensor, cross: Tensor) -> Tensor:
+    def update_(
+        self, slot: Picks, counts: Tensor, targets: Tensor, cross: Tensor, own: tuple[Tensor, Tensor] | None = None
+    ) -> Tensor:
         """Increase of log det(V/λ) by pulls of arms, `batch_shape`. The factors are dropped and recomputed from the sums, so
         that they do not depend on whether a run was saved and loaded."""
         self.posterior.invalidate_()
-        return Conditioning.on(cross, counts).log_det
+        return Conditioning.on(cross, counts.to(cross.device)).log_det
 
     def needs_sweep(self, rows: int = 0) -> bool:
         """Return False, because nothing is tabulated."""

@@ -159,8 +159,8 @@ class KernelColumns:
         missing, slots = kept.missing(self._posterior.rows_on_host(rows))
         step = max(1, _GROUP_BYTES // kept.bytes_a_slot)
         for some, theirs in zip(missing.split(step, dim=-1), slots.split(step, dim=-1), strict=True):
-            row = to_device(rows.device, some)[0]
-            arm = self._rows.arm_of_row.gather(-1, row.clamp_min(0))
+            row = to_device(rows.device, some.clamp_min(0))[0]
+            arm = self._rows.arm_of_row.gather(-1, row)
             kept.put(some, theirs, self._with_own(self.evaluate(statistics.at(row)), arm))
         return True
 
@@ -170,6 +170,9 @@ class KernelColumns:
         slot = here.clamp_min(0)
         own = self.diagonal.expand(*arm.shape[:-1], -1).gather(-1, slot).to(block.dtype)
         place = slot.unsqueeze(-1)
+        if not self._rows.outside and not self._rows.sharded:
+            # Padded places, too, are those of arms.
+            return block.scatter(-1, place, own.unsqueeze(-1))
         return block.scatter(-1, place, torch.where(here.unsqueeze(-1) >= 0, own.unsqueeze(-1), block.gather(-1, place)))
 
     def renew(self) -> None:

@@ -88,23 +88,22 @@ class Directions(nn.Module):
 
     # ------------------------------------------------------------------ reading
 
-    def cross(self, index: Picks, leaders: Leaders | None = None) -> Tensor:
+    def cross(self, slot: Picks, leaders: Leaders | None = None) -> Tensor:
         """k̃(x_p, ·) of arms (`batch_shape x p`), `batch_shape x p x A`.
 
         Args:
-            index: Padded places (−1) get the column of arm 0.
+            slot: ≥ 0.
             leaders: Arms worth evaluating ahead.
 
         Cost: O(A r p), or O(64 A p) if the arm was evaluated ahead or the covariance is kept.
         """
-        slot = index.clamp_min(0)
         if self.dense:
             if self.used >= _BLOCK:
                 self._flush()
             C = self.covariance if self.covariance.shape[-2] else self._dense()
             start = C.gather(-2, slot.unsqueeze(-1).expand(*slot.shape, C.shape[-1]))
             return self._without(start, slot, 0)
-        if index.shape[-1] != 1 or leaders is None or self.block.device.type != "cpu":
+        if slot.shape[-1] != 1 or leaders is None or self.block.device.type != "cpu":
             return self._without(self._prior(slot), slot, 0)
         found = self._expected(slot)
         if found is None:
@@ -113,7 +112,7 @@ class Directions(nn.Module):
 
     def _prior(self, slot: Tensor) -> Tensor:
         rows, posterior = self._owners
-        K = self._columns.evaluate(rows.points(slot))
+        K = self._columns.evaluate(rows.at(slot))
         return (K / posterior.regularization).expand(*slot.shape, K.shape[-1])
 
     def _without(self, start: Tensor, slot: Tensor, first: int) -> Tensor:

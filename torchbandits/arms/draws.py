@@ -20,6 +20,8 @@ from torchbandits.types import Generators
 _JOINT_ARMS = 2000
 # Number of entries of a block of random features.
 _CHUNK = 1 << 21
+# The same on a device, where operations should be few and large.
+_DEVICE_CHUNK = 1 << 25
 # Number of values of draws held in memory at once.
 _DRAWN = 1 << 25
 
@@ -105,32 +107,36 @@ class PosteriorDraws:
         rows, posterior = self._table.rows, self._table.posterior
         statistics = posterior.statistics
         A, arm = rows.num_arms, rows.arm_of_row
-        outside = (arm < 0) & statistics.mask
-        extra = int(outside.sum(dim=-1).max()) if outside.numel() else 0
-        order = (~outside).byte().argsort(dim=-1, stable=True)[..., :extra]
-        strangers = statistics.points.gather(-2, order.unsqueeze(-1).expand(*order.shape, statistics.points.shape[-1]))
-        kernel = posterior.kernel
-        if self._root is None or self._root[0] is not kernel or not torch.equal(self._root[1], strangers):
+        strangers, used, place, extra = statistics.points[..., :0, :], None, arm.clamp_min(0), 0
+        if rows.outside:
+            # Pulled points that are not arms are drawn jointly with the arms, as further points after them.
+            outside = (arm < 0) & statistics.mask
+            extra = int(outside.sum(dim=-1).max()) if outside.numel() else 0
+            order = (~outside).byte().argsort(dim=-1, stable=True)[..., :extra]
+            strangers = statistics.points.gather(-2, order.unsqueeze(-1).expand(*order.shape, statistics.points.shape[-1]))
+            used = A + outside.sum(dim=-1) if extra else None
+            place = torch.where(outside, A - 1 + outside.long().cumsum(dim=-1), place)
+        kernel, known = posterior.kernel, self._root
+        same = known is not None and known[0] is kernel and known[1].shape == strangers.shape
+        if known is None or not same or (extra and not torch.equal(known[1], strangers)):
             points = rows.source.chunk(slice(0, A)).double()
             if extra:
                 points = torch.cat([points.expand(*order.shape[:-1], *points.shape[-2:]), strangers], dim=-2)
-            self._root = (kernel, strangers, covariance_root(kernel_matrix(kernel, points, points)))
-        root = self._root[2]
-        # Pulled points that are not arms are drawn jointly with the arms, as further points after them.
-        used = A + outside.sum(dim=-1) if extra else None
-        f0 = root @ standard_normals(posterior, sizes, A + extra, generators, used)
-        place = torch.where(outside, A - 1 + outside.long().cumsum(dim=-1), arm.clamp_min(0))
+            self._root = known = (kernel, strangers, covariance_root(kernel_matrix(kernel, points, points)))
+        f0 = known[2] @ standard_normals(posterior, sizes, A + extra, generators, used)
         at_points = f0.gather(-2, place.unsqueeze(-1).expand(*place.shape, f0.shape[-1]))
         return self._less_mean(lambda part: f0[..., :A, part].mT, at_points, sizes, generators)
 
     def _fourier(self, sizes: Sequence[int], generators: Generators) -> Drawn:
         rows, posterior = self._table.rows, self._table.posterior
         prior = FourierPrior.draw(posterior, sizes, self._num_features, generators)
-        step = max(256, _CHUNK // (self._num_features // 2 * max(1, posterior.batch_shape.numel())))
+        numbers = _CHUNK if rows.source.device.type == "cpu" else _DEVICE_CHUNK
+        step = max(256, numbers // (self._num_features // 2 * max(1, posterior.batch_shape.numel())))
 
         def on_arms(part: slice) -> Tensor:
             some = replace(prior, amplitudes=prior.amplitudes[..., part])
-            return torch.cat([some(arms.double()) for _, arms in rows.source.chunks(step)], dim=-1)
+            values = [some(arms.double()) for _, arms in rows.source.chunks(step)]
+            return values[0] if len(values) == 1 else torch.cat(values, dim=-1)
 
         return self._less_mean(on_arms, prior(posterior.statistics.points).mT, sizes, generators)
 
@@ -174,7 +180,8 @@ class PosteriorDraws:
         if not posterior.statistics.size:
             return f0
         table.columns.fill(posterior.dictionary_rows()[0])
-        posterior.fit(table.columns.gram())
+        if not posterior.factorised:
+            posterior.fit(table.columns.gram())
         weights = explained_weights(posterior, at_points, sizes, generators)
         return lambda part: f0(part) - self._on_arms(weights[..., part])
 
@@ -193,8 +200,11 @@ class PosteriorDraws:
     def _on_arms(self, lifted: Tensor) -> Tensor:
         """Functions on the arms, `... x q x A`, from weights of the dictionary's kernel columns (`batch_shape x m x q`)."""
         table, fit = self._table, self._table.posterior.fit()
-        weights = torch.where(fit.mask.unsqueeze(-1), lifted, 0.0).mT.to(table.rows.source.dtype)
-        values = weights.new_empty(*weights.shape[:-1], table.rows.num_arms)
+        weights = lifted if fit.whole else torch.where(fit.mask.unsqueeze(-1), lifted, 0.0)
+        weights, A = weights.mT.to(table.rows.source.dtype), table.rows.num_arms
+        values = weights.new_empty(*weights.shape[:-1], A)
         for part, out in table.columns.products(weights, fit.rows):
+            if part == slice(0, A):
+                return out
             values[..., part] = out
         return values

@@ -98,7 +98,8 @@ class ArmFeatures:
 
     def times(self, weights: Tensor) -> Tensor:
         """`weights` (`batch_shape x r x m`) times the features, `batch_shape x r x A`."""
-        return torch.cat([product for _, product in self.products(weights)], dim=-1)
+        products = [product for _, product in self.products(weights)]
+        return products[0] if len(products) == 1 else torch.cat(products, dim=-1)
 
     def forget(self) -> None:
         """Drop the features, which are recomputed when needed."""

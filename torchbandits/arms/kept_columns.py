@@ -127,8 +127,10 @@ class KeptColumns:
 
     def at(self, slots: Tensor, part: slice) -> Tensor:
         """Columns in slots (`batch_shape x m`) at a slice of the arms, `batch_shape x m x chunk`."""
-        batch = torch.arange(slots.shape[:-1].numel(), device=slots.device) * self.block.shape[-2]
-        flat = (slots.reshape(-1, slots.shape[-1]) + batch.unsqueeze(-1)).reshape(-1)
+        flat = slots
+        if slots.dim() > 1:
+            batch = torch.arange(slots.shape[:-1].numel(), device=slots.device) * self.block.shape[-2]
+            flat = (slots.reshape(-1, slots.shape[-1]) + batch.unsqueeze(-1)).reshape(-1)
         block = self.block.reshape(-1, self.num_arms)[:, part].index_select(0, flat)
         return block.reshape(*slots.shape, block.shape[-1])
 

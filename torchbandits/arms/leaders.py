@@ -20,6 +20,7 @@ class Ended:
         n: `rows`, numbers of picks.
         spent: `rows`, of the budget.
         why: `rows`, reasons for the end (see `ties`).
+        leaders: `rows x k`, the leaders.
     """
 
     picks: Tensor
@@ -27,10 +28,12 @@ class Ended:
     n: Tensor
     spent: Tensor
     why: Tensor
+    leaders: Tensor
 
 
 def pick_rows(
     *,
+    leaders: Tensor,
     mean: Tensor,
     leverage: Tensor,
     covariance: Tensor,
@@ -51,6 +54,7 @@ def pick_rows(
     piece, which takes less than the launches of a single pick on a device.
 
     Args:
+        leaders: `rows x k`, which arms they are.
         mean, scale, gain: `rows x k`, of the leaders.
         leverage: `rows x k`, and `covariance`, `rows x k x k`: overwritten where they are on the host.
         covariance: See `leverage`.
@@ -66,7 +70,7 @@ def pick_rows(
     """
     from torchbandits.arms.compiled import pick_leaders  # noqa: PLC0415 - numba takes half a second to load
 
-    numbers = to_host(mean, leverage, covariance, scale, gain, room, outside, first)
+    *numbers, leaders = to_host(mean, leverage, covariance, scale, gain, room, outside, first, leaders)
     arrays = [x.contiguous().numpy() for x in numbers]
     picks, ends = torch.full((mean.shape[0], most), -1), []
     for row in range(len(picks)):
@@ -95,6 +99,7 @@ def pick_rows(
         torch.tensor(n),
         torch.tensor(total, dtype=torch.float64),
         torch.tensor(why),
+        leaders,
     )
 
 
@@ -105,6 +110,7 @@ def warm_up() -> None:
     compile_all()
     one, whole = torch.ones(1, 1, dtype=torch.float64), torch.ones(1, dtype=torch.int64)
     pick_rows(
+        leaders=whole.unsqueeze(0),
         mean=one,
         leverage=one,
         covariance=one.unsqueeze(0),

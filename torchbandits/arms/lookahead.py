@@ -11,7 +11,7 @@ from torchbandits.arms.leaders import pick_rows
 from torchbandits.arms.table import ArmTable
 from torchbandits.arms.ties import BROKEN, EXHAUSTED, REFRESH, TIE
 from torchbandits.posteriors import Conditioning, aggregate
-from torchbandits.transfers import to_device
+from torchbandits.transfers import to_device, to_host
 from torchbandits.types import Picks
 
 # Default number of leaders: a batch of hundreds of picks spreads over more than half as many distinct arms.
@@ -87,8 +87,11 @@ class Lookahead:
         self.scale = scale if price is None else scale * price.expand(*self.batch_shape, A).reshape(-1, A)
         self.leverage = self.start.clone()
         self.offered = None if offered is None else offered.expand(*self.batch_shape, A).reshape(-1, A)
-        self.index = pending[0].reshape(self.num_rows, -1)
-        self.counts = pending[1].reshape(self.num_rows, -1)
+        # What is picked or pending is kept on the host, where it is picked.
+        self.index, self.counts = pending[0].reshape(self.num_rows, -1), pending[1].reshape(self.num_rows, -1)
+        if mean.device.type != "cpu":
+            none = torch.empty(self.num_rows, 0, dtype=torch.int64), torch.empty(self.num_rows, 0, dtype=torch.float64)
+            self.index, self.counts = to_host(self.index, self.counts) if self.index.shape[-1] else none
         self.max_pulls, self._leaders = max_pulls, leaders
         self.score = self._scores(self.mean, self.leverage, self.scale)
         if self.offered is not None:
@@ -115,6 +118,7 @@ class Lookahead:
             mean, score = self.across.at(leaders, self.mean, self.score)
             most = min(_PICKS_A_ROUND, int(remaining.max()))
             ended = pick_rows(
+                leaders=leaders,
                 mean=mean,
                 leverage=leverage,
                 covariance=covariance,
@@ -131,32 +135,34 @@ class Lookahead:
             )
             meter.spent, why = ended.spent, ended.why
             picks, leverage = ended.picks, ended.leverage
-            if device.type != "cpu":
-                picks, leverage = to_device(device, picks, leverage)
-            arms = torch.where(picks >= 0, leaders.gather(-1, picks.clamp_min(0)), -1)
+            arms = torch.where(picks >= 0, ended.leaders.gather(-1, picks.clamp_min(0)), -1)
             chosen.append(arms)
             # The last pick had no variance left, or no arm is left to pick.
             over = (why == EXHAUSTED) | ((why == REFRESH) & (ended.n == 0))
             remaining = torch.where(over, 0, remaining - ended.n)
             if not meter.additive or bool(((remaining > 0) & (why != BROKEN)).any()):
                 # Fold the picks into the batch only if a further round or the batch rule needs them.
-                self._fold(arms, leaders, leverage)
+                self._fold(arms, leaders, leverage if device.type == "cpu" else to_device(device, leverage)[0])
             remaining = torch.where(meter.broke(self, why == BROKEN), 0, remaining)
-        return _pack(torch.cat(chosen, dim=-1) if chosen else self.index.new_empty(self.num_rows, 0)).reshape(
-            *self.batch_shape, -1
-        )
+        packed = _pack(torch.cat(chosen, dim=-1) if chosen else self.index.new_empty(self.num_rows, 0))
+        packed = packed.reshape(*self.batch_shape, -1)
+        return packed if device.type == "cpu" else to_device(device, packed)[0]
 
     def distinct(self) -> tuple[Tensor, Tensor]:
         """Arms picked or pending in this batch and their counts, `rows x p` (−1 and 0 where padded)."""
-        return self.index, self.counts
+        if self.mean.device.type == "cpu":
+            return self.index, self.counts
+        index, counts = to_device(self.mean.device, self.index, self.counts)
+        return index, counts
 
     def take_recent(self) -> tuple[Tensor, Tensor]:
         """Arms picked since the last call and their counts, `rows x p`."""
-        if not self.recent:
-            return self.index[:, :0], self.counts[:, :0]
-        picks = torch.cat(self.recent, dim=-1)
-        self.recent = []
-        index, counts = aggregate(picks, picks >= 0)
+        index, counts = self.index[:, :0], self.counts[:, :0]
+        if self.recent:
+            picks = torch.cat(self.recent, dim=-1)
+            self.recent = []
+            index, counts = aggregate(picks, picks >= 0)
+        index, counts = to_device(self.mean.device, index, counts)
         return index, counts
 
     def rows_first(self, index: Tensor) -> Tensor:
@@ -173,9 +179,11 @@ class Lookahead:
         """The conditioning on the picks so far, one per batch row, with their features; None before the first pick."""
         if not self.index.shape[-1]:
             return None
-        features = self.table.features(self.rows_first(self.index))
+        # A call less for arms on the host, where each counts in a small step.
+        index, counts = (self.index, self.counts) if self.mean.device.type == "cpu" else self.distinct()
+        features = self.table.features(self.rows_first(index))
         C_pp = self.table.covariance(features, features, frozen=self._frozen)
-        return Conditioning.on(C_pp, self.rows_first(self.counts)), features
+        return Conditioning.on(C_pp, self.rows_first(counts)), features
 
     # ------------------------------------------------------------------ one round
 
@@ -304,20 +312,21 @@ class Lookahead:
     def _with_first(self, leaders: Tensor, first: Tensor) -> Tensor:
         """Leaders in order of index, with the last (worst) one replaced by `first` if that is missing."""
         missing = ~(leaders == first.unsqueeze(-1)).any(dim=-1)
-        if not bool(missing.any()):
+        # Nothing waits for a device to know whether any is missing: where none is, the worst one is written over itself.
+        if leaders.device.type == "cpu" and not bool(missing.any()):
             return leaders.sort(dim=-1).values
-        leaders = leaders.clone()
         worst = self.across.at(leaders, self.score)[0].argmin(dim=-1, keepdim=True)
-        leaders.scatter_(-1, worst, torch.where(missing.unsqueeze(-1), first.unsqueeze(-1), leaders.gather(-1, worst)))
-        return leaders.sort(dim=-1).values
+        kept = torch.where(missing.unsqueeze(-1), first.unsqueeze(-1), leaders.gather(-1, worst))
+        return leaders.scatter(-1, worst, kept).sort(dim=-1).values
 
     def _room(self, leaders: Tensor) -> Tensor:
         """Number of further picks allowed of each leader, `rows x k`; 0 for arms that are not on offer."""
         most = torch.iinfo(torch.int64).max if self.max_pulls is None else self.max_pulls
         room = torch.full_like(leaders, most)
         if self.max_pulls is not None and self.index.shape[-1]:
-            same = (self.index.unsqueeze(-2) == leaders.unsqueeze(-1)) & (self.index >= 0).unsqueeze(-2)
-            room = room - (same * self.counts.unsqueeze(-2)).sum(dim=-1).long()
+            index, counts = self.distinct()
+            same = (index.unsqueeze(-2) == leaders.unsqueeze(-1)) & (index >= 0).unsqueeze(-2)
+            room = room - (same * counts.unsqueeze(-2)).sum(dim=-1).long()
         return room.masked_fill(self.across.at(leaders, self.score)[0] == -torch.inf, 0)
 
     def _fold(self, arms: Tensor, leaders: Tensor, leverage: Tensor) -> None:
@@ -331,7 +340,8 @@ class Lookahead:
             self._close(self.index, self.counts >= self.max_pulls)
 
     def _close(self, index: Tensor, full: Tensor) -> None:
-        self.score = self.across.without(self.score, torch.where(full, index, -1))
+        closed = to_device(self.score.device, torch.where(full, index, -1))[0]
+        self.score = self.across.without(self.score, closed)
 
     def _repeated(self, index: Tensor, counts: Tensor) -> Tensor:
         """Arms repeated once per pull, `rows x most`."""

@@ -48,7 +48,7 @@ class PlaceColumns:
         if 8 * B * u * R > self._memory_budget or not u or not R:
             self.forget()
             return None
-        lines, columns = statistics.num_rows.reshape(-1), (arm >= 0).sum(dim=-1).reshape(-1)
+        lines, columns = statistics.num_rows.reshape(-1).to(arm.device), (arm >= 0).sum(dim=-1).reshape(-1)
         had_lines, had_columns = self._have or (torch.zeros_like(lines), torch.zeros_like(columns))
         if bool((had_lines == lines).all() & (had_columns == columns).all()) and self._block is not None:
             return self._block

@@ -191,7 +191,7 @@ class AcrossRanks(Reductions):
         """One all-reduce of one number per row."""
         return self._reduce(marked.any(dim=-1).to(torch.int64), "MAX") > 0
 
-    def best(self, score: Tensor) -> Tensor:
+    def best(self, score: Tensor, highest: Tensor | None = None) -> Tensor:
         """Two all-reduces of one number per row: the best score, then the lowest index within the tolerance of ties."""
         best = self.amax(score).unsqueeze(-1)
         near = score >= best - TIE * best.abs()

@@ -29,8 +29,8 @@ class Reductions(ABC):
         """Whether any arm is marked, `...`."""
 
     @abstractmethod
-    def best(self, score: Tensor) -> Tensor:
-        """Lowest index among the scores within 16 eps of the best, `...`; see `best_arm`."""
+    def best(self, score: Tensor, highest: Tensor | None = None) -> Tensor:
+        """Lowest index among the scores within 16 eps of the best, `...`; `highest` as in `best_arm`."""
 
     @abstractmethod
     def top(self, score: Tensor, k: int) -> Tensor:
@@ -83,9 +83,9 @@ class Whole(Reductions):
         """Whether any entry is marked, in one pass."""
         return marked.any(dim=-1)
 
-    def best(self, score: Tensor) -> Tensor:
-        """Lowest index among the best scores, in two passes."""
-        return best_arm(score)
+    def best(self, score: Tensor, highest: Tensor | None = None) -> Tensor:
+        """Lowest index among the best scores, in two passes, or in one if the highest is known."""
+        return best_arm(score, highest)
 
     def top(self, score: Tensor, k: int) -> Tensor:
         """The k largest scores, in one pass."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,15 +26,27 @@ class Summed:
 
     Attributes:
         distinct: Arms, −1 where padded.
-        counts, sums, squares: Numbers of pulls (or weights), sums of rewards and of squared rewards.
+        slot: The same, 0 where padded.
         here: `distinct` on the host.
+        counts, sums, squares: Numbers of pulls (or weights), sums of rewards and of squared rewards, on the host.
     """
 
     distinct: Tensor
+    slot: Tensor
+    here: Tensor
     counts: Tensor
     sums: Tensor
     squares: Tensor
-    here: Tensor
+
+    @staticmethod
+    def of(device: torch.device, here: Tensor, counts: Tensor, sums: Tensor, squares: Tensor) -> Summed:
+        """Sums on the host of distinct arms on this device."""
+        distinct, slot = to_device(device, here, here.clamp_min(0))
+        return Summed(distinct, slot, here, counts, sums, squares)
+
+    def there(self) -> Sequence[Tensor]:
+        """Counts and sums on the device of the arms."""
+        return to_device(self.distinct.device, self.counts, self.sums)
 
 
 class ArmRows(nn.Module):
@@ -60,10 +73,14 @@ class ArmRows(nn.Module):
         self.register_buffer("costs", None, persistent=False)
         # Whether rows may be points from outside the arms.
         self.outside = False
+        # Mask of the arms that one pick is chosen among, `batch_shape x A`: those at one context. None for all.
+        self.competing: Tensor | None = None
         self._streamed = None if isinstance(arms, Tensor | InMemory) else arms
         # Whether other ranks hold further arms.
         self.sharded = isinstance(self._streamed, Shard)
         self._held: InMemory | None = None
+        # The last slots that were read, the arms, and their points.
+        self._last: tuple[Tensor, Tensor, Tensor] | None = None
         # The rows of the pulled arms of each batch row on the host, for arms on a device, and the `arm_of_row` they are of.
         self._found: tuple[Tensor, list[dict[int, int]]] | None = None
         # Hash of the arms in order, independent of how they are stored; None while arms are added.
@@ -150,10 +167,18 @@ class ArmRows(nn.Module):
 
     def points(self, index: Picks) -> Tensor:
         """The arms at `index`, `batch_shape x p x d` (arm 0 where the index is −1)."""
+        slot, arms = index.clamp_min(0), self._buffers["arms"] if self._streamed is None else None
+        return self.source.points(slot) if arms is None or arms.dim() > 2 else arms[slot]
+
+    def at(self, slot: Picks) -> Points:
+        """The arms at `slot` ≥ 0, `batch_shape x p x d`; those of the last slots are read once."""
         arms = self._buffers["arms"] if self._streamed is None else None
         if arms is None or arms.dim() > 2:
-            return self.source.points(index.clamp_min(0))
-        return arms[index.clamp_min(0)]
+            return self.source.points(slot)
+        known = self._last
+        if known is None or known[0] is not slot or known[1] is not arms:
+            self._last = known = (slot, arms, arms[slot])
+        return known[2]
 
     def offered(self, available: Tensor | None) -> Tensor | None:
         """Arms that may be picked: those available that are the first of their duplicates; None for all arms."""
@@ -171,9 +196,11 @@ class ArmRows(nn.Module):
         return (entries > 0) & own
 
     def entry(self, index: Picks) -> Tensor:
-        """The lowest index of an arm equal to each indexed arm; −1 stays −1."""
+        """The lowest index of an arm equal to each indexed arm, on the host or on the device as they are; −1 stays −1."""
         if self.first is None:
             return index
+        if index.device != self.first.device:
+            return self.entry(index.to(self.first.device)).to(index.device)
         return torch.where(index >= 0, self.across.at(index, self.first.expand(*index.shape[:-1], -1))[0], -1)
 
     def counts(self, weights: Tensor) -> Tensor:
@@ -190,7 +217,7 @@ class ArmRows(nn.Module):
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Pulls summed over each distinct arm, in order of first pull: arms (−1 where padded), counts, sums of rewards and of
         squared rewards, all `batch_shape x p`, from `batch_shape x q` of each."""
-        entry = index if self.first is None else self.entry(index.to(self.first.device)).to(index.device)
+        entry = index if self.first is None else self.entry(index)
         arms, _, n, s, sq = aggregate(entry, mask, counts, sums, squares)
         return arms, n, s, sq
 
@@ -201,22 +228,19 @@ class ArmRows(nn.Module):
         assert told.index is not None
         assert told.mask is not None
         own = self.distinct(told.index, told.mask, told.counts, told.sums, told.squares)
-        distinct, counts, sums, squares = own if device.type == "cpu" else to_device(device, *own)
-        return Summed(distinct, counts, sums, squares, own[0])
+        return Summed.of(device, *own) if device.type != "cpu" else Summed(own[0], own[0].clamp_min(0), *own)
 
     def tell_(self, records: GaussianProcess | Statistics, summed: Summed) -> Tensor:
         """Add pulls of distinct arms to the records, appending rows for arms pulled for the first time. Returns the rows,
-        `batch_shape x p`, −1 where padded."""
+        `batch_shape x p`, −1 where padded, on the host."""
         here, distinct = summed.here, summed.distinct
         known = self.row_of(distinct) if here is distinct else self._rows_on_host(here, distinct)
         new = (here >= 0) & (known < 0)
         rows = known.masked_fill(here < 0, -1)
         if bool(new.any()):
-            new_rows = records.append_(self.points(distinct), new)
+            new_rows = records.append_(self.at(summed.slot), new)
             rows = torch.where(new, new_rows, rows)
             self._join(here.masked_fill(~new, -1), new_rows)
-        if here is not distinct:
-            rows = to_device(distinct.device, rows)[0]
         records.add_(rows, summed.counts, summed.sums, summed.squares)
         return rows
 
@@ -250,7 +274,7 @@ class ArmRows(nn.Module):
         place = place.scatter_reduce(-1, group, torch.arange(p, device=points.device).expand(*shape, p), "amin")
         place = torch.where(member >= 0, place.gather(-1, member.clamp_min(0)), 0)
         own = points.gather(-2, place.unsqueeze(-1).expand(*place.shape, points.shape[-1]))
-        known = (member >= 0) & (member < statistics.num_rows.unsqueeze(-1))
+        known = (member >= 0) & (member < statistics.ends)
         new = (member >= 0) & ~known
         new_rows = records.append_(own, new)
         rows = torch.where(known, member, new_rows)
@@ -301,7 +325,7 @@ class ArmRows(nn.Module):
         Cost O((u + p) (d + log(u + p))).
         """
         row = matches(statistics.points, self.points(index).double()).masked_fill(index < 0, -1)
-        row = row.masked_fill(row >= statistics.num_rows.unsqueeze(-1), -1)
+        row = row.masked_fill(row >= statistics.ends, -1)
         if bool((row >= 0).any()):
             slot = torch.where(row >= 0, index, self.num_arms)
             self._buffers["row_of_arm"] = nn.functional.pad(self.row_of_arm, (0, 1)).scatter(-1, slot, row)[..., :-1]

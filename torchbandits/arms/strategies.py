@@ -50,7 +50,7 @@ class TableStrategy(ABC):
         """
 
     @abstractmethod
-    def cross(self, index: Picks, leaders: Leaders | None) -> Tensor:
+    def cross(self, slot: Picks, leaders: Leaders | None) -> Tensor:
         """k̃(x_p, ·), `batch_shape x p x A`; see `ArmTable.cross`."""
 
     @abstractmethod
@@ -63,7 +63,7 @@ class TableStrategy(ABC):
 
     def columns_between(self, index: Picks) -> tuple[Tensor, Tensor]:
         """Covariances of arms with every arm, frozen and exact, `batch_shape x p x A` each; equal without a dictionary."""
-        k = self.cross(index, None).double()
+        k = self.cross(index.clamp_min(0), None).double()
         return k, k
 
     def append(self, G: Tensor) -> None:
@@ -112,12 +112,12 @@ class FromColumns(TableStrategy):
                 with self._threads(weights):
                     for part, out in self.columns.products(weights, factors.rows, dense, step):
                         channels[..., part] = out[..., :c, :]
-                        leverage[..., part] = prior[..., part] - out[..., c:, :].square_().sum(dim=-2)
+                        torch.sub(prior[..., part], out[..., c:, :].square_().sum(dim=-2), out=leverage[..., part])
                 return
             except torch.OutOfMemoryError as error:
                 step = halved(step, LEAST_ARMS, error)
 
-    def cross(self, index: Picks, leaders: Leaders | None) -> Tensor:
+    def cross(self, slot: Picks, leaders: Leaders | None) -> Tensor:
         """Not supported, because a sparse posterior is swept after each tell."""
         raise AssertionError("a sparse posterior has no updates between sweeps")
 
@@ -130,7 +130,7 @@ class FromColumns(TableStrategy):
         if K_mk is None and packed is not None:
             K_mk = self._to_packed(fit.nystrom, x, packed)
         if K_mk is not None:
-            z = fit.nystrom.root.embed(torch.where(fit.mask.unsqueeze(-1), K_mk, 0.0))
+            z = fit.nystrom.root.embed(K_mk if fit.whole else torch.where(fit.mask.unsqueeze(-1), K_mk, 0.0))
         else:
             z = fit.embedding(x)
         return x, fit.regression.precision.whiten(z), z
@@ -198,9 +198,9 @@ class FromDirections(TableStrategy):
                 leverage[..., part] = prior[..., part] - T.square_().sum(dim=-2)
         self._directions.swept(storage, r)
 
-    def cross(self, index: Picks, leaders: Leaders | None) -> Tensor:
+    def cross(self, slot: Picks, leaders: Leaders | None) -> Tensor:
         """k̃(x_p, ·). Cost O(A u p), or O(A p) for arms that were evaluated ahead."""
-        return self._directions.cross(index, leaders)
+        return self._directions.cross(slot, leaders)
 
     def features(self, index: Picks) -> tuple[Tensor, Tensor]:
         """Points (or indices, if the covariance is kept) and directions."""
@@ -252,10 +252,10 @@ class FromFeatures(TableStrategy):
                 # leverage = |Jᵀz|² for V⁻¹ = J Jᵀ; of a sketch, |z|²/λ − |B z|² for V⁻¹ = I/λ − BᵀB.
                 leverage[..., part] = prior[..., part] - squares if sketched else squares
 
-    def cross(self, index: Picks, leaders: Leaders | None) -> Tensor:
+    def cross(self, slot: Picks, leaders: Leaders | None) -> Tensor:
         """k̃(x_p, ·). Cost O(A m p)."""
         precision = self.posterior.fit().regression.precision
-        return self._arms.times(precision.solve(self._arms.at(index)).mT)
+        return self._arms.times(precision.solve(self._arms.at(slot)).mT)
 
     def features(self, index: Picks) -> tuple[Tensor, Tensor]:
         """Features and whitened features."""

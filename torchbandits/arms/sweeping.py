@@ -72,7 +72,7 @@ class FullSweep:
             arm = torch.where(live, best_arm(values), -1).unsqueeze(-1)
             picks.append(arm)
             self.hallucinate(arm, torch.ones_like(arm, dtype=torch.float64))
-        return torch.cat(picks, dim=-1) if picks else torch.empty(*remaining.shape, 0, dtype=torch.int64)
+        return torch.cat(picks, dim=-1) if picks else room.new_empty(*room.shape, 0)
 
     def hallucinate(self, index: Tensor, counts: Tensor) -> None:
         """Reduce the leverages by pulls of p arms, `batch_shape x p` each (index −1 for none). Cost O(A m p)."""

@@ -10,11 +10,12 @@ from torch import Tensor, nn
 from torchbandits.arms.columns import KernelColumns
 from torchbandits.arms.directions import Directions, Leaders
 from torchbandits.arms.features import ArmFeatures
-from torchbandits.arms.rows import ArmRows
+from torchbandits.arms.rows import ArmRows, Summed
 from torchbandits.arms.strategies import FromColumns, FromDirections, FromFeatures, TableStrategy
 from torchbandits.budget import budget_on
 from torchbandits.kernels import kernel_diagonal
 from torchbandits.posteriors import Conditioning, GaussianProcess
+from torchbandits.transfers import to_device, to_host
 from torchbandits.types import Picks
 
 
@@ -59,6 +60,9 @@ class ArmTable(nn.Module):
             self._other = FromDirections(rows, posterior, self.columns, self.directions)
         self._choose_strategy()
         self._updates = 0
+        # Leverages and regression outputs of arms that are about to be told, on the host; of the last picks, on the device.
+        self._foreseen: tuple[Tensor, Tensor, Tensor, Tensor] | None = None
+        self._seen: tuple[Tensor, Tensor, Tensor, Tensor] | None = None
         diagonal = self.columns.diagonal if self.features_of_arms is None else self.features_of_arms.diagonal
         self.register_buffer("prior_diagonal", diagonal, persistent=False)
         self.register_buffer("kappa2", self._largest(), persistent=False)
@@ -93,6 +97,55 @@ class ArmTable(nn.Module):
         if self.rows.sharded:
             return self.rows.across.at(index, self.leverage)[0]
         return self.leverage.gather(-1, index.clamp_min(0))
+
+    def marginals_at(self, slot: Picks) -> tuple[Tensor, Tensor]:
+        """Leverage, `batch_shape x p`, and channels, `batch_shape x c x p`, of arms at `slot` ≥ 0."""
+        channels = self.channels
+        at = slot.unsqueeze(-2).expand(*channels.shape[:-1], slot.shape[-1])
+        return self.leverage.gather(-1, slot), channels.gather(-1, at)
+
+    def leverage_of_picks(self, index: Picks, slot: Picks) -> Tensor:
+        """`leverage_at` picks, remembered for `needed_of`; `slot` is `index`, 0 where padded."""
+        leverage = self.leverage
+        if self.rows.sharded:
+            return self.leverage_at(index)
+        self._seen = (leverage, index, slot, leverage.gather(-1, slot))
+        return self._seen[3]
+
+    def needed_of(self, index: Picks) -> tuple[Tensor, Tensor]:
+        """`marginals_at` of arms that are about to be told (−1 where padded), for `foresee_`."""
+        channels, known = self.channels, self._seen
+        if known is None or known[0] is not self.leverage or known[1] is not index:
+            return self.marginals_at(index.clamp_min(0))
+        return known[3], channels.gather(-1, known[2].unsqueeze(-2).expand(*channels.shape[:-1], index.shape[-1]))
+
+    def foresee_(self, here: Picks, leverage: Tensor, channels: Tensor) -> None:
+        """Keep `marginals_at` of arms that are about to be told, all on the host, until the leverages change."""
+        self._foreseen = (self.leverage, here, leverage, channels)
+
+    def pulled(self, summed: Summed, leaders: Leaders | None = None) -> tuple[tuple[Tensor, Tensor], Tensor]:
+        """Inputs of `update_` that are read before the pulls are added to the statistics: `marginals_at` of the arms, on the
+        host, and `cross`."""
+        cross = self.strategy.cross(summed.slot, leaders)
+        return (self.marginals_at(summed.slot) if summed.distinct is summed.here else self._on_host(summed)), cross
+
+    def pulled_leverage(self, summed: Summed) -> Tensor:
+        """Leverage of pulled arms, `batch_shape x p`, on the host."""
+        if summed.distinct is summed.here or self.rows.sharded:
+            return self.leverage_at(summed.slot).cpu()
+        return self._on_host(summed)[0]
+
+    def _on_host(self, summed: Summed) -> tuple[Tensor, Tensor]:
+        """`marginals_at` of arms, read from the device in one piece, and not again where they were foreseen."""
+        here = summed.here
+        if (known := self._foreseen) is not None and known[0] is self.leverage:
+            same = here.unsqueeze(-1) == known[1].unsqueeze(-2)
+            if bool((same.any(dim=-1) | (here < 0)).all()):
+                place = same.byte().argmax(dim=-1)
+                at = place.unsqueeze(-2).expand(*known[3].shape[:-1], place.shape[-1])
+                return known[2].gather(-1, place), known[3].gather(-1, at)
+        leverage, channels = to_host(*self.marginals_at(summed.slot))
+        return leverage, channels
 
     # ------------------------------------------------------------------ writing
 
@@ -136,42 +189,45 @@ class ArmTable(nn.Module):
             self.kappa2 = self._largest()
         return self
 
-    def cross(self, index: Picks, leaders: Leaders | None = None) -> Tensor:
-        """k̃(x_p, ·) of arms (`batch_shape x p`) under the current posterior, `batch_shape x p x A`: the input of `update_`, to
-        be computed before the pulls are added to the statistics. Not for sparse posteriors.
+    def cross(self, slot: Picks, leaders: Leaders | None = None) -> Tensor:
+        """k̃(x_p, ·) of arms (`batch_shape x p`, ≥ 0) under the current posterior, `batch_shape x p x A`: the input of
+        `update_`, to be computed before the pulls are added to the statistics. Not for sparse posteriors.
 
         Args:
-            index: −1 where padded.
+            slot: Any arm where padded.
             leaders: Arms that are likely to be pulled next, worth evaluating ahead.
 
         Cost: O(A u p), or O(A p) for arms that were evaluated ahead; O(A m p) for finite features.
         """
-        return self.strategy.cross(index, leaders)
+        return self.strategy.cross(slot, leaders)
 
-    def update_(self, index: Picks, counts: Tensor, targets: Tensor, cross: Tensor) -> Tensor:
+    def update_(
+        self, slot: Picks, counts: Tensor, targets: Tensor, cross: Tensor, own: tuple[Tensor, Tensor] | None = None
+    ) -> Tensor:
         """Bring means and leverages up to date with pulls of p distinct arms (already in the statistics).
 
         Args:
-            index: `batch_shape x p`, −1 where padded.
-            counts: `batch_shape x p`.
+            slot: `batch_shape x p`, any arm where padded.
+            counts: `batch_shape x p`, 0 where padded.
             targets: `batch_shape x p x c`, regression targets summed over the pulls.
-            cross: The result of `cross(index)` before the pulls.
+            cross: The result of `cross(slot)` before the pulls.
+            own: `marginals_at(slot)`; on the host where counts and targets are there.
 
         Returns:
-            Increase of log det(V/λ) by the pulls, `batch_shape`.
+            Increase of log det(V/λ) by the pulls, `batch_shape`, on the host or on the device.
 
         Cost: O(A p²).
         """
-        if index.shape[-1] == 1:
-            return self._update_one(index.clamp_min(0), counts, targets, cross)
-        p, slot = index.shape[-1], index.clamp_min(0)
-        own = self.leverage.gather(-1, slot)
+        leverage_p, channels_p = own or self.marginals_at(slot)
+        p = slot.shape[-1]
+        if p == 1:
+            return self._update_one(slot, leverage_p, channels_p, counts, targets, cross)
+        leverage_p, channels_p, counts, targets = to_device(slot.device, leverage_p, channels_p, counts, targets)
         # Take the variances of the pulled arms from the leverages, so that both agree.
-        C_pa = cross.scatter(-1, slot.unsqueeze(-1), own.to(cross.dtype).unsqueeze(-1))
+        C_pa = cross.scatter(-1, slot.unsqueeze(-1), leverage_p.to(cross.dtype).unsqueeze(-1))
         C_pp = C_pa.gather(-1, slot.unsqueeze(-2).expand(*C_pa.shape[:-1], p)).double()
         conditioning = Conditioning.on(C_pp, counts)
-        mean_p = self.channels.gather(-1, slot.unsqueeze(-2).expand(*self.channels.shape[:-1], p)).mT
-        innovations = conditioning.innovations(targets, mean_p)
+        innovations = conditioning.innovations(targets, channels_p.mT)
         # With G = L⁻¹√N C_P, leverages fall by the squares of G and means move by Gᵀ times the innovations (see
         # `Conditioning`).
         G = conditioning.directions(C_pa.double())
@@ -181,21 +237,24 @@ class ArmTable(nn.Module):
         self.channels = self.channels + innovations.mT @ G
         return conditioning.log_det
 
-    def _update_one(self, slot: Tensor, counts: Tensor, targets: Tensor, cross: Tensor) -> Tensor:
+    def _update_one(
+        self, slot: Picks, leverage_j: Tensor, channels_j: Tensor, counts: Tensor, targets: Tensor, cross: Tensor
+    ) -> Tensor:
         """`update_` with one arm j per row, the hot path: one pass over the arms per line.
 
         leverage ← leverage − n k̃²/(1 + n k̃_j), mean ← mean + k̃ (s − n μ_j)/(1 + n k̃_j), log det ← log det + log(1 + n k̃_j),
         where k̃ is the covariance with arm j and k̃_j its leverage.
         """
-        own = self.leverage.gather(-1, slot)
-        mean = self.channels.gather(-1, slot.unsqueeze(-2).expand(*self.channels.shape[:-1], 1)).squeeze(-1)
-        gain = own * counts
+        gain = leverage_j * counts
         shrink = 1 / (1 + gain)
-        c = cross.squeeze(-2).scatter(-1, slot, own.to(cross.dtype))
-        g = c * (counts * shrink).sqrt()
+        moved = ((targets.squeeze(-2) - counts * channels_j.squeeze(-1)) * shrink).unsqueeze(-1)
+        scale = (counts * shrink).sqrt()
+        if gain.device != slot.device:
+            leverage_j, scale, moved = to_device(slot.device, leverage_j, scale, moved)
+        c = cross.squeeze(-2).scatter(-1, slot, leverage_j.to(cross.dtype))
+        g = c * scale
         self._updates += 1
         self.strategy.append(g.unsqueeze(-2))
-        moved = ((targets.squeeze(-2) - counts * mean) * shrink).unsqueeze(-1)
         self._buffers["leverage"] = torch.addcmul(self.leverage, g, g, value=-1).clamp_min_(0)
         self._buffers["channels"] = torch.addcmul(self.channels, moved, c.unsqueeze(-2))
         return gain.log1p_().squeeze(-1)

@@ -6,6 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from torchbandits.transfers import to_device
+
 # Scores within this relative distance of the best are tied, and the lowest index wins.
 TIE = 16 * np.finfo(np.float64).eps
 
@@ -14,8 +16,12 @@ TIE = 16 * np.finfo(np.float64).eps
 REFRESH, FULL, BROKEN, EXHAUSTED = 0, 1, 2, 3
 
 
-def best_arm(score: Tensor) -> Tensor:
-    """Lowest index among the scores within 16 eps of the best, `batch_shape x A` to `batch_shape`. Cost O(A)."""
+def best_arm(score: Tensor, best: Tensor | None = None) -> Tensor:
+    """Lowest index among the scores within 16 eps of the best, `batch_shape x A` to `batch_shape`; `best` `batch_shape`, on the
+    host, if it is known there. Cost O(A)."""
+    if best is not None:
+        least = torch.sub(best, best.abs(), alpha=TIE).unsqueeze(-1)
+        return (score >= to_device(score.device, least)[0]).view(torch.uint8).argmax(dim=-1)
     best = score.amax(dim=-1, keepdim=True)
     # TIE is a power of two, so that the product is exact. The largest of booleans is not defined, that of bytes is.
     return (score >= torch.sub(best, best.abs(), alpha=TIE)).view(torch.uint8).argmax(dim=-1)

@@ -262,10 +262,10 @@ def check_picks(selection: Any, batch_shape: torch.Size, num_arms: int, device: 
 
 
 def picks_on_host(
-    given: Selection, rewards: Any, opened: Selection | None, device: torch.device
-) -> tuple[Selection, Any, Selection | None]:
-    """Picks at arms, their rewards and the open picks on the host, all in one piece, as they come. Points, which follow from
-    the arms, are left out: those of the open picks stand for both.
+    given: Selection, rewards: Any, opened: Selection | None, device: torch.device, beside: Sequence[Tensor] = ()
+) -> tuple[Selection, Any, Selection | None, Sequence[Tensor]]:
+    """Picks at arms, their rewards and the open picks on the host, all in one piece, as they come, with further tensors that
+    are needed there. Points, which follow from the arms, are left out: those of the open picks stand for both.
 
     Raises:
         ArgumentError: For picks or rewards on another device than the given one.
@@ -273,13 +273,13 @@ def picks_on_host(
     check_device("indices", given.index, device)
     check_device("a selection's mask", given.mask, device)
     picks = [given.index, given.mask, *([] if opened is None else [opened.index, opened.mask])]
-    if isinstance(rewards, Tensor) and not rewards.is_complex():
+    known = isinstance(rewards, Tensor) and not rewards.is_complex()
+    if known:
         check_device("rewards", rewards, device)
-        *picks, rewards = to_host(*picks, rewards.detach())
-    else:
-        picks = list(to_host(*picks))
+    here = to_host(*picks, *beside, *([rewards.detach()] if known else []))
+    picks, beside = list(here[: len(picks)]), here[len(picks) : len(picks) + len(beside)]
     own = None if opened is None else Selection(picks[2], picks[2], picks[3])
-    return Selection(picks[0] if own is None else own.points, picks[0], picks[1]), rewards, own
+    return Selection(picks[0] if own is None else own.points, picks[0], picks[1]), here[-1] if known else rewards, own, beside
 
 
 def check_places(selection: Selection, held: Tensor) -> None:

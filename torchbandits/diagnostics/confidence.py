@@ -111,7 +111,8 @@ def widths(
     policy, noise, lam = composed(bandit.policy, "widths"), noise_of(bandit, noise_std), process.regularization
     assert isinstance(state, TableState | BoxState)
     leverage, mask, n = row_leverage(state), pulled(state), state.statistics.weights
-    progress = replace(state.progress(policy.confidence.reads), effective_dimension=(n * leverage).sum(dim=-1))
+    reads = policy.confidence.reads - {"effective_dimension"}
+    progress = replace(state.progress(reads), effective_dimension=(n * leverage).sum(dim=-1).cpu())
     base, in_use = _innermost(policy.confidence), policy.width(state)
     known_delta = getattr(base, "delta", None) if delta is None else delta
     known_bound = (base.norm_bound if isinstance(base, _FREQUENTIST) else None) if norm_bound is None else norm_bound
@@ -128,7 +129,7 @@ def widths(
                 practical["PracticalBBKB"] = PracticalBBKB(*own, ratio_threshold=ratio)
         else:
             theory["IGP"], theory["KernelUCB"] = IGP(*own), KernelUCB(*own)
-    multipliers = {IN_USE: in_use} | {name: width(progress) for name, width in (practical | theory).items()}
+    multipliers = {IN_USE: in_use} | {name: width(progress).to(in_use.device) for name, width in (practical | theory).items()}
     notes = _notes(multipliers, list(theory), known_delta is None or known_bound is None)
     std = (lam * leverage).sqrt()
     best = row_mean(state).masked_fill(~mask, -torch.inf).argmax(dim=-1, keepdim=True)

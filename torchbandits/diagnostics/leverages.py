@@ -120,7 +120,7 @@ def effective_dimension(bandit: Bandit, *, noise_std: float | None = None) -> Ef
     record = EffectiveDimension(
         dimension=dimension,
         distinct_arms=u,
-        dictionary_size=process.dictionary_size.double(),
+        dictionary_size=process.dictionary_size.to(u),
         pulls=state.statistics.pulls,
         from_others=from_others,
         misfit=misfit,
@@ -223,7 +223,7 @@ def dictionary_quality(bandit: Bandit, *, size: int = 256, generator: torch.Gene
         state, "dictionary_quality", "its cells are exact on their own pulls: see their numbers in the posterior"
     )
     u = pulled(state).sum(dim=-1).double()
-    points = process.dictionary_size.double()
+    points = process.dictionary_size.to(u)
     if not process.sparse and process.finite is None:
         one, none = torch.ones_like(u), torch.zeros(0, dtype=torch.int64, device=u.device)
         return DictionaryQuality(one, one, one, none, u.new_zeros(*u.shape, 0), points, u, (), tuple(remarks(state)))

@@ -147,9 +147,10 @@ class Journal:
                 self._lines = None
 
     def discard(self) -> None:
-        """Give up a run that could not begin: an empty file is removed."""
+        """Give up a run that could not begin: an empty file is removed, and the journal may serve another bandit."""
         if self._lines is not None:
             self._lines.discard()
+            self._lines, self.resumed = None, False
 
     def start(self) -> None:
         """Make the file ready for further records, once the run has proved possible: the header of a new one, and an existing

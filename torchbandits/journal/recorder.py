@@ -72,19 +72,29 @@ class Recorder:
 
     # ------------------------------------------------------------------ calls
 
-    def ask(self, limit: Tensor | None, offered: Tensor | None, exactly: int | None) -> tuple[Selection, Selection]:
+    def ask(
+        self, limit: Tensor | None, offered: Tensor | None, exactly: int | None, *, whole: bool = False
+    ) -> tuple[Selection, Selection]:
         """Open additional picks, with the open ones as pending.
 
         Args:
             limit: `batch_shape`, most picks.
             offered: `batch_shape x A`, arms on offer.
             exactly: Picks per row, whatever the batch rule says.
+            whole: Whether to refuse to make fewer.
 
         Returns:
             The additional picks, and a copy of all that is open then.
+
+        Raises:
+            ArgumentError: If a row has no arm left before it has all its picks, and `whole`; nothing has changed then.
         """
         loop, journal = self.loop, self.journal
         selection, drawn = loop.select(limit, offered, exactly)
+        if whole:
+            made = int(selection.mask.sum(dim=-1).min())
+            message = f"no arm is left after {made} of {exactly} picks: ask for fewer, offer more arms, or raise max_pulls=."
+            require(made == exactly, message)
         if journal is not None:
             selection = journal.agreed(selection, loop.points)
         # Copied before anything changes: a copy that fails must leave no pick open that the caller was not told of.
@@ -172,7 +182,7 @@ class Recorder:
         pulls = Pulls(counts=ones, sums=y, squares=y * y, index=index, mask=kept)
         if noise_var is not None:
             pulls = pulls.weighted(loop.noise_variance(), noise_var)
-        remaining, unasked = None, torch.zeros(loop.batch_shape, dtype=torch.float64, device=device)
+        remaining, unasked = None, torch.zeros(loop.batch_shape, dtype=torch.float64)
         if not whole:
             remaining, unasked = loop.settled(loop.open, index.to(device), kept.to(device))
         if forgets:
@@ -632,7 +642,11 @@ def move_record(arms: Any, costs: Any) -> Record:
         "journal with the source and observe() what was learned.",
         UnsupportedError,
     )
-    return {"kind": "set_arms", "arms": pack(arms), "costs": None if costs is None else pack(as_tensor("costs", costs))}
+    return {
+        "kind": "set_arms",
+        "arms": pack(arms),
+        "costs": None if costs is None else pack(as_tensor("costs", costs, torch.float64)),
+    }
 
 
 def report_record(report: Report, best: Tensor) -> Record:

@@ -280,28 +280,39 @@ class SharedStore:
         Raises:
             StateError: If it was told or forgotten before.
         """
-        row = self._run("SELECT state, worker FROM picks WHERE number = ?", (number,)).fetchone()
+        row = self._run("SELECT state, attempts FROM picks WHERE number = ?", (number,)).fetchone()
         require(row is not None, f"pick {number} is not in {self.path}.", StateError)
-        require(
-            row[0] == "out",
-            f"pick {number} was {row[0]} already, by worker {row[1]!r}: a lease that expired was handed out again. Use a "
-            "longer lease, or renew() it while the evaluation lasts.",
-            StateError,
+        why = (
+            ""
+            if row[1] == 1
+            else (
+                f" It was handed out {row[1]} times, since leases of it expired: use a longer lease, or renew() it while the "
+                "evaluation lasts."
+            )
         )
+        require(row[0] == "out", f"pick {number} was {row[0]} already, and counts once.{why}", StateError)
         self._run("UPDATE picks SET state = ? WHERE number = ?", (state, number))
         self.note({"told": "tell", "forgotten": "forget"}[state], number, content)
 
-    def renew(self, number: int, worker: str, lease: float) -> float:
+    def renew(self, number: int, worker: str, attempt: int, lease: float) -> float:
         """Hold a pick for longer; until when.
+
+        Args:
+            number: Of the pick.
+            worker: Its name.
+            attempt: How often the pick had been handed out when the worker got it: names need not differ.
+            lease: Seconds from now.
 
         Raises:
             StateError: If the worker does not hold it any more.
         """
         expires = time.time() + lease
         held = self._run(
-            "UPDATE picks SET expires = ? WHERE number = ? AND worker = ? AND state = 'out'", (expires, number, worker)
+            "UPDATE picks SET expires = ? WHERE number = ? AND worker = ? AND attempts = ? AND state = 'out'",
+            (expires, number, worker, attempt),
         ).rowcount
-        require(held == 1, f"pick {number} is not held by worker {worker!r} any more: its lease expired.", StateError)
+        message = f"pick {number} is not held by worker {worker!r} any more: its lease expired, or it was told or forgotten."
+        require(held == 1, message, StateError)
         return expires
 
     # ------------------------------------------------------------------ events and checkpoints

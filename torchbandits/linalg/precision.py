@@ -7,12 +7,15 @@ from torch import Tensor, nn
 
 from torchbandits.errors import NumericalError, require
 from torchbandits.linalg.roots import cholesky, solve_lower
+from torchbandits.transfers import to_device
 from torchbandits.types import Rect, Square
 
 # A rank-one update costs three passes over J, a refactorisation 2m³/3 operations at the rate of matrix products. Measured on
 # two cores in float64 (scripts/benchmarks/linalg.py), one refactorisation costs as much as 1.4 updates at m = 64, 3.3 at 128, 6
 # at 256, 18 at 512 and 8 at 1024, where J no longer fits the cache. Hence k updates are made one by one while k ≤ m / 64.
 _UPDATES_PER_REFACTOR = 64
+# Matrices up to this size are factorised on the host: the host waits for the device in any case, to see whether it succeeded.
+_SMALL = 64
 
 
 class Precision:
@@ -43,7 +46,9 @@ class Precision:
 
     def refactor_(self) -> Precision:
         """Recompute the root from the matrix. Cost O(m³)."""
-        factor, good = cholesky(self.matrix)
+        device = self.matrix.device
+        small = device.type != "cpu" and self.basis is None and self.matrix.shape[-1] <= _SMALL
+        factor, good = cholesky(self.matrix.cpu() if small else self.matrix)
         if good is not None:
             broken = ~good & ~factor.isnan().any(dim=-1).any(dim=-1)
             require(
@@ -52,11 +57,14 @@ class Precision:
                 "regularization, or rewards and features of a smaller range.",
                 NumericalError,
             )
-        self._factor: Tensor | None = factor
         eye = torch.eye(factor.shape[-1], dtype=factor.dtype, device=factor.device)
         root = solve_lower(factor, eye.expand_as(factor)).mT
+        log_det = 2 * factor.diagonal(dim1=-2, dim2=-1).log().sum(dim=-1)
+        if small:
+            factor, root, log_det = to_device(device, factor, root, log_det)
+        self._factor: Tensor | None = factor
         self.root = root if self.basis is None else self.basis @ root
-        self.log_det = 2 * factor.diagonal(dim1=-2, dim2=-1).log().sum(dim=-1)
+        self.log_det = log_det
         return self
 
     def update_(self, features: Rect, weights: Tensor) -> Precision:
@@ -77,7 +85,8 @@ class Precision:
             p = (z.unsqueeze(-2) @ self.root).squeeze(-2)
             s = p.square().sum(dim=-1, keepdim=True)
             # (1 − 1/√(1+s))/s without cancellation: 1 / (√(1+s) (1 + √(1+s))).
-            beta = 1 / ((1 + s).sqrt() * (1 + (1 + s).sqrt()))
+            root = (1 + s).sqrt()
+            beta = 1 / (root * (1 + root))
             self._factor = None
             q = (p.unsqueeze(-2) @ self.root.mT).squeeze(-2)
             self.root = self.root - q.unsqueeze(-1) * (beta * p).unsqueeze(-2)

@@ -149,8 +149,7 @@ class AdaptiveUCB(Policy[TreeState]):
         state.forget_derived_()
         learn(state, pulls, self.memory, None)
         # `state.told` does not include these pulls until the update is over, but the width of the next pick depends on them.
-        told = state.told + pulls.num_rewards.sum(dim=-1)
-        state.derived.width = self.confidence(state.progress(self.confidence.reads, told))
+        state.derived.width = state.width_of(self.confidence, state.told_with(pulls))
         tree.refine_(state.derived.width)
         return state
 
@@ -158,7 +157,7 @@ class AdaptiveUCB(Policy[TreeState]):
     def width(self, state: TreeState) -> Tensor:
         """The confidence width for the next pick, `batch_shape`."""
         if state.derived.width is None:
-            state.derived.width = self.confidence(state.progress(self.confidence.reads))
+            state.derived.width = state.width_of(self.confidence)
         return state.derived.width
 
     @without_gradients

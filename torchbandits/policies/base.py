@@ -151,6 +151,10 @@ class Policy(ABC, Generic[S]):
     def width(self, state: S) -> Tensor:
         """The current multiplier of the standard deviation, `batch_shape`; NaN for policies that use none."""
 
+    def width_on_host(self, state: S) -> Tensor:
+        """The same on the host, where arms are on a device."""
+        return self.width(state).cpu()
+
     @abstractmethod
     def bounds(self, state: S) -> tuple[Tensor, Tensor] | None:
         """Largest upper and largest lower confidence bound over the arms, `batch_shape` each; None without a posterior."""

@@ -40,6 +40,7 @@ from torchbandits.posteriors import GaussianProcess
 from torchbandits.scores import UCB, MostProbable, PerCost, PosteriorDraw, Score
 from torchbandits.sources import ArmSet, ArmSource
 from torchbandits.starts import Start
+from torchbandits.transfers import to_device, to_host
 from torchbandits.types import Evidence, FitReport, Generators, Points, Pulls, Selection
 from torchbandits.widths import RandomWidth, Width
 
@@ -252,10 +253,10 @@ class Composed(Policy[TableState | BoxState]):
         index, values = picker.pick(offered, remaining, twins)
         if starting is not None:
             index, values = with_first(starting, index), None
-        leverage, scored = picker.evidence(index)
+        slot = index.clamp_min(0)
+        leverage, values = picker.evidence(index, slot, values)
         states = tuple(twin.get_state() for twin in twins) if twins else ()
-        values = scored if values is None else values
-        return Selection(rows.points(index), index, index >= 0), Evidence(values, leverage, width, states)
+        return Selection(rows.at(slot), index, index >= 0), Evidence(values, leverage, width, states)
 
     @cached_property
     def _draws_picks(self) -> bool:
@@ -271,7 +272,8 @@ class Composed(Policy[TableState | BoxState]):
         drawn = confidence.draw(state.progress(confidence.reads), twins)
         for twin, before in zip(resting, states, strict=True):
             twin.set_state(before)
-        return torch.where(remaining.to(drawn.device) > 0, drawn, self.width(state))
+        width = self.width(state)
+        return torch.where(to_device(width.device, remaining > 0)[0], to_device(width.device, drawn)[0], width)
 
     @without_gradients
     def update(self, state: TableState | BoxState, pulls: Pulls) -> TableState | BoxState:
@@ -291,9 +293,9 @@ class Composed(Policy[TableState | BoxState]):
         if self.from_data is not None:
             self.from_data.learn(state, pulls)
         if self.refit_every is not None:
-            told, now = state.told // self.refit_every, (state.told + pulls.num_rewards.sum(dim=-1)) // self.refit_every
-            if bool((now > told).any()):
-                self.refit(state, rows=now > told)
+            due = state.told_with(pulls) // self.refit_every > state.sum_on_host("told") // self.refit_every
+            if bool(due.any()):
+                self.refit(state, rows=to_device(state.rows.source.device, due)[0])
         table = state.table if isinstance(state, TableState) else None
         if state.scale.due(state.rows.arm_of_row.shape[-1], self.refit_every):
             weight = None if table is None or state.pull_weight is None else state.pull_weight.squeeze(-1)
@@ -380,19 +382,36 @@ class Composed(Policy[TableState | BoxState]):
         """The confidence width for the next pick, `batch_shape`."""
         if state.derived.width is None:
             own = self.confidence if self.from_data is None else self.from_data.width(state, self.confidence)
-            state.derived.width = own(state.progress(own.reads))
+            here, device = own(state.progress(own.reads)), state.pending_index.device
+            state.derived.width_on_host = state.derived.width = here
+            if here.device != device:
+                state.derived.width = to_device(device, here)[0]
+            elif device.type != "cpu":
+                state.derived.width_on_host = None
         return state.derived.width
 
+    def width_on_host(self, state: TableState | BoxState) -> Tensor:
+        """The same on the host."""
+        width = self.width(state)
+        return width if state.derived.width_on_host is None else state.derived.width_on_host
+
     def bounds(self, state: TableState | BoxState) -> tuple[Tensor, Tensor] | None:
-        """The largest upper and the largest lower confidence bound over the arms, reward units; None in a box, where the
-        largest upper bound is unknown. In a box raises `NumericalError` if the posterior is not finite."""
+        """The largest upper and the largest lower confidence bound over the arms, reward units, copied to the host unless data
+        set the units; None in a box, where the largest upper bound is unknown. In a box raises `NumericalError` if the
+        posterior is not finite."""
         if isinstance(state, BoxState):
             state.box.check_finite()
             return None
-        across, upper = state.rows.across, upper_bounds(state, self.width(state))
-        assert state.derived.marginals is not None
-        mean = state.derived.marginals[0]
-        largest, lower = across.amax(upper), -across.amin(torch.sub(upper, mean, alpha=2))
+        across, width, derived = state.rows.across, self.width(state), state.derived
+        upper = upper_bounds(state, width)
+        assert derived.marginals is not None
+        mean = derived.marginals[0]
+        largest, lower = across.amax(upper), across.amin(torch.sub(upper, mean, alpha=2))
+        if largest.device.type != "cpu" and state.posterior.units is None:
+            # Together, since each copy waits for the device.
+            largest, lower, here = to_host(largest, lower, width)
+            derived.highest, derived.width_on_host = largest, here
+        lower = -lower
         if (units := state.posterior.units) is not None:
             largest, lower = (units.to_rewards(bound.unsqueeze(-1)).squeeze(-1) for bound in (largest, lower))
         return largest, lower

@@ -135,9 +135,10 @@ class FromData:
         units.add_(row, sums, squares, state.statistics.size)
         if not state.posterior.sparse and state.statistics.size > self.most_exact(state):
             learn_sparsely(state)
-        due = self._fits_by(state.told + pulls.counts.sum(dim=-1)) > self._fits_by(state.told)
+        told = state.sum_on_host("told")
+        due = self._fits_by(told + (pulls.host or pulls).counts.sum(dim=-1).cpu()) > self._fits_by(told)
         if bool(due.any()):
-            self.refit(state, due)
+            self.refit(state, due.to(state.rows.source.device))
 
     def _fits_by(self, pulls: Tensor) -> Tensor:
         """The number of fits up to so many pulls: one per pull up to the fifth, then one per growth by the factor `growth`."""

@@ -223,7 +223,7 @@ class LengthscaleBalancing(Phased[BalancedState]):
         grown = (torch.arange(inner.told.shape[0], dtype=torch.float64, device=state.told.device) / 2).exp()
         bounds = grown.reshape(-1, *(1 for _ in state.told.shape)) * bound
         igp = IGP(self.engine.noise_std, bounds, self.delta / 2, self.engine.regularization)
-        return igp(inner.progress(igp.reads))
+        return inner.width_of(igp)
 
     # ------------------------------------------------------------------ inside
 

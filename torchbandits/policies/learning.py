@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,6 +17,7 @@ from torchbandits.memory import Memory
 from torchbandits.policies.state import GaussianState, State, TableState
 from torchbandits.posteriors import Conditioning
 from torchbandits.posteriors.bless import bless
+from torchbandits.transfers import to_host
 from torchbandits.types import Pulls
 
 # History of more distinct arms than this is learned by a sweep.
@@ -50,23 +52,25 @@ def learn(state: GaussianState, pulls: Pulls, memory: Memory, leaders: Leaders |
 def _learn_exact(state: GaussianState, summed: Summed, leaders: Leaders | None) -> None:
     table, posterior = state.tabulation, state.posterior
     assert not isinstance(table, GrowingTable)
-    distinct, counts, sums = summed.distinct, summed.counts, summed.sums
+    slot, counts = summed.slot, summed.counts
     # T is below its room after each tell, but where arms are read piece by piece its room may be less than these pulls need.
-    if state.rows.streamed and table.needs_sweep(distinct.shape[-1]):
+    if state.rows.streamed and table.needs_sweep(slot.shape[-1]):
         _swept(state, posterior.factorised)
-    leverage, cross = table.leverage_at(distinct), table.cross(distinct, leaders)
+    own, cross = table.pulled(summed, leaders)
     sketch = posterior.sketch
     lost = None if sketch is None else sketch.loss
     state.rows.tell_(posterior, summed)
     if state.counts_batches:
-        state.add_gains_(leverage, counts)
-    state._buffers["log_det"] = state.log_det + table.update_(distinct, counts, posterior.targets_of(counts, sums), cross)
+        state.add_gains_(own[0], counts)
+    gained = table.update_(slot, counts, posterior.targets_of(counts, summed.sums), cross, own)
+    sums: Any = state._buffers
+    sums["log_det"] = sums["log_det"] + gained.cpu()
     if sketch is not None and lost is not None and bool((shrunk := sketch.loss > lost).any()):
         # The low-rank update of the arms is exact only as long as the sketch loses nothing.
         table.sweep_rows_(shrunk)
-        state.log_det = torch.where(shrunk, posterior.log_det, state.log_det)
+        state.set_sums_(log_det=torch.where(shrunk, posterior.log_det, state.log_det))
     if table.needs_sweep():
-        state.log_det = _swept(state, posterior.factorised)
+        state.set_sums_(log_det=_swept(state, posterior.factorised))
 
 
 def learn_together(state: TableState, pulls: Pulls, sizes: Sequence[int]) -> None:
@@ -93,16 +97,17 @@ def learn_together(state: TableState, pulls: Pulls, sizes: Sequence[int]) -> Non
     if state.counts_batches:
         _add_gains_in_turn(state, table, distinct, pulls, sizes)
     if distinct.shape[-1] <= _AT_ONCE:
-        cross = table.cross(distinct)
+        own, cross = table.pulled(summed)
         state.rows.tell_(posterior, summed)
-        state._buffers["log_det"] = state.log_det + table.update_(distinct, counts, posterior.targets_of(counts, sums), cross)
+        gained = table.update_(summed.slot, counts, posterior.targets_of(counts, sums), cross, own)
+        state.set_sums_(log_det=state.sum_on_host("log_det") + gained.cpu())
         if table.needs_sweep():
-            state.log_det = _swept(state, posterior.factorised)
+            state.set_sums_(log_det=_swept(state, posterior.factorised))
         return
     warm = posterior.factorised
     posterior.invalidate_()
     state.rows.tell_(posterior, summed)
-    state.log_det = _swept(state, warm)
+    state.set_sums_(log_det=_swept(state, warm))
 
 
 def _add_gains_in_turn(state: GaussianState, table: ArmTable, distinct: Tensor, pulls: Pulls, sizes: Sequence[int]) -> None:
@@ -126,19 +131,20 @@ def _add_gains_in_turn(state: GaussianState, table: ArmTable, distinct: Tensor, 
 
 def _learn_sparse(state: GaussianState, memory: Memory, summed: Summed) -> None:
     table, posterior, rows = state.tabulation, state.posterior, state.rows
-    distinct, counts = summed.distinct, summed.counts
-    leverage, known = table.leverage_at(distinct), state.row_leverage()
+    counts, known = summed.counts, state.row_leverage_on_host()
+    leverage = state.pulled_leverage(summed)
     # The dictionary is about to change, so that updating the old factors would be wasted.
     posterior.invalidate_()
     row = rows.tell_(posterior, summed)
     if state.counts_batches:
         state.add_gains_(leverage, counts)
     # The accumulated log det grows by log(1 + n lev) per distinct arm, with the leverages before the tell.
-    state._buffers["log_det"] = state.log_det + torch.log1p(counts * leverage).sum(dim=-1)
+    sums: Any = state._buffers
+    sums["log_det"] = sums["log_det"] + torch.log1p(counts * leverage).sum(dim=-1)
     # BKB samples point i with probability min(1, n_i q̄ lev_i), with the leverages before the pulls.
-    size = state.statistics.size
+    size, pad = state.statistics.size, torch.nn.functional.pad
     row = row.masked_fill(row < 0, size)
-    drawn_with = torch.nn.functional.pad(known, (0, size + 1 - known.shape[-1])).scatter_(-1, row, leverage)[..., :-1]
+    drawn_with = pad(known, (0, size + 1 - known.shape[-1])).scatter_(-1, row, leverage)[..., :-1]
     _draw_dictionary(state, memory, drawn_with, (counts > 0).any(dim=-1))
     table.sweep_()
 
@@ -155,13 +161,15 @@ def _learn_history(state: GaussianState, pulls: Pulls, memory: Memory, summed: S
     else:
         state.rows.tell_(posterior, summed)
     if memory.sparse:
-        _draw_dictionary(state, memory, _history_leverage(state), (pulls.counts > 0).any(dim=-1))
-    log_det = _swept(state, warm or memory.sparse)
+        _draw_dictionary(state, memory, _history_leverage(state).cpu(), (pulls.counts > 0).any(dim=-1).cpu())
+    log_det, before = to_host(_swept(state, warm or memory.sparse), before)
     gained = (log_det - before).clamp_min(0)
-    state.log_det = state.log_det + gained if memory.sparse else log_det
-    state.batched_log_det = state.batched_log_det + gained
     # Only the total gain is known, not that of each pull: log(1 + 3x) ≤ 3 log(1 + x) bounds the other sum by it.
-    state.batched_log_det_3 = state.batched_log_det_3 + 3 * gained
+    state.set_sums_(
+        log_det=state.sum_on_host("log_det") + gained if memory.sparse else log_det,
+        batched_log_det=state.sum_on_host("batched_log_det") + gained,
+        batched_log_det_3=state.sum_on_host("batched_log_det_3") + 3 * gained,
+    )
 
 
 def learn_kernel(state: GaussianState, fitted: Tensor) -> None:
@@ -202,10 +210,9 @@ def learn_totals(state: GaussianState, changed: Tensor) -> None:
 
 def _restart_sums(state: GaussianState, fitted: Tensor) -> None:
     """Sweep the arms, and let the log-determinants of the marked batch rows restart from log det(V/λ)."""
-    log_det = _swept(state, state.posterior.sparse)
-    state.log_det = torch.where(fitted, log_det, state.log_det)
-    state.batched_log_det = torch.where(fitted, log_det, state.batched_log_det)
-    state.batched_log_det_3 = torch.where(fitted, 3 * log_det, state.batched_log_det_3)
+    fitted, log_det = to_host(fitted, _swept(state, state.posterior.sparse))
+    for name, restarted in (("log_det", log_det), ("batched_log_det", log_det), ("batched_log_det_3", 3 * log_det)):
+        state.set_sums_(**{name: torch.where(fitted, restarted, state.sum_on_host(name))})
 
 
 def learn_sparsely(state: GaussianState) -> None:
@@ -234,15 +241,17 @@ def _swept(state: GaussianState, warm: bool) -> Tensor:
 
 def _learn_selected(state: GaussianState, pulls: Pulls, memory: Memory, leaders: Leaders | None) -> None:
     """Learn one pull after the other, because whether a pull is kept depends on those before it."""
-    table, posterior = state.tabulation, state.posterior
+    posterior, device = state.posterior, pulls.counts.device
+    pulls = pulls if pulls.index is None else pulls.here()
+    arms = None if pulls.index is None else state.rows.entry(pulls.index)
     for place in range(pulls.counts.shape[-1]):
         part = slice(place, place + 1)
         counts, points = pulls.counts[..., part], pulls.points
         if points is not None:
             leverage = posterior.leverage(points[..., part, :])
         else:
-            assert pulls.index is not None
-            leverage = table.leverage_at(state.rows.entry(pulls.index[..., part]))
+            assert arms is not None
+            leverage = state.pulled_leverage(Summed.of(device, arms[..., part], counts, counts, counts))
         learned = memory.admitted(leverage, counts, posterior.regularization)
         if not bool((learned > 0).any()):
             continue
@@ -253,9 +262,9 @@ def _learn_selected(state: GaussianState, pulls: Pulls, memory: Memory, leaders:
             kept = Pulls(learned, sums, squares, points=points[..., part, :])
             _learn_history(state, kept, memory)
         else:
-            assert pulls.index is not None
-            arm = state.rows.entry(pulls.index[..., part]).masked_fill(learned <= 0, -1)
-            _learn_exact(state, Summed(arm, learned, sums, squares, arm.cpu()), leaders)
+            assert arms is not None
+            arm = arms[..., part].masked_fill(learned <= 0, -1)
+            _learn_exact(state, Summed.of(device, arm, learned, sums, squares), leaders)
 
 
 def _history_leverage(state: GaussianState) -> Tensor:
@@ -272,17 +281,17 @@ def _history_leverage(state: GaussianState) -> Tensor:
 
 
 def _draw_dictionary(state: GaussianState, memory: Memory, leverage: Tensor, told: Tensor) -> None:
-    """Draw a new dictionary in the batch rows with new pulls (`told`, `batch_shape`). The others keep theirs and draw
-    nothing."""
+    """Draw a new dictionary in the batch rows with new pulls (`told`, `batch_shape`), on the host, by leverages of the
+    distinct points. The others keep theirs and draw nothing."""
     statistics, posterior = state.statistics, state.posterior
     # A single batch row is told something, or nothing is learned.
     active = told.reshape(-1).tolist() if len(state.generators) > 1 else [True]
     resting = [g for g, on in zip(state.generators, active, strict=True) if not on]
     states = [generator.get_state() for generator in resting]
-    chosen = memory.choose(leverage, statistics.weights, statistics.mask, state.generators)
+    chosen = memory.choose(leverage, statistics.weights_on_host, statistics.mask_on_host, state.generators)
     # `choose` advances every generator, so those of rows without new pulls are set back.
     for generator, before in zip(resting, states, strict=True):
         generator.set_state(before)
     if resting:
-        chosen = torch.where(told.unsqueeze(-1), chosen.to(told.device), posterior.dictionary)
+        chosen = torch.where(told.unsqueeze(-1), chosen, posterior.dictionary.cpu())
     posterior.set_dictionary_(chosen)

@@ -145,8 +145,8 @@ class PartitionedUCB(Policy[PartitionedState]):
             "the sum of an arm's rewards overflowed; the pulls were not learned. Check the size of the rewards.",
             NumericalError,
         )
-        process.condition_(summed.distinct, summed.counts, summed.sums)
-        state.log_det = process.cells.log_det().sum(dim=-1).reshape(state.log_det.shape)
+        process.condition_(summed.distinct, *summed.there())
+        state.set_sums_(log_det=process.cells.log_det().sum(dim=-1).reshape(state.told.shape))
         return state
 
     def set_arms(self, state: PartitionedState, arms: Arms) -> PartitionedState:
@@ -165,9 +165,9 @@ class PartitionedUCB(Policy[PartitionedState]):
         index = index.masked_fill(~statistics.mask, -1)
         sums = (statistics.weights, statistics.sums, statistics.squares)
         fresh = self.update(fresh, Pulls(*sums, index=index, mask=statistics.mask, history=True)) if statistics.size else fresh
-        gained = fresh.log_det
+        gained = fresh.sum_on_host("log_det")
         fresh.continuing_(state)
-        fresh.log_det = gained
+        fresh.set_sums_(log_det=gained)
         return fresh
 
     @without_gradients

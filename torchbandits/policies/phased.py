@@ -143,8 +143,9 @@ def restart_(state: TableState, over: Tensor) -> None:
     state.table.sweep_()
     # Kept factors would have to be updated by every later pull.
     state.posterior.invalidate_()
+    here = over.cpu()
     for name in ("told", "log_det", "batched_log_det", "batched_log_det_3"):
-        state._buffers[name] = getattr(state, name).masked_fill(over, 0.0)
+        state.set_sums_(**{name: state.sum_on_host(name).masked_fill(here, 0.0)})
 
 
 def offers(rows: ArmRows, available: Tensor | None) -> Tensor:

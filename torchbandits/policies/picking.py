@@ -17,6 +17,7 @@ from torchbandits.policies.state import BoxState, PosteriorState, State, TableSt
 from torchbandits.posteriors import Pending
 from torchbandits.scores import UCB, MostProbable, PerCost, PosteriorDraw, Score, scores_of_points
 from torchbandits.starts import Opening, Start
+from torchbandits.transfers import to_device
 from torchbandits.types import Generators
 
 
@@ -93,12 +94,14 @@ def upper_bounds(state: TableState, width: Tensor) -> Tensor:
     derived = state.derived
     if derived.upper is None or derived.upper_of is not width:
         mean, std = marginals(state)
-        derived.upper, derived.upper_of = torch.addcmul(mean, std, width.unsqueeze(-1)), width
+        derived.upper, derived.upper_of, derived.highest = torch.addcmul(mean, std, width.unsqueeze(-1)), width, None
     return derived.upper
 
 
 def only_entries(rows: ArmRows, values: Tensor) -> Tensor:
-    """Values of arms, `batch_shape x A`, −∞ at arms that are copies of earlier ones."""
+    """Values of arms, `batch_shape x A`, −∞ at arms that are copies of earlier ones, and at those of other contexts."""
+    if rows.competing is not None:
+        values = values.masked_fill(~rows.competing, -torch.inf)
     if rows.first is None:
         return values
     own = rows.first == torch.arange(rows.num_arms, device=values.device) + rows.across.offset
@@ -161,10 +164,11 @@ class Picker:
             return self._believe(offered, remaining, twins), None
         repeats = isinstance(self._rule, Repeat)
         if (repeats or self._rule.max_batch_size == 1) and not self._pending[0].shape[-1]:
-            score = self._of_all()
+            score, derived = self._of_all(), self._state.derived
             if offered is not None:
                 score = score.masked_fill(~offered, -torch.inf)
-            arm = self._table.rows.across.best(score).unsqueeze(-1)
+            highest = derived.highest if score is derived.upper else None
+            arm = self._table.rows.across.best(score, highest).unsqueeze(-1)
             if not bool(remaining.all()):
                 arm = arm.masked_fill((remaining == 0).unsqueeze(-1).to(arm.device), -1)
             return (self._rule.repeated(arm, self._table.leverage, remaining) if isinstance(self._rule, Repeat) else arm), None
@@ -175,16 +179,19 @@ class Picker:
         mean, lam = marginals(self._state)[0], self._state.posterior.regularization
         return sweep.pick(lambda leverage: self._scores(mean, (lam * leverage).sqrt(), mean, None), remaining), None
 
-    def evidence(self, index: Tensor) -> tuple[Tensor, Tensor]:
-        """The leverage at the batch start and the score of picks, `batch_shape x q` each."""
-        slot, across = index.clamp_min(0), self._table.rows.across
+    def evidence(self, index: Tensor, slot: Tensor, values: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The leverage at the batch start and the score of picks, `batch_shape x q` each; `slot` is `index`, 0 where padded,
+        and `values` are the scores if they are known."""
+        if values is not None:
+            return self._table.leverage_of_picks(index, slot), values
+        across = self._table.rows.across
         if isinstance(self._score, UCB) and self._table.rows.sharded:
             leverage, upper = across.at(index, self._table.leverage, upper_bounds(self._state, self._width))
             return leverage, upper
         known = self._state.derived.upper if self._state.derived.upper_of is self._width else None
         if isinstance(self._score, UCB) and known is not None:
-            return self._table.leverage.gather(-1, slot), known.gather(-1, slot)
-        leverage = self._table.leverage_at(index)
+            return self._table.leverage_of_picks(index, slot), known.gather(-1, slot)
+        leverage = self._table.leverage_of_picks(index, slot)
         mean, std = marginals(self._state)
         return leverage, self._scores(mean.gather(-1, slot), std.gather(-1, slot), mean, slot)
 
@@ -241,6 +248,10 @@ class Picker:
         order = upper.sort(dim=-1, descending=True, stable=True).indices
         joint = JointDraws(self._table, order[..., : min(score.leaders, order.shape[-1])])
         leaders, flat = joint.index.reshape(len(twins), -1), order.reshape(len(twins), -1)
+        # Leaders at other contexts are drawn and do not compete.
+        apart = None
+        if self._table.rows.competing is not None:
+            apart = (upper == -torch.inf).reshape(len(twins), -1).gather(-1, leaders).unsqueeze(-2)
         free = torch.ones_like(upper, dtype=torch.bool) if offered is None else offered.expand_as(upper)
         free = (free & (upper > -torch.inf)).reshape(len(twins), -1)
         sizes, pending = remaining.reshape(-1).tolist(), self._pending[0].reshape(len(twins), -1)
@@ -252,7 +263,10 @@ class Picker:
                 continue
             own = free[row].clone()
             own[pending[row][pending[row] >= 0]] = False
-            best = best_arm(joint.draw(row, score.draws, generator))
+            drawn = joint.draw(row, score.draws, generator)
+            if apart is not None:
+                drawn = drawn.masked_fill(apart[row], -torch.inf)
+            best = best_arm(drawn)
             share = torch.bincount(best, minlength=leaders.shape[-1]).double() / score.draws
             probability = torch.zeros(upper.shape[-1], dtype=torch.float64, device=upper.device)
             probability[leaders[row]] = share
@@ -296,6 +310,9 @@ class Picker:
                 values = values.masked_fill(~offered.unsqueeze(-2), -torch.inf)
             picks.append(best_arm(values))
             scores.append(values.gather(-1, picks[-1].unsqueeze(-1)).squeeze(-1))
-        index, best = torch.cat(picks, dim=-1), torch.cat(scores, dim=-1)
-        drawn = (torch.arange(index.shape[-1]) < remaining.unsqueeze(-1)).to(index.device)
+        index, best = (part[0] if len(part) == 1 else torch.cat(part, dim=-1) for part in (picks, scores))
+        drawn = torch.arange(index.shape[-1]) < remaining.unsqueeze(-1)
+        if bool(drawn.all()):
+            return index, best
+        drawn = to_device(index.device, drawn)[0]
         return torch.where(drawn, index, -1), torch.where(drawn, best, torch.nan)

@@ -100,7 +100,7 @@ def warn_of_repeats(state: GaussianState, confidence: Width, noise_variance: flo
         if (found := most_repeated(recent_arms(state, place))) is None:
             continue
         arm, count = found
-        width = confidence(state.progress(confidence.reads)).expand(state.rows.batch_shape)
+        width = state.width_of(confidence).expand(state.rows.batch_shape)
         sure = not bool(rivals(state, width, arm, place).any())
         why = reason_for_repeats(sure, share_of_noise(state.posterior, noise_variance, place))
         row = f"batch row {place[0] if len(place) == 1 else place}: " if place else ""

@@ -195,6 +195,10 @@ class Huber(Reweighting):
         )
         average = pulls.sums.to(state.told) / counts.clamp_min(1e-300)
         away = (average - state.mean_at(index).double()).abs() / variance.sqrt()
-        weight = torch.where(counts > 0, (self.threshold / away.clamp_min(1e-300)).clamp_max(1.0), 0.0).to(pulls.counts)
+        weight = (self.threshold / away.clamp_min(1e-300)).clamp_max(1.0)
+        if state.posterior.prior_mean == "estimate":
+            # Before the first reward there is no estimate that a reward could be far from.
+            weight = torch.where(state.statistics.weights.sum(dim=-1, keepdim=True) > 0, weight, 1.0)
+        weight = torch.where(counts > 0, weight, 0.0).to(pulls.counts)
         sums = (weight * pulls.counts, weight * pulls.sums, weight * pulls.squares)
         return Pulls(*sums, index=pulls.index, mask=pulls.mask, numbers=pulls.num_rewards)

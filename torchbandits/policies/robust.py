@@ -37,8 +37,9 @@ def robust(policy: Policy, *, threshold: float = 3.0) -> Composed:
 
     .. math:: z = \frac{y - \mu_t(x)}{\sqrt{\sigma_t^2(x) + \sigma^2}}
 
-    Weights stay as they were when the reward was told. A single wild reward thus moves the mean by about c standard deviations
-    at most; a large reward that is true takes a few repetitions to be believed.
+    Weights stay as they were when the reward was told; those of the first tell are 1 where the prior mean is estimated. A
+    single wild reward thus moves the mean by about c standard deviations at most; a large reward that is true takes a few
+    repetitions to be believed.
 
     Args:
         policy: gp_ucb, igp_ucb, gp_bucb or thompson_sampling, or another policy of one exact Gaussian process.

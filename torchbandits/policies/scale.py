@@ -93,7 +93,8 @@ def _findings(posterior: GaussianProcess, table: ArmTable | None, noise: Tensor,
     """The kind and the text of each finding, by the standard deviation of the noise of a pull and its weight, `batch_shape`."""
     statistics = posterior.statistics
     # Everything but the kernel is evaluated on the host: a device would be asked for a hundred small operations.
-    totals, points, centre = to_host(statistics.totals, statistics.num_rows, posterior.estimated_prior_mean)
+    totals, centre = to_host(statistics.totals, posterior.estimated_prior_mean)
+    points = statistics.num_rows
     n, sums, squares = totals.unbind(dim=-1)
     pulls = n.sum(dim=-1) / weight
     total = weight * pulls.clamp_min(1)

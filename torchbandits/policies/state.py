@@ -11,22 +11,34 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
 
 from torchbandits.arms import ArmRows, ArmTable, Box, CellTree, GrowingTable, PosteriorDraws
+from torchbandits.arms.rows import Summed
 from torchbandits.errors import StateError, UnsupportedError, require
 from torchbandits.gradients import without_gradients
 from torchbandits.policies.scale import ScaleWatch
 from torchbandits.posteriors import GaussianProcess, PartitionedProcess, Statistics, aggregate
+from torchbandits.transfers import to_device, to_host
 from torchbandits.types import Marginals, Progress, Pulls, Recommendation
+from torchbandits.widths import Width
 
 RECENT = 40
 """Pulls of a batch row that are remembered in their order."""
 _NO_POSTERIOR = "this policy keeps no posterior; use gp_ucb, bkb or batch_bkb to have one."
 _PROGRESS = ("told", "log_det", "batched_log_det", "batched_log_det_3")
+
+
+def _on_device(name: str) -> Any:
+    """Property that reads one of the sums on the device of the arms."""
+
+    def read(state: State) -> Tensor:
+        return to_device(state.rows.source.device, state.sum_on_host(name))[0]
+
+    return property(read)
 
 
 class State(nn.Module, ABC):
@@ -39,13 +51,14 @@ class State(nn.Module, ABC):
         box: The box that the arms are points of; None where arms are given.
 
     Buffers: `told` `batch_shape`, pulls told, including those that the policy's memory dropped, and the other sums that
-    `progress` reads.
+    `progress` reads. These four live on the host, wherever the arms are: a device counts each operation on such small numbers.
+    As attributes they are copies on the device of the arms, which nothing waits for.
     """
 
-    told: Tensor
-    log_det: Tensor
-    batched_log_det: Tensor
-    batched_log_det_3: Tensor
+    told = _on_device("told")
+    log_det = _on_device("log_det")
+    batched_log_det = _on_device("batched_log_det")
+    batched_log_det_3 = _on_device("batched_log_det_3")
     pending_index: Tensor
     pending_counts: Tensor
     statistics: Statistics
@@ -68,7 +81,8 @@ class State(nn.Module, ABC):
         self._keep(rows=rows, records=records, statistics=statistics)
         device = rows.source.device
         for name in _PROGRESS:
-            self.register_buffer(name, torch.zeros(rows.batch_shape, dtype=torch.float64, device=device))
+            # `register_buffer` refuses names of properties.
+            self._buffers[name] = torch.zeros(rows.batch_shape, dtype=torch.float64)
         self.register_buffer("pending_index", torch.zeros(*rows.batch_shape, 0, dtype=torch.int64, device=device))
         self.register_buffer("pending_counts", torch.zeros(*rows.batch_shape, 0, dtype=torch.float64, device=device))
 
@@ -92,7 +106,15 @@ class State(nn.Module, ABC):
     def continuing_(self, other: State) -> None:
         """Take over the progress of a state of the same posterior on other arms; nothing is pending then."""
         for name in _PROGRESS:
-            self._buffers[name] = getattr(other, name)
+            self._buffers[name] = other._buffers[name]
+
+    def sum_on_host(self, name: str) -> Tensor:
+        """One of the sums, `batch_shape`, on the host: `"told"`, `"log_det"`, `"batched_log_det"` or `"batched_log_det_3"`."""
+        return cast(Tensor, self._buffers[name])
+
+    def set_sums_(self, **sums: Tensor) -> None:
+        """Replace sums, `batch_shape` each, which are copied to the host together."""
+        self._buffers.update(zip(sums, to_host(*sums.values()), strict=True))
 
     def set_pending_(self, index: Tensor, mask: Tensor) -> None:
         """Declare the pending picks, `batch_shape x q`; an empty index clears them."""
@@ -116,11 +138,24 @@ class State(nn.Module, ABC):
     def add_told_(self, counts: Tensor) -> None:
         """Count pulls told, `batch_shape x q`."""
         # `Module.__setattr__` is slow, so the buffer is set directly.
-        self._buffers["told"] = self.told + counts.sum(dim=-1)
+        own: Any = self._buffers
+        own["told"] = own["told"] + counts.sum(dim=-1).cpu()
+
+    def told_with(self, pulls: Pulls) -> Tensor:
+        """Pulls told, `batch_shape`, on the host, these included that `add_told_` does not know yet."""
+        return self.sum_on_host("told") + (pulls.host or pulls).num_rewards.sum(dim=-1).cpu()
 
     def in_reward_units(self, mean: Tensor, variance: Tensor) -> Marginals:
         """Mean and variance of arms, `batch_shape x p`, in reward units: the model may have units of its own."""
         return Marginals(mean, variance)
+
+    def needed_of(self, index: Tensor) -> tuple[Tensor, ...]:
+        """What learning pulls of these arms will read, `batch_shape x q` with −1 where padded: it is copied to the host with
+        their rewards, and handed to `foresee_`."""
+        return ()
+
+    def foresee_(self, here: Tensor, *beside: Tensor) -> None:
+        """Take over the copies on the host of what `needed_of` returned."""
 
     # ------------------------------------------------------------------ the recommendation
 
@@ -222,6 +257,7 @@ class State(nn.Module, ABC):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> State:
         super()._apply(fn, recurse)
+        self.set_sums_(**{name: self.sum_on_host(name) for name in _PROGRESS})
         self.forget_derived_()
         return self
 
@@ -229,7 +265,7 @@ class State(nn.Module, ABC):
         for name in ("pending_index", "pending_counts"):
             # The size of these buffers follows the open batch.
             if prefix + name in state_dict:
-                setattr(self, name, state_dict[prefix + name].to(self.log_det.device))
+                setattr(self, name, state_dict[prefix + name].to(self.pending_index.device))
         super()._load_from_state_dict(state_dict, prefix, *args)
 
 
@@ -287,6 +323,9 @@ class PosteriorState(State):
         rows, statistics = self.rows, self.statistics
         arm, mask = rows.arm_of_row, statistics.mask
         leverage = self.leverage_at(arm)
+        # A single batch row has no padding.
+        if not rows.outside and not statistics.num_rows.dim():
+            return leverage
         if rows.outside and bool((outside := (arm < 0) & mask).any()):
             leverage = torch.where(outside, self.process.leverage(statistics.points), leverage)
         return leverage.masked_fill(~mask, 0.0)
@@ -306,9 +345,10 @@ class PosteriorState(State):
     @without_gradients
     def best_arm(self) -> Tensor:
         """The arm that `best(1)` recommends, `batch_shape`; −1 before the first pull."""
-        arm = self.rows.arm_of_row
         if self.statistics.size == 0 or self.rows.outside:
             return super().best_arm()
+        # Points without weight were forgotten.
+        arm = self.rows.arm_of_row.masked_fill(self.statistics.weights <= 0, -1)
         mean = self.mean_at(arm).masked_fill(arm < 0, -torch.inf)
         return arm.gather(-1, mean.argmax(dim=-1, keepdim=True)).squeeze(-1)
 
@@ -346,15 +386,19 @@ class Derived:
 
     Attributes:
         width: `batch_shape`, confidence width.
+        width_on_host: The same on the host.
         marginals: Mean and standard deviation of every arm, `batch_shape x A` each.
         upper: `batch_shape x A`, upper confidence bounds.
         upper_of: The width of these bounds, the same object.
+        highest: `batch_shape`, the largest of these bounds, on the host, where arms are on a device.
     """
 
     width: Tensor | None = None
+    width_on_host: Tensor | None = None
     marginals: tuple[Tensor, Tensor] | None = None
     upper: Tensor | None = None
     upper_of: Tensor | None = None
+    highest: Tensor | None = None
 
 
 class GaussianState(PosteriorState):
@@ -386,6 +430,8 @@ class GaussianState(PosteriorState):
         # Warns of rewards and arms on a scale far from that of the kernel.
         self.scale = ScaleWatch()
         self.derived = Derived()
+        # The last `kappa2`, and the same on the host.
+        self._known_kappa2: tuple[Tensor, Tensor] | None = None
         # For policies that warn of repeated pulls of an arm: at most the last 40 arms told in each batch row, in order. Not
         # saved, and replaced as a whole.
         self.recent: tuple[tuple[int, ...], ...] = ((),) * len(self.generators)
@@ -419,6 +465,14 @@ class GaussianState(PosteriorState):
     def leverage_at(self, index: Tensor) -> Tensor:
         """Leverage of arms (any number where the index is −1), `batch_shape x p`."""
         return self.tabulation.leverage_at(index)
+
+    def pulled_leverage(self, summed: Summed) -> Tensor:
+        """Leverage of pulled arms (any number where padded), `batch_shape x p`, on the host."""
+        return self.leverage_at(summed.distinct).cpu()
+
+    def row_leverage_on_host(self) -> Tensor:
+        """`row_leverage` on the host."""
+        return self.row_leverage().cpu()
 
     def model_mean(self, points: Tensor) -> Tensor:
         """Posterior mean of any points, `batch_shape x n x d` to `batch_shape x n`, in the units of `mean_at`."""
@@ -456,31 +510,44 @@ class GaussianState(PosteriorState):
 
     def add_gains_(self, leverage: Tensor, counts: Tensor) -> None:
         """Add to the batched log-determinants the gains of pulls of points with these leverages at the batch start,
-        `batch_shape x p`."""
+        `batch_shape x p`, on the host or on the device."""
         scale = leverage.new_tensor([[1.0], [3.0]])
         gains = (torch.log1p(scale * leverage.unsqueeze(-2)) * counts.unsqueeze(-2)).sum(dim=-1)
-        self._buffers["batched_log_det"] = self.batched_log_det + gains[..., 0]
-        self._buffers["batched_log_det_3"] = self.batched_log_det_3 + gains[..., 1]
+        gains, own = gains.cpu(), cast(Any, self._buffers)
+        own["batched_log_det"] = own["batched_log_det"] + gains[..., 0]
+        own["batched_log_det_3"] = own["batched_log_det_3"] + gains[..., 1]
+
+    def width_of(self, confidence: Width, told: Tensor | None = None) -> Tensor:
+        """A confidence width, `batch_shape`, on the device of the arms; arguments as for `progress`."""
+        return to_device(self.rows.source.device, confidence(self.progress(confidence.reads, told)))[0]
 
     def progress(self, reads: frozenset[str], told: Tensor | None = None) -> Progress:
         """The inputs of a confidence width that reads these costlier entries, after `told` pulls (`batch_shape`; by default
-        those of this state)."""
-        pulls = self.told if told is None else told
-        dimension = torch.full_like(pulls, torch.nan)
+        those of this state): on the host, or with the effective dimension, for which nothing waits, on the device."""
+        own: Any = self._buffers
+        pulls, log_det = own["told"] if told is None else told, own["log_det"]
+        batched, batched_3 = own["batched_log_det"], own["batched_log_det_3"]
+        rows, sketch, kappa2, known = self.rows, self.posterior.sketch, self.kappa2, self._known_kappa2
         if "effective_dimension" in reads:
             dimension = (self.row_leverage() * self.statistics.weights).sum(dim=-1)
-        rows, sketch = self.rows, self.posterior.sketch
+            if dimension.device.type != "cpu":
+                pulls, log_det, batched, batched_3 = to_device(dimension.device, pulls, log_det, batched, batched_3)
+        else:
+            dimension = torch.full_like(pulls, torch.nan)
+            if known is None or known[0] is not kappa2:
+                self._known_kappa2 = known = (kappa2, kappa2.cpu())
+            kappa2 = known[1]
         return Progress(
             t=pulls + 1,
             pulls=pulls.clamp_min(1),
             num_arms=rows.total,
             dim=rows.source.dim,
-            log_det=self.log_det,
-            batched_log_det=self.batched_log_det,
-            batched_log_det_3=self.batched_log_det_3,
+            log_det=log_det,
+            batched_log_det=batched,
+            batched_log_det_3=batched_3,
             effective_dimension=dimension,
-            kappa2=self.kappa2.expand_as(pulls),
-            sketch_loss=torch.zeros_like(pulls) if sketch is None else sketch.loss,
+            kappa2=kappa2.expand_as(pulls),
+            sketch_loss=torch.zeros_like(pulls) if sketch is None else sketch.loss.to(pulls.device),
         )
 
 
@@ -508,6 +575,8 @@ class TableState(GaussianState):
         self.table = table
         self._keep(table=table)
         self._row_leverage: tuple[Tensor, Tensor, Tensor] | None = None
+        # Leverages, the arms of the rows, and the leverages of these on the host.
+        self._foreseen_rows: tuple[Tensor, Tensor, Tensor] | None = None
         self.draws = draws
 
     @property
@@ -527,6 +596,30 @@ class TableState(GaussianState):
     def arm_leverage(self) -> Tensor:
         """Leverage of every arm, `batch_shape x A`."""
         return self.table.leverage
+
+    def pulled_leverage(self, summed: Summed) -> Tensor:
+        """Leverage of pulled arms (any number where padded), `batch_shape x p`, on the host."""
+        return self.table.pulled_leverage(summed)
+
+    def needed_of(self, index: Tensor) -> tuple[Tensor, ...]:
+        """Leverages and regression outputs of the arms; for a sparse posterior leverages of the rows, too."""
+        if self.rows.sharded:
+            return ()
+        own = self.table.needed_of(index)
+        return (*own, self.row_leverage()) if self.posterior.sparse else own
+
+    def foresee_(self, here: Tensor, *beside: Tensor) -> None:
+        """Keep them until the state changes."""
+        self.table.foresee_(here, *beside[:2])
+        if len(beside) > 2:
+            self._foreseen_rows = (self.table.leverage, self.rows.arm_of_row, beside[2])
+
+    def row_leverage_on_host(self) -> Tensor:
+        """`row_leverage` on the host; not read again where it was foreseen."""
+        known = self._foreseen_rows
+        if known is None or known[0] is not self.table.leverage or known[1] is not self.rows.arm_of_row:
+            return self.row_leverage().cpu()
+        return known[2]
 
     def row_leverage(self) -> Tensor:
         """Leverage of every distinct point given the rewards told, `batch_shape x u`; cached for the current leverages and

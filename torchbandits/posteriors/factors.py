@@ -81,6 +81,7 @@ class Factors:
         features: `batch_shape x m x u`, z of the distinct points.
         regression: V and w.
         explained: N and a of a sweep if they were computed with the other factors, with N upper triangular; see `sweep`.
+        whole: Whether nothing is known to be padded, so that nothing needs masking.
     """
 
     rows: Tensor
@@ -89,6 +90,7 @@ class Factors:
     features: Tensor
     regression: Regression
     explained: tuple[Tensor, Tensor] | None = None
+    whole: bool = False
 
     @staticmethod
     def of(
@@ -167,7 +169,7 @@ class Factors:
         root = InverseRoot(U.mT, None, mask.new_zeros(()))
         precision = Precision.of(V, W.mT, J, volume)
         regression = Regression.of(precision, moment, w, regularization)
-        return Factors(rows, mask, Nystrom.of(kernel, points, mask, floor, root), Z, regression, (N, a))
+        return Factors(rows, mask, Nystrom.of(kernel, points, mask, floor, root), Z, regression, (N, a), whole=True)
 
     def _dual(self, weights: Tensor, targets: Rect, regularization: float) -> Tensor:
         """α = N(ȳ − μ)/λ, `batch_shape x u x c`: to first order, an error E of the kernel matrix changes the mean by Eα."""
@@ -240,6 +242,9 @@ class Factors:
             return None
         if new.shape[-1] != 1 or not bool(new.all()):
             return None
+        placed = rows
+        if rows.device != self.rows.device:
+            rows = to_device(self.rows.device, rows)[0]
         x = points[..., :1, :].double()
         z = self.embedding(x).detach()
         embedding, kept = self.nystrom.append(x.squeeze(-2))
@@ -247,7 +252,7 @@ class Factors:
             return None
         own = torch.where(kept[..., None, None], embedding.root.factor[..., -1:, -1:], 0.0)
         column = torch.cat([z, own], dim=-2)
-        features = _placed(nn.functional.pad(self.features, (0, 0, 0, 1)), column, rows)
+        features = _placed(nn.functional.pad(self.features, (0, 0, 0, 1)), column, placed)
         grown_rows, mask = torch.cat([self.rows, rows], dim=-1), torch.cat([self.mask, kept.unsqueeze(-1)], dim=-1)
         return Factors(grown_rows, mask, embedding, features, self.regression.detached().grow_())
 
@@ -264,9 +269,11 @@ def _features(embedding: Nystrom, K_mu: Rect, mask: Tensor, told: Tensor) -> Ten
 
 
 def _placed(features: Rect, columns: Rect, rows: Tensor) -> Tensor:
-    """Features (`batch_shape x m x u`) with the columns of new points at their rows (`batch_shape x p`, −1 for none). Batch
-    rows may append at different places."""
+    """Features (`batch_shape x m x u`) with the columns of new points at their rows (`batch_shape x p`, −1 for none), which may
+    be on the host. Batch rows may append at different places."""
     spare = max(int(rows.max()) + 1, features.shape[-1])
     grown = nn.functional.pad(features, (0, spare + 1 - features.shape[-1]))
-    slot = torch.where(rows >= 0, rows, spare).unsqueeze(-2).expand(*columns.shape[:-1], -1)
-    return grown.scatter(-1, slot, columns)[..., :-1]
+    slot = torch.where(rows >= 0, rows, spare)
+    if slot.device != columns.device:
+        slot = to_device(columns.device, slot)[0]
+    return grown.scatter(-1, slot.unsqueeze(-2).expand(*columns.shape[:-1], -1), columns)[..., :-1]

@@ -100,22 +100,26 @@ class GaussianProcess(nn.Module):
         if self.sparse:
             self.dictionary = nn.functional.pad(self.dictionary, (0, self.statistics.size - self.dictionary.shape[-1]))
         if self._fit is not None:
-            self._fit = self._fit.grown(points, new.to(points.device), rows.to(points.device), self.sparse)
+            self._fit = self._fit.grown(points, new, rows, self.sparse)
         return rows
 
     def add_(self, rows: Tensor, counts: Tensor, sums: Tensor, squares: Tensor) -> GaussianProcess:
-        """Add pulls of existing rows (`batch_shape x p` each; row −1 is ignored). O(u), or O(p m²) if factorised."""
+        """Add pulls of existing rows (`batch_shape x p` each; row −1 is ignored), all on the host or on the device. O(u), or
+        O(p m²) if factorised."""
         self.statistics.add_(rows, counts, sums, squares)
         if self.sketch is not None and self.finite is not None:
+            rows, counts = to_device(self.pending.device, rows, counts)
             self.sketch.add_(self.finite(self.statistics.at(rows)), torch.where(rows >= 0, counts, 0.0))
             self._fit = None
-        elif self._fit is not None and (self._fit.regression.graded is not None or uneven(self.statistics.weights)):
+        elif self._fit is not None and (self._fit.regression.graded is not None or uneven(self.statistics.weights_on_host)):
             # An update would add heavy pulls in coordinates that are not graded for them.
             self._fit = None
         elif self._fit is not None:
-            features, kept = self._fit.features, rows >= 0
+            features, kept, slot = self._fit.features, rows >= 0, rows.clamp_min(0)
             counts, sums = torch.where(kept, counts, 0.0), torch.where(kept, sums, 0.0)
-            Z_mp = features.gather(-1, rows.clamp_min(0).unsqueeze(-2).expand(*features.shape[:-1], -1))
+            if slot.device != features.device:
+                slot, counts, sums = to_device(features.device, slot, counts, sums)
+            Z_mp = features.gather(-1, slot.unsqueeze(-2).expand(*features.shape[:-1], -1))
             self._fit.regression.update_(Z_mp.mT, counts, self.targets_of(counts, sums))
             self._fit = replace(self._fit, explained=None)
         return self
@@ -238,8 +242,14 @@ class GaussianProcess(nn.Module):
 
     @property
     def dictionary_size(self) -> Tensor:
-        """Number of points in the dictionary of each batch row, `batch_shape`."""
-        return self.dictionary.sum(dim=-1) if self.sparse else self.statistics.num_rows
+        """Number of points in the dictionary of each batch row, `batch_shape`, on the host."""
+        if not self.sparse:
+            return self.statistics.num_rows
+        known = self._known_rows
+        # A single batch row has no padding.
+        if known is not None and known[0] is self.dictionary and self.dictionary.dim() == 1:
+            return torch.tensor(known[1].shape[-1])
+        return self.dictionary.sum(dim=-1).cpu()
 
     def dictionary_rows(self) -> tuple[Tensor, Tensor]:
         """Rows in the dictionary, in order, `batch_shape x m` (0 where padded), and their mask, False where padded. Computed

@@ -12,6 +12,7 @@ from torchbandits.embeddings import FiniteEmbedding, Nystrom, Spectrum, draw_fre
 from torchbandits.errors import UnsupportedError, require
 from torchbandits.posteriors.gaussian_process import GaussianProcess
 from torchbandits.posteriors.statistics import Statistics
+from torchbandits.transfers import to_device
 from torchbandits.types import Generators, Points, Rect
 
 
@@ -23,7 +24,7 @@ def standard_normals(
     out = torch.zeros(len(sizes), max(sizes), length, dtype=torch.float64)
     for row, (size, own, generator) in enumerate(zip(sizes, lengths, generators, strict=True)):
         out[row, :size, :own] = torch.randn(size, own, generator=generator, dtype=torch.float64)
-    return out.mT.reshape(*process.batch_shape, length, max(sizes)).to(process.pending.device)
+    return to_device(process.pending.device, out.mT.reshape(*process.batch_shape, length, max(sizes)))[0]
 
 
 def explained(process: GaussianProcess, theta: Rect, sizes: Sequence[int], generators: Generators) -> Tensor:
@@ -41,9 +42,9 @@ def explained_weights(process: GaussianProcess, at_points: Rect, sizes: Sequence
     kernel columns, `batch_shape x m x q`."""
     fit = process.fit()
     f0_S = at_points.gather(-2, fit.rows.unsqueeze(-1).expand(*fit.rows.shape, at_points.shape[-1]))
-    theta = fit.nystrom.root.embed(torch.where(fit.mask.unsqueeze(-1), f0_S, 0.0))
+    theta = fit.nystrom.root.embed(f0_S if fit.whole else torch.where(fit.mask.unsqueeze(-1), f0_S, 0.0))
     weights = fit.nystrom.root.lift(explained(process, theta, sizes, generators))
-    return torch.where(fit.mask.unsqueeze(-1), weights, 0.0)
+    return weights if fit.whole else torch.where(fit.mask.unsqueeze(-1), weights, 0.0)
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ class FourierPrior:
         shape, half, device = process.batch_shape, num_features // 2, process.pending.device
         d = process.statistics.points.shape[-1]
         drawing = [g if size else torch.Generator() for size, g in zip(sizes, generators, strict=True)]
-        omega = draw_frequencies(spectrum, half, d, drawing).to(device).reshape(*shape, half, d)
+        omega = to_device(device, draw_frequencies(spectrum, half, d, drawing))[0].reshape(*shape, half, d)
         omega = omega / spectrum.lengthscale.to(device).unsqueeze(-2)
         scale = (spectrum.outputscale.to(device) / half).sqrt()
         return FourierPrior(omega, standard_normals(process, sizes, 2 * half, generators) * scale[..., None, None])

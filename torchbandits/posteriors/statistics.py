@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -60,8 +61,8 @@ class Statistics(nn.Module):
         device: Device of the buffers, which are float64.
 
     Buffers: `points` `batch_shape x u x d`, `totals` `batch_shape x u x 3` (weight, sum, sum of squares), `num_rows`
-    `batch_shape`. Places beyond `num_rows` hold zeros. Buffers are replaced, never written in place, so a reference to one is a
-    snapshot.
+    `batch_shape`, on the host wherever the others are. Places beyond `num_rows` hold zeros. Buffers are replaced, never written
+    in place, so a reference to one is a snapshot.
     """
 
     points: Tensor
@@ -72,9 +73,11 @@ class Statistics(nn.Module):
         super().__init__()
         for name, width in (("points", dim), ("totals", 3)):
             self.register_buffer(name, torch.zeros(*batch_shape, 0, width, dtype=torch.float64, device=device))
-        self.register_buffer("num_rows", torch.zeros(batch_shape, dtype=torch.int64, device=device))
+        self.register_buffer("num_rows", torch.zeros(batch_shape, dtype=torch.int64))
         self._known_mask: tuple[Tensor, Tensor] | None = None
         self._known_weights: tuple[Tensor, Tensor] | None = None
+        # The totals, and their weights on the host, where the last places may be missing.
+        self._host_weights: tuple[Tensor, Tensor] | None = None
 
     @property
     def weights(self) -> Tensor:
@@ -83,6 +86,16 @@ class Statistics(nn.Module):
         if known is None or known[0] is not totals:
             self._known_weights = known = (totals, totals[..., 0])
         return known[1]
+
+    @property
+    def weights_on_host(self) -> Tensor:
+        """The same on the host: read from a device once, and added to there by pulls whose rows are known on the host."""
+        totals, known = self.totals, self._host_weights
+        if totals.device.type == "cpu":
+            return self.weights
+        if known is None or known[0] is not totals:
+            self._host_weights = known = (totals, self.weights.cpu())
+        return nn.functional.pad(known[1], (0, self.size - known[1].shape[-1]))
 
     @property
     def sums(self) -> Tensor:
@@ -105,9 +118,19 @@ class Statistics(nn.Module):
         num_rows, size = self.num_rows, self.size
         known = self._known_mask
         if known is None or known[0] is not num_rows or known[1].shape[-1] != size:
-            mask = torch.arange(size, device=num_rows.device) < num_rows.unsqueeze(-1)
-            self._known_mask = known = (num_rows, mask)
+            mask, device = self.mask_on_host, self.totals.device
+            self._known_mask = known = (num_rows, mask if device.type == "cpu" else to_device(device, mask)[0])
         return known[1]
+
+    @property
+    def mask_on_host(self) -> Tensor:
+        """The same on the host."""
+        return torch.arange(self.size) < self.num_rows.unsqueeze(-1)
+
+    @property
+    def ends(self) -> Tensor:
+        """`num_rows` on the device of the points, `batch_shape x 1`."""
+        return to_device(self.totals.device, self.num_rows.unsqueeze(-1))[0]
 
     def at(self, rows: Picks) -> Tensor:
         """The points of rows (`batch_shape x p`, row 0 where −1), `batch_shape x p x d`."""
@@ -135,7 +158,14 @@ class Statistics(nn.Module):
 
         Cost: O(u d) for a copy of the buffers.
         """
-        p, here = new.shape[-1], new.device
+        p, here, known = new.shape[-1], new.device, self._host_weights
+        if known is not None and known[0] is self.totals:
+            rows = self._appended(points, new, p, here)
+            self._host_weights = (self.totals, known[1])
+            return rows
+        return self._appended(points, new, p, here)
+
+    def _appended(self, points: Points, new: PickMask, p: int, here: torch.device) -> Tensor:
         # Batch rows of equal length all append at the end; a single one has no padding.
         if bool(new.all()) and (not self.num_rows.dim() or bool((self.num_rows == self.size).all())):
             rows = torch.arange(self.size, self.size + p, device=new.device).expand(new.shape)
@@ -147,7 +177,7 @@ class Statistics(nn.Module):
             return rows
         if not self.num_rows.dim():
             # What is new is known here, and nothing waits for a device.
-            count, device = int(new.sum()), self.num_rows.device
+            count, device = int(new.sum()), self.totals.device
             rows = torch.where(new, self.size + new.long().cumsum(dim=-1) - 1, -1)
             places = new.nonzero().squeeze(-1)
             fresh = points.double().index_select(-2, places if here == device else to_device(device, places)[0])
@@ -155,23 +185,31 @@ class Statistics(nn.Module):
             self._buffers["totals"] = nn.functional.pad(self.totals, (0, 0, 0, count))
             self._buffers["points"] = torch.cat([self.points, fresh], dim=-2)
             return rows
-        new = new.to(self.num_rows.device)
+        new = new.cpu()
         rows = torch.where(new, self.num_rows.unsqueeze(-1) + new.long().cumsum(dim=-1) - 1, -1)
         self._buffers["num_rows"] = self.num_rows + new.sum(dim=-1)
         grown = int(self.num_rows.max()) - self.size
         if grown > 0:
             self._buffers["totals"] = nn.functional.pad(self.totals, (0, 0, 0, grown))
         # Points that are not marked are written to a spare row that is removed at the end.
-        slot = torch.where(rows >= 0, rows, self.size).unsqueeze(-1).expand(*rows.shape, points.shape[-1])
+        slot = to_device(self.totals.device, torch.where(rows >= 0, rows, self.size))[0]
+        slot = slot.unsqueeze(-1).expand(*rows.shape, points.shape[-1])
         spare = nn.functional.pad(self.points, (0, 0, 0, max(grown, 0) + 1))
         self._buffers["points"] = spare.scatter(-2, slot, points.double().expand(slot.shape))[..., :-1, :]
         return rows.to(here)
 
     def add_(self, rows: Picks, weights: Tensor, sums: Tensor, squares: Tensor) -> Statistics:
-        """Add weights, sums and sums of squares to rows (`batch_shape x p` each; row −1 is ignored). Cost O(u)."""
-        added = torch.stack([weights, sums, squares], dim=-1).double()
-        slot = rows.clamp_min(0).unsqueeze(-1).expand(*rows.shape, 3)
-        self._buffers["totals"] = self.totals.scatter_add(-2, slot, added.masked_fill_((rows < 0).unsqueeze(-1), 0.0))
+        """Add weights, sums and sums of squares to rows (`batch_shape x p` each; row −1 is ignored), all of them on the host or
+        on the device. Cost O(u)."""
+        totals, added = self.totals, torch.stack([weights, sums, squares], dim=-1).double()
+        slot, added = rows.clamp_min(0), added.masked_fill_((rows < 0).unsqueeze(-1), 0.0)
+        if slot.device != totals.device:
+            known = self.weights_on_host.scatter_add(-1, slot, added[..., 0])
+            slot, added = to_device(totals.device, slot, added)
+            self._buffers["totals"] = totals.scatter_add(-2, slot.unsqueeze(-1).expand(*slot.shape, 3), added)
+            self._host_weights = (self.totals, known)
+            return self
+        self._buffers["totals"] = totals.scatter_add(-2, slot.unsqueeze(-1).expand(*slot.shape, 3), added)
         return self
 
     def retell_(self, totals: Tensor, over: Tensor) -> Statistics:
@@ -181,10 +219,15 @@ class Statistics(nn.Module):
 
     def clear_(self, over: Tensor) -> Statistics:
         """Remove all data of the marked batch rows (`batch_shape` booleans). Cost O(u d)."""
-        self._buffers["num_rows"] = torch.where(over, 0, self.num_rows)
+        self._buffers["num_rows"] = torch.where(over.cpu(), 0, self.num_rows)
         size, marked = int(self.num_rows.max()), over[..., None, None]
         self._buffers["totals"] = self.totals[..., :size, :].masked_fill(marked, 0.0)
         self._buffers["points"] = self.points[..., :size, :].masked_fill(marked, 0.0)
+        return self
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Statistics:
+        super()._apply(fn, recurse)
+        self._buffers["num_rows"], self._known_mask, self._host_weights = self.num_rows.cpu(), None, None
         return self
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
@@ -193,5 +236,5 @@ class Statistics(nn.Module):
             if prefix + name in state_dict:
                 setattr(self, name, state_dict[prefix + name].to(self.totals.device))
         super()._load_from_state_dict(state_dict, prefix, *args)
-        # Loading overwrites `num_rows` in place, so the cached mask is void.
-        self._known_mask = None
+        # Loading overwrites buffers in place, so what was derived from them is void.
+        self._known_mask = self._host_weights = None

@@ -98,6 +98,7 @@ class ColumnFile(ArmSource):
         for name in columns or ():
             require(name in known, f"{path} has no column {name!r}; it has {', '.join(known)}.{nearest(name, known)}")
         self._columns = list(columns or known)
+        require(len(set(self._columns)) == len(self._columns), f"columns names one twice: {', '.join(self._columns)}.")
         self._dim = self._width(path)
         self._ends = list(accumulate(self._reader.sizes))
         require(bool(self._ends) and self._ends[-1] > 0 and self._dim > 0, f"{path} holds no arms.", ShapeError)

@@ -23,6 +23,7 @@ from torchbandits.arms import ArmRows, ArmTable, Lookahead
 from torchbandits.arms.rows import Summed
 from torchbandits.batching import Global
 from torchbandits.posteriors import GaussianProcess
+from torchbandits.transfers import to_host
 
 _WIDTH = 2.0  # of the upper bound, in posterior standard deviations
 _CHUNK = 2048  # arms that the others score at a time: their A x t blocks would not fit otherwise
@@ -85,7 +86,7 @@ class SparseTable(Contender):
         place = (torch.arange(point.pulls) % u).to(arms.device)
         sums, squares = (torch.zeros_like(counts).index_add_(0, place, v) for v in (problem.rewards, problem.rewards**2))
         pulled = problem.pulled[:u]
-        rows.tell_(self._posterior, Summed(pulled, counts, sums, squares, pulled.cpu()))
+        rows.tell_(self._posterior, Summed.of(arms.device, *to_host(pulled, counts, sums, squares)))
         self._dictionary = torch.arange(u, device=arms.device) < point.dictionary
         self._posterior.set_dictionary_(self._dictionary)
         self.kept = self._table.columns.fill(self._posterior.dictionary_rows()[0])

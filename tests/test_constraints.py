@@ -207,3 +207,15 @@ def test_labels_are_values():
     bandit = tb.Bandit(policy, bounds=torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64))
     with pytest.raises(errors.UnsupportedError, match="box"):
         bandit.ask(exactly=2, within=Distinct())
+
+
+@pytest.mark.filterwarnings("ignore:exactly= sets aside the batch rule")
+@pytest.mark.parametrize("name", ["gp_bucb", "qpo", "lucb"])
+def test_fewer_picks_than_asked_for_exactly_are_refused(name: str) -> None:
+    arms = torch.rand(6, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    options = {} if name == "qpo" else {"max_pulls": 1}
+    policies = {"gp_bucb": tb.gp_bucb, "qpo": tb.qpo, "lucb": tb.lucb}
+    bandit = tb.Bandit(policies[name](rbf(), noise_std=0.1, **options), arms)
+    with pytest.raises(tb.errors.ArgumentError, match="no arm is left after 6 of 10 picks"):
+        bandit.ask(exactly=10)
+    assert bandit.ask(exactly=6).index.unique().numel() == 6

@@ -144,7 +144,7 @@ def test_a_factorisation_that_fails_is_a_numerical_error_and_changes_nothing(mon
     bandit = tb.Bandit(tb.gp_ucb(rbf(), **COMMON), PROBLEM.tensor, generator=generator(0))
     selection = bandit.ask()
 
-    def fails(*_: object) -> None:
+    def fails(*_: object, **__: object) -> None:
         torch.linalg.eigh(torch.full((3, 3), torch.nan, dtype=torch.float64))
 
     monkeypatch.setattr("torchbandits.policies.composed.learn", fails)

@@ -128,7 +128,8 @@ class Bandit:
             limit: Most picks, one number or one per batch row (`batch_shape`). It applies to a new batch only.
             more: Extend the open selection by this many picks per row, whatever the batch rule says, with all open picks as
                 pending. The whole open selection is returned, earlier picks first.
-            exactly: Picks of each row of a new batch, in place of the batch rule's number.
+            exactly: Picks of each row of a new batch, in place of the batch rule's number. First picks (`initial=`) end a batch
+                early, except those of `auto`.
             within: With `exactly` or `more`, constraints of `torchbandits.constraints` on the open picks, earlier ones
                 included. Each pick is then made given all those before it, by the exact posterior.
             available: `A` or `batch_shape x A` booleans, arms on offer; all of them by default.

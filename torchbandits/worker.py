@@ -320,7 +320,7 @@ class Worker:
     def _objects(self) -> tuple[Any, ...]:
         """The objects that a pick or a reward replaces."""
         loop = self._bandit.loop
-        return (loop.state, loop.state.told, loop.open)
+        return (loop.state, loop.state.sum_on_host("told"), loop.open)
 
     def _learned_together(self, events: list[Event]) -> bool:
         """Learn events by one update if the policy allows it; False where one of them can't be learned."""

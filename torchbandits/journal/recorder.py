@@ -81,7 +81,7 @@ class Recorder:
             limit: `batch_shape`, most picks.
             offered: `batch_shape x A`, arms on offer.
             exactly: Picks per row, whatever the batch rule says.
-            whole: Whether to refuse to make fewer.
+            whole: Whether to refuse to make fewer, other than first picks, which may end a batch.
 
         Returns:
             The additional picks, and a copy of all that is open then.
@@ -94,7 +94,7 @@ class Recorder:
         if whole:
             made = int(selection.mask.sum(dim=-1).min())
             message = f"no arm is left after {made} of {exactly} picks: ask for fewer, offer more arms, or raise max_pulls=."
-            require(made == exactly, message)
+            require(made == exactly or loop.state.opening, message)
         if journal is not None:
             selection = journal.agreed(selection, loop.points)
         # Copied before anything changes: a copy that fails must leave no pick open that the caller was not told of.

@@ -56,7 +56,7 @@ def auto(
     own = width if isinstance(width, Width) else Constant(2.5 if width is None else non_negative("width", width))
     from_data = FromData(exact_bytes=memory_budget)
     if width is not None:
-        from_data = replace(from_data, similarity_width=None)
+        from_data = replace(from_data, own_width=True)
     return Composed(
         # Only the form of this kernel is used: the values of its parameters are estimated.
         gpytorch.kernels.ScaleKernel(gpytorch.kernels.MaternKernel(2.5)).double(),

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from torchbandits.arms.duplicates import matches
-from torchbandits.checks import check_whole, is_finite, non_negative
+from torchbandits.checks import check_flag, check_whole, is_finite
 from torchbandits.errors import require
 from torchbandits.fitting.standardized import Priors, fit_standardized_
 from torchbandits.kernels import kernel_row, stack_kernels
@@ -30,6 +30,8 @@ from torchbandits.widths import Constant, Width
 _LEAST_EXACT = 16
 # Pulls from which fits change little, so that they become rarer.
 _SETTLED = 256
+# Width on fingerprints, chosen on other properties and libraries than those of the documentation.
+_SIMILARITY_WIDTH = 1.0
 
 
 @dataclass(frozen=True)
@@ -41,21 +43,19 @@ class FromData:
         priors: Priors of the hyper-parameters.
         growth: Factor by which pulls grow between two fits, > 1; beyond 256 pulls its square.
         exact_bytes: Bytes that an exact posterior may keep of all arms; beyond, a dictionary replaces it.
-        similarity_width: Width in place of the policy's where arms are fingerprints; None for the policy's. The default was
-            chosen on other properties and libraries than those of the documentation.
+        own_width: Whether the policy's width holds for fingerprints too; by default (None, False) it is 1 there.
     """
 
     priors: Priors = field(default_factory=Priors)
     growth: float = 1.5
     exact_bytes: int = 2 << 30
-    similarity_width: float | None = 1.0
+    own_width: bool | None = None
 
     def __post_init__(self) -> None:
         require(isinstance(self.priors, Priors), f"priors must be ingredients.Priors, got {self.priors!r}.")
         require(is_finite(self.growth) and self.growth > 1, f"growth must be finite and > 1, got {self.growth!r}.")
         check_whole("exact_bytes", self.exact_bytes, 0)
-        if self.similarity_width is not None:
-            non_negative("similarity_width", self.similarity_width)
+        check_flag("own_width", bool(self.own_width) if self.own_width is None else self.own_width)
 
     def prior(self, arms: ArmSet, batch_shape: torch.Size) -> tuple[gpytorch.kernels.Kernel, Units]:
         """The kernel before data, one for all batch rows unless they have arms of their own, and the units before data. Packed
@@ -70,8 +70,7 @@ class FromData:
 
     def width(self, state: GaussianState, width: Width) -> Width:
         """The width on the arms of a state, the policy's being `width`."""
-        own = self.similarity_width
-        return width if own is None or tanimoto_scale(state.posterior.kernel) is None else Constant(own)
+        return width if self.own_width or tanimoto_scale(state.posterior.kernel) is None else Constant(_SIMILARITY_WIDTH)
 
     def follow(self, state: TableState, before: ArmSource) -> None:
         """Widen the ranges of features after the arms have changed, for instance by a new context.

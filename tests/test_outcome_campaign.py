@@ -334,3 +334,10 @@ def test_commands_from_the_table_to_the_front(tmp_path: Path, monkeypatch: pytes
     assert f"Best so far: {best['id']}, yield {yields(rows).max():.6g} measured." in run(
         "tell", "noisy.csv", "--folder", "noisy"
     )
+
+
+def test_a_direction_that_is_misspelt_is_no_column(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "t.csv").write_text("id,x\nA,1\nB,2\n")
+    said = refused("new", "t.csv", "--objective", "yield", "--objective", "cost:mn")
+    assert "NAME:min or NAME:max, got 'cost:mn'" in said

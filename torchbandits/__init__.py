@@ -5,6 +5,10 @@ come free at different times; `torchbandits policies` lists all), hand it to `Ba
 `run` it in one of the `environments`.
 """
 
+# isort: off
+from torchbandits import upstream as _upstream  # noqa: F401 - imports GPyTorch first
+
+# isort: on
 from torchbandits import (
     callbacks,
     constraints,

@@ -1,15 +1,20 @@
-"""All private names of BoTorch and GPyTorch that the package uses; they have no public equivalent."""
+"""All private names of BoTorch and GPyTorch that the package uses, which have no public equivalent, and the first import of
+GPyTorch, without the warning of torch 2.14 and later that a package below it uses `torch.jit.script`."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import gpytorch
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+
+with warnings.catch_warnings():
+    warnings.filterwarnings("ignore", message="`torch.jit.script` is deprecated", category=FutureWarning)
+    import gpytorch
 
 Floats = NDArray[np.float64]
 

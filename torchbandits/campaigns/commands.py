@@ -284,7 +284,11 @@ def _wanted(
 def _objective(text: str) -> tuple[str, str]:
     """Parse `--objective NAME`, `NAME:min` or `NAME:max`."""
     name, colon, aim = text.rpartition(":")
-    return (name, aim) if colon and name and aim in ("min", "max") else (text, "max")
+    if not (colon and name):
+        return text, "max"
+    message = f"--objective takes NAME, NAME:min or NAME:max, got {text!r}. For a column of that name write {text}:max."
+    require(aim in ("min", "max"), message, ConfigError)
+    return name, aim
 
 
 def _number(option: str, example: str, text: str) -> float:

@@ -51,6 +51,7 @@ OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
         "": BOUNDED | {"horizon": 100},
         "a few batches": COMMON | {"horizon": 30, "width": tb.widths.Constant(1.0)},
         "two at once": COMMON | {"horizon": 12, "width": tb.widths.Constant(0.5), "max_batch_size": 2},
+        "late": COMMON | {"horizon": 30, "width": tb.widths.Constant(1.0), "delay": 3},
     },
     "reds": {
         "": BOUNDED | {"horizon": 100},

@@ -167,9 +167,9 @@ def run(names: Iterable[str], output: Path) -> None:
             if (name, policy) in done:
                 continue
             began = time.process_time()
-            # A policy of several posteriors would take the memory of all seeds at once.
-            whole = range(SEEDS)
-            parts = [range(seed, seed + 1) for seed in whole] if "lb_gp_ucb" in policy else [whole]
+            # Several posteriors, or the covariance of many survivors, would take the memory of all seeds at once.
+            whole, large = range(SEEDS), "lb_gp_ucb" in policy or (name == "nas201" and "bpe" in policy)
+            parts = [range(seed, seed + 1) for seed in whole] if large else [whole]
             found = [pair for part in parts for pair in played(problem, make, part)]
             seconds = (time.process_time() - began) / SEEDS
             for seed, (mean, final) in enumerate(found):

@@ -86,7 +86,7 @@ def describe(value: Any, name: str = "policy", within: tuple[int, ...] = ()) -> 
     if isinstance(value, nn.Module):
         return {name: kind} | _described(_module(value), name, within)
     if is_dataclass(value) and not isinstance(value, type):
-        return {name: kind} | _described({f.name: getattr(value, f.name) for f in fields(value)}, name, within)
+        return {name: kind} | _described(_fields(value), name, within)
     if isinstance(value, Mapping):
         return {name: kind} | _described({str(k): v for k, v in value.items()}, name, within)
     if isinstance(value, (list, tuple)):
@@ -105,6 +105,12 @@ def describe(value: Any, name: str = "policy", within: tuple[int, ...] = ()) -> 
 
 def _described(parts: Mapping[str, Any], name: str, within: tuple[int, ...]) -> dict[str, str]:
     return {key: text for part, value in parts.items() for key, text in describe(value, f"{name}.{part}", within).items()}
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    """The fields of a data class, without those that were added to it later and are None."""
+    parts = {f.name: (getattr(value, f.name), f.metadata.get("described") == "if given") for f in fields(value)}
+    return {name: part for name, (part, later) in parts.items() if not (later and part is None)}
 
 
 def _module(module: nn.Module) -> dict[str, Any]:

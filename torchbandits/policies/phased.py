@@ -21,6 +21,9 @@ from torchbandits.policies.picking import on_offer
 from torchbandits.policies.state import TableState
 from torchbandits.types import Arms, Generators, Picks, Pulls
 
+# Of a field that policies did not always have: journals and saved states name it only where it is given.
+LATER = {"described": "if given"}
+
 # Part of the largest prior deviation that is more than rounding, and too small to matter.
 _SLOPE = 1e-9
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from torchbandits.checks import check_whole, explains_keywords, is_whole, regularization_of
 from torchbandits.gradients import without_gradients
 from torchbandits.policies.composed import Composed
-from torchbandits.policies.elimination import EliminationState, begin, learn, remaining_picks
+from torchbandits.policies.elimination import Batches, EliminationState, begin, learn, remaining_picks
 from torchbandits.policies.phased import Phased
 from torchbandits.starts import draw_uniform
 from torchbandits.types import Arms, Evidence, Generators, Pulls, Selection
@@ -73,13 +73,13 @@ class RandomExploration(Phased[EliminationState]):
     ) -> tuple[Selection, Evidence]:
         """Draw the remaining picks of the batch. Cost O(A + q)."""
         asked = {"limit": limit, "available": available, "exactly": exactly}
-        return remaining_picks(self, state, self.lengths, self.max_batch_size, _drawn, asked)
+        return remaining_picks(self, state, Batches(self.lengths), self.max_batch_size, _drawn, asked)
 
     @without_gradients
     def update(self, state: EliminationState, pulls: Pulls) -> EliminationState:
         """Learn the pulls. Pulls of survivors count towards the batch, and the last of them ends it. Cost O(A u) per distinct
         arm, and a sweep over the arms where a batch ends."""
-        return learn(self, state, self.lengths, pulls)
+        return learn(self, state, Batches(self.lengths), pulls)
 
     @without_gradients
     def bounds(self, state: EliminationState) -> tuple[Tensor, Tensor]:

@@ -369,6 +369,7 @@ def drift(output: Path) -> None:
         "`forgetting.discount`, 0.9": lambda p: tb.forgetting.discount(p, factor=0.9),
         "`forgetting.window`, 40": lambda p: tb.forgetting.window(p, pulls=40),
         "`forgetting.restart`, 80": lambda p: tb.forgetting.restart(p, every=80),
+        "`reds(drift=)`, 80": lambda _: tb.reds(kernel, horizon=80, drift=2.0, noise_std=0.1, norm_bound=3.0, delta=0.1),
         "`uniform`": lambda _: tb.uniform(),
     }
     for name, wrap in makers.items():
@@ -535,7 +536,8 @@ DRIFTS = """
 ## Rewards that drift
 
 R-PERP (Iwazaki & Takeno 2025), which restarts phased elimination and permutes its picks, is not here: its confidence width
-could not be had. Restarts, windows and discounts around `gp_ucb` stand in.
+could not be had. Restarts, windows and discounts around `gp_ucb` stand in, and `reds(drift=)`, with the width of its proof
+for a drift of 2 and a norm bound of 3.
 
 Abalone whose standardised rewards turn once around: cos φ f + sin φ g with g drawn from the kernel for each seed, φ
 from 0 to 2π over 400 pulls, noise 0.1; `gp_ucb` with width 2, and the same under `tb.forgetting`. The regret of a pull

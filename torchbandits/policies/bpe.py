@@ -69,7 +69,7 @@ class BatchedPureExploration(Phased[EliminationState]):
     @without_gradients
     def init(self, arms: Arms, generators: Generators, batch_shape: torch.Size) -> EliminationState:
         """Make a fresh state, in which all arms are alive. Cost O(A (d + log A))."""
-        return begin(self, arms, generators, batch_shape, late=self.batches.late > 0)
+        return begin(self, arms, generators, batch_shape, self.batches)
 
     @without_gradients
     def select(

@@ -14,6 +14,9 @@ from torchbandits.policies.phased import Phased, PhasedState, offers, restart_
 from torchbandits.policies.picking import room_for
 from torchbandits.types import Arms, Evidence, Generators, Pulls, Selection
 
+# Sums of the posterior of all pulls that begin anew with it; the pulls told stay counted.
+_OF_PERIOD = ("log_det", "batched_log_det", "batched_log_det_3")
+
 Explore = Callable[["EliminationState", Tensor, Tensor], tuple[Tensor, tuple[Tensor, ...]]]
 """Picks among candidates (`batch_shape x A`), as many as there is room (`batch_shape`), and the states of the generators after
 the draws."""
@@ -26,10 +29,12 @@ class Batches:
     Attributes:
         lengths: Picks of each batch; they add up to the horizon.
         late: Picks of a batch, at most, whose rewards its end does not wait for.
+        anew: Whether all arms are back, and all rewards forgotten, after the last batch.
     """
 
     lengths: Sequence[int]
     late: int = 0
+    anew: bool = False
 
     def picks(self, batch: Tensor) -> Tensor:
         """Picks of the batches of these numbers; infinite after the last."""
@@ -48,10 +53,11 @@ class Survivors(nn.Module):
         alive: `batch_shape x A` booleans, arms that no batch has discarded.
         upper: `batch_shape`, upper bound on every arm, reward units.
         lower: `batch_shape`, lower bound on the best arm, reward units.
-        late: Whether batches may end before all their rewards are known.
+        batches: What they are the survivors of.
 
-    Buffers, replaced and never written in place: these; `batch` `batch_shape`, the number of finished batches; and, if rewards
-    may be late, `since` `batch_shape`, the pulls told since the last batch ended, less the picks that were open then.
+    Buffers, replaced and never written in place: these; `batch` `batch_shape`, the number of finished batches; if rewards may
+    be late, `since` `batch_shape`, the pulls told since the last batch ended, less the picks that were open then; and if all
+    begins anew after the last batch, `stale` `batch_shape`, whether the rewards of all pulls are of an earlier beginning.
     """
 
     alive: Tensor
@@ -59,14 +65,17 @@ class Survivors(nn.Module):
     lower: Tensor
     batch: Tensor
     since: Tensor
+    stale: Tensor
 
-    def __init__(self, alive: Tensor, upper: Tensor, lower: Tensor, *, late: bool = False) -> None:
+    def __init__(self, alive: Tensor, upper: Tensor, lower: Tensor, batches: Batches) -> None:
         super().__init__()
         for name, value in (("alive", alive), ("upper", upper), ("lower", lower)):
             self.register_buffer(name, value)
         self.register_buffer("batch", torch.zeros_like(upper, dtype=torch.int64))
-        if late:
+        if batches.late:
             self.register_buffer("since", torch.zeros_like(upper, dtype=torch.float64))
+        if batches.anew:
+            self.register_buffer("stale", torch.zeros_like(upper, dtype=torch.bool))
 
     def eliminate_(self, mean: Tensor, spread: Tensor, over: Tensor) -> None:
         """Discard the arms whose upper bound is below the best lower bound, in the batch rows whose batch is finished.
@@ -84,6 +93,14 @@ class Survivors(nn.Module):
         self.lower = torch.where(over, torch.maximum(self.lower, best), self.lower)
         self.batch = self.batch + over
 
+    def begin_anew_(self, mean: Tensor, spread: Tensor, over: Tensor) -> None:
+        """Bring back all arms in these batch rows (`batch_shape` booleans), with the bounds of the prior; else as above."""
+        self.alive = self.alive | over.unsqueeze(-1)
+        self.upper = torch.where(over, (mean + spread).amax(dim=-1), self.upper)
+        self.lower = torch.where(over, (mean - spread).amax(dim=-1), self.lower)
+        self.batch = self.batch.masked_fill(over, 0)
+        self.stale = self.stale | over
+
 
 class EliminationState(PhasedState):
     """The state of `bpe` and `reds`: that of a policy in phases, and the surviving arms.
@@ -99,13 +116,13 @@ class EliminationState(PhasedState):
 
 
 def begin(
-    policy: Phased[EliminationState], arms: Arms, generators: Generators, batch_shape: torch.Size, *, late: bool = False
+    policy: Phased[EliminationState], arms: Arms, generators: Generators, batch_shape: torch.Size, batches: Batches
 ) -> EliminationState:
-    """Make a fresh state, in which all arms are alive; `late` as for `Survivors`. Cost O(A (d + log A))."""
+    """Make a fresh state, in which all arms are alive. Cost O(A (d + log A))."""
     outer = policy.begin(arms, generators, batch_shape)
     mean, spread = policy.marginals(outer.inner)
     alive = torch.ones_like(mean, dtype=torch.bool)
-    return EliminationState(outer, Survivors(alive, (mean + spread).amax(dim=-1), (mean - spread).amax(dim=-1), late=late))
+    return EliminationState(outer, Survivors(alive, (mean + spread).amax(dim=-1), (mean - spread).amax(dim=-1), batches))
 
 
 def remaining_picks(
@@ -149,9 +166,17 @@ def remaining_picks(
 def learn(policy: Phased[EliminationState], state: EliminationState, batches: Batches, pulls: Pulls) -> EliminationState:
     """Learn the pulls. Pulls of survivors count towards the batch, and the last of them ends it: where rewards may be late,
     once all its picks have been made and all but `late` of their rewards are known."""
+    one_by_one = not (pulls.history or pulls.index is None)
+    if batches.anew and one_by_one:
+        assert pulls.mask is not None
+        stale = state.survivors.stale & pulls.mask.any(dim=-1)
+        if bool(stale.any()):
+            restart_(state, stale, _OF_PERIOD)
+            state.survivors.stale = state.survivors.stale & ~stale
     policy.learn(state, pulls)
-    if pulls.history or pulls.index is None:
+    if not one_by_one:
         return state
+    assert pulls.index is not None
     assert pulls.mask is not None
     inner, survivors = state.inner, state.survivors
     index, wanted = state.rows.entry(pulls.index), batches.rewards(survivors.batch)
@@ -171,6 +196,9 @@ def learn(policy: Phased[EliminationState], state: EliminationState, batches: Ba
     if bool(over.any()):
         survivors.eliminate_(*policy.marginals(inner), over)
         restart_(inner, over)
+        ended = over & (survivors.batch == len(batches.lengths))
+        if batches.anew and bool(ended.any()):
+            survivors.begin_anew_(*policy.marginals(inner), ended)
     return state
 
 

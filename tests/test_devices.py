@@ -440,7 +440,9 @@ def _plated(device: str) -> list[Tensor]:
     assert plate.index.device == bandit.device
     longer = bandit.ask(more=1, within=within)
     bandit.tell(longer, _value(longer.points))
-    return [plate.index, longer.index[..., -1:], bandit.ask(exactly=3).index]
+    fours = bandit.ask(exactly=6, within=[constraints.Distinct(), constraints.Groups(groups, 3)])
+    bandit.forget(fours)
+    return [plate.index, longer.index[..., -1:], fours.index, bandit.ask(exactly=3).index]
 
 
 PROGRAMS = {

@@ -89,6 +89,7 @@ def test_each_period_is_that_of_the_oracle(seed: int):
             assert selection.index.tolist() == expected.tolist()
             rewards = problem.rewards(int(bandit.pulls), selection.index)
             report = bandit.tell(selection, rewards)
+            oracle.upper, oracle.lower = math.inf, -math.inf
             oracle.finish(selection.index.tolist(), rewards.tolist())
             told += list(zip(selection.index.tolist(), rewards.tolist(), strict=True))
             mean, std = oracles_phased.posterior(K, [arm for arm, _ in told], [y for _, y in told], lam)

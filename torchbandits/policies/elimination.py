@@ -77,20 +77,21 @@ class Survivors(nn.Module):
         if batches.anew:
             self.register_buffer("stale", torch.zeros_like(upper, dtype=torch.bool))
 
-    def eliminate_(self, mean: Tensor, spread: Tensor, over: Tensor) -> None:
+    def eliminate_(self, mean: Tensor, spread: Tensor, over: Tensor, *, drifts: bool = False) -> None:
         """Discard the arms whose upper bound is below the best lower bound, in the batch rows whose batch is finished.
 
         Args:
             mean: `batch_shape x A`, posterior mean given the batch, reward units.
             spread: `batch_shape x A`, width times standard deviation.
             over: `batch_shape` booleans, rows whose batch is finished.
+            drifts: Whether each batch bounds something else, so that its bounds replace those of earlier ones.
         """
         upper = (mean + spread).masked_fill(~self.alive, -torch.inf)
         lower = (mean - spread).masked_fill(~self.alive, -torch.inf)
-        best = lower.amax(dim=-1)
+        top, best = upper.amax(dim=-1), lower.amax(dim=-1)
         self.alive = self.alive & ((upper >= best.unsqueeze(-1)) | ~over.unsqueeze(-1))
-        self.upper = torch.where(over, torch.minimum(self.upper, upper.amax(dim=-1)), self.upper)
-        self.lower = torch.where(over, torch.maximum(self.lower, best), self.lower)
+        self.upper = torch.where(over, top if drifts else torch.minimum(self.upper, top), self.upper)
+        self.lower = torch.where(over, best if drifts else torch.maximum(self.lower, best), self.lower)
         self.batch = self.batch + over
 
     def begin_anew_(self, mean: Tensor, spread: Tensor, over: Tensor) -> None:
@@ -194,7 +195,7 @@ def learn(policy: Phased[EliminationState], state: EliminationState, batches: Ba
         over = over & (survivors.since + unsettled >= batches.picks(survivors.batch))
         survivors.since = torch.where(over, -unsettled, survivors.since)
     if bool(over.any()):
-        survivors.eliminate_(*policy.marginals(inner), over)
+        survivors.eliminate_(*policy.marginals(inner), over, drifts=batches.anew)
         restart_(inner, over)
         ended = over & (survivors.batch == len(batches.lengths))
         if batches.anew and bool(ended.any()):

@@ -130,7 +130,7 @@ def reds(
 
     With `drift`, f may change while it is learned. A batch then estimates the average of f over its pulls: because the draws do
     not depend on time, the changes of f are noise to them, of sub-Gaussian constant D. After T pulls all arms are back, all
-    rewards are forgotten, and the next T pulls begin. The certificate is about the averages over past batches.
+    rewards are forgotten, and the next T pulls begin. The certificate is about the average over the last batch.
 
     Args:
         kernel: Kernel of the RKHS that holds the expected reward.

@@ -276,6 +276,7 @@ class Loop:
             The report after the update.
         """
         if bool((pulls.host or pulls).counts.any()):
+            self.state.unsettled = remaining
             self.state = self.policy.update(self.state, pulls)
             heard = pulls.host or pulls
             self.state.add_told_(heard.counts if heard.numbers is None else heard.numbers)

@@ -629,6 +629,7 @@ def _spent(loop: Loop) -> Tensor:
     if rows.costs is None:
         raise ArgumentError("a budget of costs needs the costs of the arms: Bandit(policy, arms, costs=…).")
     kept = not isinstance(policy := loop.policy, Composed) or not (policy.memory.selective or policy.reweighting is not None)
+    kept = kept and not getattr(policy, "anew", None)
     message = (
         "this policy leaves out, forgets or weights rewards, so that the pulls of each arm are not known: use "
         "run(..., budget=), or Budget(pulls=)."

@@ -23,7 +23,7 @@ from torchbandits.gradients import without_gradients
 from torchbandits.policies.scale import ScaleWatch
 from torchbandits.posteriors import GaussianProcess, PartitionedProcess, Statistics, aggregate
 from torchbandits.transfers import to_device, to_host
-from torchbandits.types import Marginals, Progress, Pulls, Recommendation
+from torchbandits.types import Marginals, Progress, Pulls, Recommendation, Selection
 from torchbandits.widths import Width
 
 RECENT = 40
@@ -64,6 +64,8 @@ class State(nn.Module, ABC):
     statistics: Statistics
     tabulated: ClassVar[bool] = False
     """Whether mean and leverage of every arm are known."""
+    unsettled: Selection | None = None
+    """What is still open after the pulls that are being learned; None for nothing. Known while `Policy.update` runs."""
 
     def __init__(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,10 @@ from torchbandits.aims import classified, growing_hypervolume, growing_r2, hyper
 from torchbandits.aims.dominance import simplex
 from torchbandits.botorch import optimize_arms
 from torchbandits.experiments.front_figures import figures_of_run
-from torchbandits.experiments.page import write_page
+from torchbandits.experiments.page import best_so_far, write_page
+from torchbandits.experiments.records import Record
+from torchbandits.experiments.watching import outcomes_of, state_of
+from torchbandits.journal import Reading
 
 pytestmark = OFF_SCALE
 
@@ -838,6 +842,54 @@ def test_the_page_of_a_run_draws_its_trade_offs(tmp_path: Path):
         assert "<td>cost 0</td>" in page
     history.metadata.pop("objectives")
     assert figures_of_run(history) == ()
+
+
+@pytest.mark.parametrize("name", ["chebyshev", "safe"])
+def test_less_is_better_in_tables_pictures_and_regret(name: str, tmp_path: Path):
+    """Of an objective that is minimised, and of an outcome that has an upper limit alone."""
+    policy = POLICIES[name]()
+    assert policy.directions == (1.0, -1.0)
+    table = tb.environments.Table(PROBLEM.tensor.expand(2, -1, -1), torch.tensor(TRUTH.T.copy()), 0.1)
+    history = tb.run(policy, table, 8, journal=tmp_path / "run.journal")
+    history.to_parquet(tmp_path / "run")
+    assert history.metadata["less_is_better"] == ["cost"]
+    pulls = history.pulls
+    own = pulls["row"] == 1
+    costs, arms = pulls["reward"][own], pulls["arm"][own]
+    np.testing.assert_allclose(pulls["regret"][own], TRUTH[arms, 1] - TRUTH[:, 1].min(), atol=1e-12)
+    gains = pulls["row"] == 0
+    np.testing.assert_allclose(pulls["regret"][gains], TRUTH[:, 0].max() - TRUTH[pulls["arm"][gains], 0], atol=1e-12)
+    means = {int(arm): costs[arms == arm].mean() for arm in arms}
+    spread = costs - [means[int(arm)] for arm in arms]
+    sigma = np.sqrt((spread**2).sum() / max(1, len(costs) - len(means)))
+    upper = {arm: mean + sigma / np.sqrt((arms == arm).sum()) * (len(costs) > len(means)) for arm, mean in means.items()}
+    order = sorted(upper, key=lambda arm: upper[arm])
+    for source in (tmp_path / "run", tmp_path / "run.journal"):
+        page = write_page(source).read_text()
+        listed = re.findall(r"<tr><td>(\d+)</td><td>", page.partition("<h3>cost</h3>")[2])
+        assert [int(arm) for arm in listed[:2]] == order[:2]
+        assert "(of cost, of which less is better, the lowest mean plus its standard error)" in page
+        record = Record(1, "cost", 0, history.row(1))
+        np.testing.assert_allclose(best_so_far(frozenset(["cost"]), record, np.arange(1, 9)), np.minimum.accumulate(costs))
+    reading = Reading(tmp_path / "run.journal")
+    assert outcomes_of(reading.about)["less_is_better"] == ["cost"]
+    assert outcomes_of(reading.about)["objectives"] == policy.objectives
+    assert [best.arm for best in state_of(reading, 1, 0.0).best[:2]] == order[:2]
+    # The arm that is recommended has the lowest posterior mean of those that were pulled.
+    bandit = tb.OutcomeBandit(policy, PROBLEM.tensor, generator=generator(0))
+    bandit.tell(torch.arange(0, 40, 4), torch.tensor(TRUTH[::4]))
+    mean = bandit.posterior(PROBLEM.tensor).mean[:, ::4]
+    assert bandit.loop.best_arm().tolist() == [4 * int(mean[0].argmax()), 4 * int(mean[1].argmin())]
+    assert bandit.loop.best(1).index.squeeze(-1).tolist() == bandit.loop.best_arm().tolist()
+
+
+def test_an_outcome_with_limits_on_both_sides_has_no_regret():
+    limits = {"at_least": {"cost": -1.0}, "at_most": {"cost": 2.0}}
+    policy = outcomes.constrained(models(), maximize="yield", **limits)
+    assert policy.directions == (1.0, 0.0)
+    table = tb.environments.Table(PROBLEM.tensor.expand(2, -1, -1), torch.tensor(TRUTH.T.copy()), 0.1)
+    regret = tb.run(policy, table, 3).pulls["regret"]
+    assert np.isnan(regret).tolist() == [False, True] * 3
 
 
 def test_a_front_that_is_known_ends_the_run():

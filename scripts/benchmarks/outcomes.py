@@ -17,6 +17,7 @@ import os
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import csv
+import importlib
 import resource
 import subprocess
 import sys
@@ -48,7 +49,7 @@ from torchbandits.aims import hypervolume
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORDS = ROOT / "docs" / "results" / "outcomes.csv"
-FIRST, SAMPLE, REFIT = 10, 1_000, 20
+FIRST, SAMPLE, MARKS = 10, 1_000, (20, 40, 60)
 FIELDS = ("task", "table", "method", "seed", "pulls", "value", "seconds_per_pick")
 
 app = typer.Typer(add_completion=False, help=__doc__.splitlines()[0])
@@ -56,11 +57,15 @@ app = typer.Typer(add_completion=False, help=__doc__.splitlines()[0])
 
 @dataclass(frozen=True)
 class Table:
-    """Arms `A x d`, recorded outcomes `A x r x 2` (NaN where there are fewer), both to be maximised, and their noise."""
+    """Arms `A x d`, recorded outcomes `A x r x 2` (NaN where there are fewer), both to be maximised, and their noise.
+
+    `molecules` says that the arms are fingerprints.
+    """
 
     arms: Tensor
     runs: Tensor
     noise: tuple[float, float]
+    molecules: bool = False
 
     @property
     def truth(self) -> Tensor:
@@ -120,19 +125,41 @@ def fcnet() -> Table:
     return Table(torch.tensor(np.stack(columns, axis=-1)), torch.tensor(runs), (0.05, 0.02))
 
 
-TABLES = {"nas-bench-201": nas_bench_201, "fcnet": fcnet}
+def molecules() -> Table:
+    """RDKit's file of the first compounds of the NCI database, without copies: drug-likeness (QED) and −1 times the synthetic
+    accessibility score of Ertl and Schuffenhauer 2009, both as RDKit computes them, without noise; Morgan fingerprints."""
+    from rdkit import Chem, RDConfig, RDLogger  # noqa: PLC0415 - for this table alone
+    from rdkit.Chem import QED, rdFingerprintGenerator  # noqa: PLC0415
+
+    RDLogger.DisableLog("rdApp.*")
+    sys.path.append(str(Path(RDConfig.RDContribDir) / "SA_Score"))
+    score = importlib.import_module("sascorer").calculateScore
+    generator = rdFingerprintGenerator.GetMorganGenerator(radius=2, fpSize=2048)
+    texts = [line.split()[0] for line in (Path(RDConfig.RDDataDir) / "NCI" / "first_5K.smi").read_text().splitlines()]
+    found = {Chem.MolToSmiles(made): made for text in texts if (made := Chem.MolFromSmiles(text)) is not None}
+    own = [made for made in found.values() if made.GetNumHeavyAtoms() >= 6]
+    values = torch.tensor([[QED.qed(made), -score(made)] for made in own], dtype=torch.float64)
+    bits = np.stack([generator.GetFingerprintAsNumPy(made) for made in own]).astype(np.float64)
+    return Table(torch.from_numpy(bits), values.unsqueeze(1), (0.02, 0.1), molecules=True)
 
 
-def kernel(dim: int) -> gpytorch.kernels.Kernel:
-    return gpytorch.kernels.ScaleKernel(get_covar_module_with_dim_scaled_prior(dim)).double()
+TABLES = {"nas-bench-201": nas_bench_201, "fcnet": fcnet, "molecules": molecules}
+
+
+def shape(table: Table) -> gpytorch.kernels.Kernel:
+    """The kernel of an outcome of variance 1: BoTorch's default, and Tanimoto similarities of fingerprints."""
+    return tb.TanimotoKernel() if table.molecules else get_covar_module_with_dim_scaled_prior(table.arms.shape[-1])
+
+
+def kernel(table: Table) -> gpytorch.kernels.Kernel:
+    return gpytorch.kernels.ScaleKernel(shape(table)).double()
 
 
 def models(table: Table, make: Callable[..., Any], **options: Any) -> dict[str, Any]:
     """A policy for each outcome, with kernels of their own that are fitted by the loop."""
     known = {"prior_mean": "estimate", "width": tb.widths.Constant(1.0 if make is tb.thompson_sampling else 2.0)} | options
     return {
-        name: make(kernel(table.arms.shape[-1]), noise_std=std, **known)
-        for name, std in zip(("quality", "economy"), table.noise, strict=True)
+        name: make(kernel(table), noise_std=std, **known) for name, std in zip(("quality", "economy"), table.noise, strict=True)
     }
 
 
@@ -158,40 +185,44 @@ METHODS = {
 }
 
 
-def play(table: Table, method: str, first: Tensor, pulls: int, seed: int) -> tuple[Tensor, float]:
-    """The arms pulled, `pulls`, and the seconds of each decision, the fits of kernels included."""
+def play(table: Table, method: str, first: Tensor, pulls: int, seed: int) -> tuple[Tensor, list[float]]:
+    """The arms pulled, `pulls`, and the seconds of each decision after the first arms, the fits of kernels included."""
     generator = torch.Generator().manual_seed(1_000 + seed)
-    A, began, spent = len(table.arms), 0.0, 0.0
+    A = len(table.arms)
     told, values = first.clone(), table.draw(first, generator)
     if method == "random":
         more = torch.randint(A, (pulls - FIRST,), generator=generator)
-        return torch.cat([first, more]), 0.0
+        return torch.cat([first, more]), [0.0] * (pulls - FIRST)
+    spent: list[float] = []
+    bandit = None
     if not method.startswith("botorch"):
         bandit = tb.OutcomeBandit(policy(table, method), table.arms, generator=torch.Generator().manual_seed(seed))
         bandit.tell(first, values)
     while len(told) < pulls:
         began = time.perf_counter()
-        if method.startswith("botorch"):
+        if bandit is None:
             sample = torch.randperm(A, generator=generator)[:SAMPLE]
             index = sample[botorch_pick(table, method, told, values, sample)].reshape(1)
         else:
-            if len(told) == FIRST or len(told) % REFIT == 0:
-                bandit.fit_kernel_()
             index = bandit.ask().index
-        spent += time.perf_counter() - began
+        spent.append(time.perf_counter() - began)
         reward = table.draw(index, generator)
-        if not method.startswith("botorch"):
+        if bandit is not None:
             began = time.perf_counter()
             bandit.tell(bandit.ask(), reward)
-            spent += time.perf_counter() - began
+            spent[-1] += time.perf_counter() - began
         told, values = torch.cat([told, index]), torch.cat([values, reward])
-    return told, spent / (pulls - FIRST)
+    return told, spent
 
 
 def botorch_pick(table: Table, method: str, told: Tensor, values: Tensor, sample: Tensor) -> int:
     """The place in the sample of BoTorch's next arm. Kernels are fitted at each step."""
     x = table.arms[told]
-    model = ModelListGP(*(SingleTaskGP(x, values[:, j : j + 1], outcome_transform=Standardize(1)) for j in range(2)))
+    parts = []
+    for j in range(2):
+        own = {"covar_module": kernel(table)} if table.molecules else {}
+        parts.append(SingleTaskGP(x, values[:, j : j + 1], outcome_transform=Standardize(1), **own))
+    model = ModelListGP(*parts)
     fit_gpytorch_mll(SumMarginalLogLikelihood(model.likelihood, model))
     if method.endswith("qLogNEHVI"):
         acquisition = qLogNoisyExpectedHypervolumeImprovement(model, table.reference.tolist(), x, prune_baseline=True)
@@ -222,8 +253,8 @@ def value_of(table: Table, task: str, told: Tensor, best: dict[str, float]) -> f
 @app.command()
 def run(
     seeds: Annotated[int, typer.Option(help="Seeds 0, 1, … below this number.")] = 3,
-    pulls: Annotated[int, typer.Option(help="Pulls of a run, the first ten included.")] = 80,
     only: Annotated[list[str], typer.Option(help="Methods to run, repeated for several; all by default.")] = [],  # noqa: B006
+    tables: Annotated[list[str], typer.Option(help="Tables, repeated for several; all by default.")] = [],  # noqa: B006
     records: Path = RECORDS,
 ) -> None:
     """Run everything that is not recorded yet; each run is a line as soon as it ends."""
@@ -234,9 +265,9 @@ def run(
         known = {(r["task"], r["table"], r["method"], r["seed"]) for r in csv.DictReader(records.open())}
     else:
         records.write_text(",".join(FIELDS) + "\n")
-    tables = {name: make() for name, make in TABLES.items()}
+    made = {name: make() for name, make in TABLES.items() if not tables or name in tables}
     for seed in range(seeds):
-        for name, table in tables.items():
+        for name, table in made.items():
             feasible = table.truth[:, 1] >= table.limit
             best = {"pareto": hypervolume(table.truth, table.reference), "constrained": float(table.truth[feasible, 0].max())}
             first = torch.randperm(len(table.arms), generator=torch.Generator().manual_seed(seed))[:FIRST]
@@ -245,11 +276,14 @@ def run(
                     if (task, name, method, str(seed)) in known or (only and method not in only):
                         continue
                     torch.manual_seed(seed)
-                    told, seconds = play(table, method, first, pulls, seed)
-                    value = value_of(table, task, told, best)
+                    told, seconds = play(table, method, first, MARKS[-1], seed)
+                    said = []
+                    for mark in MARKS:
+                        value, mean = value_of(table, task, told[:mark], best), np.mean(seconds[: mark - FIRST])
+                        said.append([task, name, method, seed, mark, f"{value:.5f}", f"{mean:.4f}"])
                     with records.open("a") as file:
-                        csv.writer(file).writerow([task, name, method, seed, pulls, f"{value:.5f}", f"{seconds:.4f}"])
-                    print(task, name, method, seed, f"{value:.4f} {seconds:.3f} s", flush=True)
+                        csv.writer(file).writerows(said)
+                    print(*said[-1], flush=True)
 
 
 @app.command()

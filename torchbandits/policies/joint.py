@@ -88,6 +88,20 @@ class Joint(Policy[TableState]):
         return {name: "minimize" if sign < 0 else "maximize" for name, sign in zip(self.names, signs, strict=True) if sign}
 
     @property
+    def directions(self) -> tuple[float, ...]:
+        """By outcome 1.0 where more is better, −1.0 where less is: as an objective, or else by its limits; 0.0 for an outcome
+        that has limits on both sides alone."""
+        aim = self.aim
+        limits = aim.limits if isinstance(aim, Constrained | Scalarized | Safe) else ()
+        found = []
+        for j, name in enumerate(self.names):
+            signs = {limit.sign for limit in limits if limit.outcome == j}
+            own = self.objectives.get(name)
+            by_limits = signs.pop() if len(signs) == 1 else 0.0
+            found.append(by_limits if own is None else -1.0 if own == "minimize" else 1.0)
+        return tuple(found)
+
+    @property
     def draws_on_update(self) -> bool:
         """Whether `update` may advance the generators."""
         return self.engine.draws_on_update
@@ -160,6 +174,8 @@ class Joint(Policy[TableState]):
     def _with_weights(self, state: TableState) -> TableState:
         if not self._alike:
             state.pull_weight = self._weights(state.log_det)
+        if min(self.directions) < 0:
+            state.directions = state.log_det.new_tensor([-1.0 if sign < 0 else 1.0 for sign in self.directions]).unsqueeze(-1)
         return state
 
     def _weighted(self, pulls: Pulls) -> Pulls:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchbandits.aims import Certifying, Scalarized
+from torchbandits.aims import Certifying, Fidelity, Scalarized
 from torchbandits.bandit import Bandit, Maximizer
 from torchbandits.checks import (
     as_tensor,
@@ -306,6 +306,8 @@ class OutcomeBandit(Bandit):
         aim = self.policy.aim
         message = "the sets of pareto_set() are those of objectives without limits: front() reads the limits of this policy."
         require(not (isinstance(aim, Scalarized) and aim.limits), message, UnsupportedError)
+        message = "the sets of pareto_set() are those of all arms, and here only those of the target fidelity count: see front()."
+        require(not isinstance(aim, Fidelity), message, UnsupportedError)
         require(
             epsilon is not None or isinstance(aim, Certifying),
             "pass epsilon=, a number by outcome: only epal policies have one.",
@@ -380,7 +382,7 @@ class OutcomeBandit(Bandit):
         return tuple(float(given.get(name, 0.0)) for name in self.outcomes)
 
     def _signs(self, minimize: Sequence[str] | None) -> tuple[float, ...]:
-        aim = self.policy.aim
+        aim = self.policy.wanted
         own = aim.signs if isinstance(aim, Scalarized | Certifying) else None
         if minimize is not None:
             named = isinstance(minimize, Sequence) and not isinstance(minimize, str)

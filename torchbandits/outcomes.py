@@ -9,6 +9,7 @@ they may never be, `pareto` for good trade-offs with few pulls, and `epal` to ce
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -46,6 +47,7 @@ def constrained(
     at_least: Mapping[str, float] | None = None,
     at_most: Mapping[str, float] | None = None,
     certainty: float = 0.95,
+    optimism: float = 1.0,
 ) -> Joint:
     r"""Maximise one outcome among the arms whose other outcomes keep limits, all of which are learned.
 
@@ -73,7 +75,7 @@ def constrained(
     _check_certainty(certainty)
 
     def aim(names: Names) -> Constrained:
-        return Constrained(_objective(maximize, minimize, names), _limits(at_least, at_most, names), float(certainty))
+        return Constrained(_objective(maximize, minimize, names), _limits(at_least, at_most, names), float(certainty), float(optimism))
 
     return _scored(joint(models, aim), LogEI, "the improvement, bounds or draws")
 
@@ -89,6 +91,7 @@ def pareto(
     at_least: Mapping[str, float] | None = None,
     at_most: Mapping[str, float] | None = None,
     certainty: float = 0.95,
+    optimism: float = 1.0,
 ) -> Joint:
     r"""Look for good trade-offs between all outcomes: each pick is the best arm for weights that are drawn for it.
 
@@ -130,7 +133,7 @@ def pareto(
         if reference is not None:
             at = _all_of("reference", reference, own)
             given = tuple(at[own.index(name)] if name in own else 0.0 for name in names)
-        return Scalarized(signs, scalarization, given, limits, float(certainty))
+        return Scalarized(signs, scalarization, given, limits, float(certainty), float(optimism))
 
     return _scored(joint(models, aim), UCB, "bounds or draws")
 
@@ -215,7 +218,7 @@ def safe(
 
 @explains_keywords
 def fidelity(
-    models: Mapping[str, Policy],
+    models: Mapping[str, Policy] | Joint,
     arms: Tensor,
     *,
     column: int,
@@ -231,13 +234,18 @@ def fidelity(
     fidelity is a number. A pick is the arm of the target fidelity with the largest upper bound, at the cheapest fidelity at
     which it is still uncertain: see `aims.Fidelity` for the rule.
 
+    Of several outcomes, what is wanted at the target is another policy: `fidelity(constrained(…), arms, …)` and
+    `fidelity(pareto(…), arms, …)` pick the arm of the target fidelity which that policy would pick, at the cheapest fidelity at
+    which any of its outcomes is still uncertain. `best` and `front` are those of the target.
+
     Args:
-        models: A policy by the name of the only outcome, scored by upper bounds. Its kernel has no batch rows.
+        models: A policy by the name of the only outcome, scored by upper bounds, whose kernel has no batch rows; or a
+            `constrained` or `pareto` policy of several outcomes, scored by upper bounds or the improvement.
         arms: `A x d`, those of the bandit.
         column: The feature that is the fidelity.
         target: The fidelity that counts; every point must be among the arms with it.
         costs: Cost of a pull by fidelity, > 0.
-        minimize: Whether less is better.
+        minimize: Whether less is better, of one outcome.
         exponent: q of the rule; 1/(d + 2) by default, as in the paper for a fidelity of one feature.
 
     Guarantee: none here: the paper bounds the regret in terms of the cost spent for its widths, continuous fidelities and
@@ -245,7 +253,7 @@ def fidelity(
 
     Raises:
         ArgumentError: If a point is not there at the target fidelity, or a fidelity has no cost.
-        UnsupportedError: For several outcomes.
+        UnsupportedError: For models of several outcomes, or a policy that `safe` or `epal` made.
     """
     listed = check_arms(arms)
     require(listed.dim() == 2, f"arms must be A x d, got {tuple(listed.shape)}.", ShapeError)
@@ -269,9 +277,21 @@ def fidelity(
     require(not lonely, f"arms: arm {lonely[0] if lonely else 0} is not there at the target fidelity {target:g}.")
     twin = torch.where(levels == target, torch.arange(len(listed), device=listed.device), own[place])
 
+    if isinstance(models, Joint):
+        require(not minimize, "minimize is for one outcome: say in constrained or pareto of which outcomes less is better.")
+        known = isinstance(models.aim, Constrained | Scalarized)
+        message = f"what is wanted at the target must be a constrained or a pareto policy, got {type(models.aim).__name__}."
+        require(known, message, UnsupportedError)
+        policy = replace(models, aim=Fidelity(models.aim, twin, price, q))
+        return _scored(policy, LogEI, "bounds or the improvement", draws=False)
+
     def aim(names: Names) -> Fidelity:
-        require(len(names) == 1, f"fidelities are of one outcome, got {', '.join(names)}.", UnsupportedError)
-        return Fidelity(Limit(0, -1.0 if minimize else 1.0, 0.0), twin, price, q)
+        message = (
+            f"models are of one outcome here, got {', '.join(names)}: of several, pass constrained(models, …) or "
+            "pareto(models, …) in their place."
+        )
+        require(len(names) == 1, message, UnsupportedError)
+        return Fidelity(Constrained(Limit(0, -1.0 if minimize else 1.0, 0.0), (), 0.95), twin, price, q)
 
     return _scored(joint(models, aim), UCB, "bounds", draws=False)
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -61,11 +60,12 @@ class Outlook:
     weight: Tensor
     generators: Sequence[torch.Generator | None]
 
-    def hopes(self, outcome: int, sign: float) -> Tensor:
-        """The largest plausible value of sign · y, `batch_shape x A`: sign · μ + w σ, or that of the draw."""
+    def hopes(self, outcome: int, sign: float, optimism: float = 1.0) -> Tensor:
+        """The largest plausible value of sign · y, `batch_shape x A`: sign · μ + w σ, with `optimism` times the width, or that
+        of the draw."""
         if self.drawn is not None:
             return sign * self.drawn[..., outcome, :]
-        return sign * self.mean[..., outcome, :] + self.width[..., outcome, None] * self.std[..., outcome, :]
+        return sign * self.mean[..., outcome, :] + optimism * self.width[..., outcome, None] * self.std[..., outcome, :]
 
     def floor(self, outcome: int, sign: float) -> Tensor:
         """The smallest plausible value of sign · y by the rewards told alone, sign · μ − w σ, `batch_shape x A`."""
@@ -75,18 +75,24 @@ class Outlook:
         """The largest plausible value of sign · y by the rewards told alone, sign · μ + w σ, `batch_shape x A`."""
         return sign * self.mean[..., outcome, :] + self.width[..., outcome, None] * self.known[..., outcome, :]
 
-    def violation(self, limits: Sequence[Limit]) -> Tensor:
+    def violation(self, limits: Sequence[Limit], optimism: float = 1.0) -> Tensor:
         """By how much the largest plausible values fail the limits together, `batch_shape x A`, each in prior standard
-        deviations; 0 where all of them may hold."""
+        deviations; 0 where all of them may hold. `optimism` is that of `hopes`."""
         total = torch.zeros_like(self.mean[..., 0, :])
         for limit in limits:
-            lacking = limit.sign * self.level(limit).unsqueeze(-1) - self.hopes(limit.outcome, limit.sign)
+            lacking = limit.sign * self.level(limit).unsqueeze(-1) - self.hopes(limit.outcome, limit.sign, optimism)
             total = total + lacking.clamp_min(0) / self.reach[..., limit.outcome, None]
         return total
 
     def level(self, limit: Limit) -> Tensor:
         """The value of a limit in the units of `mean`, `batch_shape`."""
         return in_model_units(self.table, limit.outcome, limit.value)
+
+    def of(self, index: Tensor, offered: Tensor | None) -> Outlook:
+        """The outlook on some arms alone, at `index`, of which those in `offered`, `batch_shape x len(index)`, may be picked."""
+        parts = {name: getattr(self, name) for name in ("mean", "std", "known", "drawn", "entries")}
+        own = {name: None if part is None else part[..., index] for name, part in parts.items()}
+        return replace(self, **own, offered=offered)
 
     def open(self, scores: Tensor) -> Tensor:
         """Scores of arms, `batch_shape x A`, −∞ at arms that are not on offer."""
@@ -96,8 +102,10 @@ class Outlook:
 class Aim(ABC):
     """What is wanted of several outcomes, as one score per arm, which is maximised."""
 
-    draws: ClassVar[bool] = False
-    """Whether a score draws random numbers: `k` of them per pick and batch row."""
+    @property
+    def draws(self) -> bool:
+        """Whether a score draws random numbers: `k` of them per pick and batch row."""
+        return False
 
     @abstractmethod
     def scores(self, outlook: Outlook, score: Score | None) -> Tensor:
@@ -137,9 +145,11 @@ def in_model_units(table: ArmTable, outcome: int, value: float) -> Tensor:
 
 def log_probability(mean: Tensor, std: Tensor, limits: Sequence[Limit], table: ArmTable) -> Tensor:
     """The logarithm of the probability that all limits hold, outcomes being independent, `batch_shape x A`."""
+    total = torch.zeros_like(mean[..., 0, :])
+    if not limits:
+        return total
     from botorch.utils.probability.utils import log_ndtr  # noqa: PLC0415 - BoTorch takes a second to load
 
-    total = torch.zeros_like(mean[..., 0, :])
     for limit in limits:
         spread = std[..., limit.outcome, :].clamp_min(torch.finfo(std.dtype).tiny)
         level = in_model_units(table, limit.outcome, limit.value).unsqueeze(-1)
@@ -154,10 +164,10 @@ def certain(log_chance: Tensor, certainty: float) -> Tensor:
     return log_chance >= level.to(log_chance.device)
 
 
-def if_feasible(outlook: Outlook, value: Tensor, limits: Sequence[Limit]) -> Tensor:
+def if_feasible(outlook: Outlook, value: Tensor, limits: Sequence[Limit], optimism: float) -> Tensor:
     """Values of the arms that may keep the limits, −∞ elsewhere; where no arm on offer may, minus the violations.
     `batch_shape x A`."""
-    violation = outlook.open(-outlook.violation(limits))
+    violation = outlook.open(-outlook.violation(limits, optimism))
     feasible = violation == 0
     value = outlook.open(value).masked_fill(~feasible, -torch.inf)
     return torch.where(feasible.any(dim=-1, keepdim=True), value, violation)

@@ -25,18 +25,20 @@ class Constrained(Aim):
         objective: Place and sign of the outcome that is maximised (−1 to minimise it); its value is not read.
         limits: On other outcomes, or on the objective itself.
         certainty: Probability of all limits at which an arm counts as feasible, for the improvement and for recommendations.
+        optimism: Part of the width with which bounds say that an arm may keep a limit.
     """
 
     objective: Limit
     limits: tuple[Limit, ...]
     certainty: float
+    optimism: float = 1.0
 
     def scores(self, outlook: Outlook, score: Score | None) -> Tensor:
         """Scores of the arms, `batch_shape x A`."""
         if isinstance(score, LogEI):
             return outlook.open(self._improvement(outlook, score))
         value = outlook.hopes(self.objective.outcome, self.objective.sign)
-        return if_feasible(outlook, value, self.limits)
+        return if_feasible(outlook, value, self.limits, self.optimism)
 
     def _improvement(self, outlook: Outlook, score: LogEI) -> Tensor:
         j, sign = self.objective.outcome, self.objective.sign

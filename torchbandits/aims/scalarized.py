@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -35,15 +34,20 @@ class Scalarized(Aim):
             It has an entry per outcome.
         limits: On any of the outcomes.
         certainty: Probability of all limits at which an arm may be on the front.
+        optimism: Part of the width with which bounds say that an arm may keep a limit.
     """
-
-    draws: ClassVar[bool] = True
 
     signs: tuple[float, ...]
     kind: str = "chebyshev"
     reference: tuple[float, ...] | None = None
     limits: tuple[Limit, ...] = ()
     certainty: float = 0.95
+    optimism: float = 1.0
+
+    @property
+    def draws(self) -> bool:
+        """Whether a score draws random numbers: the weights."""
+        return True
 
     def scores(self, outlook: Outlook, score: Score | None) -> Tensor:
         """Scores of the arms, `batch_shape x A`; draws a number per objective and batch row."""
@@ -65,7 +69,7 @@ class Scalarized(Aim):
                 part = v * unit if self.kind == "chebyshev" else unit.clamp_min(0) / v
                 total = part if total is None else torch.minimum(total, part)
         assert total is not None
-        return if_feasible(outlook, total, self.limits) if self.limits else outlook.open(total)
+        return if_feasible(outlook, total, self.limits, self.optimism) if self.limits else outlook.open(total)
 
     @property
     def objectives(self) -> list[tuple[int, float]]:

@@ -320,14 +320,15 @@ def outcomes_of(about: dict[str, str]) -> dict[str, Any]:
     names = [about[key].strip("'\"") for key in about if re.fullmatch(r"policy\.names\.\d+", key)]
     if not names:
         return {}
-    aim = "policy.aim."
+    # Where arms are evaluated at several fidelities, what is wanted at the target.
+    aim = "policy.aim.aim." if "policy.aim.aim" in about else "policy.aim."
     signs = [float(about.get(f"{aim}signs.{j}", "0")) for j in range(len(names))]
     if f"{aim}objective.outcome" in about:
         signs[int(about[f"{aim}objective.outcome"])] = float(about[f"{aim}objective.sign"])
     aims = {name: "minimize" if sign < 0 else "maximize" for name, sign in zip(names, signs, strict=True) if sign}
     limits: dict[str, set[float]] = {}
     for key, value in about.items():
-        if found := re.fullmatch(r"(policy\.aim\.limits\.\d+\.)outcome", key):
+        if found := re.fullmatch(rf"({re.escape(aim)}limits\.\d+\.)outcome", key):
             limits.setdefault(names[int(value)], set()).add(float(about[f"{found[1]}sign"]))
     small = [name for name in names if aims.get(name) == "minimize" or (name not in aims and limits.get(name) == {-1.0})]
     return {"outcomes": names, "objectives": aims, "less_is_better": small}

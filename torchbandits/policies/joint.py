@@ -76,12 +76,17 @@ class Joint(Policy[TableState]):
         return self.names
 
     @property
+    def wanted(self) -> Aim:
+        """The aim, or that at the target fidelity where arms are evaluated at several."""
+        return self.aim.aim if isinstance(self.aim, Fidelity) else self.aim
+
+    @property
     def objectives(self) -> dict[str, str]:
         """Whether to `"maximize"` or to `"minimize"`, by the name of each outcome that is an objective."""
-        aim = self.aim
+        aim = self.wanted
         if isinstance(aim, Scalarized | Certifying):
             signs = aim.signs
-        elif isinstance(aim, Constrained | Safe | Fidelity):
+        elif isinstance(aim, Constrained | Safe):
             signs = tuple(aim.objective.sign if j == aim.objective.outcome else 0.0 for j in range(len(self.names)))
         else:
             signs = (0.0,) * len(self.names)
@@ -91,7 +96,7 @@ class Joint(Policy[TableState]):
     def directions(self) -> tuple[float, ...]:
         """By outcome 1.0 where more is better, −1.0 where less is: as an objective, or else by its limits; 0.0 for an outcome
         that has limits on both sides alone."""
-        aim = self.aim
+        aim = self.wanted
         limits = aim.limits if isinstance(aim, Constrained | Scalarized | Safe) else ()
         found = []
         for j, name in enumerate(self.names):

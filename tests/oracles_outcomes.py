@@ -59,12 +59,13 @@ def violation(values: Array, limits: list[tuple[int, float, float]], unit: Array
     return sum(max(0.0, sign * value - values[j]) / unit[j] for j, sign, value in limits)
 
 
-def constrained_score(hope, objective: int, limits, unit: Array, open_: Array) -> Array:
-    """`hope(arm, outcome, sign)` is the largest plausible value of sign · y."""
+def constrained_score(hope, objective: int, limits, unit: Array, open_: Array, keeps=None) -> Array:
+    """`hope(arm, outcome, sign)` is the largest plausible value of sign · y, and `keeps` that by which limits are judged."""
+    keeps = keeps or hope
     A = len(open_)
     lacking = np.zeros(A)
     for arm in range(A):
-        lacking[arm] = sum(max(0.0, sign * h - hope(arm, j, sign)) / unit[j] for j, sign, h in limits)
+        lacking[arm] = sum(max(0.0, sign * h - keeps(arm, j, sign)) / unit[j] for j, sign, h in limits)
     feasible = [arm for arm in range(A) if open_[arm] and lacking[arm] == 0]
     score = np.full(A, -np.inf)
     for arm in range(A):

@@ -70,6 +70,7 @@ START = [int(np.argmin(TRUTH[:, 1]))]
 
 POLICIES: dict[str, Callable[[], Any]] = {
     "constrained": lambda: outcomes.constrained(models(), **LIMITS),
+    "optimistic": lambda: outcomes.constrained(models(), optimism=1.0, **LIMITS),
     "improvement": lambda: outcomes.constrained(models(acquisition="ei"), certainty=0.8, **LIMITS),
     "drawn": lambda: outcomes.constrained(models(tb.thompson_sampling), **LIMITS),
     "chebyshev": lambda: outcomes.pareto(models(), minimize=["cost"]),
@@ -189,8 +190,8 @@ def test_a_fit_is_that_of_each_outcome_alone():
 # ------------------------------------------------------------------ picks
 
 
-def hopes(beliefs: dense.Beliefs) -> Callable[[int, int, float], float]:
-    return lambda arm, j, sign: float(sign * beliefs.mean[j, arm] + WIDTHS[j] * beliefs.std[j, arm])
+def hopes(beliefs: dense.Beliefs, optimism: float = 1.0) -> Callable[[int, int, float], float]:
+    return lambda arm, j, sign: float(sign * beliefs.mean[j, arm] + optimism * WIDTHS[j] * beliefs.std[j, arm])
 
 
 def scalarized(name: str, values: np.ndarray, means: np.ndarray, uniform: np.ndarray) -> np.ndarray:
@@ -218,6 +219,8 @@ def oracle_score(name: str, play: Play, pending: list[int], draws: Callable[[], 
     """The scores of all arms for the next pick, given pending picks; `draws` gives the two uniform numbers of a pick."""
     beliefs = play.beliefs(pending)
     if name == "constrained":
+        return dense.constrained_score(hopes(beliefs), 0, DENSE_LIMITS, UNIT, ENTRIES, hopes(beliefs, 0.5))
+    if name == "optimistic":
         return dense.constrained_score(hopes(beliefs), 0, DENSE_LIMITS, UNIT, ENTRIES)
     if name == "improvement":
         return dense.constrained_improvement(beliefs, 0, DENSE_LIMITS, 0.8, ENTRIES)
@@ -253,7 +256,7 @@ def oracle_score(name: str, play: Play, pending: list[int], draws: Callable[[], 
     return score
 
 
-ORACLES = ["constrained", "improvement", "chebyshev", "linear", "hypervolume", "epal", "safe", "staged"]
+ORACLES = ["constrained", "optimistic", "improvement", "chebyshev", "linear", "hypervolume", "epal", "safe", "staged"]
 
 
 @pytest.mark.parametrize("name", ORACLES)
@@ -272,6 +275,84 @@ def test_picks_are_those_of_the_dense_oracle(name):
             pending.append(arm)
         play.tell(selection)
     assert len({arm for arm, _, _ in play.told[0]}) > 3
+
+
+PRICES = np.linspace(1.0, 4.0, 40)[oracles.first_copies(ARMS)]
+PRICED = ("constrained", "improvement", "chebyshev", "linear", "hypervolume", "epal")
+
+
+def gain_per_cost(name: str, play: Play, pending: list[int], draws: Callable[[], np.ndarray], power: float) -> np.ndarray:
+    """The scores per cost of all arms: gains over what the means promise, by loops over what the aim names."""
+    beliefs, uniform = play.beliefs(pending), draws()
+    if name == "improvement":
+        return oracle_score(name, play, pending, lambda: uniform) - power * np.log(PRICES)
+    if name == "epal":
+        return oracle_score(name, play, pending, lambda: uniform) / PRICES**power
+    signs = np.array([[1.0], [-1.0]])
+    if name == "constrained":
+        keeps, sure = hopes(beliefs, 0.5), dense.log_feasible(beliefs.mean, beliefs.known, DENSE_LIMITS) >= np.log(0.95)
+        level = beliefs.mean[0][sure].max() if sure.any() else beliefs.mean[0].min()
+        gain = beliefs.mean[0] + WIDTHS[0] * beliefs.std[0] - level
+        lacking = np.zeros(40)
+        for arm in range(40):
+            lacking[arm] = sum(max(0.0, sign * h - keeps(arm, j, sign)) / UNIT[j] for j, sign, h in DENSE_LIMITS)
+        feasible = (lacking == 0) & ENTRIES
+        if not feasible.any():
+            return np.where(ENTRIES, -lacking * PRICES**power, -np.inf)
+        allowed = feasible
+    else:
+        upper = signs * beliefs.mean + WIDTHS[:, None] * beliefs.std
+        gain = scalarized(name, upper, signs * beliefs.mean, uniform)
+        gain = gain - scalarized(name, signs * beliefs.mean, signs * beliefs.mean, uniform).max()
+        allowed = ENTRIES
+    return np.where(allowed, np.where(gain >= 0, gain / PRICES**power, gain * PRICES**power), -np.inf)
+
+
+@pytest.mark.parametrize(
+    "name", [one if one in ("constrained", "chebyshev") else pytest.param(one, marks=pytest.mark.exhaustive) for one in PRICED]
+)
+def test_picks_per_cost_are_those_of_the_dense_oracle(name: str, tmp_path: Path):
+    policy = tb.per_cost(POLICIES[name](), exponent=0.5)
+    options = {"costs": torch.tensor(PRICES), "generator": generator(5)}
+    play = Play(tb.OutcomeBandit(policy, PROBLEM.tensor, journal=tmp_path / "run", **options))
+    for step in range(8):
+        own = torch.Generator()
+        own.set_state(play.bandit.generators[0].get_state())
+        selection, pending = play.bandit.ask(exactly=1 if step % 3 else 2), []
+        for arm in selection.index.tolist():
+            score = gain_per_cost(
+                name, play, pending, lambda own=own: torch.rand(2, generator=own, dtype=torch.float64).numpy(), 0.5
+            )
+            assert_picked(score, arm)
+            pending.append(arm)
+        play.tell(selection)
+    # The journal goes on with the same costs alone, and rows are runs of their own.
+    picked = play.bandit.ask().index
+    play.bandit.journal.close()
+    options["generator"] = generator(5)
+    again = tb.OutcomeBandit(policy, PROBLEM.tensor, journal=tmp_path / "run", **options)
+    assert again.ask().index.tolist() == picked.tolist()
+    again.journal.close()
+    with pytest.raises(errors.StateError, match="costs"):
+        tb.OutcomeBandit(policy, PROBLEM.tensor, journal=tmp_path / "run", costs=torch.tensor(PRICES) * 2)
+    prices = torch.stack([torch.tensor(PRICES), torch.tensor(5 - PRICES)])
+    several = tb.OutcomeBandit(policy, PROBLEM.tensor, generator=[generator(1), generator(2)], costs=prices)
+    alone = [tb.OutcomeBandit(policy, PROBLEM.tensor, generator=generator(1 + j), costs=prices[j]) for j in range(2)]
+    for _ in range(4):
+        selection = several.ask()
+        several.tell(selection, torch.tensor(TRUTH)[selection.index])
+        for j, bandit in enumerate(alone):
+            assert bandit.ask().index.tolist() == selection.index[j].tolist()
+            bandit.tell(bandit.ask(), torch.tensor(TRUTH)[bandit.ask().index])
+
+
+def test_a_run_of_a_table_with_costs_is_per_cost():
+    arms, truth = PROBLEM.tensor.expand(2, -1, -1), torch.tensor(TRUTH.T.copy())
+    cheap = torch.where(torch.arange(40) < 20, 1.0, 50.0)[oracles.first_copies(ARMS)]
+    table = tb.environments.Table(arms, truth, 0.1, costs=cheap)
+    history = tb.run(tb.per_cost(POLICIES["chebyshev"]()), table, 10)
+    assert (history.pulls["arm"] < 20).mean() > 0.8
+    assert np.isfinite(history.pulls["cost"]).all()
 
 
 @pytest.mark.parametrize("name", ["drawn", "drawn_pareto"])
@@ -704,7 +785,7 @@ def test_trade_offs_within_limits_are_those_of_the_dense_oracle():
         state = bandit.generators[0].get_state()
         uniform = torch.rand(2, generator=torch.Generator().set_state(state), dtype=torch.float64).numpy()
         value = scalarized("chebyshev", signs * beliefs.mean + WIDTHS[:, None] * beliefs.std, signs * beliefs.mean, uniform)
-        hope = hopes(beliefs)
+        hope = hopes(beliefs, 0.5)
         lacking = np.array([dense.violation(np.array([hope(a, j, s) for j, s, _ in limits]), limits, UNIT) for a in range(40)])
         feasible = (lacking == 0) & ENTRIES
         assert feasible.any() == (limit > 0)
@@ -744,13 +825,15 @@ def test_models_that_are_estimated_are_those_of_each_outcome_alone():
         own, joint = one.posterior(PROBLEM.tensor), bandit.posterior(PROBLEM.tensor)
         torch.testing.assert_close(joint.mean[j], own.mean, rtol=1e-3, atol=1e-3)
         torch.testing.assert_close(joint.variance[j], own.variance, rtol=2e-2, atol=1e-3)
-    # The pick has the largest upper bound of the yield among the arms whose lower bound of the cost is at most 2.
+    # The pick has the largest upper bound of the yield among the arms whose lower bound of the cost, with half the width, is
+    # at most 2.
     low, high = (
         torch.stack([one.loop.state.posterior.units.to_rewards(mean + sign * 2.5 * std) for one, mean, std in parts])
         for parts in [[(one, *one_marginals(one)) for one in alone]]
         for sign in (-1, 1)
     )
-    feasible = (low[1] <= 2.0) & torch.tensor(ENTRIES)
+    mean, std = one_marginals(alone[1])
+    feasible = (alone[1].loop.state.posterior.units.to_rewards(mean - 1.25 * std) <= 2.0) & torch.tensor(ENTRIES)
     assert 0 < int(feasible.sum()) < 40
     assert int(bandit.ask().index) == int(high[0].masked_fill(~feasible, -torch.inf).argmax())
     # Certificates have the units of the rewards.
@@ -951,6 +1034,13 @@ def test_bad_policies_are_named():
         (lambda: outcomes.constrained(good, maximize="yield", at_most={"cost": float("nan")}), "finite number"),
         (lambda: outcomes.constrained(good, maximize="yeld", at_most={"cost": 1.0}), "yield"),
         (lambda: outcomes.constrained(good, maximize="yield", at_most={"cost": 1.0}, certainty=1.0), "certainty"),
+        (lambda: outcomes.constrained(good, maximize="yield", at_most={"cost": 1.0}, optimism=2.0), "from 0 to 1, got 2.0"),
+        (lambda: outcomes.pareto(good, optimism=-1.0), "from 0 to 1, got -1.0"),
+        (lambda: tb.per_cost(outcomes.safe(good, start=[0], maximize="yield", at_most={"cost": 1.0})), "safe.. none"),
+        (lambda: tb.per_cost(outcomes.pareto(good), exponent=-1.0), "exponent"),
+        (lambda: tb.per_cost(outcomes.pareto(good), baseline=1.0), "baseline is for one outcome"),
+        (lambda: tb.OutcomeBandit(tb.per_cost(outcomes.pareto(good)), PROBLEM.tensor), "pass costs="),
+        (lambda: tb.OutcomeBandit(outcomes.pareto(good), PROBLEM.tensor, costs=torch.ones(3)), "costs must be one number an arm"),
         (lambda: outcomes.safe(good, start=[], maximize="yield", at_most={"cost": 1.0}), "at least one"),
         (lambda: outcomes.safe(good, start=[0], maximize="yield", at_most={"cost": 1.0}, expand=-1), "expand"),
         (lambda: tb.Bandit(outcomes.pareto(good), PROBLEM.tensor), "OutcomeBandit"),

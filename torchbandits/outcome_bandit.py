@@ -52,6 +52,7 @@ class OutcomeBandit(Bandit):
         policy: One of `torchbandits.outcomes`, which names the outcomes.
         arms: As for `Bandit`: `A x d` or `... x A x d`, or a source.
         generator: As for `Bandit`, one per batch row of picks. Those of the second and further outcomes are seeded from it.
+        costs: `A` or `... x A`, as for `Bandit`: of a pull, whatever its outcomes; for `per_cost` policies.
         journal: As for `Bandit`.
 
     Raises:
@@ -68,10 +69,13 @@ class OutcomeBandit(Bandit):
         arms: Tensor | ArmSource,
         *,
         generator: torch.Generator | Sequence[torch.Generator] | None = None,
+        costs: Tensor | None = None,
         journal: Journal | str | os.PathLike[str] | None = None,
     ) -> None:
         check_instance("policy", policy, Joint, "a policy of torchbandits.outcomes, such as outcomes.pareto(models)")
-        super().__init__(policy, arms, generator=generator, journal=journal)
+        if costs is not None and (own := as_tensor("costs", costs)).dim() > 1:
+            costs = own.unsqueeze(-2).expand(*own.shape[:-1], len(policy.outcomes), own.shape[-1])
+        super().__init__(policy, arms, generator=generator, costs=costs, journal=journal)
 
     @property
     def outcomes(self) -> tuple[str, ...]:

@@ -47,7 +47,7 @@ def constrained(
     at_least: Mapping[str, float] | None = None,
     at_most: Mapping[str, float] | None = None,
     certainty: float = 0.95,
-    optimism: float = 1.0,
+    optimism: float = 0.5,
 ) -> Joint:
     r"""Maximise one outcome among the arms whose other outcomes keep limits, all of which are learned.
 
@@ -64,15 +64,19 @@ def constrained(
         at_most: Upper limits by outcome, reward units.
         certainty: Probability of all limits at which an arm counts as feasible, in (0, 1): for the level that an improvement
             exceeds, and for `best()`.
+        optimism: Part of the models' widths with which bounds say that an arm may keep a limit, in [0, 1]: 1 is the rule of
+            CONFIG; less spends fewer pulls on arms that break the limits, and 0 goes by the means. Draws and the improvement
+            don't read it.
 
     Guarantee: none for this implementation. With bounds that hold, Xu et al. 2023 prove regret and violations that vanish on
-    average for the optimistic rule. Source: Gelbart et al. 2014 for the improvement; Xu et al. 2023 (CONFIG) for bounds;
+    average for the optimistic rule (`optimism=1`). Source: Gelbart et al. 2014 for the improvement; Xu et al. 2023 (CONFIG) for bounds;
     Eriksson and Poloczek 2021 (SCBO) for draws.
 
     Raises:
         UnsupportedError: For models that can't be rows of one engine.
     """
     _check_certainty(certainty)
+    _check_optimism(optimism)
 
     def aim(names: Names) -> Constrained:
         return Constrained(_objective(maximize, minimize, names), _limits(at_least, at_most, names), float(certainty), float(optimism))
@@ -91,7 +95,7 @@ def pareto(
     at_least: Mapping[str, float] | None = None,
     at_most: Mapping[str, float] | None = None,
     certainty: float = 0.95,
-    optimism: float = 1.0,
+    optimism: float = 0.5,
 ) -> Joint:
     r"""Look for good trade-offs between all outcomes: each pick is the best arm for weights that are drawn for it.
 
@@ -108,6 +112,7 @@ def pareto(
             are picked; where there is none, that of the smallest sum of violations.
         at_most: Upper limits by outcome, reward units.
         certainty: Probability of all limits at which an arm may be on the front, in (0, 1).
+        optimism: As for `constrained`.
 
     Guarantee: Paria et al. 2019 prove Bayes regret O(√(T γ_T)) for each Lipschitz scalarisation with fixed units; none is
     proved for units that follow the posterior, as here. Source: Knowles 2006 (ParEGO), Paria et al. 2019, Zhang and
@@ -118,6 +123,7 @@ def pareto(
     """
     check_choice("scalarization", scalarization, KINDS)
     _check_certainty(certainty)
+    _check_optimism(optimism)
 
     def aim(names: Names) -> Scalarized:
         limited = at_least is not None or at_most is not None
@@ -338,6 +344,10 @@ def _limits(at_least: Any, at_most: Any, names: Names) -> tuple[Limit, ...]:
 
 def _check_certainty(certainty: float) -> None:
     require(is_finite(certainty) and 0 < certainty < 1, f"certainty is a probability in (0, 1), got {certainty!r}.")
+
+
+def _check_optimism(optimism: float) -> None:
+    require(is_finite(optimism) and 0 <= optimism <= 1, f"optimism is a part of the width, from 0 to 1, got {optimism!r}.")
 
 
 def _named(what: str, given: Sequence[str], names: Names) -> Names:

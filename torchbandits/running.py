@@ -119,7 +119,8 @@ def run(
         journal.environment = describe_environment(environment)
     bandit: Bandit
     if isinstance(policy, Joint):
-        bandit = OutcomeBandit(policy, _shared_arms(environment, policy.outcomes), generator=generator, journal=journal)
+        shared = _shared_arms(environment, policy.outcomes)
+        bandit = OutcomeBandit(policy, shared, generator=generator, costs=_shared_costs(environment), journal=journal)
     else:
         bandit = Bandit(policy, environment.arms, generator=generator, costs=environment.costs, journal=journal)
     rules = copy.deepcopy(() if isinstance(stop, tuple) and not stop else check_rules(stop, "stop"))
@@ -187,6 +188,16 @@ def _shared_arms(environment: Environment, outcomes: Sequence[str]) -> Tensor:
     same = bool((arms == arms[..., :1, :, :]).all())
     require(same, "outcomes share their arms: give a table of the same arms for each, arms.expand(k, -1, -1).")
     return arms[..., 0, :, :]
+
+
+def _shared_costs(environment: Environment) -> Tensor | None:
+    """The costs of the arms of a table whose last batch dimension is the outcome, which must be the same for all of them."""
+    costs = environment.costs
+    if costs is None or costs.dim() == 1:
+        return costs
+    same = bool((costs == costs[..., :1, :]).all())
+    require(same, "a pull costs the same whatever its outcome: give a table the costs of its arms, one number an arm.")
+    return costs[..., 0, :]
 
 
 def _opening(bandit: Bandit) -> list[dict[str, Any]]:

@@ -45,6 +45,7 @@ class Outlook:
         table: The posteriors themselves, for covariances between arms.
         weight: `k x 1`, the weight of a pull in the posterior of each outcome.
         generators: One per batch row of picks, for aims that draw; None for rows that pick nothing more.
+        costs: `batch_shape x A`, cost of a pull of each arm; None where arms have none.
     """
 
     mean: Tensor
@@ -59,6 +60,7 @@ class Outlook:
     table: ArmTable
     weight: Tensor
     generators: Sequence[torch.Generator | None]
+    costs: Tensor | None = None
 
     def hopes(self, outcome: int, sign: float, optimism: float = 1.0) -> Tensor:
         """The largest plausible value of sign · y, `batch_shape x A`: sign · μ + w σ, with `optimism` times the width, or that
@@ -90,9 +92,23 @@ class Outlook:
 
     def of(self, index: Tensor, offered: Tensor | None) -> Outlook:
         """The outlook on some arms alone, at `index`, of which those in `offered`, `batch_shape x len(index)`, may be picked."""
-        parts = {name: getattr(self, name) for name in ("mean", "std", "known", "drawn", "entries")}
-        own = {name: None if part is None else part[..., index] for name, part in parts.items()}
-        return replace(self, **own, offered=offered)
+        return replace(
+            self,
+            mean=self.mean[..., index],
+            std=self.std[..., index],
+            known=self.known[..., index],
+            drawn=None if self.drawn is None else self.drawn[..., index],
+            entries=None if self.entries is None else self.entries[..., index],
+            costs=None if self.costs is None else self.costs[..., index],
+            offered=offered,
+        )
+
+    def per_cost(self, gain: Tensor, exponent: float | None) -> Tensor:
+        """Gains of arms per cost^exponent, `batch_shape x A`, a negative gain times it; the gains themselves for None."""
+        if exponent is None or self.costs is None:
+            return gain
+        price = self.costs**exponent
+        return torch.where(gain >= 0, gain / price, gain * price)
 
     def open(self, scores: Tensor) -> Tensor:
         """Scores of arms, `batch_shape x A`, −∞ at arms that are not on offer."""
@@ -101,6 +117,9 @@ class Outlook:
 
 class Aim(ABC):
     """What is wanted of several outcomes, as one score per arm, which is maximised."""
+
+    exponent: float | None = None
+    """Power of the cost of an arm by which its gain is divided; None where costs do not count."""
 
     @property
     def draws(self) -> bool:
@@ -164,10 +183,12 @@ def certain(log_chance: Tensor, certainty: float) -> Tensor:
     return log_chance >= level.to(log_chance.device)
 
 
-def if_feasible(outlook: Outlook, value: Tensor, limits: Sequence[Limit], optimism: float) -> Tensor:
-    """Values of the arms that may keep the limits, −∞ elsewhere; where no arm on offer may, minus the violations.
-    `batch_shape x A`."""
-    violation = outlook.open(-outlook.violation(limits, optimism))
+def if_feasible(
+    outlook: Outlook, value: Tensor, limits: Sequence[Limit], optimism: float, exponent: float | None = None
+) -> Tensor:
+    """Values of the arms that may keep the limits, −∞ elsewhere; where no arm on offer may, minus the violations, times the
+    cost where costs count. `batch_shape x A`."""
+    violation = outlook.open(outlook.per_cost(-outlook.violation(limits, optimism), exponent))
     feasible = violation == 0
     value = outlook.open(value).masked_fill(~feasible, -torch.inf)
     return torch.where(feasible.any(dim=-1, keepdim=True), value, violation)

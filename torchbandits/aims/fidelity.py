@@ -31,7 +31,7 @@ class Fidelity(Aim):
         aim: What is wanted at the target.
         twin: `A`, index of the twin of each arm.
         costs: `A`, of a pull of each arm, > 0.
-        exponent: q ≥ 0.
+        fidelity_exponent: q ≥ 0.
 
     Source: Kandasamy et al. 2017, Alg. 1, where q = 1/(p + d + 2) for p features of the fidelity and d others. Here k(a, a) is
     that of the arm, which is the target's in the paper; the paper has one outcome.
@@ -40,7 +40,7 @@ class Fidelity(Aim):
     aim: Aim
     twin: Tensor
     costs: Tensor
-    exponent: float
+    fidelity_exponent: float
 
     @property
     def draws(self) -> bool:
@@ -56,7 +56,7 @@ class Fidelity(Aim):
         some = None if outlook.offered is None else _any_of_group(offered.expand(shape), place, len(targets))
         value = self.aim.scores(outlook.of(targets, some), score)[..., place]
         gap, prior = self._gap(outlook)
-        least = prior.sqrt() * gap * (costs / costs[twin]) ** self.exponent
+        least = prior.sqrt() * gap * (costs / costs[twin]) ** self.fidelity_exponent
         far = gap * outlook.width.unsqueeze(-1) > gap.amax(dim=-1, keepdim=True)
         teaches = ((outlook.std > least) & far).any(dim=-2) & (costs < costs[twin])
         eligible = (teaches | (twin == torch.arange(len(twin), device=twin.device))) & offered

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -35,6 +36,8 @@ class Scalarized(Aim):
         limits: On any of the outcomes.
         certainty: Probability of all limits at which an arm may be on the front.
         optimism: Part of the width with which bounds say that an arm may keep a limit.
+        exponent: Of the cost by which the gain of an arm is divided, over the best that the means promise by the same weights;
+            None where costs do not count.
     """
 
     signs: tuple[float, ...]
@@ -43,6 +46,7 @@ class Scalarized(Aim):
     limits: tuple[Limit, ...] = ()
     certainty: float = 0.95
     optimism: float = 1.0
+    exponent: float | None = None
 
     @property
     def draws(self) -> bool:
@@ -52,15 +56,31 @@ class Scalarized(Aim):
     def scores(self, outlook: Outlook, score: Score | None) -> Tensor:
         """Scores of the arms, `batch_shape x A`; draws a number per objective and batch row."""
         weights = self._weights(outlook)
+        hopes = [outlook.hopes(j, sign) for j, sign in self.objectives]
+        total = self._total(outlook, weights, hopes)
+        if self.exponent is not None:
+            means = self._total(outlook, weights, [sign * outlook.mean[..., j, :] for j, sign in self.objectives])
+            if (kept := self.kept(outlook.mean, outlook.known, outlook.table)) is not None:
+                # Where no arm keeps the limits so surely, gains are over the worst one.
+                least = means.amin(dim=-1, keepdim=True).expand_as(means)
+                means = torch.where(kept, means, least)
+            total = outlook.per_cost(total - means.amax(dim=-1, keepdim=True), self.exponent)
+        if not self.limits:
+            return outlook.open(total)
+        return if_feasible(outlook, total, self.limits, self.optimism, self.exponent)
+
+    def _total(self, outlook: Outlook, weights: Tensor, values: Sequence[Tensor]) -> Tensor:
+        """The number that weights `batch_shape x k` make of values of the objectives, `batch_shape x A` each, of which larger
+        is better."""
         total: Tensor | None = None
-        for place, (j, sign) in enumerate(self.objectives):
+        for place, ((j, sign), value) in enumerate(zip(self.objectives, values, strict=True)):
             mean = sign * outlook.mean[..., j, :]
             low, high = mean.amin(dim=-1), mean.amax(dim=-1)
             # The spread of the means is the unit of an objective once there is one that is more than rounding.
             spread = torch.where(high - low > 1e-6 * outlook.reach[..., j], high - low, outlook.reach[..., j])
             if self.reference is not None:
                 low = sign * in_model_units(outlook.table, j, self.reference[j]).to(low)
-            unit = (outlook.hopes(j, sign) - low.unsqueeze(-1)) / spread.unsqueeze(-1)
+            unit = (value - low.unsqueeze(-1)) / spread.unsqueeze(-1)
             v = weights[..., place, None]
             if self.kind == "linear":
                 part = v * unit
@@ -69,7 +89,7 @@ class Scalarized(Aim):
                 part = v * unit if self.kind == "chebyshev" else unit.clamp_min(0) / v
                 total = part if total is None else torch.minimum(total, part)
         assert total is not None
-        return if_feasible(outlook, total, self.limits, self.optimism) if self.limits else outlook.open(total)
+        return total
 
     @property
     def objectives(self) -> list[tuple[int, float]]:

@@ -117,6 +117,11 @@ class Joint(Policy[TableState]):
         return self.engine.most_picks
 
     @property
+    def needs_costs(self) -> bool:
+        """Whether the aim divides by costs."""
+        return self.aim.exponent is not None
+
+    @property
     def streams(self) -> bool:
         """Whether arms may be read piece by piece."""
         return self.engine.streams
@@ -248,9 +253,9 @@ class Joint(Policy[TableState]):
         if not most:
             empty = torch.full((*width.shape, 0), -1, device=device)
             return empty, empty.double()
-        lam, table = state.posterior.regularization, state.table
+        lam, table, rows = state.posterior.regularization, state.table, state.rows
         mean, std = (part.double() for part in marginals(state))
-        entries = state.rows.offered(None)
+        entries = rows.offered(None)
         room = remaining[..., 0]
         per_row = twins[:: width.shape[-1]]
         drawn = self._drawn(state, width, remaining, twins)
@@ -260,6 +265,7 @@ class Joint(Policy[TableState]):
         if not isinstance(self.engine.score, PosteriorDraw) and (most > 1 or pending[0].shape[-1]):
             sweep = FullSweep(table, None, pending)
         closed = None if offered is None else ~offered.expand(*width.shape, -1)[..., 0, :]
+        costs = None if rows.costs is None else rows.costs.expand(*width.shape, -1)[..., 0, :]
         counts = torch.zeros_like(mean[..., 0, :])
         picks, scores = [], []
         for place in range(most):
@@ -279,6 +285,7 @@ class Joint(Policy[TableState]):
                 told=state.told.amax(dim=-1) + place,
                 table=table,
                 weight=weight,
+                costs=costs,
                 generators=[g if on else None for g, on in zip(per_row, live.reshape(-1).tolist(), strict=False)],
             )
             score = None if isinstance(self.engine.score, PosteriorDraw) else self.engine.score

@@ -74,6 +74,22 @@ def constrained_score(hope, objective: int, limits, unit: Array, open_: Array, k
     return score
 
 
+def scale(means: Array, seen, reach) -> tuple[Array, Array]:
+    """The point from which objectives `m x A`, larger being better, are measured, and their units: of the front among some arms,
+    of all of these where the front is flat, and of all arms where these are."""
+    points = [means[:, a] for a in (seen or range(means.shape[1]))]
+    front = [p for p in points if not any((q >= p).all() and (q > p).any() for q in points)]
+    low, unit = np.zeros(len(means)), np.zeros(len(means))
+    for j in range(len(means)):
+        high, low[j] = max(p[j] for p in front), min(p[j] for p in front)
+        if high - low[j] <= 1e-6 * reach[j]:
+            low[j] = min(p[j] for p in points)
+        if high - low[j] <= 1e-6 * reach[j]:
+            low[j] = means[j].min()
+        unit[j] = high - low[j] if high - low[j] > 1e-6 * reach[j] else reach[j]
+    return low - 0.1 * unit, unit
+
+
 def log_feasible(mean: Array, std: Array, limits) -> Array:
     total = np.zeros(mean.shape[1])
     for j, sign, h in limits:

@@ -121,6 +121,10 @@ class Play:
                 if not np.isnan(row[j]):
                     self.told[j].append((self.entry[arm], row[j], NOISE[NAMES[j]] ** 2))
 
+    def seen(self) -> list[int]:
+        """Arms of which an outcome was told."""
+        return sorted({arm for rows in self.told for arm, _, _ in rows})
+
     def beliefs(self, pending: list[int] | None = None) -> dense.Beliefs:
         noise = [NOISE[name] ** 2 for name in NAMES]
         return dense.Beliefs.of(KERNELS, ARMS, self.told, pending or [], noise)
@@ -194,24 +198,24 @@ def hopes(beliefs: dense.Beliefs, optimism: float = 1.0) -> Callable[[int, int, 
     return lambda arm, j, sign: float(sign * beliefs.mean[j, arm] + optimism * WIDTHS[j] * beliefs.std[j, arm])
 
 
-def scalarized(name: str, values: np.ndarray, means: np.ndarray, uniform: np.ndarray) -> np.ndarray:
-    """Scores of arms from hopes `2 x A`, posterior means `2 x A` (both of what is maximised) and two uniform numbers."""
+def scalarized(name: str, values: np.ndarray, means: np.ndarray, uniform: np.ndarray, seen: list[int]) -> np.ndarray:
+    """Scores of arms from hopes `2 x A`, posterior means `2 x A` (both of what is maximised), two uniform numbers, and the arms
+    whose front is the scale."""
     if name == "hypervolume":
         weights = np.abs(stats.norm.ppf((1 + uniform) / 2))
         weights /= np.linalg.norm(weights)
     else:
         weights = -np.log(uniform)
         weights /= weights.sum()
-    reference = np.array([-1.0, -6.0]) if name == "hypervolume" else means.min(axis=1)
+    low, unit = dense.scale(means, seen, UNIT)
+    reference = np.array([-1.0, -6.0]) if name == "hypervolume" else low
     score = np.zeros(values.shape[1])
     for arm in range(values.shape[1]):
         parts = []
         for j in range(2):
-            low, high = means[j].min(), means[j].max()
-            unit = high - low if high - low > 1e-6 * UNIT[j] else UNIT[j]
-            u = (values[j, arm] - reference[j]) / unit
+            u = (values[j, arm] - reference[j]) / unit[j]
             parts.append(max(u, 0.0) / weights[j] if name == "hypervolume" else weights[j] * u)
-        score[arm] = sum(parts) if name == "linear" else min(parts)
+        score[arm] = sum(parts) if name == "linear" else min(parts) + (0.05 * sum(parts) if name == "chebyshev" else 0.0)
     return score
 
 
@@ -227,7 +231,7 @@ def oracle_score(name: str, play: Play, pending: list[int], draws: Callable[[], 
     signs = np.array([[1.0], [-1.0]])
     upper = signs * beliefs.mean + WIDTHS[:, None] * beliefs.std
     if name in ("chebyshev", "linear", "hypervolume"):
-        return np.where(ENTRIES, scalarized(name, upper, signs * beliefs.mean, draws()), -np.inf)
+        return np.where(ENTRIES, scalarized(name, upper, signs * beliefs.mean, draws(), play.seen()), -np.inf)
     spread = WIDTHS[:, None] * beliefs.known
     if name == "epal":
         epsilon = np.array([0.1, 0.3])
@@ -302,8 +306,8 @@ def gain_per_cost(name: str, play: Play, pending: list[int], draws: Callable[[],
         allowed = feasible
     else:
         upper = signs * beliefs.mean + WIDTHS[:, None] * beliefs.std
-        gain = scalarized(name, upper, signs * beliefs.mean, uniform)
-        gain = gain - scalarized(name, signs * beliefs.mean, signs * beliefs.mean, uniform).max()
+        gain = scalarized(name, upper, signs * beliefs.mean, uniform, play.seen())
+        gain = gain - scalarized(name, signs * beliefs.mean, signs * beliefs.mean, uniform, play.seen()).max()
         allowed = ENTRIES
     return np.where(allowed, np.where(gain >= 0, gain / PRICES**power, gain * PRICES**power), -np.inf)
 
@@ -370,7 +374,8 @@ def test_draws_are_those_of_every_posterior(name):
                 score = dense.constrained_score(lambda a, j, s, v=values: s * v[j, a], 0, DENSE_LIMITS, UNIT, ENTRIES)
             else:
                 uniform = torch.rand(2, generator=twins[0], dtype=torch.float64).numpy()
-                score = np.where(ENTRIES, scalarized("chebyshev", values * [[1.0], [-1.0]], mean, uniform), -np.inf)
+                hoped = scalarized("chebyshev", values * [[1.0], [-1.0]], mean, uniform, play.seen())
+                score = np.where(ENTRIES, hoped, -np.inf)
             assert_picked(score, arm)
         play.tell(selection)
 
@@ -638,8 +643,19 @@ def test_workers_share_a_run_of_several_outcomes(name, tmp_path: Path):
     made[0].tell(lease, torch.tensor([1.0, 2.0]), noise_var=0.3)
     waiting[0][0].tell(waiting[0][1], {}, failures="forget")
     assert made[1].told == 6
-    with pytest.raises(errors.UnsupportedError, match="leave out bounds= and costs="):
-        tb.Worker(POLICIES[name](), PROBLEM.tensor, store=tmp_path / "other.db", costs=torch.ones(40))
+    with pytest.raises(errors.UnsupportedError, match="on a list: leave out bounds="):
+        tb.Worker(POLICIES[name](), store=tmp_path / "other.db", bounds=torch.tensor([[0.0], [1.0]]))
+    priced = tb.per_cost(POLICIES["chebyshev"]())
+    with pytest.raises(errors.ArgumentError, match="pass costs="):
+        tb.Worker(priced, PROBLEM.tensor, store=tmp_path / "other.db")
+    prices = torch.tensor(PRICES)
+    paid = tb.Worker(priced, PROBLEM.tensor, store=tmp_path / "paid.db", generator=generator(8), costs=prices)
+    own = tb.OutcomeBandit(priced, PROBLEM.tensor, generator=generator(8), costs=prices)
+    for _ in range(4):
+        lease = paid.ask()
+        assert int(lease.index) == int(own.ask().index)
+        paid.tell(lease, torch.tensor(TRUTH[int(lease.index)]))
+        own.tell(own.ask(), torch.tensor(TRUTH[[int(lease.index)]]))
 
 
 def test_a_run_has_the_hypervolume_of_its_rewards(tmp_path: Path):
@@ -769,6 +785,38 @@ def test_botorch_finds_the_best_arm_of_its_hypervolume_improvement(name):
     assert optimize_arms(noisy, PROBLEM.tensor[:8], 2, unique=True)[2].unique().numel() == 2
 
 
+@pytest.mark.parametrize("name", ["chebyshev", "constrained", "improvement"])
+def test_leaders_are_the_first_of_each_trade_off_then_the_second(name: str):
+    bandit = tb.OutcomeBandit(POLICIES[name](), PROBLEM.tensor, generator=generator(2))
+    play = Play(bandit)
+    for _ in range(8):
+        play.tell(bandit.ask())
+    before = bandit.generators[0].get_state()
+    own, draws = generator(7), 5 if name == "chebyshev" else 1
+    ranks = []
+    for _ in range(draws):
+        uniform = torch.rand(2, generator=own, dtype=torch.float64).numpy()
+        score = oracle_score(name, play, [], lambda uniform=uniform: uniform)
+        ranks.append([arm for arm in np.argsort(-score, kind="stable").tolist() if score[arm] > -np.inf])
+    together = [ranked[place] for place in range(40) for ranked in ranks if place < len(ranked)]
+    expected = list(dict.fromkeys(together))
+    found = bandit.leaders(12, draws=5, seed=7)
+    assert found.tolist() == (expected + [-1] * 12)[:12]
+    assert set(bandit.leaders(50).tolist()) == set(np.flatnonzero(ENTRIES)) | {-1} if name == "chebyshev" else True
+    assert torch.equal(bandit.generators[0].get_state(), before), "nothing is drawn from the bandit's own generator"
+    several = tb.OutcomeBandit(POLICIES[name](), PROBLEM.tensor, generator=[generator(2), generator(3)])
+    index = torch.stack([torch.arange(0, 40, 8), torch.arange(3, 40, 8)])
+    several.tell(index, torch.tensor(TRUTH)[index])
+    for row in range(2):
+        alone = tb.OutcomeBandit(POLICIES[name](), PROBLEM.tensor)
+        alone.tell(index[row], torch.tensor(TRUTH)[index[row]])
+        assert alone.leaders(6, draws=3).tolist() == several.leaders(6, draws=3)[row].tolist()
+    with pytest.raises(errors.ArgumentError, match="count"):
+        bandit.leaders(0)
+    with pytest.raises(errors.ArgumentError, match="seed must be"):
+        bandit.leaders(3, seed=-1)
+
+
 # ------------------------------------------------------------------ limits of trade-offs, and models from data
 
 
@@ -784,7 +832,10 @@ def test_trade_offs_within_limits_are_those_of_the_dense_oracle():
         signs = np.array([[1.0], [-1.0]])
         state = bandit.generators[0].get_state()
         uniform = torch.rand(2, generator=torch.Generator().set_state(state), dtype=torch.float64).numpy()
-        value = scalarized("chebyshev", signs * beliefs.mean + WIDTHS[:, None] * beliefs.std, signs * beliefs.mean, uniform)
+        upper, held = signs * beliefs.mean + WIDTHS[:, None] * beliefs.std, play.seen()
+        sure = dense.log_feasible(beliefs.mean, beliefs.known, limits) >= np.log(0.8)
+        held = [arm for arm in held if sure[arm]] or held
+        value = scalarized("chebyshev", upper, signs * beliefs.mean, uniform, held)
         hope = hopes(beliefs, 0.5)
         lacking = np.array([dense.violation(np.array([hope(a, j, s) for j, s, _ in limits]), limits, UNIT) for a in range(40)])
         feasible = (lacking == 0) & ENTRIES
@@ -1040,7 +1091,10 @@ def test_bad_policies_are_named():
         (lambda: tb.per_cost(outcomes.pareto(good), exponent=-1.0), "exponent"),
         (lambda: tb.per_cost(outcomes.pareto(good), baseline=1.0), "baseline is for one outcome"),
         (lambda: tb.OutcomeBandit(tb.per_cost(outcomes.pareto(good)), PROBLEM.tensor), "pass costs="),
-        (lambda: tb.OutcomeBandit(outcomes.pareto(good), PROBLEM.tensor, costs=torch.ones(3)), "costs must be one number an arm"),
+        (
+            lambda: tb.OutcomeBandit(outcomes.pareto(good), PROBLEM.tensor, costs=torch.ones(3)),
+            "costs must be one number an arm",
+        ),
         (lambda: outcomes.safe(good, start=[], maximize="yield", at_most={"cost": 1.0}), "at least one"),
         (lambda: outcomes.safe(good, start=[0], maximize="yield", at_most={"cost": 1.0}, expand=-1), "expand"),
         (lambda: tb.Bandit(outcomes.pareto(good), PROBLEM.tensor), "OutcomeBandit"),

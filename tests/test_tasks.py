@@ -7,6 +7,7 @@ from typing import Any
 import gpytorch
 import numpy as np
 import oracles
+import oracles_outcomes
 import pytest
 import torch
 from problems import Problem, generator
@@ -234,12 +235,11 @@ class Dense:
         if kind == "pareto":
             weights = np.abs(stats.norm.ppf((1 + uniform) / 2))
             weights /= np.linalg.norm(weights)
-            parts = []
+            parts, seen = [], sorted({arm % 25 for arm, _ in self.told})
+            reach = [max(np.sqrt(K.diagonal())) for K in self.grams]
+            _, spread = oracles_outcomes.scale(mean * [[1.0], [-1.0]], seen, reach)
             for j, (sign, worst, width) in enumerate(((1, -1.0, 2.0), (-1, 1.0, 1.5))):
-                low, high = (sign * mean[j]).min(), (sign * mean[j]).max()
-                spread = high - low if high - low > 1e-6 * max(np.sqrt(self.grams[j].diagonal())) else None
-                spread = max(np.sqrt(self.grams[j].diagonal())) if spread is None else spread
-                parts.append(np.maximum((sign * mean[j] + width * std[j] - sign * worst) / spread, 0) / weights[j])
+                parts.append(np.maximum((sign * mean[j] + width * std[j] - sign * worst) / spread[j], 0) / weights[j])
             return np.minimum(*parts)
         if kind == "improvement":
             chance = stats.norm.logcdf((LEVEL - mean[1]) / std[1])
@@ -307,7 +307,9 @@ def test_fidelities_of_several_outcomes_are_those_of_the_dense_rule(kind: str):
 def test_fidelities_of_several_outcomes_in_rows_and_journals(kind: str, tmp_path: Any):
     arms = torch.tensor(BOTH)
     together = tb.OutcomeBandit(several(kind), arms, generator=[generator(seed) for seed in range(2)])
-    alone = [tb.OutcomeBandit(several(kind), arms, generator=generator(seed), journal=tmp_path / str(seed)) for seed in range(2)]
+    alone = [
+        tb.OutcomeBandit(several(kind), arms, generator=generator(seed), journal=tmp_path / str(seed)) for seed in range(2)
+    ]
     for step in range(6):
         selection = together.ask(exactly=2)
         values = torch.tensor(TRUTHS)[selection.index % 25] * torch.tensor([[[1.0]], [[-1.0]]])
@@ -347,7 +349,10 @@ def test_bad_fidelities_are_named():
         (lambda: fidelity(costs={0.0: 5.0, 1.0: 0.0}), "numbers > 0 by fidelity"),
         (lambda: fidelity(costs=3.0), "costs must be numbers by fidelity"),
         (lambda: fidelity(exponent=-1.0), "exponent"),
-        (lambda: outcomes.fidelity(two, arms, column=2, target=0.0, costs=COSTS), "models are of one outcome here, got f, g: of several"),
+        (
+            lambda: outcomes.fidelity(two, arms, column=2, target=0.0, costs=COSTS),
+            "models are of one outcome here, got f, g: of several",
+        ),
         (lambda: outcomes.fidelity({"f": two["f"]}, arms[1:], column=2, target=0.0, costs=COSTS), "arm 24 is not there at the"),
         (lambda: several("bounds", minimize=True), "minimize is for one outcome"),
         (

@@ -432,5 +432,8 @@ class Loop:
 
 def costs_for(policy: Policy, rows: ArmRows, costs: Any) -> Tensor | None:
     """The costs of the arms, checked: one number per arm, or None where there are none and the policy needs none."""
-    require(costs is not None or not policy.needs_costs, "a score per cost needs the costs of the arms: pass costs=, one number an arm.")
+    require(
+        costs is not None or not policy.needs_costs,
+        "a score per cost needs the costs of the arms: pass costs=, one number an arm.",
+    )
     return None if costs is None else check_costs(costs, rows.batch_shape, rows.num_arms, rows.source.device, rows.first)

@@ -293,6 +293,35 @@ class OutcomeBandit(Bandit):
         with self.loop.few_threads():
             return front(self.loop, signs, pulled=pulled, reference=point, draws=draws, seed=seed)
 
+    def leaders(self, count: int, *, draws: int = 64, seed: int = 0) -> Tensor:
+        """The arms that are most worth the look of a slow acquisition function, best first: those that the policy ranks highest
+        by its bounds.
+
+        Of several objectives they are the best arms for each of `draws` random trade-offs, then the second best of each, and so
+        on. `botorch.optimize_arms(acquisition, arms[bandit.leaders(1000)])` then finds the best of a thousand among millions.
+
+        Args:
+            count: Number of arms.
+            draws: Number of random trade-offs, where the policy draws them.
+            seed: Of the trade-offs.
+
+        Returns:
+            Indices `... x count`, −1 in places of a batch row that has fewer arms. Exact duplicates count once. Pending picks
+            are not conditioned on.
+
+        Raises:
+            ArgumentError: If an argument is not as above.
+
+        Cost: O(A k) and a partial sort of the arms per draw.
+        """
+        check_whole("count", count)
+        check_whole("draws", draws)
+        require(is_whole(seed, 0), f"seed must be a whole number ≥ 0, got {seed!r}.")
+        self.loop.recover_()
+        state = table_of(self.loop, "leaders()")
+        with self.loop.few_threads():
+            return self.policy.leaders(state, count, draws, seed)
+
     def pareto_set(self, epsilon: Mapping[str, float] | None = None, *, minimize: Sequence[str] | None = None) -> ParetoSet:
         """The arms that are certainly Pareto optimal up to ε, those that certainly are not needed, and the undecided ones.
 
@@ -310,7 +339,9 @@ class OutcomeBandit(Bandit):
         aim = self.policy.aim
         message = "the sets of pareto_set() are those of objectives without limits: front() reads the limits of this policy."
         require(not (isinstance(aim, Scalarized) and aim.limits), message, UnsupportedError)
-        message = "the sets of pareto_set() are those of all arms, and here only those of the target fidelity count: see front()."
+        message = (
+            "the sets of pareto_set() are those of all arms, and here only those of the target fidelity count: see front()."
+        )
         require(not isinstance(aim, Fidelity), message, UnsupportedError)
         require(
             epsilon is not None or isinstance(aim, Certifying),

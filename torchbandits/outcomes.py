@@ -79,7 +79,9 @@ def constrained(
     _check_optimism(optimism)
 
     def aim(names: Names) -> Constrained:
-        return Constrained(_objective(maximize, minimize, names), _limits(at_least, at_most, names), float(certainty), float(optimism))
+        return Constrained(
+            _objective(maximize, minimize, names), _limits(at_least, at_most, names), float(certainty), float(optimism)
+        )
 
     return _scored(joint(models, aim), LogEI, "the improvement, bounds or draws")
 
@@ -102,10 +104,12 @@ def pareto(
     Args:
         models: A policy by outcome, scored by upper bounds (`auto`, `gp_ucb`, `bkb`) or draws (`thompson_sampling`).
         minimize: Names of the outcomes of which less is better.
-        scalarization: `"chebyshev"`, the smallest weighted outcome; `"linear"`, their weighted sum, which misses trade-offs in
-            dents of the front; or `"hypervolume"`, whose average over the weights is the hypervolume above `reference`.
-        reference: A value per outcome that every good trade-off should beat; the worst posterior means by default. Outcomes are
-            measured from there, in units of the spread of their posterior means.
+        scalarization: `"chebyshev"`, the smallest weighted outcome and a twentieth of their sum, as in ParEGO; `"linear"`, the
+            weighted sum, which misses trade-offs in dents of the front; or `"hypervolume"`, whose average over the weights is
+            the hypervolume above `reference`.
+        reference: A value per outcome that every good trade-off should beat. By default it follows the front of the posterior
+            means at the arms that were pulled: a tenth of its range below its worst values. The range is the unit of each
+            outcome.
         objectives: Names of the outcomes between which trade-offs are looked for; all of them by default. Where there are
             limits, it must be given.
         at_least: Lower limits by outcome, reward units, of objectives or of other outcomes. Only arms that may keep all limits

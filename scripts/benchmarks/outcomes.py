@@ -49,7 +49,7 @@ from torchbandits.aims import hypervolume
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORDS = ROOT / "docs" / "results" / "outcomes.csv"
-FIRST, SAMPLE, MARKS = 10, 1_000, (20, 40, 60)
+FIRST, SAMPLE, REFIT, MARKS = 10, 1_000, 5, (20, 40, 60)
 FIELDS = ("task", "table", "method", "seed", "pulls", "value", "seconds_per_pick")
 
 app = typer.Typer(add_completion=False, help=__doc__.splitlines()[0])
@@ -165,6 +165,9 @@ def models(table: Table, make: Callable[..., Any], **options: Any) -> dict[str, 
 
 def policy(table: Table, method: str) -> Any:
     limits = {"maximize": "quality", "at_least": {"economy": table.limit}}
+    if method.startswith("auto"):
+        own = {name: tb.auto() for name in ("quality", "economy")}
+        return outcomes.pareto(own) if method == "auto, chebyshev" else outcomes.constrained(own, **limits)
     if method == "chebyshev":
         return outcomes.pareto(models(table, tb.gp_ucb))
     if method == "hypervolume":
@@ -180,8 +183,8 @@ def policy(table: Table, method: str) -> Any:
 
 
 METHODS = {
-    "pareto": ("random", "chebyshev", "linear", "hypervolume", "botorch qLogNEHVI"),
-    "constrained": ("random", "bounds", "improvement", "draws", "botorch qLogEI"),
+    "pareto": ("random", "chebyshev", "auto, chebyshev", "linear", "hypervolume", "botorch qLogNEHVI"),
+    "constrained": ("random", "bounds", "auto, bounds", "improvement", "draws", "botorch qLogEI"),
 }
 
 
@@ -196,7 +199,10 @@ def play(table: Table, method: str, first: Tensor, pulls: int, seed: int) -> tup
     spent: list[float] = []
     bandit = None
     if not method.startswith("botorch"):
-        bandit = tb.OutcomeBandit(policy(table, method), table.arms, generator=torch.Generator().manual_seed(seed))
+        arms = table.arms
+        if table.molecules:
+            arms = tb.sources.Fingerprints(np.packbits(table.arms.numpy() > 0, axis=1), dtype=torch.float64)
+        bandit = tb.OutcomeBandit(policy(table, method), arms, generator=torch.Generator().manual_seed(seed))
         bandit.tell(first, values)
     while len(told) < pulls:
         began = time.perf_counter()
@@ -204,6 +210,8 @@ def play(table: Table, method: str, first: Tensor, pulls: int, seed: int) -> tup
             sample = torch.randperm(A, generator=generator)[:SAMPLE]
             index = sample[botorch_pick(table, method, told, values, sample)].reshape(1)
         else:
+            if not method.startswith("auto") and len(told) % REFIT == 0:
+                bandit.fit_kernel_()
             index = bandit.ask().index
         spent.append(time.perf_counter() - began)
         reward = table.draw(index, generator)

@@ -45,6 +45,7 @@ class Outlook:
         table: The posteriors themselves, for covariances between arms.
         weight: `k x 1`, the weight of a pull in the posterior of each outcome.
         generators: One per batch row of picks, for aims that draw; None for rows that pick nothing more.
+        seen: `batch_shape x A` booleans, arms of which an outcome was told.
         costs: `batch_shape x A`, cost of a pull of each arm; None where arms have none.
     """
 
@@ -60,6 +61,7 @@ class Outlook:
     table: ArmTable
     weight: Tensor
     generators: Sequence[torch.Generator | None]
+    seen: Tensor
     costs: Tensor | None = None
 
     def hopes(self, outcome: int, sign: float, optimism: float = 1.0) -> Tensor:
@@ -90,8 +92,9 @@ class Outlook:
         """The value of a limit in the units of `mean`, `batch_shape`."""
         return in_model_units(self.table, limit.outcome, limit.value)
 
-    def of(self, index: Tensor, offered: Tensor | None) -> Outlook:
-        """The outlook on some arms alone, at `index`, of which those in `offered`, `batch_shape x len(index)`, may be picked."""
+    def of(self, index: Tensor, offered: Tensor | None, seen: Tensor) -> Outlook:
+        """The outlook on some arms alone, at `index`, of which those in `offered` may be picked and those in `seen` count as
+        told, `batch_shape x len(index)` booleans."""
         return replace(
             self,
             mean=self.mean[..., index],
@@ -101,6 +104,7 @@ class Outlook:
             entries=None if self.entries is None else self.entries[..., index],
             costs=None if self.costs is None else self.costs[..., index],
             offered=offered,
+            seen=seen,
         )
 
     def per_cost(self, gain: Tensor, exponent: float | None) -> Tensor:

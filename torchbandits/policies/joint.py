@@ -23,7 +23,7 @@ from torchbandits.policies.composed import Composed, noise_share
 from torchbandits.policies.picking import first_picks, marginals, on_offer, room_for
 from torchbandits.policies.reweighting import Reweighting
 from torchbandits.policies.state import TableState
-from torchbandits.scores import UCB, LogEI, PosteriorDraw
+from torchbandits.scores import UCB, LogEI, PosteriorDraw, Score
 from torchbandits.sources import ArmSet
 from torchbandits.types import Evidence, FitReport, Generators, Progress, Pulls, Selection
 from torchbandits.widths import RandomWidth, Width
@@ -253,19 +253,17 @@ class Joint(Policy[TableState]):
         if not most:
             empty = torch.full((*width.shape, 0), -1, device=device)
             return empty, empty.double()
-        lam, table, rows = state.posterior.regularization, state.table, state.rows
-        mean, std = (part.double() for part in marginals(state))
-        entries = rows.offered(None)
+        lam, table = state.posterior.regularization, state.table
+        outlook = self._outlook(state, width)
+        mean, weight = outlook.mean, outlook.weight
         room = remaining[..., 0]
         per_row = twins[:: width.shape[-1]]
         drawn = self._drawn(state, width, remaining, twins)
-        weight = self._weights(mean)
         pending = (state.pending_index, weight * state.pending_counts)
         sweep = None
         if not isinstance(self.engine.score, PosteriorDraw) and (most > 1 or pending[0].shape[-1]):
             sweep = FullSweep(table, None, pending)
         closed = None if offered is None else ~offered.expand(*width.shape, -1)[..., 0, :]
-        costs = None if rows.costs is None else rows.costs.expand(*width.shape, -1)[..., 0, :]
         counts = torch.zeros_like(mean[..., 0, :])
         picks, scores = [], []
         for place in range(most):
@@ -273,23 +271,15 @@ class Joint(Policy[TableState]):
             allowed = torch.ones_like(counts, dtype=torch.bool) if closed is None else ~closed
             if max_pulls is not None:
                 allowed = allowed & (counts < max_pulls)
-            outlook = Outlook(
-                mean=mean,
-                std=std if sweep is None else (lam * sweep.leverage.double()).sqrt(),
-                known=std,
-                width=width,
-                reach=state.kappa2.double().sqrt().expand_as(width),
+            now = replace(
+                outlook,
+                std=outlook.known if sweep is None else (lam * sweep.leverage.double()).sqrt(),
                 drawn=None if drawn is None else drawn[..., place, :],
-                entries=None if entries is None else entries.expand(*width.shape, -1)[..., 0, :],
                 offered=None if closed is None and max_pulls is None else allowed,
-                told=state.told.amax(dim=-1) + place,
-                table=table,
-                weight=weight,
-                costs=costs,
+                told=outlook.told + place,
                 generators=[g if on else None for g, on in zip(per_row, live.reshape(-1).tolist(), strict=False)],
             )
-            score = None if isinstance(self.engine.score, PosteriorDraw) else self.engine.score
-            value = self.aim.scores(outlook, score)
+            value = self.aim.scores(now, self._score)
             best = value.amax(dim=-1)
             if not place and bool((live.to(device) & (best == -torch.inf)).any()):
                 raise ArgumentError("no arm that is on offer may be picked: none of them is known to be safe.")
@@ -302,6 +292,52 @@ class Joint(Policy[TableState]):
                 sweep.hallucinate(shared, weight.expand(shared.shape))
         index, values = torch.cat(picks, dim=-1), torch.cat(scores, dim=-1)
         return index, torch.where(index >= 0, values, torch.nan)
+
+    def _outlook(self, state: TableState, width: Tensor) -> Outlook:
+        """What is known of the arms by what was told, without pending picks, draws and generators."""
+        mean, std = (part.double() for part in marginals(state))
+        entries, costs = state.rows.offered(None), state.rows.costs
+        return Outlook(
+            mean=mean,
+            std=std,
+            known=std,
+            width=width,
+            reach=state.kappa2.double().sqrt().expand_as(width),
+            drawn=None,
+            entries=None if entries is None else entries.expand(*width.shape, -1)[..., 0, :],
+            offered=None,
+            told=state.told.amax(dim=-1),
+            table=state.table,
+            weight=self._weights(mean),
+            costs=None if costs is None else costs.expand(*width.shape, -1)[..., 0, :],
+            generators=[None] * width[..., 0].numel(),
+            seen=(state.rows.counts(state.statistics.weights) > 0).expand(mean.shape).any(dim=-2),
+        )
+
+    @property
+    def _score(self) -> Score | None:
+        """The models' score of one outcome; None for draws."""
+        return self.engine.score if isinstance(self.engine.score, Score) else None
+
+    @without_gradients
+    def leaders(self, state: TableState, count: int, draws: int, seed: int) -> Tensor:
+        """The arms that the aim ranks highest by bounds, `... x count`, −1 where there are fewer: the first of each of `draws`
+        random trade-offs, then the second of each, and so on. See `OutcomeBandit.leaders`."""
+        outlook = self._outlook(state, self.width(state))
+        offered = on_offer(state.rows, None)
+        open_ = None if offered is None else offered.expand(*outlook.width.shape, -1)[..., 0, :]
+        generators = [torch.Generator().manual_seed(seed) for _ in outlook.generators]
+        outlook = replace(outlook, generators=generators, offered=open_)
+        most, ranked = min(count, outlook.mean.shape[-1]), []
+        for _ in range(draws if self.aim.draws else 1):
+            top = self.aim.scores(outlook, self._score).topk(most, dim=-1)
+            ranked.append(torch.where(top.values > -torch.inf, top.indices, -1).reshape(-1, most))
+        # All that come first, in the order of the draws, before all that come second.
+        rows = []
+        for own in torch.stack(ranked, dim=-1).flatten(start_dim=1):
+            known = list(dict.fromkeys(arm for arm in own.tolist() if arm >= 0))[:count]
+            rows.append(torch.tensor(known + [-1] * (count - len(known)), device=own.device))
+        return torch.stack(rows).reshape(*outlook.told.shape, count)
 
     def _drawn(self, state: TableState, width: Tensor, remaining: Tensor, twins: Generators) -> Tensor | None:
         """A draw of every outcome's posterior per pick, `batch_shape x k x q x A`; None where nothing is drawn."""

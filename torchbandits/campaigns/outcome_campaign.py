@@ -187,10 +187,10 @@ class OutcomeCampaign(Campaign):
         known = len(rows) - int(some.sum())
         if not some.any():
             return Told(0, 0, known, notes=tuple(notes))
-        columns = ", ".join(map(repr, self._settings.outcomes))
+        named = ", ".join(map(repr, self._settings.outcomes))
         require(
             known > 0 or not lost[some].all(),
-            f"no row of {results.name} has a value in {columns}: nothing was told. Fill one in; or, if all evaluations failed, "
+            f"no row of {results.name} has a value in {named}: nothing was told. Fill one in; or, if all evaluations failed, "
             "forget() their ids (torchbandits campaign forget).",
         )
         told = self._learn_outcomes(rows[some], np.where(new, values, np.nan)[some], None if noise is None else noise[some])

@@ -368,8 +368,9 @@ def joint(models: Any, aim_of: Any, *, estimated: bool = True) -> Joint:
         check_text("the name of an outcome", name)
         check_instance(f"models[{name!r}]", part, Policy, f"a torchbandits policy: {_MODELS} or auto")
         _check_model(name, part, estimated)
+    parts = tuple(_with_own_width(part) for part in parts)
     first = parts[0]
-    for name, part in models.items():
+    for name, part in zip(names, parts, strict=True):
         for option in ("memory", "score", "batch_rule", "prior_mean", "initial", "refit_every", "from_data"):
             same = getattr(part, option) == getattr(first, option)
             message = (
@@ -387,6 +388,14 @@ def joint(models: Any, aim_of: Any, *, estimated: bool = True) -> Joint:
     )
     lams, stds = tuple(p.regularization for p in parts), tuple(p.noise_std for p in parts)
     return Joint(engine, aim_of(names), names, lams, stds)
+
+
+def _with_own_width(part: Any) -> Any:
+    """The model, with its own width for fingerprints too: the narrower one that `auto` has there for one outcome pulls the same
+    few arms again and again where limits or trade-offs narrow the choice."""
+    if part.from_data is None:
+        return part
+    return replace(part, from_data=replace(part.from_data, own_width=True))
 
 
 def _check_model(name: str, part: Any, estimated: bool) -> None:

@@ -75,7 +75,7 @@ def constrained_score(hope, objective: int, limits, unit: Array, open_: Array, k
 
 
 def scale(means: Array, seen, reach) -> tuple[Array, Array]:
-    """The point from which objectives `m x A`, larger being better, are measured, and their units: of the front among some arms,
+    """The point from which objectives `m x A`, larger being better, are measured, and their units: of the front of some arms,
     of all of these where the front is flat, and of all arms where these are."""
     points = [means[:, a] for a in (seen or range(means.shape[1]))]
     front = [p for p in points if not any((q >= p).all() and (q > p).any() for q in points)]

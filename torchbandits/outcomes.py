@@ -69,8 +69,8 @@ def constrained(
             don't read it.
 
     Guarantee: none for this implementation. With bounds that hold, Xu et al. 2023 prove regret and violations that vanish on
-    average for the optimistic rule (`optimism=1`). Source: Gelbart et al. 2014 for the improvement; Xu et al. 2023 (CONFIG) for bounds;
-    Eriksson and Poloczek 2021 (SCBO) for draws.
+    average for the optimistic rule (`optimism=1`). Source: Gelbart et al. 2014 for the improvement; Xu et al. 2023 (CONFIG)
+    for bounds; Eriksson and Poloczek 2021 (SCBO) for draws.
 
     Raises:
         UnsupportedError: For models that can't be rows of one engine.

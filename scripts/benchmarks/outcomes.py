@@ -214,7 +214,9 @@ def play(table: Table, method: str, first: Tensor, pulls: int, seed: int) -> tup
         else:
             if not method.startswith("auto") and len(told) % REFIT == 0:
                 bandit.fit_kernel_()
-            index = bandit.ask().index
+            # Values without noise are not asked for twice.
+            fresh = (bandit.counts == 0).all(dim=-2) if table.molecules else None
+            index = bandit.ask(available=fresh).index
         spent.append(time.perf_counter() - began)
         reward = table.draw(index, generator)
         if bandit is not None:

@@ -104,7 +104,10 @@ def test_the_blocks_of_a_page_run_in_order(page: Path, server: Any, tmp_path: Pa
     assert status == "0", said[-3000:] or status
     if page.name == "index.md" and page.parent == DOCS:  # the first page leads to a plot
         assert (tmp_path / "first_run.png").stat().st_size > 20_000
-        assert "expected reward" in said
+        # What the page says that it prints.
+        printed = [line for line in said.splitlines() if "expected reward" in line or " pulls in " in line]
+        assert len(printed) == 3, said
+        assert all(line in page.read_text() for line in printed), said
     if page.name == "tour.md":  # the page that shows every feature
         assert len(PYTHON.findall(page.read_text())) >= 5
         assert "Recommendation" in said

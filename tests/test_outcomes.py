@@ -23,14 +23,16 @@ from problems import OFF_SCALE, Problem, generator
 from scipy import stats
 from torch import Tensor
 from torch.quasirandom import SobolEngine
+from typer.testing import CliRunner
 
 import torchbandits as tb
 from torchbandits import errors, outcomes
 from torchbandits.aims import classified, growing_hypervolume, growing_r2, hypervolume, non_dominated
 from torchbandits.aims.dominance import simplex
 from torchbandits.botorch import optimize_arms
+from torchbandits.cli import app
 from torchbandits.experiments.front_figures import figures_of_run
-from torchbandits.experiments.page import best_so_far, write_page
+from torchbandits.experiments.page import best_so_far, write_fronts, write_page
 from torchbandits.experiments.records import Record
 from torchbandits.experiments.watching import outcomes_of, state_of
 from torchbandits.journal import Reading
@@ -671,6 +673,23 @@ def test_a_run_has_the_hypervolume_of_its_rewards(tmp_path: Path):
     np.testing.assert_allclose(found, [dense.area(values[: t + 1], np.array([-2.0, -6.0])) for t in range(12)], rtol=1e-9)
     assert (np.diff(found) >= 0).all()
     assert found[-1] > found[0]
+    # The front, by loops over the averages of the arms.
+    known = sorted({int(arm) for arm in arms[0]})
+    means = {arm: values[arms[0] == arm].mean(axis=0) for arm in known}
+    kept = [a for a in known if not any((means[b] >= means[a]).all() and (means[b] > means[a]).any() for b in known)]
+    front = history.front()
+    assert front["arm"].tolist() == sorted(kept, key=lambda arm: -means[arm][0])
+    assert front["pulls"].tolist() == [int((arms[0] == arm).sum()) for arm in front["arm"]]
+    for j, name in enumerate(NAMES):
+        np.testing.assert_allclose(front[name], [means[int(arm)][j] * (1, -1)[j] for arm in front["arm"]])
+    assert history.front(minimize=["cost"])["arm"].tolist() == front["arm"].tolist()
+    assert set(history.front(minimize=NAMES)["arm"]) != set(front["arm"]) or len(known) == len(kept)
+    with pytest.raises(errors.ArgumentError, match=r"minimize names .'price'"):
+        history.front(minimize=["price"])
+    with pytest.raises(errors.ArgumentError, match="minimize must be a list of names"):
+        history.front(minimize="cost")
+    with pytest.raises(errors.ArgumentError, match="row must be from 0 to 0"):
+        history.front(row=1)
     # One that was cut short, and resumed from its journal.
     with pytest.raises(RuntimeError, match="enough"):
         tb.run(policy, table, 12, generator=generator(2), journal=tmp_path / "run.journal", callbacks=[_enough()])
@@ -680,6 +699,7 @@ def test_a_run_has_the_hypervolume_of_its_rewards(tmp_path: Path):
     several = tb.run(policy, own, 5, generator=[generator(seed) for seed in range(3)])
     assert several.batch_size == 6
     assert len(several.hypervolume({"yield": -2.0, "cost": 6.0}, minimize=["cost"], row=2)) == 5
+    assert 0 < len(several.front(row=2)["arm"]) <= 5
     with pytest.raises(errors.ShapeError, match="and rewards 2 x A"):
         tb.run(policy, tb.environments.Table(PROBLEM.tensor, torch.tensor(TRUTH[:, 0].copy()), 0.1), 3)
     for wrong, message in (({"yield": 1.0}, "no number for cost"), ({"price": 1.0}, "names .'price'")):
@@ -687,6 +707,8 @@ def test_a_run_has_the_hypervolume_of_its_rewards(tmp_path: Path):
             history.hypervolume(wrong)
     with pytest.raises(errors.StateError, match="several outcomes"):
         tb.run(tb.uniform(), tb.environments.Table(PROBLEM.tensor, torch.tensor(PROBLEM.f), 0.1), 2).hypervolume({})
+    with pytest.raises(errors.StateError, match=r"front\(\) is of a run of several outcomes"):
+        tb.run(tb.uniform(), tb.environments.Table(PROBLEM.tensor, torch.tensor(PROBLEM.f), 0.1), 2).front()
 
 
 def _enough() -> Callable[..., None]:
@@ -974,6 +996,19 @@ def test_the_page_of_a_run_draws_its_trade_offs(tmp_path: Path):
         assert 'alt="hypervolume and R2 of the evaluations so far"' in page
         assert "<h3>yield</h3>" in page
         assert "<td>cost 0</td>" in page
+    done = CliRunner().invoke(app, ["plot", str(tmp_path / "run")])
+    assert done.exit_code == 0, done.output
+    drawn = [tmp_path / "run" / f"front-{place}.png" for place in (1, 2)]
+    assert [str(path) in done.output for path in drawn] == [True, True]
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in drawn)
+    assert CliRunner().invoke(app, ["plot", str(tmp_path / "run.journal")]).exit_code == 0
+    assert (tmp_path / "run.journal.front-2.png").stat().st_size > 10_000
+    single = tb.environments.Table(PROBLEM.tensor, torch.tensor(PROBLEM.f), 0.1)
+    tb.run(tb.uniform(), single, 2).to_parquet(tmp_path / "one")
+    with pytest.raises(errors.DataError, match="a run without trade-offs"):
+        write_fronts(tmp_path / "one")
+    with pytest.raises(errors.DataError, match="is not there"):
+        write_fronts(tmp_path / "none")
     history.metadata.pop("objectives")
     assert figures_of_run(history) == ()
 

@@ -22,7 +22,7 @@ from torchbandits.experiments.printable import printable
 from torchbandits.experiments.records import CONFIG, Record, load_records, output_folder
 from torchbandits.experiments.results import aggregate, caption, cells, draw_labels, headers_of
 from torchbandits.experiments.watching import best_arms, number, outcomes_of
-from torchbandits.files import write_text
+from torchbandits.files import write_atomically, write_text
 from torchbandits.history import History
 from torchbandits.journal import Reading, in_words
 
@@ -132,6 +132,30 @@ def write_page(source: Path, output: Path | None = None) -> Path:
     path = output if output is not None else source / "report.html"
     write_text(path, html(page))
     return path
+
+
+def write_fronts(source: Path) -> list[Path]:
+    """Write the figures of several objectives of a run as PNG files: of a folder that `History.to_parquet` wrote, into it; of a
+    journal, beside it.
+
+    Raises:
+        DataError: If the source is neither, or its run has no two objectives, each measured of every pick.
+    """
+    require(os.path.exists(source), f"{source} is not there: give what History.to_parquet wrote, or a journal.", DataError)
+    if os.path.isdir(source):
+        history, start = History.from_parquet(source), source
+    else:
+        reading = Reading(source)
+        history, start = reading.history, source.parent
+        history.metadata |= outcomes_of(reading.about)
+    figures = figures_of_run(history)
+    message = f"{source} is of a run without trade-offs: two objectives, each measured of every pick, have some."
+    require(bool(figures), message, DataError)
+    prefix = "front" if os.path.isdir(source) else f"{source.name}.front"
+    paths = [start / f"{prefix}-{place}.png" for place in range(1, len(figures) + 1)]
+    for path, (_, figure) in zip(paths, figures, strict=True):
+        write_atomically(path, partial(figure.savefig, format="png", dpi=150))
+    return paths
 
 
 def page_of_experiment(folder: Path) -> Page:

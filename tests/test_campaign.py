@@ -20,6 +20,8 @@ from torchbandits.diagnostics import leave_one_out
 from torchbandits.errors import ArgumentError, DataError, StateError, TorchBanditsError
 from torchbandits.extras import Later
 from torchbandits.journal import Journal
+from torchbandits.tabular.ids import open_table
+from torchbandits.tabular.spreadsheets import read_texts
 from torchbandits.tabular.tables import ParquetRows
 
 
@@ -296,6 +298,30 @@ def test_ids_may_be_numbers_an_index_or_the_number_of_the_row(tmp_path: Path):
     assert c.tell(plate.assign(**{"yield": 1.0})).measured == 2
 
 
+@pytest.mark.parametrize(
+    "ids",
+    [
+        np.arange(1.0, 9.0),
+        np.arange(8) + 0.25,
+        pd.date_range("2024-01-01", periods=8),
+        pd.date_range("2024-01-01", periods=8, freq="h", unit="s", tz="Europe/Berlin"),
+        ["NA", "null", "3.0", "4", "5 ", "6", "7", "8"],
+    ],
+)
+def test_ids_of_any_type_come_back(ids: Any, tmp_path: Path):
+    own = pd.DataFrame({"id": ids, "temp": np.arange(8.0)})
+    c = campaign(own)
+    plate = c.ask(8).assign(**{"yield": 1.0})
+    assert c.open == c._ids.texts(plate["id"])
+    plate.to_csv(tmp_path / "plate.csv", index=False)
+    assert c.tell(tmp_path / "plate.csv").measured == 8
+    assert c.tell(plate).measured == 8
+    assert c.tell(own.assign(**{"yield": 1.0})).measured == 8
+    c.ask(2)
+    c.forget(c.open)
+    assert c.open == []
+
+
 def test_large_features_are_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     own = campaign().bandit.arms
     monkeypatch.setattr("torchbandits.tabular.encoding.IN_MEMORY", 100)
@@ -423,6 +449,65 @@ def test_cells_are_read_as_spreadsheets_write_them(tmp_path: Path):
     told = c.tell(path)
     assert (told.measured, told.failed) == (2, 1)
     assert sorted(c.best(2)["measured"]) == [1.5, 2.25]
+
+
+def written(path: Path, text: str, encoding: str = "utf-8") -> Path:
+    path.write_text(text, encoding=encoding, newline="")
+    return path
+
+
+def test_cells_beyond_the_header_shift_nothing(tmp_path: Path):
+    c = campaign()
+    told = c.tell(written(tmp_path / "commas.csv", "id,yield,minutes\n\n003,5,7,\n004,6,8,\n"))
+    assert told.measured == 2
+    assert dict(zip(c.best(2)["id"], c.best(2)["measured"], strict=True)) == {"003": 5.0, "004": 6.0}
+    more = written(tmp_path / "more.csv", "id,yield\n\n003,5,7\n")
+    refused(lambda: c.tell(more), "line 3, has 3 cells, the header 2", error=DataError)
+
+
+@pytest.mark.parametrize(
+    ("text", "columns"),
+    [
+        ("id\ttemp\tpos\na\t20.5\t1,2-diol\nb\t21.5\t1,2\n", {"temp": [20.5, 21.5], "pos": ["1,2-diol", "1,2"]}),
+        ("id;p (bar, abs);T (C, set)\na;1,5;2\nb;1,7;2,9\n", {"p (bar, abs)": [1.5, 1.7], "T (C, set)": [2, 2.9]}),
+        ("id;temp, C\n007;1,5\nb;2,5\n", {"id": ["007", "b"], "temp, C": [1.5, 2.5]}),
+        ("sep=;\r\nid;temp\r\n007;1,5\r\nb;1e3\r\n", {"id": ["007", "b"], "temp": [1.5, 1000]}),
+        ("\n\nid,temp\n007,1\n\nb,2\n", {"id": ["007", "b"], "temp": [1, 2]}),
+        ("id,temp\n007,1\nb,2\n,\n , \n,\n".replace(" ", ""), {"id": ["007", "b"], "temp": [1, 2]}),
+        ('id,"a; b"\nx,"1;2"\ny,"3\n4"\n', {"id": ["x", "y"], "a; b": ["1;2", "3\n4"]}),
+    ],
+)
+def test_separators_and_decimals_are_those_of_the_cells(text: str, columns: dict[str, list[Any]], tmp_path: Path):
+    path = written(tmp_path / "table.csv", text)
+    found = open_table(path, None).take(np.arange(2)).to_pydict()
+    assert {name: found[name] for name in columns} == columns
+    assert open_table(path, None).count == 2
+    numbers = {name: cells for name, cells in columns.items() if not isinstance(cells[0], str)}
+    read = read_texts(path)
+    for name, cells in numbers.items():
+        assert [float(text.replace(",", ".")) if read.decimal == "," else float(text) for text in read.frame[name][:2]] == cells
+
+
+def test_spreadsheets_that_may_mean_two_things_are_refused_with_the_line(tmp_path: Path):
+    path = tmp_path / "table.tsv"
+    refused(lambda: campaign(written(path, "id\ttemp\na\t1,234\nb\t987\n")), "'1,234' 1234 or 1.234", error=DataError)
+    refused(lambda: campaign(written(path, "temp,dry\n1,\n\n,\n2,x\n")), "line 4: all cells are empty", error=DataError)
+    many = "id,temp\n" + "".join(f"r{i},{i}\n" for i in range(10_000))
+    for last in ("rz,µ", "µ,1"):
+        written(path, many + last + "\n", "latin-1")
+        refused(lambda: campaign(path), "line 10002, is not UTF-8", "CSV UTF-8", error=DataError)
+    refused(lambda: campaign(written(path, "id,temp\n\na,1\n\nb,2\nc,x\nd,3\n")), "'x' in line 6")
+
+
+def test_a_plate_of_a_spreadsheet_with_decimal_commas_is_that_of_the_candidates(tmp_path: Path):
+    c = campaign(frame().assign(zero=np.where(np.arange(60) % 2, 1e-17, 2.0)), columns={"zero": "number"})
+    plate = c.ask(6)
+    plate["yield"] = yields(plate)
+    plate.round({"temp": 1, "zero": 2}).to_csv(tmp_path / "plate.csv", sep=";", decimal=",", index=False)
+    told = c.tell(tmp_path / "plate.csv")
+    assert (told.measured, told.notes) == (6, ())
+    plate.assign(temp=plate["temp"] + 10).to_csv(tmp_path / "plate.csv", sep=";", decimal=",", index=False)
+    refused(lambda: c.tell(tmp_path / "plate.csv"), "line 2 has 'temp'")
 
 
 def test_a_single_row_that_was_changed_is_said(tmp_path: Path):

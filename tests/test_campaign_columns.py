@@ -100,6 +100,12 @@ def test_empty_cells_count_as_the_median_and_are_marked():
     assert all(np.isfinite(values).all() for values in found.values())
 
 
+def test_categories_of_whole_numbers_are_categories():
+    frame = table()[["number"]].assign(batch=pd.Categorical(np.arange(N) % 3 + 1))
+    found = features(frame, decided(frame))
+    np.testing.assert_array_equal(found["batch = 2"], frame["batch"] == 2)
+
+
 def test_what_was_decided_can_be_overruled():
     frame = table().drop(columns=["same", "none"])
     told = {

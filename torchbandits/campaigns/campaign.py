@@ -39,7 +39,6 @@ from torchbandits.starts import Spread
 from torchbandits.stopping import Decision, LevelSetKnown, Rule, check_rules
 from torchbandits.tabular.columns import Decisions
 from torchbandits.tabular.encoding import Encoder, costs, encode, feature_names
-from torchbandits.tabular.ids import as_id
 from torchbandits.tabular.molecules import fingerprints
 from torchbandits.tanimoto import TanimotoKernel
 from torchbandits.types import Marginals
@@ -344,12 +343,14 @@ class Campaign:
 
     def _read(self, measured: Any, noise_var: str | None) -> tuple[Results, NDArray[np.int64], list[str]]:
         """Results, the row of each, and sentences on cells that contradict the candidates."""
-        results = read_results(measured, self._ids.name, self._settings.outcomes, noise_var)
+        results = read_results(measured, self._ids, self._settings.outcomes, noise_var)
         found = self._ids.find(results.ids)
         check_known(results, found, self._table.name)
         rows = np.array([found[text] for text in results.ids], np.int64)
         truth = self._table.take(rows).to_pandas()
-        columns = [d.column for d in self._settings.columns if d.features and d.kind != "date"]
+        compared = [d for d in self._settings.columns if d.features and d.kind != "date"]
+        # A hundredth of the spread: a spreadsheet shows 1e-17 among numbers up to 5 as 0.00.
+        columns = {d.column: 0.01 * d.scale if d.kind == "number" else 0.0 for d in compared}
         return results, rows, check_same_rows(results, truth, columns)
 
     def forget(self, ids: Sequence[Any] | None = None) -> None:
@@ -364,7 +365,7 @@ class Campaign:
         else:
             sized = isinstance(ids, Sequence) and not isinstance(ids, str)
             require(sized, f"ids must be a list of ids, got {type(ids).__name__}.")
-            wanted = [as_id(value) for value in ids]
+            wanted = self._ids.texts(ids)
             found = self._ids.find(wanted)
             missing = [text for text in wanted if found.get(text, -1) not in opened]
             require(not missing, f"ids: {', '.join(missing[:5])} are not among the rows that were asked for and not told.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from torchbandits.errors import ArgumentError, nearest, require
 from torchbandits.journal import Journal, held
-from torchbandits.tabular.ids import as_id
+from torchbandits.tabular.ids import Ids
 from torchbandits.tabular.spreadsheets import EMPTY, read_texts
 from torchbandits.tabular.tables import TEXT, InMemory, ParquetRows, as_table
 
@@ -41,6 +41,7 @@ class Results:
         rows: The name of each row in messages.
         file: Whether they were read from a file.
         noise_var: Variance of the noise of each value, NaN where the cell is empty; None without such a column.
+        decimal: The decimal mark of numbers that are texts.
     """
 
     name: str
@@ -50,18 +51,19 @@ class Results:
     rows: list[str]
     file: bool
     noise_var: NDArray[np.float64] | None = None
+    decimal: str = "."
 
     def __len__(self) -> int:
         """Number of rows."""
         return len(self.ids)
 
 
-def read_results(measured: Any, id_name: str, objectives: Sequence[str], noise_var: str | None = None) -> Results:
+def read_results(measured: Any, ids: Ids, objectives: Sequence[str], noise_var: str | None = None) -> Results:
     """Read results from a file or a table.
 
     Args:
         measured: A path, or a table of pandas, Polars or Arrow, with the columns below; pandas may have the ids for its index.
-        id_name: The column of the ids.
+        ids: The ids of the candidates.
         objectives: The columns of the results: a number, or empty where nothing was measured. Of several, those that are not
             there were not measured; one of them must be.
         noise_var: The column of the noise variances: a number above 0, or empty for the usual noise; None for no such column.
@@ -72,12 +74,13 @@ def read_results(measured: Any, id_name: str, objectives: Sequence[str], noise_v
             and column.
     """
     path = Path(measured) if isinstance(measured, (str, os.PathLike)) else None
-    name, decimal = "measured" if path is None else str(path), "."
+    name, decimal, id_name = "measured" if path is None else str(path), ".", ids.name
     if path is not None and path.suffix.lower() in TEXT:
-        frame, found = read_texts(path)
-        decimal, line = found.decimal, 2
+        frame, lines, decimal = read_texts(path)
+        rows = [f"line {line}" for line in lines]
     else:
-        frame, line = _frame(measured, id_name), 0
+        frame = _frame(measured, id_name)
+        rows = [f"row {place}" for place in range(len(frame))]
     names = [str(column) for column in frame.columns]
     frame.columns = names
     told = [column for column in objectives if column in names] or [objectives[0]]
@@ -85,10 +88,10 @@ def read_results(measured: Any, id_name: str, objectives: Sequence[str], noise_v
     for column, what in needed if noise_var is None else [*needed, (noise_var, "the variance of the noise")]:
         message = f"{name} has no column {column!r} for {what}; it has {', '.join(names[:30])}.{nearest(column, names)}"
         require(column in names, message)
-    empty = _empty(frame)
+    # An id may be a word that means an empty cell elsewhere, such as NA.
+    empty = _empty(frame).assign(**{id_name: frame[id_name].isna() | (frame[id_name].astype(str).str.strip() == "")})
     blank = empty.all(axis=1).to_numpy() if len(frame) else np.zeros(0, bool)
-    places = np.flatnonzero(~blank)
-    rows = [f"{'line' if line else 'row'} {place + line}" for place in places.tolist()]
+    rows = [rows[place] for place in np.flatnonzero(~blank).tolist()]
     frame, empty = frame[~blank].reset_index(drop=True), empty[~blank].reset_index(drop=True)
     require(len(frame) > 0, f"{name} has no rows: nothing was told.")
     nameless = [rows[i] for i in np.flatnonzero(empty[id_name].to_numpy()).tolist()]
@@ -103,7 +106,7 @@ def read_results(measured: Any, id_name: str, objectives: Sequence[str], noise_v
         odd = [f"{rows[i]}: {own[i]:g}" for i in np.flatnonzero(own <= 0).tolist()]
         said = "a variance must be above 0, or empty for the usual noise. Nothing was told."
         require(not odd, f"{name}, column {noise_var!r}, {_few(odd)}: {said}")
-    return Results(name, frame, [as_id(value) for value in frame[id_name]], values, rows, path is not None, own)
+    return Results(name, frame, ids.texts(frame[id_name]), values, rows, path is not None, own, decimal)
 
 
 def _frame(measured: Any, id_name: str) -> pd.DataFrame:
@@ -122,10 +125,7 @@ def _empty(frame: pd.DataFrame) -> pd.DataFrame:
 def _values(
     name: str, cells: pd.Series, empty: NDArray[np.bool_], rows: Sequence[str], objective: str, decimal: str
 ) -> NDArray[np.float64]:
-    texts = cells.astype(str).str.strip()
-    if decimal == ",":
-        texts = texts.str.replace(",", ".", regex=False)
-    numbers = pd.to_numeric(texts.where(~empty, other="nan"), errors="coerce").to_numpy(np.float64)
+    numbers = _numbers(cells.astype(str).str.strip().where(~empty, other="nan"), decimal)
     if cells.dtype == bool:
         numbers = cells.to_numpy(np.float64)
     odd = [i for i in np.flatnonzero(~np.isfinite(numbers)).tolist() if not empty[i]]
@@ -136,6 +136,12 @@ def _values(
             "the cell empty where the evaluation failed. Nothing was told."
         )
     return numbers
+
+
+def _numbers(texts: pd.Series, decimal: str) -> NDArray[np.float64]:
+    """Numbers of texts, NaN for other texts."""
+    pointed = texts.str.replace(",", ".", regex=False) if decimal == "," else texts
+    return np.asarray(pd.to_numeric(pointed, errors="coerce").to_numpy(np.float64))
 
 
 def _few(names: Sequence[str]) -> str:
@@ -159,15 +165,15 @@ def check_known(results: Results, found: dict[str, int], known_as: str) -> None:
     require(not unknown, message)
 
 
-def differing(results: Results, truth: pd.DataFrame, columns: Sequence[str]) -> list[str]:
+def differing(results: Results, truth: pd.DataFrame, columns: Mapping[str, float]) -> list[str]:
     """Contradictions between results and columns of the candidates that they repeat, one text per row with any.
 
-    Numbers agree within 1 %, since spreadsheets round; an empty cell agrees with everything.
+    Numbers agree within 1 % or the tolerance of their column, since spreadsheets round; an empty cell agrees with everything.
 
     Args:
         results: Results with known ids.
         truth: Rows of the candidates in the order of the results.
-        columns: Columns to compare; those that the results lack are left out.
+        columns: Columns to compare, with the tolerance of each; those that the results lack are left out.
     """
     found: dict[int, str] = {}
     for column in [name for name in columns if name in results.frame.columns]:
@@ -175,10 +181,9 @@ def differing(results: Results, truth: pd.DataFrame, columns: Sequence[str]) -> 
         empty = _empty(given.to_frame())[column].to_numpy() | own.isna().to_numpy()
         left = given.astype(str).str.strip().str.casefold()
         right = own.astype(str).str.strip().str.casefold()
-        a = pd.to_numeric(left, errors="coerce").to_numpy(np.float64)
-        b = pd.to_numeric(right, errors="coerce").to_numpy(np.float64)
+        a, b = _numbers(left, results.decimal), _numbers(right, ".")
         numeric = np.isfinite(a) & np.isfinite(b)
-        close = np.abs(a - b) <= 0.01 * np.maximum(np.abs(a), np.abs(b))
+        close = np.abs(a - b) <= np.maximum(0.01 * np.maximum(np.abs(a), np.abs(b)), columns[column])
         same = empty | np.where(numeric, close, (left == right).to_numpy())
         for i in np.flatnonzero(~same).tolist():
             text = f"{results.rows[i]} has {column!r} {given.iloc[i]!s:.40}, {results.ids[i]!r} has {own.iloc[i]!s:.40}"
@@ -186,8 +191,11 @@ def differing(results: Results, truth: pd.DataFrame, columns: Sequence[str]) -> 
     return list(found.values())
 
 
-def check_same_rows(results: Results, truth: pd.DataFrame, columns: Sequence[str]) -> list[str]:
+def check_same_rows(results: Results, truth: pd.DataFrame, columns: Mapping[str, float]) -> list[str]:
     """Refuse results whose other columns contradict the candidates: those of another campaign, or sorted apart from their ids.
+
+    Args:
+        results, truth, columns: As for `differing`.
 
     Returns:
         A sentence for each of the first rows that differ.

@@ -410,7 +410,8 @@ def _guess(s: Survey, molecules: bool) -> tuple[Any, str]:
         return "number", f"numbers from {s.low:.4g} to {s.high:.4g}"
     if s.ordered:
         return "ordered", "categories of a column with an order"
-    require(s.text, f"column {s.column!r} holds {s.type}, which is no number: split it into columns, or 'ignore' it.")
+    some = s.text or s.dictionary
+    require(some, f"column {s.column!r} holds {s.type}, which is no number: split it into columns, or 'ignore' it.")
     most_rare = not s.too_many and len(s.categories) <= FEW_CATEGORIES and 2 * len(s.categories) <= s.count - s.missing
     if molecules and not (most_rare or s.dictionary) and all_smiles(s.categories):
         return MOLECULE, "SMILES: Morgan fingerprints"

@@ -10,19 +10,21 @@ import gpytorch
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 import torch
 from problems import OFF_SCALE
 
 import torchbandits as tb
+from torchbandits.campaigns.conditions import on_offer
 from torchbandits.diagnostics import leave_one_out
 from torchbandits.errors import ArgumentError, DataError, StateError, TorchBanditsError
 from torchbandits.extras import Later
 from torchbandits.journal import Journal
 from torchbandits.tabular.ids import open_table
 from torchbandits.tabular.spreadsheets import read_texts
-from torchbandits.tabular.tables import ParquetRows
+from torchbandits.tabular.tables import ParquetRows, as_table
 
 
 def frame(n: int = 60) -> pd.DataFrame:
@@ -161,6 +163,25 @@ def test_conditions_and_contexts_restrict_what_is_asked():
     assert (campaign(table, candidates="allowed").ask(4)["temp"] > 100).all()
     with pytest.raises(ArgumentError, match=r"have been|on offer: ask for fewer, or widen"):
         campaign(table, candidates="allowed").ask(60)
+
+
+def test_rows_with_an_empty_cell_fulfil_no_condition_that_names_it(tmp_path: Path):
+    table = {"x": [0.0, 1, 2, None, None, 5], "s": ["DMF", None, "THF", "THF", None, "DMF"], "id": list("ABCDEF")}
+    table |= {"dry": [True, False, None, False, True, False], "lot": ["7", "007", "7", "8", "9", None]}
+    pa.csv.write_csv(pa.table(table | {"day": [f"2024-01-{10 + i}" for i in range(6)]}), tmp_path / "table.csv")
+    given = open_table(tmp_path / "table.csv", None)
+    given = as_table("table", given.arrow.set_column(4, "lot", pa.array(table["lot"])))
+
+    def met(condition: Any) -> str:
+        return "".join(np.array(table["id"])[on_offer("where", given, condition).numpy()])
+
+    assert met("x != 0 and s != 'DMF'") == "C"
+    assert met("not (s == 'DMF')") == met("s not in ['DMF']") == "CD"
+    assert met("not dry") == met("~dry and id != 'A'") == "BDF"
+    assert met("day > '2024-01-12'") == "DEF"
+    assert met("lot < '8'") == "ABC"
+    assert met({"dry": np.bool_(False)}) == met({"dry": False}) == "BDF"
+    assert (met({"lot": "007"}), met({"lot": "7"}), met({"lot": 7})) == ("B", "AC", "ABC")
 
 
 @OFF_SCALE

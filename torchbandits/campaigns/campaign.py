@@ -9,7 +9,7 @@ import shutil
 import tempfile
 import warnings
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -129,6 +129,9 @@ class Campaign:
             policy is None or isinstance(policy, Policy), f"policy must be a torchbandits policy, got {type(policy).__name__}."
         )
         require(policy is None or noise_std is None, "noise_std is that of the default policy: give it to the policy in place.")
+        for name, kind in (columns or {}).items():
+            known = isinstance(kind, Iterable)
+            require(known, f"columns: {name!r} must be a kind or the list of its categories in order, got {kind!r:.60}.")
         told_of = None if columns is None else {str(k): v if isinstance(v, str) else list(v) for k, v in columns.items()}
         precision = None if dtype is None else str(check_dtype("dtype", dtype)).removeprefix("torch.")
         wanted = {
@@ -197,29 +200,35 @@ class Campaign:
             policy = self._default(priced is not None)
         dtype = getattr(torch, settings.dtype)
         arms: Tensor | ArmSource
-        if molecules is None:
-            arms = encode(self._table, Encoder(settings.decisions), dtype, self._features_file)
-        else:
-            arms = fingerprints(self._table, molecules, dtype, self._features_file)
         if unwritten is not None:
-            files.write_text(unwritten, settings.text())
+            # Features that are there are those of another campaign.
+            self._features_file().unlink(missing_ok=True)
         made = False
         try:
+            if molecules is None:
+                arms = encode(self._table, Encoder(settings.decisions), dtype, self._features_file)
+            else:
+                arms = fingerprints(self._table, molecules, dtype, self._features_file)
+            if unwritten is not None:
+                files.write_text(unwritten, settings.text())
             bandit = self._bandit_on(policy, arms, generator, priced)
             made = True
             if isinstance(state := bandit.loop.state, GaussianState):
                 state.repeats_said = True  # `tell` names the row's id instead
             return bandit
         except StateError as error:
-            if "arms was" not in str(error):
+            changed = {"arms was": "a cell, or the order of the rows", "costs was": f"column {settings.cost!r}"}
+            what = next((words for name, words in changed.items() if name in str(error)), None)
+            if what is None:
                 raise
             raise StateError(
-                f"{self._table.name} has changed since the campaign began (a cell, or the order of the rows): put it back as "
-                "it was, or begin another campaign with another journal."
+                f"{self._table.name} has changed since the campaign began ({what}): put it back as it was, or begin another "
+                "campaign with another journal."
             ) from error
         finally:
             if unwritten is not None and not made:
                 unwritten.unlink(missing_ok=True)
+                self._features_file().unlink(missing_ok=True)
 
     def _bandit_on(self, policy: Policy, arms: Any, generator: torch.Generator | None, priced: Tensor | None) -> Bandit:
         return Bandit(policy, arms, generator=generator, costs=priced, journal=self._journal)
@@ -660,8 +669,8 @@ class Campaign:
         return found
 
     def _own(self, name: str) -> str:
-        """Name of an added column, which must not be a name of the table."""
-        return name if name not in self._table.schema.names else f"campaign {name}"
+        """Name of an added column, which must not be a name of the table or of an outcome."""
+        return name if name not in (*self._table.schema.names, *self._settings.outcomes) else f"campaign {name}"
 
 
 def known_noise(noise_std: float, decisions: Decisions) -> Policy:

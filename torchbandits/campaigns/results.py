@@ -125,9 +125,10 @@ def _empty(frame: pd.DataFrame) -> pd.DataFrame:
 def _values(
     name: str, cells: pd.Series, empty: NDArray[np.bool_], rows: Sequence[str], objective: str, decimal: str
 ) -> NDArray[np.float64]:
-    numbers = _numbers(cells.astype(str).str.strip().where(~empty, other="nan"), decimal)
-    if cells.dtype == bool:
-        numbers = cells.to_numpy(np.float64)
+    texts = cells.astype(str).str.strip().where(~empty, other="nan")
+    words = texts.str.casefold().map({"true": 1.0, "false": 0.0, "nan": np.nan})
+    boolean = bool((words.notna() | empty).all())
+    numbers = words.to_numpy(np.float64) if boolean else _numbers(texts, decimal)
     odd = [i for i in np.flatnonzero(~np.isfinite(numbers)).tolist() if not empty[i]]
     said = "; ".join(f"{rows[i]}: {str(cells.iloc[i])[:40]!r}" for i in odd[:MOST_NAMED])
     if odd:

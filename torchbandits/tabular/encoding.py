@@ -61,8 +61,8 @@ class Encoder:
 
     def __call__(self, batch: pa.RecordBatch | pa.Table) -> NDArray[np.float64]:
         """Features of some rows, `n x d`."""
-        frame = pd.DataFrame({d.column: _cells(d, batch.column(d.column)) for d in self._used}, columns=self.columns)
         try:
+            frame = pd.DataFrame({d.column: _cells(d, batch.column(d.column)) for d in self._used}, columns=self.columns)
             if not self._ready:
                 # This checks the types of the columns. There is nothing to learn: every parameter is given.
                 self._parts.fit(frame)

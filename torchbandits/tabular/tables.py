@@ -223,6 +223,8 @@ def _without_views(table: pa.Table) -> pa.Table:
 
 def _of_pandas(name: str, frame: Any, ids: str | None) -> Table:
     """Convert a pandas table. Its index becomes the column of the ids where there is no other, unless it only counts rows."""
+    flat = frame.index.nlevels == frame.columns.nlevels == 1
+    require(flat, f"{name} has an index or columns of several levels: reset_index(), and give each column one name.")
     names = [str(column) for column in frame.columns]
     other = ids in names if ids is not None else any(column.strip().casefold() == "id" for column in names)
     counts = isinstance(frame.index, pd.RangeIndex) and frame.index.name is None

@@ -563,7 +563,11 @@ def test_an_objective_that_looks_like_a_slip_is_refused_until_the_other_column_i
     assert campaign(frame().assign(mass=np.nan)).objective == "yield"
 
 
+@pytest.mark.usefixtures("annotations_not_enforced")
 def test_bad_tables_are_refused_in_a_sentence(tmp_path: Path):
+    refused(lambda: campaign(frame().set_index(["id", "temp"])), "several levels: reset_index()")
+    refused(lambda: campaign(pd.concat({"a": frame()}, axis=1)), "several levels")
+    refused(lambda: campaign(columns={"dry": None}), "columns: 'dry' must be a kind", "got None")
     table = frame()
     path = tmp_path / "candidates.csv"
     table.assign(id=table["id"].mask(table.index == 3)).to_csv(path, index=False)
@@ -639,6 +643,7 @@ def test_another_campaign_is_not_gone_on_with(tmp_path: Path):
     path = tmp_path / "journal"
     campaign(journal=path, columns={"dry": "ignore"}).close()
     goes = {"journal": path}
+    refused(lambda: campaign(frame().assign(temp="hot"), **goes), "has changed since", error=StateError)
     refused(lambda: campaign(frame().assign(id=lambda t: "x" + t["id"]), **goes), "its ids", error=StateError)
     refused(lambda: campaign(frame(50), **goes), "it has 50 rows, the campaign 60", error=StateError)
     refused(lambda: campaign(frame().drop(columns="temp"), **goes), "it lacks column 'temp'", error=StateError)
@@ -653,6 +658,53 @@ def test_another_campaign_is_not_gone_on_with(tmp_path: Path):
     refused(lambda: campaign(**goes), "does not hold the settings", error=DataError)
     (tmp_path / "kept").rename(tmp_path / "journal.campaign.json")
     assert campaign(**goes).ask(1).shape == (1, 8)
+
+
+def test_features_of_another_campaign_are_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("torchbandits.tabular.encoding.IN_MEMORY", 0)
+    path = tmp_path / "journal"
+    kernel = gpytorch.kernels.RBFKernel(ard_num_dims=99).double()
+    refused(lambda: campaign(journal=path, policy=tb.gp_ucb(kernel, noise_std=0.1)), "99", error=TorchBanditsError)
+    assert list(tmp_path.iterdir()) == []
+    campaign(journal=path).close()
+    for name in ("journal", "journal.campaign.json"):
+        (tmp_path / name).unlink()
+    (tmp_path / "journal.checkpoint").unlink(missing_ok=True)
+    turned = frame()[::-1].reset_index(drop=True)
+    c, own = campaign(turned, journal=path), campaign(turned)
+    np.testing.assert_array_equal(*(one.bandit.arms.points(torch.arange(60)) for one in (c, own)))
+
+
+def test_values_that_overflow_are_refused_before_anything_is_written(tmp_path: Path):
+    huge = frame().assign(**{"yield": [1e200, *[None] * 59]})
+    refused(lambda: campaign(huge, journal=tmp_path / "journal"), "column 'yield' holds 1e+200")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_changed_costs_are_named(tmp_path: Path):
+    path, table = tmp_path / "journal", frame().assign(price=1.0)
+    options = {"journal": path, "cost": "price", "policy": tb.per_cost(policy())}
+    campaign(table, **options).close()
+    refused(lambda: campaign(table.assign(price=2.0), **options), "has changed", "column 'price'", error=StateError)
+
+
+@pytest.mark.parametrize("name", ["expected", "rank", "measured", "times"])
+def test_an_objective_may_have_the_name_of_an_added_column(name: str):
+    c = tb.Campaign(frame(), name, policy=policy())
+    plate = c.ask(2)
+    assert name not in plate
+    refused(lambda: c.tell(plate), f"has no column {name!r}")
+    c.tell(plate.assign(**{name: [1.0, 2.0]}))
+    assert name not in c.ask(3)
+    assert len(c.best(2)) == 2
+
+
+def test_results_may_be_true_or_false(tmp_path: Path):
+    c = campaign(columns={"dry": "ignore"})
+    told = c.tell(pd.DataFrame({"id": ["000", "001", "002"], "yield": [True, False, None]}))
+    assert (told.measured, told.failed) == (2, 1)
+    assert c.tell(written(tmp_path / "told.csv", "id,yield\n003,True\n004,FALSE\n")).measured == 2
+    assert c.best(4)["measured"].tolist() == [1, 1, 0, 0]
 
 
 def test_a_campaign_that_can_not_begin_leaves_nothing(tmp_path: Path):

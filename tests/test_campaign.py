@@ -673,6 +673,9 @@ def test_features_of_another_campaign_are_not_taken(tmp_path: Path, monkeypatch:
     turned = frame()[::-1].reset_index(drop=True)
     c, own = campaign(turned, journal=path), campaign(turned)
     np.testing.assert_array_equal(*(one.bandit.arms.points(torch.arange(60)) for one in (c, own)))
+    c.close()
+    refused(lambda: campaign(turned.replace({"solvent": {"DMF": "H2O"}}), journal=path), "has changed", error=StateError)
+    campaign(turned, journal=path)
 
 
 def test_values_that_overflow_are_refused_before_anything_is_written(tmp_path: Path):

@@ -39,6 +39,7 @@ from torchbandits.starts import Spread
 from torchbandits.stopping import Decision, LevelSetKnown, Rule, check_rules
 from torchbandits.tabular.columns import Decisions
 from torchbandits.tabular.encoding import Encoder, costs, encode, feature_names
+from torchbandits.tabular.kept import origin_of
 from torchbandits.tabular.molecules import fingerprints
 from torchbandits.tanimoto import TanimotoKernel
 from torchbandits.types import Marginals
@@ -73,8 +74,8 @@ class Campaign:
     Args:
         table: The candidates, one per row: a table of pandas, Polars or Arrow, or the path of a CSV, Parquet or Arrow file. A
             Parquet file is read in pieces and never held in memory as a whole; features of more than 256 MiB, or of more than
-            10,000 molecules, are written to `JOURNAL.features.npy`. None to go on with the file that the campaign of the
-            journal began with.
+            10,000 molecules, are written to `JOURNAL.features.npy`, with `….origin.json` beside it. None to go on with the
+            file that the campaign of the journal began with.
         objective: The column of the results. It need not be in `table`; but where a column with empty cells has nearly this
             name, `columns` must give the kind of that column.
         journal: A path, or a `Journal`. Every ask and tell is on the disk before it takes effect, and an existing file
@@ -200,15 +201,12 @@ class Campaign:
             policy = self._default(priced is not None)
         dtype = getattr(torch, settings.dtype)
         arms: Tensor | ArmSource
-        if unwritten is not None:
-            # Features that are there are those of another campaign.
-            self._features_file().unlink(missing_ok=True)
         made = False
         try:
             if molecules is None:
                 arms = encode(self._table, Encoder(settings.decisions), dtype, self._features_file)
             else:
-                arms = fingerprints(self._table, molecules, dtype, self._features_file)
+                arms = fingerprints(self._table, settings.decisions[molecules], dtype, self._features_file)
             if unwritten is not None:
                 files.write_text(unwritten, settings.text())
             bandit = self._bandit_on(policy, arms, generator, priced)
@@ -227,8 +225,8 @@ class Campaign:
             ) from error
         finally:
             if unwritten is not None and not made:
-                unwritten.unlink(missing_ok=True)
-                self._features_file().unlink(missing_ok=True)
+                for path in (unwritten, self._features_file(), origin_of(self._features_file())):
+                    path.unlink(missing_ok=True)
 
     def _bandit_on(self, policy: Policy, arms: Any, generator: torch.Generator | None, priced: Tensor | None) -> Bandit:
         return Bandit(policy, arms, generator=generator, costs=priced, journal=self._journal)

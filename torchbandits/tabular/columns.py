@@ -75,7 +75,7 @@ class Survey:
         self.text = is_text(inner)
         self.count, self.missing, self.infinite = table.count, 0, ""
         self.low, self.high = math.inf, -math.inf
-        self.too_many, self.first_text, self.text_at, self.mostly_numbers = False, "", "", False
+        self.too_many, self.first_text, self._text_row, self.mostly_numbers = False, "", 0, False
         self._own_order: tuple[str, ...] = ()
         self._seen: dict[str, None] = {}
         self._filled = 0
@@ -120,7 +120,12 @@ class Survey:
         odd = some[pd.to_numeric(some, errors="coerce").isna()]
         self.mostly_numbers = 2 * len(odd) < len(some)
         for row, text in (odd if len(odd) else some).head(1).items():
-            self.first_text, self.text_at = str(text)[:40], self._table.where(int(row))
+            self.first_text, self._text_row = str(text)[:40], int(row)
+
+    @property
+    def text_at(self) -> str:
+        """The place of `first_text` in words."""
+        return self._table.where(self._text_row)
 
     @property
     def sample(self) -> NDArray[np.float64]:

@@ -404,6 +404,7 @@ def test_fingerprints_are_those_of_rdkit():
 def _library(folder: Path) -> Path:
     lines = [f"{text} {name}" for name, text in DRUGS.items()]
     lines[2:2] = ["C1CC nonsense", "", "not-a-molecule\tx"]
+    lines[-1] += "\t"  # as spreadsheets end a line
     (folder / "library.smi").write_text("\n".join(lines) + "\n")
     return folder / "library.smi"
 

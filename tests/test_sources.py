@@ -530,3 +530,15 @@ def test_wrong_embeddings_are_refused():
     odd[7, 3] = torch.inf
     with pytest.raises(errors.NonFiniteError, match="arm 7"):
         scan(sources.tensor(odd))
+
+
+def test_a_cache_of_other_columns_is_refused(tmp_path):
+    rng = np.random.default_rng(0)
+    columns = {name: rng.random(500) for name in "xyz"}
+    path, cache = tmp_path / "t.parquet", tmp_path / "t.npy"
+    pyarrow.parquet.write_table(pyarrow.table(columns), path)
+    sources.parquet(path, ["x", "y"], cache=cache)
+    again = sources.parquet(path, ["x", "y"], cache=cache)
+    assert torch.equal(again.chunk(slice(0, 5))[:, 0], torch.from_numpy(columns["x"][:5]))
+    with pytest.raises(errors.ArgumentError, match="or of other columns"):
+        sources.parquet(path, ["y", "z"], cache=cache)

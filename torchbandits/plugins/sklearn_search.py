@@ -90,16 +90,18 @@ class CandidateSearchCV(object if BaseSearchCV is None else BaseSearchCV):  # ty
         check_whole("batch_size", self.batch_size)
         pool = Pool(self.candidates, self.policy, self.random_state)
         offered = torch.ones(len(pool), dtype=torch.bool)
-        left = min(self.n_iter, len(pool))
+        left = self.n_iter
         while left > 0:
             selection = pool.ask(min(self.batch_size, left), offered)
-            rows = selection.index[selection.mask].tolist()
+            rows = selection.index.tolist()
             if not rows:
                 break
             results = evaluate_candidates([pool.setting(row) for row in rows])
             scores = np.asarray(results[self._scored(results)])[-len(rows) :]
-            pool.bandit.tell(selection[: len(rows)], torch.from_numpy(scores.astype(np.float64)), failures="forget")
-            offered[rows] = False
+            pool.bandit.tell(selection, torch.from_numpy(scores.astype(np.float64)), failures="forget")
+            for row in rows:
+                # A setting may be listed twice.
+                offered &= ~pool.same(row)
             left -= len(rows)
 
     def _scored(self, results: Mapping[str, Any]) -> str:

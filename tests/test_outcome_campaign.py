@@ -18,7 +18,7 @@ from test_campaign_cli import plate, refused, run
 
 import torchbandits as tb
 from torchbandits import outcomes
-from torchbandits.campaigns import outcome_campaign
+from torchbandits.campaigns import outcome_campaign, outcome_page
 from torchbandits.errors import ArgumentError, StateError, TorchBanditsError, UnsupportedError
 
 NAMES = ("yield", "cost", "toxicity")
@@ -239,6 +239,21 @@ def test_the_page_shows_trade_offs_and_progress(tmp_path: Path):
         assert f"<td>{text}</td>" in page
     with pytest.raises(StateError, match="nothing was measured yet"):
         campaign().report(tmp_path / "empty.html")
+
+
+def test_progress_counts_outcomes_that_were_measured_on_different_days(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    written: list[outcome_page.OutcomePage] = []
+    monkeypatch.setattr(outcome_page, "write_outcomes", lambda page, path: written.append(page))
+    c = tb.OutcomeCampaign(pd.DataFrame({"id": list("ABCDEF"), "x": np.arange(6.0)}), ["u", "v"])
+    c.tell(pd.DataFrame({"id": list("ABCA"), "u": [1.0, 2.0, 3.0, 2.0]}))
+    c.tell(pd.DataFrame({"id": list("AB"), "v": [3.0, 2.0]}))
+    c.report(tmp_path / "page.html")
+    nan = np.nan
+    expected = [[1.0, nan], [2.0, nan], [3.0, nan], [1.5, nan], [1.5, 3.0], [2.0, 2.0]]
+    np.testing.assert_array_equal(written[0].so_far(), expected)
+    distance = np.asarray(outcome_page.progress(written[0]).axes[1].lines[0].get_ydata())
+    assert distance[3] == np.inf
+    assert distance[3] > distance[4] > distance[5]
 
 
 @pytest.mark.exhaustive

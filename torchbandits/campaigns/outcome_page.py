@@ -70,10 +70,10 @@ class OutcomePage:
 
     def so_far(self) -> NDArray[np.float64]:
         """After each result the averages of its row, `n x k`: outcomes of a row may be measured on different days."""
-        found = np.full(self.values.shape, np.nan)
-        of_row: dict[int, tuple[NDArray[np.float64], NDArray[np.int64]]] = {}
+        found, none = np.full(self.values.shape, np.nan), np.zeros(len(self.outcomes))
+        of_row: dict[int, tuple[NDArray[np.float64], NDArray[np.float64]]] = {}
         for place, row in enumerate(self.rows.tolist()):
-            sums, counts = of_row.setdefault(row, (np.zeros(found.shape[1]), np.zeros(found.shape[1], np.int64)))
+            sums, counts = of_row.setdefault(row, (none.copy(), none.copy()))
             known = ~np.isnan(self.values[place])
             sums[known] += self.values[place][known]
             counts += known

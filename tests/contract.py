@@ -51,11 +51,13 @@ OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
         "": BOUNDED | {"horizon": 100},
         "a few batches": COMMON | {"horizon": 30, "width": tb.widths.Constant(1.0)},
         "two at once": COMMON | {"horizon": 12, "width": tb.widths.Constant(0.5), "max_batch_size": 2},
+        "late": COMMON | {"horizon": 30, "width": tb.widths.Constant(1.0), "delay": 3},
     },
     "reds": {
         "": BOUNDED | {"horizon": 100},
         "a few batches": COMMON | {"horizon": 30, "first_batch": 4, "width": tb.widths.Constant(1.0)},
         "two at once": COMMON | {"horizon": 12, "width": tb.widths.Constant(0.5), "max_batch_size": 2},
+        "drifting": COMMON | {"horizon": 8, "first_batch": 3, "width": tb.widths.Constant(0.6), "drift": 0.3},
     },
     "sup_kernel_ucb": {"": BOUNDED | {"horizon": 100}, "narrow": COMMON | {"horizon": 9, "width": tb.widths.Constant(0.6)}},
     "thompson_sampling": {

@@ -59,18 +59,35 @@ def violation(values: Array, limits: list[tuple[int, float, float]], unit: Array
     return sum(max(0.0, sign * value - values[j]) / unit[j] for j, sign, value in limits)
 
 
-def constrained_score(hope, objective: int, limits, unit: Array, open_: Array) -> Array:
-    """`hope(arm, outcome, sign)` is the largest plausible value of sign · y."""
+def constrained_score(hope, objective: int, limits, unit: Array, open_: Array, keeps=None) -> Array:
+    """`hope(arm, outcome, sign)` is the largest plausible value of sign · y, and `keeps` that by which limits are judged."""
+    keeps = keeps or hope
     A = len(open_)
     lacking = np.zeros(A)
     for arm in range(A):
-        lacking[arm] = sum(max(0.0, sign * h - hope(arm, j, sign)) / unit[j] for j, sign, h in limits)
+        lacking[arm] = sum(max(0.0, sign * h - keeps(arm, j, sign)) / unit[j] for j, sign, h in limits)
     feasible = [arm for arm in range(A) if open_[arm] and lacking[arm] == 0]
     score = np.full(A, -np.inf)
     for arm in range(A):
         if open_[arm] and (not feasible or arm in feasible):
             score[arm] = hope(arm, objective, 1.0) if feasible else -lacking[arm]
     return score
+
+
+def scale(means: Array, seen, reach) -> tuple[Array, Array]:
+    """The point from which objectives `m x A`, larger being better, are measured, and their units: of the front of some arms,
+    of all of these where the front is flat, and of all arms where these are."""
+    points = [means[:, a] for a in (seen or range(means.shape[1]))]
+    front = [p for p in points if not any((q >= p).all() and (q > p).any() for q in points)]
+    low, unit = np.zeros(len(means)), np.zeros(len(means))
+    for j in range(len(means)):
+        high, low[j] = max(p[j] for p in front), min(p[j] for p in front)
+        if high - low[j] <= 1e-6 * reach[j]:
+            low[j] = min(p[j] for p in points)
+        if high - low[j] <= 1e-6 * reach[j]:
+            low[j] = means[j].min()
+        unit[j] = high - low[j] if high - low[j] > 1e-6 * reach[j] else reach[j]
+    return low - 0.1 * unit, unit
 
 
 def log_feasible(mean: Array, std: Array, limits) -> Array:

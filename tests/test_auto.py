@@ -553,3 +553,42 @@ def tensors(state: object) -> list[Tensor]:
         return [state]
     parts = state.values() if isinstance(state, dict) else state if isinstance(state, (list, tuple)) else ()
     return [tensor for part in parts for tensor in tensors(part)]
+
+
+# ------------------------------------------------------------------------- rewards that come again, and surprises
+
+
+def test_the_same_reward_told_thrice_has_the_score_of_one_told_once():
+    arms = torch.linspace(0, 1, 20, dtype=torch.float64).unsqueeze(-1)
+    bandit = tb.Bandit(tb.auto(), arms, generator=generator(0))
+    rewards = torch.tensor([0.7, 0.7, 0.7, 0.7, 0.5, 0.3, 0.1, 0.2], dtype=torch.float64)
+    bandit.tell(torch.tensor([0, 0, 0, 5, 10, 12, 15, 19]), rewards)
+    units, statistics = bandit.loop.state.posterior.units, bandit.loop.state.statistics
+    averages = units.averages(statistics)
+    assert averages[0] != averages[1]  # 0.7 + 0.7 + 0.7 over 3 has another last digit
+    score = units.to_model(torch.cat([averages[:2], torch.tensor([0.75], dtype=torch.float64)]))
+    assert score[0] == pytest.approx(float(score[1]), abs=1e-9)
+    assert abs(score[2] - score[0]) < 2 * units.scale  # and a little more is a little more
+
+
+def test_equal_rewards_leave_the_kernel_as_it_is_however_often_they_are_told():
+    bandit = tb.Bandit(tb.auto(), torch.linspace(0, 1, 20, dtype=torch.float64).unsqueeze(-1), generator=generator(0))
+    bandit.tell(torch.tensor([0, 0, 0, 1, 2, 3, 4, 5]), torch.full((8,), 0.1, dtype=torch.float64))
+    report = bandit.loop.policy.from_data.refit(bandit.loop.state, torch.tensor(True))
+    assert "all equal" in report.reasons[0]
+
+
+def test_a_reward_far_beyond_all_others_is_not_pulled_for_ever():
+    torch.manual_seed(0)
+    arms = torch.rand(400, 2, dtype=torch.float64)
+    hit = (arms - torch.tensor([0.8, 0.2], dtype=torch.float64)).norm(dim=1) < 0.05
+    peak = torch.tensor([0.82, 0.21], dtype=torch.float64)
+    f = torch.where(hit, 1 - 4 * (arms - peak).norm(dim=1), 0.0) + 1e-3 * torch.randn(400, dtype=torch.float64)
+    bandit = tb.Bandit(tb.auto(), arms, generator=generator(0))
+    told = (~hit).nonzero().squeeze(-1)[:60]
+    bandit.tell(told, f[told])
+    first = hit.nonzero().squeeze(-1)[:1]
+    bandit.tell(first, f[first])
+    assert bandit.loop.state.posterior.units.to_model(f[first]).abs() < 20 * bandit.loop.state.posterior.units.scale
+    picks = play(bandit, f, 30, noise_std=1e-3)
+    assert len(set(picks)) > 15

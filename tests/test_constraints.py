@@ -16,7 +16,7 @@ from torch import Tensor
 
 import torchbandits as tb
 from torchbandits import errors
-from torchbandits.constraints import AtMost, Constraint, Distinct, Same
+from torchbandits.constraints import AtMost, Constraint, Distinct, Groups, Same
 from torchbandits.testing.play import differences, everything
 
 PROBLEM = Problem(seed=9, a=40, duplicates=3)
@@ -53,10 +53,29 @@ def few_of_a_supplier(picks: list[int], arm: int) -> bool:
     return sum(int(SUPPLIER[pick] == SUPPLIER[arm]) for pick in picks) < 2
 
 
+def in_groups(size: int, labels: torch.Tensor, distinct: bool) -> Any:
+    def fits(picks: list[int], arm: int) -> bool:
+        used = [int(labels[pick]) for pick in picks]
+        begun = [label for label in used if used.count(label) < size]
+        if distinct and arm in picks:
+            return False
+        if begun:
+            return int(labels[arm]) == begun[0]
+        there = int((ENTRIES & (labels == labels[arm]).numpy()).sum())
+        return int(labels[arm]) not in used and there >= (size if distinct else 1)
+
+    return fits
+
+
+FEW = torch.tensor([7 if arm < 3 else arm % 5 for arm in range(40)])  # three arms of label 7 are no group of four
+
+
 CASES_WITHIN: dict[str, tuple[int, list[Constraint], Any]] = {
     "distinct": (12, [Distinct()], once),
     "same": (8, [Distinct(), Same(PLATE)], of_one_plate),
     "at most": (6, [AtMost(SUPPLIER, 2)], few_of_a_supplier),
+    "groups": (12, [Distinct(), Groups(FEW, 4)], in_groups(4, FEW, distinct=True)),
+    "groups that repeat": (6, [Groups(FEW, 3)], in_groups(3, FEW, distinct=False)),
     "both": (6, [AtMost(SUPPLIER, 2), Distinct()], lambda picks, arm: once(picks, arm) and few_of_a_supplier(picks, arm)),
 }
 
@@ -90,6 +109,9 @@ def test_every_policy_keeps_constraints(case: Case):
     assert len(set(index.tolist())) == 9
     assert int(torch.bincount(labels[index]).max()) <= 4
     bandit.forget(selection)
+    groups = bandit.ask(exactly=6, within=[Distinct(), Groups(labels, 3)])
+    assert sorted(torch.bincount(labels[groups.index], minlength=3).tolist()) == [0, 3, 3]
+    bandit.forget(groups)
     again = bandit.ask(exactly=5, within=Same(labels))
     assert len(set(labels[again.index].tolist())) == 1
 
@@ -120,6 +142,22 @@ def test_arms_on_offer_and_float32():
     selection = bandit.ask(exactly=4, within=[Distinct(), Same(PLATE)], available=available)
     assert bool(available[selection.index].all())
     assert len(set(PLATE[selection.index].tolist())) == 1
+
+
+def test_groups_are_full_and_the_last_one_goes_on():
+    problem, labels = Problem(seed=2, a=40), torch.arange(40) % 6
+    rows = tb.Bandit(tb.thompson_sampling(rbf(), **BOUNDED), problem.tensor, generator=[generator(1), generator(2)])
+    within = [Distinct(), Groups(labels, 4)]
+    selection = rows.ask(exactly=10, within=within)
+    for index in selection.index:
+        assert sorted(torch.bincount(labels[index], minlength=6).tolist()) == [0, 0, 0, 2, 4, 4]
+    longer = rows.ask(more=2, within=within)
+    for index in longer.index:
+        assert sorted(torch.bincount(labels[index], minlength=6).tolist()) == [0, 0, 0, 4, 4, 4]
+    with pytest.raises(errors.ArgumentError, match="leave no arm"):
+        rows.ask(more=13, within=within)
+    alone = tb.Bandit(tb.thompson_sampling(rbf(), **BOUNDED), problem.tensor, generator=generator(2))
+    assert torch.equal(alone.ask(exactly=10, within=within).index, selection.index[1])
 
 
 class Spread(Constraint):

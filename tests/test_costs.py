@@ -248,3 +248,13 @@ def test_cost_columns_survive_parquet_and_older_files_read_as_unknown(tmp_path: 
     assert np.array_equal(older.pulls["reward"], history.pulls["reward"])
     assert "cost" not in older.summary()
     assert "cost" not in tb.History().summary()
+
+
+def test_batch_rows_with_costs_of_their_own_may_have_equal_arms():
+    arms = torch.cat([Problem(seed=0, a=6).tensor, Problem(seed=0, a=6).tensor[:1]])
+    costs = torch.tensor([[1.0, 2, 3, 4, 5, 6, 1], [6.0, 5, 4, 3, 2, 1, 6]])
+    made = [generator(0), generator(1)]
+    bandit = tb.Bandit(tb.per_cost(tb.gp_ucb(rbf(), **COMMON)), arms, generator=made, costs=costs)
+    assert bandit.ask().index.tolist() == [[0], [5]], "equal upper bounds: the cheapest arm of each row"
+    with pytest.raises(errors.ArgumentError, match="equal arms must cost the same"):
+        tb.Bandit(tb.per_cost(tb.gp_ucb(rbf(), **COMMON)), arms, generator=made, costs=costs.cumsum(dim=-1))

@@ -19,7 +19,7 @@ from problems import generator, rbf
 from torch import Tensor
 
 import torchbandits as tb
-from torchbandits import environments, policies, sources
+from torchbandits import constraints, environments, policies, sources, stopping
 from torchbandits.botorch import PolicyAcquisition
 from torchbandits.checks import as_device, same_device
 from torchbandits.errors import ArgumentError
@@ -354,6 +354,97 @@ def _rows(device: str) -> list[Tensor]:
     return [bandit.ask().index, bandit.best(2).mean, bandit.dictionary, bandit.width]
 
 
+RULES = (
+    stopping.EpsilonOptimal(0.5),
+    stopping.ProbableRegret(0.1, 0.3, max_draws=512),
+    stopping.ImprovementPerCost(0.01),
+    stopping.SameArm(3),
+    stopping.TopKKnown(2, 0.5),
+    stopping.LevelSetKnown(0.2, 0.5),
+    stopping.Budget(pulls=14),
+)
+
+
+def _stopped(device: str, folder: Path) -> list[Tensor]:
+    """Every rule of a bandit, of batch rows, of a run and of a worker."""
+    bandit, decided = _learned(device, policies.gp_ucb(rbf(), noise_std=0.1)), []
+    for _ in range(6):
+        bandit.tell(bandit.ask(), _value(bandit.ask().points))
+        for rule in RULES:
+            decision = bandit.should_stop(rule)
+            assert decision.stop.device == decision.value.device == decision.arm.device == bandit.device
+            decided += [decision.stop, decision.value, decision.arm]
+    rows = tb.Bandit(policies.gp_ucb(rbf(), noise_std=0.1), _arms(device), generator=[generator(0), generator(1)])
+    for _ in range(4):
+        rows.tell(rows.ask(), _value(rows.ask().points))
+    table = environments.Table(_arms(device), _value(_arms(device)), 0.1)
+    history = tb.run(policies.gp_ucb(rbf(), noise_std=0.1), table, 30, generator=generator(1), stop=list(RULES))
+    worker = tb.Worker(policies.gp_ucb(rbf(), noise_std=0.1), _arms(device), store=folder / f"{device}.sqlite")
+    while not worker.should_stop(*RULES):
+        lease = worker.ask()
+        worker.tell(lease, float(_value(lease.points)))
+    return [
+        *decided,
+        *(rows.should_stop(rule).value for rule in RULES),
+        torch.as_tensor(history.num_pulls),
+        worker.bandit.pulls,
+    ]
+
+
+def _sorted(device: str) -> list[Tensor]:
+    """Sets of arms, of a bandit and of batch rows."""
+    found = []
+    for given in (generator(0), [generator(0), generator(1)]):
+        bandit = tb.Bandit(policies.lucb(rbf(), k=3, noise_std=0.1), _arms(device), generator=given)
+        for _ in range(4):
+            bandit.tell(bandit.ask(), _value(bandit.ask().points))
+        top, sets = bandit.top_k(3, draws=500), bandit.level_set(0.3)
+        for value in (top.index, top.probability, sets.above, sets.below, sets.undecided):
+            assert value.device == bandit.device
+            found.append(value)
+    return found
+
+
+def _weighted(device: str) -> list[Tensor]:
+    """Noise variances of rewards, known, fitted and of history, and rewards that are forgotten or implausible."""
+    arms, found = _arms(device), []
+    names = ["a" if place % 2 else "b" for place in range(20)]
+    index = torch.arange(20, device=arms.device)
+    noise = tb.GroupNoise.fit(rbf(), arms[index], _value(arms[index]), names)
+    base = policies.gp_ucb(rbf(), noise_std=0.1)
+    bandit = tb.Bandit(base, arms, generator=generator(0))
+    bandit.tell(index, _value(arms[index]), noise_var=noise(names))
+    bandit.observe(index[:2], torch.ones_like(arms[:2, 0]), torch.ones_like(arms[:2, 0]), noise_var=0.04)
+    bandits = [
+        bandit,
+        tb.Bandit(tb.robust(base), arms, generator=generator(0)),
+        tb.Bandit(tb.forgetting.window(base, pulls=4), arms, generator=generator(0)),
+        tb.Bandit(tb.forgetting.discount(base, factor=0.8), arms, generator=generator(0)),
+        tb.Bandit(tb.forgetting.restart(base, every=4), arms, generator=generator(0)),
+    ]
+    for place, one in enumerate(bandits):
+        for _ in range(6):
+            one.tell(one.ask(), _value(one.ask().points), **({} if place else {"noise_var": 0.09}))
+        found += [one.ask().index, one.counts, one.posterior(arms).mean]
+    return [*found, *(torch.as_tensor(noise.variances[name]) for name in "ab")]
+
+
+def _plated(device: str) -> list[Tensor]:
+    """Batches of exactly so many picks, under every constraint."""
+    bandit = tb.Bandit(policies.gp_ucb(rbf(), noise_std=0.1), _arms(device), generator=generator(0))
+    bandit.tell(bandit.ask(), _value(bandit.ask().points))
+    size = bandit.arms.shape[-2]
+    groups = torch.arange(size) % 4
+    within = [constraints.Distinct(), constraints.Same(groups), constraints.AtMost(torch.arange(size) % 5, 2)]
+    plate = bandit.ask(exactly=5, within=within)
+    assert plate.index.device == bandit.device
+    longer = bandit.ask(more=1, within=within)
+    bandit.tell(longer, _value(longer.points))
+    fours = bandit.ask(exactly=6, within=[constraints.Distinct(), constraints.Groups(groups, 3)])
+    bandit.forget(fours)
+    return [plate.index, longer.index[..., -1:], fours.index, bandit.ask(exactly=3).index]
+
+
 PROGRAMS = {
     "box": lambda device, folder: _boxed(policies.bkb(rbf()), device),
     "box by cells": lambda device, folder: _boxed(policies.ada_bkb(rbf(), horizon=20), device),
@@ -366,6 +457,10 @@ PROGRAMS = {
     "diagnostics": lambda device, folder: _diagnosed(device),
     "model": lambda device, folder: _modelled(device),
     "batch rows": lambda device, folder: _rows(device),
+    "stopping": _stopped,
+    "sets": lambda device, folder: _sorted(device),
+    "weights": lambda device, folder: _weighted(device),
+    "plates": lambda device, folder: _plated(device),
     "resumed": _played,
     "resumed with a budget": lambda device, folder: _played(device, folder, budget=25.0),
     "resumed after failures": lambda device, folder: _played(device, folder, failures="exclude", retries=1),

@@ -743,3 +743,71 @@ def test_records_are_frozen():
     with pytest.raises(AttributeError):
         found.estimate = torch.zeros(())
     assert copy.copy(found).estimate is found.estimate
+
+
+# ------------------------------------------------------------------ weights, units, small noise, boxes
+
+
+def test_nothing_is_said_of_the_noise_where_rewards_count_with_weights():
+    arms = torch.linspace(0, 1, 5, dtype=torch.float64).unsqueeze(-1)
+    index = torch.arange(5).repeat(8)
+    rewards = torch.sin(arms[index, 0]) + 0.2 * torch.randn(40, generator=generator(0), dtype=torch.float64)
+    bandit = tb.Bandit(tb.gp_ucb(rbf(), noise_std=0.1), arms, generator=generator(0))
+    bandit.tell(index, rewards, noise_var=torch.full((40,), 0.04))
+    record = diagnostics.noise(bandit)
+    assert not record.warnings
+    assert float(record.degrees) == 0
+    assert record.notes == (
+        "rewards count with weights (noise_var=, forgetting or robust), so that nothing is said of noise_std",
+    )
+
+
+def scaled_up(bandit: tb.Bandit, pulls: int = 90) -> tuple[torch.Tensor, torch.Tensor]:
+    """Tell a bandit of `auto` rewards around 1,000, some arms twice, and return held-out ones."""
+    arms, g = bandit.arms, generator(3)
+    order = torch.randperm(len(arms), generator=g)
+    f = 1000 + 50 * torch.sin(4 * arms[:, 0]) + 30 * arms[:, 1]
+    told = torch.cat([order[:pulls], order[: pulls // 2]])
+    bandit.tell(told, f[told] + torch.randn(len(told), generator=g, dtype=torch.float64))
+    rest = order[pulls:]
+    return rest, f[rest] + torch.randn(len(rest), generator=g, dtype=torch.float64)
+
+
+def test_predictions_of_auto_are_judged_in_its_units_and_told_in_those_of_the_rewards():
+    arms = torch.rand(200, 2, generator=generator(1), dtype=torch.float64)
+    bandit = tb.Bandit(tb.auto(), arms, generator=generator(0))
+    index, rewards = scaled_up(bandit)
+    held, left = diagnostics.calibration(bandit, index, rewards), diagnostics.leave_one_out(bandit)
+    for record in (held, left):
+        assert not record.warnings
+        assert 0.3 < float(record.mean_square) < 2
+        assert 900 < float(record.mean.mean()) < 1100
+        assert 0.5 < float(record.std.median()) < 20
+    assert float((held.mean - rewards).abs().median()) < 3
+    widths = diagnostics.widths(bandit)
+    deviation = float(bandit.best().variance.sqrt())
+    assert float(widths.std) == pytest.approx(deviation, rel=1e-6)
+    noise = diagnostics.noise(bandit)
+    assert noise.believed is None
+    assert 0.7 < float(noise.estimate) < 1.4
+
+
+@pytest.mark.parametrize("noise_std", [1e-3, 1e-4, 1e-5])
+def test_others_explain_an_arm_under_tiny_noise_too(noise_std: float):
+    arms = torch.linspace(0, 1, 20, dtype=torch.float64).unsqueeze(-1)
+    policy = tb.igp_ucb(rbf(0.06), noise_std=noise_std, regularization=noise_std**2)
+    bandit = tb.Bandit(policy, arms, generator=generator(0))
+    bandit.tell(torch.arange(20), torch.sin(5 * arms[:, 0]))
+    record = diagnostics.effective_dimension(bandit)
+    assert not record.warnings
+    assert float(record.from_others) == pytest.approx(0.928, abs=0.002)
+
+
+def test_a_box_has_no_width_that_counts_its_arms():
+    box = torch.tensor([[0.0], [1.0]], dtype=torch.float64)
+    bandit = tb.Bandit(tb.igp_ucb(rbf(), noise_std=0.1, delta=0.1), bounds=box, generator=generator(0))
+    for _ in range(3):
+        selection = bandit.ask()
+        bandit.tell(selection, torch.sin(3 * selection.points[:, 0]))
+    assert "Srinivas" not in diagnostics.widths(bandit).multipliers
+    assert "IGP" in diagnostics.widths(bandit).multipliers

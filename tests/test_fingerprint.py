@@ -361,3 +361,20 @@ def test_a_journal_that_names_no_environment_is_gone_on_with_in_any(tmp_path: Pa
 
 def test_the_description_of_a_policy_says_its_form():
     assert describe_policy(tb.uniform())["__form__"] == "2"
+
+
+@pytest.mark.parametrize(
+    ("plain", "given", "name"),
+    [
+        (tb.bpe(rbf(), horizon=9), tb.bpe(rbf(), horizon=9, delay=2), "policy.delay"),
+        (tb.reds(rbf(), horizon=9), tb.reds(rbf(), horizon=9, drift=0.1), "policy.anew"),
+    ],
+)
+def test_an_option_that_came_later_is_described_where_it_is_given(plain: Policy, given: Policy, name: str):
+    """Journals of before, which do not know it, are of the policy without it, and of no other."""
+    before, after = describe_policy(plain), describe_policy(given)
+    assert name not in before
+    assert name in after
+    assert not difference(before, describe_policy(plain))
+    assert difference(before, after)
+    assert difference(after, before)

@@ -404,6 +404,7 @@ def test_fingerprints_are_those_of_rdkit():
 def _library(folder: Path) -> Path:
     lines = [f"{text} {name}" for name, text in DRUGS.items()]
     lines[2:2] = ["C1CC nonsense", "", "not-a-molecule\tx"]
+    lines[-1] += "\t"  # as spreadsheets end a line
     (folder / "library.smi").write_text("\n".join(lines) + "\n")
     return folder / "library.smi"
 
@@ -579,3 +580,14 @@ def test_random_features_refuse_what_they_do_not_hold():
         tb.Bandit(tb.rff_ucb(scaled(), noise_std=0.1), torch.rand(20, 5, generator=generator(0), dtype=F64))
     with pytest.raises(errors.ArgumentError, match="at most"):
         tb.Bandit(tb.rff_ucb(scaled(), noise_std=0.1), torch.full((2, 2048), 255.0, dtype=F64))
+
+
+def test_outcomes_of_fingerprints_keep_the_width_of_their_models():
+    bits = np.packbits(np.random.default_rng(0).random((60, 128)) < 0.2, axis=1)
+    arms = tb.sources.Fingerprints(bits, dtype=torch.float64)
+    models = {"f": tb.auto(), "g": tb.auto(width=1.5)}
+    policy = tb.outcomes.constrained(models, maximize="f", at_most={"g": 0.0})
+    bandit = tb.OutcomeBandit(policy, arms)
+    bandit.tell(torch.arange(10), torch.randn(10, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64))
+    assert bandit.width.tolist() == [2.5, 1.5]
+    assert tb.Bandit(tb.auto(), arms).width.tolist() == 1.0

@@ -170,6 +170,63 @@ def test_failed_rows_conditions_and_constraints():
     assert len(c.open) == 8
 
 
+def test_costs_are_heeded_and_held(tmp_path: Path):
+    table = frame()
+    price = np.where(np.arange(len(table)) % 2, 1.0, 50.0)
+    priced, bare = table.assign(price=price), campaign(table)
+    c = campaign(priced, cost="price", journal=tmp_path / "lab")
+    assert c.columns["price"].kind == "cost"
+    for one in (played(c), played(bare)):
+        rows = [int(row) for row in one._results.rows]
+        cheap = np.mean([row % 2 for row in rows[10:]])
+        assert (cheap > 0.9) == (one is c)
+    own = tb.OutcomeBandit(c.bandit.policy, c.bandit.arms, costs=torch.tensor(price))
+    values = torch.tensor(c._results.values)
+    rows = torch.tensor(c._results.rows)
+    for start in range(0, len(rows), 5):
+        own.tell(rows[start : start + 5], values[start : start + 5])
+    own.generators[0].set_state(c.bandit.generators[0].get_state())
+    assert c.ask(3)["id"].tolist() == [f"{int(arm):03d}" for arm in own.ask(exactly=3).index]
+    opened = c.ask(3)
+    c.close()
+    again = tb.OutcomeCampaign(priced, journal=tmp_path / "lab")
+    pd.testing.assert_frame_equal(again.ask(3), opened)
+    again.close()
+    with pytest.raises(StateError, match="the column of the costs was 'price', is 'temp'"):
+        campaign(priced, cost="temp", journal=tmp_path / "lab")
+
+
+def test_columns_of_noise_variances_are_the_bandits(tmp_path: Path):
+    noise = {"yield": 1.0, "cost": 0.1, "toxicity": 2.0}
+    models = {name: tb.gp_ucb(model().kernel, noise_std=noise[name], width=tb.widths.Constant(2.0)) for name in NAMES}
+    policy = outcomes.pareto(models, objectives=["yield", "cost"], minimize=["cost"], at_most={"toxicity": LIMIT})
+    c = campaign(journal=tmp_path / "lab", policy=policy)
+    rows = truth(frame().head(6)).assign(v=[0.25, np.nan, 9.0] * 2, w=[1.0, 0.04, np.nan] * 2)
+    assert c.tell(rows, noise_var={"yield": "v", "toxicity": "w"}).measured == 18
+    variances = torch.tensor([[0.25, 0.01, 1.0], [1.0, 0.01, 0.04], [9.0, 0.01, 4.0]] * 2, dtype=torch.float64)
+    values = torch.tensor(rows[list(NAMES)].to_numpy())
+    # By a dense Gaussian process of each outcome.
+    arms = c.bandit.arms
+    K = policy.engine.kernel(arms).to_dense().detach()
+    found = c.bandit.posterior(arms)
+    for j in range(3):
+        gain = torch.linalg.solve(K[j, :6, :6] + torch.diag(variances[:, j]), K[j, :6]).T
+        torch.testing.assert_close(found.mean[j], gain @ values[:, j], rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(found.variance[j], (K[j] - gain @ K[j, :6]).diagonal(), rtol=1e-5, atol=1e-6)
+    c.close()
+    again = campaign(journal=tmp_path / "lab", policy=policy)
+    torch.testing.assert_close(again.bandit.posterior(arms).mean, found.mean)
+    again.close()
+
+
+def test_models_from_data_take_no_noise_of_single_results(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(outcome_campaign, "auto", tb.auto)
+    c = campaign()
+    with pytest.raises(UnsupportedError, match="takes no noise variance"):
+        c.tell(truth(frame().head(3)).assign(v=1.0), noise_var={"yield": "v"})
+    assert c.bandit.pulls.tolist() == [0, 0, 0]
+
+
 # ---------------------------------------------------------------------- fronts
 
 
@@ -312,7 +369,15 @@ def test_mistakes_are_named_and_nothing_is_learned(tmp_path: Path):
         (lambda: campaign(frame().assign(Toxicty=np.nan)), "is it that one"),
         (lambda: c.tell({"id": ["000"], "yeld": [1.0]}), "has no column 'yield' for what was measured"),
         (lambda: c.tell({"id": ["000"], "cost": ["a"]}), "column 'cost', holds what is no finite number"),
-        (lambda: c.tell(truth(frame()[:2]), noise_var="v"), "noise_var is for campaigns of one objective"),
+        (lambda: c.tell(truth(frame()[:2]), noise_var="v"), "noise_var names a column for each outcome, such as .'yield'"),
+        (lambda: c.tell(truth(frame()[:2]), noise_var={"yeld": "v"}), "noise_var names 'yeld', which is no outcome: .*yield"),
+        (lambda: c.tell(truth(frame()[:2]), noise_var={"yield": 3}), "must be a text, got int"),
+        (lambda: c.tell(truth(frame()[:2]), noise_var={"yield": "v"}), "no column 'v' for the variance of the noise"),
+        (lambda: c.tell(truth(frame()[:2]).assign(v=0.0), noise_var={"yield": "v"}), "variance must be above 0"),
+        (lambda: c.tell(truth(frame()[:2]).assign(v="a"), noise_var={"yield": "v"}), "holds what is no finite number"),
+        (lambda: campaign(cost="price"), "cost: the table has no column 'price'"),
+        (lambda: campaign(frame().assign(price=0.0), cost="price"), "a cost must be a number above 0"),
+        (lambda: campaign(frame(), cost="cost"), "cost: the table has no column 'cost'"),
         (lambda: c.front(), "nothing was measured yet"),
     ):
         with pytest.raises(TorchBanditsError, match=message):
@@ -352,7 +417,7 @@ def test_commands_from_the_table_to_the_front(tmp_path: Path, monkeypatch: pytes
         (["--objective", "yield", "--limit", "toxicity < 3"], "--limit takes a column and a number"),
         (["--objective", "yield", "--limit", "toxicity <= few"], "--limit takes a number"),
         (["--objective", "yield", "--limit", "a<=1", "--limit", "a<=2"], "names 'a' twice"),
-        (["--objective", "yield", "--objective", "cost", "--cost", "temp"], "leave it out"),
+        (["--objective", "yield", "--objective", "cost", "--cost", "price"], "no column 'price'"),
         (["--objective", "yield", "--objective", "cost", "--noise-std", "0.1"], "NAME=NUMBER"),
         (["--objective", "yield", "--noise-std", "small"], "--noise-std takes a number"),
     ):
@@ -365,9 +430,21 @@ def test_commands_from_the_table_to_the_front(tmp_path: Path, monkeypatch: pytes
     rows = plate(run("ask", "-n", "2", "--folder", "noisy"))
     truth(rows)[["id", "yield", "toxicity"]].to_csv("noisy.csv", index=False)
     best = rows.loc[yields(rows).idxmax()]
+    variances = ["--noise-var", "yield=v", "--noise-var", "toxicity=v"]
+    assert "takes OUTCOME=COLUMN" in refused("tell", "noisy.csv", "--folder", "noisy", "--noise-var", "v")
+    assert "no column 'v'" in refused("tell", "noisy.csv", "--folder", "noisy", *variances)
+    truth(rows)[["id", "yield", "toxicity"]].assign(v=4.0).to_csv("measured.csv", index=False)
+    assert "4 measurements" in run("tell", "measured.csv", "--folder", "noisy", *variances)
     assert f"Best so far: {best['id']}, yield {yields(rows).max():.6g} measured." in run(
         "tell", "noisy.csv", "--folder", "noisy"
     )
+    priced = ["--objective", "yield", "--objective", "cost:min", "--cost", "price", "--folder", "priced"]
+    frame().assign(price=np.where(np.arange(60) % 2, 1.0, 50.0)).to_csv("priced.csv", index=False)
+    run("new", "priced.csv", *priced)
+    rows = plate(run("ask", "-n", "3", "--folder", "priced"))
+    truth(rows)[["id", "yield", "cost"]].to_csv("paid.csv", index=False)
+    assert "6 measurements" in run("tell", "paid.csv", "--folder", "priced")
+    assert (plate(run("ask", "-n", "4", "--folder", "priced"))["price"] == 1.0).all()
 
 
 def test_a_direction_that_is_misspelt_is_no_column(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,14 +23,19 @@ from problems import OFF_SCALE, Problem, generator
 from scipy import stats
 from torch import Tensor
 from torch.quasirandom import SobolEngine
+from typer.testing import CliRunner
 
 import torchbandits as tb
 from torchbandits import errors, outcomes
 from torchbandits.aims import classified, growing_hypervolume, growing_r2, hypervolume, non_dominated
 from torchbandits.aims.dominance import simplex
 from torchbandits.botorch import optimize_arms
+from torchbandits.cli import app
 from torchbandits.experiments.front_figures import figures_of_run
-from torchbandits.experiments.page import write_page
+from torchbandits.experiments.page import best_so_far, write_fronts, write_page
+from torchbandits.experiments.records import Record
+from torchbandits.experiments.watching import outcomes_of, state_of
+from torchbandits.journal import Reading
 
 pytestmark = OFF_SCALE
 
@@ -66,6 +72,7 @@ START = [int(np.argmin(TRUTH[:, 1]))]
 
 POLICIES: dict[str, Callable[[], Any]] = {
     "constrained": lambda: outcomes.constrained(models(), **LIMITS),
+    "optimistic": lambda: outcomes.constrained(models(), optimism=1.0, **LIMITS),
     "improvement": lambda: outcomes.constrained(models(acquisition="ei"), certainty=0.8, **LIMITS),
     "drawn": lambda: outcomes.constrained(models(tb.thompson_sampling), **LIMITS),
     "chebyshev": lambda: outcomes.pareto(models(), minimize=["cost"]),
@@ -115,6 +122,10 @@ class Play:
             for j in range(2):
                 if not np.isnan(row[j]):
                     self.told[j].append((self.entry[arm], row[j], NOISE[NAMES[j]] ** 2))
+
+    def seen(self) -> list[int]:
+        """Arms of which an outcome was told."""
+        return sorted({arm for rows in self.told for arm, _, _ in rows})
 
     def beliefs(self, pending: list[int] | None = None) -> dense.Beliefs:
         noise = [NOISE[name] ** 2 for name in NAMES]
@@ -185,28 +196,28 @@ def test_a_fit_is_that_of_each_outcome_alone():
 # ------------------------------------------------------------------ picks
 
 
-def hopes(beliefs: dense.Beliefs) -> Callable[[int, int, float], float]:
-    return lambda arm, j, sign: float(sign * beliefs.mean[j, arm] + WIDTHS[j] * beliefs.std[j, arm])
+def hopes(beliefs: dense.Beliefs, optimism: float = 1.0) -> Callable[[int, int, float], float]:
+    return lambda arm, j, sign: float(sign * beliefs.mean[j, arm] + optimism * WIDTHS[j] * beliefs.std[j, arm])
 
 
-def scalarized(name: str, values: np.ndarray, means: np.ndarray, uniform: np.ndarray) -> np.ndarray:
-    """Scores of arms from hopes `2 x A`, posterior means `2 x A` (both of what is maximised) and two uniform numbers."""
+def scalarized(name: str, values: np.ndarray, means: np.ndarray, uniform: np.ndarray, seen: list[int]) -> np.ndarray:
+    """Scores of arms from hopes `2 x A`, posterior means `2 x A` (both of what is maximised), two uniform numbers, and the arms
+    whose front is the scale."""
     if name == "hypervolume":
         weights = np.abs(stats.norm.ppf((1 + uniform) / 2))
         weights /= np.linalg.norm(weights)
     else:
         weights = -np.log(uniform)
         weights /= weights.sum()
-    reference = np.array([-1.0, -6.0]) if name == "hypervolume" else means.min(axis=1)
+    low, unit = dense.scale(means, seen, UNIT)
+    reference = np.array([-1.0, -6.0]) if name == "hypervolume" else low
     score = np.zeros(values.shape[1])
     for arm in range(values.shape[1]):
         parts = []
         for j in range(2):
-            low, high = means[j].min(), means[j].max()
-            unit = high - low if high - low > 1e-6 * UNIT[j] else UNIT[j]
-            u = (values[j, arm] - reference[j]) / unit
+            u = (values[j, arm] - reference[j]) / unit[j]
             parts.append(max(u, 0.0) / weights[j] if name == "hypervolume" else weights[j] * u)
-        score[arm] = sum(parts) if name == "linear" else min(parts)
+        score[arm] = sum(parts) if name == "linear" else min(parts) + (0.05 * sum(parts) if name == "chebyshev" else 0.0)
     return score
 
 
@@ -214,13 +225,15 @@ def oracle_score(name: str, play: Play, pending: list[int], draws: Callable[[], 
     """The scores of all arms for the next pick, given pending picks; `draws` gives the two uniform numbers of a pick."""
     beliefs = play.beliefs(pending)
     if name == "constrained":
+        return dense.constrained_score(hopes(beliefs), 0, DENSE_LIMITS, UNIT, ENTRIES, hopes(beliefs, 0.5))
+    if name == "optimistic":
         return dense.constrained_score(hopes(beliefs), 0, DENSE_LIMITS, UNIT, ENTRIES)
     if name == "improvement":
         return dense.constrained_improvement(beliefs, 0, DENSE_LIMITS, 0.8, ENTRIES)
     signs = np.array([[1.0], [-1.0]])
     upper = signs * beliefs.mean + WIDTHS[:, None] * beliefs.std
     if name in ("chebyshev", "linear", "hypervolume"):
-        return np.where(ENTRIES, scalarized(name, upper, signs * beliefs.mean, draws()), -np.inf)
+        return np.where(ENTRIES, scalarized(name, upper, signs * beliefs.mean, draws(), play.seen()), -np.inf)
     spread = WIDTHS[:, None] * beliefs.known
     if name == "epal":
         epsilon = np.array([0.1, 0.3])
@@ -249,7 +262,7 @@ def oracle_score(name: str, play: Play, pending: list[int], draws: Callable[[], 
     return score
 
 
-ORACLES = ["constrained", "improvement", "chebyshev", "linear", "hypervolume", "epal", "safe", "staged"]
+ORACLES = ["constrained", "optimistic", "improvement", "chebyshev", "linear", "hypervolume", "epal", "safe", "staged"]
 
 
 @pytest.mark.parametrize("name", ORACLES)
@@ -270,6 +283,84 @@ def test_picks_are_those_of_the_dense_oracle(name):
     assert len({arm for arm, _, _ in play.told[0]}) > 3
 
 
+PRICES = np.linspace(1.0, 4.0, 40)[oracles.first_copies(ARMS)]
+PRICED = ("constrained", "improvement", "chebyshev", "linear", "hypervolume", "epal")
+
+
+def gain_per_cost(name: str, play: Play, pending: list[int], draws: Callable[[], np.ndarray], power: float) -> np.ndarray:
+    """The scores per cost of all arms: gains over what the means promise, by loops over what the aim names."""
+    beliefs, uniform = play.beliefs(pending), draws()
+    if name == "improvement":
+        return oracle_score(name, play, pending, lambda: uniform) - power * np.log(PRICES)
+    if name == "epal":
+        return oracle_score(name, play, pending, lambda: uniform) / PRICES**power
+    signs = np.array([[1.0], [-1.0]])
+    if name == "constrained":
+        keeps, sure = hopes(beliefs, 0.5), dense.log_feasible(beliefs.mean, beliefs.known, DENSE_LIMITS) >= np.log(0.95)
+        level = beliefs.mean[0][sure].max() if sure.any() else beliefs.mean[0].min()
+        gain = beliefs.mean[0] + WIDTHS[0] * beliefs.std[0] - level
+        lacking = np.zeros(40)
+        for arm in range(40):
+            lacking[arm] = sum(max(0.0, sign * h - keeps(arm, j, sign)) / UNIT[j] for j, sign, h in DENSE_LIMITS)
+        feasible = (lacking == 0) & ENTRIES
+        if not feasible.any():
+            return np.where(ENTRIES, -lacking * PRICES**power, -np.inf)
+        allowed = feasible
+    else:
+        upper = signs * beliefs.mean + WIDTHS[:, None] * beliefs.std
+        gain = scalarized(name, upper, signs * beliefs.mean, uniform, play.seen())
+        gain = gain - scalarized(name, signs * beliefs.mean, signs * beliefs.mean, uniform, play.seen()).max()
+        allowed = ENTRIES
+    return np.where(allowed, np.where(gain >= 0, gain / PRICES**power, gain * PRICES**power), -np.inf)
+
+
+@pytest.mark.parametrize(
+    "name", [one if one in ("constrained", "chebyshev") else pytest.param(one, marks=pytest.mark.exhaustive) for one in PRICED]
+)
+def test_picks_per_cost_are_those_of_the_dense_oracle(name: str, tmp_path: Path):
+    policy = tb.per_cost(POLICIES[name](), exponent=0.5)
+    options = {"costs": torch.tensor(PRICES), "generator": generator(5)}
+    play = Play(tb.OutcomeBandit(policy, PROBLEM.tensor, journal=tmp_path / "run", **options))
+    for step in range(8):
+        own = torch.Generator()
+        own.set_state(play.bandit.generators[0].get_state())
+        selection, pending = play.bandit.ask(exactly=1 if step % 3 else 2), []
+        for arm in selection.index.tolist():
+            score = gain_per_cost(
+                name, play, pending, lambda own=own: torch.rand(2, generator=own, dtype=torch.float64).numpy(), 0.5
+            )
+            assert_picked(score, arm)
+            pending.append(arm)
+        play.tell(selection)
+    # The journal goes on with the same costs alone, and rows are runs of their own.
+    picked = play.bandit.ask().index
+    play.bandit.journal.close()
+    options["generator"] = generator(5)
+    again = tb.OutcomeBandit(policy, PROBLEM.tensor, journal=tmp_path / "run", **options)
+    assert again.ask().index.tolist() == picked.tolist()
+    again.journal.close()
+    with pytest.raises(errors.StateError, match="costs"):
+        tb.OutcomeBandit(policy, PROBLEM.tensor, journal=tmp_path / "run", costs=torch.tensor(PRICES) * 2)
+    prices = torch.stack([torch.tensor(PRICES), torch.tensor(5 - PRICES)])
+    several = tb.OutcomeBandit(policy, PROBLEM.tensor, generator=[generator(1), generator(2)], costs=prices)
+    alone = [tb.OutcomeBandit(policy, PROBLEM.tensor, generator=generator(1 + j), costs=prices[j]) for j in range(2)]
+    for _ in range(4):
+        selection = several.ask()
+        several.tell(selection, torch.tensor(TRUTH)[selection.index])
+        for j, bandit in enumerate(alone):
+            assert bandit.ask().index.tolist() == selection.index[j].tolist()
+            bandit.tell(bandit.ask(), torch.tensor(TRUTH)[bandit.ask().index])
+
+
+def test_a_run_of_a_table_with_costs_is_per_cost():
+    arms, truth = PROBLEM.tensor.expand(2, -1, -1), torch.tensor(TRUTH.T.copy())
+    cheap = torch.where(torch.arange(40) < 20, 1.0, 50.0)[oracles.first_copies(ARMS)]
+    table = tb.environments.Table(arms, truth, 0.1, costs=cheap)
+    history = tb.run(tb.per_cost(POLICIES["chebyshev"]()), table, 10)
+    assert (history.pulls["arm"] < 20).mean() > 0.8
+    assert np.isfinite(history.pulls["cost"]).all()
+
+
 @pytest.mark.parametrize("name", ["drawn", "drawn_pareto"])
 def test_draws_are_those_of_every_posterior(name):
     bandit = tb.OutcomeBandit(POLICIES[name](), PROBLEM.tensor, generator=generator(6))
@@ -285,7 +376,8 @@ def test_draws_are_those_of_every_posterior(name):
                 score = dense.constrained_score(lambda a, j, s, v=values: s * v[j, a], 0, DENSE_LIMITS, UNIT, ENTRIES)
             else:
                 uniform = torch.rand(2, generator=twins[0], dtype=torch.float64).numpy()
-                score = np.where(ENTRIES, scalarized("chebyshev", values * [[1.0], [-1.0]], mean, uniform), -np.inf)
+                hoped = scalarized("chebyshev", values * [[1.0], [-1.0]], mean, uniform, play.seen())
+                score = np.where(ENTRIES, hoped, -np.inf)
             assert_picked(score, arm)
         play.tell(selection)
 
@@ -553,8 +645,19 @@ def test_workers_share_a_run_of_several_outcomes(name, tmp_path: Path):
     made[0].tell(lease, torch.tensor([1.0, 2.0]), noise_var=0.3)
     waiting[0][0].tell(waiting[0][1], {}, failures="forget")
     assert made[1].told == 6
-    with pytest.raises(errors.UnsupportedError, match="leave out bounds= and costs="):
-        tb.Worker(POLICIES[name](), PROBLEM.tensor, store=tmp_path / "other.db", costs=torch.ones(40))
+    with pytest.raises(errors.UnsupportedError, match="on a list: leave out bounds="):
+        tb.Worker(POLICIES[name](), store=tmp_path / "other.db", bounds=torch.tensor([[0.0], [1.0]]))
+    priced = tb.per_cost(POLICIES["chebyshev"]())
+    with pytest.raises(errors.ArgumentError, match="pass costs="):
+        tb.Worker(priced, PROBLEM.tensor, store=tmp_path / "other.db")
+    prices = torch.tensor(PRICES)
+    paid = tb.Worker(priced, PROBLEM.tensor, store=tmp_path / "paid.db", generator=generator(8), costs=prices)
+    own = tb.OutcomeBandit(priced, PROBLEM.tensor, generator=generator(8), costs=prices)
+    for _ in range(4):
+        lease = paid.ask()
+        assert int(lease.index) == int(own.ask().index)
+        paid.tell(lease, torch.tensor(TRUTH[int(lease.index)]))
+        own.tell(own.ask(), torch.tensor(TRUTH[[int(lease.index)]]))
 
 
 def test_a_run_has_the_hypervolume_of_its_rewards(tmp_path: Path):
@@ -570,6 +673,23 @@ def test_a_run_has_the_hypervolume_of_its_rewards(tmp_path: Path):
     np.testing.assert_allclose(found, [dense.area(values[: t + 1], np.array([-2.0, -6.0])) for t in range(12)], rtol=1e-9)
     assert (np.diff(found) >= 0).all()
     assert found[-1] > found[0]
+    # The front, by loops over the averages of the arms.
+    known = sorted({int(arm) for arm in arms[0]})
+    means = {arm: values[arms[0] == arm].mean(axis=0) for arm in known}
+    kept = [a for a in known if not any((means[b] >= means[a]).all() and (means[b] > means[a]).any() for b in known)]
+    front = history.front()
+    assert front["arm"].tolist() == sorted(kept, key=lambda arm: -means[arm][0])
+    assert front["pulls"].tolist() == [int((arms[0] == arm).sum()) for arm in front["arm"]]
+    for j, name in enumerate(NAMES):
+        np.testing.assert_allclose(front[name], [means[int(arm)][j] * (1, -1)[j] for arm in front["arm"]])
+    assert history.front(minimize=["cost"])["arm"].tolist() == front["arm"].tolist()
+    assert set(history.front(minimize=NAMES)["arm"]) != set(front["arm"]) or len(known) == len(kept)
+    with pytest.raises(errors.ArgumentError, match=r"minimize names .'price'"):
+        history.front(minimize=["price"])
+    with pytest.raises(errors.ArgumentError, match="minimize must be a list of names"):
+        history.front(minimize="cost")
+    with pytest.raises(errors.ArgumentError, match="row must be from 0 to 0"):
+        history.front(row=1)
     # One that was cut short, and resumed from its journal.
     with pytest.raises(RuntimeError, match="enough"):
         tb.run(policy, table, 12, generator=generator(2), journal=tmp_path / "run.journal", callbacks=[_enough()])
@@ -579,6 +699,7 @@ def test_a_run_has_the_hypervolume_of_its_rewards(tmp_path: Path):
     several = tb.run(policy, own, 5, generator=[generator(seed) for seed in range(3)])
     assert several.batch_size == 6
     assert len(several.hypervolume({"yield": -2.0, "cost": 6.0}, minimize=["cost"], row=2)) == 5
+    assert 0 < len(several.front(row=2)["arm"]) <= 5
     with pytest.raises(errors.ShapeError, match="and rewards 2 x A"):
         tb.run(policy, tb.environments.Table(PROBLEM.tensor, torch.tensor(TRUTH[:, 0].copy()), 0.1), 3)
     for wrong, message in (({"yield": 1.0}, "no number for cost"), ({"price": 1.0}, "names .'price'")):
@@ -586,6 +707,8 @@ def test_a_run_has_the_hypervolume_of_its_rewards(tmp_path: Path):
             history.hypervolume(wrong)
     with pytest.raises(errors.StateError, match="several outcomes"):
         tb.run(tb.uniform(), tb.environments.Table(PROBLEM.tensor, torch.tensor(PROBLEM.f), 0.1), 2).hypervolume({})
+    with pytest.raises(errors.StateError, match=r"front\(\) is of a run of several outcomes"):
+        tb.run(tb.uniform(), tb.environments.Table(PROBLEM.tensor, torch.tensor(PROBLEM.f), 0.1), 2).front()
 
 
 def _enough() -> Callable[..., None]:
@@ -684,6 +807,38 @@ def test_botorch_finds_the_best_arm_of_its_hypervolume_improvement(name):
     assert optimize_arms(noisy, PROBLEM.tensor[:8], 2, unique=True)[2].unique().numel() == 2
 
 
+@pytest.mark.parametrize("name", ["chebyshev", "constrained", "improvement"])
+def test_leaders_are_the_first_of_each_trade_off_then_the_second(name: str):
+    bandit = tb.OutcomeBandit(POLICIES[name](), PROBLEM.tensor, generator=generator(2))
+    play = Play(bandit)
+    for _ in range(8):
+        play.tell(bandit.ask())
+    before = bandit.generators[0].get_state()
+    own, draws = generator(7), 5 if name == "chebyshev" else 1
+    ranks = []
+    for _ in range(draws):
+        uniform = torch.rand(2, generator=own, dtype=torch.float64).numpy()
+        score = oracle_score(name, play, [], lambda uniform=uniform: uniform)
+        ranks.append([arm for arm in np.argsort(-score, kind="stable").tolist() if score[arm] > -np.inf])
+    together = [ranked[place] for place in range(40) for ranked in ranks if place < len(ranked)]
+    expected = list(dict.fromkeys(together))
+    found = bandit.leaders(12, draws=5, seed=7)
+    assert found.tolist() == (expected + [-1] * 12)[:12]
+    assert set(bandit.leaders(50).tolist()) == set(np.flatnonzero(ENTRIES)) | {-1} if name == "chebyshev" else True
+    assert torch.equal(bandit.generators[0].get_state(), before), "nothing is drawn from the bandit's own generator"
+    several = tb.OutcomeBandit(POLICIES[name](), PROBLEM.tensor, generator=[generator(2), generator(3)])
+    index = torch.stack([torch.arange(0, 40, 8), torch.arange(3, 40, 8)])
+    several.tell(index, torch.tensor(TRUTH)[index])
+    for row in range(2):
+        alone = tb.OutcomeBandit(POLICIES[name](), PROBLEM.tensor)
+        alone.tell(index[row], torch.tensor(TRUTH)[index[row]])
+        assert alone.leaders(6, draws=3).tolist() == several.leaders(6, draws=3)[row].tolist()
+    with pytest.raises(errors.ArgumentError, match="count"):
+        bandit.leaders(0)
+    with pytest.raises(errors.ArgumentError, match="seed must be"):
+        bandit.leaders(3, seed=-1)
+
+
 # ------------------------------------------------------------------ limits of trade-offs, and models from data
 
 
@@ -699,8 +854,11 @@ def test_trade_offs_within_limits_are_those_of_the_dense_oracle():
         signs = np.array([[1.0], [-1.0]])
         state = bandit.generators[0].get_state()
         uniform = torch.rand(2, generator=torch.Generator().set_state(state), dtype=torch.float64).numpy()
-        value = scalarized("chebyshev", signs * beliefs.mean + WIDTHS[:, None] * beliefs.std, signs * beliefs.mean, uniform)
-        hope = hopes(beliefs)
+        upper, held = signs * beliefs.mean + WIDTHS[:, None] * beliefs.std, play.seen()
+        sure = dense.log_feasible(beliefs.mean, beliefs.known, limits) >= np.log(0.8)
+        held = [arm for arm in held if sure[arm]] or held
+        value = scalarized("chebyshev", upper, signs * beliefs.mean, uniform, held)
+        hope = hopes(beliefs, 0.5)
         lacking = np.array([dense.violation(np.array([hope(a, j, s) for j, s, _ in limits]), limits, UNIT) for a in range(40)])
         feasible = (lacking == 0) & ENTRIES
         assert feasible.any() == (limit > 0)
@@ -740,13 +898,15 @@ def test_models_that_are_estimated_are_those_of_each_outcome_alone():
         own, joint = one.posterior(PROBLEM.tensor), bandit.posterior(PROBLEM.tensor)
         torch.testing.assert_close(joint.mean[j], own.mean, rtol=1e-3, atol=1e-3)
         torch.testing.assert_close(joint.variance[j], own.variance, rtol=2e-2, atol=1e-3)
-    # The pick has the largest upper bound of the yield among the arms whose lower bound of the cost is at most 2.
+    # The pick has the largest upper bound of the yield among the arms whose lower bound of the cost, with half the width, is
+    # at most 2.
     low, high = (
         torch.stack([one.loop.state.posterior.units.to_rewards(mean + sign * 2.5 * std) for one, mean, std in parts])
         for parts in [[(one, *one_marginals(one)) for one in alone]]
         for sign in (-1, 1)
     )
-    feasible = (low[1] <= 2.0) & torch.tensor(ENTRIES)
+    mean, std = one_marginals(alone[1])
+    feasible = (alone[1].loop.state.posterior.units.to_rewards(mean - 1.25 * std) <= 2.0) & torch.tensor(ENTRIES)
     assert 0 < int(feasible.sum()) < 40
     assert int(bandit.ask().index) == int(high[0].masked_fill(~feasible, -torch.inf).argmax())
     # Certificates have the units of the rewards.
@@ -836,8 +996,69 @@ def test_the_page_of_a_run_draws_its_trade_offs(tmp_path: Path):
         assert 'alt="hypervolume and R2 of the evaluations so far"' in page
         assert "<h3>yield</h3>" in page
         assert "<td>cost 0</td>" in page
+    done = CliRunner().invoke(app, ["plot", str(tmp_path / "run")])
+    assert done.exit_code == 0, done.output
+    drawn = [tmp_path / "run" / f"front-{place}.png" for place in (1, 2)]
+    assert [str(path) in done.output for path in drawn] == [True, True]
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in drawn)
+    assert CliRunner().invoke(app, ["plot", str(tmp_path / "run.journal")]).exit_code == 0
+    assert (tmp_path / "run.journal.front-2.png").stat().st_size > 10_000
+    single = tb.environments.Table(PROBLEM.tensor, torch.tensor(PROBLEM.f), 0.1)
+    tb.run(tb.uniform(), single, 2).to_parquet(tmp_path / "one")
+    with pytest.raises(errors.DataError, match="a run without trade-offs"):
+        write_fronts(tmp_path / "one")
+    with pytest.raises(errors.DataError, match="is not there"):
+        write_fronts(tmp_path / "none")
     history.metadata.pop("objectives")
     assert figures_of_run(history) == ()
+
+
+@pytest.mark.parametrize("name", ["chebyshev", "safe"])
+def test_less_is_better_in_tables_pictures_and_regret(name: str, tmp_path: Path):
+    """Of an objective that is minimised, and of an outcome that has an upper limit alone."""
+    policy = POLICIES[name]()
+    assert policy.directions == (1.0, -1.0)
+    table = tb.environments.Table(PROBLEM.tensor.expand(2, -1, -1), torch.tensor(TRUTH.T.copy()), 0.1)
+    history = tb.run(policy, table, 8, journal=tmp_path / "run.journal")
+    history.to_parquet(tmp_path / "run")
+    assert history.metadata["less_is_better"] == ["cost"]
+    pulls = history.pulls
+    own = pulls["row"] == 1
+    costs, arms = pulls["reward"][own], pulls["arm"][own]
+    np.testing.assert_allclose(pulls["regret"][own], TRUTH[arms, 1] - TRUTH[:, 1].min(), atol=1e-12)
+    gains = pulls["row"] == 0
+    np.testing.assert_allclose(pulls["regret"][gains], TRUTH[:, 0].max() - TRUTH[pulls["arm"][gains], 0], atol=1e-12)
+    means = {int(arm): costs[arms == arm].mean() for arm in arms}
+    spread = costs - [means[int(arm)] for arm in arms]
+    sigma = np.sqrt((spread**2).sum() / max(1, len(costs) - len(means)))
+    upper = {arm: mean + sigma / np.sqrt((arms == arm).sum()) * (len(costs) > len(means)) for arm, mean in means.items()}
+    order = sorted(upper, key=lambda arm: upper[arm])
+    for source in (tmp_path / "run", tmp_path / "run.journal"):
+        page = write_page(source).read_text()
+        listed = re.findall(r"<tr><td>(\d+)</td><td>", page.partition("<h3>cost</h3>")[2])
+        assert [int(arm) for arm in listed[:2]] == order[:2]
+        assert "(of cost, of which less is better, the lowest mean plus its standard error)" in page
+        record = Record(1, "cost", 0, history.row(1))
+        np.testing.assert_allclose(best_so_far(frozenset(["cost"]), record, np.arange(1, 9)), np.minimum.accumulate(costs))
+    reading = Reading(tmp_path / "run.journal")
+    assert outcomes_of(reading.about)["less_is_better"] == ["cost"]
+    assert outcomes_of(reading.about)["objectives"] == policy.objectives
+    assert [best.arm for best in state_of(reading, 1, 0.0).best[:2]] == order[:2]
+    # The arm that is recommended has the lowest posterior mean of those that were pulled.
+    bandit = tb.OutcomeBandit(policy, PROBLEM.tensor, generator=generator(0))
+    bandit.tell(torch.arange(0, 40, 4), torch.tensor(TRUTH[::4]))
+    mean = bandit.posterior(PROBLEM.tensor).mean[:, ::4]
+    assert bandit.loop.best_arm().tolist() == [4 * int(mean[0].argmax()), 4 * int(mean[1].argmin())]
+    assert bandit.loop.best(1).index.squeeze(-1).tolist() == bandit.loop.best_arm().tolist()
+
+
+def test_an_outcome_with_limits_on_both_sides_has_no_regret():
+    limits = {"at_least": {"cost": -1.0}, "at_most": {"cost": 2.0}}
+    policy = outcomes.constrained(models(), maximize="yield", **limits)
+    assert policy.directions == (1.0, 0.0)
+    table = tb.environments.Table(PROBLEM.tensor.expand(2, -1, -1), torch.tensor(TRUTH.T.copy()), 0.1)
+    regret = tb.run(policy, table, 3).pulls["regret"]
+    assert np.isnan(regret).tolist() == [False, True] * 3
 
 
 def test_a_front_that_is_known_ends_the_run():
@@ -899,6 +1120,16 @@ def test_bad_policies_are_named():
         (lambda: outcomes.constrained(good, maximize="yield", at_most={"cost": float("nan")}), "finite number"),
         (lambda: outcomes.constrained(good, maximize="yeld", at_most={"cost": 1.0}), "yield"),
         (lambda: outcomes.constrained(good, maximize="yield", at_most={"cost": 1.0}, certainty=1.0), "certainty"),
+        (lambda: outcomes.constrained(good, maximize="yield", at_most={"cost": 1.0}, optimism=2.0), "from 0 to 1, got 2.0"),
+        (lambda: outcomes.pareto(good, optimism=-1.0), "from 0 to 1, got -1.0"),
+        (lambda: tb.per_cost(outcomes.safe(good, start=[0], maximize="yield", at_most={"cost": 1.0})), "safe.. none"),
+        (lambda: tb.per_cost(outcomes.pareto(good), exponent=-1.0), "exponent"),
+        (lambda: tb.per_cost(outcomes.pareto(good), baseline=1.0), "baseline is for one outcome"),
+        (lambda: tb.OutcomeBandit(tb.per_cost(outcomes.pareto(good)), PROBLEM.tensor), "pass costs="),
+        (
+            lambda: tb.OutcomeBandit(outcomes.pareto(good), PROBLEM.tensor, costs=torch.ones(3)),
+            "costs must be one number an arm",
+        ),
         (lambda: outcomes.safe(good, start=[], maximize="yield", at_most={"cost": 1.0}), "at least one"),
         (lambda: outcomes.safe(good, start=[0], maximize="yield", at_most={"cost": 1.0}, expand=-1), "expand"),
         (lambda: tb.Bandit(outcomes.pareto(good), PROBLEM.tensor), "OutcomeBandit"),

@@ -248,3 +248,19 @@ def test_a_saved_run_and_a_journal_go_on_the_same(name, tmp_path):
 def test_boxes_are_refused(name):
     with pytest.raises(errors.UnsupportedError, match="arms"):
         tb.Bandit(MAKERS[name](), bounds=torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64))
+
+
+def test_copies_of_an_arm_take_no_probability_from_others_in_qpo():
+    points = torch.rand(10, 1, generator=generator(0), dtype=torch.float64)
+
+    def share(copies: int) -> tuple[list[int], float]:
+        policy = tb.qpo(rbf(0.2), noise_std=0.3, batch_size=6, draws=4000)
+        bandit = tb.Bandit(policy, points.repeat(copies, 1), generator=generator(1))
+        bandit.tell(torch.arange(5), torch.sin(6 * points[:5, 0]))
+        selection, evidence = policy.select(bandit.loop.state)
+        return selection.index.tolist(), float(evidence.score.sum())
+
+    (picks, whole), (again, copied) = share(1), share(4)
+    assert whole > 0.98
+    assert copied > 0.98
+    assert again[:2] == picks[:2]

@@ -220,12 +220,13 @@ def test_forgotten_arms_are_not_recommended() -> None:
     assert int(bandit.loop.state.best_arm()) == int(bandit.best().index) == 3
 
 
-@pytest.mark.parametrize("policy", ["window", "restart", "compressed"])
+@pytest.mark.parametrize("policy", ["window", "restart", "compressed", "drifting"])
 def test_a_budget_of_costs_refuses_policies_that_drop_pulls(policy: str) -> None:
     made = {
         "window": lambda: tb.forgetting.window(tb.gp_ucb(rbf(), noise_std=0.1), pulls=3),
         "restart": lambda: tb.forgetting.restart(tb.gp_ucb(rbf(), noise_std=0.1), every=3),
         "compressed": lambda: tb.compressed_gp(rbf(), noise_std=0.1),
+        "drifting": lambda: tb.reds(rbf(), horizon=3, drift=0.1),
     }[policy]()
     arms = torch.rand(9, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     bandit = tb.Bandit(made, arms, costs=torch.full((9,), 2.0, dtype=torch.float64))

@@ -242,3 +242,30 @@ def test_the_boundary_needs_arms_outside():
     bandit = tb.Bandit(tb.lucb(rbf(), k=3, **COMMON), PROBLEM.tensor[:3])
     with pytest.raises(errors.ArgumentError, match="no others"):
         bandit.ask()
+
+
+# ------------------------------------------------------------------ copies, and arms without variance
+
+
+def narrow() -> gpytorch.kernels.Kernel:
+    return rbf(0.05)
+
+
+def test_top_k_of_a_batch_row_does_not_depend_on_copies_in_another():
+    points = torch.rand(60, 1, generator=generator(0), dtype=torch.float64)
+    arms, told = torch.stack([points[:3].repeat(20, 1), points]), torch.tensor([0, 1, 2])
+    rewards = torch.tensor([0.3, 0.1, -0.2], dtype=torch.float64)
+    both = tb.Bandit(tb.gp_ucb(narrow(), noise_std=0.1), arms, generator=[generator(0), generator(1)])
+    alone = tb.Bandit(tb.gp_ucb(narrow(), noise_std=0.1), points, generator=generator(1))
+    both.tell(told.expand(2, 3), rewards.expand(2, 3))
+    alone.tell(told, rewards)
+    assert torch.equal(both.top_k(2).probability[1], alone.top_k(2).probability)
+    assert float(both.top_k(2).probability[0].sum()) <= 2
+
+
+def test_an_arm_without_variance_is_a_rival_and_no_member_is():
+    arms = torch.cat([torch.zeros(1, 2, dtype=torch.float64), torch.rand(5, 2, generator=generator(0), dtype=torch.float64)])
+    bandit = tb.Bandit(tb.lin_ucb(noise_std=0.1), arms, generator=generator(0))
+    bandit.tell(torch.arange(6), 10 * arms.sum(dim=-1))
+    assert float(bandit.top_k(2).probability.sum()) > 1.9
+    assert float(bandit.top_k(5).probability.sum()) == pytest.approx(5, abs=0.1)

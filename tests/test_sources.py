@@ -6,6 +6,7 @@ import pickle
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import gpytorch
 import numpy as np
@@ -21,6 +22,7 @@ import torchbandits as tb
 from torchbandits import errors, sources
 from torchbandits.arms.duplicates import first_occurrence
 from torchbandits.arms.scanning import find, scan
+from torchbandits.journal import journal
 from torchbandits.sources import ArmSource
 from torchbandits.testing import ArmSourceContract
 
@@ -530,3 +532,69 @@ def test_wrong_embeddings_are_refused():
     odd[7, 3] = torch.inf
     with pytest.raises(errors.NonFiniteError, match="arm 7"):
         scan(sources.tensor(odd))
+
+
+def test_a_cache_of_other_columns_is_refused(tmp_path):
+    rng = np.random.default_rng(0)
+    columns = {name: rng.random(500) for name in "xyz"}
+    path, cache = tmp_path / "t.parquet", tmp_path / "t.npy"
+    pyarrow.parquet.write_table(pyarrow.table(columns), path)
+    sources.parquet(path, ["x", "y"], cache=cache)
+    again = sources.parquet(path, ["x", "y"], cache=cache)
+    assert torch.equal(again.chunk(slice(0, 5))[:, 0], torch.from_numpy(columns["x"][:5]))
+    with pytest.raises(errors.ArgumentError, match="or of other columns"):
+        sources.parquet(path, ["y", "z"], cache=cache)
+
+
+# ---------------------------------------------------------------------- journals
+
+
+STORED: dict[str, Callable[[Tensor, Path], Any]] = {"tensor": lambda arms, _: arms, **MAKERS}
+
+
+@pytest.mark.parametrize("before", ["tensor", "npy", pytest.param("parquet", marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("after", ["tensor", "chunks at", pytest.param("arrow lists", marks=pytest.mark.exhaustive)])
+def test_a_journal_goes_on_wherever_the_same_arms_are_stored(before: str, after: str, tmp_path: Path):
+    goes_on(before, after, tmp_path)
+
+
+def test_old_journals_describe_arms_by_how_they_are_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A source by its kind and the hash of its arms, which other kinds share; a tensor by a digest of its bytes alone."""
+    described = journal.describe_run
+
+    def as_before(*run: Any) -> dict[str, str]:
+        return {key: text for key, text in described(*run).items() if key != "arms.content"}
+
+    def begun_before(name: str) -> Path:
+        (tmp_path / name).mkdir()
+        monkeypatch.setattr(journal, "describe_run", as_before)
+        return tmp_path / name
+
+    goes_on("npy", "chunks at", begun_before("npy"), monkeypatch.undo)
+    goes_on("npy", "tensor", begun_before("another npy"), monkeypatch.undo)
+    goes_on("tensor", "tensor", begun_before("tensor"), monkeypatch.undo)
+    with pytest.raises(errors.StateError, match="arms was"):
+        opened("npy", PROBLEM.tensor, tmp_path / "tensor")
+
+
+def opened(kind: str, arms: Tensor, folder: Path) -> tb.Bandit:
+    """A bandit with a journal, on arms that are stored in this way."""
+    kept, policy = tb.Journal(folder / "run.journal", durable=False), tb.batch_bkb(rbf(), **BOUNDED)
+    return tb.Bandit(policy, STORED[kind](arms, folder), generator=generator(1), journal=kept)
+
+
+def goes_on(before: str, after: str, folder: Path, between: Callable[[], None] = lambda: None) -> None:
+    bandit = opened(before, PROBLEM.tensor, folder)
+    picks = play(bandit, 3)
+    bandit.journal.close()
+    between()
+    resumed = opened(after, PROBLEM.tensor, folder)
+    twin = tb.Bandit(tb.batch_bkb(rbf(), **BOUNDED), PROBLEM.tensor, generator=generator(1))
+    assert play(twin, 3) == picks
+    assert play(resumed, 4) == play(twin, 4)
+    resumed.journal.close()
+    moved = PROBLEM.tensor.clone()
+    moved[[3, 4]] = moved[[4, 3]]
+    for other in (moved, PROBLEM.tensor.float(), PROBLEM.tensor[:-1]):
+        with pytest.raises(errors.StateError, match="arms was"):
+            opened(after, other, folder)

@@ -338,7 +338,7 @@ def test_asking_changes_nothing():
     rules = (stopping.ProbableRegret(0.3), stopping.EpsilonOptimal(0.5), stopping.ImprovementPerCost(0.1), stopping.SameArm(2))
     runs = []
     for asks in (False, True):
-        bandit = tb.Bandit(tb.batch_bkb(rbf(), width=tb.widths.BKB(0.1, 1.0, 0.01, 1.0), **BOUNDED), PROBLEM.tensor)
+        bandit = tb.Bandit(tb.batch_bkb(rbf(), width=tb.widths.BKB(0.1, 1.0, 0.01, NOISE_STD**2), **BOUNDED), PROBLEM.tensor)
         picks = []
         for pull in range(0, 24, 3):
             selection = bandit.ask(limit=3)
@@ -358,7 +358,7 @@ def test_asking_changes_nothing():
     [
         (lambda: tb.gp_ucb(rbf(), width=tb.widths.Constant(2.0), **COMMON), "Srinivas"),
         (lambda: tb.batch_bkb(rbf(), **BOUNDED), "BBKB"),
-        (lambda: tb.gp_ucb(rbf(), refit_every=5, **COMMON), "refit_every=None"),
+        (lambda: tb.gp_ucb(rbf(), refit_every=5, **COMMON), "not fitted to its own rewards"),
         (lambda: tb.rff_ucb(rbf(), num_features=40, **BOUNDED), "no theorem"),
         (lambda: tb.compressed_gp(rbf(), **COMMON), "no theorem"),
         (lambda: tb.uniform(), "SameArm"),
@@ -399,3 +399,39 @@ def test_before_the_first_reward_no_rule_stops():
 def test_bad_rules_are_refused(make):
     with pytest.raises(errors.ArgumentError):
         make()
+
+
+# ------------------------------------------------------------------ widths without a theorem for this posterior
+
+
+def test_a_width_of_another_lambda_certifies_nothing():
+    bandit = played(tb.gp_ucb(rbf(), noise_std=NOISE_STD))
+    own = tb.widths.IGP(NOISE_STD, 1.0, 0.05, NOISE_STD**2)
+    bandit.should_stop(stopping.EpsilonOptimal(0.1, width=own))
+    with pytest.raises(errors.UnsupportedError, match="give both the same regularization"):
+        bandit.should_stop(stopping.EpsilonOptimal(0.1, width=tb.widths.IGP(NOISE_STD, 1.0, 0.05, 1e4)))
+
+
+def test_an_estimated_prior_mean_or_a_kernel_fitted_to_the_rewards_certifies_nothing(tmp_path: Path):
+    rule = stopping.EpsilonOptimal(0.1, width=tb.widths.Srinivas(0.05))
+    estimated = played(tb.gp_ucb(rbf(), noise_std=NOISE_STD, prior_mean="estimate"))
+    with pytest.raises(errors.UnsupportedError, match="prior mean that are given"):
+        estimated.should_stop(rule)
+    fitted = played(tb.gp_ucb(rbf(), noise_std=NOISE_STD))
+    fitted.should_stop(rule)
+    assert bool(fitted.fit_kernel_().accepted)
+    with pytest.raises(errors.UnsupportedError, match="not fitted to its own rewards"):
+        fitted.should_stop(rule)
+    loaded = tb.Bandit(tb.gp_ucb(rbf(), noise_std=NOISE_STD), PROBLEM.tensor, generator=generator(5))
+    loaded.load_state_dict(fitted.state_dict())
+    with pytest.raises(errors.UnsupportedError, match="not fitted to its own rewards"):
+        loaded.should_stop(rule)
+
+
+def test_bounds_of_a_sampled_dictionary_hold_with_twice_the_failure_probability():
+    policy = tb.bkb(rbf(), noise_std=NOISE_STD, width=tb.widths.BKB(NOISE_STD, 1.0, 0.05, NOISE_STD**2))
+    decision = played(policy).should_stop(stopping.EpsilonOptimal(1e6))
+    assert "with probability 0.9 " in decision.reason
+    policy = tb.batch_bkb(rbf(), noise_std=NOISE_STD, width=tb.widths.BBKB(NOISE_STD, 1.0, 0.05, NOISE_STD**2))
+    with pytest.raises(errors.UnsupportedError, match="assumes λ ≥ 1"):
+        played(policy).should_stop(stopping.EpsilonOptimal(1e6))

@@ -7,9 +7,11 @@ from typing import Any
 import gpytorch
 import numpy as np
 import oracles
+import oracles_outcomes
 import pytest
 import torch
 from problems import Problem, generator
+from scipy import stats
 
 import torchbandits as tb
 from torchbandits import outcomes
@@ -186,6 +188,157 @@ def test_batch_rows_journals_and_other_models(tmp_path: Any):
     assert estimated.best(1).index.shape == (1,)
 
 
+# ---------------------------------------------------------------------- fidelities of several outcomes
+
+SECOND = np.array([[1.4, -0.5], [-0.5, 0.8]])
+TRUTHS = np.stack([PROBLEM.f, np.cos(3 * PROBLEM.arms[:, 0]) - PROBLEM.arms[:, 1]], axis=-1)
+LEVEL = 0.1
+
+
+def several(kind: str, **options: Any) -> Any:
+    widths = {"f": 2.0, "g": 1.5}
+    make = {"acquisition": "ei"} if kind == "improvement" else {}
+    models = {
+        name: tb.gp_ucb(kernel(covariance), noise_std=NOISE, width=tb.widths.Constant(widths[name]), **make)
+        for name, covariance in (("f", COVARIANCE), ("g", SECOND))
+    }
+    if kind == "pareto":
+        wanted = outcomes.pareto(models, minimize=["g"], reference={"f": -1.0, "g": 1.0}, scalarization="hypervolume")
+    else:
+        wanted = outcomes.constrained(models, maximize="f", at_most={"g": LEVEL}, certainty=0.7)
+    return outcomes.fidelity(wanted, torch.tensor(BOTH), **{"column": 2, "target": 0.0, "costs": COSTS} | options)
+
+
+class Dense:
+    """Both posteriors by loops over what was told, and the rule of one pick."""
+
+    grams = (gram(BOTH, BOTH), gram(BOTH, BOTH, SECOND))
+
+    def __init__(self) -> None:
+        self.told: list[tuple[int, np.ndarray]] = []
+
+    def posteriors(self, pending: list[int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Means, deviations given also the pending picks, and given what was told alone, `2 x 50` each."""
+        index, values = [arm for arm, _ in self.told], np.array([y for _, y in self.told]).reshape(-1, 2)
+        means, stds = np.zeros((2, 50)), np.zeros((2, 2, 50))
+        for j, K in enumerate(self.grams):
+            for place, own in enumerate((index + pending, index)):
+                noisy = K[np.ix_(own, own)] + NOISE**2 * np.eye(len(own))
+                stds[place, j] = np.sqrt((K - K[own].T @ np.linalg.solve(noisy, K[own])).diagonal())
+            noisy = K[np.ix_(index, index)] + NOISE**2 * np.eye(len(index))
+            means[j] = K[index].T @ np.linalg.solve(noisy, values[:, j])
+        return means, stds[0], stds[1]
+
+    def score_at_target(self, kind: str, pending: list[int], uniform: np.ndarray) -> np.ndarray:
+        mean, std, known = (part[:, :25] for part in self.posteriors(pending))
+        unit = [np.sqrt(COVARIANCE[0, 0]), np.sqrt(SECOND[0, 0])]
+        if kind == "pareto":
+            weights = np.abs(stats.norm.ppf((1 + uniform) / 2))
+            weights /= np.linalg.norm(weights)
+            parts, seen = [], sorted({arm % 25 for arm, _ in self.told})
+            reach = [max(np.sqrt(K.diagonal())) for K in self.grams]
+            _, spread = oracles_outcomes.scale(mean * [[1.0], [-1.0]], seen, reach)
+            for j, (sign, worst, width) in enumerate(((1, -1.0, 2.0), (-1, 1.0, 1.5))):
+                parts.append(np.maximum((sign * mean[j] + width * std[j] - sign * worst) / spread[j], 0) / weights[j])
+            return np.minimum(*parts)
+        if kind == "improvement":
+            chance = stats.norm.logcdf((LEVEL - mean[1]) / std[1])
+            sure = stats.norm.logcdf((LEVEL - mean[1]) / known[1]) >= np.log(0.7)
+            if not sure.any():
+                return chance
+            z = (mean[0] - mean[0][sure].max()) / std[0]
+            return np.log(std[0] * (stats.norm.pdf(z) + z * stats.norm.cdf(z))) + chance
+        lacking = np.maximum(mean[1] - 1.5 * std[1] - LEVEL, 0)
+        if (lacking == 0).any():
+            return np.where(lacking == 0, mean[0] + 2 * std[0], -np.inf)
+        return -lacking / unit[1]
+
+    def best(self, kind: str, pending: list[int], uniform: np.ndarray) -> tuple[np.ndarray, list[int]]:
+        """The scores of the points, and the arm at which each would be evaluated."""
+        score, std, arms = self.score_at_target(kind, pending, uniform), self.posteriors(pending)[1], []
+        for x in range(25):
+            teaches = False
+            for j, (covariance, width) in enumerate(((COVARIANCE, 2.0), (SECOND, 1.5))):
+                gap = np.sqrt(1 - covariance[0, 1] ** 2 / (covariance[0, 0] * covariance[1, 1]))
+                enough = std[j, x + 25] > np.sqrt(covariance[1, 1]) * gap * (1 / 5) ** (1 / 5)
+                teaches = teaches or bool(enough and gap > gap / width)
+            arms.append(x + 25 if teaches else x)
+        return score, arms
+
+
+@pytest.mark.parametrize("kind", ["bounds", "pareto", "improvement"])
+def test_fidelities_of_several_outcomes_are_those_of_the_dense_rule(kind: str):
+    bandit = tb.OutcomeBandit(several(kind), torch.tensor(BOTH), generator=generator(1))
+    rng, dense, seen = np.random.default_rng(3), Dense(), set()
+    for _ in range(12):
+        own = torch.Generator()
+        own.set_state(bandit.generators[0].get_state())
+        selection, pending = bandit.ask(exactly=2), []
+        for arm in selection.index.tolist():
+            uniform = torch.rand(2, generator=own, dtype=torch.float64).numpy()
+            score, arms = dense.best(kind, pending, uniform)
+            assert score[arm % 25] >= score.max() - 1e-7 * max(1.0, abs(score.max()))
+            assert arm == arms[arm % 25]
+            pending.append(arm)
+            seen.add(arm >= 25)
+        rewards = TRUTHS[[arm % 25 for arm in pending]] * [[1.0, -1.0 if arm >= 25 else 1.0] for arm in pending]
+        rewards = rewards + NOISE * rng.normal(size=(2, 2))
+        bandit.tell(selection, torch.tensor(rewards))
+        dense.told += list(zip(pending, rewards, strict=True))
+    assert seen == {True, False}
+    mean, _, known = dense.posteriors([])
+    if kind == "pareto":
+        front = bandit.front(reference={"f": -1.0, "g": 1.0})
+        points = mean[:, :25].T * [1, -1]
+        beaten = [any((q >= p).all() and (q > p).any() for q in points) for p in points]
+        assert front.index.tolist() == np.flatnonzero(~np.array(beaten)).tolist(), "the front is that of the target"
+        with pytest.raises(TorchBanditsError, match=r"those of the target fidelity count: see front\(\)"):
+            bandit.pareto_set({"f": 0.1, "g": 0.1})
+        with pytest.raises(TorchBanditsError, match="no single best arm"):
+            bandit.best()
+        return
+    pulled = sorted({arm for arm, _ in dense.told if arm < 25})
+    sure = [arm for arm in pulled if stats.norm.cdf((LEVEL - mean[1, arm]) / known[1, arm]) >= 0.7]
+    expected = sorted(sure, key=lambda arm: -mean[0, arm])
+    assert bandit.best(len(expected)).index.tolist() == expected, "the target's feasible arms first, by their means"
+
+
+@pytest.mark.parametrize("kind", ["bounds", "pareto"])
+def test_fidelities_of_several_outcomes_in_rows_and_journals(kind: str, tmp_path: Any):
+    arms = torch.tensor(BOTH)
+    together = tb.OutcomeBandit(several(kind), arms, generator=[generator(seed) for seed in range(2)])
+    alone = [
+        tb.OutcomeBandit(several(kind), arms, generator=generator(seed), journal=tmp_path / str(seed)) for seed in range(2)
+    ]
+    for step in range(6):
+        selection = together.ask(exactly=2)
+        values = torch.tensor(TRUTHS)[selection.index % 25] * torch.tensor([[[1.0]], [[-1.0]]])
+        together.tell(selection, values)
+        for row, bandit in enumerate(alone):
+            assert bandit.ask(exactly=2).index.tolist() == selection.index[row].tolist()
+            bandit.tell(bandit.ask(), values[row])
+        if step == 3:
+            for row in range(2):
+                alone[row].journal.close()
+                alone[row] = tb.OutcomeBandit(several(kind), arms, generator=generator(row), journal=tmp_path / str(row))
+    assert together.pulls.tolist() == [[12, 12], [12, 12]]
+
+
+def test_a_past_campaign_of_several_outcomes_is_a_task_that_is_not_on_offer():
+    bandit = tb.OutcomeBandit(several("bounds"), torch.tensor(BOTH), generator=generator(4))
+    past = torch.arange(25, 50)
+    bandit.tell(past, torch.tensor(TRUTHS * [1.0, -1.0]))
+    dense = Dense()
+    dense.told = [(25 + x, TRUTHS[x] * [1.0, -1.0]) for x in range(25)]
+    for _ in range(4):
+        selection = bandit.ask(available=TARGET)
+        score = dense.score_at_target("bounds", [], np.zeros(2))
+        assert score[int(selection.index)] >= score.max() - 1e-7
+        bandit.tell(selection, torch.tensor(TRUTHS)[selection.index])
+        dense.told.append((int(selection.index), TRUTHS[int(selection.index)]))
+    assert int(bandit.best().index) < 25, "what is recommended is an arm of the present task"
+
+
 @pytest.mark.usefixtures("annotations_not_enforced")
 def test_bad_fidelities_are_named():
     arms, two = torch.tensor(BOTH), {"f": tb.gp_ucb(kernel()), "g": tb.gp_ucb(kernel())}
@@ -196,8 +349,24 @@ def test_bad_fidelities_are_named():
         (lambda: fidelity(costs={0.0: 5.0, 1.0: 0.0}), "numbers > 0 by fidelity"),
         (lambda: fidelity(costs=3.0), "costs must be numbers by fidelity"),
         (lambda: fidelity(exponent=-1.0), "exponent"),
-        (lambda: outcomes.fidelity(two, arms, column=2, target=0.0, costs=COSTS), "of one outcome"),
+        (
+            lambda: outcomes.fidelity(two, arms, column=2, target=0.0, costs=COSTS),
+            "models are of one outcome here, got f, g: of several",
+        ),
         (lambda: outcomes.fidelity({"f": two["f"]}, arms[1:], column=2, target=0.0, costs=COSTS), "arm 24 is not there at the"),
+        (lambda: several("bounds", minimize=True), "minimize is for one outcome"),
+        (
+            lambda: outcomes.fidelity(
+                outcomes.safe(two, start=[0], maximize="f", at_most={"g": 1.0}), arms, column=2, target=0.0, costs=COSTS
+            ),
+            "a constrained or a pareto policy, got Safe",
+        ),
+        (
+            lambda: outcomes.fidelity(
+                outcomes.pareto({name: tb.thompson_sampling(kernel()) for name in two}), arms, column=2, target=0.0, costs=COSTS
+            ),
+            "this aim reads bounds or the improvement",
+        ),
         (lambda: tb.OutcomeBandit(fidelity(), arms[:30]), "made for 50 arms, and there are 30"),
         (lambda: tb.OutcomeBandit(fidelity(), arms).set_arms_(arms), "names arms of the beginning"),
     ):

@@ -87,7 +87,8 @@ REASONS: dict[str, tuple[str, ...]] = {
 LEFT_OUT = {name for names in REASONS.values() for name in names}
 FINE: dict[str, tuple[Any, ...]] = {  # of what is tried below, what is right
     "History.record.seconds": (math.nan,),
-    **dict.fromkeys(("constraints.AtMost.labels", "constraints.Same.labels"), ("nonsense",)),  # the name of a column
+    # the name of a column
+    **dict.fromkeys((f"constraints.{name}.labels" for name in ("AtMost", "Groups", "Same")), ("nonsense",)),
     "environments.BlackBox.noise_std": (math.nan,),
 }
 NEGATIVE = {

@@ -215,12 +215,24 @@ def _show_reproduction(figure: ReproductionConfig, done: Reproduced) -> None:
 
 @app.command()
 def plot(
-    records: Annotated[Path, typer.Argument(help="An experiment's output folder, or the records in it.")],
+    records: Annotated[
+        Path,
+        typer.Argument(
+            help="An experiment's output folder, or the records in it. Of a run of several outcomes, what History.to_parquet "
+            "wrote, or its journal."
+        ),
+    ],
 ) -> None:
-    """Draw the figures and the table of an experiment again, from its records."""
-    from torchbandits.experiments.records import load_records, output_folder  # noqa: PLC0415
+    """Draw the figures and the table of an experiment again, from its records; or the trade-offs of several outcomes."""
+    from torchbandits.experiments.records import CONFIG, load_records, output_folder  # noqa: PLC0415
     from torchbandits.experiments.results import write_results  # noqa: PLC0415
 
+    if records.is_file() or ((records / "pulls.parquet").exists() and not (output_folder(records) / CONFIG).is_file()):
+        from torchbandits.experiments.page import write_fronts  # noqa: PLC0415
+
+        for path in write_fronts(records):
+            say(f"Figure: {path}")
+        return
     experiment, found = load_records(records)
     result = write_results(experiment, found, output_folder(records))
     _show(experiment, result)

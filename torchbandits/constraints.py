@@ -16,7 +16,7 @@ from torch import Tensor
 from torchbandits.checks import as_tensor, check_instance, check_whole
 from torchbandits.errors import ShapeError, require
 
-__all__ = ["AtMost", "Constraint", "Distinct", "Same"]
+__all__ = ["AtMost", "Constraint", "Distinct", "Groups", "Same"]
 
 
 class Constraint(ABC):
@@ -116,6 +116,34 @@ class AtMost(_Labelled):
         """The arms whose label has fewer picks than allowed."""
         ranks = self._ranks(offered)
         return (self._used(picks, ranks) < self.count).gather(-1, ranks.expand(offered.shape))
+
+
+@dataclass(frozen=True, eq=False)
+class Groups(_Labelled):
+    """Picks come in groups of `size` with the same value of a column, such as four reactions in each solvent.
+
+    A group is filled before the next one begins, with a value that no pick has yet. If the number of picks is no multiple of
+    the size, the last group has fewer; `ask(more=)` goes on with it.
+
+    Args:
+        labels: `A` values, one for each arm, compared for equality; for a `Campaign`, the name of a column of its table.
+        size: Picks of each group.
+    """
+
+    size: int
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_whole("size", self.size)
+
+    def allowed(self, picks: Tensor, offered: Tensor, room: int) -> Tensor:
+        """The arms with the label of the group that is not full; else those with a new label that enough arms have."""
+        ranks = self._ranks(offered)
+        used = self._used(picks, ranks)
+        begun = (used > 0) & (used < self.size)
+        there = torch.zeros_like(used).scatter_add(-1, ranks.expand(offered.shape), offered.long())
+        fits = torch.where(begun.any(dim=-1, keepdim=True), begun, (used == 0) & (there >= min(self.size, room)))
+        return fits.gather(-1, ranks.expand(offered.shape))
 
 
 def check_within(within: Any, labels_of: Callable[[str], Tensor] | None = None) -> tuple[Constraint, ...]:

@@ -25,6 +25,7 @@ from torchbandits.policies.repeats import (
 )
 from torchbandits.policies.state import RECENT, TableState
 from torchbandits.posteriors import GaussianProcess
+from torchbandits.sources import ArmSource
 from torchbandits.types import Recommendation
 
 if TYPE_CHECKING:
@@ -162,7 +163,7 @@ def explain(policy: Policy, state: State, names: Sequence[str] | None, row: tupl
     share = share_of_noise(posterior, variance, place)
     possible = rivals(state, policy.width(state), arm, place, float(known.mean[0]))
     return Explanation(
-        relevance=_relevance(posterior, state.rows.source.points(_spread(state.rows.num_arms)), place),
+        relevance=_relevance(posterior, _spread(state.rows.source), place),
         names=own,
         noise_std=_noise_std(posterior, variance, place, float(state.arm_mean()[place][arm]) if arm >= 0 else 0.0),
         noise_share=share,
@@ -229,8 +230,9 @@ def _relevance(posterior: GaussianProcess, arms: Tensor, place: tuple[int, ...])
     return (speed / speed.sum().clamp_min(1e-300)).cpu()
 
 
-def _spread(count: int) -> Tensor:
-    return torch.arange(0, count, -(-count // 1000))
+def _spread(arms: ArmSource) -> Tensor:
+    """At most a thousand arms, evenly spaced."""
+    return arms.points(torch.arange(0, arms.num_arms, -(-arms.num_arms // 1000), device=arms.device))
 
 
 def _guarantee(posterior: GaussianProcess) -> str:

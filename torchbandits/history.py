@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from torchbandits.aims import growing_hypervolume, growing_r2
+from torchbandits.aims import growing_hypervolume, growing_r2, non_dominated
 from torchbandits.checks import as_path, as_tensor, check_regular, check_whole, is_finite, is_whole, non_negative
 from torchbandits.errors import ArgumentError, DataError, ShapeError, StateError, require
 from torchbandits.extras import Later
@@ -237,6 +237,39 @@ class History:
         regret = float(self.batches["simple_regret"][mine[-1]])
         return {"arm": arm, "pulls": len(rewards), "mean": mean, "simple_regret": regret}
 
+    def front(self, *, minimize: Sequence[str] | None = None, row: int = 0) -> dict[str, NDArray[Any]]:
+        """The arms pulled that no other one beats by the averages of their rewards, of a run of several outcomes. Limits are
+        not looked at.
+
+        Args:
+            minimize: Names of the outcomes of which less is better, all of them being objectives; by default the objectives of
+                the run.
+            row: Batch row of picks.
+
+        Returns:
+            `"arm"` and `"pulls"`, integers, and the average reward of each outcome by its name, one entry per member of the
+            front, those with the best first objective first.
+
+        Raises:
+            StateError: If the run had one outcome, or an outcome was not measured of some pick.
+            ArgumentError: For a name that is no outcome.
+        """
+        names = [str(name) for name in self.metadata.get("outcomes", [])]
+        aims = self.metadata.get("objectives") or dict.fromkeys(names, "maximize")
+        small = [name for name, aim in aims.items() if aim == "minimize"] if minimize is None else minimize
+        _, signed = self._outcomes("front()", {}, small, row)
+        sign = np.array([-1.0 if name in small else 1.0 for name in names])
+        arms = self.pulls["arm"][self.pulls["row"] == row * len(names)]
+        known, place, pulls = np.unique(arms, return_inverse=True, return_counts=True)
+        sums = np.zeros((len(known), len(names)))
+        np.add.at(sums, place, signed)
+        means = sums / pulls[:, None]
+        own = [names.index(name) for name in (aims if minimize is None else names)]
+        best = non_dominated(torch.from_numpy(means[:, own])).numpy().nonzero()[0] if len(known) else np.zeros(0, np.int64)
+        best = best[np.argsort(-means[best, own[0]], kind="stable")]
+        values = {name: sign[j] * means[best, j] for j, name in enumerate(names)}
+        return {"arm": known[best], "pulls": pulls[best], **values}
+
     def hypervolume(self, reference: Mapping[str, float], *, minimize: Sequence[str] = (), row: int = 0) -> NDArray[np.float64]:
         """The hypervolume that the rewards of the first t pulls dominate, for t = 1, 2, …, of a run of several outcomes.
 
@@ -297,7 +330,10 @@ class History:
         )
         sign = np.array([-1.0 if name in minimize else 1.0 for name in names])
         pulls = self.pulls
-        rewards = np.stack([pulls["reward"][pulls["row"] == row * k + j] for j in range(k)], axis=-1)
+        own = [pulls["reward"][pulls["row"] == row * k + j] for j in range(k)]
+        whole = len({len(rewards) for rewards in own}) == 1
+        require(whole, f"{call} needs every outcome of every pick, and some were not measured.", StateError)
+        rewards = np.stack(own, axis=-1)
         return [sign * np.array([point[name] for name in names]) for point in points.values()], sign * rewards
 
     def summary(self, row: int = 0) -> dict[str, float]:

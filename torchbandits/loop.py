@@ -16,13 +16,12 @@ from torch import Tensor
 from torchbandits.arms import ArmRows, matches
 from torchbandits.checks import check_costs
 from torchbandits.errors import NumericalError, StateError, TorchBanditsError, UnsupportedError, require
-from torchbandits.policies import Composed, Policy, State
+from torchbandits.policies import Policy, State
 from torchbandits.policies.learning import complete_
 from torchbandits.policies.state import TableState
 from torchbandits.posteriors import GaussianProcess, PartitionedProcess
 from torchbandits.precision import full_precision
 from torchbandits.reporting import certificate, report_of
-from torchbandits.scores import PerCost
 from torchbandits.selections import carried, duplicate, joined, without
 from torchbandits.sources import ArmSource
 from torchbandits.threads import MANY_NUMBERS, threads
@@ -276,6 +275,7 @@ class Loop:
             The report after the update.
         """
         if bool((pulls.host or pulls).counts.any()):
+            self.state.unsettled = remaining
             self.state = self.policy.update(self.state, pulls)
             heard = pulls.host or pulls
             self.state.add_told_(heard.counts if heard.numbers is None else heard.numbers)
@@ -433,6 +433,8 @@ class Loop:
 
 def costs_for(policy: Policy, rows: ArmRows, costs: Any) -> Tensor | None:
     """The costs of the arms, checked: one number per arm, or None where there are none and the policy needs none."""
-    needed = isinstance(policy, Composed) and isinstance(policy.score, PerCost)
-    require(costs is not None or not needed, "a score per cost needs the costs of the arms: pass costs=, one number an arm.")
+    require(
+        costs is not None or not policy.needs_costs,
+        "a score per cost needs the costs of the arms: pass costs=, one number an arm.",
+    )
     return None if costs is None else check_costs(costs, rows.batch_shape, rows.num_arms, rows.source.device, rows.first)

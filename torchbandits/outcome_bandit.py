@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchbandits.aims import Certifying, Scalarized
+from torchbandits.aims import Certifying, Fidelity, Scalarized
 from torchbandits.bandit import Bandit, Maximizer
 from torchbandits.checks import (
     as_tensor,
@@ -52,6 +52,7 @@ class OutcomeBandit(Bandit):
         policy: One of `torchbandits.outcomes`, which names the outcomes.
         arms: As for `Bandit`: `A x d` or `... x A x d`, or a source.
         generator: As for `Bandit`, one per batch row of picks. Those of the second and further outcomes are seeded from it.
+        costs: `A` or `... x A`, as for `Bandit`: of a pull, whatever its outcomes; for `per_cost` policies.
         journal: As for `Bandit`.
 
     Raises:
@@ -68,10 +69,13 @@ class OutcomeBandit(Bandit):
         arms: Tensor | ArmSource,
         *,
         generator: torch.Generator | Sequence[torch.Generator] | None = None,
+        costs: Tensor | None = None,
         journal: Journal | str | os.PathLike[str] | None = None,
     ) -> None:
         check_instance("policy", policy, Joint, "a policy of torchbandits.outcomes, such as outcomes.pareto(models)")
-        super().__init__(policy, arms, generator=generator, journal=journal)
+        if costs is not None and (own := as_tensor("costs", costs)).dim() > 1:
+            costs = own.unsqueeze(-2).expand(*own.shape[:-1], len(policy.outcomes), own.shape[-1])
+        super().__init__(policy, arms, generator=generator, costs=costs, journal=journal)
 
     @property
     def outcomes(self) -> tuple[str, ...]:
@@ -289,6 +293,35 @@ class OutcomeBandit(Bandit):
         with self.loop.few_threads():
             return front(self.loop, signs, pulled=pulled, reference=point, draws=draws, seed=seed)
 
+    def leaders(self, count: int, *, draws: int = 64, seed: int = 0) -> Tensor:
+        """The arms that are most worth the look of a slow acquisition function, best first: those that the policy ranks highest
+        by its bounds.
+
+        Of several objectives they are the best arms for each of `draws` random trade-offs, then the second best of each, and so
+        on. `botorch.optimize_arms(acquisition, arms[bandit.leaders(1000)])` then finds the best of a thousand among millions.
+
+        Args:
+            count: Number of arms.
+            draws: Number of random trade-offs, where the policy draws them.
+            seed: Of the trade-offs.
+
+        Returns:
+            Indices `... x count`, −1 in places of a batch row that has fewer arms. Exact duplicates count once. Pending picks
+            are not conditioned on.
+
+        Raises:
+            ArgumentError: If an argument is not as above.
+
+        Cost: O(A k) and a partial sort of the arms per draw.
+        """
+        check_whole("count", count)
+        check_whole("draws", draws)
+        require(is_whole(seed, 0), f"seed must be a whole number ≥ 0, got {seed!r}.")
+        self.loop.recover_()
+        state = table_of(self.loop, "leaders()")
+        with self.loop.few_threads():
+            return self.policy.leaders(state, count, draws, seed)
+
     def pareto_set(self, epsilon: Mapping[str, float] | None = None, *, minimize: Sequence[str] | None = None) -> ParetoSet:
         """The arms that are certainly Pareto optimal up to ε, those that certainly are not needed, and the undecided ones.
 
@@ -306,6 +339,10 @@ class OutcomeBandit(Bandit):
         aim = self.policy.aim
         message = "the sets of pareto_set() are those of objectives without limits: front() reads the limits of this policy."
         require(not (isinstance(aim, Scalarized) and aim.limits), message, UnsupportedError)
+        message = (
+            "the sets of pareto_set() are those of all arms, and here only those of the target fidelity count: see front()."
+        )
+        require(not isinstance(aim, Fidelity), message, UnsupportedError)
         require(
             epsilon is not None or isinstance(aim, Certifying),
             "pass epsilon=, a number by outcome: only epal policies have one.",
@@ -380,7 +417,7 @@ class OutcomeBandit(Bandit):
         return tuple(float(given.get(name, 0.0)) for name in self.outcomes)
 
     def _signs(self, minimize: Sequence[str] | None) -> tuple[float, ...]:
-        aim = self.policy.aim
+        aim = self.policy.wanted
         own = aim.signs if isinstance(aim, Scalarized | Certifying) else None
         if minimize is not None:
             named = isinstance(minimize, Sequence) and not isinstance(minimize, str)

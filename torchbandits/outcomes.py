@@ -9,6 +9,7 @@ they may never be, `pareto` for good trade-offs with few pulls, and `epal` to ce
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -46,6 +47,7 @@ def constrained(
     at_least: Mapping[str, float] | None = None,
     at_most: Mapping[str, float] | None = None,
     certainty: float = 0.95,
+    optimism: float = 0.5,
 ) -> Joint:
     r"""Maximise one outcome among the arms whose other outcomes keep limits, all of which are learned.
 
@@ -62,18 +64,24 @@ def constrained(
         at_most: Upper limits by outcome, reward units.
         certainty: Probability of all limits at which an arm counts as feasible, in (0, 1): for the level that an improvement
             exceeds, and for `best()`.
+        optimism: Part of the models' widths with which bounds say that an arm may keep a limit, in [0, 1]: 1 is the rule of
+            CONFIG; less spends fewer pulls on arms that break the limits, and 0 goes by the means. Draws and the improvement
+            don't read it.
 
     Guarantee: none for this implementation. With bounds that hold, Xu et al. 2023 prove regret and violations that vanish on
-    average for the optimistic rule. Source: Gelbart et al. 2014 for the improvement; Xu et al. 2023 (CONFIG) for bounds;
-    Eriksson and Poloczek 2021 (SCBO) for draws.
+    average for the optimistic rule (`optimism=1`). Source: Gelbart et al. 2014 for the improvement; Xu et al. 2023 (CONFIG)
+    for bounds; Eriksson and Poloczek 2021 (SCBO) for draws.
 
     Raises:
         UnsupportedError: For models that can't be rows of one engine.
     """
     _check_certainty(certainty)
+    _check_optimism(optimism)
 
     def aim(names: Names) -> Constrained:
-        return Constrained(_objective(maximize, minimize, names), _limits(at_least, at_most, names), float(certainty))
+        return Constrained(
+            _objective(maximize, minimize, names), _limits(at_least, at_most, names), float(certainty), float(optimism)
+        )
 
     return _scored(joint(models, aim), LogEI, "the improvement, bounds or draws")
 
@@ -89,22 +97,26 @@ def pareto(
     at_least: Mapping[str, float] | None = None,
     at_most: Mapping[str, float] | None = None,
     certainty: float = 0.95,
+    optimism: float = 0.5,
 ) -> Joint:
     r"""Look for good trade-offs between all outcomes: each pick is the best arm for weights that are drawn for it.
 
     Args:
         models: A policy by outcome, scored by upper bounds (`auto`, `gp_ucb`, `bkb`) or draws (`thompson_sampling`).
         minimize: Names of the outcomes of which less is better.
-        scalarization: `"chebyshev"`, the smallest weighted outcome; `"linear"`, their weighted sum, which misses trade-offs in
-            dents of the front; or `"hypervolume"`, whose average over the weights is the hypervolume above `reference`.
-        reference: A value per outcome that every good trade-off should beat; the worst posterior means by default. Outcomes are
-            measured from there, in units of the spread of their posterior means.
+        scalarization: `"chebyshev"`, the smallest weighted outcome and a twentieth of their sum, as in ParEGO; `"linear"`, the
+            weighted sum, which misses trade-offs in dents of the front; or `"hypervolume"`, whose average over the weights is
+            the hypervolume above `reference`.
+        reference: A value per outcome that every good trade-off should beat. By default it follows the front of the posterior
+            means at the arms that were pulled: a tenth of its range below its worst values. The range is the unit of each
+            outcome.
         objectives: Names of the outcomes between which trade-offs are looked for; all of them by default. Where there are
             limits, it must be given.
         at_least: Lower limits by outcome, reward units, of objectives or of other outcomes. Only arms that may keep all limits
             are picked; where there is none, that of the smallest sum of violations.
         at_most: Upper limits by outcome, reward units.
         certainty: Probability of all limits at which an arm may be on the front, in (0, 1).
+        optimism: As for `constrained`.
 
     Guarantee: Paria et al. 2019 prove Bayes regret O(√(T γ_T)) for each Lipschitz scalarisation with fixed units; none is
     proved for units that follow the posterior, as here. Source: Knowles 2006 (ParEGO), Paria et al. 2019, Zhang and
@@ -115,6 +127,7 @@ def pareto(
     """
     check_choice("scalarization", scalarization, KINDS)
     _check_certainty(certainty)
+    _check_optimism(optimism)
 
     def aim(names: Names) -> Scalarized:
         limited = at_least is not None or at_most is not None
@@ -130,7 +143,7 @@ def pareto(
         if reference is not None:
             at = _all_of("reference", reference, own)
             given = tuple(at[own.index(name)] if name in own else 0.0 for name in names)
-        return Scalarized(signs, scalarization, given, limits, float(certainty))
+        return Scalarized(signs, scalarization, given, limits, float(certainty), float(optimism))
 
     return _scored(joint(models, aim), UCB, "bounds or draws")
 
@@ -215,7 +228,7 @@ def safe(
 
 @explains_keywords
 def fidelity(
-    models: Mapping[str, Policy],
+    models: Mapping[str, Policy] | Joint,
     arms: Tensor,
     *,
     column: int,
@@ -231,13 +244,18 @@ def fidelity(
     fidelity is a number. A pick is the arm of the target fidelity with the largest upper bound, at the cheapest fidelity at
     which it is still uncertain: see `aims.Fidelity` for the rule.
 
+    Of several outcomes, what is wanted at the target is another policy: `fidelity(constrained(…), arms, …)` and
+    `fidelity(pareto(…), arms, …)` pick the arm of the target fidelity which that policy would pick, at the cheapest fidelity at
+    which any of its outcomes is still uncertain. `best` and `front` are those of the target.
+
     Args:
-        models: A policy by the name of the only outcome, scored by upper bounds. Its kernel has no batch rows.
+        models: A policy by the name of the only outcome, scored by upper bounds, whose kernel has no batch rows; or a
+            `constrained` or `pareto` policy of several outcomes, scored by upper bounds or the improvement.
         arms: `A x d`, those of the bandit.
         column: The feature that is the fidelity.
         target: The fidelity that counts; every point must be among the arms with it.
         costs: Cost of a pull by fidelity, > 0.
-        minimize: Whether less is better.
+        minimize: Whether less is better, of one outcome.
         exponent: q of the rule; 1/(d + 2) by default, as in the paper for a fidelity of one feature.
 
     Guarantee: none here: the paper bounds the regret in terms of the cost spent for its widths, continuous fidelities and
@@ -245,7 +263,7 @@ def fidelity(
 
     Raises:
         ArgumentError: If a point is not there at the target fidelity, or a fidelity has no cost.
-        UnsupportedError: For several outcomes.
+        UnsupportedError: For models of several outcomes, or a policy that `safe` or `epal` made.
     """
     listed = check_arms(arms)
     require(listed.dim() == 2, f"arms must be A x d, got {tuple(listed.shape)}.", ShapeError)
@@ -269,9 +287,21 @@ def fidelity(
     require(not lonely, f"arms: arm {lonely[0] if lonely else 0} is not there at the target fidelity {target:g}.")
     twin = torch.where(levels == target, torch.arange(len(listed), device=listed.device), own[place])
 
+    if isinstance(models, Joint):
+        require(not minimize, "minimize is for one outcome: say in constrained or pareto of which outcomes less is better.")
+        known = isinstance(models.aim, Constrained | Scalarized)
+        message = f"what is wanted at the target must be a constrained or a pareto policy, got {type(models.aim).__name__}."
+        require(known, message, UnsupportedError)
+        policy = replace(models, aim=Fidelity(models.aim, twin, price, q))
+        return _scored(policy, LogEI, "bounds or the improvement", draws=False)
+
     def aim(names: Names) -> Fidelity:
-        require(len(names) == 1, f"fidelities are of one outcome, got {', '.join(names)}.", UnsupportedError)
-        return Fidelity(Limit(0, -1.0 if minimize else 1.0, 0.0), twin, price, q)
+        message = (
+            f"models are of one outcome here, got {', '.join(names)}: of several, pass constrained(models, …) or "
+            "pareto(models, …) in their place."
+        )
+        require(len(names) == 1, message, UnsupportedError)
+        return Fidelity(Constrained(Limit(0, -1.0 if minimize else 1.0, 0.0), (), 0.95), twin, price, q)
 
     return _scored(joint(models, aim), UCB, "bounds", draws=False)
 
@@ -318,6 +348,10 @@ def _limits(at_least: Any, at_most: Any, names: Names) -> tuple[Limit, ...]:
 
 def _check_certainty(certainty: float) -> None:
     require(is_finite(certainty) and 0 < certainty < 1, f"certainty is a probability in (0, 1), got {certainty!r}.")
+
+
+def _check_optimism(optimism: float) -> None:
+    require(is_finite(optimism) and 0 <= optimism <= 1, f"optimism is a part of the width, from 0 to 1, got {optimism!r}.")
 
 
 def _named(what: str, given: Sequence[str], names: Names) -> Names:

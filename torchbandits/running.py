@@ -119,7 +119,8 @@ def run(
         journal.environment = describe_environment(environment)
     bandit: Bandit
     if isinstance(policy, Joint):
-        bandit = OutcomeBandit(policy, _shared_arms(environment, policy.outcomes), generator=generator, journal=journal)
+        shared = _shared_arms(environment, policy.outcomes)
+        bandit = OutcomeBandit(policy, shared, generator=generator, costs=_shared_costs(environment), journal=journal)
     else:
         bandit = Bandit(policy, environment.arms, generator=generator, costs=environment.costs, journal=journal)
     rules = copy.deepcopy(() if isinstance(stop, tuple) and not stop else check_rules(stop, "stop"))
@@ -137,7 +138,7 @@ def run(
         steps, rounds = _Steps(environment, bandit.batch_shape, policy), Rounds(bandit, num_rounds + before, money)
         exclude = failures == "exclude"
         if bandit.journal is not None:
-            bandit.journal.ride(noise, _regrets(environment))
+            bandit.journal.ride(noise, _regrets(environment, policy))
             _catch_up(bandit.journal, steps, money, rounds, bandit.device, rules, exclude=exclude)
         evaluator: Evaluator = LocalEvaluator(environment, noise)
         if executor is not None or retries or failures != "raise" or environment.one_by_one:
@@ -187,6 +188,16 @@ def _shared_arms(environment: Environment, outcomes: Sequence[str]) -> Tensor:
     same = bool((arms == arms[..., :1, :, :]).all())
     require(same, "outcomes share their arms: give a table of the same arms for each, arms.expand(k, -1, -1).")
     return arms[..., 0, :, :]
+
+
+def _shared_costs(environment: Environment) -> Tensor | None:
+    """The costs of the arms of a table whose last batch dimension is the outcome, which must be the same for all of them."""
+    costs = environment.costs
+    if costs is None or costs.dim() == 1:
+        return costs
+    same = bool((costs == costs[..., :1, :]).all())
+    require(same, "a pull costs the same whatever its outcome: give a table the costs of its arms, one number an arm.")
+    return costs[..., 0, :]
 
 
 def _opening(bandit: Bandit) -> list[dict[str, Any]]:
@@ -270,7 +281,17 @@ def _catch_up(
                 rule.see(report.pulls, best)
 
 
-def _regrets(environment: Environment) -> Callable[[dict[str, Any]], dict[str, Any]] | None:
+def _regret(environment: Environment, index: Tensor, policy: Policy | None) -> Tensor:
+    """Regret of arms, shaped like `index`. Of each of several outcomes it is the distance from its best value, the smallest
+    one where less is better; NaN for an outcome that has limits on both sides alone."""
+    if not isinstance(policy, Joint):
+        return environment.regret(index)
+    sign = environment.means.new_tensor(policy.directions).unsqueeze(-1)
+    found = (sign * environment.means).amax(dim=-1, keepdim=True) - sign * environment.expected(index)
+    return torch.where(sign == 0, torch.nan, found)
+
+
+def _regrets(environment: Environment, policy: Policy) -> Callable[[dict[str, Any]], dict[str, Any]] | None:
     """Regret fields of the record of a tell, or None when the environment's optimum is unknown."""
     optimum = environment.optimum.unsqueeze(-1)
     if bool(optimum.isnan().all()):
@@ -280,7 +301,7 @@ def _regrets(environment: Environment) -> Callable[[dict[str, Any]], dict[str, A
         if record["kind"] != "tell":
             return {}
         index = torch.cat([held(record["index"]), held(record["best"]).unsqueeze(-1)], dim=-1).to(optimum.device)
-        regret = optimum - environment.expected(index)
+        regret = _regret(environment, index, policy)
         return {"regret": pack(regret[..., :-1]), "best_regret": pack(regret[..., -1])}
 
     return beside
@@ -291,7 +312,11 @@ class _Steps:
 
     def __init__(self, environment: Environment, batch_shape: torch.Size, policy: Policy | None = None) -> None:
         self._environment, self._rows = environment, batch_shape.numel()
-        own = {"outcomes": list(policy.outcomes), "objectives": policy.objectives} if isinstance(policy, Joint) else None
+        own = None
+        if isinstance(policy, Joint):
+            small = [name for name, sign in zip(policy.outcomes, policy.directions, strict=True) if sign < 0]
+            own = {"outcomes": list(policy.outcomes), "objectives": policy.objectives, "less_is_better": small}
+        self._policy = policy
         self._history = History(self._rows, own)
         self._none = torch.zeros(batch_shape, dtype=torch.int64)
         self._steps: list[tuple[Tensor, Tensor, Tensor, Report, float, Tensor]] = []
@@ -326,10 +351,10 @@ class _Steps:
         self._history.record(
             index=arms.reshape(per_step).transpose(0, 1),
             rewards=values.reshape(per_step).transpose(0, 1),
-            regret=self._environment.regret(arms).reshape(per_step).transpose(0, 1),
+            regret=_regret(self._environment, arms, self._policy).reshape(per_step).transpose(0, 1),
             report=Report(**{f.name: torch.stack([getattr(r, f.name).reshape(rows) for r in reports]) for f in fields(Report)}),
             recommended=best.reshape(rows, k).T,
-            simple_regret=self._environment.regret(best).reshape(rows, k).T,
+            simple_regret=_regret(self._environment, best, self._policy).reshape(rows, k).T,
             seconds=seconds,
             costs=costs,
             failed=torch.stack(failed).reshape(k, rows),

@@ -79,21 +79,25 @@ def top_k(loop: Loop, k: int, draws: int, seed: int) -> TopK:
     state = table_of(loop, "top_k()")
     mean, std = marginals(state)
     entries = only_entries(state.rows, mean)
-    count = int((entries > -torch.inf).sum(dim=-1).min())
-    require(k < count, f"k must be less than the number of distinct arms, {count}, got {k}.")
+    counts = (entries > -torch.inf).sum(dim=-1)
+    require(k < int(counts.min()), f"k must be less than the number of distinct arms, {int(counts.min())}, got {k}.")
     ranked = entries.topk(k + 1, dim=-1)
     index, threshold = ranked.indices[..., :k], ranked.values[..., k - 1 :].mean(dim=-1, keepdim=True)
     # Beside the members, the arms that most likely belong, by their own marginals.
     hope = (entries - threshold) / std.double().clamp_min(torch.finfo(torch.float64).tiny)
-    hope = hope.scatter(-1, index, -torch.inf)
-    rivals = hope.topk(min(_RIVALS, count - k), dim=-1).indices
-    joint = JointDraws(state.table, torch.cat([index, rivals], dim=-1))
+    # An arm without variance may be without any hope and is a rival all the same; a copy, or a member, is none.
+    hope = torch.where(entries > -torch.inf, hope.clamp_min(torch.finfo(torch.float64).min), -torch.inf)
+    rivals = hope.scatter(-1, index, -torch.inf).topk(min(_RIVALS, int(counts.max()) - k), dim=-1)
+    joint = JointDraws(state.table, torch.cat([index, rivals.indices], dim=-1))
     width = joint.index.shape[-1]
+    # Where batch rows have unequal numbers of distinct arms, the last places of some are no rivals.
+    apart = torch.nn.functional.pad(rivals.values == -torch.inf, (k, 0)).reshape(-1, 1, width)
     hits = torch.zeros(index.shape, dtype=torch.float64, device=index.device).reshape(-1, k)
     for row in range(hits.shape[0]):
         generator = torch.Generator().manual_seed(seed)
         for part in torch.arange(draws).split(max(1, _DRAWN // width)):
-            best = joint.draw(row, len(part), generator).topk(k, dim=-1).indices
+            drawn = joint.draw(row, len(part), generator).masked_fill(apart[row], -torch.inf)
+            best = drawn.topk(k, dim=-1).indices
             hits[row] += torch.zeros(len(part), width, device=best.device).scatter_(-1, best, 1.0)[:, :k].sum(dim=0)
     lam = state.posterior.regularization
     told = state.in_reward_units(mean.gather(-1, index), lam * state.table.leverage_at(index))

@@ -181,8 +181,10 @@ class EpsilonOptimal(Rule):
     .. math:: \max_x \big(\mu_t(x) + w_t \sigma_t(x)\big) - \big(\mu_t(\hat x) - w_t \sigma_t(\hat x)\big) \le \varepsilon
 
     If the width holds for all arms and steps at once with probability 1 − δ, the arm is ε-optimal at the time of stopping with
-    that probability, whatever the policy pulls and whenever the rule is asked. Widths without such a theorem are refused, and
-    so are features that approximate a kernel, and kernels that are fitted on the way.
+    that probability, whatever the policy pulls and whenever the rule is asked. Widths without such a theorem, or of another λ
+    than the posterior's, are refused, and so are features that approximate a kernel, an estimated prior mean, and a kernel that
+    was fitted to the same rewards. For a sampled dictionary the probability is 1 − 2δ, if its oversampling is the theorem's:
+    that is not checked, and 2, the default, is not (see the guarantees).
 
     Args:
         epsilon: ε > 0, reward units.
@@ -226,19 +228,39 @@ def proved_width(policy: Composed, state: TableState, given: Width | None) -> tu
     proved: tuple[type[Width], ...] = _SPARSE if state.posterior.sparse else (*_EXACT, SketchedOFUL)
     proved = proved if state.posterior.sketch is None else (SketchedOFUL,)
     fits = isinstance(base, proved) and not policy.memory.selective and isinstance(policy.features, Identity | None)
-    fits = fits and policy.reweighting is None
+    fits = fits and policy.reweighting is None and state.posterior.prior_mean != "estimate"
     names = ", ".join(kind.__name__ for kind in proved)
     require(
-        fits and policy.refit_every is None,
+        fits and policy.refit_every is None and _as_given(policy, state),
         f"the bounds of {type(base).__name__} under this posterior have no theorem, so that they certify nothing: pass width= "
-        f"one of torchbandits.widths.{names}, and refit_every=None; or take stopping.ProbableRegret, which asks the model.",
+        f"one of torchbandits.widths.{names} to a policy with a kernel and a prior mean that are given, and not fitted to its "
+        "own rewards; or take stopping.ProbableRegret, which asks the model.",
         UnsupportedError,
     )
+    own, least = getattr(base, "regularization", None), 1.0 if isinstance(base, BBKB) else 0.0
+    lam = state.posterior.regularization
+    message = (
+        f"the width {type(base).__name__} is of λ = {own:g}, and the posterior's is {lam:g}: give both the same regularization."
+        if own is not None
+        else ""
+    )
+    require(own is None or math.isclose(own, lam, rel_tol=1e-9), message, UnsupportedError)
+    message = f"the theorem of {type(base).__name__} assumes λ ≥ {least:g}, and here it is {lam:g}: regularization={least:g}."
+    require(lam >= least, message, UnsupportedError)
     known = state.counts_batches or "batches" not in width.reads
     message = f"{type(base).__name__} counts batches, which the width of this policy does not: give it to the policy, too."
     require(known, message, UnsupportedError)
     value = policy.width(state) if given is None else state.width_of(width)
-    return float(getattr(base, "delta")), value  # noqa: B009 - every width of these classes has one
+    delta = float(getattr(base, "delta"))  # noqa: B009 - every width of these classes has one
+    # The proofs of sampled dictionaries combine two events: accurate variances, and a valid bound.
+    return 2 * delta if isinstance(base, _SPARSE) else delta, value
+
+
+def _as_given(policy: Composed, state: TableState) -> bool:
+    """Whether kernel and λ of the posterior are still those of the policy, and were not fitted to its rewards."""
+    kernel, lam = policy.kernel.state_dict(), state.posterior.regularization
+    pairs = [(value.double(), kernel[name].to(value).double()) for name, value in state.posterior.kernel.state_dict().items()]
+    return lam == policy.regularization and all(torch.equal(*pair) for pair in pairs)
 
 
 @dataclass(frozen=True)
@@ -607,6 +629,7 @@ def _spent(loop: Loop) -> Tensor:
     if rows.costs is None:
         raise ArgumentError("a budget of costs needs the costs of the arms: Bandit(policy, arms, costs=…).")
     kept = not isinstance(policy := loop.policy, Composed) or not (policy.memory.selective or policy.reweighting is not None)
+    kept = kept and not getattr(policy, "anew", None)
     message = (
         "this policy leaves out, forgets or weights rewards, so that the pulls of each arm are not known: use "
         "run(..., budget=), or Budget(pulls=)."

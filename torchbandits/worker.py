@@ -415,6 +415,5 @@ def _bandit(policy: Policy, arms: Any, bounds: Any, costs: Any, *, generator: to
     """A bandit of one outcome or of several."""
     if not isinstance(policy, Joint):
         return Bandit(policy, arms, bounds=bounds, costs=costs, generator=generator)
-    message = "several outcomes are of arms without costs: leave out bounds= and costs=."
-    require(bounds is None and costs is None, message, UnsupportedError)
-    return OutcomeBandit(policy, arms, generator=generator)
+    require(bounds is None, "several outcomes are of arms on a list: leave out bounds=.", UnsupportedError)
+    return OutcomeBandit(policy, arms, costs=costs, generator=generator)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -46,6 +45,8 @@ class Outlook:
         table: The posteriors themselves, for covariances between arms.
         weight: `k x 1`, the weight of a pull in the posterior of each outcome.
         generators: One per batch row of picks, for aims that draw; None for rows that pick nothing more.
+        seen: `batch_shape x A` booleans, arms of which an outcome was told.
+        costs: `batch_shape x A`, cost of a pull of each arm; None where arms have none.
     """
 
     mean: Tensor
@@ -60,12 +61,15 @@ class Outlook:
     table: ArmTable
     weight: Tensor
     generators: Sequence[torch.Generator | None]
+    seen: Tensor
+    costs: Tensor | None = None
 
-    def hopes(self, outcome: int, sign: float) -> Tensor:
-        """The largest plausible value of sign · y, `batch_shape x A`: sign · μ + w σ, or that of the draw."""
+    def hopes(self, outcome: int, sign: float, optimism: float = 1.0) -> Tensor:
+        """The largest plausible value of sign · y, `batch_shape x A`: sign · μ + w σ, with `optimism` times the width, or that
+        of the draw."""
         if self.drawn is not None:
             return sign * self.drawn[..., outcome, :]
-        return sign * self.mean[..., outcome, :] + self.width[..., outcome, None] * self.std[..., outcome, :]
+        return sign * self.mean[..., outcome, :] + optimism * self.width[..., outcome, None] * self.std[..., outcome, :]
 
     def floor(self, outcome: int, sign: float) -> Tensor:
         """The smallest plausible value of sign · y by the rewards told alone, sign · μ − w σ, `batch_shape x A`."""
@@ -75,18 +79,40 @@ class Outlook:
         """The largest plausible value of sign · y by the rewards told alone, sign · μ + w σ, `batch_shape x A`."""
         return sign * self.mean[..., outcome, :] + self.width[..., outcome, None] * self.known[..., outcome, :]
 
-    def violation(self, limits: Sequence[Limit]) -> Tensor:
+    def violation(self, limits: Sequence[Limit], optimism: float = 1.0) -> Tensor:
         """By how much the largest plausible values fail the limits together, `batch_shape x A`, each in prior standard
-        deviations; 0 where all of them may hold."""
+        deviations; 0 where all of them may hold. `optimism` is that of `hopes`."""
         total = torch.zeros_like(self.mean[..., 0, :])
         for limit in limits:
-            lacking = limit.sign * self.level(limit).unsqueeze(-1) - self.hopes(limit.outcome, limit.sign)
+            lacking = limit.sign * self.level(limit).unsqueeze(-1) - self.hopes(limit.outcome, limit.sign, optimism)
             total = total + lacking.clamp_min(0) / self.reach[..., limit.outcome, None]
         return total
 
     def level(self, limit: Limit) -> Tensor:
         """The value of a limit in the units of `mean`, `batch_shape`."""
         return in_model_units(self.table, limit.outcome, limit.value)
+
+    def of(self, index: Tensor, offered: Tensor | None, seen: Tensor) -> Outlook:
+        """The outlook on some arms alone, at `index`, of which those in `offered` may be picked and those in `seen` count as
+        told, `batch_shape x len(index)` booleans."""
+        return replace(
+            self,
+            mean=self.mean[..., index],
+            std=self.std[..., index],
+            known=self.known[..., index],
+            drawn=None if self.drawn is None else self.drawn[..., index],
+            entries=None if self.entries is None else self.entries[..., index],
+            costs=None if self.costs is None else self.costs[..., index],
+            offered=offered,
+            seen=seen,
+        )
+
+    def per_cost(self, gain: Tensor, exponent: float | None) -> Tensor:
+        """Gains of arms per cost^exponent, `batch_shape x A`, a negative gain times it; the gains themselves for None."""
+        if exponent is None or self.costs is None:
+            return gain
+        price = self.costs**exponent
+        return torch.where(gain >= 0, gain / price, gain * price)
 
     def open(self, scores: Tensor) -> Tensor:
         """Scores of arms, `batch_shape x A`, −∞ at arms that are not on offer."""
@@ -96,8 +122,13 @@ class Outlook:
 class Aim(ABC):
     """What is wanted of several outcomes, as one score per arm, which is maximised."""
 
-    draws: ClassVar[bool] = False
-    """Whether a score draws random numbers: `k` of them per pick and batch row."""
+    exponent: float | None = None
+    """Power of the cost of an arm by which its gain is divided; None where costs do not count."""
+
+    @property
+    def draws(self) -> bool:
+        """Whether a score draws random numbers: `k` of them per pick and batch row."""
+        return False
 
     @abstractmethod
     def scores(self, outlook: Outlook, score: Score | None) -> Tensor:
@@ -137,9 +168,11 @@ def in_model_units(table: ArmTable, outcome: int, value: float) -> Tensor:
 
 def log_probability(mean: Tensor, std: Tensor, limits: Sequence[Limit], table: ArmTable) -> Tensor:
     """The logarithm of the probability that all limits hold, outcomes being independent, `batch_shape x A`."""
+    total = torch.zeros_like(mean[..., 0, :])
+    if not limits:
+        return total
     from botorch.utils.probability.utils import log_ndtr  # noqa: PLC0415 - BoTorch takes a second to load
 
-    total = torch.zeros_like(mean[..., 0, :])
     for limit in limits:
         spread = std[..., limit.outcome, :].clamp_min(torch.finfo(std.dtype).tiny)
         level = in_model_units(table, limit.outcome, limit.value).unsqueeze(-1)
@@ -154,10 +187,12 @@ def certain(log_chance: Tensor, certainty: float) -> Tensor:
     return log_chance >= level.to(log_chance.device)
 
 
-def if_feasible(outlook: Outlook, value: Tensor, limits: Sequence[Limit]) -> Tensor:
-    """Values of the arms that may keep the limits, −∞ elsewhere; where no arm on offer may, minus the violations.
-    `batch_shape x A`."""
-    violation = outlook.open(-outlook.violation(limits))
+def if_feasible(
+    outlook: Outlook, value: Tensor, limits: Sequence[Limit], optimism: float, exponent: float | None = None
+) -> Tensor:
+    """Values of the arms that may keep the limits, −∞ elsewhere; where no arm on offer may, minus the violations, times the
+    cost where costs count. `batch_shape x A`."""
+    violation = outlook.open(outlook.per_cost(-outlook.violation(limits, optimism), exponent))
     feasible = violation == 0
     value = outlook.open(value).masked_fill(~feasible, -torch.inf)
     return torch.where(feasible.any(dim=-1, keepdim=True), value, violation)

@@ -21,10 +21,12 @@ class Certifying(Aim):
     Attributes:
         signs: 1.0 per objective to maximise, −1.0 to minimise.
         epsilon: Per objective, the difference that does not matter, reward units, > 0.
+        exponent: Of the cost by which the uncertainty of an arm is divided; None where costs do not count.
     """
 
     signs: tuple[float, ...]
     epsilon: tuple[float, ...]
+    exponent: float | None = None
 
     def scores(self, outlook: Outlook, score: Score | None) -> Tensor:
         """Scores of the arms, `batch_shape x A`."""
@@ -32,6 +34,7 @@ class Certifying(Aim):
         _, outside = classified(lower, upper, lower.new_tensor(self.epsilon), outlook.entries)
         unit = outlook.width / outlook.width.new_tensor(self.epsilon)
         diagonal = (unit.unsqueeze(-1) * outlook.std).square().sum(dim=-2).sqrt()
+        diagonal = outlook.per_cost(diagonal, self.exponent)
         scores = outlook.open(diagonal.masked_fill(outside, -torch.inf))
         # Where the arms that are left are not on offer, the others are picked by their uncertainty.
         none = (scores == -torch.inf).all(dim=-1, keepdim=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from torchbandits.aims.base import Aim, Limit, Outlook
+from torchbandits.aims.base import Aim, Outlook
 from torchbandits.arms import ArmTable
 from torchbandits.errors import ShapeError, require
 from torchbandits.scores import Score
@@ -15,51 +15,69 @@ from torchbandits.scores import Score
 
 @dataclass(frozen=True, eq=False)
 class Fidelity(Aim):
-    r"""BOCA: the arm of the target fidelity with the largest upper bound, at the cheapest fidelity that still teaches.
+    r"""BOCA: the arm of the target fidelity that another aim scores highest, at the cheapest fidelity that still teaches.
 
-    Each arm a has a twin a* at the target fidelity (its own twin is itself). The pick is a fidelity of
-    :math:`\arg\max \mu(a^*) + w \sigma(a^*)`: the cheapest one that costs less than the target and has
+    Each arm a has a twin a* at the target fidelity (its own twin is itself), and only twins are scored by the aim: by the upper
+    bound of one outcome, as in the paper, or by any trade-off or limit of several. The twin of the highest score is evaluated
+    at the cheapest fidelity that costs less than the target and has, for at least one outcome,
 
     .. math:: \sigma(a) > \sqrt{k(a, a)}\, \xi(a) \Big(\frac{c(a)}{c(a^*)}\Big)^q, \qquad \xi(a) > \frac{\max \xi}{w}, \qquad
         \xi(a) = \sqrt{1 - \rho(a, a^*)^2}
 
-    with the prior correlation ρ of arm and twin, or else the target itself. Where the target is not on offer and no other
+    with the prior correlation ρ of arm and twin, or else at the target itself. Where the target is not on offer and no other
     fidelity teaches enough, any that is on offer counts.
 
     Attributes:
-        objective: The only outcome, and its sign.
+        aim: What is wanted at the target.
         twin: `A`, index of the twin of each arm.
         costs: `A`, of a pull of each arm, > 0.
-        exponent: q ≥ 0.
+        fidelity_exponent: q ≥ 0.
 
     Source: Kandasamy et al. 2017, Alg. 1, where q = 1/(p + d + 2) for p features of the fidelity and d others. Here k(a, a) is
-    that of the arm, which is the target's in the paper.
+    that of the arm, which is the target's in the paper; the paper has one outcome.
     """
 
-    objective: Limit
+    aim: Aim
     twin: Tensor
     costs: Tensor
-    exponent: float
+    fidelity_exponent: float
+
+    @property
+    def draws(self) -> bool:
+        """Whether a score draws random numbers: as for the aim at the target."""
+        return self.aim.draws
 
     def scores(self, outlook: Outlook, score: Score | None) -> Tensor:
-        """Scores of the arms, `batch_shape x A`: the upper bound of the twin at the fidelity to evaluate, −∞ at others."""
+        """Scores of the arms, `batch_shape x A`: that of the twin at the fidelity to evaluate, −∞ at others."""
         twin, costs = self.twin.to(outlook.mean.device), self.costs.to(outlook.mean.device)
-        value = outlook.hopes(0, self.objective.sign)[..., twin]
+        targets, place = self._targets(twin)
+        shape = outlook.mean[..., 0, :].shape
+        offered = torch.ones(shape, dtype=torch.bool, device=twin.device) if outlook.offered is None else outlook.offered
+        some = None if outlook.offered is None else _any_of_group(offered.expand(shape), place, len(targets))
+        # What was told of any fidelity of a point says where the target stands.
+        seen = _any_of_group(outlook.seen, place, len(targets))
+        value = self.aim.scores(outlook.of(targets, some, seen), score)[..., place]
         gap, prior = self._gap(outlook)
-        least = prior.sqrt() * gap * (costs / costs[twin]) ** self.exponent
-        width = outlook.width[..., :1]
-        teaches = (outlook.std[..., 0, :] > least) & (gap * width > gap.amax(dim=-1, keepdim=True)) & (costs < costs[twin])
-        offered = torch.ones_like(teaches) if outlook.offered is None else outlook.offered.expand(teaches.shape)
+        least = prior.sqrt() * gap * (costs / costs[twin]) ** self.fidelity_exponent
+        far = gap * outlook.width.unsqueeze(-1) > gap.amax(dim=-1, keepdim=True)
+        teaches = ((outlook.std > least) & far).any(dim=-2) & (costs < costs[twin])
         eligible = (teaches | (twin == torch.arange(len(twin), device=twin.device))) & offered
-        groups = twin.expand(eligible.shape)
-        some = torch.zeros_like(eligible, dtype=torch.uint8).scatter_reduce(-1, groups, eligible.byte(), "amax")
-        eligible = torch.where(some.gather(-1, groups) > 0, eligible, offered)
+        left = _any_of_group(eligible, place, len(targets))[..., place]
+        eligible = torch.where(left, eligible, offered)
         priced = torch.where(eligible, costs, torch.inf)
-        cheapest = torch.full_like(priced, torch.inf).scatter_reduce(-1, groups, priced, "amin").gather(-1, groups)
+        cheapest = torch.full_like(priced, torch.inf).scatter_reduce(-1, twin.expand(shape), priced, "amin")
+        cheapest = cheapest.gather(-1, twin.expand(shape))
         return value.masked_fill(~(eligible & (priced == cheapest)), -torch.inf)
 
+    def _targets(self, twin: Tensor) -> tuple[Tensor, Tensor]:
+        """Indices of the arms of the target fidelity, and among them the place of the twin of each arm, `A`."""
+        every = torch.arange(len(twin), device=twin.device)
+        targets = (twin == every).nonzero().squeeze(-1)
+        place = torch.empty_like(twin).scatter(0, targets, every[: len(targets)])
+        return targets, place[twin]
+
     def _gap(self, outlook: Outlook) -> tuple[Tensor, Tensor]:
-        """ξ of each arm and its prior variance, `batch_shape x A` each."""
+        """ξ of each arm and its prior variance for each outcome, `batch_shape x k x A` each."""
         table, kernel = outlook.table, outlook.table.posterior.kernel
         every = torch.arange(len(self.twin), device=outlook.mean.device).expand(outlook.mean.shape)
         points = table.rows.points(every)
@@ -70,18 +88,34 @@ class Fidelity(Aim):
         rho = (between.square() / (own * other)).clamp(0, 1)
         # The twin of a target is itself, whatever rounding says.
         rho = torch.where(every == self.twin.to(every.device), 1.0, rho)
-        return (1 - rho).sqrt()[..., 0, :], own[..., 0, :]
+        return (1 - rho).sqrt(), own
 
     def check(self, num_arms: int) -> None:
         """Refuse other arms than those whose twins are known."""
         message = f"this policy was made for {len(self.twin)} arms, and there are {num_arms}: make it for these arms."
         require(num_arms == len(self.twin), message, ShapeError)
 
-    def recommended(self, mean: Tensor, std: Tensor, width: Tensor, table: ArmTable) -> Tensor:
-        """The value by which arms are recommended, `batch_shape x A`: the posterior mean of the twin, all arms of the target
+    def kept(self, mean: Tensor, std: Tensor, table: ArmTable) -> Tensor:
+        """The arms that may be on a front, `batch_shape x A` booleans: those of the target fidelity that the aim keeps."""
+        twin = self.twin.to(mean.device)
+        target = (twin == torch.arange(len(twin), device=twin.device)).expand(mean[..., 0, :].shape)
+        own = self.aim.kept(mean, std, table)
+        return target if own is None else target & own
+
+    def recommended(self, mean: Tensor, std: Tensor, width: Tensor, table: ArmTable) -> Tensor | None:
+        """The value by which arms are recommended, `batch_shape x A`: that of the aim for the twin, all arms of the target
         fidelity above all others."""
         twin = self.twin.to(mean.device)
-        value = self.objective.sign * mean[..., 0, :][..., twin]
-        position = value.argsort(dim=-1, stable=True).argsort(dim=-1)
+        targets, place = self._targets(twin)
+        value = self.aim.recommended(mean[..., targets], std[..., targets], width, table)
+        if value is None:
+            return None
+        position = value[..., place].argsort(dim=-1, stable=True).argsort(dim=-1)
         target = twin == torch.arange(len(twin), device=twin.device)
         return torch.where(target, position + len(twin), position).to(mean.dtype)
+
+
+def _any_of_group(mask: Tensor, place: Tensor, count: int) -> Tensor:
+    """Whether any arm of each of `count` groups is in a mask `... x A`, `... x count` booleans."""
+    found = torch.zeros(*mask.shape[:-1], count, dtype=torch.uint8, device=mask.device)
+    return found.scatter_reduce(-1, place.expand(mask.shape), mask.byte(), "amax") > 0

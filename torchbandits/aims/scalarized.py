@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from torchbandits.aims.base import Aim, Limit, Outlook, certain, if_feasible, in_model_units, log_probability
+from torchbandits.aims.dominance import non_dominated
 from torchbandits.arms import ArmTable
 from torchbandits.scores import Score
 
 KINDS = ("chebyshev", "linear", "hypervolume")
+# Part of the weighted sum that is added to the smallest weighted objective, as in ParEGO.
+_AUGMENTED = 0.05
+# How far the point from which objectives are measured lies beyond the worst values of the front, in its range.
+_BEYOND = 0.1
 
 
 @dataclass(frozen=True)
@@ -21,7 +26,7 @@ class Scalarized(Aim):
 
     With u_j the upper bound (or the draw) of objective j in its unit, above the reference point, and weights v ≥ 0:
 
-    .. math:: \min_j v_j u_j, \qquad \sum_j v_j u_j, \qquad \min_j \max(u_j, 0) / v_j
+    .. math:: \min_j v_j u_j + 0.05 \sum_j v_j u_j, \qquad \sum_j v_j u_j, \qquad \min_j \max(u_j, 0) / v_j
 
     for `"chebyshev"` and `"linear"` with v uniform on the simplex, and for `"hypervolume"` with v uniform on the positive part
     of the sphere, whose average over v is the dominated hypervolume up to a constant and a power.
@@ -31,41 +36,84 @@ class Scalarized(Aim):
     Attributes:
         signs: Per outcome, 1.0 to maximise, −1.0 to minimise, and 0.0 for one that has limits only.
         kind: One of the three above.
-        reference: The point, in reward units, that every objective should beat; None for the smallest posterior mean of each.
-            It has an entry per outcome.
+        reference: The point, in reward units, that every objective should beat; it has an entry per outcome. None for the worst
+            value of each on the front of the posterior means at the arms that were told, less a tenth of its range there, which
+            is the unit of each objective.
         limits: On any of the outcomes.
         certainty: Probability of all limits at which an arm may be on the front.
+        optimism: Part of the width with which bounds say that an arm may keep a limit.
+        exponent: Of the cost by which the gain of an arm is divided, over the best that the means promise by the same weights;
+            None where costs do not count.
     """
-
-    draws: ClassVar[bool] = True
 
     signs: tuple[float, ...]
     kind: str = "chebyshev"
     reference: tuple[float, ...] | None = None
     limits: tuple[Limit, ...] = ()
     certainty: float = 0.95
+    optimism: float = 1.0
+    exponent: float | None = None
+
+    @property
+    def draws(self) -> bool:
+        """Whether a score draws random numbers: the weights."""
+        return True
 
     def scores(self, outlook: Outlook, score: Score | None) -> Tensor:
         """Scores of the arms, `batch_shape x A`; draws a number per objective and batch row."""
         weights = self._weights(outlook)
-        total: Tensor | None = None
-        for place, (j, sign) in enumerate(self.objectives):
-            mean = sign * outlook.mean[..., j, :]
-            low, high = mean.amin(dim=-1), mean.amax(dim=-1)
-            # The spread of the means is the unit of an objective once there is one that is more than rounding.
-            spread = torch.where(high - low > 1e-6 * outlook.reach[..., j], high - low, outlook.reach[..., j])
-            if self.reference is not None:
-                low = sign * in_model_units(outlook.table, j, self.reference[j]).to(low)
-            unit = (outlook.hopes(j, sign) - low.unsqueeze(-1)) / spread.unsqueeze(-1)
-            v = weights[..., place, None]
-            if self.kind == "linear":
-                part = v * unit
-                total = part if total is None else total + part
-            else:
-                part = v * unit if self.kind == "chebyshev" else unit.clamp_min(0) / v
-                total = part if total is None else torch.minimum(total, part)
-        assert total is not None
-        return if_feasible(outlook, total, self.limits) if self.limits else outlook.open(total)
+        hopes = [outlook.hopes(j, sign) for j, sign in self.objectives]
+        total = self._total(outlook, weights, hopes)
+        if self.exponent is not None:
+            means = self._total(outlook, weights, [sign * outlook.mean[..., j, :] for j, sign in self.objectives])
+            if (kept := self.kept(outlook.mean, outlook.known, outlook.table)) is not None:
+                # Where no arm keeps the limits so surely, gains are over the worst one.
+                least = means.amin(dim=-1, keepdim=True).expand_as(means)
+                means = torch.where(kept, means, least)
+            total = outlook.per_cost(total - means.amax(dim=-1, keepdim=True), self.exponent)
+        if not self.limits:
+            return outlook.open(total)
+        return if_feasible(outlook, total, self.limits, self.optimism, self.exponent)
+
+    def _total(self, outlook: Outlook, weights: Tensor, values: Sequence[Tensor]) -> Tensor:
+        """The number that weights `batch_shape x m` make of values of the m objectives, `batch_shape x A` each, of which larger
+        is better."""
+        low, unit = self._scale(outlook)
+        parts = [(value - low[..., [j]]) / unit[..., [j]] for j, value in enumerate(values)]
+        weighted = [weights[..., [j]] * part for j, part in enumerate(parts)]
+        total = torch.stack(weighted).sum(dim=0)
+        if self.kind == "chebyshev":
+            total = _AUGMENTED * total + torch.stack(weighted).amin(dim=0)
+        if self.kind == "hypervolume":
+            total = torch.stack([part.clamp_min(0) / weights[..., [j]] for j, part in enumerate(parts)]).amin(dim=0)
+        return total
+
+    def _scale(self, outlook: Outlook) -> tuple[Tensor, Tensor]:
+        """The point from which objectives are measured, and the unit of each, `batch_shape x m`: of the front of the posterior
+        means at the arms that were told (of those that keep the limits, if any do)."""
+        objectives = self.objectives
+        signed = torch.stack([sign * outlook.mean[..., j, :] for j, sign in objectives], dim=-1)
+        reach = torch.stack([outlook.reach[..., j] for j, _ in objectives], dim=-1)
+        kept = self.kept(outlook.mean, outlook.known, outlook.table)
+        shape, A, m = outlook.told.shape, signed.shape[-2], len(objectives)
+        seen, flat_reach = outlook.seen.reshape(-1, A), reach.reshape(-1, m)
+        good = seen if kept is None else seen & kept.reshape(-1, A)
+        lows, units = [], []
+        for values, told, held, most in zip(signed.reshape(-1, A, m), seen, good, flat_reach, strict=True):
+            points = next((values[mask] for mask in (held, told) if bool(mask.any())), values)
+            front = points[non_dominated(points)]
+            low, high = front.amin(dim=0), front.amax(dim=0)
+            # An objective in which the members of the front differ by rounding at most is measured by what else is known.
+            for others in (points, values):
+                low = torch.where(high - low > 1e-6 * most, low, others.amin(dim=0))
+            unit = torch.where(high - low > 1e-6 * most, high - low, most)
+            lows.append(low - _BEYOND * unit)
+            units.append(unit)
+        low, unit = (torch.stack(rows).reshape(*shape, m) for rows in (lows, units))
+        if self.reference is not None:
+            own = [sign * in_model_units(outlook.table, j, self.reference[j]) for j, sign in objectives]
+            low = torch.stack(own, dim=-1).to(low)
+        return low, unit
 
     @property
     def objectives(self) -> list[tuple[int, float]]:

@@ -293,7 +293,7 @@ class Campaign:
         plate[self._own(RANK)] = np.arange(1, len(plate) + 1)
         return plate
 
-    def tell(self, measured: Any, *, again: bool | None = None, noise_var: str | None = None) -> Told:
+    def tell(self, measured: Any, *, again: bool | None = None, noise_var: str | Mapping[str, str] | None = None) -> Told:
         """Learn from results.
 
         Args:
@@ -316,7 +316,9 @@ class Campaign:
                 column. Nothing was told then.
         """
         check_flag("again", bool(again) if again is None else again)
-        check_text("noise_var", "" if noise_var is None else noise_var)
+        one = noise_var is None or isinstance(noise_var, str)
+        require(one, "noise_var must be the name of a column: one by outcome is for several outcomes.")
+        assert noise_var is None or isinstance(noise_var, str)
         usual = None if noise_var is None else self._bandit.loop.noise_variance()
         results, rows, notes = self._read(measured, noise_var)
         count, given = not results.file if again is None else again, results.values[:, 0]

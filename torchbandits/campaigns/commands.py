@@ -129,14 +129,19 @@ def tell(
     results: Annotated[list[Path], typer.Argument(help="Files with the columns of the ids and of what was measured.")],
     again: Annotated[bool, typer.Option("--again", help="Count rows that were told before as measured anew.")] = False,
     noise_var: Annotated[
-        str | None, typer.Option(help="The column of the variance of each measurement; empty cells have the usual one.")
+        list[str] | None,
+        typer.Option(
+            help="The column of the variance of each measurement; empty cells have the usual one. Of several outcomes: "
+            "yield=COLUMN, once for each."
+        ),
     ] = None,
     folder: Folder = HERE,
 ) -> None:
     """Learn what was measured. An empty cell is an evaluation that failed; a file that was told before does not count again."""
     with _opened(folder) as campaign:
+        variances = _variances(noise_var or [], several=isinstance(campaign, OutcomeCampaign))
         for path in results:
-            say(f"{path}: {campaign.tell(path, again=again, noise_var=noise_var)}")
+            say(f"{path}: {campaign.tell(path, again=again, noise_var=variances)}")
         if isinstance(campaign, OutcomeCampaign) and len(campaign.objectives) > 1:
             say("The best rows so far: torchbandits campaign front, or report.")
         elif bool((campaign.bandit.pulls > 0).all()):
@@ -261,8 +266,7 @@ def _wanted(
         return Campaign, {"objective": names[0], "minimize": minimize or bool(small), "cost": cost, "noise_std": known}
     one = "--minimize is for one objective: write --objective cost:min for each of which less is better."
     require(not minimize, one, ConfigError)
-    require(cost is None, "--cost does not enter the choice between several outcomes: leave it out.", ConfigError)
-    options: dict[str, Any] = {"objectives": names, "minimize": small, "at_least": {}, "at_most": {}}
+    options: dict[str, Any] = {"objectives": names, "minimize": small, "at_least": {}, "at_most": {}, "cost": cost}
     for text in limits:
         found = re.fullmatch(r"(.+?)(<=|>=)(.+)", text)
         require(
@@ -279,6 +283,17 @@ def _wanted(
         require(named, "--noise-std takes NAME=NUMBER for each of several outcomes, such as yield=0.5.", ConfigError)
         options["noise_std"] = {name: _number("--noise-std", "yield=0.5", number) for name, _, number in pairs}
     return OutcomeCampaign, options
+
+
+def _variances(given: list[str], *, several: bool) -> str | dict[str, str] | None:
+    """Parse `--noise-var COLUMN`, or `--noise-var OUTCOME=COLUMN` for several outcomes."""
+    if not several:
+        require(len(given) < 2, "--noise-var is one column for one objective.", ConfigError)
+        return given[0] if given else None
+    pairs = [text.partition("=") for text in given]
+    named = all(equals and name and column for name, equals, column in pairs)
+    require(named, "--noise-var takes OUTCOME=COLUMN for each of several outcomes, such as yield=yield_var.", ConfigError)
+    return {name: column for name, _, column in pairs} or None
 
 
 def _objective(text: str) -> tuple[str, str]:

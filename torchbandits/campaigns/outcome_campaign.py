@@ -18,7 +18,7 @@ from torchbandits import outcomes
 from torchbandits.aims import Constrained, Limit, Scalarized, log_probability
 from torchbandits.bandit import Bandit
 from torchbandits.campaigns.campaign import Campaign, known_noise
-from torchbandits.campaigns.results import Record, Told
+from torchbandits.campaigns.results import Record, Results, Told, noise_variances
 from torchbandits.campaigns.settings import Settings, history
 from torchbandits.checks import (
     as_path,
@@ -33,7 +33,7 @@ from torchbandits.checks import (
 from torchbandits.errors import StateError, UnsupportedError, nearest, require
 from torchbandits.journal import Journal, held
 from torchbandits.outcome_bandit import OutcomeBandit
-from torchbandits.policies import Policy, auto
+from torchbandits.policies import Policy, auto, per_cost
 from torchbandits.policies.joint import Joint
 from torchbandits.policies.picking import marginals
 from torchbandits.sets import table_of
@@ -71,6 +71,8 @@ class OutcomeCampaign(Campaign):
             then GP-UCB with this noise and kernels that are fitted as results come in.
         columns: As for `Campaign`.
         candidates: As for `Campaign`.
+        cost: The column of the cost of an evaluation, > 0, whatever is measured: rows are chosen by what they promise per cost.
+            A `policy` of your own takes it into account if it is `tb.per_cost(…)`.
         dtype: As for `Campaign`.
         generator: As for `Bandit`.
 
@@ -93,16 +95,17 @@ class OutcomeCampaign(Campaign):
         noise_std: Mapping[str, float] | None = None,
         columns: Mapping[str, Any] | None = None,
         candidates: str | None = None,
+        cost: str | None = None,
         dtype: torch.dtype | None = None,
         generator: torch.Generator | None = None,
     ) -> None:
-        for name, text in (("id", id), ("candidates", candidates)):
+        for name, text in (("id", id), ("candidates", candidates), ("cost", cost)):
             check_text(name, "" if text is None else text)
         require(columns is None or isinstance(columns, Mapping), f"columns must be a dictionary, got {type(columns).__name__}.")
         own = policy is None or isinstance(policy, Joint)
         require(own, f"policy must be one of torchbandits.outcomes, got {type(policy).__name__}.")
         require(policy is None or noise_std is None, "noise_std is that of the default policy: give it to the models in place.")
-        wanted: dict[str, Any] = {"objective": None, "minimize": None, "cost": None, "id": id}
+        wanted: dict[str, Any] = {"objective": None, "minimize": None, "cost": cost, "id": id}
         wanted |= aims_of(objectives, minimize, at_least, at_most)
         told = list(dict.fromkeys(name for key in ("objectives", "at_least", "at_most") for name in wanted[key] or ()))
         wanted |= {
@@ -127,16 +130,18 @@ class OutcomeCampaign(Campaign):
         limits: dict[str, Any] = {"at_least": settings.at_least or None, "at_most": settings.at_most or None}
         small = [name for name, aim in settings.objectives.items() if aim == "minimize"]
         if len(settings.objectives) > 1:
-            return outcomes.pareto(models, objectives=list(settings.objectives), minimize=small, **limits)
-        ((name, aim),) = settings.objectives.items()
-        return outcomes.constrained(models, **limits | {aim: name})
+            own = outcomes.pareto(models, objectives=list(settings.objectives), minimize=small, **limits)
+        else:
+            ((name, aim),) = settings.objectives.items()
+            own = outcomes.constrained(models, **limits | {aim: name})
+        return per_cost(own) if priced else own
 
     def _bandit_on(self, policy: Policy, arms: Any, generator: torch.Generator | None, priced: Tensor | None) -> Bandit:
         assert isinstance(policy, Joint)
         same = policy.outcomes == self._settings.outcomes
         wanted = ", ".join(self._settings.outcomes)
         require(same, f"policy: its outcomes are {', '.join(policy.outcomes)}, and those of the campaign are {wanted}.")
-        return OutcomeBandit(policy, arms, generator=generator, journal=self._journal)
+        return OutcomeBandit(policy, arms, generator=generator, costs=priced, journal=self._journal)
 
     def _remember(self) -> None:
         k = len(self._settings.outcomes)
@@ -153,7 +158,7 @@ class OutcomeCampaign(Campaign):
 
     # ------------------------------------------------------------------ tell
 
-    def tell(self, measured: Any, *, again: bool | None = None, noise_var: str | None = None) -> Told:
+    def tell(self, measured: Any, *, again: bool | None = None, noise_var: str | Mapping[str, str] | None = None) -> Told:
         """Learn from results.
 
         Args:
@@ -161,19 +166,20 @@ class OutcomeCampaign(Campaign):
                 column that is not there. A row of which nothing was measured is an evaluation that failed.
             again: As for `Campaign.tell`; it is decided for each cell, so that a file in which further cells were filled may be
                 told again. A file that holds all values of an earlier call is that file, grown, also where its rows are open.
-            noise_var: Not for several outcomes.
+            noise_var: By outcome, the column of `measured` with the variance of the noise of each of its values, as for
+                `Campaign.tell`; outcomes that are left out, and empty cells, have the usual noise.
 
         Returns:
             The numbers of values and of failed evaluations; printed, a sentence.
 
         Raises:
-            UnsupportedError: For `noise_var`.
+            UnsupportedError: For `noise_var` under models that do not weight rewards, such as `auto`.
             ArgumentError: As for `Campaign.tell`. Nothing was told then.
         """
         check_flag("again", bool(again) if again is None else again)
-        message = "noise_var is for campaigns of one objective: give noise_std=, a number by outcome, when you begin."
-        require(noise_var is None, message, UnsupportedError)
+        columns = self._noise_columns(noise_var)
         results, rows, notes = self._read(measured, None)
+        noise = None if not columns else self._noise_of(results, columns)
         values, lost = results.values, ~_some(~np.isnan(results.values))
         count = not results.file if again is None else again
         opened = self._awaited(rows)
@@ -182,27 +188,55 @@ class OutcomeCampaign(Campaign):
         known = len(rows) - int(some.sum())
         if not some.any():
             return Told(0, 0, known, notes=tuple(notes))
-        columns = ", ".join(map(repr, self._settings.outcomes))
+        named = ", ".join(map(repr, self._settings.outcomes))
         require(
             known > 0 or not lost[some].all(),
-            f"no row of {results.name} has a value in {columns}: nothing was told. Fill one in; or, if all evaluations failed, "
+            f"no row of {results.name} has a value in {named}: nothing was told. Fill one in; or, if all evaluations failed, "
             "forget() their ids (torchbandits campaign forget).",
         )
-        told = self._learn_outcomes(rows[some], np.where(new, values, np.nan)[some])
+        told = self._learn_outcomes(rows[some], np.where(new, values, np.nan)[some], None if noise is None else noise[some])
         for name, own in zip(self._settings.outcomes, self._results.outcomes, strict=True):
             every = [value for one in own.measured().values() for value in one]
             if len(every) > 1 and min(every) == max(every):
                 notes.append(f"All {len(every):,} values of {name!r} so far are {every[0]:g}. Is it the right column?")
         return Told(told.measured, told.failed, known, told.unasked, tuple(notes))
 
-    def _learn_outcomes(self, rows: NDArray[np.int64], values: NDArray[np.float64]) -> Told:
+    def _noise_columns(self, noise_var: Any) -> dict[str, str]:
+        """The columns of noise variances by outcome."""
+        if noise_var is None:
+            return {}
+        names = self._settings.outcomes
+        example = f"{{{names[0]!r}: '{names[0]}_var'}} (--noise-var {names[0]}={names[0]}_var)"
+        require(isinstance(noise_var, Mapping), f"noise_var names a column for each outcome, such as {example}.")
+        for name, column in noise_var.items():
+            require(name in names, f"noise_var names {name!r}, which is no outcome: {', '.join(names)}.{nearest(name, names)}")
+            check_text(f"noise_var[{name!r}]", column)
+        return dict(noise_var)
+
+    def _noise_of(self, results: Results, columns: dict[str, str]) -> NDArray[np.float64]:
+        """Noise variances of results, `n x k`, the usual ones where nothing is given."""
+        policy = self._bandit.policy
+        assert isinstance(policy, Joint)
+        # Refuses policies that do not weight rewards.
+        self._bandit.loop.noise_variance()
+        noise = np.tile(np.square(policy.noise_stds), (len(results), 1))
+        for name, column in columns.items():
+            given = noise_variances(results, column)
+            place = self._settings.outcomes.index(name)
+            noise[:, place] = np.where(np.isnan(given), noise[:, place], given)
+        return noise
+
+    def _learn_outcomes(
+        self, rows: NDArray[np.int64], values: NDArray[np.float64], noise_var: NDArray[np.float64] | None = None
+    ) -> Told:
         """Tell the bandit values `n x k`, NaN where not measured, and add them to the record."""
         asked, before = self._open_entries().tolist(), self._counts() > 0
         entries = self._entries(rows.tolist()).tolist()
         lost = ~_some(~np.isnan(values))
         unasked = sum(not (gone or row in asked or bool(before[row])) for row, gone in zip(entries, lost, strict=True))
         at = torch.from_numpy(rows).to(self._bandit.device)
-        self._bandit.tell(at, torch.from_numpy(values), failures="forget")
+        noise = None if noise_var is None else torch.from_numpy(noise_var)
+        self._bandit.tell(at, torch.from_numpy(values), failures="forget", noise_var=noise)
         self._results.add(rows.tolist(), values)
         return Told(int((~np.isnan(values)).sum()), int(lost.sum()), unasked=unasked)
 

@@ -6,7 +6,7 @@ import math
 import os
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +41,7 @@ class Results:
         rows: The name of each row in messages.
         file: Whether they were read from a file.
         noise_var: Variance of the noise of each value, NaN where the cell is empty; None without such a column.
+        decimal: The sign before the decimals of a number.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Results:
     rows: list[str]
     file: bool
     noise_var: NDArray[np.float64] | None = None
+    decimal: str = "."
 
     def __len__(self) -> int:
         """Number of rows."""
@@ -82,7 +84,7 @@ def read_results(measured: Any, id_name: str, objectives: Sequence[str], noise_v
     frame.columns = names
     told = [column for column in objectives if column in names] or [objectives[0]]
     needed = [(id_name, "the ids"), *((column, "what was measured") for column in told)]
-    for column, what in needed if noise_var is None else [*needed, (noise_var, "the variance of the noise")]:
+    for column, what in needed:
         message = f"{name} has no column {column!r} for {what}; it has {', '.join(names[:30])}.{nearest(column, names)}"
         require(column in names, message)
     empty = _empty(frame)
@@ -97,13 +99,27 @@ def read_results(measured: Any, id_name: str, objectives: Sequence[str], noise_v
     for column in told:
         own_cells = _values(name, frame[column], empty[column].to_numpy(), rows, column, decimal)
         values[:, objectives.index(column)] = own_cells
-    own = None
-    if noise_var is not None:
-        own = _values(name, frame[noise_var], empty[noise_var].to_numpy(), rows, noise_var, decimal)
-        odd = [f"{rows[i]}: {own[i]:g}" for i in np.flatnonzero(own <= 0).tolist()]
-        said = "a variance must be above 0, or empty for the usual noise. Nothing was told."
-        require(not odd, f"{name}, column {noise_var!r}, {_few(odd)}: {said}")
-    return Results(name, frame, [as_id(value) for value in frame[id_name]], values, rows, path is not None, own)
+    ids = [as_id(value) for value in frame[id_name]]
+    read = Results(name, frame, ids, values, rows, path is not None, decimal=decimal)
+    return read if noise_var is None else replace(read, noise_var=noise_variances(read, noise_var))
+
+
+def noise_variances(results: Results, column: str) -> NDArray[np.float64]:
+    """A column of results with the variance of the noise of each value, NaN where the cell is empty.
+
+    Raises:
+        ArgumentError: If there is no such column, or a cell is no number above 0: names row and column.
+    """
+    names = list(results.frame.columns)
+    lacks = f"{results.name} has no column {column!r} for the variance of the noise; it has {', '.join(names[:30])}."
+    require(column in names, f"{lacks}{nearest(column, names)}")
+    cells = results.frame[column]
+    empty = _empty(cells.to_frame())[column].to_numpy()
+    own = _values(results.name, cells, empty, results.rows, column, results.decimal)
+    odd = [f"{results.rows[i]}: {own[i]:g}" for i in np.flatnonzero(own <= 0).tolist()]
+    said = "a variance must be above 0, or empty for the usual noise. Nothing was told."
+    require(not odd, f"{results.name}, column {column!r}, {_few(odd)}: {said}")
+    return own
 
 
 def _frame(measured: Any, id_name: str) -> pd.DataFrame:

@@ -110,7 +110,7 @@ def check_costs(
     good = torch.isfinite(value) & (value > 0)
     require(bool(good.all()), f"costs must be finite and > 0, got {value[~good][:1].tolist()}.", NonFiniteError)
     if first is not None:
-        whole = value.expand(*first.shape[:-1], -1)
+        whole = value.expand(torch.broadcast_shapes(value.shape, first.shape))
         same = bool((whole == whole.gather(-1, first.expand(whole.shape))).all())
         require(same, "equal arms must cost the same: they share one entry.")
     return own_copy(value)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -35,7 +35,8 @@ from torchbandits.diagnostics.inputs import (
 )
 from torchbandits.errors import ArgumentError, NonFiniteError, ShapeError, UnsupportedError, issue, require
 from torchbandits.figures import COLORS, tidy
-from torchbandits.posteriors import GaussianProcess, PartitionedProcess, Regression
+from torchbandits.posteriors import GaussianProcess, PartitionedProcess, Regression, Units
+from torchbandits.types import Marginals
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -96,6 +97,8 @@ def calibration(
         process, notes, x, mask = source, [], index_or_points, None
         noise = math.sqrt(process.regularization) if noise_std is None else non_negative("noise_std", noise_std)
     x, y, mask = _checked(process, x, rewards, mask)
+    units = process.units if isinstance(process, GaussianProcess) else None
+    y = y if units is None else units.to_model(y)
     mean, variance, covariance = _predictions(process, x)
     std = (variance + noise**2).sqrt()
     if covariance is None:
@@ -103,7 +106,7 @@ def calibration(
     else:
         size = chance.effective_size(covariance, std, mask)
     wide = oversized(process, noise)
-    record = judge("held-out rewards", own, (mean, std, y, mask), size, wide, notes)
+    record = _in_reward_units(judge("held-out rewards", own, (mean, std, y, mask), size, wide, notes), units)
     issue(record.warnings)
     return record
 
@@ -151,8 +154,19 @@ def leave_one_out(bandit: Bandit, *, noise_std: float | None = None, levels: Seq
     size = chance.effective_size(left.covariance, std, mask)
     wide = oversized(process, noise)
     record = judge("averages of arms left out", own, (left.mean, std, y, mask), size, wide, notes)
+    record = _in_reward_units(record, process.units)
     issue(record.warnings)
     return record
+
+
+def _in_reward_units(record: Calibration, units: Units | None) -> Calibration:
+    """A record of predictions in the units of a model, which intervals, residuals and densities are judged in, with means and
+    deviations in reward units."""
+    if units is None:
+        return record
+    predicted = units.marginals(Marginals(record.mean, record.std.square()))
+    notes = (*record.notes, "residuals and densities are of the rewards' normal scores, the units of the model")
+    return replace(record, mean=predicted.mean, std=predicted.variance.sqrt(), notes=notes)
 
 
 def _checked(

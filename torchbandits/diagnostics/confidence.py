@@ -118,7 +118,8 @@ def widths(
     known_bound = (base.norm_bound if isinstance(base, _FREQUENTIST) else None) if norm_bound is None else norm_bound
     theory: dict[str, Width] = {}
     practical: dict[str, Width] = {}
-    if known_delta is not None and not process.sparse:
+    # The points of a box that were visited are not its arms, of which there is no number.
+    if known_delta is not None and not process.sparse and isinstance(state, TableState):
         theory["Srinivas"] = Srinivas(known_delta)
     if known_delta is not None and known_bound is not None:
         own, ratio = (noise, known_bound, known_delta, lam), getattr(base, "ratio_threshold", 2.0)
@@ -131,12 +132,13 @@ def widths(
             theory["IGP"], theory["KernelUCB"] = IGP(*own), KernelUCB(*own)
     multipliers = {IN_USE: in_use} | {name: width(progress).to(in_use.device) for name, width in (practical | theory).items()}
     notes = _notes(multipliers, list(theory), known_delta is None or known_bound is None)
-    std = (lam * leverage).sqrt()
-    best = row_mean(state).masked_fill(~mask, -torch.inf).argmax(dim=-1, keepdim=True)
+    std, mean = (lam * leverage).sqrt(), row_mean(state)
+    best = mean.masked_fill(~mask, -torch.inf).argmax(dim=-1, keepdim=True)
     excess, arm, limit = _violations(state, in_use, std, noise)
+    told = state.in_reward_units(mean.gather(-1, best), std.gather(-1, best).square())
     record = Widths(
         multipliers=multipliers,
-        std=std.gather(-1, best).squeeze(-1),
+        std=told.variance.sqrt().squeeze(-1),
         excess=excess,
         excess_limit=limit,
         warnings=tuple(_verdict(excess, limit, arm, in_use)),

@@ -129,7 +129,8 @@ def check_levels(levels: Any) -> tuple[float, ...]:
 def remarks(state: State) -> list[str]:
     """Caveats about the statistics behind every number."""
     notes = []
-    if bool((state.told > state.statistics.pulls * (1 + 1e-9)).any()):
+    weighted = getattr(state.records, "weighted", False)
+    if not weighted and bool((state.told > state.statistics.pulls * (1 + 1e-9)).any()):
         notes.append("only pulls that the policy's memory kept are in these numbers")
     return notes
 

@@ -103,7 +103,7 @@ def effective_dimension(bandit: Bandit, *, noise_std: float | None = None) -> Ef
     leverage = torch.where(mask, row_leverage(state), 0.0)
     dimension, u = (n * leverage).sum(dim=-1), mask.sum(dim=-1).double()
     noise, y = noise_of(bandit, noise_std), averages(state)
-    if isinstance(process, GaussianProcess) and process.sparse:
+    if isinstance(process, GaussianProcess):
         left = left_out(process, mask, y)
         alone, prior, own, fitted = left.variance / lam, left.prior / lam, left.own, left.fitted
     else:

@@ -12,6 +12,7 @@ from torchbandits.checks import non_negative
 from torchbandits.diagnostics import chance
 from torchbandits.diagnostics.inputs import believed_noise, noise_of, paragraph, remarks, spoken, told_state, worst_row
 from torchbandits.errors import issue
+from torchbandits.policies.state import GaussianState
 
 _ROUNDING = 64 * torch.finfo(torch.float64).eps  # part of the sum of squares that its difference to sum²/n can't resolve
 
@@ -72,10 +73,16 @@ def noise(bandit: Bandit, *, noise_std: float | None = None) -> Noise:
     state = told_state(bandit)
     if noise_std is not None:
         non_negative("noise_std", noise_std)
-    known = believed_noise(bandit) is not None or noise_std is not None
-    believed = noise_of(bandit, noise_std) if known else None
     n, s, q = state.statistics.weights, state.statistics.sums, state.statistics.squares
-    repeated = n > 1
+    units = state.posterior.units if isinstance(state, GaussianState) else None
+    if units is not None:
+        s, q = units.totals.unbind(dim=-1)
+    # A noise that was estimated in the units of the model is no belief about that of the rewards.
+    known = noise_std is not None or (units is None and believed_noise(bandit) is not None)
+    believed = noise_of(bandit, noise_std) if known else None
+    # Rewards that count with weights have no number of pulls, and so no degrees of freedom.
+    counted = not getattr(state.records, "weighted", False) and not getattr(bandit.policy, "reweighting", None)
+    repeated = (n > 1) & counted
     within = torch.where(repeated, q - s.square() / n.clamp_min(1), 0.0)
     flat = repeated & (within <= _ROUNDING * q)
     spread = repeated & ~flat
@@ -94,7 +101,9 @@ def noise(bandit: Bandit, *, noise_std: float | None = None) -> Noise:
         believed=believed,
     )
     found, notes = _verdict(record, with_flat), remarks(state)
-    if bool((none & (with_flat > 0)).any()):
+    if not counted:
+        notes.append("rewards count with weights (noise_var=, forgetting or robust), so that nothing is said of noise_std")
+    elif bool((none & (with_flat > 0)).any()):
         notes.append(
             "arms pulled more than once show no spread at all: rewards are without noise, or came through observe() without "
             "squares, which leaves none; nothing is said of noise_std"

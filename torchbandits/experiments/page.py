@@ -5,10 +5,10 @@ from __future__ import annotations
 import base64
 import io
 import os
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from html import escape as escaped_html
 from pathlib import Path
 
@@ -21,8 +21,8 @@ from torchbandits.experiments.measures import Measure, Times, Values, baseline_r
 from torchbandits.experiments.printable import printable
 from torchbandits.experiments.records import CONFIG, Record, load_records, output_folder
 from torchbandits.experiments.results import aggregate, caption, cells, draw_labels, headers_of
-from torchbandits.experiments.watching import best_arms, number
-from torchbandits.files import write_text
+from torchbandits.experiments.watching import best_arms, number, outcomes_of
+from torchbandits.files import write_atomically, write_text
 from torchbandits.history import History
 from torchbandits.journal import Reading, in_words
 
@@ -87,6 +87,7 @@ class Page:
         clock: Description of what the seconds measure.
         moved: Number of pulls of the first repetition before the arms last changed; 0 if they never did.
         fronts: Figures of several objectives, with their descriptions.
+        small: The labels of outcomes of which less is better.
     """
 
     title: str
@@ -100,6 +101,7 @@ class Page:
     clock: str = "policy time"
     moved: int = 0
     fronts: tuple[tuple[str, Figure], ...] = ()
+    small: frozenset[str] = frozenset()
 
 
 def write_page(source: Path, output: Path | None = None) -> Path:
@@ -132,6 +134,30 @@ def write_page(source: Path, output: Path | None = None) -> Path:
     return path
 
 
+def write_fronts(source: Path) -> list[Path]:
+    """Write the figures of several objectives of a run as PNG files: of a folder that `History.to_parquet` wrote, into it; of a
+    journal, beside it.
+
+    Raises:
+        DataError: If the source is neither, or its run has no two objectives, each measured of every pick.
+    """
+    require(os.path.exists(source), f"{source} is not there: give what History.to_parquet wrote, or a journal.", DataError)
+    if os.path.isdir(source):
+        history, start = History.from_parquet(source), source
+    else:
+        reading = Reading(source)
+        history, start = reading.history, source.parent
+        history.metadata |= outcomes_of(reading.about)
+    figures = figures_of_run(history)
+    message = f"{source} is of a run without trade-offs: two objectives, each measured of every pick, have some."
+    require(bool(figures), message, DataError)
+    prefix = "front" if os.path.isdir(source) else f"{source.name}.front"
+    paths = [start / f"{prefix}-{place}.png" for place in range(1, len(figures) + 1)]
+    for path, (_, figure) in zip(paths, figures, strict=True):
+        write_atomically(path, partial(figure.savefig, format="png", dpi=150))
+    return paths
+
+
 def page_of_experiment(folder: Path) -> Page:
     """Page of an experiment, from its records."""
     config, records = load_records(folder)
@@ -146,7 +172,7 @@ def page_of_experiment(folder: Path) -> Page:
 def page_of_journal(reading: Reading) -> Page:
     """Page of a run with a journal, finished or not."""
     history = reading.history
-    history.metadata |= _outcomes_of(reading.about)
+    history.metadata |= outcomes_of(reading.about)
     require(len(history) > 0, f"{reading.path} holds no reward yet: there is nothing to show.", DataError)
     page = page_of_history(history, reading.path.name, share=1.0)
     tells, lost = len(np.unique(history.batches["batch"])), int(reading.forgotten.sum())
@@ -157,14 +183,6 @@ def page_of_journal(reading: Reading) -> Page:
     facts += [f"{int(reading.observed.sum()):,} pulls of history beside"] if reading.observed.any() else []
     labels = page.labels if len(page.labels) > 1 else (reading.path.name,)
     return replace(page, facts=", ".join(facts), labels=labels, clock="time passed", moved=int(reading.moved[0]))
-
-
-def _outcomes_of(about: dict[str, str]) -> dict[str, object]:
-    """Outcomes and objectives of a run by the header of its journal; nothing for a run of one outcome."""
-    names = [about[key].strip("'\"") for key in about if re.fullmatch(r"policy\.names\.\d+", key)]
-    signs = [float(about.get(f"policy.aim.signs.{j}", "0")) for j in range(len(names))]
-    aims = {name: "minimize" if sign < 0 else "maximize" for name, sign in zip(names, signs, strict=True) if sign}
-    return {"outcomes": names, "objectives": aims} if names else {}
 
 
 def moment(seconds: float) -> str:
@@ -193,8 +211,10 @@ def page_of_history(history: History, name: str, share: float | None = None) -> 
         ]
         real = [number(summary[key]) for key in ("regret", "simple_regret", "seconds")]
         lines.append((f"{record.label} {record.seed}" if names else str(record.seed), *whole, *real))
-    facts = ", ".join(f"{key}: {value}" for key, value in history.metadata.items() if key != "fingerprint") or "one run"
-    return Page(name, facts, labels, records, headers, tuple(lines), {}, fronts=figures_of_run(history))
+    small = frozenset(str(one) for one in history.metadata.get("less_is_better", []))
+    left_out = ("fingerprint", "less_is_better")
+    facts = ", ".join(f"{key}: {value}" for key, value in history.metadata.items() if key not in left_out) or "one run"
+    return Page(name, facts, labels, records, headers, tuple(lines), {}, fronts=figures_of_run(history), small=small)
 
 
 def html(page: Page) -> str:
@@ -203,6 +223,8 @@ def html(page: Page) -> str:
     configuration = "\n".join(map(escape, page.config.split("\n")))
     config = f"<h2>Configuration</h2><details><summary>resolved</summary><pre>{configuration}</pre></details>"
     best = "".join(f"<div><h3>{escape(label)}</h3>{best_table(page, place)}</div>" for place, label in enumerate(page.labels))
+    names = ", ".join(label for label in page.labels if label in page.small)
+    less = f" (of {escape(names)}, of which less is better, the lowest mean plus its standard error)" if names else ""
     since = f" since the arms changed after pull {page.moved:,}" if page.moved else ""
     parts = [
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(page.title)}</title>',
@@ -211,7 +233,7 @@ def html(page: Page) -> str:
         f'<div class="wide">{table(page.headers, page.lines)}</div>',
         f'<h2>Over time</h2><div class="figures">{figures}</div>',
         f"<h2>Best arms</h2><p>Of the first repetition{since}, the {BEST} arms with the highest mean reward less its standard "
-        "error σ/√n; σ is the standard deviation of all rewards about the means of their arms.</p>",
+        f"error σ/√n{less}; σ is the standard deviation of all rewards about the means of their arms.</p>",
         f'<div class="tables">{best}</div>',
         config if page.config else "",
         "</body></html>\n",
@@ -228,7 +250,11 @@ def drawn(page: Page) -> Iterable[tuple[str, Figure]]:
     """The figures for which the records hold values, each with its description."""
     known = measures(page.baseline)
     known["mean_reward"] = Measure("", mean_reward, bottom=None)
-    known |= {name: replace(known[name], label=label) for name, label in WORDS.items()}
+    words = WORDS
+    if page.small:
+        known["best_reward"] = Measure("", partial(best_so_far, page.small), bottom=None)
+        words = WORDS | {"best_reward": "best value so far (reward units)"}
+    known |= {name: replace(known[name], label=label) for name, label in words.items()}
     known["seconds"] = replace(known["seconds"], label=f"{page.clock} (seconds)")
     told = [record for record in page.records if len(record.history)]
     end = np.array([min((len(record.history) for record in told), default=0)])
@@ -244,15 +270,22 @@ def mean_reward(record: Record, t: Times) -> Values:
     return np.cumsum(record.history.pulls["reward"])[t - 1] / t
 
 
+def best_so_far(small: frozenset[str], record: Record, t: Times) -> Values:
+    """Best reward among the first t pulls, the smallest where the label says that less is better, reward units."""
+    best = np.minimum if record.label in small else np.maximum
+    return np.asarray(best.accumulate(record.history.pulls["reward"])[t - 1], np.float64)
+
+
 def best_table(page: Page, place: int) -> str:
-    """Table of the arms of one policy with the highest lower bounds on their mean rewards."""
+    """Table of the arms of one policy with the highest lower bounds on their mean rewards, or the lowest upper ones where less
+    is better."""
     mine = [record for record in page.records if record.place == place and len(record.history)]
     if not mine:
         return "<p>no pulls</p>"
     # Another repetition may have another reward function.
     pulls = min(mine, key=lambda record: record.seed).history.pulls
     now = pulls["t"] > page.moved
-    best = best_arms(pulls["arm"][now], pulls["reward"][now], BEST)
+    best = best_arms(pulls["arm"][now], pulls["reward"][now], BEST, small=page.labels[place] in page.small)
     lines = [(f"{arm}", f"{count:,}", f"{number(mean)} ± {number(error)}") for arm, count, mean, error in best]
     return table(("arm", "pulls", "mean reward ± standard error"), lines)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -267,6 +268,9 @@ def state_of(reading: Reading, row: int, now: float) -> RunState:
         batches = {name: values[batches["row"] == row] for name, values in batches.items()}
     rewards, regret, now_known = pulls["reward"], pulls["regret"], pulls["t"] > reading.moved[row]
     last, some = rewards[-WINDOW:], len(rewards) > 0
+    outcomes = outcomes_of(reading.about)
+    names, least = outcomes.get("outcomes", []), outcomes.get("less_is_better", [])
+    small = bool(names) and names[row % len(names)] in least
     failed = int(batches["failed"].sum())
     lately = {name: float(batches[name][-WINDOW:].sum()) for name in ("size", "seconds")}
     rate = lately["size"] / lately["seconds"] if some and lately["seconds"] > 0 else np.nan
@@ -279,7 +283,7 @@ def state_of(reading: Reading, row: int, now: float) -> RunState:
         pulls=len(rewards),
         failed=failed,
         rounds=reading.rounds,
-        best=best_arms(pulls["arm"][now_known], rewards[now_known], BEST),
+        best=best_arms(pulls["arm"][now_known], rewards[now_known], BEST, small=small),
         rewards=rewards,
         sizes=batches["size"],
         window=len(last),
@@ -310,7 +314,27 @@ class BestArm(NamedTuple):
     error: float
 
 
-def best_arms(arms: NDArray[Any], rewards: NDArray[Any], count: int) -> list[BestArm]:
+def outcomes_of(about: dict[str, str]) -> dict[str, Any]:
+    """Names of the outcomes of a run by the header of its journal, whether each objective is to be maximised or minimised, and
+    the outcomes of which less is better, by their limits too; nothing for a run of one outcome."""
+    names = [about[key].strip("'\"") for key in about if re.fullmatch(r"policy\.names\.\d+", key)]
+    if not names:
+        return {}
+    # Where arms are evaluated at several fidelities, what is wanted at the target.
+    aim = "policy.aim.aim." if "policy.aim.aim" in about else "policy.aim."
+    signs = [float(about.get(f"{aim}signs.{j}", "0")) for j in range(len(names))]
+    if f"{aim}objective.outcome" in about:
+        signs[int(about[f"{aim}objective.outcome"])] = float(about[f"{aim}objective.sign"])
+    aims = {name: "minimize" if sign < 0 else "maximize" for name, sign in zip(names, signs, strict=True) if sign}
+    limits: dict[str, set[float]] = {}
+    for key, value in about.items():
+        if found := re.fullmatch(rf"({re.escape(aim)}limits\.\d+\.)outcome", key):
+            limits.setdefault(names[int(value)], set()).add(float(about[f"{found[1]}sign"]))
+    small = [name for name in names if aims.get(name) == "minimize" or (name not in aims and limits.get(name) == {-1.0})]
+    return {"outcomes": names, "objectives": aims, "less_is_better": small}
+
+
+def best_arms(arms: NDArray[Any], rewards: NDArray[Any], count: int, *, small: bool = False) -> list[BestArm]:
     """The arms with the highest mean reward minus its standard error σ/√n, best first. No posterior is needed.
 
     σ is the standard deviation of all rewards about the means of their arms. Until an arm has been pulled twice σ is unknown,
@@ -320,6 +344,7 @@ def best_arms(arms: NDArray[Any], rewards: NDArray[Any], count: int) -> list[Bes
         arms: Arm of each pull, integers.
         rewards: Reward of each pull, reward units.
         count: Maximum number of arms to return.
+        small: Whether less is better: the lowest means plus their standard errors come first.
 
     Cost: O(n log n).
     """
@@ -328,5 +353,6 @@ def best_arms(arms: NDArray[Any], rewards: NDArray[Any], count: int) -> list[Bes
     degrees = len(rewards) - len(index)
     std = float(np.sqrt(np.square(rewards - mean[where]).sum() / degrees)) if degrees else float("nan")
     error = std / np.sqrt(pulls)
-    order = np.argsort(-(mean - error if degrees else mean), kind="stable")[:count]
+    worth = mean if small else -mean
+    order = np.argsort(worth + error if degrees else worth, kind="stable")[:count]
     return [BestArm(int(index[i]), int(pulls[i]), float(mean[i]), float(error[i])) for i in order]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -83,7 +84,7 @@ class GroupNoise:
 
         Args:
             kernel: Prior covariance of the expected reward, such as `bandit.posterior.kernel`.
-            points: `n x d` or `batch_shape x n x d`.
+            points: `n x d` or `batch_shape x n x d`; the fit takes place on their device.
             rewards: `batch_shape x n`, finite.
             groups: The name of the group of each of the n rewards, at least two of each group.
             prior_mean: μ₀.
@@ -112,6 +113,8 @@ class GroupNoise:
         check_instance("prior", prior, gpytorch.priors.Prior | None, "a GPyTorch prior, or None")
         check_whole("max_points", max_points)
         check_whole("max_iterations", max_iterations)
+        y = y.to(x.device)
+        prior = None if prior is None else copy.deepcopy(prior).to(x.device)
         names = sorted(set(labels))
         few = [name for name in names if labels.count(name) < _FEWEST]
         require(not few, f"groups: {', '.join(map(repr, few))} has a single reward, and a variance takes two: leave it out.")
@@ -119,14 +122,14 @@ class GroupNoise:
         x = x.expand(*shape, *x.shape[-2:])
         found = torch.zeros(*shape, len(names), dtype=torch.float64, device=y.device)
         for place in np.ndindex(*shape):
-            own = kernel_row(kernel, shape, place) if kernel.batch_shape else kernel
+            own = kernel_row(kernel, shape, place) if kernel.batch_shape else copy.deepcopy(kernel)
             data = GroupAverages.of(x[place], y[place] - float(prior_mean), group, len(names))
             if len(data.averages) > max_points:
                 raise ArgumentError(
                     f"points: {len(data.averages):,} distinct pairs of a point and a group are more than max_points "
                     f"({max_points:,}): fit to a part of them, or raise it."
                 )
-            found[place] = _fitted(own, data, prior, max_iterations)
+            found[place] = _fitted(own.to(y.device), data, prior, max_iterations)
         return cls({name: found[..., place].clone() for place, name in enumerate(names)})
 
 

@@ -23,6 +23,9 @@ from torchbandits.posteriors.averages import FEWEST, Averages
 from torchbandits.tanimoto import TanimotoKernel, tanimoto_scale
 from torchbandits.types import FitReport
 
+# Averages whose scores, of unit variance, differ by less are equal.
+_SAME = 1e-9
+
 
 @dataclass(frozen=True)
 class Priors:
@@ -67,11 +70,11 @@ class Priors:
 
     def similarity(self) -> gpytorch.kernels.ScaleKernel:
         """A Tanimoto kernel for fingerprints, float64, at the mode of the prior."""
-        return in_ranges(self.unit_similarity(), torch.ones(1))
+        return in_ranges(self.unit_similarity(torch.ones(1)), torch.ones(1))
 
-    def unit_similarity(self) -> gpytorch.kernels.ScaleKernel:
-        """The same kernel with the prior registered."""
-        one = torch.ones((), dtype=torch.float64)
+    def unit_similarity(self, like: Tensor) -> gpytorch.kernels.ScaleKernel:
+        """The same kernel with the prior registered, on the device of `like`."""
+        one = torch.ones((), dtype=torch.float64, device=like.device)
         kernel = gpytorch.kernels.ScaleKernel(TanimotoKernel(), outputscale_prior=_log_normal(self.signal, one)).to(one)
         kernel.outputscale = one
         return kernel
@@ -111,7 +114,7 @@ def fit_standardized_(posterior: GaussianProcess, priors: Priors, rows: Tensor, 
     scale, fits, kernels, told = units.scale.clone(), [], [], units.told(statistics)
     for place in np.ndindex(*shape):
         kernel, c, ranges = kernel_row(posterior.kernel, shape, place), float(scale[place]), units.features[place]
-        fresh = priors.unit_kernel(ranges) if tanimoto_scale(kernel) is None else priors.unit_similarity()
+        fresh = priors.unit_kernel(ranges) if tanimoto_scale(kernel) is None else priors.unit_similarity(ranges)
         own = _standard(kernel, fresh, ranges, c)
         some = statistics.mask[place] & (statistics.weights[place] > 0)
         n, s, q = told[place][some].unbind(dim=-1)
@@ -133,7 +136,7 @@ def fit_standardized_(posterior: GaussianProcess, priors: Priors, rows: Tensor, 
             climb.reason = "it was not asked for"
         elif len(averages.weights) < FEWEST:
             climb.reason = f"{len(averages.weights)} distinct points are too few, a fit takes {FEWEST}"
-        elif bool((averages.residuals == averages.residuals[0]).all()):
+        elif float(averages.residuals.max() - averages.residuals.min()) <= _SAME:
             climb.reason = "the average rewards are all equal, and say nothing of a kernel"
         else:
             climb.run(most, most, (0.3, 1.0, 3.0), 30)

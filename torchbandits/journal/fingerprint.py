@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import re
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
@@ -21,7 +22,7 @@ from torch import Tensor, nn
 from torchbandits.arms import Shard
 from torchbandits.arms.scanning import scan
 from torchbandits.errors import UnsupportedError, require
-from torchbandits.sources import ArmSet, ArmSource
+from torchbandits.sources import ArmSet, InMemory
 
 FORM = "2"  # of descriptions; the first form had no entries whose names hold a "__", and none that said which form it is
 _PLAIN = (bool, int, float, str, torch.dtype, torch.Size)
@@ -29,6 +30,8 @@ _VALUES = (complex, bytes, range, slice, Decimal, Fraction, PurePath, torch.devi
 _LIBRARIES = frozenset({"torchbandits", "torch", "gpytorch", "botorch", "linear_operator", "numpy", "scipy"})
 _PROBES = 64  # arms at which environments are compared
 _SPEED = ".memory_budget"  # bytes of caches, which change no pick
+_CONTENT = "arms.content"
+_STORED = re.compile(r"\w+\((\d+ x \d+, [\w.]+), [\w:]+\)( -?[0-9a-f]+)")  # of a source, before its content had an entry
 
 
 def digest(tensor: Tensor) -> str:
@@ -48,6 +51,8 @@ def describe_policy(policy: Any) -> dict[str, str]:
 def describe_run(policy: Any, domain: ArmSet, costs: Any) -> dict[str, str]:
     """The description of a policy, its arms (or box) and their costs. Cost: a pass over the arms.
 
+    Arms that all batch rows share are described twice: as they are stored, and by a hash of what they are.
+
     Raises:
         UnsupportedError: For arms that are shared out among ranks.
     """
@@ -56,9 +61,17 @@ def describe_run(policy: Any, domain: ArmSet, costs: Any) -> dict[str, str]:
         "journals and stores are one process's, and these arms are shared out among ranks: save bandit.state_dict() instead.",
         UnsupportedError,
     )
-    own = f"{domain!r} {scan(domain).fingerprint:x}" if isinstance(domain, ArmSource) else digest(domain)
     priced = {} if costs is None else {"costs": digest(torch.as_tensor(costs, dtype=torch.float64))}
-    return describe_policy(policy) | {"arms": own} | priced
+    return describe_policy(policy) | _arms(domain) | priced
+
+
+def _arms(domain: ArmSet) -> dict[str, str]:
+    if isinstance(domain, Tensor) and domain.dim() != 2:
+        return {"arms": digest(domain)}
+    source = InMemory(domain, distinct=True) if isinstance(domain, Tensor) else domain
+    content = f"{scan(source).fingerprint:x}"
+    own = digest(domain) if isinstance(domain, Tensor) else f"{domain!r} {content}"
+    return {"arms": own, _CONTENT: f"{source.num_arms} x {source.dim}, {source.dtype} {content}"}
 
 
 def describe(value: Any, name: str = "policy", within: tuple[int, ...] = ()) -> dict[str, str]:
@@ -86,7 +99,7 @@ def describe(value: Any, name: str = "policy", within: tuple[int, ...] = ()) -> 
     if isinstance(value, nn.Module):
         return {name: kind} | _described(_module(value), name, within)
     if is_dataclass(value) and not isinstance(value, type):
-        return {name: kind} | _described({f.name: getattr(value, f.name) for f in fields(value)}, name, within)
+        return {name: kind} | _described(_fields(value), name, within)
     if isinstance(value, Mapping):
         return {name: kind} | _described({str(k): v for k, v in value.items()}, name, within)
     if isinstance(value, (list, tuple)):
@@ -105,6 +118,12 @@ def describe(value: Any, name: str = "policy", within: tuple[int, ...] = ()) -> 
 
 def _described(parts: Mapping[str, Any], name: str, within: tuple[int, ...]) -> dict[str, str]:
     return {key: text for part, value in parts.items() for key, text in describe(value, f"{name}.{part}", within).items()}
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    """The fields of a data class, without those that were added to it later and are None."""
+    parts = {f.name: (getattr(value, f.name), f.metadata.get("described") == "if given") for f in fields(value)}
+    return {name: part for name, (part, later) in parts.items() if not (later and part is None)}
 
 
 def _module(module: nn.Module) -> dict[str, Any]:
@@ -240,16 +259,23 @@ def difference(written: Mapping[str, str], given: Mapping[str, str]) -> str:
     """The first three entries that differ, in words; empty where none does.
 
     Left out are: what the first form did not describe, if it is the form of what was written; the code of functions, if
-    another version of Python compiled it; the environment, unless both know one; budgets of memory, which change no pick; and
-    options that were not known when it was written, where they are None now.
+    another version of Python compiled it; the environment, unless both know one; budgets of memory, which change no pick;
+    options that were not known when it was written, where they are None now; and how the arms are stored, if they are the same.
     """
     first = "__form__" not in written
     played = all(any(_of_environment(key) for key in side) for side in (written, given))
 
     def compared(key: str) -> bool:
-        if key == "__form__" or key.endswith(_SPEED) or (first and "__" in key) or (_of_environment(key) and not played):
+        if (
+            key in ("__form__", _CONTENT)
+            or key.endswith(_SPEED)
+            or (first and "__" in key)
+            or (_of_environment(key) and not played)
+        ):
             return False
         old, new = written.get(key), given.get(key)
+        if key == "arms" and (content := _content(written)) is not None and content == _content(given):
+            return False
         if old is None and new == "None":  # an option that did not exist when this was written, left out now
             return False
         elsewhere = key.endswith("__code__") and old is not None and new is not None and old.split()[0] != new.split()[0]
@@ -257,6 +283,12 @@ def difference(written: Mapping[str, str], given: Mapping[str, str]) -> str:
 
     keys = [key for key in dict.fromkeys([*written, *given]) if compared(key)]
     return "; ".join(f"{key} was {written.get(key, 'absent')}, is {given.get(key, 'absent')}" for key in keys[:3])
+
+
+def _content(described: Mapping[str, str]) -> str | None:
+    """Number, dtype and hash of the arms that a run is described by; None where only a digest is known."""
+    stored = _STORED.fullmatch(described.get("arms", ""))
+    return described.get(_CONTENT) or (None if stored is None else "".join(stored.groups()))
 
 
 def _of_environment(key: str) -> bool:

@@ -42,6 +42,11 @@ class Policy(ABC, Generic[S]):
         return None
 
     @property
+    def needs_costs(self) -> bool:
+        """Whether picks depend on the costs of arms, which must be given then."""
+        return False
+
+    @property
     def streams(self) -> bool:
         """Whether arms may be read piece by piece from a source; otherwise they must be one tensor."""
         return False

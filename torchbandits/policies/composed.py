@@ -115,6 +115,11 @@ class Composed(Policy[TableState | BoxState]):
         return None if self.initial is not None else self.batch_rule.max_batch_size
 
     @property
+    def needs_costs(self) -> bool:
+        """Whether the score is per cost."""
+        return isinstance(self.score, PerCost)
+
+    @property
     def streams(self) -> bool:
         """Whether arms may be read piece by piece: unless features of all arms are kept."""
         return self.features is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,9 +14,36 @@ from torchbandits.policies.phased import Phased, PhasedState, offers, restart_
 from torchbandits.policies.picking import room_for
 from torchbandits.types import Arms, Evidence, Generators, Pulls, Selection
 
+# Sums of the posterior of all pulls that begin anew with it; the pulls told stay counted.
+_OF_PERIOD = ("log_det", "batched_log_det", "batched_log_det_3")
+
 Explore = Callable[["EliminationState", Tensor, Tensor], tuple[Tensor, tuple[Tensor, ...]]]
 """Picks among candidates (`batch_shape x A`), as many as there is room (`batch_shape`), and the states of the generators after
 the draws."""
+
+
+@dataclass(frozen=True)
+class Batches:
+    """How long batches are, and when they end.
+
+    Attributes:
+        lengths: Picks of each batch; they add up to the horizon.
+        late: Picks of a batch, at most, whose rewards its end does not wait for.
+        anew: Whether all arms are back, and all rewards forgotten, after the last batch.
+    """
+
+    lengths: Sequence[int]
+    late: int = 0
+    anew: bool = False
+
+    def picks(self, batch: Tensor) -> Tensor:
+        """Picks of the batches of these numbers; infinite after the last."""
+        return torch.tensor([*self.lengths, torch.inf], dtype=torch.float64, device=batch.device)[batch]
+
+    def rewards(self, batch: Tensor) -> Tensor:
+        """Rewards that end the batches of these numbers. A batch that is not longer than `late` waits for all of its own."""
+        picks = self.picks(batch)
+        return torch.where(picks > self.late, picks - self.late, picks)
 
 
 class Survivors(nn.Module):
@@ -25,41 +53,54 @@ class Survivors(nn.Module):
         alive: `batch_shape x A` booleans, arms that no batch has discarded.
         upper: `batch_shape`, upper bound on every arm, reward units.
         lower: `batch_shape`, lower bound on the best arm, reward units.
+        batches: What they are the survivors of.
 
-    Buffers, replaced and never written in place: these, and `batch` `batch_shape`, the number of finished batches.
+    Buffers, replaced and never written in place: these; `batch` `batch_shape`, the number of finished batches; if rewards may
+    be late, `since` `batch_shape`, the pulls told since the last batch ended, less the picks that were open then; and if all
+    begins anew after the last batch, `stale` `batch_shape`, whether the rewards of all pulls are of an earlier beginning.
     """
 
     alive: Tensor
     upper: Tensor
     lower: Tensor
     batch: Tensor
+    since: Tensor
+    stale: Tensor
 
-    def __init__(self, alive: Tensor, upper: Tensor, lower: Tensor) -> None:
+    def __init__(self, alive: Tensor, upper: Tensor, lower: Tensor, batches: Batches) -> None:
         super().__init__()
         for name, value in (("alive", alive), ("upper", upper), ("lower", lower)):
             self.register_buffer(name, value)
         self.register_buffer("batch", torch.zeros_like(upper, dtype=torch.int64))
+        if batches.late:
+            self.register_buffer("since", torch.zeros_like(upper, dtype=torch.float64))
+        if batches.anew:
+            self.register_buffer("stale", torch.zeros_like(upper, dtype=torch.bool))
 
-    def length(self, lengths: Sequence[int]) -> Tensor:
-        """Length of the current batch of each row, `batch_shape`; infinite after the last."""
-        all_of_them = torch.tensor([*lengths, torch.inf], dtype=torch.float64, device=self.batch.device)
-        return all_of_them[self.batch]
-
-    def eliminate_(self, mean: Tensor, spread: Tensor, over: Tensor) -> None:
+    def eliminate_(self, mean: Tensor, spread: Tensor, over: Tensor, *, drifts: bool = False) -> None:
         """Discard the arms whose upper bound is below the best lower bound, in the batch rows whose batch is finished.
 
         Args:
             mean: `batch_shape x A`, posterior mean given the batch, reward units.
             spread: `batch_shape x A`, width times standard deviation.
             over: `batch_shape` booleans, rows whose batch is finished.
+            drifts: Whether each batch bounds something else, so that its bounds replace those of earlier ones.
         """
         upper = (mean + spread).masked_fill(~self.alive, -torch.inf)
         lower = (mean - spread).masked_fill(~self.alive, -torch.inf)
-        best = lower.amax(dim=-1)
+        top, best = upper.amax(dim=-1), lower.amax(dim=-1)
         self.alive = self.alive & ((upper >= best.unsqueeze(-1)) | ~over.unsqueeze(-1))
-        self.upper = torch.where(over, torch.minimum(self.upper, upper.amax(dim=-1)), self.upper)
-        self.lower = torch.where(over, torch.maximum(self.lower, best), self.lower)
+        self.upper = torch.where(over, top if drifts else torch.minimum(self.upper, top), self.upper)
+        self.lower = torch.where(over, best if drifts else torch.maximum(self.lower, best), self.lower)
         self.batch = self.batch + over
+
+    def begin_anew_(self, mean: Tensor, spread: Tensor, over: Tensor) -> None:
+        """Bring back all arms in these batch rows (`batch_shape` booleans), with the bounds of the prior; else as above."""
+        self.alive = self.alive | over.unsqueeze(-1)
+        self.upper = torch.where(over, (mean + spread).amax(dim=-1), self.upper)
+        self.lower = torch.where(over, (mean - spread).amax(dim=-1), self.lower)
+        self.batch = self.batch.masked_fill(over, 0)
+        self.stale = self.stale | over
 
 
 class EliminationState(PhasedState):
@@ -75,18 +116,20 @@ class EliminationState(PhasedState):
         self.survivors = survivors
 
 
-def begin(policy: Phased[EliminationState], arms: Arms, generators: Generators, batch_shape: torch.Size) -> EliminationState:
+def begin(
+    policy: Phased[EliminationState], arms: Arms, generators: Generators, batch_shape: torch.Size, batches: Batches
+) -> EliminationState:
     """Make a fresh state, in which all arms are alive. Cost O(A (d + log A))."""
     outer = policy.begin(arms, generators, batch_shape)
     mean, spread = policy.marginals(outer.inner)
     alive = torch.ones_like(mean, dtype=torch.bool)
-    return EliminationState(outer, Survivors(alive, (mean + spread).amax(dim=-1), (mean - spread).amax(dim=-1)))
+    return EliminationState(outer, Survivors(alive, (mean + spread).amax(dim=-1), (mean - spread).amax(dim=-1), batches))
 
 
 def remaining_picks(
     policy: Phased[EliminationState],
     state: EliminationState,
-    lengths: Sequence[int],
+    batches: Batches,
     most: int | None,
     explore: Explore,
     asked: dict[str, Any],
@@ -96,7 +139,7 @@ def remaining_picks(
     Args:
         policy: Posterior and width.
         state: Of this policy.
-        lengths: Lengths of all batches.
+        batches: Lengths of all batches.
         most: Most picks of one selection; None for the whole batch.
         explore: Picks of a batch.
         asked: `limit`, `available` and `exactly`, as for `Policy.select`.
@@ -105,9 +148,12 @@ def remaining_picks(
     limit, exactly = asked["limit"], asked["exactly"]
     offered = offers(rows, asked["available"])
     candidates = survivors.alive & offered
-    length = survivors.length(lengths)
-    resting = length.isinf() | ~candidates.any(dim=-1)
-    left = torch.where(resting, 1, (length - inner.told).nan_to_num(posinf=0).clamp_min(0).ceil())
+    wanted = batches.rewards(survivors.batch)
+    resting = wanted.isinf() | ~candidates.any(dim=-1)
+    left = wanted - inner.told
+    if batches.late:
+        left = torch.maximum(left, batches.picks(survivors.batch) - survivors.since)
+    left = torch.where(resting, 1, left.nan_to_num(posinf=0).clamp_min(0).ceil())
     largest = left if most is None else left.clamp_max(most)
     room, resting = room_for(state, largest if exactly is None else exactly, limit), resting.cpu()
     index, drawn = explore(state, candidates, torch.where(resting, 0, room))
@@ -118,21 +164,42 @@ def remaining_picks(
     return Selection(rows.points(index), index, index >= 0), evidence
 
 
-def learn(policy: Phased[EliminationState], state: EliminationState, lengths: Sequence[int], pulls: Pulls) -> EliminationState:
-    """Learn the pulls. Pulls of survivors count towards the batch, and the last of them ends it."""
+def learn(policy: Phased[EliminationState], state: EliminationState, batches: Batches, pulls: Pulls) -> EliminationState:
+    """Learn the pulls. Pulls of survivors count towards the batch, and the last of them ends it: where rewards may be late,
+    once all its picks have been made and all but `late` of their rewards are known."""
+    one_by_one = not (pulls.history or pulls.index is None)
+    if batches.anew and one_by_one:
+        assert pulls.mask is not None
+        stale = state.survivors.stale & pulls.mask.any(dim=-1)
+        if bool(stale.any()):
+            restart_(state, stale, _OF_PERIOD)
+            state.survivors.stale = state.survivors.stale & ~stale
     policy.learn(state, pulls)
-    if pulls.history or pulls.index is None:
+    if not one_by_one:
         return state
+    assert pulls.index is not None
     assert pulls.mask is not None
     inner, survivors = state.inner, state.survivors
-    index, length = state.rows.entry(pulls.index), survivors.length(lengths)
-    counted = pulls.mask & survivors.alive.gather(-1, index.clamp_min(0)) & length.isfinite().unsqueeze(-1)
+    index, wanted = state.rows.entry(pulls.index), batches.rewards(survivors.batch)
+    counted = pulls.mask & survivors.alive.gather(-1, index.clamp_min(0)) & wanted.isfinite().unsqueeze(-1)
     if bool(counted.any()):
         policy.learn_inner(state, pulls, index, counted)
-        over = inner.told >= length
-        if bool(over.any()):
-            survivors.eliminate_(*policy.marginals(inner), over)
-            restart_(inner, over)
+    elif not batches.late:
+        return state
+    over = inner.told >= wanted
+    if batches.late:
+        survivors.since = survivors.since + pulls.mask.sum(dim=-1)
+        unsettled = torch.zeros_like(survivors.since)
+        if state.unsettled is not None:
+            unsettled = unsettled + state.unsettled.mask.sum(dim=-1)
+        over = over & (survivors.since + unsettled >= batches.picks(survivors.batch))
+        survivors.since = torch.where(over, -unsettled, survivors.since)
+    if bool(over.any()):
+        survivors.eliminate_(*policy.marginals(inner), over, drifts=batches.anew)
+        restart_(inner, over)
+        ended = over & (survivors.batch == len(batches.lengths))
+        if batches.anew and bool(ended.any()):
+            survivors.begin_anew_(*policy.marginals(inner), ended)
     return state
 
 

@@ -124,7 +124,8 @@ class FromData:
 
     def learn(self, state: GaussianState, pulls: Pulls) -> None:
         """Record the rewards of pulls that were learned in model units, and refit the batch rows whose pulls have grown by the
-        factor `growth`. A posterior that outgrows `exact_bytes` gets a dictionary."""
+        factor `growth`, or that have an average far beyond those of the last fit. A posterior that outgrows `exact_bytes` gets
+        a dictionary."""
         units, sums, squares = state.posterior.units, pulls.sums, pulls.squares
         assert units is not None
         if pulls.points is not None:
@@ -137,12 +138,13 @@ class FromData:
         units.add_(row, sums, squares, state.statistics.size)
         if not state.posterior.sparse and state.statistics.size > self.most_exact(state):
             learn_sparsely(state)
-        due = self.due(state, pulls)
+        # Units of the last fit say little of an average so far from all others.
+        due = self.due(state, pulls) | units.far_off(state.statistics).cpu()
         if bool(due.any()):
             self.refit(state, due.to(state.rows.source.device))
 
     def due(self, state: GaussianState, pulls: Pulls) -> Tensor:
-        """Batch rows that these pulls, not told yet, make due for a fit, `batch_shape` booleans on the host."""
+        """Batch rows that these pulls, not told yet, make due for a fit by their number, `batch_shape` booleans on the host."""
         told = state.sum_on_host("told")
         return self._fits_by(told + (pulls.host or pulls).counts.sum(dim=-1).cpu()) > self._fits_by(told)
 

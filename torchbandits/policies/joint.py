@@ -23,7 +23,7 @@ from torchbandits.policies.composed import Composed, noise_share
 from torchbandits.policies.picking import first_picks, marginals, on_offer, room_for
 from torchbandits.policies.reweighting import Reweighting
 from torchbandits.policies.state import TableState
-from torchbandits.scores import UCB, LogEI, PosteriorDraw
+from torchbandits.scores import UCB, LogEI, PosteriorDraw, Score
 from torchbandits.sources import ArmSet
 from torchbandits.types import Evidence, FitReport, Generators, Progress, Pulls, Selection
 from torchbandits.widths import RandomWidth, Width
@@ -76,16 +76,35 @@ class Joint(Policy[TableState]):
         return self.names
 
     @property
+    def wanted(self) -> Aim:
+        """The aim, or that at the target fidelity where arms are evaluated at several."""
+        return self.aim.aim if isinstance(self.aim, Fidelity) else self.aim
+
+    @property
     def objectives(self) -> dict[str, str]:
         """Whether to `"maximize"` or to `"minimize"`, by the name of each outcome that is an objective."""
-        aim = self.aim
+        aim = self.wanted
         if isinstance(aim, Scalarized | Certifying):
             signs = aim.signs
-        elif isinstance(aim, Constrained | Safe | Fidelity):
+        elif isinstance(aim, Constrained | Safe):
             signs = tuple(aim.objective.sign if j == aim.objective.outcome else 0.0 for j in range(len(self.names)))
         else:
             signs = (0.0,) * len(self.names)
         return {name: "minimize" if sign < 0 else "maximize" for name, sign in zip(self.names, signs, strict=True) if sign}
+
+    @property
+    def directions(self) -> tuple[float, ...]:
+        """By outcome 1.0 where more is better, −1.0 where less is: as an objective, or else by its limits; 0.0 for an outcome
+        that has limits on both sides alone."""
+        aim = self.wanted
+        limits = aim.limits if isinstance(aim, Constrained | Scalarized | Safe) else ()
+        found = []
+        for j, name in enumerate(self.names):
+            signs = {limit.sign for limit in limits if limit.outcome == j}
+            own = self.objectives.get(name)
+            by_limits = signs.pop() if len(signs) == 1 else 0.0
+            found.append(by_limits if own is None else -1.0 if own == "minimize" else 1.0)
+        return tuple(found)
 
     @property
     def draws_on_update(self) -> bool:
@@ -96,6 +115,11 @@ class Joint(Policy[TableState]):
     def most_picks(self) -> int | None:
         """The most picks that the batch rule allows."""
         return self.engine.most_picks
+
+    @property
+    def needs_costs(self) -> bool:
+        """Whether the aim divides by costs."""
+        return self.aim.exponent is not None
 
     @property
     def streams(self) -> bool:
@@ -160,6 +184,8 @@ class Joint(Policy[TableState]):
     def _with_weights(self, state: TableState) -> TableState:
         if not self._alike:
             state.pull_weight = self._weights(state.log_det)
+        if min(self.directions) < 0:
+            state.directions = state.log_det.new_tensor([-1.0 if sign < 0 else 1.0 for sign in self.directions]).unsqueeze(-1)
         return state
 
     def _weighted(self, pulls: Pulls) -> Pulls:
@@ -228,12 +254,11 @@ class Joint(Policy[TableState]):
             empty = torch.full((*width.shape, 0), -1, device=device)
             return empty, empty.double()
         lam, table = state.posterior.regularization, state.table
-        mean, std = (part.double() for part in marginals(state))
-        entries = state.rows.offered(None)
+        outlook = self._outlook(state, width)
+        mean, weight = outlook.mean, outlook.weight
         room = remaining[..., 0]
         per_row = twins[:: width.shape[-1]]
         drawn = self._drawn(state, width, remaining, twins)
-        weight = self._weights(mean)
         pending = (state.pending_index, weight * state.pending_counts)
         sweep = None
         if not isinstance(self.engine.score, PosteriorDraw) and (most > 1 or pending[0].shape[-1]):
@@ -246,22 +271,15 @@ class Joint(Policy[TableState]):
             allowed = torch.ones_like(counts, dtype=torch.bool) if closed is None else ~closed
             if max_pulls is not None:
                 allowed = allowed & (counts < max_pulls)
-            outlook = Outlook(
-                mean=mean,
-                std=std if sweep is None else (lam * sweep.leverage.double()).sqrt(),
-                known=std,
-                width=width,
-                reach=state.kappa2.double().sqrt().expand_as(width),
+            now = replace(
+                outlook,
+                std=outlook.known if sweep is None else (lam * sweep.leverage.double()).sqrt(),
                 drawn=None if drawn is None else drawn[..., place, :],
-                entries=None if entries is None else entries.expand(*width.shape, -1)[..., 0, :],
                 offered=None if closed is None and max_pulls is None else allowed,
-                told=state.told.amax(dim=-1) + place,
-                table=table,
-                weight=weight,
+                told=outlook.told + place,
                 generators=[g if on else None for g, on in zip(per_row, live.reshape(-1).tolist(), strict=False)],
             )
-            score = None if isinstance(self.engine.score, PosteriorDraw) else self.engine.score
-            value = self.aim.scores(outlook, score)
+            value = self.aim.scores(now, self._score)
             best = value.amax(dim=-1)
             if not place and bool((live.to(device) & (best == -torch.inf)).any()):
                 raise ArgumentError("no arm that is on offer may be picked: none of them is known to be safe.")
@@ -274,6 +292,52 @@ class Joint(Policy[TableState]):
                 sweep.hallucinate(shared, weight.expand(shared.shape))
         index, values = torch.cat(picks, dim=-1), torch.cat(scores, dim=-1)
         return index, torch.where(index >= 0, values, torch.nan)
+
+    def _outlook(self, state: TableState, width: Tensor) -> Outlook:
+        """What is known of the arms by what was told, without pending picks, draws and generators."""
+        mean, std = (part.double() for part in marginals(state))
+        entries, costs = state.rows.offered(None), state.rows.costs
+        return Outlook(
+            mean=mean,
+            std=std,
+            known=std,
+            width=width,
+            reach=state.kappa2.double().sqrt().expand_as(width),
+            drawn=None,
+            entries=None if entries is None else entries.expand(*width.shape, -1)[..., 0, :],
+            offered=None,
+            told=state.told.amax(dim=-1),
+            table=state.table,
+            weight=self._weights(mean),
+            costs=None if costs is None else costs.expand(*width.shape, -1)[..., 0, :],
+            generators=[None] * width[..., 0].numel(),
+            seen=(state.rows.counts(state.statistics.weights) > 0).expand(mean.shape).any(dim=-2),
+        )
+
+    @property
+    def _score(self) -> Score | None:
+        """The models' score of one outcome; None for draws."""
+        return self.engine.score if isinstance(self.engine.score, Score) else None
+
+    @without_gradients
+    def leaders(self, state: TableState, count: int, draws: int, seed: int) -> Tensor:
+        """The arms that the aim ranks highest by bounds, `... x count`, −1 where there are fewer: the first of each of `draws`
+        random trade-offs, then the second of each, and so on. See `OutcomeBandit.leaders`."""
+        outlook = self._outlook(state, self.width(state))
+        offered = on_offer(state.rows, None)
+        open_ = None if offered is None else offered.expand(*outlook.width.shape, -1)[..., 0, :]
+        generators = [torch.Generator().manual_seed(seed) for _ in outlook.generators]
+        outlook = replace(outlook, generators=generators, offered=open_)
+        most, ranked = min(count, outlook.mean.shape[-1]), []
+        for _ in range(draws if self.aim.draws else 1):
+            top = self.aim.scores(outlook, self._score).topk(most, dim=-1)
+            ranked.append(torch.where(top.values > -torch.inf, top.indices, -1).reshape(-1, most))
+        # All that come first, in the order of the draws, before all that come second.
+        rows = []
+        for own in torch.stack(ranked, dim=-1).flatten(start_dim=1):
+            known = list(dict.fromkeys(arm for arm in own.tolist() if arm >= 0))[:count]
+            rows.append(torch.tensor(known + [-1] * (count - len(known)), device=own.device))
+        return torch.stack(rows).reshape(*outlook.told.shape, count)
 
     def _drawn(self, state: TableState, width: Tensor, remaining: Tensor, twins: Generators) -> Tensor | None:
         """A draw of every outcome's posterior per pick, `batch_shape x k x q x A`; None where nothing is drawn."""
@@ -304,8 +368,9 @@ def joint(models: Any, aim_of: Any, *, estimated: bool = True) -> Joint:
         check_text("the name of an outcome", name)
         check_instance(f"models[{name!r}]", part, Policy, f"a torchbandits policy: {_MODELS} or auto")
         _check_model(name, part, estimated)
+    parts = tuple(_with_own_width(part) for part in parts)
     first = parts[0]
-    for name, part in models.items():
+    for name, part in zip(names, parts, strict=True):
         for option in ("memory", "score", "batch_rule", "prior_mean", "initial", "refit_every", "from_data"):
             same = getattr(part, option) == getattr(first, option)
             message = (
@@ -323,6 +388,14 @@ def joint(models: Any, aim_of: Any, *, estimated: bool = True) -> Joint:
     )
     lams, stds = tuple(p.regularization for p in parts), tuple(p.noise_std for p in parts)
     return Joint(engine, aim_of(names), names, lams, stds)
+
+
+def _with_own_width(part: Any) -> Any:
+    """The model, with its own width for fingerprints too: the narrower one that `auto` has there for one outcome pulls the same
+    few arms again and again where limits or trade-offs narrow the choice."""
+    if part.from_data is None:
+        return part
+    return replace(part, from_data=replace(part.from_data, own_width=True))
 
 
 def _check_model(name: str, part: Any, estimated: bool) -> None:

@@ -157,7 +157,7 @@ class LengthscaleBalancing(Phased[BalancedState]):
         K, lam = counts.shape[0], self.engine.regularization
         for arm in _one_by_one(state.pending_index, state.pending_counts):
             counts = counts + state.balance.at(turn(counts)) * (arm >= 0).double()
-            sweep.hallucinate(_at_all(arm.unsqueeze(-1), K), torch.ones(*inner.told.shape, 1, dtype=torch.float64))
+            sweep.hallucinate(_at_all(arm.unsqueeze(-1), K), inner.told.new_ones(*inner.told.shape, 1))
         mean = inner.arm_mean()
         index, score = torch.full((*shape, 0), -1, device=rows.arms.device), state.log_det.new_zeros(*shape, 0)
         most = int(room.max()) if room.numel() else 0
@@ -169,7 +169,7 @@ class LengthscaleBalancing(Phased[BalancedState]):
             index, score = torch.cat([index, arm.unsqueeze(-1)], dim=-1), torch.cat([score, own.amax(-1, keepdim=True)], dim=-1)
             counts = counts + state.balance.at(level) * (arm >= 0).double()
             if place + 1 < most:
-                sweep.hallucinate(_at_all(arm.unsqueeze(-1), K), torch.ones(*inner.told.shape, 1, dtype=torch.float64))
+                sweep.hallucinate(_at_all(arm.unsqueeze(-1), K), inner.told.new_ones(*inner.told.shape, 1))
         leverage = state.arm_leverage().gather(-1, index.clamp_min(0))
         return Selection(rows.points(index), index, index >= 0), Evidence(score, leverage, self.width(state))
 

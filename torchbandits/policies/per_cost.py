@@ -3,25 +3,36 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import overload
 
-from torchbandits.checks import explains_keywords
+from torchbandits.aims import Certifying, Constrained, Scalarized
+from torchbandits.checks import explains_keywords, non_negative
 from torchbandits.errors import UnsupportedError, require
 from torchbandits.policies.base import Policy
 from torchbandits.policies.composed import Composed
+from torchbandits.policies.joint import Joint
 from torchbandits.scores import PerCost
 
 
+@overload
+def per_cost(policy: Joint, *, exponent: float = 1.0, baseline: float = 0.0) -> Joint: ...
+@overload
+def per_cost(policy: Policy, *, exponent: float = 1.0, baseline: float = 0.0) -> Composed: ...
 @explains_keywords
-def per_cost(policy: Policy, *, exponent: float = 1.0, baseline: float = 0.0) -> Composed:
+def per_cost(policy: Policy, *, exponent: float = 1.0, baseline: float = 0.0) -> Policy:
     r"""Make the same policy choose by score per cost of an arm.
 
     .. math:: \frac{u(x) - b}{c(x)^{\alpha}} \quad\text{or}\quad \log EI(x) - \alpha \log c(x)
 
+    Of several outcomes (`outcomes.constrained`, `outcomes.pareto`, `outcomes.epal`), b is the best value that the posterior
+    means promise under the same weights and limits; the uncertainty of `epal` is divided by the cost.
+
     Args:
-        policy: A policy that scores arms by one Gaussian process: not `pi_gp_ucb`, `ada_bkb`, `bpe`, `sup_kernel_ucb`.
+        policy: A policy that scores arms by one Gaussian process: not `pi_gp_ucb`, `ada_bkb`, `bpe`, `sup_kernel_ucb`; or one
+            of several outcomes, not `safe` or `fidelity`.
         exponent: α ≥ 0; 1 for gain per cost, 0 to ignore costs.
-        baseline: b, the reward at which a pull has no value, reward units (UCB and draws only). Below it, the score of an arm
-            decreases with its cost.
+        baseline: b, the reward at which a pull has no value, reward units (UCB and draws of one outcome only). Below it, the
+            score of an arm decreases with its cost.
 
     The costs are the bandit's (`Bandit(policy, arms, costs=…)`), or the environment's in `run`. Batches, memory and width are
     the policy's. Guarantee: none; with a large budget the ratio is the right greedy choice per unit of cost.
@@ -30,6 +41,14 @@ def per_cost(policy: Policy, *, exponent: float = 1.0, baseline: float = 0.0) ->
         UnsupportedError: For a policy without scores.
     """
     require(isinstance(policy, Policy), f"policy must be a torchbandits policy, got {type(policy).__name__}.")
+    if isinstance(policy, Joint):
+        known = isinstance(policy.aim, Constrained | Scalarized | Certifying)
+        message = "costs enter the scores of constrained, pareto and epal: fidelity() has costs of its own, and safe() none."
+        require(known, message, UnsupportedError)
+        require(baseline == 0, "baseline is for one outcome: of several it is what the posterior means promise.")
+        power = non_negative("exponent", exponent)
+        assert isinstance(policy.aim, Constrained | Scalarized | Certifying)
+        return replace(policy, aim=replace(policy.aim, exponent=float(power)))
     if not isinstance(policy, Composed):
         raise UnsupportedError(
             f"{type(policy).__name__} has no score to divide by a cost: use gp_ucb, bkb, batch_bkb, compressed_gp, "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -20,6 +20,9 @@ from torchbandits.policies.composed import Composed
 from torchbandits.policies.picking import on_offer
 from torchbandits.policies.state import TableState
 from torchbandits.types import Arms, Generators, Picks, Pulls
+
+# Of a field that policies did not always have: journals and saved states name it only where it is given.
+LATER = {"described": "if given"}
 
 # Part of the largest prior deviation that is more than rounding, and too small to matter.
 _SLOPE = 1e-9
@@ -135,8 +138,11 @@ def preference(state: TableState) -> Tensor:
     return (-_SLOPE * state.table.kappa2.sqrt().unsqueeze(-1) * place).expand(*shape, A)
 
 
-def restart_(state: TableState, over: Tensor) -> None:
-    """Reset the marked batch rows (`batch_shape` booleans) to the prior. Cost: a sweep over the arms."""
+_SUMS = ("told", "log_det", "batched_log_det", "batched_log_det_3")
+
+
+def restart_(state: TableState, over: Tensor, sums: Sequence[str] = _SUMS) -> None:
+    """Reset the marked batch rows (`batch_shape` booleans) to the prior, and these sums to 0. Cost: a sweep over the arms."""
     state.forget_derived_()
     state.rows.clear_(state.statistics, over)
     state.posterior.invalidate_()
@@ -144,7 +150,7 @@ def restart_(state: TableState, over: Tensor) -> None:
     # Kept factors would have to be updated by every later pull.
     state.posterior.invalidate_()
     here = over.cpu()
-    for name in ("told", "log_det", "batched_log_det", "batched_log_det_3"):
+    for name in sums:
         state.set_sums_(**{name: state.sum_on_host(name).masked_fill(here, 0.0)})
 
 

@@ -248,9 +248,9 @@ class Picker:
         order = upper.sort(dim=-1, descending=True, stable=True).indices
         joint = JointDraws(self._table, order[..., : min(score.leaders, order.shape[-1])])
         leaders, flat = joint.index.reshape(len(twins), -1), order.reshape(len(twins), -1)
-        # Leaders at other contexts are drawn and do not compete.
+        # Leaders that are copies of an arm, or of other contexts, are drawn and do not compete.
         apart = None
-        if self._table.rows.competing is not None:
+        if self._table.rows.competing is not None or self._table.rows.first is not None:
             apart = (upper == -torch.inf).reshape(len(twins), -1).gather(-1, leaders).unsqueeze(-2)
         free = torch.ones_like(upper, dtype=torch.bool) if offered is None else offered.expand_as(upper)
         free = (free & (upper > -torch.inf)).reshape(len(twins), -1)

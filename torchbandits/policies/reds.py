@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import gpytorch
 import torch
 from torch import Tensor
 
-from torchbandits.checks import check_whole, explains_keywords, is_whole, regularization_of
+from torchbandits.checks import check_whole, explains_keywords, is_whole, positive, regularization_of
 from torchbandits.gradients import without_gradients
 from torchbandits.policies.composed import Composed
-from torchbandits.policies.elimination import EliminationState, begin, learn, remaining_picks
-from torchbandits.policies.phased import Phased
+from torchbandits.policies.elimination import Batches, EliminationState, begin, learn, remaining_picks
+from torchbandits.policies.phased import LATER, Phased
 from torchbandits.starts import draw_uniform
 from torchbandits.types import Arms, Evidence, Generators, Pulls, Selection
 from torchbandits.widths import FixedDesign, Width
@@ -36,10 +36,12 @@ class RandomExploration(Phased[EliminationState]):
     Args:
         max_batch_size: Most picks of one selection.
         first_batch: Length of the first batch; each further one is twice as long.
+        anew: Whether all begins anew after the horizon; None for no.
     """
 
     max_batch_size: int | None = None
     first_batch: int | None = None
+    anew: bool | None = field(default=None, metadata=LATER)
 
     def __post_init__(self) -> None:
         Phased.__post_init__(self)
@@ -57,10 +59,15 @@ class RandomExploration(Phased[EliminationState]):
         first = math.isqrt(self.horizon - 1) + 1 if self.first_batch is None else self.first_batch
         return doubling_lengths(self.horizon, first)
 
+    @property
+    def batches(self) -> Batches:
+        """The lengths, and whether all begins anew after the last batch."""
+        return Batches(self.lengths, anew=bool(self.anew))
+
     @without_gradients
     def init(self, arms: Arms, generators: Generators, batch_shape: torch.Size) -> EliminationState:
         """Make a fresh state, in which all arms are alive. Cost O(A (d + log A))."""
-        return begin(self, arms, generators, batch_shape)
+        return begin(self, arms, generators, batch_shape, self.batches)
 
     @without_gradients
     def select(
@@ -73,13 +80,13 @@ class RandomExploration(Phased[EliminationState]):
     ) -> tuple[Selection, Evidence]:
         """Draw the remaining picks of the batch. Cost O(A + q)."""
         asked = {"limit": limit, "available": available, "exactly": exactly}
-        return remaining_picks(self, state, self.lengths, self.max_batch_size, _drawn, asked)
+        return remaining_picks(self, state, self.batches, self.max_batch_size, _drawn, asked)
 
     @without_gradients
     def update(self, state: EliminationState, pulls: Pulls) -> EliminationState:
         """Learn the pulls. Pulls of survivors count towards the batch, and the last of them ends it. Cost O(A u) per distinct
         arm, and a sweep over the arms where a batch ends."""
-        return learn(self, state, self.lengths, pulls)
+        return learn(self, state, self.batches, pulls)
 
     @without_gradients
     def bounds(self, state: EliminationState) -> tuple[Tensor, Tensor]:
@@ -102,6 +109,7 @@ def reds(
     *,
     horizon: int,
     first_batch: int | None = None,
+    drift: float | None = None,
     noise_std: float = 0.01,
     norm_bound: float | Tensor = 1.0,
     delta: float = 1e-4,
@@ -120,14 +128,21 @@ def reds(
     largest variance: a pick costs O(1) in place of a pass over the arms, and the variance falls as fast up to a constant.
     What is told, forgotten, asked for beyond the batch or after T pulls is treated as in `bpe`.
 
+    With `drift`, f may change while it is learned. A batch then estimates the average of f over its pulls: because the draws do
+    not depend on time, the changes of f are noise to them, of sub-Gaussian constant D. After T pulls all arms are back, all
+    rewards are forgotten, and the next T pulls begin. The certificate is about the average over the last batch.
+
     Args:
         kernel: Kernel of the RKHS that holds the expected reward.
         horizon: T, the number of pulls to come.
         first_batch: N_1; ⌈√T⌉ by default, which is this package's choice.
+        drift: D, the most by which the expected reward of an arm changes during a batch, reward units; never more than
+            2 Ψ √k(x, x). None for a function that stays.
         noise_std: Sub-Gaussian constant R of the noise, reward units.
         norm_bound: Ψ, bound on the RKHS norm; one number, or one per batch row.
-        delta: Failure probability of the bounds.
-        width: w, multiplies the standard deviation; by default `FixedDesign`, Ψ + (R/√λ) √(2 log(A B/δ)) for B batches.
+        delta: Failure probability of the bounds, of each T pulls under `drift`.
+        width: w, multiplies the standard deviation; by default `FixedDesign`, Ψ + (R/√λ) √(2 log(A B/δ)) for B batches, with
+            √(R² + D²) for R under `drift`.
         regularization: λ; noise_std² by default.
         max_batch_size: Most picks of one `ask`; a longer batch is asked for in parts.
         prior_mean: A number, or `"estimate"`.
@@ -136,15 +151,18 @@ def reds(
     Guarantee: the best arm is never discarded, with probability 1 − δ for a fixed f of RKHS norm ≤ Ψ under the default width
     and a prior mean of 0, since no pull of a batch is chosen by the batch's rewards. The paper proves regret Õ(√(T γ_T)), and
     without noise Õ(max(T^((3−β)/2), 1)) for eigenvalues that decay as j^(−β), if the first batch is as long as its
-    concentration bound asks for; that number, of which only the abstract could be had, is not computed here. Cost: O(A u) per
-    distinct arm, O(1) per pick and O(A) per ask. Source: Salgia, Vakili & Zhao 2024 (arXiv 2310.15351), by its abstract and
-    summaries.
+    concentration bound asks for; that number, of which only the abstract could be had, is not computed here. With `drift`, no
+    arm is discarded whose average over the batch is the best of the survivors, if f does not react to the pulls and all
+    survivors are on offer: the page on guarantees has the proof, which is this package's own and bounds no regret.
+    Cost: O(A u) per distinct arm, O(1) per pick and O(A) per ask. Source: Salgia, Vakili & Zhao 2024 (arXiv 2310.15351), by
+    its abstract and summaries; random order against drift is the idea of Iwazaki & Takeno 2025 (arXiv 2410.16052).
     """
     lam = regularization_of(noise_std, regularization)
     # Values that are not whole are refused by the policy below.
     known = is_whole(horizon) and (first_batch is None or is_whole(first_batch))
     first = (math.isqrt(horizon - 1) + 1 if first_batch is None else first_batch) if known else 1
     batches = len(doubling_lengths(horizon, first)) if known else 1
-    confidence = FixedDesign(noise_std, norm_bound, delta, lam, statements=batches) if width is None else width
+    scatter = noise_std if drift is None else math.hypot(noise_std, positive("drift", drift))
+    confidence = FixedDesign(scatter, norm_bound, delta, lam, statements=batches) if width is None else width
     engine = Composed(kernel, noise_std, confidence, lam, prior_mean=prior_mean, memory_budget=memory_budget)
-    return RandomExploration(engine, horizon, max_batch_size, first_batch)
+    return RandomExploration(engine, horizon, max_batch_size, first_batch, None if drift is None else True)

@@ -56,7 +56,11 @@ def rivals(state: GaussianState, width: Tensor, arm: int, place: tuple[int, ...]
     possible = mean + reach > (mean[arm] - reach[arm] if arm >= 0 else floor)
     if arm >= 0:
         possible[arm] = False
-    return possible
+    # Copies of an arm are the same arm.
+    first = state.rows.first
+    if first is None:
+        return possible
+    return possible & (first.expand(*state.rows.batch_shape, -1)[place] == torch.arange(len(possible), device=first.device))
 
 
 def share_of_noise(posterior: GaussianProcess, noise_variance: float, place: tuple[int, ...]) -> float:

@@ -23,7 +23,7 @@ from torchbandits.gradients import without_gradients
 from torchbandits.policies.scale import ScaleWatch
 from torchbandits.posteriors import GaussianProcess, PartitionedProcess, Statistics, aggregate
 from torchbandits.transfers import to_device, to_host
-from torchbandits.types import Marginals, Progress, Pulls, Recommendation
+from torchbandits.types import Marginals, Progress, Pulls, Recommendation, Selection
 from torchbandits.widths import Width
 
 RECENT = 40
@@ -64,6 +64,10 @@ class State(nn.Module, ABC):
     statistics: Statistics
     tabulated: ClassVar[bool] = False
     """Whether mean and leverage of every arm are known."""
+    unsettled: Selection | None = None
+    """What is still open after the pulls that are being learned; None for nothing. Known while `Policy.update` runs."""
+    directions: Tensor | None = None
+    """−1 in the batch rows in which less is better, which recommend the lowest mean; None for none."""
 
     def __init__(
         self,
@@ -174,7 +178,8 @@ class State(nn.Module, ABC):
         pulled, arm = statistics.mask & (statistics.weights > 0), self.rows.arm_of_row
         mean, variance = self.row_marginals()
         k_here = min(k, mean.shape[-1])
-        ranked = mean.masked_fill(~pulled, -torch.inf).sort(dim=-1, descending=True, stable=True)
+        signed = mean if self.directions is None else self.directions * mean
+        ranked = signed.masked_fill(~pulled, -torch.inf).sort(dim=-1, descending=True, stable=True)
         top = ranked.indices[..., :k_here]
         valid = pulled.gather(-1, top)
         told = self.in_reward_units(mean.gather(-1, top), variance.gather(-1, top))
@@ -349,7 +354,8 @@ class PosteriorState(State):
             return super().best_arm()
         # Points without weight were forgotten.
         arm = self.rows.arm_of_row.masked_fill(self.statistics.weights <= 0, -1)
-        mean = self.mean_at(arm).masked_fill(arm < 0, -torch.inf)
+        mean = self.mean_at(arm)
+        mean = (mean if self.directions is None else self.directions * mean).masked_fill(arm < 0, -torch.inf)
         return arm.gather(-1, mean.argmax(dim=-1, keepdim=True)).squeeze(-1)
 
     def _snapshots(self) -> list[Callable[[], None]]:

@@ -25,6 +25,8 @@ pyarrow, ipc, pq = (Later(name, "these files") for name in ("pyarrow", "pyarrow.
 
 # Number of decoded row groups that are cached for random access.
 _GROUPS_KEPT = 4
+# First and last arms of a file that are compared with its cache.
+_COMPARED = 64
 
 
 class _Reader(ABC):
@@ -210,7 +212,8 @@ def parquet(
     size.
 
     Row groups are decoded in every sweep, and again for the leaders of each batch. With `cache`, the arms are written once to a
-    `.npy` file, which is mapped into memory from then on, an order of magnitude faster. An existing cache is used unchanged.
+    `.npy` file, which is mapped into memory from then on, an order of magnitude faster. An existing cache is used unchanged, if
+    its first and last arms are those of the file.
 
     Args:
         path: Path of the file.
@@ -222,7 +225,7 @@ def parquet(
 
     Raises:
         DataError: If a file cannot be read or written, or pyarrow is missing; during a run, if the file has changed.
-        ArgumentError: If a column does not exist, or the cache has other sizes.
+        ArgumentError: If a column does not exist, or the cache holds other arms.
         ShapeError: If a column contains no numbers, or there are no arms.
     """
     kept = None if cache is None else as_path("cache", cache)
@@ -236,6 +239,12 @@ def parquet(
         raise ArgumentError(
             f"{cache} holds arms {tuple(held.shape)}, {path} {tuple(source.shape)}: it is the cache of another file; delete "
             "it, or name another."
+        )
+    ends = (slice(0, min(_COMPARED, held.num_arms)), slice(max(0, held.num_arms - _COMPARED), held.num_arms))
+    if not all(torch.equal(held.chunk(part), source.chunk(part)) for part in ends):
+        raise ArgumentError(
+            f"{cache} holds other arms than {path}: it is the cache of another file, of an earlier version of it, or of other "
+            "columns; delete it, or name another."
         )
     return held
 

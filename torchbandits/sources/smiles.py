@@ -147,7 +147,8 @@ def _lines(smiles: Any, ids: Any) -> Iterator[tuple[int, str, str]]:
         try:
             with path.open(encoding="utf-8") as lines:
                 for number, line in enumerate(lines, 1):
-                    text, _, name = line.strip().partition("\t" if "\t" in line else " ")
+                    line = line.strip()
+                    text, _, name = line.partition("\t" if "\t" in line else " ")
                     if text:
                         yield number, text, name.strip() or str(number)
         except (OSError, UnicodeDecodeError) as error:

@@ -63,11 +63,16 @@ def test_a_setting_is_evaluated_once_though_it_is_listed_twice_or_best_by_far():
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.FitFailedWarning", "ignore:One or more of the test scores:UserWarning")
+@pytest.mark.filterwarnings("ignore:invalid value encountered in subtract:RuntimeWarning")
 def test_settings_that_fail_teach_nothing():
     settings = [{"alpha": alpha} for alpha in (-5.0, 0.1, 1.0, 10.0)]  # a negative penalty is refused by Ridge
     search = CandidateSearchCV(Ridge(), settings, n_iter=4, batch_size=4, policy=policy(), cv=2).fit(X, Y)
     assert np.isnan(search.cv_results_["mean_test_score"]).sum() == 1
     assert search.best_params_["alpha"] > 0
+    # A score may be infinite, such as a logarithm of a probability.
+    infinite = lambda model, *_: {0.1: -np.inf, 1.0: -1e200}.get(model.alpha, -model.alpha)  # noqa: E731
+    search = CandidateSearchCV(Ridge(), settings[1:], n_iter=3, policy=policy(), scoring=infinite, cv=2).fit(X, Y)
+    assert search.best_params_["alpha"] == 10.0
 
 
 def test_several_scorings_maximise_the_one_that_refit_names():

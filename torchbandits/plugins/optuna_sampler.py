@@ -36,8 +36,8 @@ class PoolSampler(BaseSampler):
     must lie in the distributions that the objective suggests from. Parameters that were fixed (`study.enqueue_trial`,
     `PartialFixedSampler`) keep their values, and the candidate is chosen among those that have them. Finished trials of the
     study are learned, those of other processes and of an earlier session included, if their parameters are those of a
-    candidate; trials that failed, were pruned or returned an infinite value teach nothing. Trials that run are pending. The
-    study has one objective, and its direction is honoured.
+    candidate; trials that failed, were pruned or returned a value whose square is infinite teach nothing. Trials that run are
+    pending. The study has one objective, and its direction is honoured.
 
     Args:
         candidates: The list: dictionaries of parameters by name, or a pandas table with one candidate per row.
@@ -146,7 +146,8 @@ class PoolSampler(BaseSampler):
             self._give_up(number)
             picked = None
         row = self._pool.row_of(params) if picked is None else int(picked.index[0])
-        if value is None or not math.isfinite(value):
+        # The square belongs to what is learned.
+        if value is None or not math.isfinite(value * value):
             self._give_up(number)
         elif row is not None:
             sign = -1.0 if study.direction == StudyDirection.MINIMIZE else 1.0

@@ -10,17 +10,21 @@ import gpytorch
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 import torch
 from problems import OFF_SCALE
 
 import torchbandits as tb
+from torchbandits.campaigns.conditions import on_offer
 from torchbandits.diagnostics import leave_one_out
 from torchbandits.errors import ArgumentError, DataError, StateError, TorchBanditsError
 from torchbandits.extras import Later
 from torchbandits.journal import Journal
-from torchbandits.tabular.tables import ParquetRows
+from torchbandits.tabular.ids import open_table
+from torchbandits.tabular.spreadsheets import read_texts
+from torchbandits.tabular.tables import ParquetRows, as_table
 
 
 def frame(n: int = 60) -> pd.DataFrame:
@@ -159,6 +163,25 @@ def test_conditions_and_contexts_restrict_what_is_asked():
     assert (campaign(table, candidates="allowed").ask(4)["temp"] > 100).all()
     with pytest.raises(ArgumentError, match=r"have been|on offer: ask for fewer, or widen"):
         campaign(table, candidates="allowed").ask(60)
+
+
+def test_rows_with_an_empty_cell_fulfil_no_condition_that_names_it(tmp_path: Path):
+    table = {"x": [0.0, 1, 2, None, None, 5], "s": ["DMF", None, "THF", "THF", None, "DMF"], "id": list("ABCDEF")}
+    table |= {"dry": [True, False, None, False, True, False], "lot": ["7", "007", "7", "8", "9", None]}
+    pa.csv.write_csv(pa.table(table | {"day": [f"2024-01-{10 + i}" for i in range(6)]}), tmp_path / "table.csv")
+    given = open_table(tmp_path / "table.csv", None)
+    given = as_table("table", given.arrow.set_column(4, "lot", pa.array(table["lot"])))
+
+    def met(condition: Any) -> str:
+        return "".join(np.array(table["id"])[on_offer("where", given, condition).numpy()])
+
+    assert met("x != 0 and s != 'DMF'") == "C"
+    assert met("not (s == 'DMF')") == met("s not in ['DMF']") == "CD"
+    assert met("not dry") == met("~dry and id != 'A'") == "BDF"
+    assert met("day > '2024-01-12'") == "DEF"
+    assert met("lot < '8'") == "ABC"
+    assert met({"dry": np.bool_(False)}) == met({"dry": False}) == "BDF"
+    assert (met({"lot": "007"}), met({"lot": "7"}), met({"lot": 7})) == ("B", "AC", "ABC")
 
 
 @OFF_SCALE
@@ -317,6 +340,30 @@ def test_ids_may_be_numbers_an_index_or_the_number_of_the_row(tmp_path: Path):
     assert c.tell(plate.assign(**{"yield": 1.0})).measured == 2
 
 
+@pytest.mark.parametrize(
+    "ids",
+    [
+        np.arange(1.0, 9.0),
+        np.arange(8) + 0.25,
+        pd.date_range("2024-01-01", periods=8),
+        pd.date_range("2024-01-01", periods=8, freq="h", unit="s", tz="Europe/Berlin"),
+        ["NA", "null", "3.0", "4", "5 ", "6", "7", "8"],
+    ],
+)
+def test_ids_of_any_type_come_back(ids: Any, tmp_path: Path):
+    own = pd.DataFrame({"id": ids, "temp": np.arange(8.0)})
+    c = campaign(own)
+    plate = c.ask(8).assign(**{"yield": 1.0})
+    assert c.open == c._ids.texts(plate["id"])
+    plate.to_csv(tmp_path / "plate.csv", index=False)
+    assert c.tell(tmp_path / "plate.csv").measured == 8
+    assert c.tell(plate).measured == 8
+    assert c.tell(own.assign(**{"yield": 1.0})).measured == 8
+    c.ask(2)
+    c.forget(c.open)
+    assert c.open == []
+
+
 def test_large_features_are_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     own = campaign().bandit.arms
     monkeypatch.setattr("torchbandits.tabular.encoding.IN_MEMORY", 100)
@@ -446,6 +493,65 @@ def test_cells_are_read_as_spreadsheets_write_them(tmp_path: Path):
     assert sorted(c.best(2)["measured"]) == [1.5, 2.25]
 
 
+def written(path: Path, text: str, encoding: str = "utf-8") -> Path:
+    path.write_text(text, encoding=encoding, newline="")
+    return path
+
+
+def test_cells_beyond_the_header_shift_nothing(tmp_path: Path):
+    c = campaign()
+    told = c.tell(written(tmp_path / "commas.csv", "id,yield,minutes\n\n003,5,7,\n004,6,8,\n"))
+    assert told.measured == 2
+    assert dict(zip(c.best(2)["id"], c.best(2)["measured"], strict=True)) == {"003": 5.0, "004": 6.0}
+    more = written(tmp_path / "more.csv", "id,yield\n\n003,5,7\n")
+    refused(lambda: c.tell(more), "line 3, has 3 cells, the header 2", error=DataError)
+
+
+@pytest.mark.parametrize(
+    ("text", "columns"),
+    [
+        ("id\ttemp\tpos\na\t20.5\t1,2-diol\nb\t21.5\t1,2\n", {"temp": [20.5, 21.5], "pos": ["1,2-diol", "1,2"]}),
+        ("id;p (bar, abs);T (C, set)\na;1,5;2\nb;1,7;2,9\n", {"p (bar, abs)": [1.5, 1.7], "T (C, set)": [2, 2.9]}),
+        ("id;temp, C\n007;1,5\nb;2,5\n", {"id": ["007", "b"], "temp, C": [1.5, 2.5]}),
+        ("sep=;\r\nid;temp\r\n007;1,5\r\nb;1e3\r\n", {"id": ["007", "b"], "temp": [1.5, 1000]}),
+        ("\n\nid,temp\n007,1\n\nb,2\n", {"id": ["007", "b"], "temp": [1, 2]}),
+        ("id,temp\n007,1\nb,2\n,\n , \n,\n".replace(" ", ""), {"id": ["007", "b"], "temp": [1, 2]}),
+        ('id,"a; b"\nx,"1;2"\ny,"3\n4"\n', {"id": ["x", "y"], "a; b": ["1;2", "3\n4"]}),
+    ],
+)
+def test_separators_and_decimals_are_those_of_the_cells(text: str, columns: dict[str, list[Any]], tmp_path: Path):
+    path = written(tmp_path / "table.csv", text)
+    found = open_table(path, None).take(np.arange(2)).to_pydict()
+    assert {name: found[name] for name in columns} == columns
+    assert open_table(path, None).count == 2
+    numbers = {name: cells for name, cells in columns.items() if not isinstance(cells[0], str)}
+    read = read_texts(path)
+    for name, cells in numbers.items():
+        assert [float(text.replace(",", ".")) if read.decimal == "," else float(text) for text in read.frame[name][:2]] == cells
+
+
+def test_spreadsheets_that_may_mean_two_things_are_refused_with_the_line(tmp_path: Path):
+    path = tmp_path / "table.tsv"
+    refused(lambda: campaign(written(path, "id\ttemp\na\t1,234\nb\t987\n")), "'1,234' 1234 or 1.234", error=DataError)
+    refused(lambda: campaign(written(path, "temp,dry\n1,\n\n,\n2,x\n")), "line 4: all cells are empty", error=DataError)
+    many = "id,temp\n" + "".join(f"r{i},{i}\n" for i in range(10_000))
+    for last in ("rz,µ", "µ,1"):
+        written(path, many + last + "\n", "latin-1")
+        refused(lambda: campaign(path), "line 10002, is not UTF-8", "CSV UTF-8", error=DataError)
+    refused(lambda: campaign(written(path, "id,temp\n\na,1\n\nb,2\nc,x\nd,3\n")), "'x' in line 6")
+
+
+def test_a_plate_of_a_spreadsheet_with_decimal_commas_is_that_of_the_candidates(tmp_path: Path):
+    c = campaign(frame().assign(zero=np.where(np.arange(60) % 2, 1e-17, 2.0)), columns={"zero": "number"})
+    plate = c.ask(6)
+    plate["yield"] = yields(plate)
+    plate.round({"temp": 1, "zero": 2}).to_csv(tmp_path / "plate.csv", sep=";", decimal=",", index=False)
+    told = c.tell(tmp_path / "plate.csv")
+    assert (told.measured, told.notes) == (6, ())
+    plate.assign(temp=plate["temp"] + 10).to_csv(tmp_path / "plate.csv", sep=";", decimal=",", index=False)
+    refused(lambda: c.tell(tmp_path / "plate.csv"), "line 2 has 'temp'")
+
+
 def test_a_single_row_that_was_changed_is_said(tmp_path: Path):
     c = campaign()
     plate = c.ask(4)
@@ -478,7 +584,11 @@ def test_an_objective_that_looks_like_a_slip_is_refused_until_the_other_column_i
     assert campaign(frame().assign(mass=np.nan)).objective == "yield"
 
 
+@pytest.mark.usefixtures("annotations_not_enforced")
 def test_bad_tables_are_refused_in_a_sentence(tmp_path: Path):
+    refused(lambda: campaign(frame().set_index(["id", "temp"])), "several levels: reset_index()")
+    refused(lambda: campaign(pd.concat({"a": frame()}, axis=1)), "several levels")
+    refused(lambda: campaign(columns={"dry": None}), "columns: 'dry' must be a kind", "got None")
     table = frame()
     path = tmp_path / "candidates.csv"
     table.assign(id=table["id"].mask(table.index == 3)).to_csv(path, index=False)
@@ -554,6 +664,7 @@ def test_another_campaign_is_not_gone_on_with(tmp_path: Path):
     path = tmp_path / "journal"
     campaign(journal=path, columns={"dry": "ignore"}).close()
     goes = {"journal": path}
+    refused(lambda: campaign(frame().assign(temp="hot"), **goes), "has changed since", error=StateError)
     refused(lambda: campaign(frame().assign(id=lambda t: "x" + t["id"]), **goes), "its ids", error=StateError)
     refused(lambda: campaign(frame(50), **goes), "it has 50 rows, the campaign 60", error=StateError)
     refused(lambda: campaign(frame().drop(columns="temp"), **goes), "it lacks column 'temp'", error=StateError)
@@ -568,6 +679,56 @@ def test_another_campaign_is_not_gone_on_with(tmp_path: Path):
     refused(lambda: campaign(**goes), "does not hold the settings", error=DataError)
     (tmp_path / "kept").rename(tmp_path / "journal.campaign.json")
     assert campaign(**goes).ask(1).shape == (1, 8)
+
+
+def test_features_of_another_campaign_are_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("torchbandits.tabular.encoding.IN_MEMORY", 0)
+    path = tmp_path / "journal"
+    kernel = gpytorch.kernels.RBFKernel(ard_num_dims=99).double()
+    refused(lambda: campaign(journal=path, policy=tb.gp_ucb(kernel, noise_std=0.1)), "99", error=TorchBanditsError)
+    assert list(tmp_path.iterdir()) == []
+    campaign(journal=path).close()
+    for name in ("journal", "journal.campaign.json"):
+        (tmp_path / name).unlink()
+    (tmp_path / "journal.checkpoint").unlink(missing_ok=True)
+    turned = frame()[::-1].reset_index(drop=True)
+    c, own = campaign(turned, journal=path), campaign(turned)
+    np.testing.assert_array_equal(*(one.bandit.arms.points(torch.arange(60)) for one in (c, own)))
+    c.close()
+    refused(lambda: campaign(turned.replace({"solvent": {"DMF": "H2O"}}), journal=path), "has changed", error=StateError)
+    campaign(turned, journal=path)
+
+
+def test_values_that_overflow_are_refused_before_anything_is_written(tmp_path: Path):
+    huge = frame().assign(**{"yield": [1e200, *[None] * 59]})
+    refused(lambda: campaign(huge, journal=tmp_path / "journal"), "column 'yield' holds 1e+200")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_changed_costs_are_named(tmp_path: Path):
+    path, table = tmp_path / "journal", frame().assign(price=1.0)
+    options = {"journal": path, "cost": "price", "policy": tb.per_cost(policy())}
+    campaign(table, **options).close()
+    refused(lambda: campaign(table.assign(price=2.0), **options), "has changed", "column 'price'", error=StateError)
+
+
+@pytest.mark.parametrize("name", ["expected", "rank", "measured", "times"])
+def test_an_objective_may_have_the_name_of_an_added_column(name: str):
+    c = tb.Campaign(frame(), name, policy=policy())
+    plate = c.ask(2)
+    assert name not in plate
+    refused(lambda: c.tell(plate), f"has no column {name!r}")
+    c.tell(plate.assign(**{name: [1.0, 2.0]}))
+    assert name not in c.ask(3)
+    assert len(c.best(2)) == 2
+
+
+def test_results_may_be_true_or_false(tmp_path: Path):
+    c = campaign(columns={"dry": "ignore"})
+    told = c.tell(pd.DataFrame({"id": ["000", "001", "002"], "yield": [True, False, None]}))
+    assert (told.measured, told.failed) == (2, 1)
+    assert c.tell(written(tmp_path / "told.csv", "id,yield\n003,True\n004,FALSE\n")).measured == 2
+    assert c.best(4)["measured"].tolist() == [1, 1, 0, 0]
 
 
 def test_a_campaign_that_can_not_begin_leaves_nothing(tmp_path: Path):

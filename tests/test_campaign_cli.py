@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
+import pyarrow.feather
 import pytest
 from test_campaign import frame, policy, yields
 from typer.testing import CliRunner
@@ -76,6 +78,64 @@ def test_a_campaign_from_the_table_to_the_report(folder: Path):
     assert "as told" in run("columns")
     assert "Report:" in run("report")
     assert "<h2>Best rows</h2>" in (folder / "campaign" / "report.html").read_text()
+
+
+def test_a_table_of_any_types_is_the_same_when_it_is_begun_again(folder: Path):
+    text = "id,x,when,at,z\n" + "".join(f"00{i},{i}.5,2024-01-0{i} 10:00:00,10:0{i}:00,\n" for i in range(1, 9))
+    (folder / "times.csv").write_text(text)
+    own = pd.read_csv("times.csv", dtype={"id": str}).assign(
+        x=lambda t: t["x"].where(t["x"] > 2), at=pd.Categorical([1, 2] * 4)
+    )
+    table = pa.Table.from_pandas(own.drop(columns="when"), preserve_index=False)
+    nan = pa.array(own["x"].to_numpy(), from_pandas=False)
+    pa.feather.write_feather(table.set_column(1, "x", nan), "times.feather", compression="uncompressed")
+    for name in ("times.csv", "times.feather"):
+        made = ["new", name, "--objective", "y", "--folder", name.replace(".", "-"), "--column", "at=ignore"]
+        run(*made)
+        assert "holds this campaign already" in run(*made)
+    (folder / "times.csv").write_text(text.replace("1.5", "1.6"))
+    assert "another table" in refused("new", "times.csv", "--objective", "y", "--folder", "times-csv")
+
+
+def test_a_filled_in_plate_is_not_overwritten(folder: Path):
+    run("new", "candidates.csv", "--objective", "yield")
+    for _ in range(2):
+        run("ask", "-n", "2", "--output", "plate.csv")
+    rows = pd.read_csv("plate.csv", dtype={"id": str})
+    rows.assign(**{"yield": [1.5, None]}).to_csv("plate.csv", sep=";", decimal=",", index=False)
+    assert "plate.csv has values of 'yield'" in refused("ask", "-n", "3", "--output", "plate.csv")
+    (folder / "plate.csv").write_bytes(b"\xff\xfe")
+    assert "is no plate" in refused("ask", "-n", "3", "--output", "plate.csv")
+    assert len(plate(run("ask", "-n", "3"))) == 3  # nothing was asked for in vain
+
+
+def test_another_condition_is_refused_where_the_campaign_goes_on():
+    run("new", "candidates.csv", "--objective", "yield", "--candidates", "temp < 110")
+    said = refused("new", "candidates.csv", "--objective", "yield", "--candidates", "temp < 30")
+    assert "--candidates 'temp < 110'" in said
+    assert "--where" in said
+    run("new", "candidates.csv", "--objective", "yield")
+
+
+def test_a_best_row_whose_objective_was_not_measured_is_said_to_be(folder: Path):
+    run("new", "candidates.csv", "--objective", "yield", "--limit", "dirt <= 0.2")
+    (folder / "results.csv").write_text("id,yield,dirt\n001,5,0.9\n002,4,0.8\n000,,0.1\n")
+    assert "Best so far: 000, yield not measured yet." in run("tell", "results.csv")
+
+
+def test_names_that_the_terminal_lacks_are_written_all_the_same(folder: Path):
+    table = frame().rename(columns={"temp": "Δ"}).assign(id=lambda t: "Δ" + t["id"])
+    table.to_csv("candidates.csv", index=False)
+    narrow = CliRunner(charset="cp1252")
+    for command in (["new", "candidates.csv", "--objective", "yield"], ["ask", "-n", "2"], ["columns"]):
+        result = narrow.invoke(app, ["campaign", *command])
+        assert result.exit_code == 0, result.output
+        if command[0] == "ask":
+            rows = pd.read_csv(io.BytesIO(result.stdout_bytes))
+            assert rows["id"].str.startswith("Δ").all()
+            rows.assign(**{"yield": [1.0, 2.0]}).to_csv("results.csv", index=False)
+    result = narrow.invoke(app, ["campaign", "tell", "results.csv"])
+    assert "Best so far: \\u0394" in result.stdout
 
 
 def test_the_folder_may_move_and_the_table_may_change(folder: Path):
@@ -157,7 +217,7 @@ def test_the_tutorial_is_a_session_that_works(folder: Path):
     assert "Report: campaign/report.html" in report
 
 
-@pytest.mark.parametrize("text", ["size=S<M<L", "a=b=category"])
+@pytest.mark.parametrize("text", ["size=S<M<L", "size= S < M < L ", "a=b=category"])
 def test_kinds_of_columns_are_read(text: str):
     table = frame().rename(columns={"temp": "a=b"}).assign(size=["S", "M", "L"] * 20)
     table["a=b"] = table["a=b"].round(-1)

@@ -100,6 +100,32 @@ def test_empty_cells_count_as_the_median_and_are_marked():
     assert all(np.isfinite(values).all() for values in found.values())
 
 
+def test_a_column_with_few_cells_is_described_by_all_of_them(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(campaign_columns, "SAMPLE", 10)
+    frame = table()[["number"]].assign(few=np.nan)
+    frame.loc[[1, 2, 6], "few"] = [1.0, 2.0, 6.0]
+    decision = decided(frame)["few"]
+    assert (decision.fill, decision.center, decision.missing) == (2.0, 3.0, N - 3)
+    told = decided(frame.assign(few=np.nan), few="number")["few"]
+    assert (told.kind, told.why) == ("ignore", "all cells are empty")
+
+
+def test_orders_may_be_of_numbers_and_booleans():
+    frame = table()[["yes", "few"]]
+    sizes = [np.int64(3), 0, 1.0, 4, 2]
+    decisions = decided(frame, yes=[False, True], few=sizes)
+    assert decisions["yes"].categories == ("false", "true")
+    assert decisions["few"].categories == ("3", "0", "1", "4", "2")
+    settings = Settings(None, 4, "digest", "yield", False, None, None, "float64", {"few": sizes}, None, decisions.columns)
+    assert '"overruled": {' in settings.text()
+
+
+def test_categories_of_whole_numbers_are_categories():
+    frame = table()[["number"]].assign(batch=pd.Categorical(np.arange(N) % 3 + 1))
+    found = features(frame, decided(frame))
+    np.testing.assert_array_equal(found["batch = 2"], frame["batch"] == 2)
+
+
 def test_what_was_decided_can_be_overruled():
     frame = table().drop(columns=["same", "none"])
     told = {
@@ -151,6 +177,7 @@ def test_batches_make_no_difference(monkeypatch: pytest.MonkeyPatch):
         ("x", [[1.0, 2.0]] * N, None, "holds list<"),
         ("x", range(-1, N - 1), "log", "can't be 'log', its least value is -1: use 'number'"),
         ("x", range(N), "log", "its least value is 0: use 'count'"),
+        ("x", [1e200 * (i == 3) for i in range(N)], None, "column 'x' holds 1e+200"),
         ("x", range(N), "boolean", "can't be boolean, it goes from 0 to 39"),
         ("x", range(N), "date", "holds no dates, but int64"),
         ("x", range(N), "numbr", "Did you mean 'number'?"),
@@ -178,8 +205,14 @@ def test_all_that_is_wrong_is_said_at_once():
 
 def test_a_category_that_was_not_there_is_refused():
     decisions = decided(table())
-    with pytest.raises(StateError, match="has changed since its columns were decided on"):
-        features(table().assign(text="w"), decisions)
+    for changed in ({"text": "w"}, {"number": "w"}):
+        with pytest.raises(StateError, match="has changed since its columns were decided on"):
+            features(table().assign(**changed), decisions)
+
+
+def test_large_numbers_that_floats_do_not_tell_apart_are_said():
+    frame = table()[["number"]].assign(stamp=np.arange(N) % 2 + 2**60)
+    assert decided(frame)["stamp"].why == "all cells are equal in double precision: subtract a number"
 
 
 def test_types_that_other_libraries_use():

@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from rdkit import Chem
 from rdkit.Chem import rdFingerprintGenerator
 from typer.testing import CliRunner
 
 import torchbandits as tb
 from torchbandits.cli import app
-from torchbandits.errors import ArgumentError, StateError
+from torchbandits.errors import ArgumentError, StateError, UnsupportedError
 from torchbandits.extras import Later
 from torchbandits.tabular import molecules
 
@@ -56,6 +57,20 @@ def test_a_column_of_smiles_is_found_and_its_fingerprints_are_the_arms(tmp_path:
     pd.testing.assert_frame_equal(again.ask(3), following)
     with pytest.raises(StateError, match=r"columns was \{\}"):
         tb.Campaign(None, journal=tmp_path / "journal", columns={"smiles": "molecule"})
+
+
+def test_fingerprints_of_another_campaign_are_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(molecules, "KEPT", 10)
+    options = {"objective": "value", "columns": {"smiles": "molecule"}}
+    tb.Campaign(frame(), **options, journal=tmp_path / "journal").close()
+    for name in ("journal", "journal.campaign.json", "journal.checkpoint"):
+        (tmp_path / name).unlink(missing_ok=True)
+    turned = frame()[::-1].reset_index(drop=True)
+    c, own = (tb.Campaign(turned, **options, **place) for place in ({"journal": tmp_path / "journal"}, {}))
+    np.testing.assert_array_equal(*(one.bandit.arms.points(torch.arange(len(turned))) for one in (c, own)))
+    with pytest.raises(UnsupportedError):
+        tb.Campaign(frame(), **options, journal=tmp_path / "failed", policy=tb.lin_ucb(noise_std=0.1))
+    assert not list(tmp_path.glob("failed*"))
 
 
 def test_molecules_stand_alone():

@@ -8,6 +8,7 @@ Matplotlib and BoTorch take seconds to load and no command needs all of them.
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import re
 import sys
@@ -57,6 +58,9 @@ class OneLineErrors(TyperGroup):
         **extra: Any,
     ) -> Any:
         """Run a command and end the process with its exit code."""
+        # A name that the terminal's encoding lacks must not end a command that has done its work.
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(errors="backslashreplace")
         try:
             code = super().main(args, prog_name, complete_var, False, windows_expand_args, **extra)
         except ClickException as error:

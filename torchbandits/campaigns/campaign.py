@@ -10,7 +10,7 @@ import tempfile
 import warnings
 import weakref
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,7 +40,7 @@ from torchbandits.starts import Spread
 from torchbandits.stopping import Decision, LevelSetKnown, Rule, check_rules
 from torchbandits.tabular.columns import Decisions
 from torchbandits.tabular.encoding import Encoder, costs, encode, feature_names
-from torchbandits.tabular.ids import as_id
+from torchbandits.tabular.kept import origin_of
 from torchbandits.tabular.molecules import fingerprints
 from torchbandits.tanimoto import TanimotoKernel
 from torchbandits.types import Marginals
@@ -75,8 +75,8 @@ class Campaign:
     Args:
         table: The candidates, one per row: a table of pandas, Polars or Arrow, or the path of a CSV, Parquet or Arrow file. A
             Parquet file is read in pieces and never held in memory as a whole; features of more than 256 MiB, or of more than
-            10,000 molecules, are written to `JOURNAL.features.npy`. None to go on with the file that the campaign of the
-            journal began with.
+            10,000 molecules, are written to `JOURNAL.features.npy`, with `….origin.json` beside it. None to go on with the
+            file that the campaign of the journal began with.
         objective: The column of the results. It need not be in `table`; but where a column with empty cells has nearly this
             name, `columns` must give the kind of that column.
         journal: A path, or a `Journal`. Every ask and tell is on the disk before it takes effect, and an existing file
@@ -131,6 +131,9 @@ class Campaign:
             policy is None or isinstance(policy, Policy), f"policy must be a torchbandits policy, got {type(policy).__name__}."
         )
         require(policy is None or noise_std is None, "noise_std is that of the default policy: give it to the policy in place.")
+        for name, kind in (columns or {}).items():
+            known = isinstance(kind, Iterable)
+            require(known, f"columns: {name!r} must be a kind or the list of its categories in order, got {kind!r:.60}.")
         told_of = None if columns is None else {str(k): v if isinstance(v, str) else list(v) for k, v in columns.items()}
         precision = None if dtype is None else str(check_dtype("dtype", dtype)).removeprefix("torch.")
         wanted = {
@@ -201,29 +204,32 @@ class Campaign:
             policy = self._default(priced is not None)
         dtype = getattr(torch, settings.dtype)
         arms: Tensor | ArmSource
-        if molecules is None:
-            arms = encode(self._table, Encoder(settings.decisions), dtype, self._features_file)
-        else:
-            arms = fingerprints(self._table, molecules, dtype, self._features_file)
-        if unwritten is not None:
-            files.write_text(unwritten, settings.text())
         made = False
         try:
+            if molecules is None:
+                arms = encode(self._table, Encoder(settings.decisions), dtype, self._features_file)
+            else:
+                arms = fingerprints(self._table, settings.decisions[molecules], dtype, self._features_file)
+            if unwritten is not None:
+                files.write_text(unwritten, settings.text())
             bandit = self._bandit_on(policy, arms, generator, priced)
             made = True
             if isinstance(state := bandit.loop.state, GaussianState):
                 state.repeats_said = True  # `tell` names the row's id instead
             return bandit
         except StateError as error:
-            if "arms was" not in str(error):
+            changed = {"arms was": "a cell, or the order of the rows", "costs was": f"column {settings.cost!r}"}
+            what = next((words for name, words in changed.items() if name in str(error)), None)
+            if what is None:
                 raise
             raise StateError(
-                f"{self._table.name} has changed since the campaign began (a cell, or the order of the rows): put it back as "
-                "it was, or begin another campaign with another journal."
+                f"{self._table.name} has changed since the campaign began ({what}): put it back as it was, or begin another "
+                "campaign with another journal."
             ) from error
         finally:
             if unwritten is not None and not made:
-                unwritten.unlink(missing_ok=True)
+                for path in (unwritten, self._features_file(), origin_of(self._features_file())):
+                    path.unlink(missing_ok=True)
 
     def _bandit_on(self, policy: Policy, arms: Any, generator: torch.Generator | None, priced: Tensor | None) -> Bandit:
         return Bandit(policy, arms, generator=generator, costs=priced, journal=self._journal)
@@ -349,12 +355,14 @@ class Campaign:
 
     def _read(self, measured: Any, noise_var: str | None) -> tuple[Results, NDArray[np.int64], list[str]]:
         """Results, the row of each, and sentences on cells that contradict the candidates."""
-        results = read_results(measured, self._ids.name, self._settings.outcomes, noise_var)
+        results = read_results(measured, self._ids, self._settings.outcomes, noise_var)
         found = self._ids.find(results.ids)
         check_known(results, found, self._table.name)
         rows = np.array([found[text] for text in results.ids], np.int64)
         truth = self._table.take(rows).to_pandas()
-        columns = [d.column for d in self._settings.columns if d.features and d.kind != "date"]
+        compared = [d for d in self._settings.columns if d.features and d.kind != "date"]
+        # A hundredth of the spread: a spreadsheet shows 1e-17 among numbers up to 5 as 0.00.
+        columns = {d.column: 0.01 * d.scale if d.kind == "number" else 0.0 for d in compared}
         return results, rows, check_same_rows(results, truth, columns)
 
     def forget(self, ids: Sequence[Any] | None = None) -> None:
@@ -367,7 +375,7 @@ class Campaign:
         if ids is not None:
             sized = isinstance(ids, Sequence) and not isinstance(ids, str)
             require(sized, f"ids must be a list of ids, got {type(ids).__name__}.")
-            wanted = [as_id(value) for value in ids]
+            wanted = self._ids.texts(ids)
             found = self._ids.find(wanted)
             entries = self._entries(list(found.values())).cpu()
             known = {text for text, waits in zip(found, torch.isin(entries, opened).tolist(), strict=True) if waits}
@@ -678,8 +686,8 @@ class Campaign:
         return found
 
     def _own(self, name: str) -> str:
-        """Name of an added column, which must not be a name of the table."""
-        return name if name not in self._table.schema.names else f"campaign {name}"
+        """Name of an added column, which must not be a name of the table or of an outcome."""
+        return name if name not in (*self._table.schema.names, *self._settings.outcomes) else f"campaign {name}"
 
 
 def known_noise(noise_std: float, decisions: Decisions) -> Policy:

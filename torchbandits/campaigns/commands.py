@@ -6,9 +6,10 @@ belong to it. Every command may be repeated, and killed at any time.
 
 from __future__ import annotations
 
+import io
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -22,16 +23,24 @@ from torchbandits.campaigns.campaign import Campaign
 from torchbandits.campaigns.outcome_campaign import OutcomeCampaign
 from torchbandits.campaigns.settings import read_settings
 from torchbandits.constraints import AtMost, Constraint, Distinct, Same
-from torchbandits.errors import ConfigError, StateError, require
+from torchbandits.errors import ConfigError, DataError, StateError, require
 from torchbandits.experiments.printable import plain, printable
 from torchbandits.files import prepare_folder, write_atomically
 from torchbandits.stopping import Budget, ImprovementPerCost, ProbableRegret, Rule
-from torchbandits.tabular.extras import parquet
 from torchbandits.tabular.ids import open_table
+from torchbandits.tabular.spreadsheets import EMPTY, read_texts
 from torchbandits.tabular.tables import InMemory
 
 if TYPE_CHECKING:
     import pandas as pd
+    import pyarrow as pa
+    from pyarrow import compute as pc
+    from pyarrow import parquet
+else:
+    from torchbandits.tabular.extras import compute as pc
+    from torchbandits.tabular.extras import pandas as pd
+    from torchbandits.tabular.extras import parquet
+    from torchbandits.tabular.extras import pyarrow as pa
 
 campaign_app = typer.Typer(help="From a table of candidates to the next experiment, file by file.", no_args_is_help=True)
 JOURNAL = "journal"
@@ -78,6 +87,12 @@ def new(
     table = open_table(str(candidates), id)
     source = candidates.absolute()
     began = (folder / f"{JOURNAL}.campaign.json").exists()
+    if began and only is not None:
+        fixed = read_settings(folder / f"{JOURNAL}.campaign.json").candidates
+        message = (
+            f"{folder} holds a campaign with --candidates {fixed!r}: leave the option out, or restrict one ask by --where."
+        )
+        require(only == fixed, message, StateError)
     if isinstance(table, InMemory):
         source = folder.absolute() / CANDIDATES
         if not began:
@@ -115,6 +130,8 @@ def ask(
 ) -> None:
     """Write the next rows to evaluate, as CSV, with an empty column to fill in. Repeated, it writes the same rows."""
     with _opened(folder) as campaign:
+        if output is not None and output.exists():
+            _check_unfilled(output, campaign.outcomes)
         within: list[Constraint] = [Distinct()] if once else []
         within += [Same(column) for column in same or ()]
         within += [AtMost(*_limit(text)) for text in at_most or ()]
@@ -147,7 +164,9 @@ def tell(
         elif bool((campaign.bandit.pulls > 0).all()):
             best = campaign.best(1).iloc[0]
             # The last columns are what was measured of each outcome, and how often.
-            say(f"Best so far: {best.iloc[0]}, {campaign.outcomes[0]} {best.iloc[-1 - len(campaign.outcomes)]:.6g} measured.")
+            value = best.iloc[-1 - len(campaign.outcomes)]
+            known = f"{value:.6g} measured" if pd.notna(value) else "not measured yet"
+            say(f"Best so far: {best.iloc[0]}, {campaign.outcomes[0]} {known}.")
 
 
 @campaign_app.command()
@@ -247,11 +266,24 @@ def _opened(folder: Path) -> Iterator[Campaign]:
 def _copy(table: InMemory, path: Path, began: bool) -> None:
     """Copy a table to the folder, since users go on to edit their files. An existing copy must be equal to it."""
     if began:
-        same = path.exists() and table.arrow.equals(parquet.read_table(path))
+        # Parquet changes types, such as seconds to milliseconds.
+        copied = io.BytesIO()
+        parquet.write_table(table.arrow, copied)
+        copied.seek(0)
+        same = path.exists() and _equal(parquet.read_table(copied), parquet.read_table(path))
         message = f"{path.parent} holds a campaign of another table: choose another --folder, or delete that one."
         require(same, message, StateError)
         return
     write_atomically(path, lambda temporary: parquet.write_table(table.arrow, temporary))
+
+
+def _equal(one: pa.Table, other: pa.Table) -> bool:
+    """Whether two tables are equal; NaN is equal to NaN."""
+    plain = [
+        [pc.if_else(pc.is_nan(c), None, c) if pa.types.is_floating(c.type) else c for c in table.columns]
+        for table in (one, other)
+    ]
+    return bool(one.schema.equals(other.schema)) and all(a.equals(b) for a, b in zip(*plain, strict=True))
 
 
 def _wanted(
@@ -317,7 +349,7 @@ def _kind(text: str) -> tuple[str, Any]:
     """Parse `--column NAME=KIND`."""
     name, equals, kind = text.rpartition("=")
     require(bool(equals and name and kind), f"--column takes NAME=KIND, such as conc=log, got {text!r}.", ConfigError)
-    return name, kind.split("<") if "<" in kind else kind
+    return name, [part.strip() for part in kind.split("<")] if "<" in kind else kind.strip()
 
 
 def _limit(text: str) -> tuple[str, int]:
@@ -328,6 +360,18 @@ def _limit(text: str) -> tuple[str, int]:
     return name, int(count)
 
 
+def _check_unfilled(path: Path, outcomes: Sequence[str]) -> None:
+    """Refuse to overwrite a file in which results are filled in, or that is no table."""
+    advice = "choose another --output, or delete the file"
+    try:
+        frame = read_texts(path).frame if path.stat().st_size else pd.DataFrame()
+    except DataError as error:
+        raise StateError(f"{path} is there and is no plate: {advice}.") from error
+    for name in outcomes:
+        some = name in frame.columns and not frame[name].str.strip().isin(EMPTY).all()
+        require(not some, f"{path} has values of {name!r}: tell them and {advice}.", StateError)
+
+
 def _write(frame: pd.DataFrame, output: Path | None) -> None:
     if output is not None:
         write_atomically(output, lambda temporary: frame.to_csv(temporary, index=False))
@@ -335,7 +379,8 @@ def _write(frame: pd.DataFrame, output: Path | None) -> None:
     elif sys.stdout.isatty():
         _print_table(frame)
     else:
-        typer.echo(frame.to_csv(index=False), nl=False)
+        # `tell` reads UTF-8, whatever the encoding of the terminal is.
+        typer.echo(frame.to_csv(index=False).encode(), nl=False)
 
 
 def _print_table(frame: pd.DataFrame) -> None:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from torchbandits.errors import ArgumentError, nearest, require
-from torchbandits.tabular.columns import as_texts
+from torchbandits.tabular.columns import as_texts, is_text
 from torchbandits.tabular.tables import Table
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def boolean_column(table: Table, name: Any) -> bool:
 
 
 def on_offer(name: str, table: Table, condition: Any) -> Tensor:
-    """Mask of the rows that fulfil a condition, `A` booleans; rows with empty cells do not.
+    """Mask of the rows that fulfil a condition, `A` booleans; rows with an empty cell in a column that it names do not.
 
     Args:
         name: The argument, for messages.
@@ -87,11 +87,13 @@ def _column(table: Table, column: str) -> Any:
 
 def _equal(name: str, table: Table, column: str, value: Any) -> Any:
     _check_columns(name, table, [column])
-    wanted = {True: "true", False: "false"}.get(value, str(value)) if isinstance(value, bool) else str(value)
+    wanted = str(value).lower() if isinstance(value, (bool, np.bool_)) else str(value)
+    number = pd.to_numeric(pd.Series([wanted]), errors="coerce").iloc[0]
+    if isinstance(value, str) and is_text(table.schema.field(column).type):
+        number = np.nan  # 007 is not 7
     cells = []
     for batch in table.batches([column]):
         texts = as_texts(batch.column(0)).to_pandas()
-        number = pd.to_numeric(pd.Series([wanted]), errors="coerce").iloc[0]
         same = texts == wanted
         cells.append((same if np.isnan(number) else same | (pd.to_numeric(texts, errors="coerce") == number)).to_numpy(bool))
     return np.concatenate(cells)
@@ -102,10 +104,13 @@ def _compared(name: str, table: Table, text: str) -> Any:
     cells = []
     try:
         for batch in table.batches(columns):
-            held = batch.to_pandas().eval(text, engine="python")
+            # Booleans with empty cells and dates would be Python objects, which can't be negated or compared with texts.
+            frame = batch.to_pandas(types_mapper={pa.bool_(): pd.BooleanDtype()}.get, date_as_object=False)
+            full = frame.notna().all(axis=1)
+            held = frame[full].eval(text, engine="python")
             boolean = isinstance(held, pd.Series) and held.dtype in (bool, "boolean")
             require(boolean, f"{name}: {text!r} is no comparison: it must be true or false for each row.")
-            cells.append(held.fillna(False).to_numpy(bool))
+            cells.append((held.astype(bool).reindex(full.index, fill_value=False) & full).to_numpy(bool))
     except (TypeError, ValueError, SyntaxError, NotImplementedError, pd.errors.UndefinedVariableError) as error:
         if isinstance(error, ArgumentError):
             raise

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from torchbandits.errors import ArgumentError, nearest, require
 from torchbandits.journal import Journal, held
-from torchbandits.tabular.ids import as_id
+from torchbandits.tabular.ids import Ids
 from torchbandits.tabular.spreadsheets import EMPTY, read_texts
 from torchbandits.tabular.tables import TEXT, InMemory, ParquetRows, as_table
 
@@ -41,7 +41,7 @@ class Results:
         rows: The name of each row in messages.
         file: Whether they were read from a file.
         noise_var: Variance of the noise of each value, NaN where the cell is empty; None without such a column.
-        decimal: The sign before the decimals of a number.
+        decimal: The decimal mark of numbers that are texts.
     """
 
     name: str
@@ -58,12 +58,12 @@ class Results:
         return len(self.ids)
 
 
-def read_results(measured: Any, id_name: str, objectives: Sequence[str], noise_var: str | None = None) -> Results:
+def read_results(measured: Any, ids: Ids, objectives: Sequence[str], noise_var: str | None = None) -> Results:
     """Read results from a file or a table.
 
     Args:
         measured: A path, or a table of pandas, Polars or Arrow, with the columns below; pandas may have the ids for its index.
-        id_name: The column of the ids.
+        ids: The ids of the candidates.
         objectives: The columns of the results: a number, or empty where nothing was measured. Of several, those that are not
             there were not measured; one of them must be.
         noise_var: The column of the noise variances: a number above 0, or empty for the usual noise; None for no such column.
@@ -74,12 +74,13 @@ def read_results(measured: Any, id_name: str, objectives: Sequence[str], noise_v
             and column.
     """
     path = Path(measured) if isinstance(measured, (str, os.PathLike)) else None
-    name, decimal = "measured" if path is None else str(path), "."
+    name, decimal, id_name = "measured" if path is None else str(path), ".", ids.name
     if path is not None and path.suffix.lower() in TEXT:
-        frame, found = read_texts(path)
-        decimal, line = found.decimal, 2
+        frame, lines, decimal = read_texts(path)
+        rows = [f"line {line}" for line in lines]
     else:
-        frame, line = _frame(measured, id_name), 0
+        frame = _frame(measured, id_name)
+        rows = [f"row {place}" for place in range(len(frame))]
     names = [str(column) for column in frame.columns]
     frame.columns = names
     told = [column for column in objectives if column in names] or [objectives[0]]
@@ -87,10 +88,10 @@ def read_results(measured: Any, id_name: str, objectives: Sequence[str], noise_v
     for column, what in needed:
         message = f"{name} has no column {column!r} for {what}; it has {', '.join(names[:30])}.{nearest(column, names)}"
         require(column in names, message)
-    empty = _empty(frame)
+    # An id may be a word that means an empty cell elsewhere, such as NA.
+    empty = _empty(frame).assign(**{id_name: frame[id_name].isna() | (frame[id_name].astype(str).str.strip() == "")})
     blank = empty.all(axis=1).to_numpy() if len(frame) else np.zeros(0, bool)
-    places = np.flatnonzero(~blank)
-    rows = [f"{'line' if line else 'row'} {place + line}" for place in places.tolist()]
+    rows = [rows[place] for place in np.flatnonzero(~blank).tolist()]
     frame, empty = frame[~blank].reset_index(drop=True), empty[~blank].reset_index(drop=True)
     require(len(frame) > 0, f"{name} has no rows: nothing was told.")
     nameless = [rows[i] for i in np.flatnonzero(empty[id_name].to_numpy()).tolist()]
@@ -99,8 +100,7 @@ def read_results(measured: Any, id_name: str, objectives: Sequence[str], noise_v
     for column in told:
         own_cells = _values(name, frame[column], empty[column].to_numpy(), rows, column, decimal)
         values[:, objectives.index(column)] = own_cells
-    ids = [as_id(value) for value in frame[id_name]]
-    read = Results(name, frame, ids, values, rows, path is not None, decimal=decimal)
+    read = Results(name, frame, ids.texts(frame[id_name]), values, rows, path is not None, decimal=decimal)
     return read if noise_var is None else replace(read, noise_var=noise_variances(read, noise_var))
 
 
@@ -138,12 +138,10 @@ def _empty(frame: pd.DataFrame) -> pd.DataFrame:
 def _values(
     name: str, cells: pd.Series, empty: NDArray[np.bool_], rows: Sequence[str], objective: str, decimal: str
 ) -> NDArray[np.float64]:
-    texts = cells.astype(str).str.strip()
-    if decimal == ",":
-        texts = texts.str.replace(",", ".", regex=False)
-    numbers = pd.to_numeric(texts.where(~empty, other="nan"), errors="coerce").to_numpy(np.float64)
-    if cells.dtype == bool:
-        numbers = cells.to_numpy(np.float64)
+    texts = cells.astype(str).str.strip().where(~empty, other="nan")
+    words = texts.str.casefold().map({"true": 1.0, "false": 0.0, "nan": np.nan})
+    boolean = bool((words.notna() | empty).all())
+    numbers = words.to_numpy(np.float64) if boolean else _numbers(texts, decimal)
     odd = [i for i in np.flatnonzero(~np.isfinite(numbers)).tolist() if not empty[i]]
     said = "; ".join(f"{rows[i]}: {str(cells.iloc[i])[:40]!r}" for i in odd[:MOST_NAMED])
     if odd:
@@ -152,6 +150,12 @@ def _values(
             "the cell empty where the evaluation failed. Nothing was told."
         )
     return numbers
+
+
+def _numbers(texts: pd.Series, decimal: str) -> NDArray[np.float64]:
+    """Numbers of texts, NaN for other texts."""
+    pointed = texts.str.replace(",", ".", regex=False) if decimal == "," else texts
+    return np.asarray(pd.to_numeric(pointed, errors="coerce").to_numpy(np.float64))
 
 
 def _few(names: Sequence[str]) -> str:
@@ -175,15 +179,15 @@ def check_known(results: Results, found: dict[str, int], known_as: str) -> None:
     require(not unknown, message)
 
 
-def differing(results: Results, truth: pd.DataFrame, columns: Sequence[str]) -> list[str]:
+def differing(results: Results, truth: pd.DataFrame, columns: Mapping[str, float]) -> list[str]:
     """Contradictions between results and columns of the candidates that they repeat, one text per row with any.
 
-    Numbers agree within 1 %, since spreadsheets round; an empty cell agrees with everything.
+    Numbers agree within 1 % or the tolerance of their column, since spreadsheets round; an empty cell agrees with everything.
 
     Args:
         results: Results with known ids.
         truth: Rows of the candidates in the order of the results.
-        columns: Columns to compare; those that the results lack are left out.
+        columns: Columns to compare, with the tolerance of each; those that the results lack are left out.
     """
     found: dict[int, str] = {}
     for column in [name for name in columns if name in results.frame.columns]:
@@ -191,10 +195,9 @@ def differing(results: Results, truth: pd.DataFrame, columns: Sequence[str]) -> 
         empty = _empty(given.to_frame())[column].to_numpy() | own.isna().to_numpy()
         left = given.astype(str).str.strip().str.casefold()
         right = own.astype(str).str.strip().str.casefold()
-        a = pd.to_numeric(left, errors="coerce").to_numpy(np.float64)
-        b = pd.to_numeric(right, errors="coerce").to_numpy(np.float64)
+        a, b = _numbers(left, results.decimal), _numbers(right, ".")
         numeric = np.isfinite(a) & np.isfinite(b)
-        close = np.abs(a - b) <= 0.01 * np.maximum(np.abs(a), np.abs(b))
+        close = np.abs(a - b) <= np.maximum(0.01 * np.maximum(np.abs(a), np.abs(b)), columns[column])
         same = empty | np.where(numeric, close, (left == right).to_numpy())
         for i in np.flatnonzero(~same).tolist():
             text = f"{results.rows[i]} has {column!r} {given.iloc[i]!s:.40}, {results.ids[i]!r} has {own.iloc[i]!s:.40}"
@@ -202,8 +205,11 @@ def differing(results: Results, truth: pd.DataFrame, columns: Sequence[str]) -> 
     return list(found.values())
 
 
-def check_same_rows(results: Results, truth: pd.DataFrame, columns: Sequence[str]) -> list[str]:
+def check_same_rows(results: Results, truth: pd.DataFrame, columns: Mapping[str, float]) -> list[str]:
     """Refuse results whose other columns contradict the candidates: those of another campaign, or sorted apart from their ids.
+
+    Args:
+        results, truth, columns: As for `differing`.
 
     Returns:
         A sentence for each of the first rows that differ.

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torchbandits.campaigns.conditions import boolean_column
 from torchbandits.checks import read_bytes
 from torchbandits.errors import DataError, StateError, nearest, require
-from torchbandits.tabular.columns import Decision, Decisions, decide, no_number, survey
+from torchbandits.tabular.columns import Decision, Decisions, check_size, decide, no_number, survey
 from torchbandits.tabular.encoding import numbers
 from torchbandits.tabular.ids import Ids, id_column, open_table
 from torchbandits.tabular.tables import Table
@@ -80,7 +80,9 @@ class Settings:
             # Earlier versions read such campaigns, and know no such fields.
             own = {key: value for key, value in own.items() if key not in ("objectives", "at_least", "at_most")}
         written = {"format": SEVERAL if self.objectives else FORMAT} | own
-        return json.dumps(written, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+        # Categories may be numbers of NumPy.
+        plain: Any = np.generic.item
+        return json.dumps(written, indent=1, ensure_ascii=False, allow_nan=False, default=plain) + "\n"
 
     @property
     def outcomes(self) -> tuple[str, ...]:
@@ -260,6 +262,7 @@ def history(table: Table, objective: str) -> tuple[NDArray[np.int64], NDArray[np
     if found.missing == table.count:
         return none
     require(found.numeric, no_number(found))
+    check_size(found)
     values = numbers(table, objective)
     rows = np.flatnonzero(~np.isnan(values))
     return rows, values[rows]

@@ -39,6 +39,8 @@ SAMPLE = 100_000
 """Number of evenly spaced rows from which quantiles, means and deviations are computed."""
 MOST_CATEGORIES = 1_000
 """Largest number of values of a column of categories."""
+LARGEST = 1e100
+"""Bound of the numbers of a column, whose squares and their sums must be finite."""
 _DAY = 86_400e6  # microseconds
 
 
@@ -52,7 +54,7 @@ class Survey:
         missing: Number of empty cells.
         infinite: The place of the first infinite cell in words, or "".
         low, high: Smallest and largest number.
-        sample: Numbers of evenly spaced rows, NaN where empty.
+        sample: Numbers of evenly spaced cells of those that are not empty; all of them up to `SAMPLE`.
         categories: Different values as texts, sorted or in the order of the column's type.
         too_many: Whether there are more than `MOST_CATEGORIES` of them.
         first_text, text_at: A text, one that is no number if there is one, and its place in words.
@@ -70,12 +72,14 @@ class Survey:
         self.whole = pa.types.is_integer(inner)
         plain = self.whole or pa.types.is_floating(inner) or pa.types.is_decimal(inner) or pa.types.is_duration(inner)
         self.numeric = not self.dictionary and (self.boolean or self.date or plain)
-        self.text = pa.types.is_string(inner) or pa.types.is_large_string(inner)
+        self.text = is_text(inner)
         self.count, self.missing, self.infinite = table.count, 0, ""
         self.low, self.high = math.inf, -math.inf
-        self.too_many, self.first_text, self.text_at, self.mostly_numbers = False, "", "", False
+        self.too_many, self.first_text, self._text_row, self.mostly_numbers = False, "", 0, False
         self._own_order: tuple[str, ...] = ()
         self._seen: dict[str, None] = {}
+        self._filled = 0
+        self._first: list[NDArray[np.float64]] = []
         self._parts: list[NDArray[np.float64]] = []
         self._step = max(1, math.ceil(table.count / SAMPLE))
 
@@ -89,14 +93,17 @@ class Survey:
             self._add_categories(values, first)
 
     def _add_numbers(self, numbers: NDArray[np.float64], first: int) -> None:
-        self.missing += int(np.isnan(numbers).sum())
+        some = numbers[~np.isnan(numbers)]
+        self.missing += len(numbers) - len(some)
         wild = np.isinf(numbers)
         if wild.any() and not self.infinite:
             self.infinite = self._table.where(first + int(wild.argmax()))
-        if not np.isnan(numbers).all():
-            self.low, self.high = min(self.low, float(np.nanmin(numbers))), max(self.high, float(np.nanmax(numbers)))
+        if len(some):
+            self.low, self.high = min(self.low, float(some.min())), max(self.high, float(some.max()))
         # A view would keep the whole batch in memory.
-        self._parts.append(numbers[-first % self._step :: self._step].copy())
+        self._parts.append(some[-self._filled % self._step :: self._step].copy())
+        self._filled += len(some)
+        self._first = [*self._first, some] if self._filled <= SAMPLE else []
 
     def _add_categories(self, values: pa.Array, first: int) -> None:
         if self.ordered and not self._own_order:
@@ -113,12 +120,17 @@ class Survey:
         odd = some[pd.to_numeric(some, errors="coerce").isna()]
         self.mostly_numbers = 2 * len(odd) < len(some)
         for row, text in (odd if len(odd) else some).head(1).items():
-            self.first_text, self.text_at = str(text)[:40], self._table.where(int(row))
+            self.first_text, self._text_row = str(text)[:40], int(row)
+
+    @property
+    def text_at(self) -> str:
+        """The place of `first_text` in words."""
+        return self._table.where(self._text_row)
 
     @property
     def sample(self) -> NDArray[np.float64]:
-        """Numbers of evenly spaced rows."""
-        return np.concatenate(self._parts) if self._parts else np.empty(0)
+        """Numbers of evenly spaced cells."""
+        return np.concatenate([np.empty(0), *(self._first if self._filled <= SAMPLE else self._parts)])
 
     @property
     def categories(self) -> tuple[str, ...]:
@@ -162,6 +174,11 @@ def as_numbers(values: pa.Array) -> NDArray[np.float64]:
 def _floats(values: pa.Array) -> NDArray[np.float64]:
     numbers: Any = pc.cast(values, pa.float64(), safe=False)
     return np.asarray(numbers.to_numpy(zero_copy_only=False), np.float64)
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Whether cells of this type are texts."""
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 def as_texts(values: pa.Array) -> pa.Array:
@@ -329,11 +346,14 @@ def _only_molecules(overruled: Mapping[str, Any]) -> str | None:
 
 def _decided(s: Survey, told: Any, molecules: bool) -> Decision:
     require(not s.infinite, f"column {s.column!r} is infinite in {s.infinite}: leave the cell empty or ignore the column.")
+    if s.missing == s.count:
+        return Decision(s.column, "ignore", "all cells are empty")
     if told is None and s.constant:
-        return Decision(s.column, "ignore", "all cells are empty" if s.missing == s.count else "all cells are equal")
+        close = len(s.categories) > 1
+        return Decision(s.column, "ignore", "all cells are equal" + " in double precision: subtract a number" * close)
     kind, why = (told, "as told") if told is not None else _guess(s, molecules)
     if not isinstance(kind, str):
-        return _ordered(s, tuple(str(c) for c in kind), why)
+        return _ordered(s, tuple(str(text) for c in kind for text in as_texts(pa.array([c])).to_pylist()), why)
     if kind == "category":
         _check_categories(s)
         return Decision(s.column, kind, why, s.missing, s.categories)
@@ -350,6 +370,7 @@ def _decided(s: Survey, told: Any, molecules: bool) -> Decision:
         require(not s.missing, lacks)
         return Decision(s.column, kind, why)
     require(s.numeric, no_number(s))
+    check_size(s)
     if kind == "boolean":
         two = s.low in (0.0, 1.0) and s.high in (0.0, 1.0)
         require(two, f"columns: {s.column!r} can't be boolean, it goes from {s.low:g} to {s.high:g}: use 'number'.")
@@ -374,6 +395,12 @@ def _scaled(decision: Decision, values: NDArray[np.float64]) -> Decision:
     scaler = preprocessing.StandardScaler().fit(some[:, None])
     center, scale = float(scaler.mean_[0]), float(scaler.scale_[0])
     return replace(decision, fill=float(np.median(some)), center=center, scale=scale)
+
+
+def check_size(s: Survey) -> None:
+    """Refuse numbers whose squares overflow."""
+    most = max(-s.low, s.high)
+    require(most < LARGEST, f"column {s.column!r} holds {most:g}, and numbers below {LARGEST:g} are needed: change its unit.")
 
 
 def _ordered(s: Survey, order: tuple[str, ...], why: str) -> Decision:
@@ -410,7 +437,8 @@ def _guess(s: Survey, molecules: bool) -> tuple[Any, str]:
         return "number", f"numbers from {s.low:.4g} to {s.high:.4g}"
     if s.ordered:
         return "ordered", "categories of a column with an order"
-    require(s.text, f"column {s.column!r} holds {s.type}, which is no number: split it into columns, or 'ignore' it.")
+    some = s.text or s.dictionary
+    require(some, f"column {s.column!r} holds {s.type}, which is no number: split it into columns, or 'ignore' it.")
     most_rare = not s.too_many and len(s.categories) <= FEW_CATEGORIES and 2 * len(s.categories) <= s.count - s.missing
     if molecules and not (most_rare or s.dictionary) and all_smiles(s.categories):
         return MOLECULE, "SMILES: Morgan fingerprints"

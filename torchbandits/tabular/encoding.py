@@ -25,6 +25,7 @@ from torchbandits.tabular.columns import (
     survey,
     transformed,
 )
+from torchbandits.tabular.kept import keep
 from torchbandits.tabular.tables import Table
 
 if TYPE_CHECKING:
@@ -52,17 +53,17 @@ class Encoder:
     """
 
     def __init__(self, decisions: Decisions) -> None:
-        self._used = [decision for decision in decisions if decision.features]
-        self.columns, self.features = [decision.column for decision in self._used], decisions.features
+        self.decisions = [decision for decision in decisions if decision.features]
+        self.columns, self.features = [decision.column for decision in self.decisions], decisions.features
         self._parts = compose.ColumnTransformer(
-            [part for place, decision in enumerate(self._used) for part in _parts(place, decision)], sparse_threshold=0.0
+            [part for place, decision in enumerate(self.decisions) for part in _parts(place, decision)], sparse_threshold=0.0
         )
         self._ready = False
 
     def __call__(self, batch: pa.RecordBatch | pa.Table) -> NDArray[np.float64]:
         """Features of some rows, `n x d`."""
-        frame = pd.DataFrame({d.column: _cells(d, batch.column(d.column)) for d in self._used}, columns=self.columns)
         try:
+            frame = pd.DataFrame({d.column: _cells(d, batch.column(d.column)) for d in self.decisions}, columns=self.columns)
             if not self._ready:
                 # This checks the types of the columns. There is nothing to learn: every parameter is given.
                 self._parts.fit(frame)
@@ -113,19 +114,20 @@ def _cells(decision: Decision, values: Any) -> Any:
 def encode(table: Table, encoder: Encoder, dtype: torch.dtype, place: Callable[[], Path]) -> Tensor | NpyFile:
     """Encode all rows: a tensor `A x d`, or where that is large a mapped file at `place()`.
 
-    An existing file with as many rows and features is used as it is.
+    An existing file that was made from the same cells is used as it is.
 
     Raises:
         DataError: If the file cannot be written.
 
-    Cost: a pass over the table.
+    Cost: a pass over the table, or two where it is written to a file.
     """
     shape = (table.count, encoder.features)
     if shape[0] * shape[1] * dtype.itemsize <= IN_MEMORY:
         return encode_in_memory(table, encoder, dtype)
     kind = _numpy_kind(dtype)
     path = place()
-    if not (path.exists() and tuple(npy(path).shape) == shape):
+
+    def write() -> None:
         part = path.with_name(f"{path.name}.{os.getpid()}.part")
         try:
             mapped = np.lib.format.open_memmap(part, mode="w+", dtype=kind, shape=shape)
@@ -137,6 +139,8 @@ def encode(table: Table, encoder: Encoder, dtype: torch.dtype, place: Callable[[
             raise DataError(f"the features of {table.name} can't be written to {path}: {error}.") from error
         finally:
             part.unlink(missing_ok=True)
+
+    keep(path, table, encoder.decisions, write, str(dtype))
     return npy(path, dtype=dtype)
 
 

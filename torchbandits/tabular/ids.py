@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -105,6 +106,13 @@ class Ids:
             "of its own; leave repeated rows out, or name another column.",
         )
 
+    def texts(self, given: Iterable[Any]) -> list[str]:
+        """Ids from elsewhere as texts in the form that `find` and `of` use. Where the ids of the table are numbers or times,
+        whatever reads as the same one is the same id, such as 4.0 and "4.00"; other ids are kept as they are."""
+        kind = pa.int64() if self.column is None else self._table.schema.field(self.column).type
+        kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+        return [_canonical(_text(value), kind) for value in given]
+
     def find(self, wanted: Iterable[str]) -> dict[str, int]:
         """Map each of these ids to its row; unknown ids are left out. Cost: a pass over the column."""
         missing = set(wanted)
@@ -136,7 +144,21 @@ class Ids:
             first += batch.num_rows
 
 
-def as_id(value: Any) -> str:
+def _canonical(text: str, kind: pa.DataType) -> str:
+    """The text of an id as `as_texts` writes it for a column of this type, if it can be read so."""
+    if pa.types.is_integer(kind):
+        return re.sub(r"^([+-]?\d+)\.0*$", r"\1", text.strip())
+    read = float if pa.types.is_floating(kind) else pd.Timestamp if pa.types.is_temporal(kind) else None
+    if read is None:
+        return text
+    try:
+        (found,) = as_texts(pc.cast(pa.array([read(text)]), kind, safe=False)).to_pylist()
+    except (ValueError, pa.ArrowException):
+        return text
+    return text if found is None else str(found)
+
+
+def _text(value: Any) -> str:
     """Convert an id to text. A whole number keeps its digits, also where a table made it 3.0."""
     if isinstance(value, (float, np.floating)) and float(value).is_integer():
         return str(int(value))

@@ -10,16 +10,17 @@ import torch
 
 from torchbandits.errors import ArgumentError, DiagnosticWarning
 from torchbandits.sources import Fingerprints, from_smiles
-from torchbandits.tabular.columns import FINGERPRINT_BITS, as_texts
+from torchbandits.tabular.columns import FINGERPRINT_BITS, Decision, as_texts
+from torchbandits.tabular.kept import keep
 from torchbandits.tabular.tables import Table
 
 KEPT = 10_000
 """Number of molecules from which on their fingerprints are kept in a file, which a campaign that goes on need not compute."""
 
 
-def fingerprints(table: Table, column: str, dtype: torch.dtype, place: Callable[[], Path]) -> Fingerprints:
+def fingerprints(table: Table, decision: Decision, dtype: torch.dtype, place: Callable[[], Path]) -> Fingerprints:
     """Morgan fingerprints of a column, in the order of the rows. Those of more than `KEPT` rows are in a file at `place()`, and
-    an existing file with as many rows is used as it is. Equal fingerprints stay arms of their own.
+    an existing file that was made from the same cells is used as it is. Equal fingerprints stay arms of their own.
 
     Raises:
         ArgumentError: If a cell is no SMILES: names the row.
@@ -27,9 +28,14 @@ def fingerprints(table: Table, column: str, dtype: torch.dtype, place: Callable[
 
     Cost: a pass over the column, some 0.1 ms a row.
     """
-    path = None if table.count <= KEPT else place()
-    if path is not None and path.exists() and Fingerprints(path).num_arms == table.count:
-        return Fingerprints(path, dtype=dtype, distinct=True)
+    if table.count <= KEPT:
+        return _computed(table, decision.column, dtype)
+    path = place()
+    keep(path, table, [decision], lambda: _computed(table, decision.column, dtype).save(path))
+    return Fingerprints(path, dtype=dtype, distinct=True)
+
+
+def _computed(table: Table, column: str, dtype: torch.dtype) -> Fingerprints:
     texts = (text for batch in table.batches([column]) for text in as_texts(batch.column(0)).to_pylist())
     with warnings.catch_warnings():
         # What does not parse is an error here.
@@ -41,7 +47,4 @@ def fingerprints(table: Table, column: str, dtype: torch.dtype, place: Callable[
             f"{table.name}, {table.where(row - 1)}, column {column!r}: {text!r} is no SMILES ({len(found.left_out):,} such "
             "rows). Correct it, or leave the row out."
         )
-    if path is None:
-        return found
-    found.save(path)
-    return Fingerprints(path, dtype=dtype, distinct=True)
+    return found

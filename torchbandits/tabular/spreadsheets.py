@@ -5,9 +5,12 @@ from __future__ import annotations
 import csv as plain_csv
 import io
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
 
 from torchbandits.checks import check_regular
 from torchbandits.errors import DataError, require
@@ -24,61 +27,134 @@ else:
 EMPTY = ("", "NA", "N/A", "n/a", "#N/A", "NaN", "nan", "null", "NULL")
 """Cells that count as empty."""
 _HEAD = 1 << 16
+_COMMA = re.compile(r"[+-]?\d+,\d+([eE][+-]?\d+)?")
+_POINT = re.compile(r"[+-]?\d*\.\d+([eE][+-]?\d+)?")
+_THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2},\d{3}")
+_SEPARATOR = re.compile(r"\s*sep=([,;\t|])\s*?(\r|\n|$)", re.IGNORECASE)
+Row = tuple[int, list[str]]
+"""The number of the line on which a row begins, from 1, and its cells."""
 
 
 class Dialect(NamedTuple):
-    """Delimiter, decimal mark and header of a CSV file."""
+    """Delimiter, decimal mark and header of a CSV file, and the number of lines before the header."""
 
     delimiter: str
     decimal: str
     header: tuple[str, ...]
+    skipped: int
+
+
+class Texts(NamedTuple):
+    """A CSV file with every cell as text, the number of the line on which each row begins, and its decimal mark."""
+
+    frame: pd.DataFrame
+    lines: list[int]
+    decimal: str
 
 
 def dialect(path: Path) -> Dialect:
     """Detect the dialect of a CSV file from its beginning.
 
-    The delimiter is the one of comma, semicolon and tab that the first line holds most often. Decimals have commas where the
-    delimiter is a semicolon or a tab and a comma between two digits occurs.
+    The delimiter is the one of tab, semicolon and comma with which most rows are as wide as the header, unless a first line
+    `sep=;` says it, as in Excel. Decimals have commas where the delimiter is another one and some cells are numbers with a
+    comma, but none are numbers with a point. Blank lines before the header are skipped.
 
     Raises:
-        DataError: If the file cannot be read, is empty, or is not UTF-8.
+        DataError: If the file cannot be read, is empty, or is not UTF-8, or if a comma may be one of decimals or of thousands.
+    """
+    return _detected(path, _text(path, _HEAD))
+
+
+def _detected(path: Path, text: str) -> Dialect:
+    require(bool(text.strip()), f"{path} is empty: its first line must name the columns.", DataError)
+    said = _SEPARATOR.match(text)
+    # Of equals the first: a comma is often one of decimals.
+    delimiters = "\t;," if said is None else said[1]
+    try:
+        parsed = {delimiter: list(_rows(io.StringIO(text, newline=""), delimiter)) for delimiter in delimiters}
+    except plain_csv.Error as error:
+        raise DataError(f"{path} can't be read: {error}.") from error
+    delimiter = max(delimiters, key=lambda one: _fitting(parsed[one]))
+    rows = parsed[delimiter]
+    require(bool(rows), f"{path} is empty: its first line must name the columns.", DataError)
+    line, header = rows[0]
+    unnamed = [str(place + 1) for place, name in enumerate(header) if not name.strip()]
+    require(not unnamed, f"{path}, line {line}: column {', '.join(unnamed[:5])} has no name.", DataError)
+    twice = sorted({name for name in header if header.count(name) > 1})
+    require(not twice, f"{path} has more than one column {', '.join(map(repr, twice))}: rename all but one.", DataError)
+    return Dialect(delimiter, _decimal(path, delimiter, rows[1:]), tuple(header), line - 1)
+
+
+def _fitting(rows: list[Row]) -> float:
+    """Share of the rows that are as wide as the header, apart from empty cells at their end; -1 for a single column."""
+    width = len(rows[0][1]) if rows else 0
+    fitting = sum(len(cells) == width or (len(cells) > width and not any(cells[width:])) for _, cells in rows)
+    return fitting / len(rows) if width > 1 else -1.0
+
+
+def _decimal(path: Path, delimiter: str, rows: list[Row]) -> str:
+    """The decimal mark of the cells.
+
+    Raises:
+        DataError: If all numbers with commas may be thousands: semicolons are used where the comma is taken, tabs anywhere.
+    """
+    if delimiter == ",":
+        return "."
+    stripped = [(line, cell.strip()) for line, cells in rows for cell in cells]
+    commas = [(line, cell) for line, cell in stripped if _COMMA.fullmatch(cell)]
+    if not commas or any(_POINT.fullmatch(cell) for _, cell in stripped):
+        return "."
+    thousands = delimiter == "\t" and all(_THOUSANDS.fullmatch(cell) for _, cell in commas)
+    line, cell = commas[0]
+    message = f"{path}, line {line}: is {cell!r} {cell.replace(',', '')} or {cell.replace(',', '.')}? Save the sheet without "
+    require(not thousands, message + "separators of thousands, or write decimals with a point.", DataError)
+    return ","
+
+
+def _text(path: Path, most: int = -1) -> str:
+    """The text of a file, or of the lines that its first bytes touch.
+
+    Raises:
+        DataError: If the file cannot be read, or is not UTF-8.
     """
     check_regular(path)
     try:
         with open(path, "rb") as file:
-            head = file.read(_HEAD)
+            content = file.read(most) + file.readline()
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise DataError(f"{path}, line {line}, is not UTF-8: save the sheet as 'CSV UTF-8'.") from error
     except OSError as error:
         raise DataError(f"{path} can't be read: {error.strerror or error}.") from error
-    try:
-        text = head.decode("utf-8-sig", errors="strict" if len(head) < _HEAD else "ignore")
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path} is not UTF-8 (byte {error.start}): save the sheet as 'CSV UTF-8'.") from error
-    require(bool(text.strip()), f"{path} is empty: its first line must name the columns.", DataError)
-    first = text.splitlines()[0]
-    delimiter = max(",;\t", key=first.count)
-    decimal = "," if delimiter != "," and re.search(r"\d,\d", text) else "."
-    header = next(plain_csv.reader(io.StringIO(text), delimiter=delimiter))
-    unnamed = [str(place + 1) for place, name in enumerate(header) if not name.strip()]
-    require(not unnamed, f"{path}, line 1: column {', '.join(unnamed[:5])} has no name.", DataError)
-    twice = sorted({name for name in header if header.count(name) > 1})
-    require(not twice, f"{path} has more than one column {', '.join(map(repr, twice))}: rename all but one.", DataError)
-    return Dialect(delimiter, decimal, tuple(header))
+
+
+def _rows(lines: Iterable[str], delimiter: str, *, strict: bool = False) -> Iterator[Row]:
+    """Yield the header and the rows. Blank lines and a first line `sep=;` are none."""
+    reader = plain_csv.reader(lines, delimiter=delimiter, strict=strict)
+    line, first = 1, True
+    for cells in reader:
+        if cells and not (first and _SEPARATOR.match(delimiter.join(cells))):
+            yield line, cells
+        line, first = reader.line_num + 1, first and not cells
 
 
 def read_csv(path: Path, texts: Sequence[str] = ()) -> pa.Table:
-    """Read a CSV file, inferring the type of each column: whole numbers, numbers, booleans, dates, or else texts.
+    """Read a CSV file, inferring the type of each column: whole numbers, numbers, booleans, dates, or else texts. Empty rows at
+    the end are left out.
 
     Args:
         path: The file.
         texts: Columns to read as texts whatever their cells are.
 
     Raises:
-        DataError: If the file cannot be read; names the row.
+        DataError: If the file cannot be read, or a row before others is empty; names the row.
     """
     found = dialect(path)
     try:
-        return csv.read_csv(
+        table = csv.read_csv(
             path,
+            read_options=csv.ReadOptions(skip_rows=found.skipped),
             parse_options=csv.ParseOptions(delimiter=found.delimiter, newlines_in_values=True),
             convert_options=csv.ConvertOptions(
                 column_types={name: pa.string() for name in texts},
@@ -88,29 +164,59 @@ def read_csv(path: Path, texts: Sequence[str] = ()) -> pa.Table:
             ),
         )
     except (OSError, pa.ArrowException) as error:
+        _text(path)  # says where it is not UTF-8
         raise DataError(f"{path}{_uneven(path, found)} can't be read: {error}") from error
+    if any(pa.types.is_binary(kind) for kind in table.schema.types):
+        _text(path)
+    return _without_empty(path, table)
+
+
+def _without_empty(path: Path, table: pa.Table) -> pa.Table:
+    filled = np.zeros(table.num_rows, bool)
+    for column in table.columns:
+        filled |= column.is_valid().to_numpy()
+        if filled.all():
+            return table
+    last = int(np.flatnonzero(filled).max(initial=-1)) + 1
+    gap = np.flatnonzero(~filled[:last])
+    lines = ", ".join(str(line_of(path, int(row))) for row in gap[:3])
+    require(not len(gap), f"{path}, line {lines}: all cells are empty ({len(gap):,} such rows). Delete the row.", DataError)
+    return table.slice(0, last)
+
+
+def line_of(path: Path, row: int) -> int:
+    """Number of the line on which a row of a CSV file begins, from 1. Cost: a pass over the file."""
+    found = dialect(path)
+    with open(path, encoding="utf-8-sig", errors="replace", newline="") as file:
+        return next(islice((line for line, _ in _rows(file, found.delimiter)), row + 1, None))
 
 
 def _uneven(path: Path, found: Dialect) -> str:
     """Name the first line that has more or fewer cells than the header, if there is one."""
     with open(path, encoding="utf-8-sig", errors="replace", newline="") as file:
-        reader = plain_csv.reader(file, delimiter=found.delimiter)
-        wrong = (reader.line_num for cells in reader if cells and len(cells) != len(found.header))
+        wrong = (line for line, cells in _rows(file, found.delimiter) if len(cells) != len(found.header))
         line = next(wrong, None)
     return "" if line is None else f", line {line},"
 
 
-def read_texts(path: Path) -> tuple[pd.DataFrame, Dialect]:
-    """Read a CSV file with every cell as text, and its dialect.
+def read_texts(path: Path) -> Texts:
+    """Read a CSV file with every cell as text. A row that is shorter than the header ends in empty cells.
 
     Raises:
-        DataError: If the file cannot be read; names the line.
+        DataError: If the file cannot be read, or a row has cells beyond the header; names the line.
     """
-    found = dialect(path)
+    text = _text(path)
+    found = _detected(path, text)
+    width, cells, lines = len(found.header), [], []
     try:
-        frame = pd.read_csv(
-            path, sep=found.delimiter, dtype=str, keep_default_na=False, encoding="utf-8-sig", skip_blank_lines=False
-        )
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path} can't be read: {str(error).strip()}") from error
-    return frame, found
+        for line, row in islice(_rows(io.StringIO(text, newline=""), found.delimiter, strict=True), 1, None):
+            few = not any(cell.strip() for cell in row[width:])
+            message = (
+                f"{path}, line {line}, has {len(row)} cells, the header {width}: put texts with {found.delimiter!r} in quotes"
+            )
+            require(few, message + ".", DataError)
+            cells.append((row + [""] * width)[:width])
+            lines.append(line)
+    except plain_csv.Error as error:
+        raise DataError(f"{path} can't be read: {error}.") from error
+    return Texts(pd.DataFrame(cells, columns=list(found.header), dtype=str), lines, found.decimal)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from torchbandits.checks import check_regular
 from torchbandits.errors import ArgumentError, DataError, require
-from torchbandits.tabular.spreadsheets import read_csv
+from torchbandits.tabular.spreadsheets import line_of, read_csv
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -37,12 +37,12 @@ class Table(ABC):
 
     Attributes:
         path: The file that the table is read from, if any.
-        first_line: Number of the first row in messages: 2 in a CSV file, whose line 1 is the header, else 0.
+        lines: Whether messages count lines of a CSV file, instead of rows from 0.
         index: The column that holds the index of a pandas table, unless that only counts the rows.
     """
 
     path: Path | None = None
-    first_line = 0
+    lines = False
     index: str | None = None
 
     @property
@@ -70,14 +70,14 @@ class Table(ABC):
 
     def where(self, row: int) -> str:
         """Name of a row in messages."""
-        return f"{'line' if self.first_line else 'row'} {row + self.first_line}"
+        return f"line {line_of(self.path, row)}" if self.lines and self.path is not None else f"row {row}"
 
 
 class InMemory(Table):
     """An Arrow table in memory, or mapped into it."""
 
-    def __init__(self, table: pa.Table, path: Path | None = None, *, first_line: int = 0, index: str | None = None) -> None:
-        self._table, self.path, self.first_line, self.index = table, path, first_line, index
+    def __init__(self, table: pa.Table, path: Path | None = None, *, lines: bool = False, index: str | None = None) -> None:
+        self._table, self.path, self.lines, self.index = table, path, lines, index
 
     @property
     def schema(self) -> pa.Schema:
@@ -202,7 +202,7 @@ def _file(path: Path, texts: Sequence[str]) -> Table:
     require(
         suffix in TEXT, f"{path} is none of {known}: of a spreadsheet, save the sheet as 'CSV UTF-8' and give that.", DataError
     )
-    return InMemory(read_csv(path, texts), path, first_line=2)
+    return InMemory(read_csv(path, texts), path, lines=True)
 
 
 def _without_views(table: pa.Table) -> pa.Table:
@@ -223,6 +223,8 @@ def _without_views(table: pa.Table) -> pa.Table:
 
 def _of_pandas(name: str, frame: Any, ids: str | None) -> Table:
     """Convert a pandas table. Its index becomes the column of the ids where there is no other, unless it only counts rows."""
+    flat = frame.index.nlevels == frame.columns.nlevels == 1
+    require(flat, f"{name} has an index or columns of several levels: reset_index(), and give each column one name.")
     names = [str(column) for column in frame.columns]
     other = ids in names if ids is not None else any(column.strip().casefold() == "id" for column in names)
     counts = isinstance(frame.index, pd.RangeIndex) and frame.index.name is None

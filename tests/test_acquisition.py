@@ -279,6 +279,13 @@ def test_a_width_that_counts_arms_must_be_told_them():
     given = PolicyAcquisition(fixed_model(), tb.gp_ucb(rbf(), **BASE), num_arms=50)
     tabulated = PolicyAcquisition(fixed_model().tabulate_(points(50)), tb.gp_ucb(rbf(), **BASE))
     assert torch.equal(given.width, tabulated.width)
+    # Scores that use no width need no number of arms.
+    x = points(3).unsqueeze(-2)
+    for acquisition in ("ei", "pi"):
+        policy = tb.gp_ucb(rbf(), acquisition=acquisition, **BASE)
+        alone = PolicyAcquisition(fixed_model(), policy)
+        assert bool(alone.width.isnan())
+        assert torch.equal(alone(x), PolicyAcquisition(fixed_model(), policy, num_arms=50)(x))
 
 
 # ---------------------------------------------------------------------- pending points

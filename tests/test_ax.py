@@ -141,6 +141,7 @@ def test_arguments_that_do_not_fit_are_refused():
         with pytest.raises(ArgumentError, match=r"Srinivas counts the arms.*beta=4"):
             ax_generation_strategy(policy)
     assert ax_generation_strategy("gp_ucb", beta=4.0) is not None
+    assert ax_generation_strategy("gp_ucb", policy_options={"acquisition": "ei"}) is not None
 
 
 # ---------------------------------------------------------------- what Ax and BoTorch read of the model

@@ -208,6 +208,27 @@ def test_equal_rows_share_what_is_known_and_those_on_offer_are_asked():
     assert c.best(1)["id"].iloc[0].startswith("b")
 
 
+def test_what_is_shown_of_equal_rows_can_be_forgotten_and_answered(tmp_path: Path):
+    table = pd.DataFrame({"id": list("ABCDEF"), "temp": [1.0, 1.0, 2.0, 3.0, 4.0, 5.0], "ok": [False, True] + [False] * 4})
+    c = campaign(table, candidates="ok")
+    assert c.ask(1)["id"].tolist() == c.open == ["B"]
+    with pytest.raises(ArgumentError, match="ids: C, nobody are not among"):
+        c.forget(["B", "C", "nobody"])
+    c.forget(["B"])
+    assert c.open == []
+    c.ask(1)
+    c.forget(["A"])
+    assert c.open == []
+    # A second measurement of the row has the same value by chance.
+    file = tmp_path / "results.csv"
+    for further in ("C,2.0\n", ""):
+        c.ask(1)
+        file.write_text(f"id,yield\nB,1.0\n{further}")
+        assert (c.tell(file).known, c.open) == (0, [])
+    c = campaign(table)
+    assert c.ask(1, where="id == 'B'")["id"].tolist() == c.open == ["B"]
+
+
 def test_costs_are_heeded():
     table = frame().assign(price=lambda t: np.where(t["dry"], 1.0, 1000.0))
     c = campaign(table, cost="price", policy=tb.per_cost(policy()))

@@ -18,7 +18,7 @@ from test_campaign_cli import plate, refused, run
 
 import torchbandits as tb
 from torchbandits import outcomes
-from torchbandits.campaigns import outcome_campaign
+from torchbandits.campaigns import outcome_campaign, outcome_page
 from torchbandits.errors import ArgumentError, StateError, TorchBanditsError, UnsupportedError
 
 NAMES = ("yield", "cost", "toxicity")
@@ -296,6 +296,40 @@ def test_the_page_shows_trade_offs_and_progress(tmp_path: Path):
         assert f"<td>{text}</td>" in page
     with pytest.raises(StateError, match="nothing was measured yet"):
         campaign().report(tmp_path / "empty.html")
+
+
+def test_a_file_with_further_cells_counts_these_only_though_its_rows_are_open_anew(tmp_path: Path):
+    table = pd.DataFrame({"id": list("ABCD"), "x": [1.0, 2.0, 3.0, 4.0]})
+    file, journal = tmp_path / "results.csv", tmp_path / "j"
+    c = tb.OutcomeCampaign(table, ["u", "v"], journal)
+    results = pd.DataFrame({"id": list("ABCD"), "u": [1.0, 2.0, 3.0, 4.0], "v": [5.0, 6.0, np.nan, 8.0]})
+    for filled, new in (({}, 7), ({"v": [5.0, 6.0, 7.0, 8.0]}, 1)):
+        results.assign(**filled).to_csv(file, index=False)
+        c.ask(4, within=tb.constraints.Distinct())
+        assert c.tell(file).measured == new
+        c.close()
+        c = tb.OutcomeCampaign(table, journal=journal)
+    c.ask(4, within=tb.constraints.Distinct())
+    assert c.tell(file).measured == 0
+    assert c.bandit.counts.tolist() == [[1, 1, 1, 1]] * 2
+    # Another measurement of the same rows, of which some happen to have the value of before.
+    results.assign(u=[1.0, 2.0, 3.5, 4.5], v=[5.0, 6.5, 7.5, 8.0]).to_csv(file, index=False)
+    assert c.tell(file).measured == 8
+
+
+def test_progress_counts_outcomes_that_were_measured_on_different_days(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    written: list[outcome_page.OutcomePage] = []
+    monkeypatch.setattr(outcome_page, "write_outcomes", lambda page, path: written.append(page))
+    c = tb.OutcomeCampaign(pd.DataFrame({"id": list("ABCDEF"), "x": np.arange(6.0)}), ["u", "v"])
+    c.tell(pd.DataFrame({"id": list("ABCA"), "u": [1.0, 2.0, 3.0, 2.0]}))
+    c.tell(pd.DataFrame({"id": list("AB"), "v": [3.0, 2.0]}))
+    c.report(tmp_path / "page.html")
+    nan = np.nan
+    expected = [[1.0, nan], [2.0, nan], [3.0, nan], [1.5, nan], [1.5, 3.0], [2.0, 2.0]]
+    np.testing.assert_array_equal(written[0].so_far(), expected)
+    distance = np.asarray(outcome_page.progress(written[0]).axes[1].lines[0].get_ydata())
+    assert distance[3] == np.inf
+    assert distance[3] > distance[4] > distance[5]
 
 
 @pytest.mark.exhaustive

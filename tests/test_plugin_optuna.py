@@ -103,6 +103,122 @@ def test_threads_share_the_sampler():
     assert len({str(trial.params) for trial in study.trials}) == 12
 
 
+CORNERS = [{"a": a, "b": b} for a in (0.0, 1.0, 2.0) for b in (0.0, 1.0, 2.0)]
+
+
+def told_of(sampler: PoolSampler) -> list[int]:
+    """Rows that the sampler was told."""
+    return sampler._pool.bandit.counts.nonzero().flatten().tolist()
+
+
+@pytest.mark.filterwarnings("ignore:PartialFixedSampler is experimental")
+def test_fixed_parameters_keep_their_values_and_the_reward_is_that_of_what_was_run():
+    sampler = PoolSampler(CORNERS)
+    study = optuna.create_study(direction="maximize", sampler=sampler)
+
+    def run(first: str, second: str) -> dict[str, Any]:
+        def objective(trial: Any) -> float:
+            return sum(trial.suggest_float(name, 0, 2) for name in (first, second))
+
+        study.optimize(objective, n_trials=1)
+        return study.trials[-1].params
+
+    study.enqueue_trial({"a": 2.0})
+    told = run("a", "b")
+    assert told["a"] == 2.0
+    assert told_of(sampler) == [CORNERS.index(told)]
+    # A parameter that is fixed after the candidate was chosen: the sampler does not know before.
+    study.sampler = optuna.samplers.PartialFixedSampler({"b": 1.0}, sampler)
+    for names in (("a", "b"), ("b", "a")):
+        told = run(*names)
+        assert told["b"] == 1.0
+        assert sampler._pool.row_of(told) in told_of(sampler)
+    assert int(sampler._pool.bandit.pulls) == 3
+    assert sampler._pool.bandit.loop.open is None
+    study.sampler = sampler
+    study.enqueue_trial({"a": 0.5})
+    with pytest.raises(ArgumentError, match=r"no candidate has \{'a': 0.5\}, which the trial was given"):
+        run("a", "b")
+
+
+def test_an_infinite_value_teaches_nothing_and_the_study_goes_on():
+    study = optuna.create_study(direction="minimize")
+    known = {"a": optuna.distributions.FloatDistribution(0, 10)}
+    study.add_trial(optuna.trial.create_trial(params={"a": 1.0}, distributions=known, value=float("inf")))
+    study.sampler = sampler = PoolSampler([{"a": float(a)} for a in range(6)])
+    wrong = {2: float("-inf"), 3: 1e200}
+    study.optimize(lambda trial: wrong.get(trial.number, trial.suggest_float("a", 0, 10)), n_trials=4)
+    assert int(sampler._pool.bandit.pulls) == 2
+    assert sampler._pool.bandit.loop.open is None
+
+
+def test_a_reward_that_was_not_learned_is_learned_later(monkeypatch: pytest.MonkeyPatch):
+    sampler = PoolSampler(CORNERS)
+    study = optuna.create_study(sampler=sampler)
+    trial = study.ask()
+    value = trial.suggest_float("a", 0, 2) + trial.suggest_float("b", 0, 2)
+
+    def fails(*_: Any) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sampler._pool.bandit, "tell", fails)
+        with pytest.raises(MemoryError):
+            study.tell(trial, value)
+    sampler._learn(study)
+    assert int(sampler._pool.bandit.pulls) == 1
+
+
+CONDITIONAL = [
+    {"kernel": "linear"},
+    *({"kernel": "rbf", "gamma": gamma} for gamma in (0.1, 1.0, np.float32(4.0))),
+    {"kernel": None},
+]
+
+
+def conditional(trial: Any) -> float:
+    kernel = trial.suggest_categorical("kernel", ["linear", "rbf", None])
+    return float(trial.suggest_float("gamma", 0, 10)) if kernel == "rbf" else float(kernel is None)
+
+
+def test_another_session_learns_conditional_and_empty_parameters_and_offers_them_no_more(tmp_path: Path):
+    name, storage = "one", f"sqlite:///{tmp_path / 'study.db'}"
+    first = optuna.create_study(study_name=name, storage=storage, sampler=PoolSampler(CONDITIONAL, repeats=False))
+    first.optimize(conditional, n_trials=5)
+    sampler = PoolSampler(CONDITIONAL, repeats=False)
+    second = optuna.load_study(study_name=name, storage=storage, sampler=sampler)
+    with pytest.raises(StateError, match="every candidate was evaluated"):
+        second.optimize(conditional, n_trials=1)
+    assert int(sampler._pool.bandit.pulls) == 5
+    assert told_of(sampler) == [0, 1, 2, 3, 4]
+
+
+def test_what_runs_elsewhere_or_has_failed_is_not_offered_again(tmp_path: Path):
+    pool, name, storage = CORNERS[:4], "one", f"sqlite:///{tmp_path / 'study.db'}"
+
+    def both(trial: Any) -> dict[str, float]:
+        return {name: trial.suggest_float(name, 0, 2) for name in ("a", "b")}
+
+    first = optuna.create_study(study_name=name, storage=storage, sampler=PoolSampler(pool, policy=tb.uniform(), repeats=False))
+    running, failed = first.ask(), first.ask()
+    taken = [both(running), both(failed)]
+    first.tell(failed, state=optuna.trial.TrialState.FAIL)
+    sampler = PoolSampler(pool, policy=tb.uniform(), repeats=False)
+    second = optuna.load_study(study_name=name, storage=storage, sampler=sampler)
+    taken += [both(second.ask()), both(second.ask())]
+    assert sorted(map(str, taken)) == sorted(map(str, pool))
+    with pytest.raises(StateError, match="every candidate"):
+        both(second.ask())
+
+
+def test_a_candidate_that_is_listed_twice_is_evaluated_once():
+    study = optuna.create_study(sampler=PoolSampler([*CORNERS[:3], *CORNERS[:3]], repeats=False))
+    study.optimize(lambda trial: trial.suggest_float("a", 0, 2) + trial.suggest_float("b", 0, 2), n_trials=3)
+    assert len({str(trial.params) for trial in study.trials}) == 3
+    with pytest.raises(StateError, match="every candidate"):
+        study.ask().suggest_float("a", 0, 2)
+
+
 @pytest.mark.usefixtures("annotations_not_enforced")
 @pytest.mark.parametrize(
     ("wrong", "named"), [({"policy": "gp_ucb"}, "policy must"), ({"repeats": 1}, "repeats"), ({"seed": -1}, "the seed must")]
@@ -118,6 +234,14 @@ def test_what_does_not_fit_is_named():
         study.optimize(lambda trial: trial.suggest_float("rate", 0, 1), n_trials=1)
     with pytest.raises(ArgumentError, match=r"depth: the candidate has .* suggest it from a range that holds every candidate"):
         study.optimize(lambda trial: trial.suggest_int("depth", 20, 30), n_trials=1)
+    half = optuna.create_study(sampler=PoolSampler([{"depth": 2.5}, {"depth": 3.5}]))
+    with pytest.raises(ArgumentError, match=r"the candidate has .\.5, which is not in IntDistribution"):
+        half.optimize(lambda trial: trial.suggest_int("depth", 1, 9), n_trials=1)
+    # The only candidate that is left has the fixed kernel and no gamma.
+    lacking = optuna.create_study(sampler=PoolSampler([{"kernel": "linear"}, {"kernel": "rbf", "gamma": 1.0}]))
+    lacking.enqueue_trial({"kernel": "linear"})
+    with pytest.raises(ArgumentError, match="has no parameter 'gamma', which the objective suggests"):
+        lacking.optimize(lambda trial: trial.suggest_float("gamma", 0, 10), n_trials=1)
     several = optuna.create_study(directions=["maximize", "minimize"], sampler=PoolSampler(POOL))
     with pytest.raises(UnsupportedError, match="one objective"):
         several.optimize(lambda trial: (objective(trial), 0.0), n_trials=1)

@@ -51,12 +51,28 @@ def test_it_ends_with_the_candidates_and_is_cloned():
     assert search.get_params()["n_iter"] == 10
 
 
+def test_a_setting_is_evaluated_once_though_it_is_listed_twice_or_best_by_far():
+    settings = [{"alpha": float(alpha)} for alpha in (0.1, 1.0, 10.0, 1.0)]
+    search = CandidateSearchCV(Ridge(), settings, n_iter=10, policy=policy(), cv=2).fit(X, Y)
+    assert sorted(setting["alpha"] for setting in search.cv_results_["params"]) == [0.1, 1.0, 10.0]
+    # A noisy model would repeat its best candidate within a batch.
+    noisy = tb.gp_ucb(gpytorch.kernels.RBFKernel().double(), noise_std=1.0, width=tb.widths.Constant(2.0))
+    pool = Pool([{"x": float(i)} for i in range(6)], noisy, 0)
+    pool.bandit.tell(torch.tensor([2]), torch.tensor([3.0], dtype=torch.float64))
+    assert sorted(pool.ask(9, torch.arange(6) != 4).index.tolist()) == [0, 1, 2, 3, 5]
+
+
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.FitFailedWarning", "ignore:One or more of the test scores:UserWarning")
+@pytest.mark.filterwarnings("ignore:invalid value encountered in subtract:RuntimeWarning")
 def test_settings_that_fail_teach_nothing():
     settings = [{"alpha": alpha} for alpha in (-5.0, 0.1, 1.0, 10.0)]  # a negative penalty is refused by Ridge
     search = CandidateSearchCV(Ridge(), settings, n_iter=4, batch_size=4, policy=policy(), cv=2).fit(X, Y)
     assert np.isnan(search.cv_results_["mean_test_score"]).sum() == 1
     assert search.best_params_["alpha"] > 0
+    # A score may be infinite, such as a logarithm of a probability.
+    infinite = lambda model, *_: {0.1: -np.inf, 1.0: -1e200}.get(model.alpha, -model.alpha)  # noqa: E731
+    search = CandidateSearchCV(Ridge(), settings[1:], n_iter=3, policy=policy(), scoring=infinite, cv=2).fit(X, Y)
+    assert search.best_params_["alpha"] == 10.0
 
 
 def test_several_scorings_maximise_the_one_that_refit_names():
@@ -89,6 +105,40 @@ def test_a_pool_takes_values_of_any_kind():
     assert pool.bandit.arms.shape[0] == 15
     frame = pd.DataFrame({"a": np.arange(4), "b": ["x", "y", "x", "y"]})
     assert Pool(frame, policy(), 0).setting(2) == {"a": 2, "b": "x"}
+
+
+@pytest.mark.parametrize(
+    "candidates",
+    [
+        [{"kernel": "rbf", "C": 1.0}, {"kernel": "poly", "C": 2.0}, {"kernel": "linear", "C": 3.0}],
+        [{"kernel": kernel} for kernel in ("rbf", "poly", "linear")],
+        [{"layers": (10,), "rate": 1.0}, {"layers": (20, 10), "rate": 0.1}, {"layers": (5, 5, 5), "rate": 0.2}],
+        [{"id": 1, "C": 1.0}, {"id": 1, "C": 2.0}],
+        [{"row": 1, "C": 1.0}, {"row": 2, "C": 2.0}],
+        # Letters that could be SMILES.
+        [{"grade": "C", "x": 1.0}, {"grade": "N", "x": 2.0}, {"grade": "O", "x": 4.0}],
+        [{"kernel": "linear"}, {"kernel": "rbf", "gamma": 1.0}, {"kernel": None}],
+        pd.concat([pd.DataFrame({"a": [1.0, 2.0]}), pd.DataFrame({"a": [3.0, 4.0]})]),
+        pd.DataFrame({"size": pd.Categorical([1, 2, 3]), "year": pd.period_range("2024", "2026", freq="Y")}),
+    ],
+)
+def test_a_pool_takes_lists_that_are_no_table_of_a_campaign(candidates: object):
+    pool = Pool(candidates, policy(), 0)
+    assert [pool.row_of(pool.setting(row)) for row in range(len(pool))] == list(range(len(pool)))
+    distinct = {tuple(point) for point in pool.bandit.arms.tolist()}
+    assert len(distinct) == len(pool)
+    with pytest.raises(ArgumentError, match="'a' stands twice"):
+        Pool(pd.DataFrame([[1, 2], [3, 4]], columns=["a", "a"]), policy(), 0)
+
+
+def test_a_pool_finds_settings_by_some_of_their_values():
+    settings = [{"kernel": "linear"}, {"kernel": "rbf", "gamma": 1.0}, {"kernel": "rbf", "gamma": 2.0}, {"kernel": "linear"}]
+    pool = Pool(settings, policy(), 0)
+    assert pool.row_of({"kernel": "linear"}) == 0
+    assert pool.row_of({"gamma": 2.0, "folds": 5}) == 2
+    assert pool.row_of({"kernel": "rbf"}) is None
+    assert pool.having({"kernel": "rbf"}).tolist() == [False, True, True, False]
+    assert pool.same(3).tolist() == [True, False, False, True]
 
 
 def test_a_pool_waits_for_what_is_evaluated_elsewhere():

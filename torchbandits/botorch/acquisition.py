@@ -13,13 +13,13 @@ from botorch.models.model import Model
 from botorch.utils.transforms import t_batch_mode_transform
 from torch import Tensor
 
-from torchbandits.botorch.agreement import check_model, check_policy, check_transforms
+from torchbandits.botorch.agreement import check_model, check_policy, check_transforms, uses_width
 from torchbandits.botorch.any_model import AnyModel, known_width
 from torchbandits.botorch.data import check_tensor
 from torchbandits.botorch.model import BanditModel
 from torchbandits.checks import as_tensor, check_flag, check_whole
 from torchbandits.errors import ArgumentError, NonFiniteError, ShapeError, UnsupportedError, require
-from torchbandits.policies import Policy
+from torchbandits.policies import Composed, Policy
 from torchbandits.posteriors import SamplePaths
 from torchbandits.scores import PosteriorDraw, Score, scores_of_points
 from torchbandits.types import Generators, Marginals
@@ -55,7 +55,7 @@ class PolicyAcquisition(AcquisitionFunction):
             `thompson_sampling` or `lin_ucb`, or one with finite features for the model of its own bandit; not `per_cost`.
         X_pending: `p x d` or `batch_shape x p x d`, the pending points.
         posterior_transform: A `ScalarizedPosteriorTransform` (of one weight); −1 minimises.
-        num_arms: A, for widths that count the arms; those of a tabulated model by default.
+        num_arms: A, for widths that count the arms; those of a tabulated model by default. EI and PI need none.
         generator: One CPU `torch.Generator`, or a list of one per batch row of the model, for policies that draw; held, and
             advanced by draws. By default seeded with the number of observations: steps of a loop differ, and are the same when
             run again.
@@ -63,9 +63,10 @@ class PolicyAcquisition(AcquisitionFunction):
             within one batch of `batch_bkb` (until `batch_ended`). By default they shrink it too, so that any number of picks
             spreads.
 
-    Buffers: `width` and `incumbent`, both of the model's batch shape, float64. The incumbent of EI and PI is the highest
-    transformed posterior mean over the model's tabulated arms, or else over its observations. Both are computed once: make a
-    new acquisition function when the model has changed. A cast to another dtype casts neither them nor the model.
+    Buffers: `width` and `incumbent`, both of the model's batch shape, float64, and NaN where the score does not use them. The
+    incumbent of EI and PI is the highest transformed posterior mean over the model's tabulated arms, or else over its
+    observations. Both are computed once: make a new acquisition function when the model has changed. A cast to another dtype
+    casts neither them nor the model.
 
     Raises:
         UnsupportedError: BoTorch's and this package's: for policies that score nothing or by costs, and transforms that are not
@@ -100,16 +101,7 @@ class PolicyAcquisition(AcquisitionFunction):
         self.policy, self.posterior_transform = composed, posterior_transform
         view = self._view
         with torch.no_grad():
-            reads = composed.confidence.reads
-            if isinstance(view, BanditModel):
-                width = composed.confidence(view.progress(reads, num_arms=_number_of_arms(num_arms, view, reads)))
-            else:
-                progress = cast(AnyModel, view).progress(
-                    _number_of_arms(num_arms, view, reads if self._uses_width else frozenset())
-                )
-                width = composed.confidence(progress)
-                if self._uses_width:
-                    known_width(width, type(composed.confidence).__name__, progress)
+            width = self._width(composed, num_arms)
             self.register_buffer("width", width.expand(view.batch_shape).clone())
             self.register_buffer("incumbent", self._incumbent())
         self._generators = _generators(generator, view) if isinstance(view, BanditModel) else ()
@@ -203,9 +195,22 @@ class PolicyAcquisition(AcquisitionFunction):
         """The model, or a wrapper with the same interface."""
         return self.model if isinstance(self.model, BanditModel) else AnyModel(self.model)
 
-    @property
-    def _uses_width(self) -> bool:
-        return not (isinstance(self.policy.score, Score) and self.policy.score.relative)
+    def _width(self, policy: Composed, num_arms: int | None) -> Tensor:
+        """The policy's width after the model's observations; NaN for a score that does not use it."""
+        view, confidence = self._view, policy.confidence
+        if not uses_width(policy):
+            return self._nothing()
+        arms = _number_of_arms(num_arms, view, confidence.reads)
+        if isinstance(view, BanditModel):
+            return confidence(view.progress(confidence.reads, num_arms=arms))
+        progress = cast(AnyModel, view).progress(arms)
+        return known_width(confidence(progress), type(confidence).__name__, progress)
+
+    def _nothing(self) -> Tensor:
+        """NaN, `batch_shape`, for a quantity that the score does not use."""
+        points = _observations(self._view)
+        device = None if points is None else points.device
+        return torch.full(self._view.batch_shape, torch.nan, dtype=torch.float64, device=device)
 
     def _hallucinated(self, model: BanditModel | AnyModel, points: Tensor) -> BanditModel | AnyModel:
         """The model with more pending points; draws of the posterior ignore them."""
@@ -247,9 +252,8 @@ class PolicyAcquisition(AcquisitionFunction):
         that does not use it."""
         view = self._view
         shape, points = view.batch_shape, _observations(view)
-        if self._uses_width:
-            device = None if points is None else points.device
-            return torch.full(shape, torch.nan, dtype=torch.float64, device=device)
+        if uses_width(self.policy):
+            return self._nothing()
         if view.arms is not None:
             points = view.arms
         elif points is None:

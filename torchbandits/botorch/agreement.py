@@ -63,6 +63,11 @@ def check_policy(policy: Any, model: Any) -> Composed:
     return policy
 
 
+def uses_width(policy: Composed) -> bool:
+    """Whether the policy's score uses the confidence width: expected and probability of improvement do not."""
+    return not (isinstance(policy.score, Score) and policy.score.relative)
+
+
 def check_scores(policy: Any) -> Composed:
     """Return a policy that scores points by the posterior of one Gaussian process.
 

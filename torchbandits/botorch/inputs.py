@@ -14,7 +14,7 @@ from gpytorch.kernels import Kernel, RBFKernel
 from torch import Tensor
 
 from torchbandits.botorch.acquisition import PolicyAcquisition
-from torchbandits.botorch.agreement import check_scores
+from torchbandits.botorch.agreement import check_scores, uses_width
 from torchbandits.botorch.model import BanditModel
 from torchbandits.checks import is_finite
 from torchbandits.errors import UnsupportedError, nearest, require
@@ -83,7 +83,7 @@ def check_named_policy(policy: Policy | str | None, policy_options: Mapping[str,
     """
     composed = check_scores(_made(policy, policy_options, beta, RBFKernel(), {}))
     require(
-        "num_arms" not in composed.confidence.reads,
+        not uses_width(composed) or "num_arms" not in composed.confidence.reads,
         f"the width {type(composed.confidence).__name__} counts the arms of a finite set, and their number is not known here: "
         "pass beta=4.0, or another width, such as policy_options={'width': widths.Constant(2.0)}.",
     )

@@ -9,6 +9,7 @@ import shutil
 import tempfile
 import warnings
 import weakref
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -169,6 +170,8 @@ class Campaign:
         self._sign = -1.0 if begun.settings.minimize else 1.0
         fixed = begun.settings.candidates
         self._offer = None if fixed is None else on_offer("candidates", self._table, fixed)
+        # The rows on offer at the last ask.
+        self._asked = self._offer
         self._bandit = self._made(policy, generator, path if begun.new else None)
         self._remember()
 
@@ -291,8 +294,8 @@ class Campaign:
                 self._give_up(rows[before:])
                 raise ArgumentError(f"n: the policy has no more than {waiting:,} rows evaluated at once, and {said}")
             waiting = len(rows)
-        rows = self._open_rows(offer)
-        plate = self._described(rows[:n])
+        self._asked = offer
+        plate = self._described(self._open_rows()[:n])
         plate[self._own(RANK)] = np.arange(1, len(plate) + 1)
         return plate
 
@@ -325,7 +328,7 @@ class Campaign:
         usual = None if noise_var is None else self._bandit.loop.noise_variance()
         results, rows, notes = self._read(measured, noise_var)
         count, given = not results.file if again is None else again, results.values[:, 0]
-        new = np.ones(len(rows), bool) if count else self._record.new(rows.tolist(), given, self._open_rows().tolist())
+        new = np.ones(len(rows), bool) if count else self._record.new(rows.tolist(), given, self._awaited(rows))
         known = len(rows) - int(new.sum())
         rows, values = rows[new], given[new]
         own = None
@@ -368,18 +371,18 @@ class Campaign:
         Raises:
             ArgumentError: If an id is not open. Nothing has changed then.
         """
-        opened = self._open_rows()
-        if ids is None:
-            rows = opened
-        else:
+        opened = self._open_entries()
+        if ids is not None:
             sized = isinstance(ids, Sequence) and not isinstance(ids, str)
             require(sized, f"ids must be a list of ids, got {type(ids).__name__}.")
             wanted = self._ids.texts(ids)
             found = self._ids.find(wanted)
-            missing = [text for text in wanted if found.get(text, -1) not in opened]
+            entries = self._entries(list(found.values())).cpu()
+            known = {text for text, waits in zip(found, torch.isin(entries, opened).tolist(), strict=True) if waits}
+            missing = [text for text in wanted if text not in known]
             require(not missing, f"ids: {', '.join(missing[:5])} are not among the rows that were asked for and not told.")
-            rows = np.array([row for row in opened.tolist() if row in {found[text] for text in wanted}], np.int64)
-        self._give_up(rows)
+            opened = opened[torch.isin(opened, entries)]
+        self._give_up(opened.numpy())
 
     # ------------------------------------------------------------------ results
 
@@ -596,13 +599,27 @@ class Campaign:
         why = reason_for_repeats(sure, believed.noise_share, others)
         return [f"{name!r} has taken {count} of the last {RECENT} evaluations: {why}"]
 
-    def _open_rows(self, offer: Tensor | None = None) -> NDArray[np.int64]:
-        """Open rows; of equal rows, one that is on offer."""
+    def _open_rows(self) -> NDArray[np.int64]:
+        """Open rows; of equal rows, one that was on offer at the last ask, or else one that is a candidate."""
         rows, first = self._open_entries(), self._bandit.loop.state.rows.first
-        if offer is None or first is None or bool(offer[rows].all()):
-            return rows.numpy()
-        twins = [torch.nonzero((first.cpu() == row) & offer).reshape(-1) for row in rows]
-        return np.array([int(t[0]) if len(t) and not offer[row] else int(row) for row, t in zip(rows, twins, strict=True)])
+        shown = rows.clone()
+        for offer in (self._offer, self._asked):
+            if offer is None or first is None or bool(offer[shown].all()):
+                continue
+            for place, row in enumerate(rows):
+                twins = torch.nonzero((first.cpu() == row) & offer).reshape(-1)
+                if len(twins) and not offer[shown[place]]:
+                    shown[place] = twins[0]
+        return shown.numpy()
+
+    def _awaited(self, rows: NDArray[np.int64]) -> list[int]:
+        """Those of some rows that are open, each as often as it, or an equal row, is."""
+        waiting, found = Counter(self._open_entries().tolist()), []
+        for row, entry in zip(rows.tolist(), self._entries(rows.tolist()).tolist(), strict=True):
+            if waiting[entry] > 0:
+                waiting[entry] -= 1
+                found.append(row)
+        return found
 
     def _open_entries(self) -> Tensor:
         """The first of the rows equal to each open one, in the order of their selection, on the host."""

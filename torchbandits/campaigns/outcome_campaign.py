@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -164,7 +165,7 @@ class OutcomeCampaign(Campaign):
             measured: As for `Campaign.tell`, with a column per outcome. An outcome that was not measured is an empty cell, or a
                 column that is not there. A row of which nothing was measured is an evaluation that failed.
             again: As for `Campaign.tell`; it is decided for each cell, so that a file in which further cells were filled may be
-                told again.
+                told again. A file that holds all values of an earlier call is that file, grown, also where its rows are open.
             noise_var: By outcome, the column of `measured` with the variance of the noise of each of its values, as for
                 `Campaign.tell`; outcomes that are left out, and empty cells, have the usual noise.
 
@@ -181,7 +182,7 @@ class OutcomeCampaign(Campaign):
         noise = None if not columns else self._noise_of(results, columns)
         values, lost = results.values, ~_some(~np.isnan(results.values))
         count = not results.file if again is None else again
-        opened = self._open_rows().tolist()
+        opened = self._awaited(rows)
         new = ~np.isnan(values) | lost[:, None] if count else self._results.new(rows.tolist(), values, opened)
         some = _some(new)
         known = len(rows) - int(some.sum())
@@ -396,12 +397,14 @@ class OutcomeRecord:
         failures: The evaluations of which nothing was measured.
         rows: One row of the table per result, in the order told.
         told: Results in the same order, `k` numbers each, NaN where not measured.
+        calls: The values of each call: how often each was told of each row and outcome.
     """
 
     outcomes: tuple[Record, ...]
     failures: Record = field(default_factory=Record)
     rows: list[int] = field(default_factory=list)
     told: list[NDArray[np.float64]] = field(default_factory=list)
+    calls: list[Counter[tuple[int, int, float]]] = field(default_factory=list)
 
     @classmethod
     def of(cls, journal: Journal | None, k: int) -> OutcomeRecord:
@@ -426,10 +429,16 @@ class OutcomeRecord:
                 record.add([rows[place] for place in places], told)
         self.rows += rows
         self.told += list(values)
+        if cells := _cells(rows, values):
+            self.calls.append(cells)
 
     def new(self, rows: Sequence[int], values: NDArray[np.float64], opened: Sequence[int] = ()) -> NDArray[np.bool_]:
         """Mask of the values that were not told before, `n x k`, by the rules of `Record.new` for each outcome; a whole row
-        where an evaluation failed anew."""
+        where an evaluation failed anew. Results that hold all values of an earlier call are its file with further cells filled,
+        and no answer to another ask."""
+        cells = _cells(rows, values)
+        if any(call <= cells for call in self.calls):
+            opened = ()
         found = np.zeros(values.shape, bool)
         for j, (record, places, told) in enumerate(self._parts(values)):
             mask = record.new([rows[place] for place in places], told, opened) if len(places) else np.zeros(0, bool)
@@ -449,6 +458,13 @@ class OutcomeRecord:
         """The rows of which something was measured, in the order told."""
         some = (row for row, told in zip(self.rows, self.told, strict=True) if not np.isnan(told).all())
         return list(dict.fromkeys(some))
+
+
+def _cells(rows: Sequence[int], values: NDArray[np.float64]) -> Counter[tuple[int, int, float]]:
+    """How often each value was measured of each row and outcome."""
+    places, outcomes = np.nonzero(~np.isnan(values))
+    told = values[places, outcomes].tolist()
+    return Counter(zip(np.asarray(rows, np.int64)[places].tolist(), outcomes.tolist(), told, strict=True))
 
 
 def _some(mask: NDArray[np.bool_]) -> NDArray[np.bool_]:

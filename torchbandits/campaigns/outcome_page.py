@@ -68,6 +68,18 @@ class OutcomePage:
         np.add.at(counts, place, known)
         return np.divide(sums, counts, out=np.full(sums.shape, np.nan), where=counts > 0)
 
+    def so_far(self) -> NDArray[np.float64]:
+        """After each result the averages of its row, `n x k`: outcomes of a row may be measured on different days."""
+        found, none = np.full(self.values.shape, np.nan), np.zeros(len(self.outcomes))
+        of_row: dict[int, tuple[NDArray[np.float64], NDArray[np.float64]]] = {}
+        for place, row in enumerate(self.rows.tolist()):
+            sums, counts = of_row.setdefault(row, (none.copy(), none.copy()))
+            known = ~np.isnan(self.values[place])
+            sums[known] += self.values[place][known]
+            counts += known
+            np.divide(sums, counts, out=found[place], where=counts > 0)
+        return found
+
 
 def write_outcomes(page: OutcomePage, path: Path) -> None:
     """Write the page atomically. Raises `DataError` if it cannot be written."""
@@ -125,15 +137,17 @@ def traded(page: OutcomePage, x: str, y: str) -> Figure:
 
 
 def progress(page: OutcomePage) -> Figure:
-    """Of several objectives hypervolume and R2 of the measured rows so far; of one, the best row that kept the limits."""
-    signed = page.signed(page.values)
+    """Of several objectives hypervolume and R2 of the measured rows so far; of one, the best row that kept the limits. A row
+    that was measured again counts with its average so far."""
+    values = page.so_far()
+    signed = page.signed(values)
     if len(page.objectives) > 1:
         return indicators(signed)
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.subplots()
     t, good = np.arange(1, len(signed) + 1), ~np.isnan(signed).any(axis=1)
     ((name, aim),) = page.objectives.items()
-    own, sign = page.values[:, page.outcomes.index(name)], -1.0 if aim == "minimize" else 1.0
+    own, sign = values[:, page.outcomes.index(name)], -1.0 if aim == "minimize" else 1.0
     axes.plot(t[good], own[good], "o", color=COLORS[2], markersize=4, label="measured, limits kept")
     axes.plot(t[~good], own[~good], "x", color="0.6", markersize=4, label="measured, limits broken or not known")
     axes.step(t, sign * np.fmax.accumulate(signed[:, 0]), where="post", color=COLORS[0], label="best so far")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -32,20 +33,23 @@ class PoolSampler(BaseSampler):
     """Suggest nothing but the settings of a fixed list: products in stock, machines of a catalogue, a table of measurements.
 
     Each trial is given one candidate, and every `trial.suggest_…` returns that candidate's value of the parameter. The values
-    must lie in the distributions that the objective suggests from. Finished trials of the study are learned, those of other
-    processes and of an earlier session included, if their parameters are those of a candidate; trials that failed or were
-    pruned teach nothing. Trials that run are pending. The study has one objective, and its direction is honoured.
+    must lie in the distributions that the objective suggests from. Parameters that were fixed (`study.enqueue_trial`,
+    `PartialFixedSampler`) keep their values, and the candidate is chosen among those that have them. Finished trials of the
+    study are learned, those of other processes and of an earlier session included, if their parameters are those of a
+    candidate; trials that failed, were pruned or returned a value whose square is infinite teach nothing. Trials that run are
+    pending. The study has one objective, and its direction is honoured.
 
     Args:
         candidates: The list: dictionaries of parameters by name, or a pandas table with one candidate per row.
         policy: As for `Bandit`; `auto()` by default.
-        repeats: Whether a candidate may be evaluated again, which noisy objectives are worth.
+        repeats: Whether a candidate may be evaluated again, which noisy objectives are worth. If not, a candidate whose trial
+            failed is not evaluated again either.
         seed: Of the policy's random numbers.
 
     Raises:
         UnsupportedError: If Optuna is not installed, or for a study of several objectives.
         ArgumentError: If the candidates are no list of settings, lack a parameter that is suggested, or hold a value outside
-            its distribution.
+            its distribution; or if none has the values that were fixed.
         StateError: If all candidates were evaluated, and may not be again.
 
     Cost: one ask per trial, O(A u) for A candidates and u evaluated ones with `auto()`.
@@ -56,7 +60,8 @@ class PoolSampler(BaseSampler):
         check_flag("repeats", repeats)
         self._pool = Pool(candidates, policy, seed)
         self._repeats = repeats
-        self._offered = torch.ones(len(self._pool), dtype=torch.bool)
+        # Which candidates were evaluated.
+        self._seen = torch.zeros(len(self._pool), dtype=torch.bool)
         self._open: dict[int, Selection] = {}  # pending picks by the number of their trial
         self._told: set[int] = set()
         self._lock = threading.RLock()
@@ -73,13 +78,20 @@ class PoolSampler(BaseSampler):
         self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
     ) -> Any:
         """The value of a parameter of the trial's candidate, which the first call chooses."""
+        if param_name not in self._pool.names:
+            raise ArgumentError(f"the candidates have no parameter {param_name!r}, only {', '.join(self._pool.names)}.")
+        fixed = {**trial.system_attrs.get("fixed_params", {}), **trial.params}
         with self._lock:
+            picked = self._open.get(trial.number)
+            # A parameter may have been fixed to another value after the candidate was chosen.
+            if picked is not None and not self._pool.agrees(int(picked.index[0]), fixed):
+                self._give_up(trial.number)
             if trial.number not in self._open:
-                self._learn(study)
-                self._open[trial.number] = self._choose()
+                self._learn(study, but=trial.number)
+                self._open[trial.number] = self._choose(fixed)
             setting = self._pool.setting(int(self._open[trial.number].index[0]))
         if param_name not in setting:
-            raise ArgumentError(f"the candidates have no parameter {param_name!r}, only {', '.join(self._pool.names)}.")
+            raise ArgumentError(f"the candidate {setting} has no parameter {param_name!r}, which the objective suggests.")
         value = setting[param_name]
         require(
             _holds(param_distribution, value),
@@ -96,21 +108,28 @@ class PoolSampler(BaseSampler):
     def reseed_rng(self) -> None:
         """Nothing: threads share the sampler, whose draws differ."""
 
-    def _choose(self) -> Selection:
-        none_left = "every candidate was evaluated, or is being evaluated: end the study, or pass repeats=True."
-        require(bool(self._offered.any()), none_left, StateError)
-        selection = self._pool.ask(1, self._offered)
-        require(bool(selection.mask.any()), none_left, StateError)
+    def _choose(self, fixed: dict[str, Any]) -> Selection:
+        """Choose a candidate with the values that were fixed."""
+        having = self._pool.having(fixed)
+        own = {name: value for name, value in fixed.items() if name in self._pool.names}
+        require(bool(having.any()), f"no candidate has {own}, which the trial was given: fix parameters to values of one.")
+        offered = having if self._repeats else having & ~self._seen
         if not self._repeats:
-            self._offered[int(selection.index[-1])] = False
-        return selection[-1:]
+            for picked in self._open.values():
+                offered &= ~self._pool.same(int(picked.index[0]))
+        selection = self._pool.ask(1, offered)
+        with_these = f" with {own}" if own else ""
+        none_left = f"every candidate{with_these} was evaluated, or is being evaluated: end the study, or pass repeats=True."
+        require(len(selection) > 0, none_left, StateError)
+        return selection
 
-    def _learn(self, study: Study) -> None:
-        """Learn what other processes and earlier sessions have finished, and count as pending what they evaluate now."""
+    def _learn(self, study: Study, but: int | None = None) -> None:
+        """Learn what other processes and earlier sessions have finished, and count as pending what they evaluate now; leave one
+        trial out."""
         require(len(study.directions) == 1, "PoolSampler maximises or minimises one objective, not several.", UnsupportedError)
         finished = (TrialState.COMPLETE, TrialState.FAIL, TrialState.PRUNED)
         for trial in study.get_trials(deepcopy=False):
-            if trial.number in self._told:
+            if trial.number in self._told or trial.number == but:
                 continue
             if trial.state in finished:
                 self._finish(study, trial.number, trial.params, trial.value if trial.state == TrialState.COMPLETE else None)
@@ -122,24 +141,35 @@ class PoolSampler(BaseSampler):
     def _finish(self, study: Study, number: int, params: dict[str, Any], value: float | None) -> None:
         if number in self._told:
             return
+        picked = self._open.get(number)
+        if picked is not None and not self._pool.agrees(int(picked.index[0]), params):
+            self._give_up(number)
+            picked = None
+        row = self._pool.row_of(params) if picked is None else int(picked.index[0])
+        # The square belongs to what is learned.
+        if value is None or not math.isfinite(value * value):
+            self._give_up(number)
+        elif row is not None:
+            sign = -1.0 if study.direction == StudyDirection.MINIMIZE else 1.0
+            index = torch.tensor([row]) if picked is None else picked
+            self._pool.bandit.tell(index, torch.tensor([sign * value], dtype=torch.float64))
+            self._open.pop(number, None)
+        # Last, so that the next call learns a trial that could not be told.
         self._told.add(number)
-        pending = self._open.pop(number, None)
-        if value is None:
-            if pending is not None:
-                self._pool.bandit.forget(pending)
-            return
-        row = self._pool.row_of(params) if pending is None else int(pending.index[0])
-        if row is None:
-            return
-        sign = -1.0 if study.direction == StudyDirection.MINIMIZE else 1.0
-        index = torch.tensor([row]) if pending is None else pending
-        self._pool.bandit.tell(index, torch.tensor([sign * value], dtype=torch.float64))
-        if not self._repeats:
-            self._offered[row] = False
+        if row is not None and not self._repeats:
+            self._seen |= self._pool.same(row)
+
+    def _give_up(self, number: int) -> None:
+        """Forget the pick of a trial, if it has one."""
+        picked = self._open.pop(number, None)
+        if picked is not None:
+            self._pool.bandit.forget(picked)
 
 
 def _holds(distribution: BaseDistribution, value: Any) -> bool:
     """Whether a distribution has the value."""
     if isinstance(distribution, optuna.distributions.CategoricalDistribution):
         return value in distribution.choices
-    return isinstance(value, (int, float)) and distribution.low <= value <= distribution.high
+    whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
+    number = whole if isinstance(distribution, optuna.distributions.IntDistribution) else isinstance(value, (int, float))
+    return number and distribution.low <= value <= distribution.high

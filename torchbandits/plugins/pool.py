@@ -14,6 +14,7 @@ from torchbandits.campaigns import Campaign
 from torchbandits.checks import is_whole
 from torchbandits.errors import ArgumentError, require
 from torchbandits.policies import Policy, auto
+from torchbandits.sources.smiles import all_smiles
 from torchbandits.types import Selection
 
 if TYPE_CHECKING:
@@ -22,16 +23,22 @@ else:
     from torchbandits.tabular.extras import pandas as pd
 
 _OBJECTIVE = "told to torchbandits"
+# Texts that are read to see whether they are SMILES.
+_SOME = 1_000
+# The value of a parameter that a setting lacks.
+_ABSENT = object()
 
 
 class Pool:
     """Settings, one per arm, and the bandit that chooses among them.
 
     Settings are encoded as features by the rules of `Campaign`: numbers, logarithms of numbers over decades, booleans, and
-    categories. Values of any other kind, and columns of mixed kinds, are categories by their text.
+    categories. Values of any other kind, and columns of mixed kinds, are categories by their text. So are all texts, at most
+    1,000 different ones of a parameter, unless they are SMILES and the only parameter.
 
     Args:
-        candidates: Dictionaries of one setting each, or a pandas table with one setting per row.
+        candidates: Dictionaries of one setting each, or a pandas table with one setting per row. A setting may lack parameters
+            of others; in a table, its cell is NaN then.
         policy: As for `Bandit`; `auto()` if None.
         seed: Of the generator; 0 if None.
 
@@ -45,45 +52,96 @@ class Pool:
         table = candidates if isinstance(candidates, pd.DataFrame) else _table(candidates)
         require(len(table) > 0 and len(table.columns) > 0, "candidates must hold at least one setting of one parameter.")
         self.names: tuple[str, ...] = tuple(map(str, table.columns))
+        twice = sorted({name for name in self.names if self.names.count(name) > 1})
+        require(not twice, f"candidates must name each parameter once, and {', '.join(map(repr, twice))} stands twice.")
         self._columns = [table[name].to_numpy() for name in table.columns]
         self._settings = None if isinstance(candidates, pd.DataFrame) else list(candidates)
-        plain = pd.DataFrame({name: _plain(table[column]) for name, column in zip(self.names, table.columns, strict=True)})
+        # The prefix keeps parameters such as "id" and "row" apart from the ids of a campaign's rows.
+        own = {name: f"parameter {name}" for name in self.names}
+        columns = zip(self.names, table.columns, strict=True)
+        plain = pd.DataFrame({own[name]: _plain(table[column].reset_index(drop=True)) for name, column in columns})
+        texts = [name for name in plain.columns if _is_text(plain[name]) and plain[name].nunique(dropna=False) > 1]
+        smiles = len(plain.columns) == len(texts) == 1 and all_smiles(plain[texts[0]].dropna().unique()[:_SOME].tolist())
         generator = torch.Generator().manual_seed(0 if seed is None else seed)
         chosen = auto() if policy is None else policy
-        self.bandit: Bandit = Campaign(plain, _OBJECTIVE, policy=chosen, generator=generator).bandit
+        kinds = {} if smiles else dict.fromkeys(texts, "category")
+        self.bandit: Bandit = Campaign(plain, _OBJECTIVE, policy=chosen, columns=kinds, generator=generator).bandit
         self._rows: dict[tuple[Any, ...], int] | None = None
+        # Of some parameters a number for each value, and that of each candidate.
+        self._codes: dict[str, tuple[dict[Any, int], Tensor]] = {}
 
     def __len__(self) -> int:
         """Number of candidates."""
         return len(self._columns[0])
 
     def setting(self, row: int) -> dict[str, Any]:
-        """The setting of a candidate, with values of plain Python types where they came from a table."""
+        """The setting of a candidate, with numbers of plain Python types."""
         if self._settings is not None:
-            return dict(self._settings[row])
+            return {name: _value(value) for name, value in self._settings[row].items()}
         return {name: _value(column[row]) for name, column in zip(self.names, self._columns, strict=True)}
 
     def row_of(self, setting: Mapping[str, Any]) -> int | None:
-        """The first candidate with these values of all parameters; None if there is none. The first call costs O(A)."""
+        """The first candidate with exactly these parameters and values, or else the only one that has them among others; None
+        if there is none. Names that no candidate has do not count. Cost: the first call O(A)."""
         if self._rows is None:
-            rows = range(len(self) - 1, -1, -1)
-            self._rows = {self._key({name: column[row] for name, column in self._named()}): row for row in rows}
-        known = all(name in setting for name in self.names)
-        return self._rows.get(self._key(setting)) if known else None
+            self._rows = {self._key(self.setting(row)): row for row in range(len(self) - 1, -1, -1)}
+        key = self._key(setting)
+        if key in self._rows or all(value is _ABSENT for value in key):
+            return self._rows.get(key)
+        having = self.having(setting).nonzero().flatten()
+        return int(having[0]) if len(having) == 1 else None
 
-    def _named(self) -> list[tuple[str, Any]]:
-        return list(zip(self.names, self._columns, strict=True))
+    def having(self, values: Mapping[str, Any]) -> Tensor:
+        """Mask of the candidates with these values of some parameters. Cost O(A), the first time for each name in Python."""
+        found = torch.ones(len(self), dtype=torch.bool)
+        for name in self._known(values):
+            if name not in self._codes:
+                known: dict[Any, int] = {}
+                own = (_comparable(self.setting(row).get(name, _ABSENT)) for row in range(len(self)))
+                self._codes[name] = known, torch.tensor([known.setdefault(value, len(known)) for value in own])
+            known, codes = self._codes[name]
+            found &= codes == known.get(_comparable(values[name]), -1)
+        return found
+
+    def agrees(self, row: int, values: Mapping[str, Any]) -> bool:
+        """Whether a candidate has these values of some parameters."""
+        own = self.setting(row)
+        return all(_comparable(own.get(name, _ABSENT)) == _comparable(values[name]) for name in self._known(values))
+
+    def same(self, row: int) -> Tensor:
+        """Mask of the candidates with the setting of one, that one included. Cost O(A)."""
+        twins = self._twins(row)
+        key = self._key(self.setting(row))
+        for twin in twins.nonzero().flatten().tolist():
+            twins[twin] = self._key(self.setting(twin)) == key
+        return twins
+
+    def _twins(self, row: int) -> Tensor:
+        """Mask of the candidates with the features of one."""
+        first = self.bandit.loop.state.rows.first
+        return torch.arange(len(self)) == row if first is None else (first == first[row]).cpu()
+
+    def _known(self, values: Mapping[str, Any]) -> list[str]:
+        return [name for name in self.names if name in values]
 
     def _key(self, setting: Mapping[str, Any]) -> tuple[Any, ...]:
-        values = (_value(setting[name]) for name in self.names)
-        return tuple(value if isinstance(value, (int, float, str, bool)) else repr(value) for value in values)
+        return tuple(_comparable(setting.get(name, _ABSENT)) for name in self.names)
 
     def ask(self, count: int, offered: Tensor) -> Selection:
-        """Select up to `count` further candidates of those on offer, with all open picks as pending."""
+        """Select up to `count` further candidates of those on offer, none of them twice, with all open picks as pending."""
         opened = self.bandit.loop.open
-        before = 0 if opened is None else len(opened)
-        selection = self.bandit.ask(more=count, available=offered)
-        return selection[before:]
+        before = 0 if opened is None else int(opened.mask.sum())
+        left, rows = offered.clone(), list[int]()
+        while len(rows) < count and bool(left.any()):
+            selection = self.bandit.ask(more=1, available=left)
+            picked = selection.index[selection.mask]
+            if len(picked) == before + len(rows):
+                break
+            # The engine returns the first of the candidates with equal features, which need not be on offer.
+            rows.append(int((self._twins(int(picked[-1])) & left).nonzero()[0]))
+            left &= ~self.same(rows[-1])
+        index = torch.tensor(rows, dtype=torch.int64)
+        return Selection(self.bandit.loop.points(index), index, index >= 0)
 
     def wait_for(self, row: int) -> Selection:
         """Count a candidate as pending that is evaluated elsewhere."""
@@ -103,13 +161,31 @@ def _table(candidates: Any) -> Any:
 
 
 def _plain(column: Any) -> Any:
-    """A column that `Campaign` can encode: objects that are not all texts, or all numbers, become their texts."""
+    """A column that `Campaign` can encode: values that are not all texts, numbers or flags become their texts."""
     if column.dtype != object:
-        return column
-    kinds = {_kind(value) for value in column if value is not None}
-    if kinds in ({"text"}, {"number"}, {"flag"}):
-        return column
-    return column.map(lambda value: None if value is None else str(value))
+        kept = _is_text(column) or pd.api.types.is_numeric_dtype(column) or column.dtype.kind in "mM"
+        if kept or (isinstance(column.dtype, pd.CategoricalDtype) and column.dtype.ordered):
+            return column
+        column = column.astype(object)
+    kinds = {_kind(value) for value in column if not _is_empty(value)}
+    plain = kinds in ({"text"}, {"number"}, {"flag"})
+    return column.map(lambda value: None if _is_empty(value) else value if plain else str(value))
+
+
+def _is_text(column: Any) -> bool:
+    """Whether a plain column holds texts."""
+    return isinstance(column.dtype, pd.StringDtype) or (
+        column.dtype == object and any(isinstance(value, str) for value in column)
+    )
+
+
+def _is_empty(value: Any) -> bool:
+    return (
+        value is None
+        or value is pd.NA
+        or value is pd.NaT
+        or (isinstance(value, (float, np.floating)) and bool(np.isnan(value)))
+    )
 
 
 def _kind(value: Any) -> str:
@@ -123,3 +199,15 @@ def _kind(value: Any) -> str:
 def _value(value: Any) -> Any:
     """A NumPy scalar as a plain Python number."""
     return value.item() if isinstance(value, np.generic) else value
+
+
+def _comparable(value: Any) -> Any:
+    """A value of a setting that can be compared and hashed: NaN is no value, and lists are tuples, as after a file of JSON."""
+    value = _value(value)
+    if isinstance(value, float) and np.isnan(value):
+        return _ABSENT
+    if value is None or value is _ABSENT or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, (list, tuple)):
+        return tuple(map(_comparable, value))
+    return type(value), repr(value)

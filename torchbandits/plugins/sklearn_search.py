@@ -18,13 +18,16 @@ try:
 except ModuleNotFoundError:  # the constructor says what to install
     BaseSearchCV = None
 
+_LARGEST = np.sqrt(np.finfo(np.float64).max)
+
 
 class CandidateSearchCV(object if BaseSearchCV is None else BaseSearchCV):  # type: ignore[misc]
     """Cross-validated search for the best of a list of settings, 10⁴ to 10⁶ of them, of which `n_iter` are evaluated.
 
     As scikit-learn's `RandomizedSearchCV`, but settings are chosen by what the ones before have scored. `cv_results_`,
     `best_params_`, `best_score_`, `best_estimator_` and `predict` are scikit-learn's. A setting is evaluated once. One that
-    fails (`error_score=numpy.nan`) teaches nothing; a batch of which all fits fail ends the search, as it does in scikit-learn.
+    fails (`error_score=numpy.nan`), or has an infinite score, teaches nothing; a batch of which all fits fail ends the search,
+    as it does in scikit-learn.
 
     Args:
         estimator: As for `RandomizedSearchCV`.
@@ -40,7 +43,7 @@ class CandidateSearchCV(object if BaseSearchCV is None else BaseSearchCV):  # ty
         UnsupportedError: If scikit-learn is not installed.
         ArgumentError: In `fit`, if the candidates are no list of settings, or several scorings have no `refit`.
 
-    Cost: that of the fits, and one ask per batch, O(A u) for A candidates and u evaluated ones with `auto()`.
+    Cost: that of the fits, and one ask per setting, O(A u) for A candidates and u evaluated ones with `auto()`.
     """
 
     def __init__(
@@ -90,16 +93,20 @@ class CandidateSearchCV(object if BaseSearchCV is None else BaseSearchCV):  # ty
         check_whole("batch_size", self.batch_size)
         pool = Pool(self.candidates, self.policy, self.random_state)
         offered = torch.ones(len(pool), dtype=torch.bool)
-        left = min(self.n_iter, len(pool))
+        left = self.n_iter
         while left > 0:
             selection = pool.ask(min(self.batch_size, left), offered)
-            rows = selection.index[selection.mask].tolist()
+            rows = selection.index.tolist()
             if not rows:
                 break
             results = evaluate_candidates([pool.setting(row) for row in rows])
-            scores = np.asarray(results[self._scored(results)])[-len(rows) :]
-            pool.bandit.tell(selection[: len(rows)], torch.from_numpy(scores.astype(np.float64)), failures="forget")
-            offered[rows] = False
+            scores = np.asarray(results[self._scored(results)], np.float64)[-len(rows) :]
+            # Infinite scores, and those with an infinite square, are failures too.
+            scores = np.where(np.abs(scores) < _LARGEST, scores, np.nan)
+            pool.bandit.tell(selection, torch.from_numpy(scores), failures="forget")
+            for row in rows:
+                # A setting may be listed twice.
+                offered &= ~pool.same(row)
             left -= len(rows)
 
     def _scored(self, results: Mapping[str, Any]) -> str:

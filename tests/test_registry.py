@@ -41,7 +41,8 @@ class TestEveryPolicy(PolicyContract):
         self.case = request.param
         self.keeps_posterior = self.case.keeps_posterior
         self.learns_points = self.case.name not in NO_POINTS
-        self.keeps_every_pull = self.case.name != "compressed_gp"
+        # A compression may drop pulls, and a policy of drifting rewards forgets those of earlier epochs.
+        self.keeps_every_pull = self.case.name != "compressed_gp" and self.case.mode != "drifting"
         self.growth_rounds = 200 if self.case.name == "auto" else 50  # its fits, rarer and rarer, sweep the table too
 
     def policy(self, kernel: gpytorch.kernels.Kernel) -> Policy:

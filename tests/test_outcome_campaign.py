@@ -298,6 +298,13 @@ def test_the_page_shows_trade_offs_and_progress(tmp_path: Path):
         campaign().report(tmp_path / "empty.html")
 
 
+def test_columns_that_are_named_like_those_of_the_front_are_left_in_peace(tmp_path: Path):
+    named = frame().assign(**{"yield expected": "text", "cost deviation": "text"})
+    c = played(campaign(named, columns={"yield expected": "ignore", "cost deviation": "ignore"}), 1)
+    assert {"campaign yield expected", "campaign cost deviation"} <= set(c.front().columns)
+    assert c.report(tmp_path / "page.html").read_text().count("<img") == 2
+
+
 def test_a_file_with_further_cells_counts_these_only_though_its_rows_are_open_anew(tmp_path: Path):
     table = pd.DataFrame({"id": list("ABCD"), "x": [1.0, 2.0, 3.0, 4.0]})
     file, journal = tmp_path / "results.csv", tmp_path / "j"
@@ -375,6 +382,8 @@ def test_mistakes_are_named_and_nothing_is_learned(tmp_path: Path):
         (lambda: c.tell(truth(frame()[:2]), noise_var={"yield": "v"}), "no column 'v' for the variance of the noise"),
         (lambda: c.tell(truth(frame()[:2]).assign(v=0.0), noise_var={"yield": "v"}), "variance must be above 0"),
         (lambda: c.tell(truth(frame()[:2]).assign(v="a"), noise_var={"yield": "v"}), "holds what is no finite number"),
+        (lambda: campaign(columns={"temp": None}), "columns: 'temp' must be a kind or the list of its categories in order"),
+        (lambda: campaign(columns=["temp"]), "columns must be a dictionary, got list"),
         (lambda: campaign(cost="price"), "cost: the table has no column 'price'"),
         (lambda: campaign(frame().assign(price=0.0), cost="price"), "a cost must be a number above 0"),
         (lambda: campaign(frame(), cost="cost"), "cost: the table has no column 'cost'"),

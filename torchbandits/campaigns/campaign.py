@@ -126,15 +126,10 @@ class Campaign:
         for name, text in (("objective", objective), ("id", id), ("candidates", candidates), ("cost", cost)):
             check_text(name, "" if text is None else text)
         check_flag("minimize", minimize is True if minimize is None else minimize)
-        require(columns is None or isinstance(columns, Mapping), f"columns must be a dictionary, got {type(columns).__name__}.")
         require(
             policy is None or isinstance(policy, Policy), f"policy must be a torchbandits policy, got {type(policy).__name__}."
         )
         require(policy is None or noise_std is None, "noise_std is that of the default policy: give it to the policy in place.")
-        for name, kind in (columns or {}).items():
-            known = isinstance(kind, Iterable)
-            require(known, f"columns: {name!r} must be a kind or the list of its categories in order, got {kind!r:.60}.")
-        told_of = None if columns is None else {str(k): v if isinstance(v, str) else list(v) for k, v in columns.items()}
         precision = None if dtype is None else str(check_dtype("dtype", dtype)).removeprefix("torch.")
         wanted = {
             "objective": objective,
@@ -143,7 +138,7 @@ class Campaign:
             "cost": cost,
             "dtype": precision,
             "noise_std": None if noise_std is None else float(positive("noise_std", noise_std)),
-            "overruled": told_of,
+            "overruled": overruled_by(columns),
         }
         self._begin(table, wanted, candidates, journal, policy, generator)
 
@@ -688,6 +683,17 @@ class Campaign:
     def _own(self, name: str) -> str:
         """Name of an added column, which must not be a name of the table or of an outcome."""
         return name if name not in (*self._table.schema.names, *self._settings.outcomes) else f"campaign {name}"
+
+
+def overruled_by(columns: Any) -> dict[str, Any] | None:
+    """The kinds of columns as given by `columns=`: a name of a kind, or a list of categories in order."""
+    if columns is None:
+        return None
+    require(isinstance(columns, Mapping), f"columns must be a dictionary, got {type(columns).__name__}.")
+    for name, kind in columns.items():
+        known = isinstance(kind, Iterable)
+        require(known, f"columns: {name!r} must be a kind or the list of its categories in order, got {kind!r:.60}.")
+    return {str(name): kind if isinstance(kind, str) else list(kind) for name, kind in columns.items()}
 
 
 def known_noise(noise_std: float, decisions: Decisions) -> Policy:

@@ -17,7 +17,7 @@ from torch import Tensor
 from torchbandits import outcomes
 from torchbandits.aims import Constrained, Limit, Scalarized, log_probability
 from torchbandits.bandit import Bandit
-from torchbandits.campaigns.campaign import Campaign, known_noise
+from torchbandits.campaigns.campaign import Campaign, known_noise, overruled_by
 from torchbandits.campaigns.results import Record, Results, Told, noise_variances
 from torchbandits.campaigns.settings import Settings, history
 from torchbandits.checks import (
@@ -101,7 +101,6 @@ class OutcomeCampaign(Campaign):
     ) -> None:
         for name, text in (("id", id), ("candidates", candidates), ("cost", cost)):
             check_text(name, "" if text is None else text)
-        require(columns is None or isinstance(columns, Mapping), f"columns must be a dictionary, got {type(columns).__name__}.")
         own = policy is None or isinstance(policy, Joint)
         require(own, f"policy must be one of torchbandits.outcomes, got {type(policy).__name__}.")
         require(policy is None or noise_std is None, "noise_std is that of the default policy: give it to the models in place.")
@@ -111,9 +110,7 @@ class OutcomeCampaign(Campaign):
         wanted |= {
             "dtype": None if dtype is None else str(check_dtype("dtype", dtype)).removeprefix("torch."),
             "noise_std": None if noise_std is None else _by_outcome("noise_std", noise_std, told),
-            "overruled": None
-            if columns is None
-            else {str(k): v if isinstance(v, str) else list(v) for k, v in columns.items()},
+            "overruled": overruled_by(columns),
         }
         self._begin(table, wanted, candidates, journal, policy, generator)
 
@@ -333,6 +330,7 @@ class OutcomeCampaign(Campaign):
             rows=np.array(self._results.rows, np.int64),
             values=values,
             front=self.best(10) if one else self.front(),
+            shown={name: (self._own(f"{name} expected"), self._own(f"{name} deviation")) for name in settings.outcomes},
             opened=self._described(self._open_rows()),
             columns=self.columns.to_pandas().reset_index(),
         )

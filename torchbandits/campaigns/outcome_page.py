@@ -34,6 +34,7 @@ class OutcomePage:
         rows: The row of the table of each result, in the order told.
         values: The results in this order, `n x k`, NaN where not measured.
         front: Table of the front, or of the best rows under limits.
+        shown: The columns of this table with the expected value and the deviation of each outcome.
         opened, columns: Tables of open rows and decisions.
     """
 
@@ -46,6 +47,7 @@ class OutcomePage:
     rows: NDArray[np.int64]
     values: NDArray[np.float64]
     front: pd.DataFrame
+    shown: dict[str, tuple[str, str]]
     opened: pd.DataFrame
     columns: pd.DataFrame
 
@@ -130,8 +132,8 @@ def traded(page: OutcomePage, x: str, y: str) -> Figure:
         beaten_by_none(page.signed(averages)),
         small=page.objectives.get(x) == "minimize",
         steps=set(page.objectives) == {x, y},
-        expected=page.front[[f"{x} expected", f"{y} expected"]].to_numpy(float),
-        deviation=page.front[[f"{x} deviation", f"{y} deviation"]].to_numpy(float),
+        expected=page.front[[page.shown[name][0] for name in (x, y)]].to_numpy(float),
+        deviation=page.front[[page.shown[name][1] for name in (x, y)]].to_numpy(float),
         limits=(limits[0], limits[1]),
     )
 

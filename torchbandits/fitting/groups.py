@@ -50,7 +50,7 @@ class GroupNoise:
         object.__setattr__(self, "variances", found)
 
     def __call__(self, groups: Sequence[Any]) -> Tensor:
-        """The variance of each reward, `batch_shape x q`, for `noise_var=`.
+        """The variance of each reward, `batch_shape x q`, for `noise_var=`, on the device of the variances.
 
         Args:
             groups: The name of the group of each reward, q of them.

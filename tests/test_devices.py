@@ -445,6 +445,32 @@ def _plated(device: str) -> list[Tensor]:
     return [plate.index, longer.index[..., -1:], fours.index, bandit.ask(exactly=3).index]
 
 
+def _explained(device: str) -> list[Tensor]:
+    """Beliefs of a policy whose kernel comes from the data, about arms with features and about fingerprints."""
+    bits = (torch.rand(48, 64, generator=generator(9)) < 0.3).to(torch.uint8).numpy()
+    found = []
+    for arms in (_arms(device), sources.Fingerprints(np.packbits(bits, axis=1), device=device)):
+        bandit = tb.Bandit(tb.auto(), arms, generator=generator(0))
+        for _ in range(10):
+            selection = bandit.ask()
+            bandit.tell(selection, (selection.index % 7).double())
+        said = bandit.explain()
+        assert "Best so far" in str(said)
+        numbers = torch.tensor([said.noise_std, said.upper, float(said.rivals), said.pulls])
+        found += [selection.index, said.relevance, said.best.mean, numbers]
+    return found
+
+
+def _balanced(device: str) -> list[Tensor]:
+    """One candidate lengthscale of several, and picks while others are waited for."""
+    bandit = tb.Bandit(policies.lb_gp_ucb(rbf(), horizon=20, noise_std=0.1), _arms(device), generator=generator(0))
+    for _ in range(3):
+        bandit.ask()
+        selection = bandit.ask(more=2)
+        bandit.tell(selection, _value(selection.points))
+    return [selection.index, bandit.ask().index, bandit.posterior(bandit.arms).mean]
+
+
 PROGRAMS = {
     "box": lambda device, folder: _boxed(policies.bkb(rbf()), device),
     "box by cells": lambda device, folder: _boxed(policies.ada_bkb(rbf(), horizon=20), device),
@@ -460,6 +486,8 @@ PROGRAMS = {
     "stopping": _stopped,
     "sets": lambda device, folder: _sorted(device),
     "weights": lambda device, folder: _weighted(device),
+    "beliefs": lambda device, folder: _explained(device),
+    "balanced": lambda device, folder: _balanced(device),
     "plates": lambda device, folder: _plated(device),
     "resumed": _played,
     "resumed with a budget": lambda device, folder: _played(device, folder, budget=25.0),

@@ -23,6 +23,7 @@ from torchbandits.sources import ArmSet, ArmSource
 from torchbandits.sources.packed import PackedArms
 from torchbandits.sources.ranges import or_one, ranges_of, spans_with
 from torchbandits.tanimoto import tanimoto_scale
+from torchbandits.transfers import to_host
 from torchbandits.types import FitReport, Pulls
 from torchbandits.widths import Constant, Width
 
@@ -112,8 +113,12 @@ class FromData:
         """The pulls with average rewards converted to the model's current units."""
         units, n = state.posterior.units, pulls.counts.clamp_min(1e-300)
         assert units is not None
-        z = pulls.counts * units.to_model(pulls.sums / n)
-        return replace(pulls, sums=z, squares=z.square() / n)
+        sums = pulls.counts * units.to_model(pulls.sums / n)
+        squares, host = sums.square() / n, pulls.host
+        if host is not None:
+            own_sums, own_squares = to_host(sums, squares)
+            host = replace(host, sums=own_sums, squares=own_squares)
+        return replace(pulls, sums=sums, squares=squares, host=host)
 
     def make_room(self, state: GaussianState, pulls: Pulls) -> None:
         """Give the posterior a dictionary before pulls that would make it outgrow `exact_bytes`, where arms are read piece by

@@ -145,10 +145,17 @@ class _Names(TorchFunctionMode):
             if isinstance(args[0], DeviceTensor):
                 raise DeviceError("only dense CPU tensors can be pinned")
             pinned = args[0].clone()
-            pinned._emulated_pin = True
+            # Views of it share the storage, and are pinned as well.
+            pinned.untyped_storage()._emulated_pin = True
             return pinned
+        if func is Tensor.is_pinned:
+            return _is_pinned(args[0])
         stand_in = _STAND_INS.get(func)
         return func(*args, **kwargs) if stand_in is None or not _tensors(args)[0] else stand_in(*args, **kwargs)
+
+
+def _is_pinned(x: Tensor) -> bool:
+    return not isinstance(x, DeviceTensor) and getattr(x.untyped_storage(), "_emulated_pin", False)
 
 
 def _numbers(data: Any) -> Any:
@@ -236,9 +243,10 @@ class _Kernels(TorchDispatchMode):
     def _count(self, func: Any, name: str, args: Any, kwargs: dict[str, Any], there: list[DeviceTensor], away: bool) -> None:
         if func.is_view or name in _FREE:
             return
-        if name in ("_to_copy", "copy_") and (not away or not isinstance(args[-1 if name == "copy_" else 0], DeviceTensor)):
-            source = args[-1 if name == "copy_" else 0]
-            blocking = not (kwargs.get("non_blocking") and getattr(source, "_emulated_pin", False))
+        source = args[1 if name == "copy_" else 0] if name in ("_to_copy", "copy_") else None
+        if source is not None and (not away or not isinstance(source, DeviceTensor)):
+            unwaited = kwargs.get("non_blocking") or (name == "copy_" and len(args) > 2 and args[2])
+            blocking = not (unwaited and _is_pinned(source))
             self.asked.waits += bool(there or away) and (not away or blocking)
             return
         masks = name in _INDEXING and any(i is not None and i.dtype in (torch.bool, torch.uint8) for i in args[1])

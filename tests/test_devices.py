@@ -148,6 +148,32 @@ def test_a_source_on_cuda_is_where_its_tensors_are(lane: Lane, kind, tmp_path):
         assert bandit.set_arms_(source).device == DEVICE
 
 
+@pytest.mark.parametrize("kind", ["npy", "parquet", "pinned", "fingerprints"])
+def test_arms_of_the_host_are_sent_to_a_device_piece_by_piece(lane: Lane, kind, tmp_path):
+    arms = torch.rand(103, 2, generator=generator(1), dtype=torch.float64)
+    packed = (256 * torch.rand(103, 8, generator=generator(2))).to(torch.uint8).numpy()
+    np.save(tmp_path / "bits.npy", packed)
+    words = sources.Fingerprints(packed).words(slice(0, 103))
+    with lane() as asked:
+        if kind == "fingerprints":
+            read = sources.Fingerprints(tmp_path / "bits.npy", device="cuda").packed
+        else:
+            read = _source(kind, arms, "cuda", tmp_path).chunks
+        for step, start, stop in ((10, 0, None), (103, 0, None), (200, 0, None), (7, 13, 55)):
+            pieces = [(part, piece.clone()) for part, piece in read(step, start, stop)]
+            got = torch.cat([piece for _, piece in pieces]).cpu()
+            assert torch.equal(on_host(got), (words if kind == "fingerprints" else arms)[start:stop])
+            assert [part.start for part, _ in pieces] == list(range(start, stop or 103, step))
+        early = next(iter(read(10)))[1]
+        assert torch.equal(on_host(early.cpu()), (words if kind == "fingerprints" else arms)[:10])
+        if asked is not None:
+            before = asked.waits
+            for _ in read(5):
+                pass
+            # Copies from pinned memory are not waited for.
+            assert asked.waits == before
+
+
 class _Named(sources.ArmSource):
     """A user's source that names its device without a number."""
 

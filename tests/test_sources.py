@@ -453,14 +453,16 @@ def test_what_a_source_can_not_do_is_refused():
 
 
 @pytest.mark.cuda
-def test_pinned_arms_are_swept_on_a_gpu():
+def test_pinned_arms_are_swept_on_a_gpu(tmp_path: Path):
     arms = torch.rand(100_000, 3, generator=generator(0), dtype=torch.float64)
     source = sources.pinned(arms, "cuda")
     for step in (999, 40_000, 200_000):
         for part, piece in source.chunks(step):
             assert torch.equal(piece.cpu(), arms[part])
-    sums = [piece.sum(dim=-1) for _, piece in source.chunks(1000)]  # work that reads a buffer as the next chunk arrives
-    torch.testing.assert_close(torch.cat(sums).cpu(), arms.sum(dim=-1))
+    np.save(tmp_path / "arms.npy", arms.numpy())
+    for read in (source, sources.npy(tmp_path / "arms.npy", device="cuda")):
+        sums = [piece.sum(dim=-1) for _, piece in read.chunks(1000)]  # work that reads a buffer as the next chunk arrives
+        torch.testing.assert_close(torch.cat(sums).cpu(), arms.sum(dim=-1))
     policy = tb.batch_bkb(rbf(), memory_budget=0, **BOUNDED)
     picks = []
     for given in (source, arms.cuda()):

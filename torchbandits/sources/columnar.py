@@ -17,6 +17,7 @@ from torch import Tensor
 from torchbandits.checks import as_device, as_path, check_dtype, check_flag
 from torchbandits.errors import ArgumentError, DataError, ShapeError, nearest, require
 from torchbandits.extras import Later
+from torchbandits.sources.ahead import sent_ahead
 from torchbandits.sources.base import ArmSource, check_index, check_part, check_span, recut
 from torchbandits.sources.files import NpyFile, Stamp, save_npy
 from torchbandits.types import Picks
@@ -141,7 +142,7 @@ class ColumnFile(ArmSource):
         return next(self.chunks(part.stop - part.start, part.start, part.stop))[1]
 
     def chunks(self, step: int, start: int = 0, stop: int | None = None) -> Iterator[tuple[slice, Tensor]]:
-        """All arms in order, where each row group is decoded once."""
+        """All arms in order, where each row group is decoded once; see `sent_ahead`."""
         stop = self.num_arms if stop is None else stop
         check_span(start, stop, step)
         first = bisect.bisect_right(self._ends, start)
@@ -151,8 +152,7 @@ class ColumnFile(ArmSource):
                 arms = self._group(group)
                 yield arms[start - (self._ends[group] - len(arms)) :] if group == first else arms
 
-        for part, arms in recut(groups(), start, stop, step):
-            yield part, arms.to(self._device)
+        yield from sent_ahead(recut(groups(), start, stop, step), self._device)
 
     def points(self, index: Picks) -> Tensor:
         """A copy of arms by index. Cost: decoding each row group that is not cached."""

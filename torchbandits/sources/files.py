@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ from torch import Tensor
 
 from torchbandits.checks import as_device, as_path, check_dtype, check_flag
 from torchbandits.errors import DataError, ShapeError, require
-from torchbandits.sources.base import ArmSource, check_index, check_part
+from torchbandits.sources.ahead import sent_ahead
+from torchbandits.sources.base import ArmSource, check_index, check_part, parts
 from torchbandits.types import Picks
 
 # Number of arms converted at once.
@@ -85,8 +87,17 @@ class NpyFile(ArmSource):
     def chunk(self, part: slice) -> Tensor:
         """A copy of consecutive arms. Raises `DataError` if the file has changed."""
         check_part(part)
+        return self._read(part).to(self._device)
+
+    def chunks(self, step: int, start: int = 0, stop: int | None = None) -> Iterator[tuple[slice, Tensor]]:
+        """All arms in order, read and sent to a GPU ahead of their use; see `sent_ahead`."""
+        cuts = parts(start, self.num_arms if stop is None else stop, step)
+        return sent_ahead(((part, self._read(part)) for part in cuts), self._device)
+
+    def _read(self, part: slice) -> Tensor:
+        """A copy of consecutive arms on the host."""
         self._stamp.check()
-        return torch.from_numpy(np.array(self._map[part], dtype=self._numpy, order="C")).to(self._device)
+        return torch.from_numpy(np.array(self._map[part], dtype=self._numpy, order="C"))
 
     def points(self, index: Picks) -> Tensor:
         """A copy of arms by index, gathered from the file. Raises `DataError` if the file has changed."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from torch import Tensor
 from torchbandits.checks import as_device, as_path, as_tensor, check_dtype, check_flag, check_whole
 from torchbandits.errors import ArgumentError, ArmIndexError, DataError, ShapeError, require
 from torchbandits.packing import Packing
+from torchbandits.sources.ahead import sent_ahead
 from torchbandits.sources.base import check_index, check_part, parts
 from torchbandits.sources.byte_rows import ID, SMILES, ByteRows, ColumnRows, MappedRows, pq, schema, table
 from torchbandits.sources.packed import PackedArms
@@ -147,13 +148,21 @@ class Fingerprints(PackedArms):
     def words(self, part: slice) -> Tensor:
         """Consecutive fingerprints, `n x w` int64; a view of those in memory."""
         check_part(part)
+        return self._held[part] if self._held is not None else self._read(part).to(self._device)
+
+    def packed(self, step: int, start: int = 0, stop: int | None = None) -> Iterator[tuple[slice, Tensor]]:
+        """All fingerprints in order as words; those of a file are read and sent to a GPU ahead of their use."""
         if self._held is not None:
-            return self._held[part]
+            return super().packed(step, start, stop)
+        cuts = parts(start, self.num_arms if stop is None else stop, step)
+        return sent_ahead(((part, self._read(part)) for part in cuts), self._device)
+
+    def _read(self, part: slice) -> Tensor:
+        """Consecutive fingerprints of the file on the host, as words."""
         assert self._rows is not None
-        last = min(part.stop, self.num_arms)
-        rows = self._rows.read(slice(part.start, last))
+        rows = self._rows.read(slice(part.start, min(part.stop, self.num_arms)))
         self._check_rest(rows, part.start)
-        return self._packing.words(torch.from_numpy(rows)).to(self._device)
+        return self._packing.words(torch.from_numpy(rows))
 
     def words_at(self, index: Picks) -> Tensor:
         """Fingerprints by index, `... x w` int64."""

@@ -42,6 +42,10 @@ class PackedArms(ArmSource):
         check_index(index)
         return self.packing.unpack(self.words_at(index), self.dtype)
 
+    def chunks(self, step: int, start: int = 0, stop: int | None = None) -> Iterator[tuple[slice, Tensor]]:
+        """All arms in order, unpacked."""
+        return ((part, self.packing.unpack(words, self.dtype)) for part, words in self.packed(step, start, stop))
+
     def packed(self, step: int, start: int = 0, stop: int | None = None) -> Iterator[tuple[slice, Tensor]]:
         """All arms from `start` to `stop` in order as words, `step` at a time."""
         for part in parts(start, self.num_arms if stop is None else stop, step):

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from torchbandits.checks import as_device, as_tensor, check_dtype, check_flag
 from torchbandits.errors import ShapeError, require
+from torchbandits.sources.ahead import sent_ahead
 from torchbandits.sources.base import ArmSource, check_index, check_part, parts
 from torchbandits.types import Arms, Picks
 
@@ -103,39 +104,9 @@ class Pinned(ArmSource):
         return self._arms[index.to(self._arms.device)].to(self._device)
 
     def chunks(self, step: int, start: int = 0, stop: int | None = None) -> Iterator[tuple[slice, Tensor]]:
-        """All arms in order, through two buffers on a CUDA device that are filled on a separate stream."""
-        stop = self.num_arms if stop is None else stop
-        if self._device.type != "cuda":
-            yield from ((part, self.chunk(part)) for part in parts(start, stop, step))
-            return
-        own = torch.cuda.current_stream(self._device)
-        side = torch.cuda.Stream(self._device)
-        buffers = [torch.empty(min(step, stop - start), self.dim, dtype=self.dtype, device=self._device) for _ in range(2)]
-        arrived, read = ([torch.cuda.Event() for _ in range(2)] for _ in range(2))
-        # The memory of the buffers may still be used by work queued earlier.
-        side.wait_stream(own)
-
-        def send(number: int, part: slice) -> None:
-            place = number % 2
-            with torch.cuda.stream(side):
-                if number >= 2:
-                    side.wait_event(read[place])
-                buffers[place][: part.stop - part.start].copy_(self._arms[part], non_blocking=True)
-                arrived[place].record(side)
-
-        cuts = list(parts(start, stop, step))
-        for number, part in enumerate(cuts[:1]):
-            send(number, part)
-        try:
-            for number, part in enumerate(cuts):
-                if number + 1 < len(cuts):
-                    send(number + 1, cuts[number + 1])
-                own.wait_event(arrived[number % 2])
-                yield part, buffers[number % 2][: part.stop - part.start]
-                read[number % 2].record(own)
-        finally:
-            # A reader that stops early frees the buffers, to which a copy may still be written.
-            own.wait_stream(side)
+        """All arms in order; see `sent_ahead`."""
+        cuts = parts(start, self.num_arms if stop is None else stop, step)
+        return sent_ahead(((part, self._arms[part]) for part in cuts), self._device)
 
 
 class Narrow(ArmSource):

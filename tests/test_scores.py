@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gpytorch
 import numpy as np
 import pytest
 import scipy.stats
@@ -10,7 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import torchbandits as tb
-from torchbandits.scores import UCB, LogEI, LogPI, named_score
+from torchbandits.batching import ExactRatio, Global, GlobalThenLocal, Local, Product
+from torchbandits.policies import Composed
+from torchbandits.scores import UCB, LogEI, LogPI, PosteriorDraw, named_score
 
 
 def value(score, mean: float, std: float, incumbent: float) -> float:
@@ -50,6 +53,55 @@ def test_a_deviation_of_zero_is_no_accident():
 def test_margins_out_of_range(make, word):
     with pytest.raises(tb.errors.ArgumentError, match=word):
         make()
+
+
+@pytest.mark.parametrize("rule", [Global(ratio_threshold=2.0), Product(ratio_threshold=3.0)])
+def test_batches_of_expected_improvement_end_when_their_rule_says(rule):
+    """Each pick against a dense posterior in which earlier picks of the batch are hallucinated, and each end against the
+    sum that the rule bounds."""
+    g = np.random.default_rng(3)
+    X, lam = g.random((60, 2)), 0.3
+    K = np.exp(-0.5 * ((X[:, None] - X[None]) ** 2).sum(-1) / 0.4**2)
+    kernel = gpytorch.kernels.RBFKernel().double()
+    kernel.lengthscale = 0.4
+    policy = Composed(kernel, 0.5, tb.widths.Constant(1.0), lam, score=LogEI(), batch_rule=rule)
+    bandit = tb.Bandit(policy, torch.from_numpy(X))
+    told: list[int] = []
+    rewards: list[float] = []
+    sizes = []
+
+    def leverage(arms: list[int]) -> np.ndarray:
+        return np.diag(K - K[:, arms] @ np.linalg.solve(K[np.ix_(arms, arms)] + lam * np.eye(len(arms)), K[arms])) / lam
+
+    for _ in range(12):
+        mean = K[:, told] @ np.linalg.solve(K[np.ix_(told, told)] + lam * np.eye(len(told)), np.array(rewards))
+        start, spent, picks = leverage(told), 0.0, []
+        while spent <= rule.budget:
+            now = leverage(told + picks)
+            z, std = (mean - mean.max()) / np.sqrt(lam * now), np.sqrt(lam * now)
+            score = np.log(std * (scipy.stats.norm.pdf(z) + z * scipy.stats.norm.cdf(z)))
+            arm = int(score.argmax())
+            assert not told or np.sort(score)[-2] < score[arm] - 1e-9, "rounding would decide"
+            spent += start[arm] if isinstance(rule, Global) else np.log1p(now[arm])
+            picks.append(arm)
+        selection = bandit.ask()
+        assert selection.index.tolist() == picks
+        own = np.sin(4 * X[picks, 0]) + X[picks, 1]
+        bandit.tell(selection, torch.from_numpy(own))
+        told, rewards = told + picks, rewards + own.tolist()
+        sizes.append(len(picks))
+    assert max(sizes) > 3
+    assert bandit.ask(limit=2).index.shape[-1] <= 2
+
+
+@pytest.mark.parametrize("rule", [Local(), ExactRatio(), GlobalThenLocal()])
+def test_rules_that_look_at_all_arms_are_for_upper_bounds(rule):
+    kernel = gpytorch.kernels.RBFKernel().double()
+    for score, fits in ((LogEI(), "Global, Product or FixedSize"), (LogPI(0.1), "Global"), (PosteriorDraw(), "FixedSize")):
+        with pytest.raises(tb.errors.UnsupportedError, match=f"{type(rule).__name__} ends batches .* use .*{fits}"):
+            Composed(kernel, 0.5, tb.widths.Constant(1.0), 0.3, score=score, batch_rule=rule)
+    with pytest.raises(tb.errors.UnsupportedError, match="use FixedSize"):
+        Composed(kernel, 0.5, tb.widths.Constant(1.0), 0.3, score=PosteriorDraw(), batch_rule=Global())
 
 
 def test_names():

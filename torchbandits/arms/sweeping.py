@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -50,27 +51,40 @@ class FullSweep:
         if index.shape[-1]:
             self.hallucinate(index, counts)
 
-    def pick(self, score: Callable[[Tensor], Tensor], remaining: Tensor) -> Tensor:
+    def pick(
+        self,
+        score: Callable[[Tensor], Tensor],
+        remaining: Tensor,
+        spends: Callable[[Tensor, Tensor], Tensor] | None = None,
+        budget: float = math.inf,
+    ) -> Tensor:
         """Up to `remaining` (`batch_shape`) arms of the highest score, `batch_shape x q`, −1 where padded.
 
         Args:
             score: Function from leverages to scores, both `batch_shape x A`.
             remaining: `batch_shape`, on the host.
+            spends: The amount that a pick spends, given its leverages at the batch start and with earlier picks pending.
+            budget: The pick that exceeds it is the last of the batch.
 
         Cost: O(A m) per pick.
         """
         picks, room = [], remaining.to(self.leverage.device)
+        spent = torch.zeros_like(room, dtype=torch.float64)
         for place in range(int(remaining.max())):
             values = score(self.leverage)
             if self._closed is not None:
                 values = values.masked_fill(self._closed, -torch.inf)
             if self._max_pulls is not None:
                 values = values.masked_fill(self._counts >= self._max_pulls, -torch.inf)
-            live = (place < room) & (values.amax(dim=-1) > -torch.inf)
+            live = (place < room) & (values.amax(dim=-1) > -torch.inf) & (spent <= budget)
             if not bool(live.any()):
                 break
             arm = torch.where(live, best_arm(values), -1).unsqueeze(-1)
             picks.append(arm)
+            if spends is not None:
+                slot = arm.clamp_min(0)
+                start, now = (leverage.gather(-1, slot).squeeze(-1) for leverage in (self._table.leverage, self.leverage))
+                spent = spent + spends(start, now)
             self.hallucinate(arm, torch.ones_like(arm, dtype=torch.float64))
         return torch.cat(picks, dim=-1) if picks else room.new_empty(*room.shape, 0)
 

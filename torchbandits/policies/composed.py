@@ -91,6 +91,14 @@ class Composed(Policy[TableState | BoxState]):
         for name, kind in (*ingredients, *optional):
             given = getattr(self, name)
             require(isinstance(given, kind), f"{name} must be one of torchbandits.ingredients, got {given!r}.")
+        base = self.score.base if isinstance(self.score, PerCost) else self.score
+        draws = isinstance(base, PosteriorDraw | MostProbable)
+        message = (
+            f"the rule {type(self.batch_rule).__name__} ends batches of upper confidence bounds, and the score is "
+            f"{type(base).__name__}: use {'FixedSize' if draws else 'Global, Product or FixedSize'}."
+        )
+        ends = self.batch_rule.max_batch_size is not None if draws else self.batch_rule.budget is not None
+        require(isinstance(base, UCB) or ends, message, UnsupportedError)
         message = "auto weights rewards by its own rules: take gp_ucb, gp_bucb or thompson_sampling to forget some of them."
         require(self.from_data is None or self.reweighting is None, message, UnsupportedError)
         check_memory_budget(self.memory_budget)

@@ -177,7 +177,13 @@ class Picker:
         frozen = frozen_batch(self._state, self._rule)
         sweep = FullSweep(self._table, offered, self._pending, self._rule.max_pulls, frozen=frozen)
         mean, lam = marginals(self._state)[0], self._state.posterior.regularization
-        return sweep.pick(lambda leverage: self._scores(mean, (lam * leverage).sqrt(), mean, None), remaining), None
+
+        def values(leverage: Tensor) -> Tensor:
+            return self._scores(mean, (lam * leverage).sqrt(), mean, None)
+
+        # Rules without a budget are refused by the policy.
+        budget = math.inf if self._rule.budget is None else self._rule.budget
+        return sweep.pick(values, remaining, self._rule.spends if budget < math.inf else None, budget), None
 
     def evidence(self, index: Tensor, slot: Tensor, values: Tensor | None) -> tuple[Tensor, Tensor]:
         """The leverage at the batch start and the score of picks, `batch_shape x q` each; `slot` is `index`, 0 where padded,

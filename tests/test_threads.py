@@ -170,10 +170,9 @@ def test_an_error_in_one_of_the_chunks_is_raised_and_ends_the_others():
             raise ArithmeticError("on demand")
         return item
 
-    found = []
+    found: list[int] = []
     with pytest.raises(ArithmeticError, match="on demand"):
-        for result in side_by_side(work, range(1000)):
-            found.append(result)
+        found.extend(side_by_side(work, range(1000)))
     assert found == [0, 1, 2, 3, 4]
     assert max(begun) <= 9
     for result in side_by_side(work, range(1000)):

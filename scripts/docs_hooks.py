@@ -24,6 +24,11 @@ from torchbandits.policies.composed import Composed
 ROOT = Path(__file__).parents[1]
 ASKED = re.compile(r"^<!-- (choices|bounds|changelog|contributing) -->$", re.MULTILINE)
 FORMULA = re.compile(r'<(div|span) class="arithmatex">(?:\\\[|\\\()(.*?)(?:\\\]|\\\))</\1>', re.DOTALL)
+TABLE = re.compile(r"<table>.*?</table>", re.DOTALL)
+HEADING = re.compile(r"<th[^>]*>(.*?)</th>", re.DOTALL)
+CELL = re.compile(r"<td[^>]*>(.*?)</td>", re.DOTALL)
+LONG = 48  # letters of the longest cell of a table of words
+PICTURE = re.compile(r'<img [^>]*src="([^"]+)"[^>]*>')
 # Values of the required arguments of some policies.
 EXAMPLES = {"nu": 1.5, "horizon": 1_000, "sketch_size": 16, "num_features": 64, "level": 0.0}
 
@@ -44,8 +49,33 @@ def on_post_build(config: Any) -> None:
 
 
 def on_page_content(html: str, **_: Any) -> str:
-    """Convert formulas to MathML, which browsers render natively."""
-    return FORMULA.sub(lambda found: formula(found[2], display=found[1] == "div"), html)
+    """Convert formulas to MathML, which browsers render natively; mark tables of words; link pictures to their files."""
+    html = FORMULA.sub(lambda found: formula(found[2], display=found[1] == "div"), html)
+    html = TABLE.sub(lambda found: labelled(found[0]), html)
+    return PICTURE.sub(r'<a href="\1">\g<0></a>', html)
+
+
+def labelled(table: str) -> str:
+    """Name the column in each cell of a table of words, whose rows a phone shows as blocks.
+
+    A table of words has three columns or more, and a cell that is long; tables of numbers scroll.
+    """
+    headings = [plain(cell) for cell in HEADING.findall(table)]
+    cells = [plain(cell) for cell in CELL.findall(table)]
+    if len(headings) < 3 or max(map(len, cells), default=0) < LONG:
+        return table
+    place = iter(range(len(cells)))
+
+    def opened(_: re.Match[str]) -> str:
+        heading = headings[next(place) % len(headings)]
+        return f'<td data-label="{heading}">' if heading else "<td>"
+
+    return re.sub(r"<td[^>]*>", opened, table.replace("<table", "<table data-words", 1))
+
+
+def plain(cell: str) -> str:
+    """The text of a cell."""
+    return re.sub(r"<[^>]+>", "", cell).replace('"', "&quot;").strip()
 
 
 def formula(latex: str, *, display: bool) -> str:

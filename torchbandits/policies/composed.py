@@ -346,6 +346,10 @@ class Composed(Policy[TableState | BoxState]):
         drawn = self._draws_picks if isinstance(state, TableState) else False
         return drawn or (self.initial is not None and state.opening)
 
+    def opens(self, state: TableState | BoxState) -> bool:
+        """Whether first picks, which end a batch, may be left."""
+        return self.initial is not None and state.opening
+
     def learns_together(self, state: TableState | BoxState) -> bool:
         """Whether several tells may be learned at once: for an exact posterior or finite features, under a fixed kernel, on
         given arms. There the result depends on the summed observations alone."""

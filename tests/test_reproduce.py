@@ -24,7 +24,7 @@ from typer.testing import CliRunner
 from torchbandits.cli import app
 from torchbandits.errors import ConfigError, DataError, StateError
 from torchbandits.experiments.config import parse_config
-from torchbandits.experiments.judging import number_name, numbers_of, verdicts
+from torchbandits.experiments.judging import Verdict, number_name, numbers_of, verdicts
 from torchbandits.experiments.measures import (
     best_regret,
     makespan,
@@ -362,7 +362,8 @@ def with_numbers(summary: Summary, reproduction: ReproductionConfig, **numbers: 
         ({"below": ["TS"]}, {}, "held", "intervals not paired"),
         ({"below": ["TS"], "at": 10}, {}, "undecided", "intervals not paired"),
         ({"below": ["IGP, σ = 0.2"]}, {"BBKB": [9, 10, 11]}, "not run", "none of"),
-        ({"below": ["TS", "uniform"]}, {"BBKB": [9, 10, 11], "TS": [19, 20, 21]}, "held", "not run: uniform"),
+        ({"below": ["TS", "uniform"]}, {"BBKB": [9, 10, 11], "TS": [19, 20, 21]}, "undecided", "not run: uniform"),
+        ({"below": ["TS", "uniform"]}, {"BBKB": [29, 30, 31], "TS": [19, 20, 21]}, "not held", "not run: uniform"),
         ({"grows": (0.9, 1.1)}, {"BBKB": [0.99, 1.0, 1.01]}, "held", "to the 1.00"),
         ({"grows": (0.1, 0.9)}, {"BBKB": [0.99, 1.0, 1.01]}, "not held", "to the 1.00"),
         ({"grows": (0.9, 1.1)}, {"BBKB": [0.5, 1.0, 1.5]}, "undecided", "to the 1.00"),
@@ -388,29 +389,54 @@ def test_verdicts_are_what_the_numbers_say(test: dict, numbers: dict, verdict: s
     assert found.verdict == ("not run" if verdict == "not run" else "not judged")
 
 
-@pytest.mark.parametrize(("own", "verdict"), [([2.0, 2.1, 1.9], "held"), ([9.0, 9.1, 8.9], "not held")])
-def test_a_spread_is_the_largest_over_the_smallest_of_a_series(own: list[float], verdict: str) -> None:
+def judged_spread(numbers: dict[str, list[float]], **test: object) -> Verdict:
+    """The verdict on a claim about three series at two bandwidths."""
     policies = [{"name": "uniform"}] + [
         {"name": "bkb", "label": f"{series}, σ = {scale}", "kernel": {"lengthscale": scale}}
-        for series in ("BKB", "TS")
+        for series in ("BKB", "TS", "IGP")
         for scale in (1.0, 2.0)
     ]
-    tested = {"says": "so", "experiment": "small", "policy": "BKB", "measure": "regret", "spread": ["TS"]}
+    tested = {"says": "so", "experiment": "small", "policy": "BKB", "measure": "regret"} | test
     changes = {"experiments": {"small": EXPERIMENT | {"policies": policies}}, "claims": [tested], "published": [], "panels": [
         [{"experiment": "small", "measure": "regret"}]
     ]}  # fmt: skip
     reproduction = ReproductionConfig.model_validate(FIGURE | changes)
-    numbers = {
-        "BKB, σ = 1.0": [1.0, 1.0, 1.0],
-        "BKB, σ = 2.0": own,
-        "TS, σ = 1.0": [1.0, 1.0, 1.0],
-        "TS, σ = 2.0": [5.0, 5.2, 4.8],
-    }
-    (found,) = verdicts(reproduction, with_numbers(summary_of(), reproduction, **numbers))
+    (found,) = verdicts(reproduction, with_numbers(summary_of(BBKB=[(10.0, 1.0, 0.5)]), reproduction, **numbers))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("own", "others", "test", "verdict", "words"),
+    [
+        ([2.0, 2.1, 1.9], [5.0, 5.2, 4.8], {"spread": ["TS"]}, "held", "TS 5.00"),
+        ([9.0, 9.1, 8.9], [5.0, 5.2, 4.8], {"spread": ["TS"]}, "not held", "TS 5.00"),
+        ([2.0], [5.0], {"spread": ["TS"]}, "undecided", "TS 5.00"),
+        # A series that lacks a bandwidth is not compared, and keeps the claim from being held.
+        ([2.0, 2.1, 1.9], [5.0, 5.2, 4.8], {"spread": ["TS", "IGP"]}, "undecided", "not run at every bandwidth: IGP"),
+        ([9.0, 9.1, 8.9], [5.0, 5.2, 4.8], {"spread": ["TS", "IGP"]}, "not held", "not run at every bandwidth: IGP"),
+        ([1.5, 1.6, 1.7], [], {"spread": ["TS"]}, "undecided", "no repetition has all bandwidths"),
+        # Two bandwidths of ours and one of theirs have at most twice the least regret.
+        ([1.5, 1.6, 1.7], [5.0, 5.2, 4.8], {"spread": ["TS"], "within": 2.0}, "held", "BKB 2.00; TS 1.00"),
+        ([5.0, 5.2, 4.8], [1.5, 1.6, 1.7], {"spread": ["TS"], "within": 2.0}, "not held", "BKB 1.00; TS 2.00"),
+        # The same number is not a wider range.
+        ([1.5, 1.6, 1.7], [1.5, 1.6, 1.7], {"spread": ["TS"], "within": 2.0}, "undecided", "BKB 2.00; TS 2.00"),
+    ],
+)
+def test_a_series_that_depends_less_on_the_bandwidth(
+    own: list[float], others: list[float], test: dict, verdict: str, words: str
+) -> None:
+    ones = [1.0] * len(own)
+    numbers = {"BKB, σ = 1.0": ones, "BKB, σ = 2.0": own, "TS, σ = 1.0": ones, "TS, σ = 2.0": others, "IGP, σ = 1.0": ones}
+    found = judged_spread(numbers, **test)
     assert found.verdict == verdict, found
-    assert "TS 5.00" in found.evidence
+    assert words in found.evidence, found
+
+
+def test_a_claim_about_bandwidths_names_known_series() -> None:
     with pytest.raises(ValueError, match="no policies are labelled 'BKBB, …'"):
-        ReproductionConfig.model_validate(FIGURE | changes | {"claims": [tested | {"policy": "BKBB"}]})
+        judged_spread({}, spread=["TS"], policy="BKBB")
+    with pytest.raises(ValueError, match="within belongs to spread"):
+        judged_spread({}, at_most=1.0, policy="BKB, σ = 1.0", within=2.0)
 
 
 def test_published_numbers_stand_beside_ours_with_the_ratio() -> None:
@@ -556,9 +582,9 @@ def test_the_summary_of_what_has_ended_says_what_is_missing(tmp_path: Path) -> N
     done = reproduce(reproduction, output=tmp_path / "out", ended=True)
     said = done.summary.facts["runs"]
     assert said["small"].endswith(
-        "not run: uniform (2 of 3 repetitions), BBKB (more than 1 repetitions), TS (1 of 3 repetitions)"
+        "not run: uniform (1 of 3 repetitions), BBKB (more than 1 repetitions), TS (2 of 3 repetitions)"
     )
-    assert said["other"].endswith("not run: uniform (0 of 3 repetitions)")
+    assert said["other"].endswith("not run: uniform (3 of 3 repetitions)")
     table = done.summary.table
     assert table.groupby("policy")["repetitions"].max().to_dict() == {"uniform": 2, "BBKB": 1, "TS": 1}
     assert set(table["experiment"]) == {"small"}

@@ -182,6 +182,8 @@ def _below(claim: ClaimConfig, mine: dict[str, float] | None, line: pd.Series, s
     if paired < len(found):
         evidence += "; intervals not paired"
     if missing:
+        # A claim about all of them isn't held before all of them were run.
+        found.append(UNDECIDED)
         evidence += f"; not run: {', '.join(missing)}"
     return _all(found), evidence
 
@@ -194,29 +196,37 @@ def _times(claim: ClaimConfig) -> str:
 
 
 def _spread(claim: ClaimConfig, reproduction: ReproductionConfig, summary: Summary) -> tuple[str, str]:
-    """The largest over the smallest value of a series of policies is below that of each other series."""
+    """A series of policies depends less on the bandwidth than each other series: the largest over the smallest of its values is
+    smaller, or, with `within`, more of its values are at most that multiple of the least value of all series. Only repetitions
+    with all bandwidths count."""
     assert claim.spread is not None
-    spreads: dict[str, dict[str, float]] = {}
-    for series in (claim.policy, *claim.spread):
-        labels = [label for label in _labels(claim, claim.experiment, reproduction) if _series(label) == series]
-        kept = [found for label in labels if (found := _values(claim, claim.experiment, label, summary))]
-        shared = set.intersection(*(set(found) for found in kept)) if kept else set()
-        if shared:
-            values = {seed: [found[seed] for found in kept] for seed in shared}
-            spreads[series] = {seed: max(v) / min(v) for seed, v in values.items() if min(v) > 0}
-    own = spreads.get(claim.policy)
-    others = {series: spreads[series] for series in claim.spread if spreads.get(series)}
-    if not own or not others:
+    series: dict[str, dict[str, Values]] = {}
+    for name in (claim.policy, *claim.spread):
+        labels = [label for label in _labels(claim, claim.experiment, reproduction) if _series(label) == name]
+        kept = [_values(claim, claim.experiment, label, summary) or {} for label in labels]
+        series[name] = {seed: np.array([found[seed] for found in kept]) for seed in set.intersection(*map(set, kept))}
+    missing = [name for name in claim.spread if not series[name]]
+    compared = {name: values for name, values in series.items() if values}
+    shared = sorted(set.intersection(*map(set, compared.values()))) if claim.policy in compared and len(compared) > 1 else []
+    if not shared:
         run = bool((summary.table["experiment"] == claim.experiment).any())
-        return (UNDECIDED, "its repetitions were not kept one by one") if run else (UNKNOWN, f"{claim.experiment} was not run")
-    compared = []
-    for theirs in others.values():
-        low, _, high = _interval(np.array([own[seed] - theirs[seed] for seed in own if seed in theirs]))
-        compared.append(_two(low, high, -math.inf, 0.0))
-    means = {series: float(np.mean(list(of_seed.values()))) for series, of_seed in ({claim.policy: own} | others).items()}
-    listed = "; ".join(f"{series} {digits(mean)}" for series, mean in means.items())
-    missing = [series for series in claim.spread if series not in others]
-    return _all(compared), f"largest over smallest: {listed}" + (f"; not run: {', '.join(missing)}" if missing else "")
+        return (UNDECIDED, "no repetition has all bandwidths") if run else (UNKNOWN, f"{claim.experiment} was not run")
+    if claim.within is None:
+        what, sign = "largest over smallest", 1
+        numbers = {name: np.array([v[seed].max() / v[seed].min() for seed in shared]) for name, v in compared.items()}
+    else:
+        what, sign = f"bandwidths within {claim.within:g} times the least of all", -1
+        bound = {seed: claim.within * min(v[seed].min() for v in compared.values()) for seed in shared}
+        numbers = {
+            name: np.array([(v[seed] <= bound[seed]).sum() for seed in shared], np.float64) for name, v in compared.items()
+        }
+    differences = [sign * (numbers[claim.policy] - theirs) for name, theirs in numbers.items() if name != claim.policy]
+    found = [_two(*_interval(d)[::2], -math.inf, 0.0) if d.any() else UNDECIDED for d in differences]
+    evidence = f"{what}: {'; '.join(f'{name} {digits(float(values.mean()))}' for name, values in numbers.items())}"
+    if missing:
+        found.append(UNDECIDED)
+        evidence += f"; not run at every bandwidth: {', '.join(missing)}"
+    return _all(found), evidence
 
 
 def _values(claim: ClaimConfig, experiment: str, label: str, summary: Summary) -> dict[str, float] | None:

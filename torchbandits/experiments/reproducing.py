@@ -174,7 +174,7 @@ def _missing(config: ExperimentConfig, records: list[Record]) -> str:
     for place, policy in enumerate(config.policies):
         found, wanted = sum(record.place == place for record in records), repetitions_of(config, place)
         if found < wanted:
-            listed.append(f"{policy.label} ({found} of {wanted} repetitions)")
+            listed.append(f"{policy.label} ({wanted - found} of {wanted} repetitions)")
         elif wanted < config.repetitions:
             listed.append(f"{policy.label} (more than {wanted} repetitions)")
     return f"; not run: {', '.join(listed)}" if listed else ""

@@ -68,7 +68,8 @@ class ClaimConfig(Section):
     experiment `than` if it is another one); it `grows` like a power of t between the two given ones, from √T to T/2 (the
     horizon cuts the last batch); it `levels` off, ending at no more than that multiple of its value at half of the run; it is
     `at_least` or `at_most` a number; its `spread`, the largest over the smallest value among the policies labelled
-    `POLICY, …`, is below that of each listed series. It is evaluated after `at` pulls, by default at the end.
+    `POLICY, …`, is below that of each listed series, or, with `within`, more of its values are at most that multiple of the
+    least value of all these series. It is evaluated after `at` pulls, by default at the end.
     """
 
     says: str
@@ -85,6 +86,7 @@ class ClaimConfig(Section):
     at_least: float | None = None
     at_most: float | None = None
     spread: list[str] | None = None
+    within: Annotated[float, Field(gt=1.0)] | None = None
     own: bool = False
 
     @model_validator(mode="after")
@@ -93,6 +95,8 @@ class ClaimConfig(Section):
         given = [name for name in tests if getattr(self, name) is not None]
         if len(given) != 1:
             raise ValueError(f"a claim needs one of {', '.join(tests)}, got {', '.join(given) or 'none'}")
+        if self.within is not None and self.spread is None:
+            raise ValueError("within belongs to spread")
         return self
 
 

@@ -438,6 +438,42 @@ def test_bounds_of_a_sampled_dictionary_hold_with_twice_the_failure_probability(
 
 
 NORM, LEVEL = 2.0, 0.1
+PHASED = {
+    "bpe": lambda: tb.bpe(rbf(), horizon=60, **BOUNDED),
+    "late": lambda: tb.bpe(rbf(), horizon=60, delay=4, **BOUNDED),
+    "reds": lambda: tb.reds(rbf(), horizon=60, **BOUNDED),
+    "sup_kernel_ucb": lambda: tb.sup_kernel_ucb(rbf(), horizon=60, **BOUNDED),
+}
+
+
+@pytest.mark.parametrize("name", PHASED)
+def test_policies_in_phases_are_read_by_the_posterior_of_all_their_pulls(name: str):
+    bandit, judge = played(PHASED[name](), 24), tb.Bandit(tb.gp_ucb(rbf(), **COMMON), PROBLEM.tensor)
+    statistics = bandit.loop.state.statistics
+    judge.observe(statistics.points, statistics.weights, statistics.sums, statistics.squares)
+    igp = tb.widths.IGP(NOISE_STD, 1.0, 0.05, NOISE_STD**2)
+    for rule in (
+        stopping.EpsilonOptimal(0.5, igp),
+        stopping.TopKKnown(2, 0.5, igp),
+        stopping.LevelSetKnown(0.1, 0.5, igp),
+        stopping.ProbableRegret(0.2, 0.2, max_draws=1 << 12),
+        stopping.ImprovementPerCost(0.01),
+    ):
+        mine, other = bandit.should_stop(rule), judge.should_stop(rule)
+        assert float(mine.value) == pytest.approx(float(other.value), rel=1e-6), rule
+        assert mine.arm.tolist() == other.arm.tolist()
+        assert bool(mine) == bool(other)
+    with pytest.raises(errors.UnsupportedError, match="no theorem"):
+        bandit.should_stop(stopping.EpsilonOptimal(0.5))
+
+
+def test_a_function_that_drifts_and_a_kernel_that_changes_are_not_read():
+    for policy in (tb.reds(rbf(), horizon=20, drift=0.1, **BOUNDED), tb.lb_gp_ucb(rbf(), horizon=20, **BOUNDED)):
+        for rule in (stopping.EpsilonOptimal(0.5, tb.widths.Srinivas(0.1)), stopping.ProbableRegret(0.5)):
+            with pytest.raises(errors.UnsupportedError, match="of one function"):
+                played(policy, 4).should_stop(rule)
+
+
 WIDTHS = {
     "IGP": (tb.gp_ucb, tb.widths.IGP, 1.0, LEVEL, 0.8),
     "KernelUCB": (tb.gp_ucb, tb.widths.KernelUCB, 1.0, LEVEL, 0.8),

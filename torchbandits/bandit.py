@@ -214,10 +214,11 @@ class Bandit:
         loop = self.loop
         loop.recover_()
         opened, device = loop.open, loop.device
-        if device.type != "cpu" and loop.state.box is None and isinstance(selection, Selection):
+        if device.type != "cpu" and isinstance(selection, Selection):
             # Small numbers are looked at on the host, where they arrive in one piece.
             needed = () if opened is None else loop.state.needed_of(opened.index)
-            selection, rewards, opened, beside = picks_on_host(selection, rewards, opened, device, needed)
+            boxed = loop.state.box is not None
+            selection, rewards, opened, beside = picks_on_host(selection, rewards, opened, device, needed, points=boxed)
             device = torch.device("cpu")
             if opened is not None and beside:
                 loop.state.foresee_(opened.index, *beside)
@@ -606,7 +607,7 @@ class Bandit:
         loop = self.loop
         index, mask = check_picks(selection, loop.batch_shape, loop.total, device)
         if loop.state.box is not None and isinstance(selection, Selection):
-            check_places(selection, loop.points(selection.index))
+            check_places(selection, loop.points(selection.index.to(loop.device)).to(device))
         return index, mask
 
 

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from torchbandits.arms import ArmRows, ArmTable, Box, CellTree, GrowingTable, PosteriorDraws
 from torchbandits.arms.rows import Summed
+from torchbandits.buffered import Buffered
 from torchbandits.errors import StateError, UnsupportedError, require
 from torchbandits.gradients import without_gradients
 from torchbandits.policies.scale import ScaleWatch
@@ -41,7 +42,7 @@ def _on_device(name: str) -> Any:
     return property(read)
 
 
-class State(nn.Module, ABC):
+class State(Buffered, ABC):
     """Base of all states: the rows of the statistics, the pending picks, and one generator per batch row.
 
     Args:
@@ -141,7 +142,6 @@ class State(nn.Module, ABC):
 
     def add_told_(self, counts: Tensor) -> None:
         """Count pulls told, `batch_shape x q`."""
-        # `Module.__setattr__` is slow, so the buffer is set directly.
         own: Any = self._buffers
         own["told"] = own["told"] + counts.sum(dim=-1).cpu()
 
@@ -396,7 +396,7 @@ class Derived:
         marginals: Mean and standard deviation of every arm, `batch_shape x A` each.
         upper: `batch_shape x A`, upper confidence bounds.
         upper_of: The width of these bounds, the same object.
-        highest: `batch_shape`, the largest of these bounds, on the host, where arms are on a device.
+        highest: `batch_shape`, the largest of these bounds, on the host; None where it is not known.
     """
 
     width: Tensor | None = None
@@ -497,7 +497,7 @@ class GaussianState(PosteriorState):
 
     def forget_derived_(self) -> None:
         """Drop the quantities derived from the state, before it changes."""
-        self.derived = Derived()
+        self.__dict__["derived"] = Derived()
 
     def remember_(self, pulls: Pulls) -> None:
         """Keep the arms of a tell as the most recent ones. Summed history has no order and is excluded."""
@@ -632,7 +632,7 @@ class TableState(GaussianState):
         rows, which are replaced when they change."""
         leverage, arm, known = self.table.leverage, self.rows.arm_of_row, self._row_leverage
         if known is None or known[0] is not leverage or known[1] is not arm or self.rows.outside:
-            self._row_leverage = known = (leverage, arm, super().row_leverage())
+            self.__dict__["_row_leverage"] = known = (leverage, arm, super().row_leverage())
         return known[2]
 
     def _snapshots(self) -> list[Callable[[], None]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -21,7 +21,7 @@ from torchbandits.sources import InMemory
 from torchbandits.sources.base import parts
 from torchbandits.sources.packed import PackedArms
 from torchbandits.tanimoto import TanimotoBlocks, tanimoto_scale
-from torchbandits.threads import MANY_PRODUCTS
+from torchbandits.threads import MANY_PRODUCTS, side_by_side
 from torchbandits.transfers import to_device
 from torchbandits.types import Picks, Points
 
@@ -242,15 +242,40 @@ class KernelColumns:
         # Consecutive slots can be sliced without a copy.
         together = _together(slots) if slots is not None and slots.device.type == "cpu" else None
         A, step = self._rows.num_arms, step or self.step(rows)
+
+        def multiplied(K_mc: Tensor, out: Tensor) -> Tensor:
+            if starts is not None and dense is not None:
+                return staircase_product(weights, K_mc, out, dense, starts)
+            return torch.matmul(weights, K_mc, out=out)
+
+        if (kept is None or slots is None) and (packed := self.packed()) is not None and rows.device.type == "cpu":
+            yield from self._packed_products(packed, weights, rows, step, multiplied)
+            return
         products = weights.new_empty(*weights.shape[:-1], min(step, A))
         columns = self._blocks(rows, step) if kept is None or slots is None else _kept_blocks(kept, slots, together, step)
         for part, K_mc in columns:
-            out = products[..., : K_mc.shape[-1]]
-            if starts is not None and dense is not None:
-                staircase_product(weights, K_mc, out, dense, starts)
-            else:
-                torch.matmul(weights, K_mc, out=out)
-            yield part, out
+            yield part, multiplied(K_mc, products[..., : K_mc.shape[-1]])
+
+    def _packed_products(
+        self, packed: PackedArms, weights: Tensor, rows: Tensor, step: int, multiplied: Callable[[Tensor, Tensor], Tensor]
+    ) -> Iterator[tuple[slice, Tensor]]:
+        """`products` of packed arms, chunks side by side: similarities need nothing of PyTorch or GPyTorch that is shared."""
+        similarities, n = self._similarities(rows, packed), min(step, self._rows.num_arms)
+        buffers: dict[int, tuple[Tensor, Tensor]] = {}
+
+        def work(chunk: tuple[slice, Tensor], place: int) -> tuple[slice, Tensor]:
+            part, words = chunk
+            if place not in buffers:
+                buffers[place] = weights.new_empty(*rows.shape, n), weights.new_empty(*weights.shape[:-1], n)
+            K_mc, out = (buffer[..., : len(words)] for buffer in buffers[place])
+            return part, multiplied(similarities(words, K_mc), out)
+
+        yield from side_by_side(work, packed.packed(step))
+
+    def _similarities(self, rows: Tensor, packed: PackedArms) -> TanimotoBlocks:
+        points = self._posterior.statistics.points
+        points = points.gather(-2, rows.unsqueeze(-1).expand(*rows.shape, points.shape[-1])).to(self._rows.source.dtype)
+        return TanimotoBlocks(points, self._kernel(), packed.packing)
 
     def sweep(self, factors: SweepFactors, prior: Tensor, leverage: Tensor, channels: Tensor) -> bool:
         """Write leverages and channels of every arm by one compiled pass over kept columns. Return False where that is not
@@ -286,8 +311,7 @@ class KernelColumns:
         points, kernel, source = self._posterior.statistics.points, self._kernel(), self._rows.source
         points = points.gather(-2, rows.unsqueeze(-1).expand(*rows.shape, points.shape[-1])).to(source.dtype)
         if (packed := self.packed()) is not None:
-            similarities = TanimotoBlocks(points, kernel, packed.packing)
-            out = points.new_empty(*rows.shape, min(step, source.num_arms))
+            similarities, out = self._similarities(rows, packed), points.new_empty(*rows.shape, min(step, source.num_arms))
             for part, words in packed.packed(step):
                 yield part, similarities(words, out[..., : len(words)])
             return

@@ -111,8 +111,10 @@ class FromColumns(TableStrategy):
             try:
                 with self._threads(weights):
                     for part, out in self.columns.products(weights, factors.rows, dense, step):
-                        channels[..., part] = out[..., :c, :]
-                        torch.sub(prior[..., part], out[..., c:, :].square_().sum(dim=-2), out=leverage[..., part])
+                        # The next chunks of packed arms have the other threads already.
+                        with threads(many=self.columns.packed() is None):
+                            channels[..., part] = out[..., :c, :]
+                            torch.sub(prior[..., part], out[..., c:, :].square_().sum(dim=-2), out=leverage[..., part])
                 return
             except torch.OutOfMemoryError as error:
                 step = halved(step, LEAST_ARMS, error)

@@ -198,7 +198,8 @@ class Loop:
 
         Nothing changes. Arguments as for `Policy.select`.
         """
-        self._sync()
+        if self.open is not None or self.state.has_pending:
+            self._sync()
         selection, evidence = self.policy.select(self.state, limit=limit, available=available, exactly=exactly)
         return selection, evidence.generator_states
 

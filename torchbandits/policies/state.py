@@ -67,7 +67,7 @@ class State(Buffered, ABC):
     tabulated: ClassVar[bool] = False
     """Whether mean and leverage of every arm are known."""
     unsettled: Selection | None = None
-    """What is still open after the pulls that are being learned; None for nothing. Known while `Policy.update` runs."""
+    """Picks that are still open after the pulls that are being learned; None for none. Known while `Policy.update` runs."""
     directions: Tensor | None = None
     """−1 in the batch rows in which less is better, which recommend the lowest mean; None for none."""
 
@@ -160,8 +160,8 @@ class State(Buffered, ABC):
             self.box.find_(selection.points, selection.index, self.statistics)
 
     def needed_of(self, index: Tensor) -> tuple[Tensor, ...]:
-        """What learning pulls of these arms will read, `batch_shape x q` with −1 where padded: it is copied to the host with
-        their rewards, and handed to `foresee_`."""
+        """Tensors that learning pulls of these arms (`batch_shape x q`, −1 where padded) will read: they are copied to the host
+        with the rewards, and handed to `foresee_`."""
         return ()
 
     def foresee_(self, here: Tensor, *beside: Tensor) -> None:

@@ -1,6 +1,7 @@
 """Constraints within one batch: `bandit.ask(exactly=96, within=[constraints.Distinct(), constraints.Same(temperature)])`.
 
-Each pick is the policy's own among the arms that the constraints leave, given all picks before it as pending.
+Each pick is the policy's own among the arms that the constraints leave, given all picks before it as pending. Where a value
+that `Same` or `Groups` has settled on leaves too few arms for the other constraints, the batch begins anew without that value.
 """
 
 from __future__ import annotations
@@ -31,6 +32,19 @@ class Constraint(ABC):
             offered: `batch_shape x A`, arms on offer.
             room: Picks that are still to be made of distinct arms; 1 if an arm may be picked again.
         """
+
+    def instead(self, picks: Tensor, offered: Tensor) -> Tensor:
+        """The arms that another attempt at the batch leaves out, where no arm was left after these picks: those that committed
+        it to something that can't be completed. By default there are none, and the batch is refused.
+
+        Args:
+            picks: `batch_shape x j`, the picks of the batch so far, not those that were open before.
+            offered: `batch_shape x A`, as above.
+
+        Returns:
+            `batch_shape x A` booleans.
+        """
+        return torch.zeros_like(offered)
 
 
 def counts_of(picks: Tensor, size: int) -> Tensor:
@@ -96,6 +110,11 @@ class Same(_Labelled):
         fits = torch.where(used.any(dim=-1, keepdim=True), used, there)
         return fits.gather(-1, ranks.expand(offered.shape))
 
+    def instead(self, picks: Tensor, offered: Tensor) -> Tensor:
+        """The arms with the label of the picks."""
+        ranks = self._ranks(offered)
+        return (self._used(picks, ranks) > 0).gather(-1, ranks.expand(offered.shape))
+
 
 @dataclass(frozen=True, eq=False)
 class AtMost(_Labelled):
@@ -144,6 +163,11 @@ class Groups(_Labelled):
         there = torch.zeros_like(used).scatter_add(-1, ranks.expand(offered.shape), offered.long())
         fits = torch.where(begun.any(dim=-1, keepdim=True), begun, (used == 0) & (there >= min(self.size, room)))
         return fits.gather(-1, ranks.expand(offered.shape))
+
+    def instead(self, picks: Tensor, offered: Tensor) -> Tensor:
+        """The arms with the label of the last pick."""
+        ranks = self._ranks(offered)
+        return (self._used(picks[..., -1:], ranks) > 0).gather(-1, ranks.expand(offered.shape))
 
 
 def check_within(within: Any, labels_of: Callable[[str], Tensor] | None = None) -> tuple[Constraint, ...]:

@@ -211,8 +211,7 @@ class Loop:
         # Whatever may fail comes first. Nothing waits for a device here: its policies return no place that no row fills.
         some = selection.index.shape[-1] > 0 and (self.device.type != "cpu" or bool(selection.mask.any()))
         opened = selection if self.open is None else joined(self.open, selection)
-        if self.state.box is not None:
-            self.state.box.find_(selection.points, selection.index, self.state.statistics)
+        self.state.found_(selection)
         for generator, state in zip(self.state.generators, drawn, strict=False):
             generator.set_state(state)
         if some:

@@ -212,6 +212,10 @@ class Joint(Policy[TableState]):
         """Whether `select` may advance the generators: for draws, and until the first picks are over."""
         return self.draws or (self.engine.initial is not None and state.opening)
 
+    def opens(self, state: TableState) -> bool:
+        """Whether first picks, which end a batch, may be left."""
+        return self.engine.initial is not None and state.opening
+
     @without_gradients
     def select(
         self, state: TableState, *, limit: Tensor | None = None, available: Tensor | None = None, exactly: int | None = None

@@ -20,6 +20,7 @@ from torchbandits.arms import ArmRows, ArmTable, Box, CellTree, GrowingTable, Po
 from torchbandits.arms.rows import Summed
 from torchbandits.errors import StateError, UnsupportedError, require
 from torchbandits.gradients import without_gradients
+from torchbandits.policies.near import MOST, Near
 from torchbandits.policies.scale import ScaleWatch
 from torchbandits.posteriors import GaussianProcess, PartitionedProcess, Statistics, aggregate
 from torchbandits.transfers import to_device, to_host
@@ -152,6 +153,11 @@ class State(nn.Module, ABC):
     def in_reward_units(self, mean: Tensor, variance: Tensor) -> Marginals:
         """Mean and variance of arms, `batch_shape x p`, in reward units: the model may have units of its own."""
         return Marginals(mean, variance)
+
+    def found_(self, selection: Selection) -> None:
+        """Make the points of picks in a box arms, at the indices that they were given."""
+        if self.box is not None:
+            self.box.find_(selection.points, selection.index, self.statistics)
 
     def needed_of(self, index: Tensor) -> tuple[Tensor, ...]:
         """What learning pulls of these arms will read, `batch_shape x q` with −1 where padded: it is copied to the host with
@@ -653,6 +659,39 @@ class BoxState(GaussianState):
 
     def __init__(self, box: Box, generators: Sequence[torch.Generator], *, counts_batches: bool = True) -> None:
         super().__init__(box.rows, box.posterior, generators, box, counts_batches=counts_batches)
+        # The copy on the host of a state on a device, where there is one.
+        self.near: Near | None = None
+
+    @property
+    def beside(self) -> Near | None:
+        """The copy on the host where searches are made; None for a state that is there, and for a posterior that is worth a
+        device."""
+        posterior = self.posterior
+        m = posterior.statistics.size if posterior.finite is None else posterior.finite.num_features
+        if self.pending_index.device.type == "cpu" or m * m * self.rows.batch_shape.numel() > MOST * MOST:
+            self.near = None
+        elif self.near is None or not self.near.fits:
+            self.near = Near(self)
+        return self.near
+
+    def here(self) -> BoxState:
+        """This state, or its copy on the host, to read from."""
+        near = self.beside
+        return self if near is None else cast(BoxState, near.follow())
+
+    def progress(self, reads: frozenset[str], told: Tensor | None = None) -> Progress:
+        """See `GaussianState`; by the copy on the host where there is one."""
+        own = self.here()
+        return super().progress(reads, told) if own is self else own.progress(reads, told)
+
+    def found_(self, selection: Selection) -> None:
+        """Make the points of picks arms, at the indices that they were given."""
+        near = self.beside
+        if near is None:
+            super().found_(selection)
+            return
+        points, index = to_host(selection.points, selection.index)
+        near.changed(lambda own: own.box.find_(points, index, own.statistics))
 
     @property
     def tabulation(self) -> Box:
@@ -663,6 +702,15 @@ class BoxState(GaussianState):
     def kappa2(self) -> Tensor:
         """The largest k(x, x) of a point."""
         return self.box.kappa2
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> BoxState:
+        self.near = None
+        super()._apply(fn, recurse)
+        return self
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        self.near = None
+        super()._load_from_state_dict(state_dict, prefix, *args)
 
 
 class TreeState(GaussianState):

@@ -28,6 +28,7 @@ ROOMS = [
     "sources", "linalg",
     "tanimoto",  # their kernel
     "tasks",
+    "spherical",  # a kernel
     "kernels", "embeddings",
     "posteriors", "tabular", "environments", "arms", "widths", "memory", "batching", "scores", "starts", "constraints",
     "fitting", "optimize",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import importlib.util
+import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -25,6 +27,8 @@ from torchbandits.threads import MANY_PRODUCTS, side_by_side
 from torchbandits.transfers import to_device
 from torchbandits.types import Picks, Points
 
+# Whether sweeps on a device are one kernel where they can be: off unless asked for, as that kernel has not run on a card yet.
+FUSED = os.environ.get("TORCHBANDITS_FUSED") == "1" and importlib.util.find_spec("triton") is not None
 # Size of a block of columns that stays in cache while it is multiplied and squared.
 _CHUNK_BYTES = 8 << 20
 # Size of such a block on a GPU, where kernel launches should be few and large.
@@ -297,6 +301,28 @@ class KernelColumns:
             sweep_kept(
                 N.numpy(), a.numpy(), factors.lower, block.numpy(), own.numpy(), start.numpy(), out.numpy(), means.numpy()
             )
+        return True
+
+    def fused(self, factors: SweepFactors, prior: Tensor, leverage: Tensor, channels: Tensor) -> bool:
+        """The same by one Triton kernel, of an RBF or Matérn kernel whose columns are not kept, on a device, where
+        `TORCHBANDITS_FUSED=1` asks for it. Return False elsewhere."""
+        source, kernel = self._rows.source, self._posterior.kernel
+        wanted = FUSED and factors.rows.device.type == "cuda" and factors.rows.dim() == 1
+        if (
+            not wanted
+            or not isinstance(source, InMemory)
+            or source.arms.dim() > 2
+            or kernel.batch_shape
+            or self.holds(factors.rows)
+        ):
+            return False
+        form = Stationary.of(kernel)
+        if form is None or not factors.rows.shape[-1]:
+            return False
+        from torchbandits.arms.fused import fused_sweep  # noqa: PLC0415 - Triton, which takes a second to load
+
+        own = self._posterior.statistics.at(factors.rows)
+        fused_sweep(source.arms, own, form, factors, prior.expand(leverage.shape), leverage, channels)
         return True
 
     def _blocks(self, rows: Tensor, step: int) -> Iterator[tuple[slice, Tensor]]:

@@ -569,13 +569,12 @@ class Campaign:
                 left = leave_one_out(self._bandit)
         except UnsupportedError:
             return None
-        units = self._bandit.posterior.units if isinstance(self._bandit.posterior, GaussianProcess) else None
-        ends = torch.stack([left.mean + deviations * left.std for deviations in (-2, 0, 2)])
-        ends = self._sign * (ends if units is None else units.to_rewards(ends))
+        ends = self._sign * torch.stack([left.mean + deviations * left.std for deviations in (-2, 0, 2)])
         known = [place for place, arm in enumerate(arms) if arm in measured]
         low, middle, high = ends.sort(dim=0).values[:, known].cpu().numpy()
         averages = np.array([np.mean(measured[arms[place]]) for place in known])
-        inside = int(((low <= averages) & (averages <= high)).sum())
+        # Residuals are of the model's units, in which deviations are those of a normal distribution.
+        inside = int((left.residuals[known].abs() <= 2).sum())
         words = (
             f"Of {len(known):,} rows, each predicted from all others, {inside:,} lie within two standard deviations of the "
             "prediction; about 19 of 20 should."

@@ -126,6 +126,11 @@ class LengthscaleBalancing(Phased[BalancedState]):
         """The most picks of one `select`: 1."""
         return 1
 
+    @property
+    def one_function(self) -> bool:
+        """False: the kernel is one of several."""
+        return False
+
     @without_gradients
     def init(self, arms: Arms, generators: Generators, batch_shape: torch.Size) -> BalancedState:
         """Make a fresh state. Cost O(K A) time and memory for K candidates, O(K A u) memory as pulls are told."""

@@ -14,7 +14,7 @@ import pytest
 pytest.register_assert_rewrite("torchbandits.testing")
 
 
-_COMPILED = re.compile("njit|triton.jit")
+_COMPILED = re.compile("njit|tl.constexpr")
 
 
 def _checked_modules() -> list[str]:

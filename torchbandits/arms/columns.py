@@ -275,8 +275,8 @@ class KernelColumns:
         return TanimotoBlocks(points, self._kernel(), packed.packing)
 
     def sweep(self, factors: SweepFactors, prior: Tensor, leverage: Tensor, channels: Tensor) -> bool:
-        """Write leverages and channels of every arm by one compiled pass over kept columns. Return False where that is not
-        possible: columns not kept, a device, float32, enough work for several threads, or no numba.
+        """Write leverages and channels of every arm by one compiled pass over kept columns, or on a device by one kernel.
+        Return False where neither is possible: columns not kept, float32, enough work for several threads, or no numba.
 
         Args:
             factors: Sweep factors of the posterior.
@@ -287,7 +287,7 @@ class KernelColumns:
         kept, N, a = self._kept, factors.N, factors.a
         size = (N.numel() + a.numel()) * self._rows.num_arms
         if kept is None or N.device.type != "cpu" or self._rows.source.dtype != torch.float64 or size >= MANY_PRODUCTS:
-            return False
+            return FUSED and self._fused(factors, prior, leverage, channels)
         from torchbandits.linalg.compiled import COMPILED, sweep_kept  # noqa: PLC0415 - numba takes half a second to load
 
         slots = kept.found(factors.rows, self._posterior.rows_on_host) if COMPILED else None
@@ -303,9 +303,9 @@ class KernelColumns:
             )
         return True
 
-    def fused(self, factors: SweepFactors, prior: Tensor, leverage: Tensor, channels: Tensor) -> bool:
-        """The same by one Triton kernel, of an RBF or Matérn kernel whose columns are not kept, on a device, where
-        `TORCHBANDITS_FUSED=1` asks for it. Return False elsewhere."""
+    def _fused(self, factors: SweepFactors, prior: Tensor, leverage: Tensor, channels: Tensor) -> bool:
+        """`sweep` by one Triton kernel, for an RBF or Matérn kernel whose columns are not kept, on a device. Return False
+        elsewhere."""
         source, kernel = self._rows.source, self._posterior.kernel
         wanted = FUSED and factors.rows.device.type == "cuda" and factors.rows.dim() == 1
         if (

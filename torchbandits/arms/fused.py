@@ -10,20 +10,32 @@ card yet**: Triton's interpreter runs it on the CPU, where it is compared with d
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
-import triton
-import triton.language as tl
 from torch import Tensor
 
 from torchbandits.kernels import Stationary
 from torchbandits.posteriors import SweepFactors
 from torchbandits.types import Arms, Points
 
+try:
+    import triton
+    import triton.language as tl
+
+    jit = triton.jit
+except ImportError:
+
+    def jit(function: Any) -> Any:
+        """Leave the kernels as they are, which nothing calls without Triton."""
+        return function
+
+
 _ARMS, _POINTS = 64, 32
 """Arms of a program, and points of the dictionary that it takes at a time."""
 
 
-@triton.jit
+@jit
 def _columns(  # type: ignore[no-untyped-def]
     arms, points, scale, place, inside, j, outputscale,
     D: tl.constexpr, M: tl.constexpr, ORDER: tl.constexpr, POINTS: tl.constexpr, ARMS: tl.constexpr,
@@ -49,7 +61,7 @@ def _columns(  # type: ignore[no-untyped-def]
     return tl.where(real[:, None], value * tl.load(outputscale), 0.0)
 
 
-@triton.jit
+@jit
 def _sweep(  # type: ignore[no-untyped-def]
     arms, points, scale, N, a, prior, step_of_prior, outputscale, leverage, channels, A,
     D: tl.constexpr, M: tl.constexpr, C: tl.constexpr, ORDER: tl.constexpr, LOWER: tl.constexpr, POINTS: tl.constexpr,

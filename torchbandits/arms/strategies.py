@@ -103,7 +103,7 @@ class FromColumns(TableStrategy):
         """One compiled pass over kept columns, or products in chunks of arms."""
         self.columns.fill(self.posterior.dictionary_rows()[0])
         factors = self.posterior.sweep_factors(self.columns.gram())
-        if self.columns.sweep(factors, prior, leverage, channels) or self.columns.fused(factors, prior, leverage, channels):
+        if self.columns.sweep(factors, prior, leverage, channels):
             return
         weights, c = factors.weights.to(self.rows.source.dtype), channels.shape[-2]
         step, dense = self.columns.step(factors.rows), None if factors.lower else c

@@ -120,9 +120,9 @@ class OneProcess:
         """Outcome and measurements of one task; see `ask`."""
         process = self._process
         if process is None or process.poll() is not None:
-            pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-            environment = os.environ | {"PYTHONPATH": _PATH}
-            self._process = process = subprocess.Popen(WORKER, text=True, env=environment, **pipes)
+            pipe, environment = subprocess.PIPE, os.environ | {"PYTHONPATH": _PATH}
+            process = subprocess.Popen(WORKER, text=True, env=environment, stdin=pipe, stdout=pipe, stderr=pipe)
+            self._process = process
         assert process.stdin is not None
         assert process.stdout is not None
         assert process.stderr is not None

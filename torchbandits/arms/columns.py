@@ -194,7 +194,14 @@ class KernelColumns:
         if kept is None or self._rows.sharded or kept.block.dtype != torch.float64:
             return None
         slots = kept.found(rows, self._posterior.rows_on_host)
-        return None if slots is None else kept.between(slots, index)
+        if slots is None:
+            return None
+        if self._posterior.sparse and slots.dim() == index.dim() == 1 and slots.device.type == "cpu":
+            from torchbandits.linalg.compiled import COMPILED, read_kept  # noqa: PLC0415 - numba takes half a second to load
+
+            if COMPILED:
+                return torch.from_numpy(read_kept(kept.block.numpy(), slots.numpy(), index.numpy()))
+        return kept.between(slots, index)
 
     def gram(self) -> Any:
         """Function that reads kernel values between the given rows and all rows off the kept columns. None unless all columns

@@ -66,7 +66,9 @@ REASONS: dict[str, tuple[str, ...]] = {
     "torch's and BoTorch's own, with their errors": tuple(
         f"botorch.BanditModel.{name}" for name in ("custom_fit", "load_state_dict", "train")
     ),
-    "GPyTorch's own arguments, with its errors": ("TanimotoKernel", "TanimotoKernel.forward", "TaskKernel.forward"),
+    "GPyTorch's own arguments, with its errors": (
+        *("TanimotoKernel", "TanimotoKernel.forward", "TaskKernel.forward", "SphericalLinearKernel.forward"),
+    ),
     "Pydantic checks it and names the key; load_config makes that a ConfigError": (
         *("experiments.ExperimentConfig", "experiments.ReproductionConfig"),
         *("experiments.ReproductionConfig.measures_of", "experiments.ReproductionConfig.times_of"),

@@ -298,7 +298,7 @@ class Joint(Policy[TableState]):
         return index, torch.where(index >= 0, values, torch.nan)
 
     def _outlook(self, state: TableState, width: Tensor) -> Outlook:
-        """What is known of the arms by what was told, without pending picks, draws and generators."""
+        """The part of the state that follows from the rewards told, without pending picks, draws and generators."""
         mean, std = (part.double() for part in marginals(state))
         entries, costs = state.rows.offered(None), state.rows.costs
         return Outlook(

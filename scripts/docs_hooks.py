@@ -24,6 +24,12 @@ from torchbandits.policies.composed import Composed
 ROOT = Path(__file__).parents[1]
 ASKED = re.compile(r"^<!-- (choices|bounds|changelog|contributing) -->$", re.MULTILINE)
 FORMULA = re.compile(r'<(div|span) class="arithmatex">(?:\\\[|\\\()(.*?)(?:\\\]|\\\))</\1>', re.DOTALL)
+TABLE = re.compile(r"<table>.*?</table>", re.DOTALL)
+HEADING = re.compile(r"<th[^>]*>(.*?)</th>", re.DOTALL)
+CELL = re.compile(r"<td[^>]*>(.*?)</td>", re.DOTALL)
+CODE = re.compile(r"<code>(.*?)</code>", re.DOTALL)
+LONG, UNBROKEN = 48, 30  # letters of the longest cell of a table of words, and of its longest code
+PICTURE = re.compile(r'<img [^>]*src="([^"]+)"[^>]*>')
 # Values of the required arguments of some policies.
 EXAMPLES = {"nu": 1.5, "horizon": 1_000, "sketch_size": 16, "num_features": 64, "level": 0.0}
 
@@ -44,13 +50,42 @@ def on_post_build(config: Any) -> None:
 
 
 def on_page_content(html: str, **_: Any) -> str:
-    """Convert formulas to MathML, which browsers render natively."""
-    return FORMULA.sub(lambda found: formula(found[2], display=found[1] == "div"), html)
+    """Convert formulas to MathML, which browsers render natively; mark tables of words; link pictures to their files."""
+    html = FORMULA.sub(lambda found: formula(found[2], display=found[1] == "div"), html)
+    html = TABLE.sub(lambda found: labelled(found[0]), html)
+    return PICTURE.sub(r'<a href="\1">\g<0></a>', html)
+
+
+def labelled(table: str) -> str:
+    """Name the column in each cell of a table of words, whose rows a phone shows as blocks.
+
+    A table of words has a long cell, or code that can't be broken, beside its first column; tables of numbers scroll.
+    """
+    headings = [plain(cell) for cell in HEADING.findall(table)]
+    cells = CELL.findall(table)
+    beside = [cell for place, cell in enumerate(cells) if headings and place % len(headings)]
+    longest = max((len(plain(cell)) for cell in beside), default=0)
+    unbroken = max((len(plain(code)) for cell in beside for code in CODE.findall(cell)), default=0)
+    if unbroken < UNBROKEN and (len(headings) < 3 or longest < LONG):
+        return table
+    place = iter(range(len(cells)))
+
+    def opened(_: re.Match[str]) -> str:
+        heading = headings[next(place) % len(headings)]
+        return f'<td data-label="{heading}">' if heading else "<td>"
+
+    return re.sub(r"<td[^>]*>", opened, table.replace("<table", "<table data-words", 1))
+
+
+def plain(cell: str) -> str:
+    """The text of a cell."""
+    return re.sub(r"<[^>]+>", "", cell).replace('"', "&quot;").strip()
 
 
 def formula(latex: str, *, display: bool) -> str:
     """Convert a LaTeX formula to MathML."""
     plain = latex.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&").strip()
+    plain = re.sub(r"\\arg\\(max|min)", r"\\operatorname{arg\1}", plain)  # latex2mathml does not know \arg
     mathml = convert(plain, display="block" if display else "inline")
     return f'<span class="display-math">{mathml}</span>' if display else mathml
 

@@ -27,7 +27,7 @@ CLOCKS = "clocks.txt"
 """What `scripts/benchmarks/papers.py` prints, beside the summaries."""
 MISSING = "missing.md"
 """File beside the configurations of figures: the reproductions that failed, and why."""
-DOTS_PER_INCH = 80
+DOTS_PER_INCH = 100
 
 INTRODUCTION = """# Results
 

@@ -15,6 +15,8 @@ from torch import Tensor
 
 import torchbandits as tb
 from torchbandits import errors
+from torchbandits.fitting.climb import Climb
+from torchbandits.fitting.standardized import Priors
 from torchbandits.policies.from_data import FromData
 from torchbandits.policies.repeats import most_repeated, reason_for_repeats, recent_arms
 from torchbandits.posteriors import Units
@@ -308,6 +310,28 @@ def test_a_fit_to_many_points_takes_some_evenly_spaced_in_the_order_of_their_ave
     assert torch.equal(some.weights, 1 + some.residuals.square())
     assert torch.equal(some.scatter, some.residuals.abs())
     assert averages.thinned(101) is averages
+
+
+@pytest.mark.parametrize("pulls", [1.0, 3.0])
+@pytest.mark.parametrize("fixed", [None, "raw_outputscale", "base_kernel.raw_lengthscale"])
+def test_slopes_in_closed_form_are_those_of_autograd(fixed: str | None, pulls: float):
+    draw, priors = generator(3), Priors()
+    points = torch.rand(40, 3, generator=draw, dtype=torch.float64)
+    n, y = torch.full((40,), pulls, dtype=torch.float64), torch.sin(5 * points.sum(dim=-1))
+    averages = Averages.of(points, n, n * y, n * y.square() + 0.3 * (n - 1), 0.0)
+    kernel = priors.unit_kernel(torch.ones(3, dtype=torch.float64))
+    names = [name for name, _ in kernel.named_parameters() if name != fixed]
+    for name, parameter in kernel.named_parameters():
+        parameter.requires_grad_(name in names)
+    prior = gpytorch.priors.LogNormalPrior(*priors.noise).to(points)
+    climb = Climb(kernel, names, averages, 0.02, noise=True, misfit=False, noise_prior=prior)
+    parameters = [parameter.requires_grad_(True) for parameter in climb._parameters.values()]
+    assert climb._in_closed_form(None)
+    (value, slopes), (expected, by_autograd) = (climb._slopes(parameters, None, closed) for closed in (True, False))
+    assert torch.allclose(value, expected, rtol=1e-13, atol=0)
+    for slope, own in zip(slopes, by_autograd, strict=True):
+        assert own.abs().max() > 0
+        assert torch.allclose(slope, own, rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("pulls", [5, 60])

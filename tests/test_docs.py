@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import json
 import os
 import re
@@ -202,3 +203,48 @@ def test_the_search_finds_the_page_of_a_word(word: str, pages: set[str]):
     ]
     assert titles, f"no heading has the word {word!r}"
     assert min(titles)[1] in pages
+
+
+def documented(thing: Any) -> list[str]:
+    """Names under `Args:` in the docstring of a function, method or class."""
+    said = re.search(r"^ *Args:\n(.*?)(?=^ *\w[\w ]*:$|\Z)", inspect.cleandoc(thing.__doc__ or ""), re.DOTALL | re.MULTILINE)
+    return [] if said is None else re.findall(r"^ {4}(\S[^:\n]*):", said[1], re.MULTILINE)
+
+
+def test_docstrings_describe_one_parameter_a_line_and_only_those_that_exist():
+    """What else stands there is a warning of mkdocs, and ends the strict build of the site."""
+    api = load(ROOT / "scripts" / "public_api.py")
+    faults = []
+    for path in api.MODULES:
+        module = importlib.import_module(path)
+        for name in api.public_names(module):
+            thing = getattr(module, name)
+            members = [m for k, m in vars(thing).items() if not k.startswith("_")] if inspect.isclass(thing) else []
+            for one in [thing, *(member for member in members if inspect.isfunction(member))]:
+                if callable(one) and (said := documented(one)):
+                    known = set(inspect.signature(one).parameters)
+                    faults += [f"{path}.{name}: {word}" for word in said if word.lstrip("*") not in known]
+    assert faults == []
+
+
+def test_a_phone_stacks_tables_of_words_and_scrolls_those_of_numbers(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    hooks = load(ROOT / "scripts" / "docs_hooks.py")
+    rows = "<tr><th>policy</th><th></th><th>when <code>x</code></th></tr><tr><td>a</td><td>b</td><td>{}</td></tr>"
+    words = hooks.labelled(f"<table>{rows.format('many words ' * 10)}</table>")
+    assert words.startswith("<table data-words>")
+    assert '<td data-label="policy">a</td><td>b</td><td data-label="when x">many' in words
+    assert "\\" not in hooks.formula(r"x = \arg\max_x \mu(x) + \arg\min_i R_i", display=True)
+    numbers = f"<table>{rows.format('0.5 ± 0.1')}</table>"
+    assert hooks.labelled(numbers) == numbers
+    assert hooks.on_page_content('<p><img alt="a" src="results/b.png"></p>') == (
+        '<p><a href="results/b.png"><img alt="a" src="results/b.png"></a></p>'
+    )
+
+
+@pytest.mark.parametrize("page", sorted((DOCS / "reference").glob("*.md")), ids=identify)
+def test_every_public_name_has_an_example_on_its_page(page: Path):
+    text = page.read_text()
+    code = "\n".join([*PYTHON.findall(text), *re.findall(r"^    (.+)$", re.sub(FENCED, "", text), re.MULTILINE)])
+    names = [name.rpartition(".")[2] for name in re.findall(r"^::: (\S+)$", text, re.MULTILINE)]
+    assert [name for name in names if not re.search(rf"\b{name}\b", code)] == []

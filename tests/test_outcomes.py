@@ -1165,6 +1165,38 @@ def test_an_outcome_with_limits_on_both_sides_has_no_regret():
     assert np.isnan(regret).tolist() == [False, True] * 3
 
 
+def test_a_front_that_is_known_is_right_over_draws_from_the_prior():
+    rows, size, most, noise = 40, 9, 60, 0.3
+    rng = np.random.default_rng(6)
+    arms = rng.uniform(size=(size, 2))
+    roots = [np.linalg.cholesky(kernel(arms, arms) + 1e-9 * np.eye(size)) for kernel in KERNELS]
+    f = torch.tensor(np.stack([rng.normal(size=(rows, size)) @ root.T for root in roots], axis=-1))
+    proved = {"width": tb.widths.Srinivas(0.05), "noise_std": noise}
+    epsilon = torch.tensor([1.0, 3.0], dtype=torch.float64)
+    given = {name: tb.gp_ucb(kernel(*SHAPES[name]), **proved) for name in NAMES}
+    policy = outcomes.epal(given, epsilon=dict(zip(NAMES, epsilon.tolist(), strict=True)))
+    bandit = tb.OutcomeBandit(policy, torch.tensor(arms), generator=[generator(row) for row in range(rows)])
+    draw, kept = generator(1), torch.zeros(rows, size, dtype=torch.bool)
+    stopped = torch.zeros(rows, dtype=torch.bool)
+    while int(bandit.pulls.min()) < most and not bool(stopped.all()):
+        picks = bandit.ask().index
+        y = f.gather(-2, picks.unsqueeze(-1).expand(*picks.shape, 2))
+        bandit.tell(picks, y + noise * torch.randn(y.shape, generator=draw, dtype=torch.float64))
+        if int(bandit.pulls.min()) % 5:
+            continue
+        now = bandit.should_stop(tb.stopping.FrontKnown()).stop.reshape(rows, -1)[:, 0] & ~stopped
+        kept[now] = bandit.pareto_set().inside.reshape(rows, -1, size)[now, 0]
+        stopped |= now
+    assert float(stopped.double().mean()) > 0.8, "the rule stops"
+    wrong = 0
+    for values, front in zip(f[stopped], kept[stopped], strict=True):
+        gap = values.unsqueeze(-2) - values[front]  # of every arm over every member
+        reached = (gap <= epsilon).all(dim=-1).any(dim=-1)
+        exceeded = (gap > 2 * epsilon).all(dim=-1).any()
+        wrong += int(not bool(reached.all()) or bool(exceeded))
+    assert wrong <= stats.binom.ppf(1 - 1e-4, int(stopped.sum()), 0.1)
+
+
 def test_a_front_that_is_known_ends_the_run():
     proved = {"width": tb.widths.Srinivas(0.05)}
     policy = outcomes.epal(models(**proved), minimize=["cost"], epsilon={"yield": 1.0, "cost": 3.0})

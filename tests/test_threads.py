@@ -11,7 +11,8 @@ from problems import generator, rbf
 
 import torchbandits as tb
 from torchbandits.arms import columns, strategies
-from torchbandits.threads import MANY_NUMBERS, thread_setter, threads
+from torchbandits.packing import Packing
+from torchbandits.threads import MANY_NUMBERS, side_by_side, thread_setter, threads
 
 pytestmark = pytest.mark.skipif(thread_setter() is None, reason="this build of PyTorch does not let a thread set its number")
 
@@ -139,3 +140,67 @@ def test_picks_do_not_depend_on_the_number_of_threads():
         history = tb.run(tb.batch_bkb(rbf(), noise_std=0.1, norm_bound=1.0), environment, 60, generator=generator(1))
         picks.append(history.pulls["arm"].tolist())
     assert picks[0] == picks[1]
+
+
+def test_chunks_side_by_side_come_in_order_each_on_one_thread_and_in_a_buffer_of_its_own():
+    buffers: dict[int, list[int]] = {}
+    seen = []
+
+    def work(item: int, place: int) -> list[int]:
+        seen.append((torch.get_num_threads(), torch.is_grad_enabled()))
+        threading.Event().wait(0.001 * (item % 3))
+        buffer = buffers.setdefault(place, [0])
+        buffer[0] = item
+        return buffer
+
+    assert [result[0] for result in side_by_side(work, range(40))] == list(range(40))
+    assert set(seen) == {(1, False)}
+    assert len(buffers) == 4
+    with threads(many=False):
+        assert [result[0] for result in side_by_side(work, range(5))] == list(range(5))
+    assert list(side_by_side(work, [])) == []
+
+
+def test_an_error_in_one_of_the_chunks_is_raised_and_ends_the_others():
+    begun = []
+
+    def work(item: int, place: int) -> int:
+        begun.append(item)
+        if item == 5:
+            raise ArithmeticError("on demand")
+        return item
+
+    found: list[int] = []
+    with pytest.raises(ArithmeticError, match="on demand"):
+        found.extend(side_by_side(work, range(1000)))
+    assert found == [0, 1, 2, 3, 4]
+    assert max(begun) <= 9
+    for result in side_by_side(work, range(1000)):
+        if result == 2:
+            break
+    assert torch.get_num_threads() == 3
+
+
+@pytest.mark.parametrize("counts", [False, True], ids=["bits", "counts"])
+def test_sweeps_of_packed_arms_do_not_depend_on_the_number_of_threads(counts, monkeypatch):
+    """To the last bit: a chunk is computed by one thread, whichever."""
+    for module in (columns, strategies):
+        monkeypatch.setattr(module, "MANY_PRODUCTS", 1.0)
+    monkeypatch.setattr(columns, "_CHUNK_BYTES", 1)
+    packing = Packing(100, counts)
+    x = (torch.rand(3000, 100, generator=generator(0)) < 0.1).double() * (3 if counts else 1)
+    packed = packing.pack(x).view(torch.uint8)[:, : packing.num_bytes].contiguous()
+    values = (x.sum(dim=-1) - x.sum(dim=-1).mean()) / x.sum(dim=-1).std()
+    tables = []
+    for count in (1, 3):
+        torch.set_num_threads(count)
+        arms = tb.sources.Fingerprints(packed, 100, counts=counts, dtype=torch.float32, distinct=True)
+        policy = tb.batch_bkb(tb.TanimotoKernel(), noise_std=0.1, width=tb.widths.Constant(1.0), memory_budget=0)
+        bandit = tb.Bandit(policy, arms, generator=generator(1))
+        bandit.tell(torch.arange(200), values[:200])
+        selection = bandit.ask(limit=20)
+        bandit.tell(selection, values[selection.index])
+        table = bandit.loop.state.table
+        tables.append((bandit.counts, table.mean(), table.leverage))
+    for one, three in zip(*tables, strict=True):
+        assert torch.equal(one, three)

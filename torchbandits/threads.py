@@ -9,11 +9,15 @@ PyTorch was built with MKL, for the calling thread alone and for the duration of
 from __future__ import annotations
 
 import ctypes
+import itertools
 import threading
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 from types import TracebackType
+from typing import TypeVar
 
 import torch
 
@@ -24,6 +28,8 @@ MANY_PRODUCTS = 2e9
 """Multiplications of a sweep or a factorisation from which on it is worth several threads: about half a second on one."""
 
 _Set = Callable[[int, int], int]
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 _local = threading.local()
 
 
@@ -90,3 +96,38 @@ def thread_setter() -> _Set | None:
     heard = torch.get_num_threads() == before + 1
     set_both(before, own)
     return set_both if heard else None
+
+
+def side_by_side(work: Callable[[Item, int], Result], items: Iterable[Item]) -> Iterator[Result]:
+    """Results of `work(item, place)` in order, computed by as many Python threads as PyTorch has here, each on one of its own.
+
+    A chunk of arms then costs one hand-over between threads, where the threads of PyTorch meet after each of its fifty small
+    products; on a machine with other work each meeting waits for a thread without a core. The results do not depend on the
+    number of threads, since each chunk is computed by one.
+
+    Args:
+        work: Called without gradients. `place` counts buffers: a result may be overwritten once the next one is requested.
+        items: Read in this thread, ahead of their use; no more are under way than there are threads, and one.
+    """
+    count = torch.get_num_threads()
+    if count == 1 or thread_setter() is None:
+        for item in items:
+            yield work(item, 0)
+        return
+
+    def alone(item: Item, place: int) -> Result:
+        with torch.no_grad(), threads(many=False):
+            return work(item, place)
+
+    waiting: deque[Future[Result]] = deque()
+    with ThreadPoolExecutor(count) as pool:
+        try:
+            for place, item in zip(itertools.cycle(range(count + 1)), items, strict=False):
+                waiting.append(pool.submit(alone, item, place))
+                if len(waiting) > count:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            for future in waiting:
+                future.cancel()

@@ -134,7 +134,7 @@ class Outlook:
 
 
 class Aim(ABC):
-    """What is wanted of several outcomes, as one score per arm, which is maximised."""
+    """Objective over several outcomes: one score per arm, which is maximised."""
 
     exponent: float | None = None
     """Power of the cost of an arm by which its gain is divided; None where costs do not count."""

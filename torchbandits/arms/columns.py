@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+import importlib.util
+import os
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -21,10 +23,12 @@ from torchbandits.sources import InMemory
 from torchbandits.sources.base import parts
 from torchbandits.sources.packed import PackedArms
 from torchbandits.tanimoto import TanimotoBlocks, tanimoto_scale
-from torchbandits.threads import MANY_PRODUCTS
+from torchbandits.threads import MANY_PRODUCTS, side_by_side
 from torchbandits.transfers import to_device
 from torchbandits.types import Picks, Points
 
+# Whether sweeps on a device are one kernel where they can be: off unless asked for, as that kernel has not run on a card yet.
+FUSED = os.environ.get("TORCHBANDITS_FUSED") == "1" and importlib.util.find_spec("triton") is not None
 # Size of a block of columns that stays in cache while it is multiplied and squared.
 _CHUNK_BYTES = 8 << 20
 # Size of such a block on a GPU, where kernel launches should be few and large.
@@ -194,7 +198,14 @@ class KernelColumns:
         if kept is None or self._rows.sharded or kept.block.dtype != torch.float64:
             return None
         slots = kept.found(rows, self._posterior.rows_on_host)
-        return None if slots is None else kept.between(slots, index)
+        if slots is None:
+            return None
+        if self._posterior.sparse and slots.dim() == index.dim() == 1 and slots.device.type == "cpu":
+            from torchbandits.linalg.compiled import COMPILED, read_kept  # noqa: PLC0415 - numba takes half a second to load
+
+            if COMPILED:
+                return torch.from_numpy(read_kept(kept.block.numpy(), slots.numpy(), index.numpy()))
+        return kept.between(slots, index)
 
     def gram(self) -> Any:
         """Function that reads kernel values between the given rows and all rows off the kept columns. None unless all columns
@@ -235,19 +246,44 @@ class KernelColumns:
         # Consecutive slots can be sliced without a copy.
         together = _together(slots) if slots is not None and slots.device.type == "cpu" else None
         A, step = self._rows.num_arms, step or self.step(rows)
+
+        def multiplied(K_mc: Tensor, out: Tensor) -> Tensor:
+            if starts is not None and dense is not None:
+                return staircase_product(weights, K_mc, out, dense, starts)
+            return torch.matmul(weights, K_mc, out=out)
+
+        if (kept is None or slots is None) and (packed := self.packed()) is not None and rows.device.type == "cpu":
+            yield from self._packed_products(packed, weights, rows, step, multiplied)
+            return
         products = weights.new_empty(*weights.shape[:-1], min(step, A))
         columns = self._blocks(rows, step) if kept is None or slots is None else _kept_blocks(kept, slots, together, step)
         for part, K_mc in columns:
-            out = products[..., : K_mc.shape[-1]]
-            if starts is not None and dense is not None:
-                staircase_product(weights, K_mc, out, dense, starts)
-            else:
-                torch.matmul(weights, K_mc, out=out)
-            yield part, out
+            yield part, multiplied(K_mc, products[..., : K_mc.shape[-1]])
+
+    def _packed_products(
+        self, packed: PackedArms, weights: Tensor, rows: Tensor, step: int, multiplied: Callable[[Tensor, Tensor], Tensor]
+    ) -> Iterator[tuple[slice, Tensor]]:
+        """`products` of packed arms, chunks side by side: similarities need nothing of PyTorch or GPyTorch that is shared."""
+        similarities, n = self._similarities(rows, packed), min(step, self._rows.num_arms)
+        buffers: dict[int, tuple[Tensor, Tensor]] = {}
+
+        def work(chunk: tuple[slice, Tensor], place: int) -> tuple[slice, Tensor]:
+            part, words = chunk
+            if place not in buffers:
+                buffers[place] = weights.new_empty(*rows.shape, n), weights.new_empty(*weights.shape[:-1], n)
+            K_mc, out = (buffer[..., : len(words)] for buffer in buffers[place])
+            return part, multiplied(similarities(words, K_mc), out)
+
+        yield from side_by_side(work, packed.packed(step))
+
+    def _similarities(self, rows: Tensor, packed: PackedArms) -> TanimotoBlocks:
+        points = self._posterior.statistics.points
+        points = points.gather(-2, rows.unsqueeze(-1).expand(*rows.shape, points.shape[-1])).to(self._rows.source.dtype)
+        return TanimotoBlocks(points, self._kernel(), packed.packing)
 
     def sweep(self, factors: SweepFactors, prior: Tensor, leverage: Tensor, channels: Tensor) -> bool:
-        """Write leverages and channels of every arm by one compiled pass over kept columns. Return False where that is not
-        possible: columns not kept, a device, float32, enough work for several threads, or no numba.
+        """Write leverages and channels of every arm by one compiled pass over kept columns, or on a device by one kernel.
+        Return False where neither is possible: columns not kept, float32, enough work for several threads, or no numba.
 
         Args:
             factors: Sweep factors of the posterior.
@@ -258,7 +294,7 @@ class KernelColumns:
         kept, N, a = self._kept, factors.N, factors.a
         size = (N.numel() + a.numel()) * self._rows.num_arms
         if kept is None or N.device.type != "cpu" or self._rows.source.dtype != torch.float64 or size >= MANY_PRODUCTS:
-            return False
+            return FUSED and self._fused(factors, prior, leverage, channels)
         from torchbandits.linalg.compiled import COMPILED, sweep_kept  # noqa: PLC0415 - numba takes half a second to load
 
         slots = kept.found(factors.rows, self._posterior.rows_on_host) if COMPILED else None
@@ -274,13 +310,34 @@ class KernelColumns:
             )
         return True
 
+    def _fused(self, factors: SweepFactors, prior: Tensor, leverage: Tensor, channels: Tensor) -> bool:
+        """`sweep` by one Triton kernel, for an RBF or Matérn kernel whose columns are not kept, on a device. Return False
+        elsewhere."""
+        source, kernel = self._rows.source, self._posterior.kernel
+        wanted = FUSED and factors.rows.device.type == "cuda" and factors.rows.dim() == 1
+        if (
+            not wanted
+            or not isinstance(source, InMemory)
+            or source.arms.dim() > 2
+            or kernel.batch_shape
+            or self.holds(factors.rows)
+        ):
+            return False
+        form = Stationary.of(kernel)
+        if form is None or not factors.rows.shape[-1]:
+            return False
+        from torchbandits.arms.fused import fused_sweep  # noqa: PLC0415 - Triton, which takes a second to load
+
+        own = self._posterior.statistics.at(factors.rows)
+        fused_sweep(source.arms, own, form, factors, prior.expand(leverage.shape), leverage, channels)
+        return True
+
     def _blocks(self, rows: Tensor, step: int) -> Iterator[tuple[slice, Tensor]]:
         """Columns of rows (`batch_shape x m`), evaluated anew in chunks of arms; each chunk overwrites the one before."""
         points, kernel, source = self._posterior.statistics.points, self._kernel(), self._rows.source
         points = points.gather(-2, rows.unsqueeze(-1).expand(*rows.shape, points.shape[-1])).to(source.dtype)
         if (packed := self.packed()) is not None:
-            similarities = TanimotoBlocks(points, kernel, packed.packing)
-            out = points.new_empty(*rows.shape, min(step, source.num_arms))
+            similarities, out = self._similarities(rows, packed), points.new_empty(*rows.shape, min(step, source.num_arms))
             for part, words in packed.packed(step):
                 yield part, similarities(words, out[..., : len(words)])
             return

@@ -36,8 +36,14 @@ class CandidateSearchCV(object if BaseSearchCV is None else BaseSearchCV):  # ty
         batch_size: Settings chosen at once, whose fits `n_jobs` runs in parallel.
         policy: As for `Bandit`; `auto()` by default.
         random_state: Seed of the policy, a whole number; 0 by default. Splits are drawn by `cv`.
-        scoring, n_jobs, refit, cv, verbose, pre_dispatch, error_score, return_train_score: As for `RandomizedSearchCV`. With
-            several scorings `refit` names the one that is maximised.
+        scoring: As for `RandomizedSearchCV`.
+        n_jobs: As for `RandomizedSearchCV`: fits that run in parallel.
+        refit: As for `RandomizedSearchCV`. With several scorings it names the one that is maximised.
+        cv: As for `RandomizedSearchCV`.
+        verbose: As for `RandomizedSearchCV`.
+        pre_dispatch: As for `RandomizedSearchCV`.
+        error_score: As for `RandomizedSearchCV`: the score of a setting whose fit fails.
+        return_train_score: As for `RandomizedSearchCV`.
 
     Raises:
         UnsupportedError: If scikit-learn is not installed.

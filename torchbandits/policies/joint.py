@@ -212,6 +212,10 @@ class Joint(Policy[TableState]):
         """Whether `select` may advance the generators: for draws, and until the first picks are over."""
         return self.draws or (self.engine.initial is not None and state.opening)
 
+    def opens(self, state: TableState) -> bool:
+        """Whether first picks, which end a batch, may be left."""
+        return self.engine.initial is not None and state.opening
+
     @without_gradients
     def select(
         self, state: TableState, *, limit: Tensor | None = None, available: Tensor | None = None, exactly: int | None = None
@@ -296,7 +300,7 @@ class Joint(Policy[TableState]):
         return index, torch.where(index >= 0, values, torch.nan)
 
     def _outlook(self, state: TableState, width: Tensor) -> Outlook:
-        """What is known of the arms by what was told, without pending picks, draws and generators."""
+        """The part of the state that follows from the rewards told, without pending picks, draws and generators."""
         mean, std = (part.double() for part in marginals(state))
         entries, costs = state.rows.offered(None), state.rows.costs
         told = (state.rows.counts(state.statistics.weights) > 0).expand(mean.shape)

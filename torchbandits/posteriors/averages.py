@@ -81,6 +81,10 @@ class Averages:
         log_noise = torch.log(2 * math.pi * noise_variance)
         return -0.5 * ((n - 1).sum() * log_noise + n.log().sum() + self.scatter.sum() / noise_variance)
 
+    def slope_within(self, noise_variance: Tensor) -> Tensor:
+        """The derivative of `within` in the noise variance."""
+        return -0.5 * ((self.weights - 1).sum() - self.scatter.sum() / noise_variance) / noise_variance
+
 
 def plausible(means: PerPoint, prior_std: float) -> Tensor:
     """Whether each average lies close enough to the middle nine tenths (at least one is left out on either side). Averages that

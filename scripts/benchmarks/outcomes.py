@@ -2,6 +2,7 @@
 
 TORCHBANDITS_DATA=… python scripts/benchmarks/outcomes.py run --seeds 5     # to docs/results/outcomes.csv, what is not there
 python scripts/benchmarks/outcomes.py scale                                 # seconds a pick and peak memory, 10³ to 10⁶ arms
+python scripts/benchmarks/outcomes.py leaders                               # leaders of 10⁶ arms, and qLogNEHVI at these
 python scripts/benchmarks/outcomes.py report                                # the tables of docs/outcomes.md
 
 All methods begin with the same ten arms of a seed. Models have the kernel of BoTorch's default, an RBF kernel with its
@@ -49,6 +50,7 @@ from torch import Tensor
 import torchbandits as tb
 from torchbandits import outcomes
 from torchbandits.aims import hypervolume
+from torchbandits.botorch import optimize_arms
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORDS = ROOT / "docs" / "results" / "outcomes.csv"
@@ -408,6 +410,26 @@ def scale(
             seconds, memory = done.stdout.split()
             cells.append(f"{float(seconds):.3g} s, {int(memory):,} MiB")
         print(f"| {method} | " + " | ".join(cells) + " |", flush=True)
+
+
+@app.command()
+def leaders(arms: int = 1_000_000, count: int = 1_000, history: int = 100) -> None:
+    """Print the processor seconds of the leaders of two objectives after some history, those of qLogNEHVI at them, and the peak
+    memory in MiB."""
+    g = torch.Generator().manual_seed(0)
+    points = torch.rand(arms, 4, generator=g, dtype=torch.float64)
+    truth = torch.stack([torch.sin(3 * points.sum(dim=-1)), torch.cos(2 * points[:, 0] + points[:, 1])], dim=-1)
+    bandit = tb.OutcomeBandit(scaled_policy("growth"), points)
+    index = torch.randperm(arms, generator=g)[:history]
+    bandit.observe(index, torch.ones(history), truth[index])
+    began = time.process_time()
+    found = points[bandit.leaders(count)]
+    first = time.process_time() - began
+    began = time.process_time()
+    acquisition = qLogNoisyExpectedHypervolumeImprovement(bandit.model(), [-1.0, -1.0], points[index], prune_baseline=True)
+    optimize_arms(acquisition, found)
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(f"{first:.2f} s, qLogNEHVI {time.process_time() - began:.2f} s, {memory:.0f} MiB")
 
 
 if __name__ == "__main__":

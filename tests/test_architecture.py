@@ -45,6 +45,7 @@ ROOMS = [
 SLOW_TO_LOAD = (
     "botorch", "scipy", "torchbandits.botorch",
     "torchbandits.arms.compiled", "torchbandits.linalg.compiled", "torchbandits.linalg.popcount",  # need numba
+    "torchbandits.arms.fused",  # needs Triton
     "matplotlib", "torchbandits.experiments",  # of an extra: Matplotlib, pandas and pydantic
 )  # fmt: skip
 

@@ -21,7 +21,7 @@ FILES = sorted(p for p in PACKAGE.rglob("*.py"))
 
 # Ground floor first, as in the architecture sheet: a file imports only from rooms above its own, or from its own room.
 ROOMS = [
-    "version", "errors", "upstream", "extras", "threads", "budget", "precision", "gradients",
+    "version", "errors", "upstream", "extras", "threads", "budget", "precision", "gradients", "buffered",
     "display",  # how records, policies and bandits are printed
     "transfers", "types", "checks",
     "packing",  # fingerprints as words
@@ -45,6 +45,7 @@ ROOMS = [
 SLOW_TO_LOAD = (
     "botorch", "scipy", "torchbandits.botorch",
     "torchbandits.arms.compiled", "torchbandits.linalg.compiled", "torchbandits.linalg.popcount",  # need numba
+    "torchbandits.arms.fused",  # needs Triton
     "matplotlib", "torchbandits.experiments",  # of an extra: Matplotlib, pandas and pydantic
 )  # fmt: skip
 

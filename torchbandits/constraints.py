@@ -48,7 +48,7 @@ class Constraint(ABC):
 
 
 def counts_of(picks: Tensor, size: int) -> Tensor:
-    """How often each of the numbers 0 … size − 1 is among the picks, `batch_shape x size`."""
+    """Number of occurrences of each of 0 … size − 1 among the picks, `batch_shape x size`."""
     kept = (picks >= 0).long()
     zeros = torch.zeros(*picks.shape[:-1], size, dtype=torch.int64, device=picks.device)
     return zeros.scatter_add(-1, picks.clamp_min(0), kept)

@@ -16,6 +16,7 @@ from torch import Tensor
 from torchbandits.arms import ArmRows, matches
 from torchbandits.checks import check_costs
 from torchbandits.errors import NumericalError, StateError, TorchBanditsError, UnsupportedError, require
+from torchbandits.gradients import without_gradients
 from torchbandits.policies import Policy, State
 from torchbandits.policies.learning import complete_
 from torchbandits.policies.state import TableState
@@ -197,7 +198,8 @@ class Loop:
 
         Nothing changes. Arguments as for `Policy.select`.
         """
-        self._sync()
+        if self.open is not None or self.state.has_pending:
+            self._sync()
         selection, evidence = self.policy.select(self.state, limit=limit, available=available, exactly=exactly)
         return selection, evidence.generator_states
 
@@ -261,6 +263,7 @@ class Loop:
 
     # ------------------------------------------------------------------ learning
 
+    @without_gradients
     @step
     def learn_(self, pulls: Pulls, remaining: Selection | None, unasked: Tensor) -> Report:
         """Update the state with pulls; `remaining` is open then.
@@ -274,7 +277,7 @@ class Loop:
             The report after the update.
         """
         if bool((pulls.host or pulls).counts.any()):
-            self.state.unsettled = remaining
+            self.state.__dict__["unsettled"] = remaining
             self.state = self.policy.update(self.state, pulls)
             heard = pulls.host or pulls
             self.state.add_told_(heard.counts if heard.numbers is None else heard.numbers)

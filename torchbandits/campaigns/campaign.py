@@ -28,6 +28,7 @@ from torchbandits.campaigns.settings import Settings, begin, check_pair, history
 from torchbandits.checks import as_path, check_dtype, check_flag, check_text, check_whole, explains_keywords, positive
 from torchbandits.constraints import Constraint, Distinct, check_within
 from torchbandits.diagnostics import leave_one_out
+from torchbandits.display import Readable, Shown, count, pairs
 from torchbandits.errors import ArgumentError, DiagnosticWarning, StateError, UnsupportedError, require
 from torchbandits.explanation import Explanation
 from torchbandits.journal import Journal
@@ -57,10 +58,12 @@ else:
 
 _FIRST = 6
 """First picks of the default policy where the noise is known, and results between two fits of its kernel."""
+_SHOWN = 8
+"""Ids of open rows, where a campaign is printed."""
 EXPECTED, DEVIATION, RANK, MEASURED, TIMES = "expected", "deviation", "rank", "measured", "times"
 
 
-class Campaign:
+class Campaign(Readable):
     """Choose the next rows of a table to evaluate, and learn from their results.
 
     Columns are encoded as features by rules that `columns` shows: numbers as they are or, where they spread over decades, by
@@ -462,6 +465,20 @@ class Campaign:
         written = as_path("path", path)
         page.write_campaign(whole, written)
         return written
+
+    def _rows_measured(self) -> int:
+        return len(self._record.measured())
+
+    def _shown(self) -> Shown:
+        opened = self.open
+        waited = ", ".join(opened[:_SHOWN]) + (", …" if len(opened) > _SHOWN else "")
+        journal = [] if self._journal is None else [("journal", str(self._journal.path))]
+        values = [
+            ("measured", count(self._rows_measured(), "row")),
+            ("waited for", f"{count(len(opened), 'row')}{': ' if opened else ''}{waited}"),
+            *journal,
+        ]
+        return pairs(f"{type(self).__name__} for {self.objective}: {count(self._settings.rows, 'candidate')}", values)
 
     @property
     def columns(self) -> Decisions:

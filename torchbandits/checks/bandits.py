@@ -322,7 +322,10 @@ def check_rewards(rewards: Any, index: Tensor, mask: Tensor, device: torch.devic
         raise ShapeError(f"rewards must be shaped like the selection's index, {tuple(index.shape)}, got {tuple(y.shape)}.")
     check_device("rewards", y, device)
     y = y.double()
-    bad = mask & (~(y.abs() <= LARGEST) if failures == "error" else y.abs() > LARGEST)
+    good = y.abs() <= LARGEST
+    if bool(good.all()):
+        return y
+    bad = mask & ~good if failures == "error" else mask & (y.abs() > LARGEST)
     if bool(bad.any()):
         largest = y[bad].abs().max()
         if bool(torch.isfinite(largest)):

@@ -208,7 +208,8 @@ class Recorder:
             noise_var: `batch_shape x q`, noise variance of each reward; None for that of the policy.
         """
         loop, device = self.loop, self.loop.device
-        given = rewards.masked_fill(~mask, 0.0)
+        # All open picks of a single batch row: nothing is padded.
+        given = rewards if whole and not loop.batch_shape and loop.device.type == "cpu" else rewards.masked_fill(~mask, 0.0)
         if loop.state.rows.sharded:
             given = loop.state.rows.across.agreed(given.to(device)).to(rewards.device)
         kept, y = mask, given

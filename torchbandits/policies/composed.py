@@ -445,8 +445,9 @@ class Composed(Policy[TableState | BoxState]):
         largest, lower = across.amax(upper), across.amin(torch.sub(upper, mean, alpha=2))
         if largest.device.type != "cpu" and state.posterior.units is None:
             # Together, since each copy waits for the device.
-            largest, lower, here = to_host(largest, lower, width)
-            derived.highest, derived.width_on_host = largest, here
+            largest, lower, derived.width_on_host = to_host(largest, lower, width)
+        if largest.device.type == "cpu":
+            derived.highest = largest
         lower = -lower
         if (units := state.posterior.units) is not None:
             largest, lower = (units.to_rewards(bound.unsqueeze(-1)).squeeze(-1) for bound in (largest, lower))

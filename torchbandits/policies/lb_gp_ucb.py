@@ -32,7 +32,7 @@ _NEVER = 1 << 62
 
 
 class Balance(nn.Module):
-    """What each candidate lengthscale has earned.
+    """Rewards earned by each candidate lengthscale.
 
     Args:
         candidates: K, the number of candidates that may come in.

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from torchbandits.arms import ArmRows, ArmTable, Box, CellTree, GrowingTable, PosteriorDraws
 from torchbandits.arms.rows import Summed
+from torchbandits.buffered import Buffered
 from torchbandits.errors import StateError, UnsupportedError, require
 from torchbandits.gradients import without_gradients
 from torchbandits.policies.near import MOST, Near
@@ -42,7 +43,7 @@ def _on_device(name: str) -> Any:
     return property(read)
 
 
-class State(nn.Module, ABC):
+class State(Buffered, ABC):
     """Base of all states: the rows of the statistics, the pending picks, and one generator per batch row.
 
     Args:
@@ -66,7 +67,7 @@ class State(nn.Module, ABC):
     tabulated: ClassVar[bool] = False
     """Whether mean and leverage of every arm are known."""
     unsettled: Selection | None = None
-    """What is still open after the pulls that are being learned; None for nothing. Known while `Policy.update` runs."""
+    """Picks that are still open after the pulls that are being learned; None for none. Known while `Policy.update` runs."""
     directions: Tensor | None = None
     """−1 in the batch rows in which less is better, which recommend the lowest mean; None for none."""
 
@@ -142,7 +143,6 @@ class State(nn.Module, ABC):
 
     def add_told_(self, counts: Tensor) -> None:
         """Count pulls told, `batch_shape x q`."""
-        # `Module.__setattr__` is slow, so the buffer is set directly.
         own: Any = self._buffers
         own["told"] = own["told"] + counts.sum(dim=-1).cpu()
 
@@ -160,8 +160,8 @@ class State(nn.Module, ABC):
             self.box.find_(selection.points, selection.index, self.statistics)
 
     def needed_of(self, index: Tensor) -> tuple[Tensor, ...]:
-        """What learning pulls of these arms will read, `batch_shape x q` with −1 where padded: it is copied to the host with
-        their rewards, and handed to `foresee_`."""
+        """Tensors that learning pulls of these arms (`batch_shape x q`, −1 where padded) will read: they are copied to the host
+        with the rewards, and handed to `foresee_`."""
         return ()
 
     def foresee_(self, here: Tensor, *beside: Tensor) -> None:
@@ -402,7 +402,7 @@ class Derived:
         marginals: Mean and standard deviation of every arm, `batch_shape x A` each.
         upper: `batch_shape x A`, upper confidence bounds.
         upper_of: The width of these bounds, the same object.
-        highest: `batch_shape`, the largest of these bounds, on the host, where arms are on a device.
+        highest: `batch_shape`, the largest of these bounds, on the host; None where it is not known.
     """
 
     width: Tensor | None = None
@@ -503,7 +503,7 @@ class GaussianState(PosteriorState):
 
     def forget_derived_(self) -> None:
         """Drop the quantities derived from the state, before it changes."""
-        self.derived = Derived()
+        self.__dict__["derived"] = Derived()
 
     def remember_(self, pulls: Pulls) -> None:
         """Keep the arms of a tell as the most recent ones. Summed history has no order and is excluded."""
@@ -638,7 +638,7 @@ class TableState(GaussianState):
         rows, which are replaced when they change."""
         leverage, arm, known = self.table.leverage, self.rows.arm_of_row, self._row_leverage
         if known is None or known[0] is not leverage or known[1] is not arm or self.rows.outside:
-            self._row_leverage = known = (leverage, arm, super().row_leverage())
+            self.__dict__["_row_leverage"] = known = (leverage, arm, super().row_leverage())
         return known[2]
 
     def _snapshots(self) -> list[Callable[[], None]]:

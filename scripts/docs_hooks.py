@@ -27,7 +27,8 @@ FORMULA = re.compile(r'<(div|span) class="arithmatex">(?:\\\[|\\\()(.*?)(?:\\\]|
 TABLE = re.compile(r"<table>.*?</table>", re.DOTALL)
 HEADING = re.compile(r"<th[^>]*>(.*?)</th>", re.DOTALL)
 CELL = re.compile(r"<td[^>]*>(.*?)</td>", re.DOTALL)
-LONG = 48  # letters of the longest cell of a table of words
+CODE = re.compile(r"<code>(.*?)</code>", re.DOTALL)
+LONG, UNBROKEN = 48, 30  # letters of the longest cell of a table of words, and of its longest code
 PICTURE = re.compile(r'<img [^>]*src="([^"]+)"[^>]*>')
 # Values of the required arguments of some policies.
 EXAMPLES = {"nu": 1.5, "horizon": 1_000, "sketch_size": 16, "num_features": 64, "level": 0.0}
@@ -58,11 +59,14 @@ def on_page_content(html: str, **_: Any) -> str:
 def labelled(table: str) -> str:
     """Name the column in each cell of a table of words, whose rows a phone shows as blocks.
 
-    A table of words has three columns or more, and a cell that is long; tables of numbers scroll.
+    A table of words has a long cell, or code that can't be broken, beside its first column; tables of numbers scroll.
     """
     headings = [plain(cell) for cell in HEADING.findall(table)]
-    cells = [plain(cell) for cell in CELL.findall(table)]
-    if len(headings) < 3 or max(map(len, cells), default=0) < LONG:
+    cells = CELL.findall(table)
+    beside = [cell for place, cell in enumerate(cells) if headings and place % len(headings)]
+    longest = max((len(plain(cell)) for cell in beside), default=0)
+    unbroken = max((len(plain(code)) for cell in beside for code in CODE.findall(cell)), default=0)
+    if unbroken < UNBROKEN and (len(headings) < 3 or longest < LONG):
         return table
     place = iter(range(len(cells)))
 
@@ -81,6 +85,7 @@ def plain(cell: str) -> str:
 def formula(latex: str, *, display: bool) -> str:
     """Convert a LaTeX formula to MathML."""
     plain = latex.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&").strip()
+    plain = re.sub(r"\\arg\\(max|min)", r"\\operatorname{arg\1}", plain)  # latex2mathml does not know \arg
     mathml = convert(plain, display="block" if display else "inline")
     return f'<span class="display-math">{mathml}</span>' if display else mathml
 

@@ -26,8 +26,18 @@ import torch
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("torch", "gpytorch", "botorch", "numpy", "pandas", "scikit-learn", "numba")
+LANE = ROOT / "scripts" / "benchmarks" / "lane.py"
+# The parts of that program, their limits in seconds, and their titles.
+LANES = {
+    "steps": (75.0, "An ask and a tell of each policy, here and on the CPU"),
+    "replicates": (60.0, "Whole runs on Cadata and NAS-Bench-101 with 1 to 256 replicates as batch rows"),
+    "long": (80.0, "BBKB, 10,000 pulls, on 10⁶ and on 10⁸ arms"),
+    "regret": (60.0, "IGP-UCB and π-GP-UCB on Matérn functions of three features"),
+}
+# Seconds that such a part leaves for its imports and its last line.
+_SPARE = 15.0
 NOT_MEASURED = (
-    "steps of the policies, whole runs, several GPUs, the numbers of kernel launches, and the same benchmark on a CPU "
+    "several GPUs, the numbers of kernel launches (`tests/test_launches.py`), and the benchmark of one posterior on a CPU "
     "(`python scripts/benchmarks/bench.py configs/bench/cpu.yaml`)"
 )
 
@@ -73,7 +83,7 @@ def main() -> int:
     write(folder, about, parts)
     for part in parts:
         # The benchmark has drawn the pictures already.
-        if part.name == "pictures" and done[-1].status == 0:
+        if part.name == "pictures" and any(other.name == "bench" and other.status == 0 for other in done):
             break
         print(f"{part.name}: at most {part.limit:.0f} s", flush=True)
         done.append(ran(part, folder))
@@ -91,10 +101,19 @@ def parts_of(folder: Path, rehearse: bool) -> list[Part]:
     report = f"--junitxml={folder / 'tests.xml'}"
     again = [sys.executable, str(Path(__file__)), "--output", str(folder), *(["--rehearse"] if rehearse else [])]
     return [
-        Part("tests", [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", report, *which], 180),
-        Part("bench", [*again, "--only", "bench"], 330),
-        Part("pictures", [*again, "--only", "pictures"], 60),
+        Part("tests", [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", report, *which], 150),
+        Part("bench", [*again, "--only", "bench"], 140),
+        *(lane_of(name, folder, rehearse) for name in LANES),
+        Part("pictures", [*again, "--only", "pictures"], 25),
     ]
+
+
+def lane_of(name: str, folder: Path, rehearse: bool) -> Part:
+    """A part of the benchmark of policies."""
+    limit = LANES[name][0]
+    where = ["--device", "cpu", "--small"] if rehearse else ["--device", "cuda"]
+    own = ["--folder", str(folder / "lane"), "--seconds", str(limit - _SPARE), *where]
+    return Part(name, [sys.executable, str(LANE), name, *own], limit)
 
 
 def ran(part: Part, folder: Path) -> Part:
@@ -122,7 +141,7 @@ def bench(folder: Path, rehearse: bool, what: str) -> None:
     from scaling.config import load_benchmark  # noqa: PLC0415
     from scaling.running import run_benchmark, write_benchmark  # noqa: PLC0415
 
-    config = replace(load_benchmark(ROOT / "configs" / "bench" / "gpu.yaml"), output=str(folder / "bench"))
+    config = replace(load_benchmark(ROOT / "configs" / "bench" / "gpu.yaml"), output=str(folder / "bench"), together=True)
     if rehearse:
         base = replace(config.base, arms=500, dictionary=16, pulls=60)
         small = {"arms": (200, 500), "dictionary": (16,), "pulls": (60,), "methods": ("torchbandits",), "repetitions": 1}
@@ -204,7 +223,7 @@ def page(folder: Path, told: dict[str, Any]) -> str:
     for part in told["parts"]:
         seconds = "–" if part["seconds"] is None else f"{part['seconds']:.0f}"
         lines.append(f"| {part['name']} | {part['outcome']} | {seconds} | {part['limit']:.0f} |")
-    lines += ["", "## Tests", "", said(told["tests"]), "", "## Benchmark", ""]
+    lines += ["", "## Tests", "", said(told["tests"]), "", "## A new posterior, and a pull", ""]
     table = folder / "bench" / "table.md"
     lines.append(table.read_text(encoding="utf-8") if table.exists() else "Nothing was measured.\n")
     ended = [p for p in told["parts"] if p["name"] == "bench" and p["outcome"] != "done"]
@@ -212,6 +231,15 @@ def page(folder: Path, told: dict[str, Any]) -> str:
         lines.append(f"The benchmark is not whole: {ended[0]['outcome']}. What is missing in the table was not measured.\n")
     for picture in sorted((folder / "bench").glob("*.png")):
         lines.append(f"![{picture.stem}](bench/{picture.name})")
+    for name, (_, title) in LANES.items():
+        measured = folder / "lane" / f"{name}.md"
+        lines += ["", f"## {title}", ""]
+        lines.append(measured.read_text(encoding="utf-8") if measured.exists() else "Nothing was measured.\n")
+        lines += [
+            f"This part is not whole: {part['outcome']}.\n"
+            for part in told["parts"]
+            if part["name"] == name and part["outcome"] != "done"
+        ]
     lines += ["", f"Not measured by this script: {NOT_MEASURED}.", ""]
     return "\n".join(lines)
 

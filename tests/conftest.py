@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import warnings
 from pathlib import Path
 
@@ -13,11 +14,14 @@ import pytest
 pytest.register_assert_rewrite("torchbandits.testing")
 
 
+_COMPILED = re.compile("njit|tl.constexpr")
+
+
 def _checked_modules() -> list[str]:
-    """Every module of the package except those that numba compiles, which a type checker can't wrap, and the suites, whose
-    asserts pytest rewrites."""
+    """Every module of the package except those that numba or Triton compiles, which a type checker can't wrap, and the suites,
+    whose asserts pytest rewrites."""
     root = Path(importlib.util.find_spec("torchbandits").origin).parent  # finds it, does not import it
-    files = [p for p in sorted(root.rglob("*.py")) if not p.stem.startswith("__") and "njit" not in p.read_text()]
+    files = [p for p in sorted(root.rglob("*.py")) if not p.stem.startswith("__") and not _COMPILED.search(p.read_text())]
     names = [".".join(("torchbandits", *p.relative_to(root).with_suffix("").parts)) for p in files]
     return [name for name in names if not name.startswith("torchbandits.testing")]
 

@@ -223,6 +223,7 @@ BY_NAME: dict[str, Make] = {
     "model": lambda _: model(),
     "models": lambda _: outcome_models(),
     "num_tasks": given(2),
+    "bounds": given(BOX),
     "name": given("branin"),
     "noise_std": given(0.1),
     "noise_var": given(0.01),

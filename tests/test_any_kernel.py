@@ -73,6 +73,18 @@ def tanimoto(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return out
 
 
+def spherical(lengthscale: float, constant: float) -> oracles.KernelFunction:
+    """By the angle between two points on the sphere, whose half has a sine that the plane gives."""
+
+    def kernel(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        x, y = (x - 0.5) / lengthscale, (y - 0.5) / lengthscale
+        distance = ((x[:, None, :] - y[None, :, :]) ** 2).sum(-1)
+        stretch = (1 + (x**2).sum(-1))[:, None] * (1 + (y**2).sum(-1))[None]
+        return constant + (1 - constant) * (1 - 2 * distance / stretch)
+
+    return kernel
+
+
 def on(features: list[int], kernel: oracles.KernelFunction) -> oracles.KernelFunction:
     return lambda x, y: kernel(x[:, features], y[:, features])
 
@@ -106,6 +118,10 @@ KERNELS: dict[str, tuple[Callable[[], gpytorch.kernels.Kernel], oracles.KernelFu
         lambda x, y: on([0], oracles.rbf(0.3))(x, y) * on([1, 2], oracles.matern(1.5, 0.6))(x, y),
     ),
     "one feature": (lambda: made(MATERN(2.5, active_dims=[2]), lengthscale=0.3), on([2], oracles.matern(2.5, 0.3))),
+    "spherical linear": (
+        lambda: made(tb.SphericalLinearKernel(value([[0.0] * DIM, [1.0] * DIM])), fraction=0.4, constant=0.3),
+        spherical(math.sqrt(0.4 * 0.75), 0.3),
+    ),
     "tanimoto": (lambda: example.TanimotoKernel().double(), tanimoto),
 }
 

@@ -21,13 +21,14 @@ FILES = sorted(p for p in PACKAGE.rglob("*.py"))
 
 # Ground floor first, as in the architecture sheet: a file imports only from rooms above its own, or from its own room.
 ROOMS = [
-    "version", "errors", "upstream", "extras", "threads", "budget", "precision", "gradients",
+    "version", "errors", "upstream", "extras", "threads", "budget", "precision", "gradients", "buffered",
     "display",  # how records, policies and bandits are printed
     "transfers", "types", "checks",
     "packing",  # fingerprints as words
     "sources", "linalg",
     "tanimoto",  # their kernel
     "tasks",
+    "spherical",  # a kernel
     "kernels", "embeddings",
     "posteriors", "tabular", "environments", "arms", "widths", "memory", "batching", "scores", "starts", "constraints",
     "fitting", "optimize",
@@ -44,6 +45,7 @@ ROOMS = [
 SLOW_TO_LOAD = (
     "botorch", "scipy", "torchbandits.botorch",
     "torchbandits.arms.compiled", "torchbandits.linalg.compiled", "torchbandits.linalg.popcount",  # need numba
+    "torchbandits.arms.fused",  # needs Triton
     "matplotlib", "torchbandits.experiments",  # of an extra: Matplotlib, pandas and pydantic
 )  # fmt: skip
 

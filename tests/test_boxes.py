@@ -340,7 +340,7 @@ def test_asking_and_telling(name: str):
         report = bandit.tell(bandit.ask(), f(whole.points[:1]))
         told += len(whole)
         assert float(report.unasked) == 0
-        assert bool(torch.isnan(report.certificate)), "nobody knows the largest upper bound in a box"
+        assert bool(torch.isnan(report.certificate)), "the largest upper bound in a box is unknown"
     assert float(bandit.pulls) == told
     best = bandit.best()
     assert torch.equal(bandit.arms[best.index], best.points)
@@ -547,7 +547,7 @@ def test_what_is_forgotten_does_not_add_up(name: str):
             late(stale, f(stale.points))
     assert differences(before, everything(bandit)) == []
     bandit.tell(selection, f(selection.points))
-    assert float(twin.tell(stale, f(stale.points)).unasked) == len(stale), "nobody took the places meanwhile"
+    assert float(twin.tell(stale, f(stale.points)).unasked) == len(stale), "the places were not taken meanwhile"
 
 
 @quickly

@@ -775,6 +775,22 @@ def test_predictions_on_the_page_are_those_without_the_row_itself():
     np.testing.assert_allclose(np.sort(predicted.measured), np.sort(average))
 
 
+@pytest.mark.filterwarnings("ignore::torchbandits.errors.DiagnosticWarning")
+def test_predictions_of_auto_on_the_page_are_in_the_units_of_the_objective():
+    """Its model learns normal scores, and what it predicts was once taken for scores again."""
+    c = campaign(minimize=True, policy=tb.auto())
+    for _ in range(3):
+        plate = c.ask(10)
+        plate["yield"] = np.exp(plate["temp"] / 20)
+        c.tell(plate)
+    predicted, left = c._predicted(), leave_one_out(c.bandit)
+    np.testing.assert_allclose(predicted.middle, -left.mean)
+    assert np.corrcoef(np.log(predicted.middle), np.log(predicted.measured))[0, 1] > 0.9
+    inside = int((left.residuals.abs() <= 2).sum())
+    assert inside >= 0.8 * len(left.mean)
+    assert f"Of {len(left.mean)} rows, each predicted from all others, {inside} lie" in predicted.words[0]
+
+
 def test_very_few_rows_are_not_predicted():
     c = campaign()
     c.tell(measured(c.ask(3)))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from pathlib import Path
 from typing import Any
 
+import gpytorch
 import numpy as np
 import oracles
 import pytest
@@ -160,6 +162,65 @@ def test_groups_are_full_and_the_last_one_goes_on():
     assert torch.equal(alone.ask(exactly=10, within=within).index, selection.index[1])
 
 
+def brute(count: int, plates: list[Tensor], limits: list[tuple[Tensor, int]]) -> set[int]:
+    """The plates on which so many distinct arms keep all limits, by trying all sets of arms."""
+    found = set()
+    for plate, arms in enumerate(plates):
+        for chosen in itertools.combinations(arms.tolist(), count):
+            if all(int(torch.bincount(labels[list(chosen)]).max()) <= most for labels, most in limits):
+                found.add(plate)
+                break
+    return found
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_value_that_leaves_too_few_arms_gives_way_to_another(seed: int) -> None:
+    generators = torch.Generator().manual_seed(seed)
+    arms = torch.rand(16, 2, dtype=torch.float64, generator=generators)
+    temperature = torch.arange(16) % 4
+    supplier = torch.randint(3, (16,), generator=generators)
+    within = [Distinct(), Same(temperature), AtMost(supplier, 1)]
+    possible = brute(3, [(temperature == plate).nonzero().squeeze(-1) for plate in range(4)], [(supplier, 1)])
+    policies = (tb.gp_ucb(rbf(), **COMMON), tb.thompson_sampling(rbf(), **COMMON))
+    for policy in policies:
+        alone = [tb.Bandit(policy, arms, generator=generator(row)) for row in range(3)]
+        together = tb.Bandit(policy, arms, generator=[generator(row) for row in range(3)])
+        if not possible:
+            with pytest.raises(errors.ArgumentError, match="leave no arm"):
+                together.ask(exactly=3, within=within)
+            assert together.loop.open is None
+            continue
+        picks = together.ask(exactly=3, within=within).index
+        for row, bandit in enumerate(alone):
+            assert torch.equal(bandit.ask(exactly=3, within=within).index, picks[row])
+            assert len(set(supplier[picks[row]].tolist())) == 3
+            assert set(temperature[picks[row]].tolist()) <= possible
+
+
+def test_groups_that_can_t_be_filled_give_way_to_others(tmp_path: Path) -> None:
+    solvent = torch.arange(12) % 3
+    # The solvents 0 and 1 have one supplier each, so that only 2 has three arms of different suppliers.
+    supplier = torch.tensor([0, 1, 0, 0, 1, 1, 0, 1, 2, 0, 1, 3])
+    arms = torch.rand(12, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    within = [Distinct(), Groups(solvent, 3), AtMost(supplier, 1)]
+
+    def made() -> tb.Bandit:
+        journal = tb.Journal(tmp_path / "run", durable=False)
+        return tb.Bandit(tb.thompson_sampling(rbf(), **COMMON), arms, generator=generator(1), journal=journal)
+
+    bandit = made()
+    bandit.tell(torch.tensor([0, 2]), torch.tensor([9.0, -9.0]))
+    picks = bandit.ask(exactly=3, within=within).index
+    assert solvent[picks].tolist() == [2, 2, 2]
+    bandit.journal.close()
+    again = made()
+    assert torch.equal(again.ask().index, picks)
+    assert [g.get_state().tolist() for g in again.generators] == [g.get_state().tolist() for g in bandit.generators]
+    with pytest.raises(errors.ArgumentError, match="leave no arm"):
+        again.ask(more=3, within=within)
+    assert torch.equal(again.ask().index, picks), "what is open stays"
+
+
 class Spread(Constraint):
     """One of a user's own: arms far from each other."""
 
@@ -257,3 +318,80 @@ def test_fewer_picks_than_asked_for_exactly_are_refused(name: str) -> None:
     with pytest.raises(tb.errors.ArgumentError, match="no arm is left after 6 of 10 picks"):
         bandit.ask(exactly=10)
     assert bandit.ask(exactly=6).index.unique().numel() == 6
+
+
+STARTS = {
+    "gp_ucb": lambda: tb.gp_ucb(rbf(), initial=tb.starts.uniform(3), **COMMON),
+    "batch_bkb": lambda: tb.batch_bkb(rbf(), initial=tb.starts.spread(3), **COMMON),
+    "thompson_sampling": lambda: tb.thompson_sampling(rbf(), initial=tb.starts.uniform(3), **COMMON),
+    "kriging_believer": lambda: tb.kriging_believer(rbf(), initial=tb.starts.uniform(3), **COMMON),
+    "compressed_gp": lambda: tb.compressed_gp(rbf(), initial=tb.starts.uniform(3), **COMMON),
+    "pi_gp_ucb": lambda: tb.pi_gp_ucb(gpytorch.kernels.MaternKernel(nu=1.5), nu=1.5, horizon=60, initial=tb.starts.uniform(3)),
+}
+
+
+@pytest.mark.filterwarnings("ignore:exactly=:torchbandits.errors.DiagnosticWarning")
+@pytest.mark.parametrize("name", STARTS)
+def test_first_picks_are_followed_by_the_policy_s_own(name: str, tmp_path: Path) -> None:
+    def made(path: Path | None = None) -> tb.Bandit:
+        journal = None if path is None else tb.Journal(path, durable=False)
+        return tb.Bandit(STARTS[name](), PROBLEM.tensor, generator=generator(3), journal=journal)
+
+    alone = made()
+    first = alone.ask(more=10).index
+    assert len(first) == 3, "the first picks alone"
+    expected = alone.ask(more=7).index
+    assert torch.equal(expected[:3], first)
+    bandit = made(tmp_path / name)
+    assert torch.equal(bandit.ask(exactly=10).index, expected)
+    bandit.loop.select(exactly=1)  # which fills caches and changes nothing
+    before = everything(bandit)
+    bandit.journal.close()
+    again = made(tmp_path / name)
+    again.loop.select(exactly=1)
+    assert differences(everything(again), before) == [], "a resumed run has the same picks open"
+    assert torch.equal(again.ask().index, expected)
+    again.tell(again.ask(), PROBLEM.rewards(0, expected))
+    alone.tell(alone.ask(), PROBLEM.rewards(0, expected))
+    assert torch.equal(again.ask(exactly=4).index, alone.ask(exactly=4).index), "and goes on as one that was not"
+
+
+@pytest.mark.filterwarnings("ignore:exactly=:torchbandits.errors.DiagnosticWarning")
+def test_rows_that_are_at_different_places_of_their_first_picks() -> None:
+    def made(generators: list[torch.Generator] | torch.Generator) -> tb.Bandit:
+        policy = tb.thompson_sampling(rbf(), initial=tb.starts.uniform(4), **COMMON)
+        return tb.Bandit(policy, PROBLEM.tensor, generator=generators)
+
+    together = made([generator(1), generator(2)])
+    alone = [made(generator(1)), made(generator(2))]
+    together.tell(torch.tensor([[3, 5], [-1, -1]]), torch.zeros(2, 2))
+    alone[0].tell(torch.tensor([3, 5]), torch.zeros(2))
+    selection = together.ask(exactly=6)
+    assert bool(selection.mask.all())
+    for row, bandit in enumerate(alone):
+        assert torch.equal(bandit.ask(exactly=6).index, selection.index[row])
+
+
+def test_first_picks_in_a_box_are_followed_too(tmp_path: Path) -> None:
+    def made() -> tb.Bandit:
+        policy = tb.gp_ucb(rbf(), width=tb.widths.Constant(2.0), initial=tb.starts.uniform(2), **COMMON)
+        box = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
+        return tb.Bandit(policy, bounds=box, generator=generator(3), journal=tb.Journal(tmp_path / "run", durable=False))
+
+    bandit = made()
+    points = bandit.ask(exactly=4).points
+    assert points.unique(dim=0).shape == (4, 2)
+    bandit.journal.close()
+    again = made()
+    assert torch.equal(again.ask().points, points)
+    report = again.tell(again.ask(), points.sum(dim=-1))
+    assert int(report.unasked) == 0
+
+
+def test_too_few_arms_after_the_first_picks_are_refused() -> None:
+    bandit = tb.Bandit(tb.lucb(rbf(), k=2, max_pulls=1, initial=tb.starts.spread(3), **COMMON), PROBLEM.tensor[:6])
+    before = everything(bandit)
+    with pytest.raises(errors.ArgumentError, match="no arm is left after 6 of 7 picks"):
+        bandit.ask(exactly=7)
+    assert differences(everything(bandit), before) == []
+    assert sorted(bandit.ask(exactly=6).index.tolist()) == list(range(6))

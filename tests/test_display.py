@@ -142,3 +142,40 @@ def test_a_record_that_a_user_made_wrong_is_shown_all_the_same():
     assert "do not fit" in repr(tb.Recommendation(ones, ones, ones, ones))
     none = torch.zeros(2, 0)
     assert "0 picks in 2 rows" in repr(tb.Selection(torch.zeros(2, 0, 3), none.long(), none.bool()))
+
+
+def test_sets_of_arms_are_tables():
+    bandit, _, _ = told()
+    title, header, *lines = repr(bandit.top_k(3)).splitlines()
+    assert title == "The 3 arms of highest mean"
+    assert header.split("  ")[-1] == "features"
+    assert [int(line.split()[0]) for line in lines] == bandit.top_k(3).index.tolist()
+    sets = bandit.level_set(0.5)
+    assert repr(sets).splitlines()[1:] == [
+        f"  above      {int(sets.above.sum())}",
+        f"  below      {int(sets.below.sum())}",
+        f"  undecided  {int(sets.undecided.sum())}",
+    ]
+    models = {name: tb.gp_ucb(gpytorch.kernels.RBFKernel().double(), noise_std=0.1) for name in ("yield", "purity")}
+    several = tb.OutcomeBandit(tb.outcomes.pareto(models), ARMS)
+    several.tell(several.ask(), {"yield": [1.0], "purity": [0.5]})
+    front = several.front()
+    assert repr(front).splitlines()[0].startswith("Front of ")
+    assert len(repr(front).splitlines()) >= 3
+    assert "undecided" in several.pareto_set({"yield": 0.1, "purity": 0.1})._repr_html_()
+
+
+def test_a_campaign_says_what_was_measured_and_what_is_waited_for():
+    pd = pytest.importorskip("pandas")
+    rows = pd.DataFrame({"id": [f"r{i}" for i in range(30)], "x": range(30)})
+    campaign = tb.Campaign(rows, objective="yield")
+    plate = campaign.ask(4)
+    campaign.tell(plate.assign(**{"yield": plate["x"]}))
+    waited = campaign.ask(2)["id"].tolist()
+    lines = repr(campaign).splitlines()
+    assert lines == ["Campaign for yield: 30 candidates", "  measured    4 rows", f"  waited for  2 rows: {', '.join(waited)}"]
+    assert "30 candidates" in campaign._repr_html_()
+    two = tb.OutcomeCampaign(rows, ["yield", "purity"])
+    plate = two.ask(3)
+    two.tell(plate.assign(**{"yield": 1.0, "purity": plate["x"]}))
+    assert repr(two).splitlines()[:2] == ["OutcomeCampaign for yield, purity: 30 candidates", "  measured    3 rows"]

@@ -234,8 +234,17 @@ def test_a_phone_stacks_tables_of_words_and_scrolls_those_of_numbers(monkeypatch
     words = hooks.labelled(f"<table>{rows.format('many words ' * 10)}</table>")
     assert words.startswith("<table data-words>")
     assert '<td data-label="policy">a</td><td>b</td><td data-label="when x">many' in words
+    assert "\\" not in hooks.formula(r"x = \arg\max_x \mu(x) + \arg\min_i R_i", display=True)
     numbers = f"<table>{rows.format('0.5 ± 0.1')}</table>"
     assert hooks.labelled(numbers) == numbers
     assert hooks.on_page_content('<p><img alt="a" src="results/b.png"></p>') == (
         '<p><a href="results/b.png"><img alt="a" src="results/b.png"></a></p>'
     )
+
+
+@pytest.mark.parametrize("page", sorted((DOCS / "reference").glob("*.md")), ids=identify)
+def test_every_public_name_has_an_example_on_its_page(page: Path):
+    text = page.read_text()
+    code = "\n".join([*PYTHON.findall(text), *re.findall(r"^    (.+)$", re.sub(FENCED, "", text), re.MULTILINE)])
+    names = [name.rpartition(".")[2] for name in re.findall(r"^::: (\S+)$", text, re.MULTILINE)]
+    assert [name for name in names if not re.search(rf"\b{name}\b", code)] == []

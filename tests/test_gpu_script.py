@@ -53,15 +53,18 @@ def test_the_page_says_what_was_not_measured(gpu, tmp_path):
     assert sum(part.limit for part in parts) < 600
     (tmp_path / "bench").mkdir()
     (tmp_path / "bench" / "table.md").write_text("| A |\n|---|\n| 10,000 |\n")
-    gpu.write(tmp_path, about, [gpu.replace(parts[0], status=0, seconds=12.0), gpu.replace(parts[1], seconds=330.0), parts[2]])
+    assert [part.name for part in parts] == ["tests", "bench", "steps", "replicates", "long", "regret", "pictures"]
+    ended = gpu.replace(parts[1], seconds=parts[1].limit)
+    gpu.write(tmp_path, about, [gpu.replace(parts[0], status=0, seconds=12.0), ended, parts[2]])
     told = json.loads((tmp_path / "gpu.json").read_text())
-    assert [part["outcome"] for part in told["parts"]] == ["done", "ended at its limit of 330 s", "not run"]
+    assert [part["outcome"] for part in told["parts"]] == ["done", "ended at its limit of 140 s", "not run"]
     assert told["versions"]["torch"] == torch.__version__.split("+")[0] or told["versions"]["torch"] == torch.__version__
     page = (tmp_path / "gpu.md").read_text()
     assert "no figure here says anything of a GPU" in page
     assert "| 10,000 |" in page
-    assert "The benchmark is not whole: ended at its limit of 330 s." in page
-    assert "Not measured by this script: steps of the policies" in page
+    assert "The benchmark is not whole: ended at its limit of 140 s." in page
+    assert "Not measured by this script: several GPUs" in page
+    assert "This part is not whole: not run." in page
     assert "No report of tests" in page
 
 
@@ -83,3 +86,49 @@ def test_benchmark_and_package_need_neither_pydantic_nor_beartype():
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, cwd=ROOT)
     assert done.stdout == "cuda\n", done.stderr
+
+
+@pytest.fixture
+def lane(monkeypatch: pytest.MonkeyPatch):
+    """The benchmark of policies as a module."""
+    spec = importlib.util.spec_from_file_location("lane_benchmark", ROOT / "scripts" / "benchmarks" / "lane.py")
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, spec.name, module)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_a_part_of_the_lane_writes_each_line_and_says_what_it_left_out(lane, tmp_path, monkeypatch):
+    done = lane.measure("long", tmp_path, "cpu", 3600.0, small=True)
+    assert [line["pulls of each"] for line in done] == [50.0, 50.0]
+    told = json.loads((tmp_path / "long.json").read_text())
+    assert told["lines"] == done
+    assert told["not measured"] == []
+    assert "Not measured" not in (tmp_path / "long.md").read_text()
+    assert lane.measure("regret", tmp_path, "cpu", 0.0, small=True) == []
+    assert "Not measured, for want of time: igp_ucb, 2, cpu; pi_gp_ucb, 1, cpu." in (tmp_path / "regret.md").read_text()
+
+    def nowhere(name: str):
+        raise lane.DataError(f"{name} is not here")
+
+    monkeypatch.setattr(lane, "table_of", nowhere)
+    done = lane.measure("replicates", tmp_path, "cpu", 3600.0, small=True)
+    assert {line["failed"] for line in done} == {"DataError: made up is not here"}
+    assert "Failed:" in (tmp_path / "replicates.md").read_text()
+
+
+def test_a_run_that_takes_too_long_is_cut_and_says_its_pulls(lane):
+    arms, means, _ = lane.table_of("made up")
+    policy = lane.POLICIES["gp_ucb"]()
+    cut = lane.course(policy, arms, means, [torch.Generator().manual_seed(0)], "cpu", 100, 0.0, 0.1)
+    assert (cut["pulls of each"], cut["of"], cut["batches"]) == (0.0, 100, 0)
+
+
+def test_the_lane_covers_the_sizes_and_policies_of_its_page(lane):
+    described = [line for line, _ in lane.steps("cuda", False)]
+    assert {line["arms"] for line in described} == {10**4, 10**5, 10**6, 10**7}
+    assert len({line["policy"] for line in described}) >= 10
+    assert {line["device"] for line in described if line["arms"] <= 10**6} == {"cuda", "cpu"}
+    assert {line["replicates"] for line, _ in lane.replicates("cuda", False)} == {1, 4, 16, 64, 256}
+    assert [(line["arms"], line["dtype"]) for line, _ in lane.long("cuda", False)] == [(10**6, "float64"), (10**8, "float32")]
+    assert [line["draws"] for line, _ in lane.regret("cuda", False)] == [12, 1]

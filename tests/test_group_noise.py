@@ -11,6 +11,7 @@ import pytest
 import torch
 from problems import Problem, kernel_pair, rbf
 from scipy.optimize import minimize
+from torch import Tensor
 
 import torchbandits as tb
 from torchbandits import errors
@@ -119,3 +120,35 @@ def test_a_bad_call_names_the_remedy():
         tb.GroupNoise.fit(rbf(), torch.rand(3, 2), torch.rand(3), ["A", "A"])
     with pytest.raises(errors.ArgumentError, match="more than max_points"):
         tb.GroupNoise.fit(rbf(), torch.rand(4, 2), torch.rand(4), ["A"] * 4, max_points=3)
+
+
+def test_names_are_texts_numbers_or_values_of_an_array_and_never_missing():
+    noise = tb.GroupNoise({1: 0.01, 2: 0.25})
+    expected = torch.tensor([0.25, 0.01], dtype=torch.float64)
+    for groups in ([2, 1], (2, 1), torch.tensor([2, 1]), np.array([2, 1]), ["2", "1"]):
+        torch.testing.assert_close(noise(groups), expected)
+    assert noise([]).shape == (0,)
+    assert tb.GroupNoise({"A": torch.ones(3)})([]).shape == (3, 0)
+    for missing in (None, float("nan"), np.datetime64("NaT")):
+        with pytest.raises(errors.ArgumentError, match="the name at place 1 is missing"):
+            noise([1, missing])
+        with pytest.raises(errors.ArgumentError, match="missing, 2 of 4"):
+            tb.GroupNoise.fit(rbf(), torch.rand(4, 2), torch.rand(4), ["A", "A", missing, missing])
+    with pytest.raises(errors.ArgumentError, match="two groups have the same name"):
+        tb.GroupNoise({1: 0.01, "1": 0.25})
+
+
+def test_nothing_to_fit_to_and_rows_that_are_none_are_refused():
+    with pytest.raises(errors.ArgumentError, match="there are none to fit to"):
+        tb.GroupNoise.fit(rbf(), torch.rand(0, 2), torch.rand(0), [])
+    with pytest.raises(errors.ShapeError, match="points must be n x d"):
+        tb.GroupNoise.fit(rbf(), torch.rand(2, 6, 2), torch.rand(6), ["A", "B"] * 3)
+
+
+@pytest.mark.parametrize(
+    "rewards", [torch.zeros(8), 1e8 * torch.tensor([1.0, -1.0] * 4)], ids=["without noise", "of another unit"]
+)
+def test_a_variance_at_the_end_of_the_range_is_said(rewards: Tensor):
+    points = torch.rand(4, 2, generator=torch.Generator().manual_seed(0)).repeat_interleave(2, dim=0)
+    with pytest.warns(errors.DiagnosticWarning, match="variance of 'A', 'B' is the smallest or the largest"):
+        tb.GroupNoise.fit(rbf(), points, rewards, ["A"] * 4 + ["B"] * 4)

@@ -303,7 +303,7 @@ def test_the_first_picks_are_uniform_and_pending_ones_are_counted():
     assert first.tolist() == uniform.ask().index.tolist()
     assert first.unique().numel() > 100
     beyond = bandit.ask(more=100).index[150:]
-    assert beyond.unique().numel() > 70, "nobody is told yet, so nobody can be mutated"
+    assert beyond.unique().numel() > 70, "no reward is told yet, so no member can be mutated"
     tell(bandit, (int(first[0]), 1.0))
     third = bandit.ask(more=3).index[-3:]
     assert third.tolist() == [(int(first[0]) + 1) % 400] * 3, "one told and 249 pending are more than 200"

@@ -15,6 +15,8 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 import torch
+from botorch.fit import fit_gpytorch_mll
+from gpytorch.mlls import ExactMarginalLogLikelihood
 from problems import generator, rbf
 from rdkit import Chem, DataStructs
 from rdkit.Chem import rdFingerprintGenerator
@@ -23,6 +25,7 @@ from torch import Tensor
 import torchbandits as tb
 from torchbandits import errors
 from torchbandits.arms.scanning import find, scan
+from torchbandits.botorch import BanditModel
 from torchbandits.embeddings import RandomFourier
 from torchbandits.linalg import popcount
 from torchbandits.packing import Packing
@@ -301,6 +304,25 @@ def test_fit_save_and_new_arms():
     play(bandit, 1)
     with pytest.raises(errors.StateError, match="other arms"):
         tb.Bandit(POLICIES["batch_bkb"](), _memory(x[::-1].copy(), Path())).load_state_dict(other.state_dict())
+
+
+@pytest.mark.parametrize("counts", [False, True], ids=["bits", "counts"])
+def test_a_botorch_model_takes_the_kernel_and_fits_it(counts: bool):
+    """Its posterior is that of the dense formula, and it tabulates the unpacked arms."""
+    x = features(A, DIM, counts)
+    points, kernel = torch.from_numpy(x).double(), scaled(0.8)
+    y = torch.from_numpy(np.random.default_rng(1).standard_normal((30, 1)))
+    model = BanditModel(points[:30], y, kernel=kernel, noise_std=0.3).tabulate_(points)
+    K = 0.8 * torch.from_numpy(oracles.tanimoto(x, x))
+    # Equal fingerprints are one arm for the model, and two lines of the dense formula.
+    V = K[:30, :30] + 0.09 * torch.eye(30, dtype=F64)
+    posterior = model.posterior(points)
+    torch.testing.assert_close(posterior.mean[:, 0], K[:, :30] @ torch.linalg.solve(V, y[:, 0]), rtol=1e-8, atol=1e-10)
+    variance = K.diagonal() - (K[:, :30] * torch.linalg.solve(V, K[:30]).T).sum(dim=-1)
+    torch.testing.assert_close(posterior.variance[:, 0], variance, rtol=1e-7, atol=1e-9)
+    before = model.covar_module.outputscale.item()
+    fit_gpytorch_mll(ExactMarginalLogLikelihood(model.likelihood, model))
+    assert model.covar_module.outputscale.item() != before
 
 
 def test_a_posterior_is_that_of_the_dense_oracle():

@@ -12,6 +12,7 @@ import sys
 import time
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -37,7 +38,7 @@ from torchbandits.experiments.records import Record, load_records
 from torchbandits.experiments.reproducing import draw_reproduction, published_table, reproduce
 from torchbandits.experiments.reproduction import ReproductionConfig, catalogue, find_reproduction, load_reproduction
 from torchbandits.experiments.runner import Environments, jobs, run_experiment, stack
-from torchbandits.experiments.summaries import Summary, read_summary, write_summary
+from torchbandits.experiments.summaries import COLUMNS, Summary, read_summary, write_summary
 from torchbandits.history import History
 from torchbandits.types import Report
 
@@ -562,3 +563,39 @@ def test_the_summary_of_what_has_ended_says_what_is_missing(tmp_path: Path) -> N
     table = done.summary.table
     assert table.groupby("policy")["repetitions"].max().to_dict() == {"uniform": 2, "BBKB": 1, "TS": 1}
     assert set(table["experiment"]) == {"small"}
+
+
+def test_a_panel_has_at_most_five_lines_and_bands_from_ten_repetitions_on():
+    def drawn(labels: list[str], repetitions: int) -> Any:
+        reproduction = ReproductionConfig.model_validate(
+            {
+                "title": "many",
+                "source": "a test",
+                "experiments": {
+                    "one": {
+                        "environment": {"name": "sin_cos", "options": {"num_arms": 20}},
+                        "policies": [{"name": "uniform", "label": label} for label in labels],
+                        "horizon": 4,
+                        "repetitions": repetitions,
+                    }
+                },
+                "panels": [[{"experiment": "one", "measure": "simple_regret"}]],
+            }
+        )
+        rows = [
+            {"experiment": "one", "policy": label, "measure": "simple_regret", "x": float(t), "mean": place + 1.0, "low": 0.5}
+            | {"high": place + 2.0, "repetitions": repetitions}
+            for place, label in enumerate(labels)
+            for t in (1, 4)
+        ]
+        return draw_reproduction(reproduction, Summary(pd.DataFrame(rows)[list(COLUMNS)], {"quick": False}))
+
+    seven = drawn([f"p{i}" for i in range(7)], 10)
+    assert [len(axes.lines) for axes in seven.axes] == [4, 3]
+    assert [len(axes.collections) for axes in seven.axes] == [4, 3]
+    assert seven.axes[0].get_ylim() == seven.axes[1].get_ylim()
+    assert [axes.get_title() for axes in seven.axes] == ["one (1 of 2)", "one (2 of 2)"]
+    five = drawn([f"p{i}" for i in range(5)], 9)
+    assert [len(axes.lines) for axes in five.axes] == [5]
+    assert [len(axes.collections) for axes in five.axes] == [0]
+    assert "shaded" not in five.get_suptitle()

@@ -493,7 +493,7 @@ def _counted(chunk: Callable[..., Tensor], sizes: list[int], source: ArmSource, 
 
 @pytest.mark.sweep
 @pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16, torch.int8, torch.uint8], ids=str)
-@pytest.mark.parametrize("kernel", ["rbf", "linear", "matern52"])
+@pytest.mark.parametrize("kernel", ["rbf", "linear", "matern52", "spherical linear"])
 def test_embeddings_of_few_bits_are_converted_a_chunk_at_a_time(kind: torch.dtype, kernel: str, tmp_path: Path, monkeypatch):
     """A run equals that on the converted tensor, and no conversion is of more than a few of the arms."""
     monkeypatch.setattr("torchbandits.arms.columns._READ", 20)
@@ -502,8 +502,10 @@ def test_embeddings_of_few_bits_are_converted_a_chunk_at_a_time(kind: torch.dtyp
     monkeypatch.setattr("torchbandits.arms.scanning._STEP", 20)
     arms = _embeddings(kind)
     unit = 1.0 if kind.is_floating_point else 40.0
-    policy = tb.batch_bkb(kernel_pair(kernel)[0], memory_budget=0, **BOUNDED)
-    if kernel != "linear":
+    box = unit * torch.tensor([[-3.0] * 12, [3.0] * 12], dtype=torch.float64)
+    given_kernel = tb.SphericalLinearKernel(box).double() if kernel == "spherical linear" else kernel_pair(kernel)[0]
+    policy = tb.batch_bkb(given_kernel, memory_budget=0, **BOUNDED)
+    if kernel in ("rbf", "matern52"):
         policy.kernel.lengthscale = 3.0 * unit
     given = [sources.tensor(arms), sources.tensor(arms, dtype=torch.float64)]
     if kind != torch.bfloat16:

@@ -435,3 +435,88 @@ def test_bounds_of_a_sampled_dictionary_hold_with_twice_the_failure_probability(
     policy = tb.batch_bkb(rbf(), noise_std=NOISE_STD, width=tb.widths.BBKB(NOISE_STD, 1.0, 0.05, NOISE_STD**2))
     with pytest.raises(errors.UnsupportedError, match="assumes λ ≥ 1"):
         played(policy).should_stop(stopping.EpsilonOptimal(1e6))
+
+
+NORM, LEVEL = 2.0, 0.1
+PHASED = {
+    "bpe": lambda: tb.bpe(rbf(), horizon=60, **BOUNDED),
+    "late": lambda: tb.bpe(rbf(), horizon=60, delay=4, **BOUNDED),
+    "reds": lambda: tb.reds(rbf(), horizon=60, **BOUNDED),
+    "sup_kernel_ucb": lambda: tb.sup_kernel_ucb(rbf(), horizon=60, **BOUNDED),
+}
+
+
+@pytest.mark.parametrize("name", PHASED)
+def test_policies_in_phases_are_read_by_the_posterior_of_all_their_pulls(name: str):
+    bandit, judge = played(PHASED[name](), 24), tb.Bandit(tb.gp_ucb(rbf(), **COMMON), PROBLEM.tensor)
+    statistics = bandit.loop.state.statistics
+    judge.observe(statistics.points, statistics.weights, statistics.sums, statistics.squares)
+    igp = tb.widths.IGP(NOISE_STD, 1.0, 0.05, NOISE_STD**2)
+    for rule in (
+        stopping.EpsilonOptimal(0.5, igp),
+        stopping.TopKKnown(2, 0.5, igp),
+        stopping.LevelSetKnown(0.1, 0.5, igp),
+        stopping.ProbableRegret(0.2, 0.2, max_draws=1 << 12),
+        stopping.ImprovementPerCost(0.01),
+    ):
+        mine, other = bandit.should_stop(rule), judge.should_stop(rule)
+        assert float(mine.value) == pytest.approx(float(other.value), rel=1e-6), rule
+        assert mine.arm.tolist() == other.arm.tolist()
+        assert bool(mine) == bool(other)
+    with pytest.raises(errors.UnsupportedError, match="no theorem"):
+        bandit.should_stop(stopping.EpsilonOptimal(0.5))
+
+
+def test_a_function_that_drifts_and_a_kernel_that_changes_are_not_read():
+    for policy in (tb.reds(rbf(), horizon=20, drift=0.1, **BOUNDED), tb.lb_gp_ucb(rbf(), horizon=20, **BOUNDED)):
+        for rule in (stopping.EpsilonOptimal(0.5, tb.widths.Srinivas(0.1)), stopping.ProbableRegret(0.5)):
+            with pytest.raises(errors.UnsupportedError, match="of one function"):
+                played(policy, 4).should_stop(rule)
+
+
+WIDTHS = {
+    "IGP": (tb.gp_ucb, tb.widths.IGP, 1.0, LEVEL, 0.8),
+    "KernelUCB": (tb.gp_ucb, tb.widths.KernelUCB, 1.0, LEVEL, 0.8),
+    "SelfNormalized": (tb.gp_ucb, tb.widths.SelfNormalized, 0.09, LEVEL, 0.8),
+    "MartingaleMixture": (tb.gp_ucb, tb.widths.MartingaleMixture, 0.09, LEVEL, 0.8),
+    # The proofs of sampled dictionaries combine two events of probability δ.
+    "BKB": (tb.bkb, tb.widths.BKB, 1.0, LEVEL / 2, 0.8),
+    "BBKB": (tb.batch_bkb, tb.widths.BBKB, 1.0, LEVEL / 2, 0.8),
+}
+
+
+@pytest.mark.parametrize("name", [n if n != "BBKB" else pytest.param(n, marks=pytest.mark.exhaustive) for n in WIDTHS])
+def test_the_promise_holds_for_functions_of_bounded_norm(name: str):
+    """Exact and sparse widths: functions of norm exactly B, noise of constant R, the oversampling of the theorem."""
+    make, width, lam, delta, epsilon = WIDTHS[name]
+    sparse = make is not tb.gp_ucb
+    rows, size, noise, most = 60, 5, 0.3, 60_000 if sparse else 480
+    rng = np.random.default_rng(4)
+    arms = rng.uniform(size=(size, 2))
+    gram, weights = oracles.rbf(0.4)(arms, arms), rng.normal(size=(rows, size))
+    norms = np.sqrt(np.einsum("ri,ij,rj->r", weights, gram, weights))
+    f = torch.tensor(weights @ gram * (NORM / norms)[:, None])
+    sampling = {"oversampling": 72 * 2 * math.log(4 * most / delta)} if sparse else {}
+    policy = make(rbf(0.4), noise_std=noise, regularization=lam, width=width(noise, NORM, delta, lam), **sampling)
+    bandit = tb.Bandit(policy, torch.tensor(arms), generator=[generator(row) for row in range(rows)])
+    rule, draw = stopping.EpsilonOptimal(epsilon), generator(9)
+    regret = torch.full((rows,), torch.nan, dtype=torch.float64)
+    while int(bandit.pulls.min()) < most and bool(regret.isnan().any()):
+        # BBKB makes long batches itself, and its width counts them; others are told as many rewards of their pick at once.
+        picks = bandit.ask(limit=most).index
+        picks = picks if name == "BBKB" else picks.repeat_interleave(most // 60, dim=-1)
+        y = f.gather(-1, picks.clamp_min(0))
+        bandit.tell(picks, y + noise * torch.randn(y.shape, generator=draw, dtype=torch.float64))
+        decision = bandit.should_stop(rule)
+        own = f.amax(dim=-1) - f.gather(-1, decision.arm.unsqueeze(-1)).squeeze(-1)
+        regret = torch.where(decision.stop & regret.isnan(), own, regret)
+        mean, std = bandit.loop.state.arm_mean(), (lam * bandit.loop.state.arm_leverage()).sqrt()
+        assert int(((f - mean).abs() > bandit.width.unsqueeze(-1) * std).any(dim=-1).sum()) <= stats.binom.ppf(
+            1 - 1e-4, rows, LEVEL
+        )
+    stopped = ~regret.isnan()
+    assert float(stopped.double().mean()) > 0.8, f"the rule stops, and the gap is still {decision.value.median():.3g}"
+    assert int((regret[stopped] > epsilon).sum()) <= stats.binom.ppf(1 - 1e-4, int(stopped.sum()), LEVEL)
+    assert float((f.amax(dim=-1) - f.amin(dim=-1) > epsilon).double().mean()) > 0.3, (
+        "arms that are worse than allowed are common"
+    )

@@ -167,7 +167,7 @@ def test_what_is_out_is_known_whatever_is_called(tmp_path: Path):
     agree()
     tell(bandit.ask()[3:5], [0.1, 0.2])  # a part, from the middle
     agree()
-    tell(torch.tensor([7, 8]), [0.3, 0.4])  # nobody asked for these
+    tell(torch.tensor([7, 8]), [0.3, 0.4])  # picks that were never asked for
     agree()
     tell(bandit.ask()[:2], [nan, 0.6])
     agree()

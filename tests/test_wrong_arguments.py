@@ -47,7 +47,7 @@ REASONS: dict[str, tuple[str, ...]] = {
             f"ingredients.{name}.__call__"
             for name in ("UCB", "LogEI", "LogPI", "PerCost", "Score", "Straddle", "TopBoundary", "MostProbable")
         ),
-        *(f"constraints.{name}.allowed" for name in tb.constraints.__all__),
+        *(f"constraints.{name}.{method}" for name in tb.constraints.__all__ for method in ("allowed", "instead")),
         *("widths.RandomWidth.draw", "widths.ShiftedExponential.draw", "widths.Explored.draw"),
         *(f"stopping.{name}.{call}" for name in tb.stopping.__all__ if name != "Decision" for call in ("decide", "see")),
         *(f"widths.{name}.__call__" for name in tb.widths.__all__ if name not in ("matern_regularization", "RandomWidth")),
@@ -66,7 +66,9 @@ REASONS: dict[str, tuple[str, ...]] = {
     "torch's and BoTorch's own, with their errors": tuple(
         f"botorch.BanditModel.{name}" for name in ("custom_fit", "load_state_dict", "train")
     ),
-    "GPyTorch's own arguments, with its errors": ("TanimotoKernel", "TanimotoKernel.forward", "TaskKernel.forward"),
+    "GPyTorch's own arguments, with its errors": (
+        *("TanimotoKernel", "TanimotoKernel.forward", "TaskKernel.forward", "SphericalLinearKernel.forward"),
+    ),
     "Pydantic checks it and names the key; load_config makes that a ConfigError": (
         *("experiments.ExperimentConfig", "experiments.ReproductionConfig"),
         *("experiments.ReproductionConfig.measures_of", "experiments.ReproductionConfig.times_of"),

@@ -66,6 +66,7 @@ from torchbandits.policies import (
 )
 from torchbandits.running import run
 from torchbandits.sets import LevelSet, TopK
+from torchbandits.spherical import SphericalLinearKernel
 from torchbandits.tanimoto import TanimotoKernel
 from torchbandits.tasks import TaskKernel
 from torchbandits.types import Evidence, FitReport, Marginals, Progress, Recommendation, Report, Selection
@@ -100,6 +101,7 @@ __all__ = [
     "Report",
     "Selection",
     "Shard",
+    "SphericalLinearKernel",
     "TanimotoKernel",
     "TaskKernel",
     "TopK",

@@ -42,7 +42,7 @@ from torchbandits.constraints import Constraint, Distinct, check_within
 from torchbandits.display import Shown, count, numbers, pairs
 from torchbandits.errors import ArgumentError, UnsupportedError, issue, require
 from torchbandits.explanation import Explanation, explain
-from torchbandits.journal import Journal, Recorder, as_journal, begun, describe_policy
+from torchbandits.journal import Journal, NoArmLeft, Recorder, as_journal, begun, describe_policy
 from torchbandits.loop import Loop
 from torchbandits.policies import Composed, Policy
 from torchbandits.posteriors import GaussianProcess, PartitionedProcess
@@ -127,9 +127,10 @@ class Bandit:
         Args:
             limit: Most picks, one number or one per batch row (`batch_shape`). It applies to a new batch only.
             more: Extend the open selection by this many picks per row, whatever the batch rule says, with all open picks as
-                pending. The whole open selection is returned, earlier picks first.
-            exactly: Picks of each row of a new batch, in place of the batch rule's number. First picks (`initial=`) end a batch
-                early, except those of `auto`.
+                pending. The whole open selection is returned, earlier picks first. While first picks (`initial=`) last, these
+                alone are added, which may be fewer.
+            exactly: Picks of each row of a new batch, in place of the batch rule's number. Where first picks (`initial=`) are
+                fewer, the policy's own follow with these as pending.
             within: With `exactly` or `more`, constraints of `torchbandits.constraints` on the open picks, earlier ones
                 included. Each pick is then made given all those before it, by the exact posterior.
             available: `A` or `batch_shape x A` booleans, arms on offer; all of them by default.
@@ -213,10 +214,11 @@ class Bandit:
         loop = self.loop
         loop.recover_()
         opened, device = loop.open, loop.device
-        if device.type != "cpu" and loop.state.box is None and isinstance(selection, Selection):
+        if device.type != "cpu" and isinstance(selection, Selection):
             # Small numbers are looked at on the host, where they arrive in one piece.
             needed = () if opened is None else loop.state.needed_of(opened.index)
-            selection, rewards, opened, beside = picks_on_host(selection, rewards, opened, device, needed)
+            boxed = loop.state.box is not None
+            selection, rewards, opened, beside = picks_on_host(selection, rewards, opened, device, needed, points=boxed)
             device = torch.device("cpu")
             if opened is not None and beside:
                 loop.state.foresee_(opened.index, *beside)
@@ -579,19 +581,33 @@ class Bandit:
         once = any(isinstance(constraint, Distinct) for constraint in constraints)
         whole = count + (0 if self.loop.open is None else self.loop.open.index.shape[-1])
 
+        left_out = torch.zeros_like(free)
+
         def allowed(picks: Tensor) -> Tensor:
-            left, room = free, whole - picks.shape[-1] if once else 1
+            left, room = free & ~left_out, whole - picks.shape[-1] if once else 1
             for constraint in constraints:
                 left = left & constraint.allowed(picks, free, room)
             return left
 
-        return self.recorder.fill(count, allowed)
+        dead_end: NoArmLeft | None = None
+        while True:
+            try:
+                return self.recorder.fill(count, allowed)
+            except NoArmLeft as error:
+                dead_end = dead_end or error
+                further = torch.zeros_like(free)
+                for constraint in constraints:
+                    further |= constraint.instead(error.picks, free) & error.stuck.unsqueeze(-1)
+                # Each attempt leaves out more arms in every row that is stuck, so that they end.
+                if not bool((further & ~left_out).any(dim=-1)[error.stuck].all()):
+                    raise dead_end from None
+                left_out |= further
 
     def _picks(self, selection: Selection | Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
         loop = self.loop
         index, mask = check_picks(selection, loop.batch_shape, loop.total, device)
         if loop.state.box is not None and isinstance(selection, Selection):
-            check_places(selection, loop.points(selection.index))
+            check_places(selection, loop.points(selection.index.to(loop.device)).to(device))
         return index, mask
 
 

@@ -224,7 +224,7 @@ class _Threshold(BatchRule):
 
     @abstractmethod
     def meter(self, lookahead: Lookahead) -> Meter | RatioMeter:
-        """What to measure while a batch grows."""
+        """Quantity that is measured while a batch grows."""
 
 
 @dataclass(frozen=True)

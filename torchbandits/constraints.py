@@ -1,6 +1,7 @@
 """Constraints within one batch: `bandit.ask(exactly=96, within=[constraints.Distinct(), constraints.Same(temperature)])`.
 
-Each pick is the policy's own among the arms that the constraints leave, given all picks before it as pending.
+Each pick is the policy's own among the arms that the constraints leave, given all picks before it as pending. Where a value
+that `Same` or `Groups` has settled on leaves too few arms for the other constraints, the batch begins anew without that value.
 """
 
 from __future__ import annotations
@@ -32,9 +33,22 @@ class Constraint(ABC):
             room: Picks that are still to be made of distinct arms; 1 if an arm may be picked again.
         """
 
+    def instead(self, picks: Tensor, offered: Tensor) -> Tensor:
+        """The arms that another attempt at the batch leaves out, where no arm was left after these picks: those that committed
+        it to something that can't be completed. By default there are none, and the batch is refused.
+
+        Args:
+            picks: `batch_shape x j`, the picks of the batch so far, not those that were open before.
+            offered: `batch_shape x A`, as above.
+
+        Returns:
+            `batch_shape x A` booleans.
+        """
+        return torch.zeros_like(offered)
+
 
 def counts_of(picks: Tensor, size: int) -> Tensor:
-    """How often each of the numbers 0 … size − 1 is among the picks, `batch_shape x size`."""
+    """Number of occurrences of each of 0 … size − 1 among the picks, `batch_shape x size`."""
     kept = (picks >= 0).long()
     zeros = torch.zeros(*picks.shape[:-1], size, dtype=torch.int64, device=picks.device)
     return zeros.scatter_add(-1, picks.clamp_min(0), kept)
@@ -96,6 +110,11 @@ class Same(_Labelled):
         fits = torch.where(used.any(dim=-1, keepdim=True), used, there)
         return fits.gather(-1, ranks.expand(offered.shape))
 
+    def instead(self, picks: Tensor, offered: Tensor) -> Tensor:
+        """The arms with the label of the picks."""
+        ranks = self._ranks(offered)
+        return (self._used(picks, ranks) > 0).gather(-1, ranks.expand(offered.shape))
+
 
 @dataclass(frozen=True, eq=False)
 class AtMost(_Labelled):
@@ -144,6 +163,11 @@ class Groups(_Labelled):
         there = torch.zeros_like(used).scatter_add(-1, ranks.expand(offered.shape), offered.long())
         fits = torch.where(begun.any(dim=-1, keepdim=True), begun, (used == 0) & (there >= min(self.size, room)))
         return fits.gather(-1, ranks.expand(offered.shape))
+
+    def instead(self, picks: Tensor, offered: Tensor) -> Tensor:
+        """The arms with the label of the last pick."""
+        ranks = self._ranks(offered)
+        return (self._used(picks[..., -1:], ranks) > 0).gather(-1, ranks.expand(offered.shape))
 
 
 def check_within(within: Any, labels_of: Callable[[str], Tensor] | None = None) -> tuple[Constraint, ...]:

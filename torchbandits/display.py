@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from typing import Any
@@ -52,6 +53,22 @@ class Shown:
         return f"<div><b>{html.escape(self.title)}</b><table>{head}<tbody>{body}</tbody></table>{rest}</div>"
 
 
+class Readable(ABC):
+    """A record that a terminal and a notebook show as `_shown` says."""
+
+    @abstractmethod
+    def _shown(self) -> Shown:
+        """The title and the table."""
+
+    def __repr__(self) -> str:
+        """As a person reads it."""
+        return self._shown().text()
+
+    def _repr_html_(self) -> str:
+        """The same as a table, for notebooks."""
+        return self._shown().html()
+
+
 def number(value: float) -> str:
     """A number with four digits; whole numbers whole, and "–" for NaN."""
     if math.isnan(value):
@@ -91,6 +108,12 @@ def table(title: str, mask: Tensor, columns: dict[str, Tensor], points: Tensor) 
         lines.append((*row, *cells, numbers(points[at])))
     header = (*(["row"] if mask.dim() > 1 else []), *columns, "features")
     return Shown(title, header, tuple(lines), max(len(places) - _MOST_ROWS, 0))
+
+
+def classes(title: str, parts: dict[str, Any]) -> Shown:
+    """How many arms each class of a classification holds, `batch_shape x A` booleans; one number per batch row."""
+    sizes = [(name, numbers(part.sum(dim=-1))) for name, part in parts.items() if isinstance(part, Tensor) and part.dim() > 0]
+    return pairs(title, sizes)
 
 
 def fits(mask: Any, columns: Sequence[Any], points: Any) -> bool:

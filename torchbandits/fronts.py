@@ -10,6 +10,7 @@ from torch import Tensor
 
 from torchbandits.aims import classified, hypervolume, non_dominated
 from torchbandits.arms.joint import JointDraws
+from torchbandits.display import Readable, Shown, classes, count, fits, misfit, table
 from torchbandits.gradients import without_gradients
 from torchbandits.loop import Loop
 from torchbandits.policies.joint import Joint
@@ -22,8 +23,8 @@ _RIVALS = 500
 _BLOCK = 1 << 23
 
 
-@dataclass(frozen=True)
-class Front:
+@dataclass(frozen=True, repr=False)
+class Front(Readable):
     """The arms whose posterior means no other arm's means dominate, in the order of the arms. Exact duplicates count once.
     Under limits (`outcomes.pareto(at_most=)`), arms that keep them with the probability `certainty` alone are looked at.
 
@@ -43,9 +44,17 @@ class Front:
     probability: Tensor
     hypervolume: Tensor
 
+    def _shown(self) -> Shown:
+        parts = (self.index, self.probability)
+        if not all(isinstance(part, Tensor) for part in (*parts, self.mean)) or not fits(self.index >= 0, parts, self.points):
+            return misfit(self)
+        means = {f"mean {place}": part for place, part in enumerate(self.mean.unbind(dim=-1))}
+        columns = {"arm": self.index, **means, "on the front": self.probability}
+        return table(f"Front of {count(int((self.index >= 0).sum()), 'arm')}", self.index >= 0, columns, self.points)
 
-@dataclass(frozen=True)
-class ParetoSet:
+
+@dataclass(frozen=True, repr=False)
+class ParetoSet(Readable):
     """The arms that are certainly Pareto optimal up to ε, those that certainly are not needed, and the others:
     `batch_shape x A` booleans each.
 
@@ -59,6 +68,9 @@ class ParetoSet:
     inside: Tensor
     outside: Tensor
     undecided: Tensor
+
+    def _shown(self) -> Shown:
+        return classes("Arms by a front", {"inside": self.inside, "outside": self.outside, "undecided": self.undecided})
 
 
 @without_gradients

@@ -16,6 +16,7 @@ from torch import Tensor
 from torchbandits.arms import ArmRows, matches
 from torchbandits.checks import check_costs
 from torchbandits.errors import NumericalError, StateError, TorchBanditsError, UnsupportedError, require
+from torchbandits.gradients import without_gradients
 from torchbandits.policies import Policy, State
 from torchbandits.policies.learning import complete_
 from torchbandits.policies.state import TableState
@@ -197,7 +198,8 @@ class Loop:
 
         Nothing changes. Arguments as for `Policy.select`.
         """
-        self._sync()
+        if self.open is not None or self.state.has_pending:
+            self._sync()
         selection, evidence = self.policy.select(self.state, limit=limit, available=available, exactly=exactly)
         return selection, evidence.generator_states
 
@@ -211,8 +213,7 @@ class Loop:
         # Whatever may fail comes first. Nothing waits for a device here: its policies return no place that no row fills.
         some = selection.index.shape[-1] > 0 and (self.device.type != "cpu" or bool(selection.mask.any()))
         opened = selection if self.open is None else joined(self.open, selection)
-        if self.state.box is not None:
-            self.state.box.find_(selection.points, selection.index, self.state.statistics)
+        self.state.found_(selection)
         for generator, state in zip(self.state.generators, drawn, strict=False):
             generator.set_state(state)
         if some:
@@ -262,6 +263,7 @@ class Loop:
 
     # ------------------------------------------------------------------ learning
 
+    @without_gradients
     @step
     def learn_(self, pulls: Pulls, remaining: Selection | None, unasked: Tensor) -> Report:
         """Update the state with pulls; `remaining` is open then.
@@ -275,7 +277,7 @@ class Loop:
             The report after the update.
         """
         if bool((pulls.host or pulls).counts.any()):
-            self.state.unsettled = remaining
+            self.state.__dict__["unsettled"] = remaining
             self.state = self.policy.update(self.state, pulls)
             heard = pulls.host or pulls
             self.state.add_told_(heard.counts if heard.numbers is None else heard.numbers)

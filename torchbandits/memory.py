@@ -125,10 +125,10 @@ class LeverageSampling(Memory):
                 uniforms[row, :size] = torch.rand(size, generator=generator, dtype=torch.float64)
         chosen = uniforms < flat
         some = chosen.any(dim=-1, keepdim=True)
-        if not bool(some.all()):
+        if not bool(some if single else some.all()):
             best = torch.zeros_like(chosen).scatter(-1, flat.argmax(dim=-1, keepdim=True), True)
             chosen = torch.where(some, chosen, best)
-        return chosen.reshape(mask.shape) & mask
+        return chosen.reshape(mask.shape) if single else chosen.reshape(mask.shape) & mask
 
 
 @dataclass(frozen=True)

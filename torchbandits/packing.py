@@ -15,7 +15,7 @@ _MASKS = (128, 64, 32, 16, 8, 4, 2, 1)
 
 @dataclass(frozen=True)
 class Packing:
-    """How points of whole numbers are packed into rows of words, padded with zeros.
+    """Layout of points of whole numbers as rows of words, padded with zeros.
 
     Attributes:
         dim: d, the number of features.

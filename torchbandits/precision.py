@@ -41,5 +41,5 @@ class full_precision:
 
 
 def _places() -> tuple[Any, ...]:
-    """Where PyTorch keeps the precision of products, for each library that makes them."""
+    """The modules in which PyTorch keeps the precision of products, one for each library that computes them."""
     return torch.backends.cuda.matmul, torch.backends.mkldnn.matmul  # type: ignore[attr-defined]

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from torchbandits.arms.joint import JointDraws
+from torchbandits.display import Readable, Shown, classes, count, fits, misfit, table
 from torchbandits.errors import UnsupportedError, require
 from torchbandits.gradients import without_gradients
 from torchbandits.loop import Loop
@@ -23,8 +24,8 @@ _RIVALS = 1000
 _DRAWN = 1 << 23
 
 
-@dataclass(frozen=True)
-class TopK:
+@dataclass(frozen=True, repr=False)
+class TopK(Readable):
     """The k arms with the highest posterior mean, best first. Exact duplicates count as one arm.
 
     Attributes:
@@ -40,9 +41,21 @@ class TopK:
     variance: Tensor
     probability: Tensor
 
+    def _shown(self) -> Shown:
+        parts = (self.index, self.mean, self.variance, self.probability)
+        if not all(isinstance(part, Tensor) for part in parts) or not fits(self.index >= 0, parts, self.points):
+            return misfit(self)
+        columns = {
+            "arm": self.index,
+            "mean": self.mean,
+            "± deviation": self.variance.sqrt(),
+            "among the best": self.probability,
+        }
+        return table(f"The {count(self.index.shape[-1], 'arm')} of highest mean", self.index >= 0, columns, self.points)
 
-@dataclass(frozen=True)
-class LevelSet:
+
+@dataclass(frozen=True, repr=False)
+class LevelSet(Readable):
     """The arms above a level, those below, and those that the bounds leave undecided: `batch_shape x A` each.
 
     Attributes:
@@ -56,6 +69,9 @@ class LevelSet:
     below: Tensor
     undecided: Tensor
     probability: Tensor
+
+    def _shown(self) -> Shown:
+        return classes("Arms by a level", {"above": self.above, "below": self.below, "undecided": self.undecided})
 
 
 def table_of(loop: Loop, what: str) -> TableState:

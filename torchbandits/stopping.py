@@ -31,6 +31,7 @@ from torchbandits.fronts import pareto_set
 from torchbandits.gradients import without_gradients
 from torchbandits.policies import Composed
 from torchbandits.policies.joint import Joint, PerOutcome
+from torchbandits.policies.phased import Phased
 from torchbandits.policies.picking import incumbent, marginals, only_entries
 from torchbandits.policies.state import TableState
 from torchbandits.scores import LogEI, Straddle
@@ -155,18 +156,21 @@ def decision_of(loop: Loop, stop: Tensor, value: Tensor, text: str) -> Decision:
 
 
 def table_state(loop: Loop, rule: str) -> tuple[Composed, TableState]:
-    """Policy and state of a loop with one Gaussian process over given arms, in reward units.
+    """Policy and state of a loop with one Gaussian process over given arms, in reward units. Of a policy in phases it is the
+    posterior of all pulls, and the engine that keeps it.
 
     Raises:
         UnsupportedError: For another one.
     """
     policy, state = loop.policy, loop.state
+    if isinstance(policy, Phased) and policy.one_function:
+        policy = policy.engine
     known = isinstance(policy, Composed) and isinstance(state, TableState) and not state.rows.sharded
     known = known and isinstance(state, TableState) and state.posterior.units is None
     if not (known and isinstance(policy, Composed) and isinstance(state, TableState)):
         raise UnsupportedError(
-            f"{rule} reads one Gaussian process over given arms with a kernel that was given: use gp_ucb, batch_bkb or "
-            "thompson_sampling, or stop by stopping.SameArm and stopping.Budget."
+            f"{rule} reads one Gaussian process over given arms with a kernel that was given, of one function: use gp_ucb, "
+            "batch_bkb or bpe, or stop by stopping.SameArm and stopping.Budget."
         )
     return policy, state
 

@@ -25,7 +25,7 @@ def test_all_lanes_pick_the_same_arms(policy, near, monkeypatch):
     lanes = {}
     for lane, (arms, most) in {"kept": (1024, 64), "ahead": (0, 64), "plain": (0, 0)}.items():
         monkeypatch.setattr(module, "_DENSE_ARMS", arms)
-        if not most:  # nobody to look ahead for
+        if not most:  # no arm to evaluate ahead
             monkeypatch.setattr(module.Directions, "_expected", lambda self, slot: None)
             monkeypatch.setattr(
                 module.Directions, "_look_ahead", lambda self, slot, _: self._without(self._prior(slot), slot, 0)

@@ -58,6 +58,12 @@ def test_factors_are_those_of_dense_algebra(m: int, u: int, c: int):
         assert np.array_equal(triangle, np.triu(triangle))
 
 
+def test_kept_columns_are_read_at_arms():
+    block, slots, arms = np.random.default_rng(0).normal(size=(7, 40)), np.array([5, 0, 3]), np.array([39, -1, 0, 7])
+    np.testing.assert_array_equal(compiled.read_kept(block, slots, arms), block[np.ix_(slots, np.maximum(arms, 0))])
+    assert compiled.read_kept(block, slots, arms[:0]).shape == (3, 0)
+
+
 def test_a_pivot_at_rounding_is_refused():
     K = np.ones((2, 2))  # two equal points
     assert not compiled.factorise(K, np.arange(2), np.ones(2), np.ones((2, 1)), 1.0, 0.0, 1e6)[0]

@@ -189,7 +189,7 @@ def test_what_is_an_outlier():
     peak = 0.01 * means
     peak[:4] = 1.0
     assert bool(plausible(peak, 0.5).all()), "a peak on which few points lie is none"
-    assert bool(plausible(torch.tensor([0.0, 1e6]), 0.1).all()), "of two nobody knows which"
+    assert bool(plausible(torch.tensor([0.0, 1e6]), 0.1).all()), "of two values neither can be ruled out"
 
 
 def test_noise_of_repeated_pulls():

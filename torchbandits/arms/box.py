@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from torchbandits.arms.directions import Leaders
 from torchbandits.arms.duplicates import first_occurrence
 from torchbandits.arms.rows import ArmRows, Summed
+from torchbandits.buffered import Buffered
 from torchbandits.embeddings import Spectrum
 from torchbandits.errors import ArgumentError, NumericalError, require
 from torchbandits.kernels import kernel_diagonal
@@ -21,7 +22,7 @@ _LOOKED_AT = 1024
 _CORNERS = 10
 
 
-class Box(nn.Module):
+class Box(Buffered):
     r"""A box with the interface of an arm table: means and leverages of the points found so far are computed on request.
 
     Arm 0 is the centre, whether it was pulled or not. All other arms are points that were picked. The slot of an arm that was

@@ -164,7 +164,7 @@ class ArmDivision(Division):
         A = self.leaf_of_arm.shape[-1]
         slot = torch.where(cells.members >= 0, cells.members, A)
         leaves = nn.functional.pad(leaf, (0, 1)).gather(-1, cells.own)
-        self._buffers["leaf_of_arm"] = nn.functional.pad(self.leaf_of_arm, (0, 1)).scatter(-1, slot, leaves)[..., :-1]
+        self.leaf_of_arm = nn.functional.pad(self.leaf_of_arm, (0, 1)).scatter(-1, slot, leaves)[..., :-1]
 
     def _cells(self, inside: Tensor, cuts: tuple[Tensor, Tensor] | None, lower: Tensor, upper: Tensor) -> Cells:
         rows, kernel = self._owners

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import importlib.util
+import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -25,6 +27,8 @@ from torchbandits.threads import MANY_PRODUCTS, side_by_side
 from torchbandits.transfers import to_device
 from torchbandits.types import Picks, Points
 
+# Whether sweeps on a device are one kernel where they can be: off unless asked for, as that kernel has not run on a card yet.
+FUSED = os.environ.get("TORCHBANDITS_FUSED") == "1" and importlib.util.find_spec("triton") is not None
 # Size of a block of columns that stays in cache while it is multiplied and squared.
 _CHUNK_BYTES = 8 << 20
 # Size of such a block on a GPU, where kernel launches should be few and large.
@@ -194,7 +198,14 @@ class KernelColumns:
         if kept is None or self._rows.sharded or kept.block.dtype != torch.float64:
             return None
         slots = kept.found(rows, self._posterior.rows_on_host)
-        return None if slots is None else kept.between(slots, index)
+        if slots is None:
+            return None
+        if self._posterior.sparse and slots.dim() == index.dim() == 1 and slots.device.type == "cpu":
+            from torchbandits.linalg.compiled import COMPILED, read_kept  # noqa: PLC0415 - numba takes half a second to load
+
+            if COMPILED:
+                return torch.from_numpy(read_kept(kept.block.numpy(), slots.numpy(), index.numpy()))
+        return kept.between(slots, index)
 
     def gram(self) -> Any:
         """Function that reads kernel values between the given rows and all rows off the kept columns. None unless all columns
@@ -271,8 +282,8 @@ class KernelColumns:
         return TanimotoBlocks(points, self._kernel(), packed.packing)
 
     def sweep(self, factors: SweepFactors, prior: Tensor, leverage: Tensor, channels: Tensor) -> bool:
-        """Write leverages and channels of every arm by one compiled pass over kept columns. Return False where that is not
-        possible: columns not kept, a device, float32, enough work for several threads, or no numba.
+        """Write leverages and channels of every arm by one compiled pass over kept columns, or on a device by one kernel.
+        Return False where neither is possible: columns not kept, float32, enough work for several threads, or no numba.
 
         Args:
             factors: Sweep factors of the posterior.
@@ -283,7 +294,7 @@ class KernelColumns:
         kept, N, a = self._kept, factors.N, factors.a
         size = (N.numel() + a.numel()) * self._rows.num_arms
         if kept is None or N.device.type != "cpu" or self._rows.source.dtype != torch.float64 or size >= MANY_PRODUCTS:
-            return False
+            return FUSED and self._fused(factors, prior, leverage, channels)
         from torchbandits.linalg.compiled import COMPILED, sweep_kept  # noqa: PLC0415 - numba takes half a second to load
 
         slots = kept.found(factors.rows, self._posterior.rows_on_host) if COMPILED else None
@@ -297,6 +308,28 @@ class KernelColumns:
             sweep_kept(
                 N.numpy(), a.numpy(), factors.lower, block.numpy(), own.numpy(), start.numpy(), out.numpy(), means.numpy()
             )
+        return True
+
+    def _fused(self, factors: SweepFactors, prior: Tensor, leverage: Tensor, channels: Tensor) -> bool:
+        """`sweep` by one Triton kernel, for an RBF or Matérn kernel whose columns are not kept, on a device. Return False
+        elsewhere."""
+        source, kernel = self._rows.source, self._posterior.kernel
+        wanted = FUSED and factors.rows.device.type == "cuda" and factors.rows.dim() == 1
+        if (
+            not wanted
+            or not isinstance(source, InMemory)
+            or source.arms.dim() > 2
+            or kernel.batch_shape
+            or self.holds(factors.rows)
+        ):
+            return False
+        form = Stationary.of(kernel)
+        if form is None or not factors.rows.shape[-1]:
+            return False
+        from torchbandits.arms.fused import fused_sweep  # noqa: PLC0415 - Triton, which takes a second to load
+
+        own = self._posterior.statistics.at(factors.rows)
+        fused_sweep(source.arms, own, form, factors, prior.expand(leverage.shape), leverage, channels)
         return True
 
     def _blocks(self, rows: Tensor, step: int) -> Iterator[tuple[slice, Tensor]]:

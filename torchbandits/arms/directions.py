@@ -6,10 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from torchbandits.arms.columns import KernelColumns
 from torchbandits.arms.rows import ArmRows
+from torchbandits.buffered import Buffered
 from torchbandits.errors import UnsupportedError
 from torchbandits.kernels import kernel_matrix
 from torchbandits.posteriors import GaussianProcess
@@ -34,7 +35,7 @@ _ANCHOR = 16
 _FEWEST, _MOST = 8, 64
 
 
-class Directions(nn.Module):
+class Directions(Buffered):
     r"""k̃(x, x') = k(x, x')/λ − T(x)ᵀT(x') between arms, where every pull appends a row to T.
 
     Computing the column of a pulled arm takes one pass over T, and is limited by memory bandwidth. Two exact methods reduce the
@@ -191,8 +192,7 @@ class Directions(nn.Module):
             grown[..., :r, :] = self.block[..., :r, :]
             self.block = grown
         self.block[..., r : r + p, :] = G
-        self.used = r + p
-        self._pulls += p
+        self.__dict__.update(used=r + p, _pulls=self._pulls + p)
 
     def sweep_storage(self, size: int) -> Tensor:
         """Storage for a sweep that rewrites all `size` rows, `batch_shape x size x A`. Pass it to `swept` when filled."""

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from torchbandits.arms.place_columns import FEW, PlaceColumns, between, lines_at
 from torchbandits.arms.rows import ArmRows
+from torchbandits.buffered import Buffered
 from torchbandits.embeddings import Spectrum
 from torchbandits.kernels import StationaryColumns, kernel_diagonal, kernel_matrix
 from torchbandits.posteriors import GaussianProcess
@@ -20,7 +21,7 @@ from torchbandits.types import Picks
 _CHUNK_BYTES = 8 << 20
 
 
-class GrowingTable(nn.Module):
+class GrowingTable(Buffered):
     r"""Mean and leverage (posterior variance / λ) of the arms evaluated so far, for a posterior with a dictionary.
 
     Each arm has a fixed place in the list. A new arm costs O(m²), a new dictionary one m x m x R product over the R places.
@@ -109,7 +110,7 @@ class GrowingTable(nn.Module):
         """
         spare = self.rows.num_arms - self.place_of_arm.shape[-1]
         if spare:
-            self._buffers["place_of_arm"] = nn.functional.pad(self.place_of_arm, (0, spare), value=-1)
+            self.place_of_arm = nn.functional.pad(self.place_of_arm, (0, spare), value=-1)
         known = self.places(index)
         new = (index >= 0) & (known < 0)
         if not bool(new.any()):
@@ -123,14 +124,14 @@ class GrowingTable(nn.Module):
             diagonal = self.prior_diagonal[..., :1].expand(index.shape)
         else:
             diagonal = kernel_diagonal(self.posterior.kernel, self.rows.points(index).double()).double()
-        self._buffers["arm"] = _placed(self.arm, slot, index, size, -1)
-        self._buffers["prior_diagonal"] = _placed(self.prior_diagonal, slot, diagonal, size)
+        self.arm = _placed(self.arm, slot, index, size, -1)
+        self.prior_diagonal = _placed(self.prior_diagonal, slot, diagonal, size)
         far = torch.where(new, index, self.rows.num_arms)
-        self._buffers["place_of_arm"] = _placed(self.place_of_arm, far, places, self.rows.num_arms)
+        self.place_of_arm = _placed(self.place_of_arm, far, places, self.rows.num_arms)
         leverage, channels = self._evaluated(torch.where(new, places, 0))
-        self._buffers["leverage"] = _placed(self.leverage, slot, leverage, size)
+        self.leverage = _placed(self.leverage, slot, leverage, size)
         at = slot.unsqueeze(-2).expand(channels.shape)
-        self._buffers["channels"] = _placed(self.channels, at, channels, size)
+        self.channels = _placed(self.channels, at, channels, size)
         return places
 
     @torch.no_grad()
@@ -139,8 +140,8 @@ class GrowingTable(nn.Module):
         self._weights = None
         leverage, channels = self._evaluated(None)
         real = self.arm >= 0
-        self._buffers["leverage"] = torch.where(real, leverage, 0.0)
-        self._buffers["channels"] = torch.where(real.unsqueeze(-2), channels, 0.0)
+        self.leverage = torch.where(real, leverage, 0.0)
+        self.channels = torch.where(real.unsqueeze(-2), channels, 0.0)
         return self
 
     def twin(self) -> GrowingTable:

@@ -73,8 +73,7 @@ def pick_rows(
     *numbers, leaders = to_host(mean, leverage, covariance, scale, gain, room, outside, first, leaders)
     arrays = [x.contiguous().numpy() for x in numbers]
     picks, ends = torch.full((mean.shape[0], most), -1), []
-    for row in range(len(picks)):
-        means, leverages, own, scales, gains, rooms, others, start = [array[row] for array in arrays]
+    for row, (means, leverages, own, scales, gains, rooms, others, start) in enumerate(zip(*arrays, strict=True)):
         ends.append(
             pick_leaders(
                 means,

@@ -350,7 +350,7 @@ class Lookahead:
 
 
 def _of(marked: Tensor, active: Tensor | None) -> Tensor:
-    """What is marked in the active batch rows; None for all of them."""
+    """The marks of the active batch rows; None for all of them."""
     return marked if active is None else marked & active
 
 

@@ -13,6 +13,7 @@ from torchbandits.arms.duplicates import codes, fingerprint, first_occurrence, m
 from torchbandits.arms.ranks import Shard
 from torchbandits.arms.reductions import WHOLE, Reductions
 from torchbandits.arms.scanning import find, scan
+from torchbandits.buffered import Buffered
 from torchbandits.errors import StateError, UnsupportedError, require
 from torchbandits.posteriors import GaussianProcess, Statistics, aggregate
 from torchbandits.sources import ArmSet, ArmSource, InMemory
@@ -29,6 +30,7 @@ class Summed:
         slot: The same, 0 where padded.
         here: `distinct` on the host.
         counts, sums, squares: Numbers of pulls (or weights), sums of rewards and of squared rewards, on the host.
+        whole: Whether nothing is known to be padded, so that nothing needs masking.
     """
 
     distinct: Tensor
@@ -37,6 +39,7 @@ class Summed:
     counts: Tensor
     sums: Tensor
     squares: Tensor
+    whole: bool = False
 
     @staticmethod
     def of(device: torch.device, here: Tensor, counts: Tensor, sums: Tensor, squares: Tensor) -> Summed:
@@ -49,7 +52,7 @@ class Summed:
         return to_device(self.distinct.device, self.counts, self.sums)
 
 
-class ArmRows(nn.Module):
+class ArmRows(Buffered):
     """The map between arms and rows of the statistics. Exact duplicates share one entry, the lowest index.
 
     Args:
@@ -177,7 +180,7 @@ class ArmRows(nn.Module):
             return self.source.points(slot)
         known = self._last
         if known is None or known[0] is not slot or known[1] is not arms:
-            self._last = known = (slot, arms, arms[slot])
+            self.__dict__["_last"] = known = (slot, arms, arms[slot])
         return known[2]
 
     def offered(self, available: Tensor | None) -> Tensor | None:
@@ -227,6 +230,9 @@ class ArmRows(nn.Module):
         told = pulls if device.type == "cpu" else pulls.here()
         assert told.index is not None
         assert told.mask is not None
+        if device.type == "cpu" and told.index.dim() == 1 and told.index.shape[0] == 1 and bool(told.mask.all()):
+            arm = self.entry(told.index)
+            return Summed(arm, arm, arm, told.counts.double(), told.sums.double(), told.squares.double(), whole=True)
         own = self.distinct(told.index, told.mask, told.counts, told.sums, told.squares)
         return Summed.of(device, *own) if device.type != "cpu" else Summed(own[0], own[0].clamp_min(0), *own)
 
@@ -235,13 +241,15 @@ class ArmRows(nn.Module):
         `batch_shape x p`, −1 where padded, on the host."""
         here, distinct = summed.here, summed.distinct
         known = self.row_of(distinct) if here is distinct else self._rows_on_host(here, distinct)
-        new = (here >= 0) & (known < 0)
-        rows = known.masked_fill(here < 0, -1)
+        new = known < 0
+        rows = known
+        if not summed.whole:
+            new, rows = new & (here >= 0), known.masked_fill(here < 0, -1)
         if bool(new.any()):
             new_rows = records.append_(self.at(summed.slot), new)
             rows = torch.where(new, new_rows, rows)
             self._join(here.masked_fill(~new, -1), new_rows)
-        records.add_(rows, summed.counts, summed.sums, summed.squares)
+        records.add_(rows, summed.counts, summed.sums, summed.squares, whole=summed.whole)
         return rows
 
     def _rows_on_host(self, here: Tensor, distinct: Picks) -> Tensor:
@@ -288,8 +296,8 @@ class ArmRows(nn.Module):
         """Remove the pulls of the marked batch rows (`batch_shape` booleans) from the map and from the statistics."""
         statistics.clear_(over)
         marked = over.unsqueeze(-1)
-        self._buffers["row_of_arm"] = self.row_of_arm.masked_fill(marked, -1)
-        self._buffers["arm_of_row"] = self.arm_of_row[..., : statistics.size].masked_fill(marked, -1)
+        self.row_of_arm = self.row_of_arm.masked_fill(marked, -1)
+        self.arm_of_row = self.arm_of_row[..., : statistics.size].masked_fill(marked, -1)
 
     def grow_(self, points: Tensor, new: PickMask) -> Picks:
         """Add the marked points of each row (all distinct), `batch_shape x p x d`, as arms. For growing arm sets only.
@@ -315,9 +323,9 @@ class ArmRows(nn.Module):
         slot = torch.where(index >= 0, index, size)
         arms = torch.cat([self.arms, self.arms[..., :1, :].expand(*index.shape[:-1], size + 1 - A, -1)], dim=-2)
         arms.scatter_(-2, slot.unsqueeze(-1).expand(points.shape), points.to(arms.dtype))
-        self._buffers["arms"] = arms[..., :-1, :]
-        self._buffers["first"] = nn.functional.pad(self.first, (0, size + 1 - A)).scatter(-1, slot, slot)[..., :-1]
-        self._buffers["row_of_arm"] = nn.functional.pad(self.row_of_arm, (0, size - A), value=-1)
+        self.arms = arms[..., :-1, :]
+        self.first = nn.functional.pad(self.first, (0, size + 1 - A)).scatter(-1, slot, slot)[..., :-1]
+        self.row_of_arm = nn.functional.pad(self.row_of_arm, (0, size - A), value=-1)
 
     def adopt_(self, index: Picks, statistics: Statistics) -> None:
         """Give arms (−1 for none) that were pulled before as points the rows of those points.
@@ -328,7 +336,7 @@ class ArmRows(nn.Module):
         row = row.masked_fill(row >= statistics.ends, -1)
         if bool((row >= 0).any()):
             slot = torch.where(row >= 0, index, self.num_arms)
-            self._buffers["row_of_arm"] = nn.functional.pad(self.row_of_arm, (0, 1)).scatter(-1, slot, row)[..., :-1]
+            self.row_of_arm = nn.functional.pad(self.row_of_arm, (0, 1)).scatter(-1, slot, row)[..., :-1]
             self._extend(index, row)
 
     def _join(self, index: Tensor, rows: Tensor) -> None:
@@ -341,8 +349,8 @@ class ArmRows(nn.Module):
             if not last or self.sharded:
                 self._join(arms, own)
             else:
-                self._buffers["row_of_arm"] = self.row_of_arm.scatter(-1, arms, own)
-                self._buffers["arm_of_row"] = torch.cat([self.arm_of_row, arms], dim=-1)
+                self.row_of_arm = self.row_of_arm.scatter(-1, arms, own)
+                self.arm_of_row = torch.cat([self.arm_of_row, arms], dim=-1)
             if known is not None:
                 for found, own, at in zip(
                     known[1], *(x.reshape(len(known[1]), -1).tolist() for x in (index, rows)), strict=True
@@ -352,13 +360,13 @@ class ArmRows(nn.Module):
             return
         spare, place = nn.functional.pad(self.row_of_arm, (0, 1)), self.across.places(index)
         slot = torch.where(place >= 0, place, self.num_arms)
-        self._buffers["row_of_arm"] = spare.scatter(-1, slot, rows)[..., :-1]
+        self.row_of_arm = spare.scatter(-1, slot, rows)[..., :-1]
         self._extend(index, rows)
 
     def _extend(self, index: Tensor, rows: Tensor) -> None:
         size = max(int(rows.max()) + 1, self.arm_of_row.shape[-1])
         grown = nn.functional.pad(self.arm_of_row, (0, size - self.arm_of_row.shape[-1] + 1), value=-1)
-        self._buffers["arm_of_row"] = grown.scatter(-1, torch.where(rows >= 0, rows, size), index)[..., :size]
+        self.arm_of_row = grown.scatter(-1, torch.where(rows >= 0, rows, size), index)[..., :size]
 
     def get_extra_state(self) -> dict[str, int | None]:
         """The fingerprint of the arms; None while arms are added (and, in states of early versions, for arms in memory)."""

@@ -131,8 +131,8 @@ class FromColumns(TableStrategy):
         K_mk = self.columns.read(fit.rows, index)
         if K_mk is None and packed is not None:
             K_mk = self._to_packed(fit.nystrom, x, packed)
-        if K_mk is not None:
-            z = fit.nystrom.root.embed(K_mk if fit.whole else torch.where(fit.mask.unsqueeze(-1), K_mk, 0.0))
+        if K_mk is not None and isinstance(fit.embedding, Nystrom):
+            z = fit.embedding.root.embed(K_mk if fit.whole else torch.where(fit.mask.unsqueeze(-1), K_mk, 0.0))
         else:
             z = fit.embedding(x)
         return x, fit.regression.precision.whiten(z), z

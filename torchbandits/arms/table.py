@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from torchbandits.arms.columns import KernelColumns
 from torchbandits.arms.directions import Directions, Leaders
@@ -13,13 +13,14 @@ from torchbandits.arms.features import ArmFeatures
 from torchbandits.arms.rows import ArmRows, Summed
 from torchbandits.arms.strategies import FromColumns, FromDirections, FromFeatures, TableStrategy
 from torchbandits.budget import budget_on
+from torchbandits.buffered import Buffered
 from torchbandits.kernels import kernel_diagonal
 from torchbandits.posteriors import Conditioning, GaussianProcess
 from torchbandits.transfers import to_device, to_host
 from torchbandits.types import Picks
 
 
-class ArmTable(nn.Module):
+class ArmTable(Buffered):
     r"""A Gaussian-process posterior tabulated on a finite arm set.
 
     For every arm the table holds the mean and the leverage (posterior variance / λ). A strategy keeps them up to date:
@@ -109,7 +110,7 @@ class ArmTable(nn.Module):
         leverage = self.leverage
         if self.rows.sharded:
             return self.leverage_at(index)
-        self._seen = (leverage, index, slot, leverage.gather(-1, slot))
+        self.__dict__["_seen"] = (leverage, index, slot, leverage.gather(-1, slot))
         return self._seen[3]
 
     def needed_of(self, index: Picks) -> tuple[Tensor, Tensor]:
@@ -153,7 +154,7 @@ class ArmTable(nn.Module):
         """Recompute the mean and leverage of every arm from the posterior's factors. Cost O(A m (m + d)), or one m x m x A
         product if kernel columns or features are kept."""
         prior, strategy = self.prior_diagonal / self.posterior.regularization, self.strategy
-        self._updates = 0
+        self.__dict__["_updates"] = 0
         if self.posterior.statistics.size == 0:
             self.leverage, self.channels = prior.expand_as(self.leverage).clone(), torch.zeros_like(self.channels)
             strategy.forget()
@@ -253,7 +254,7 @@ class ArmTable(nn.Module):
             leverage_j, scale, moved = to_device(slot.device, leverage_j, scale, moved)
         c = cross.squeeze(-2).scatter(-1, slot, leverage_j.to(cross.dtype))
         g = c * scale
-        self._updates += 1
+        self.__dict__["_updates"] += 1
         self.strategy.append(g.unsqueeze(-2))
         self._buffers["leverage"] = torch.addcmul(self.leverage, g, g, value=-1).clamp_min_(0)
         self._buffers["channels"] = torch.addcmul(self.channels, moved, c.unsqueeze(-2))

@@ -21,7 +21,11 @@ def best_arm(score: Tensor, best: Tensor | None = None) -> Tensor:
     host, if it is known there. Cost O(A)."""
     if best is not None:
         least = torch.sub(best, best.abs(), alpha=TIE).unsqueeze(-1)
-        return (score >= to_device(score.device, least)[0]).view(torch.uint8).argmax(dim=-1)
+        return (
+            (score >= (least if score.device.type == "cpu" else to_device(score.device, least)[0]))
+            .view(torch.uint8)
+            .argmax(dim=-1)
+        )
     best = score.amax(dim=-1, keepdim=True)
     # TIE is a power of two, so that the product is exact. The largest of booleans is not defined, that of bytes is.
     return (score >= torch.sub(best, best.abs(), alpha=TIE)).view(torch.uint8).argmax(dim=-1)

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from torchbandits.arms.cells import Division
 from torchbandits.arms.growing import GrowingTable
+from torchbandits.buffered import Buffered
 
 # Indices within this relative distance are tied, since symmetric twins differ by rounding only. The earliest cell wins.
 _TIE = 1e-9
@@ -16,7 +17,7 @@ _TIE = 1e-9
 _EQUAL_SIDES = 1e-9
 
 
-class CellTree(nn.Module):
+class CellTree(Buffered):
     r"""Leaves that cover the domain, each with a representative and an index that bounds the function over the whole leaf.
 
     .. math:: I(c) = \min(u(x_c), u(x_p) + V_p) + V_c, \quad V_c = F \max_{x \in c} d_k(x_c, x), \quad

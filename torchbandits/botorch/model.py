@@ -103,7 +103,7 @@ class BanditModel(GPyTorchModel, gpytorch.models.GP, FantasizeMixin):
             fit.
         oversampling: q̄ ≥ 1, expected points of a drawn dictionary per effective dimension.
         prior_mean: Of the transformed outcomes; `"estimate"` for their average.
-        generator: CPU generator, or one a batch row, of drawn dictionaries; copied, never advanced. Seed 0 by default.
+        generator: CPU generator, or one per batch row, of drawn dictionaries; copied, never advanced. Seed 0 by default.
         input_transform: As for any BoTorch model.
         outcome_transform: As for any BoTorch model; none by default.
         covar_module: BoTorch's name for `kernel`.

@@ -28,6 +28,7 @@ from torchbandits.campaigns.settings import Settings, begin, check_pair, history
 from torchbandits.checks import as_path, check_dtype, check_flag, check_text, check_whole, explains_keywords, positive
 from torchbandits.constraints import Constraint, Distinct, check_within
 from torchbandits.diagnostics import leave_one_out
+from torchbandits.display import Readable, Shown, count, pairs
 from torchbandits.errors import ArgumentError, DiagnosticWarning, StateError, UnsupportedError, require
 from torchbandits.explanation import Explanation
 from torchbandits.journal import Journal
@@ -57,10 +58,12 @@ else:
 
 _FIRST = 6
 """First picks of the default policy where the noise is known, and results between two fits of its kernel."""
+_SHOWN = 8
+"""Ids of open rows, where a campaign is printed."""
 EXPECTED, DEVIATION, RANK, MEASURED, TIMES = "expected", "deviation", "rank", "measured", "times"
 
 
-class Campaign:
+class Campaign(Readable):
     """Choose the next rows of a table to evaluate, and learn from their results.
 
     Columns are encoded as features by rules that `columns` shows: numbers as they are or, where they spread over decades, by
@@ -463,6 +466,20 @@ class Campaign:
         page.write_campaign(whole, written)
         return written
 
+    def _rows_measured(self) -> int:
+        return len(self._record.measured())
+
+    def _shown(self) -> Shown:
+        opened = self.open
+        waited = ", ".join(opened[:_SHOWN]) + (", …" if len(opened) > _SHOWN else "")
+        journal = [] if self._journal is None else [("journal", str(self._journal.path))]
+        values = [
+            ("measured", count(self._rows_measured(), "row")),
+            ("waited for", f"{count(len(opened), 'row')}{': ' if opened else ''}{waited}"),
+            *journal,
+        ]
+        return pairs(f"{type(self).__name__} for {self.objective}: {count(self._settings.rows, 'candidate')}", values)
+
     @property
     def columns(self) -> Decisions:
         """The decision on each column; printed as a table."""
@@ -569,13 +586,12 @@ class Campaign:
                 left = leave_one_out(self._bandit)
         except UnsupportedError:
             return None
-        units = self._bandit.posterior.units if isinstance(self._bandit.posterior, GaussianProcess) else None
-        ends = torch.stack([left.mean + deviations * left.std for deviations in (-2, 0, 2)])
-        ends = self._sign * (ends if units is None else units.to_rewards(ends))
+        ends = self._sign * torch.stack([left.mean + deviations * left.std for deviations in (-2, 0, 2)])
         known = [place for place, arm in enumerate(arms) if arm in measured]
         low, middle, high = ends.sort(dim=0).values[:, known].cpu().numpy()
         averages = np.array([np.mean(measured[arms[place]]) for place in known])
-        inside = int(((low <= averages) & (averages <= high)).sum())
+        # Residuals are of the model's units, in which deviations are those of a normal distribution.
+        inside = int((left.residuals[known].abs() <= 2).sum())
         words = (
             f"Of {len(known):,} rows, each predicted from all others, {inside:,} lie within two standard deviations of the "
             "prediction; about 19 of 20 should."

@@ -296,6 +296,9 @@ class OutcomeCampaign(Campaign):
         """Whether to stop: a `Decision`, true where one of the rules stops the campaign; see `OutcomeBandit.should_stop`."""
         return self._bandit.should_stop(*rules)
 
+    def _rows_measured(self) -> int:
+        return len(self._results.measured_rows())
+
     def report(self, path: str | os.PathLike[str]) -> Path:
         """Write one HTML page of the campaign: the front, progress, open rows, and the decisions on the columns.
 
@@ -313,7 +316,8 @@ class OutcomeCampaign(Campaign):
             StateError,
         )
         one = len(settings.objectives) == 1
-        names = ", ".join(settings.objectives)
+        *others, last = settings.objectives
+        names = f"{', '.join(others)} and {last}" if others else last
         limits = [f"{name} ≥ {value:g}" for name, value in settings.at_least.items()]
         limits += [f"{name} ≤ {value:g}" for name, value in settings.at_most.items()]
         failed, counts = int(np.isnan(values).all(axis=1).sum()), (~np.isnan(values)).sum(axis=0)

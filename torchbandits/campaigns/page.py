@@ -108,7 +108,7 @@ def pictures(page: CampaignPage) -> str:
 
 
 def held(predicted: Predicted | None) -> str:
-    """How far the predictions held, in sentences."""
+    """Accuracy of the predictions so far, in sentences."""
     return "" if predicted is None else "".join(f"<p>{escape(line)}</p>" for line in predicted.words)
 
 

@@ -262,10 +262,16 @@ def check_picks(selection: Any, batch_shape: torch.Size, num_arms: int, device: 
 
 
 def picks_on_host(
-    given: Selection, rewards: Any, opened: Selection | None, device: torch.device, beside: Sequence[Tensor] = ()
+    given: Selection,
+    rewards: Any,
+    opened: Selection | None,
+    device: torch.device,
+    beside: Sequence[Tensor] = (),
+    *,
+    points: bool = False,
 ) -> tuple[Selection, Any, Selection | None, Sequence[Tensor]]:
-    """Picks at arms, their rewards and the open picks on the host, all in one piece, as they come, with further tensors that
-    are needed there. Points, which follow from the arms, are left out: those of the open picks stand for both.
+    """Picks, their rewards and the open picks on the host, all in one piece, as they come, with further tensors that are needed
+    there. Points are left out where they follow from the arms (without `points`): those of the open picks stand for both.
 
     Raises:
         ArgumentError: For picks or rewards on another device than the given one.
@@ -273,12 +279,19 @@ def picks_on_host(
     check_device("indices", given.index, device)
     check_device("a selection's mask", given.mask, device)
     picks = [given.index, given.mask, *([] if opened is None else [opened.index, opened.mask])]
+    if points:
+        check_device("a selection's points", given.points, device)
+        beside = (*beside, given.points, *([] if opened is None else [opened.points]))
     known = isinstance(rewards, Tensor) and not rewards.is_complex()
     if known:
         check_device("rewards", rewards, device)
     here = to_host(*picks, *beside, *([rewards.detach()] if known else []))
     picks, beside = list(here[: len(picks)]), here[len(picks) : len(picks) + len(beside)]
     own = None if opened is None else Selection(picks[2], picks[2], picks[3])
+    if points:
+        places = beside[len(beside) - (1 if opened is None else 2) :]
+        own = None if opened is None else Selection(places[1], picks[2], picks[3])
+        return Selection(places[0], picks[0], picks[1]), here[-1] if known else rewards, own, beside[: -len(places)]
     return Selection(picks[0] if own is None else own.points, picks[0], picks[1]), here[-1] if known else rewards, own, beside
 
 
@@ -309,7 +322,10 @@ def check_rewards(rewards: Any, index: Tensor, mask: Tensor, device: torch.devic
         raise ShapeError(f"rewards must be shaped like the selection's index, {tuple(index.shape)}, got {tuple(y.shape)}.")
     check_device("rewards", y, device)
     y = y.double()
-    bad = mask & (~(y.abs() <= LARGEST) if failures == "error" else y.abs() > LARGEST)
+    good = y.abs() <= LARGEST
+    if bool(good.all()):
+        return y
+    bad = mask & ~good if failures == "error" else mask & (y.abs() > LARGEST)
     if bool(bad.any()):
         largest = y[bad].abs().max()
         if bool(torch.isfinite(largest)):

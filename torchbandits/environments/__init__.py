@@ -14,12 +14,11 @@ from torchbandits.environments.base import Environment, Task
 from torchbandits.environments.black_box import BlackBox
 from torchbandits.environments.datasets import DATASETS, DataSet, abalone, cadata
 from torchbandits.environments.engineering import simulated_designs
-from torchbandits.environments.formulas import rosenbrock, sin_cos
 from torchbandits.environments.functions import Function, KernelExpansion, rkhs
 from torchbandits.environments.logistic import logistic_regression
 from torchbandits.environments.networks import ARCHIVES, Archive, fcnet, nas_bench_101, nas_bench_201
 from torchbandits.environments.spreadsheet import from_table
-from torchbandits.environments.synthetic import global_optimization, synthetic
+from torchbandits.environments.synthetic import global_optimization, rosenbrock, sin_cos, synthetic
 from torchbandits.environments.tables import Recorded, Table
 
 registry: dict[str, Callable[..., Environment]] = {

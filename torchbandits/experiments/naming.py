@@ -1,4 +1,4 @@
-"""What the names in a configuration stand for: the rows of a file, a function of yours, a kernel of GPyTorch."""
+"""Meaning of the names in a configuration: the rows of a file, a function of yours, a kernel of GPyTorch."""
 
 from __future__ import annotations
 

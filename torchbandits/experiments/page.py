@@ -20,7 +20,7 @@ from torchbandits.experiments.front_figures import figures_of_run
 from torchbandits.experiments.measures import Measure, Times, Values, baseline_regret, measures
 from torchbandits.experiments.printable import printable
 from torchbandits.experiments.records import CONFIG, Record, load_records, output_folder
-from torchbandits.experiments.results import aggregate, caption, cells, draw_labels, headers_of
+from torchbandits.experiments.results import aggregate, caption, cells, draw_headline, draw_labels, headers_of, headline
 from torchbandits.experiments.watching import best_arms, number, outcomes_of
 from torchbandits.files import write_atomically, write_text
 from torchbandits.history import History
@@ -65,7 +65,8 @@ pre { background: #f6f6f6; padding: 1em; overflow-x: auto; }
 @media print {
   body { max-width: none; margin: 0; padding: 0; font-size: 10pt; }
   .figures { grid-template-columns: 1fr 1fr; }
-  .wide, .tables > div { overflow: visible; } th, td { white-space: normal; padding: 0.2em 0.5em; }
+  .wide, .tables > div { overflow: visible; font-size: 8pt; }
+  th, td { white-space: normal; padding: 0.2em 0.4em; } th { overflow-wrap: anywhere; }
   h2, h3 { break-after: avoid; } img, tr, details { break-inside: avoid; }
 }
 """
@@ -88,6 +89,7 @@ class Page:
         moved: Number of pulls of the first repetition before the arms last changed; 0 if they never did.
         fronts: Figures of several objectives, with their descriptions.
         small: The labels of outcomes of which less is better.
+        said: The result in one sentence, for readers who do not know regret; empty if there is none.
     """
 
     title: str
@@ -102,6 +104,7 @@ class Page:
     moved: int = 0
     fronts: tuple[tuple[str, Figure], ...] = ()
     small: frozenset[str] = frozenset()
+    said: str = ""
 
 
 def write_page(source: Path, output: Path | None = None) -> Path:
@@ -166,7 +169,9 @@ def page_of_experiment(folder: Path) -> Page:
     labels = tuple(policy.label for policy in config.policies)
     lines = tuple(tuple(line) for line in cells(summary))
     baseline = baseline_regret(config, records)
-    return Page(config.name, facts, labels, tuple(records), headers_of(summary), lines, baseline, config.dump())
+    page = Page(config.name, facts, labels, tuple(records), headers_of(summary), lines, baseline, config.dump())
+    said = headline(config, records) if config.headline else None
+    return page if said is None else replace(page, said=said, fronts=((said, draw_headline(config, records)),))
 
 
 def page_of_journal(reading: Reading) -> Page:
@@ -230,6 +235,7 @@ def html(page: Page) -> str:
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(page.title)}</title>',
         f'<meta name="viewport" content="width=device-width"><style>{STYLE}</style></head><body>',
         f'<h1>{escape(page.title)}</h1><p class="facts">{escape(page.facts)}</p>',
+        f"<p>{escape(page.said)}</p>" if page.said else "",
         f'<div class="wide">{table(page.headers, page.lines)}</div>',
         f'<h2>Over time</h2><div class="figures">{figures}</div>',
         f"<h2>Best arms</h2><p>Of the first repetition{since}, the {BEST} arms with the highest mean reward less its standard "

@@ -9,6 +9,7 @@ import json
 import os
 import platform
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,6 +20,7 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 from rich.console import Console
 
@@ -30,7 +32,7 @@ from torchbandits.experiments.measures import measures
 from torchbandits.experiments.printable import literal, printable
 from torchbandits.experiments.records import Record, ended_records
 from torchbandits.experiments.reproduction import PanelConfig, ReproductionConfig
-from torchbandits.experiments.results import draw_band
+from torchbandits.experiments.results import ENOUGH_FOR_BAND, MOST_LINES, draw_band
 from torchbandits.experiments.runner import check_console, run_experiment
 from torchbandits.experiments.starvation import study
 from torchbandits.experiments.summaries import COLUMNS, Summary, read_summary, summarise, write_summary
@@ -39,7 +41,7 @@ from torchbandits.files import prepare_folder, write_atomically, write_text
 
 RESULTS = Path("results") / "figures"
 SUMMARY, FIGURE, PAGE = "summary.parquet", "figure.png", "README.md"
-PANEL = (3.7, 2.9)  # inches
+PANEL = (3.2, 2.7)  # inches
 STUDIED = 5.0  # prior standard deviations shown of a study's posteriors
 TRUTH, EVALUATIONS = "f", "evaluations"
 """Labels of a study that are drawn as a dashed line and as points."""
@@ -195,15 +197,24 @@ def _machine(workers: int) -> dict[str, object]:
 
 
 def draw_reproduction(reproduction: ReproductionConfig, summary: Summary) -> Figure:
-    """Panels in rows; a policy has the same colour and line style in all of them, and the legend is below."""
-    rows, columns = len(reproduction.panels), max(len(row) for row in reproduction.panels)
+    """Panels in rows; a policy has the same colour and line style in all of them, and the legend is below.
+
+    A panel of more than five lines is drawn as several below each other, on the same axes.
+    """
+    curves = [[_curves_of(panel, reproduction, summary) for panel in row] for row in reproduction.panels]
+    heights = [max(len(_shares(lines)) for lines in row) for row in curves]
+    rows, columns = sum(heights), max(len(row) for row in reproduction.panels)
     figure = Figure(figsize=(max(5.5, PANEL[0] * columns), PANEL[1] * rows + 0.9), layout="constrained")
     FigureCanvasAgg(figure)
     places = _places(reproduction, summary)
     for row, panels in enumerate(reproduction.panels):
-        for column, panel in enumerate(panels):
-            axes = figure.add_subplot(rows, columns, row * columns + column + 1)
-            _draw_panel(axes, panel, reproduction, summary, places)
+        for column, (panel, lines) in enumerate(zip(panels, curves[row], strict=True)):
+            below = (sum(heights[:row]) + place for place in range(len(_shares(lines))))
+            group: list[Axes] = []
+            for line in below:
+                share = {"sharex": group[0], "sharey": group[0]} if group else {}
+                group.append(figure.add_subplot(rows, columns, line * columns + column + 1, **share))
+            _draw_panel(group, panel, lines, reproduction, summary, places)
     handles = {label: handle for axes in figure.axes for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
     figure.suptitle(heading(reproduction, summary), fontsize="medium")
     columns = min(4, max(1, round(figure.get_figwidth() / 2.6)))
@@ -223,8 +234,10 @@ def heading(reproduction: ReproductionConfig, summary: Summary) -> str:
     counts = sorted(set(summary.table["repetitions"]))
     if counts == [1]:
         return f"{title}\n{form}one repetition"
-    counted = " and ".join(map(str, counts))
-    return f"{title}\n{form}mean of {counted} repetitions, 95 % interval shaded"
+    counted = f"{', '.join(map(str, counts[:-1]))} and {counts[-1]}" if len(counts) > 1 else str(counts[0])
+    shaded = ", 95 % interval shaded" if counts[-1] >= ENOUGH_FOR_BAND else ""
+    shaded += f" from {ENOUGH_FOR_BAND} on" if shaded and counts[0] < ENOUGH_FOR_BAND else ""
+    return f"{title}\n{form}mean of {counted} repetitions{shaded}"
 
 
 def _places(reproduction: ReproductionConfig, summary: Summary) -> dict[str, int]:
@@ -245,21 +258,58 @@ def _shown(panel: PanelConfig, label: str) -> str:
     return literal(label.partition(",")[0] if panel.over == "lengthscale" else label.removesuffix(panel.suffix))
 
 
-def _draw_panel(
-    axes: Axes, panel: PanelConfig, reproduction: ReproductionConfig, summary: Summary, places: dict[str, int]
-) -> None:
+def _rows_of(panel: PanelConfig, summary: Summary) -> tuple[pd.DataFrame, list[str]]:
+    """The lines of the summary that a panel shows, and their policies."""
     table = summary.table
     mine = table[(table["experiment"] == panel.experiment) & (table["measure"] == panel.measure)]
     labels = [label for label in dict.fromkeys(mine["policy"]) if panel.policies is None or label in panel.policies]
-    for label, curve in _curves(panel, reproduction, mine, labels).items():
-        if label == EVALUATIONS:
-            axes.plot(curve["x"], curve["mean"], ".", color="0.35", markersize=2.5, label=label)
-        elif label == TRUTH:
-            axes.plot(curve["x"], curve["mean"], color="black", linestyle="--", linewidth=0.9, label=label)
-        else:
-            low, mean, high = (curve[name].to_numpy() for name in ("low", "mean", "high"))
-            draw_band(axes, curve["x"].to_numpy(), (low, mean, high), places[label], label)
-    axes.set_title(literal(panel.title or panel.experiment), fontsize="medium")
+    return mine[mine["policy"].isin(labels)], labels
+
+
+def _curves_of(panel: PanelConfig, reproduction: ReproductionConfig, summary: Summary) -> dict[str, pd.DataFrame]:
+    """The curves of a panel by their labels in the legend."""
+    return _curves(panel, reproduction, *_rows_of(panel, summary))
+
+
+def _shares(labels: Iterable[str]) -> list[list[str]]:
+    """Labels in groups of at most five, of nearly equal size."""
+    every = list(labels)
+    groups = max(1, -(-len(every) // MOST_LINES))
+    return [part.tolist() for part in np.array_split(np.array(every, dtype=object), groups)]
+
+
+def _draw_panel(
+    group: list[Axes],
+    panel: PanelConfig,
+    curves: dict[str, pd.DataFrame],
+    reproduction: ReproductionConfig,
+    summary: Summary,
+    places: dict[str, int],
+) -> None:
+    """Draw a panel on axes that share their limits, at most five lines on each. Ten repetitions or more have a band."""
+    for axes, labels in zip(group, _shares(curves), strict=True):
+        for label in labels:
+            curve = curves[label]
+            if label == EVALUATIONS:
+                axes.plot(curve["x"], curve["mean"], ".", color="0.35", markersize=2.5, label=label)
+            elif label == TRUTH:
+                axes.plot(curve["x"], curve["mean"], color="black", linestyle="--", linewidth=0.9, label=label)
+            else:
+                low, mean, high = (curve[name].to_numpy() for name in ("low", "mean", "high"))
+                # A study's band is the posterior of its one repetition, no interval over repetitions.
+                if panel.over != "x" and curve["repetitions"].min() < ENOUGH_FOR_BAND:
+                    low = high = np.full_like(mean, np.nan)
+                draw_band(axes, curve["x"].to_numpy(), (low, mean, high), places[label], label)
+    for place, axes in enumerate(group):
+        more = f" ({place + 1} of {len(group)})" if len(group) > 1 else ""
+        axes.set_title(literal(panel.title or panel.experiment) + more, fontsize="medium")
+        _finish_panel(axes, [line for one in group for line in one.lines], panel, reproduction, summary)
+
+
+def _finish_panel(
+    axes: Axes, lines: list[Line2D], panel: PanelConfig, reproduction: ReproductionConfig, summary: Summary
+) -> None:
+    """Scales, limits and labels, which fit all lines of the panel."""
     if panel.over == "x":
         axes.set_xlabel("x")
         axes.set_ylabel("reward (prior std = 1)")
@@ -270,18 +320,18 @@ def _draw_panel(
         axes.set_xscale(panel.xscale)
         axes.set_yscale(yscale)
         if yscale == "linear":
-            axes.set_ylim(bottom=0, top=_top(panel, known.top, mine[mine["policy"].isin(labels)]))
-        axes.set_xlabel("t (pulls)" if panel.over == "t" else "bandwidth σ (units of the scaled features)")
+            axes.set_ylim(bottom=0, top=_top(panel, known.top, _rows_of(panel, summary)[0]))
+        axes.set_xlabel("t (pulls)" if panel.over == "t" else "bandwidth σ\n(units of the scaled features)")
         axes.set_ylabel(known.label.replace(" (", "\n("), fontsize="small")
         if yscale == "log":
-            _limit_to_means(axes)
+            _limit_to_means(axes, lines)
             _label_decades(axes)
     tidy(axes)
 
 
-def _limit_to_means(axes: Axes) -> None:
+def _limit_to_means(axes: Axes, lines: list[Line2D]) -> None:
     """End a logarithmic axis just below the smallest positive mean, because an interval may reach below 0."""
-    means = [value for line in axes.lines for value in np.asarray(line.get_ydata(), np.float64).tolist() if value > 0]
+    means = [value for line in lines for value in np.asarray(line.get_ydata(), np.float64).tolist() if value > 0]
     if means:
         axes.set_ylim(min(means) / 1.5, max(max(means) * 1.5, axes.get_ylim()[1]))
 

@@ -265,7 +265,7 @@ def draw_labels(name: str, labels: Sequence[str], records: Sequence[Record], mea
 
 
 def spread_in_words(records: Sequence[Record]) -> str:
-    """What the lines of a figure are, by the number of repetitions."""
+    """Description of the lines of a figure, by the number of repetitions."""
     repetitions = len({record.seed for record in records})
     if repetitions == 1:
         return "one repetition"

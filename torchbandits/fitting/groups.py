@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from torchbandits.checks import as_features, as_tensor, check_instance, check_whole, is_finite
 from torchbandits.checks.models import check_kernel
-from torchbandits.errors import ArgumentError, NonFiniteError, NumericalError, ShapeError, nearest, require
+from torchbandits.errors import ArgumentError, NonFiniteError, NumericalError, ShapeError, issue, nearest, require
 from torchbandits.gradients import without_gradients
 from torchbandits.kernels import kernel_diagonal, kernel_matrix, kernel_row
 from torchbandits.linalg import cholesky, solve_lower
@@ -25,6 +25,8 @@ from torchbandits.types import Points
 _STARTS = (1e-3, 1e-2, 1e-1, 1.0)
 _LEAST, _MOST = 1e-8, 1e4
 _FEWEST = 2
+# Texts of what stands for no name: None, NaN, pandas' NaT and NA.
+_MISSING = ("None", "nan", "NaT", "<NA>")
 
 
 @dataclass(frozen=True)
@@ -35,27 +37,37 @@ class GroupNoise:
         bandit.tell(selection, rewards, noise_var=noise(["A", "B", "A"]))
 
     Args:
-        variances: The variance of each group, > 0, reward units squared; one number each, or `batch_shape` of them.
+        variances: The variance of each group by its name, > 0, reward units squared; one number each, or `batch_shape` of them.
+            Names are kept as texts.
     """
 
-    variances: Mapping[str, float | Tensor]
+    variances: Mapping[Any, float | Tensor]
 
     def __post_init__(self) -> None:
         good = isinstance(self.variances, Mapping) and len(self.variances) > 0
         require(good, 'variances must be a dictionary of groups, such as {"A": 0.01, "B": 0.25}.')
-        found = {str(name): as_tensor(f"variances[{name!r}]", value, torch.float64) for name, value in self.variances.items()}
+        values = list(zip(_names("variances", list(self.variances)), self.variances.values(), strict=True))
+        found = {name: as_tensor(f"variances[{name!r}]", value, torch.float64) for name, value in values}
+        require(
+            len(found) == len(values), f"variances: two groups have the same name as texts, of {list(self.variances)!r:.60}."
+        )
         for name, value in found.items():
             message = f"variances must be finite and > 0, reward units squared, and that of {name!r} is {value.tolist()}."
             require(bool((value.isfinite() & (value > 0)).all()), message, NonFiniteError)
         object.__setattr__(self, "variances", found)
 
-    def __call__(self, groups: Sequence[Any]) -> Tensor:
+    def __call__(self, groups: Collection[Any]) -> Tensor:
         """The variance of each reward, `batch_shape x q`, for `noise_var=`, on the device of the variances.
 
         Args:
             groups: The name of the group of each reward, q of them.
         """
-        return torch.stack([torch.as_tensor(self.variances[self._known(name)]) for name in _names("groups", groups)], dim=-1)
+        names = [self._known(name) for name in _names("groups", groups)]
+        variances = {name: torch.as_tensor(value) for name, value in self.variances.items()}
+        if not names:
+            some = next(iter(variances.values()))
+            return some.new_zeros(*some.shape, 0)
+        return torch.stack([variances[name] for name in names], dim=-1)
 
     def _known(self, name: str) -> str:
         names = list(self.variances)
@@ -68,7 +80,7 @@ class GroupNoise:
         kernel: gpytorch.kernels.Kernel,
         points: Tensor,
         rewards: Tensor,
-        groups: Sequence[Any],
+        groups: Collection[Any],
         *,
         prior_mean: float = 0.0,
         prior: gpytorch.priors.Prior | None = None,
@@ -99,6 +111,8 @@ class GroupNoise:
             ArgumentError: If a group has fewer than two rewards, or there are more points than `max_points`.
             NumericalError: If no start can be factorised.
 
+        Warns (`DiagnosticWarning`): If a variance is at an end of the range that is tried.
+
         Guarantee: none, the model is estimated; the value is that of a dense heteroscedastic Gaussian process.
         Cost: O(u³) per iteration for u distinct pairs. Source: Rasmussen & Williams 2006, eq. 2.30 and 5.8.
         """
@@ -106,8 +120,10 @@ class GroupNoise:
         x, y = as_features("points", points).double(), as_tensor("rewards", rewards).double()
         labels, shape = _names("groups", groups), y.shape[:-1]
         sized = x.dim() >= 2 and y.dim() >= 1 and x.shape[-2] == y.shape[-1] == len(labels)
+        sized = sized and x.shape[:-2] in (shape, ())
         told = f"points must be n x d, rewards n and groups n names, got {tuple(x.shape)}, {tuple(y.shape)} and {len(labels)}."
         require(sized, told, ShapeError)
+        require(len(labels) > 0, "rewards: there are none to fit to, and a variance takes two.")
         require(bool(x.isfinite().all() and y.isfinite().all()), "points and rewards must be finite.", NonFiniteError)
         require(is_finite(prior_mean), f"prior_mean must be a number, got {prior_mean!r}.")
         check_instance("prior", prior, gpytorch.priors.Prior | None, "a GPyTorch prior, or None")
@@ -121,6 +137,7 @@ class GroupNoise:
         group = torch.tensor([names.index(name) for name in labels], device=y.device)
         x = x.expand(*shape, *x.shape[-2:])
         found = torch.zeros(*shape, len(names), dtype=torch.float64, device=y.device)
+        at_end = torch.zeros(len(names), dtype=torch.bool, device=y.device)
         for place in np.ndindex(*shape):
             own = kernel_row(kernel, shape, place) if kernel.batch_shape else copy.deepcopy(kernel)
             data = GroupAverages.of(x[place], y[place] - float(prior_mean), group, len(names))
@@ -129,7 +146,17 @@ class GroupNoise:
                     f"points: {len(data.averages):,} distinct pairs of a point and a group are more than max_points "
                     f"({max_points:,}): fit to a part of them, or raise it."
                 )
-            found[place] = _fitted(own.to(y.device), data, prior, max_iterations)
+            found[place], ends = _fitted(own.to(y.device), data, prior, max_iterations)
+            at_end |= ends
+        if bool(at_end.any()):
+            named = ", ".join(repr(name) for name, end in zip(names, at_end.tolist(), strict=True) if end)
+            issue(
+                [
+                    f"GroupNoise.fit: the variance of {named} is the smallest or the largest that is tried ({_LEAST:g} and "
+                    f"{_MOST:g} times the largest k(x, x)): the rewards do not say what it is, or the kernel's outputscale is "
+                    "not that of the rewards. Give it yourself, or a prior=."
+                ]
+            )
         return cls({name: found[..., place].clone() for place, name in enumerate(names)})
 
 
@@ -186,8 +213,8 @@ class GroupAverages:
 @without_gradients
 def _fitted(
     kernel: gpytorch.kernels.Kernel, data: GroupAverages, prior: gpytorch.priors.Prior | None, max_iterations: int
-) -> Tensor:
-    """The variances of highest evidence, `G`."""
+) -> tuple[Tensor, Tensor]:
+    """The variances of highest evidence, `G`, and whether each is at an end of the range."""
     from botorch.optim.core import scipy_minimize  # noqa: PLC0415 - BoTorch takes a second to load
 
     K = kernel_matrix(kernel, data.points, data.points).double()
@@ -217,11 +244,16 @@ def _fitted(
         scipy_minimize(closure, {"log": log_variances}, bounds=bounds, options={"maxiter": max_iterations})
     if not math.isfinite(best[0]):
         raise NumericalError("no variance gives a covariance that can be factorised: check the kernel and its outputscale.")
-    return best[1].exp()
+    part = (best[1] - math.log(scale)).exp()
+    return best[1].exp(), (part < _LEAST * 1.01) | (part > _MOST / 1.01)
 
 
 def _names(name: str, groups: Any) -> list[str]:
-    """Names of groups, as texts."""
+    """Names of groups, as texts; those of a tensor or an array are its values."""
+    groups = groups.tolist() if isinstance(groups, Tensor | np.ndarray) else groups
     plain = not isinstance(groups, str | bytes | Mapping) and hasattr(groups, "__len__") and hasattr(groups, "__iter__")
     require(plain, f"{name} must be a list with the name of each reward's group, got {type(groups).__name__}.")
-    return [str(one) for one in groups]
+    found = list(groups)
+    missing = [place for place, one in enumerate(found) if not isinstance(one, str) and str(one) in _MISSING]
+    require(not missing, f"{name}: the name at place {(missing or [0])[0]} is missing, {len(missing)} of {len(found)} are.")
+    return [str(one) for one in found]

@@ -11,13 +11,14 @@ from torchbandits.journal.fingerprint import (
 from torchbandits.journal.journal import Journal, as_journal, begun
 from torchbandits.journal.packing import GeneratorStates, from_bytes, held, pack, state_as_text, state_of_text, to_bytes, unpack
 from torchbandits.journal.reading import Reading, in_words
-from torchbandits.journal.recorder import Recorder, report_in
+from torchbandits.journal.recorder import NoArmLeft, Recorder, report_in
 from torchbandits.journal.store import Event, Pick, SharedStore
 
 __all__ = [
     "Event",
     "GeneratorStates",
     "Journal",
+    "NoArmLeft",
     "Pick",
     "Reading",
     "Recorder",

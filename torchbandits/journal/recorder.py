@@ -39,7 +39,7 @@ from torchbandits.journal.lines import Mark
 from torchbandits.journal.packing import held, pack, state_as_text, state_of_text, unpack
 from torchbandits.loop import Loop
 from torchbandits.reporting import certificate
-from torchbandits.selections import duplicate
+from torchbandits.selections import duplicate, joined
 from torchbandits.sources import ArmSource
 from torchbandits.types import FitReport, PickMask, Picks, Pulls, Report, Selection
 
@@ -49,6 +49,23 @@ _COSTLY = ("fit", "load", "set_arms")  # a checkpoint is written after each, bec
 
 Record = dict[str, Any]
 Result = TypeVar("Result")
+
+
+class NoArmLeft(ArgumentError):
+    """Constraints on a batch leave no arm.
+
+    Args:
+        picks: `batch_shape x j`, the picks of the batch so far.
+        stuck: `batch_shape` booleans, rows without an arm.
+        count: Picks that were wanted.
+    """
+
+    def __init__(self, picks: Picks, stuck: Tensor, count: int) -> None:
+        super().__init__(
+            f"after {picks.shape[-1]} of exactly {count} picks the constraints leave no arm in at least one batch row: ask for "
+            "fewer, or loosen them."
+        )
+        self.picks, self.stuck = picks, stuck
 
 
 class Recorder:
@@ -81,7 +98,7 @@ class Recorder:
             limit: `batch_shape`, most picks.
             offered: `batch_shape x A`, arms on offer.
             exactly: Picks per row, whatever the batch rule says.
-            whole: Whether to refuse to make fewer, other than first picks, which may end a batch.
+            whole: Whether to refuse to make fewer, and to go on where first picks end the batch; nothing is open then.
 
         Returns:
             The additional picks, and a copy of all that is open then.
@@ -92,9 +109,11 @@ class Recorder:
         loop, journal = self.loop, self.journal
         selection, drawn = loop.select(limit, offered, exactly)
         if whole:
-            made = int(selection.mask.sum(dim=-1).min())
-            message = f"no arm is left after {made} of {exactly} picks: ask for fewer, offer more arms, or raise max_pulls=."
-            require(made == exactly or loop.state.opening, message)
+            assert exactly is not None
+            wanted = torch.full(loop.batch_shape, exactly)
+            if loop.policy.opens(loop.state) and _cut(selection, wanted):
+                return self._beyond_first(wanted, offered)
+            _check_whole(selection, exactly)
         if journal is not None:
             selection = journal.agreed(selection, loop.points)
         # Copied before anything changes: a copy that fails must leave no pick open that the caller was not told of.
@@ -105,6 +124,29 @@ class Recorder:
             note = partial(ask_record, limit, offered, exactly, selection, loop.state.box is not None)
             self.change(partial(loop.open_, selection, drawn), lambda _: note(), draws=bool(drawn))
         return selection, handed
+
+    def _beyond_first(self, wanted: Tensor, offered: Tensor | None) -> tuple[Selection, Selection]:
+        """Open the first picks, which end a batch, and then further ones with these as pending: `wanted` of each row in all,
+        with the values and errors of `ask`."""
+        loop = self.loop
+        states: list[Sequence[Tensor]] = []
+
+        def work() -> Selection:
+            left, found = wanted, None
+            while bool((left > 0).any()):
+                selection, drawn = loop.select(left, offered, int(left.max()))
+                if not bool(selection.mask.any()):
+                    break
+                loop.open_(selection, drawn)
+                states.append(drawn)
+                left = left - selection.mask.sum(dim=-1).to(left)
+                found = selection if found is None else joined(found, selection)
+            assert found is not None
+            _check_whole(found, int(wanted.max()))
+            return found
+
+        selection = self.change(work, lambda made: fill_record(made, states, loop.state.box is not None))
+        return selection, duplicate(selection)
 
     def fill(self, count: int, allowed: Callable[[Tensor], Tensor]) -> Selection:
         """Open exactly so many further picks per row, one after the other, each with all those before it as pending.
@@ -117,7 +159,7 @@ class Recorder:
             A copy of the new picks.
 
         Raises:
-            ArgumentError: If a row has no arm left before it has all its picks; nothing has changed then.
+            NoArmLeft: If a row has no arm left before it has all its picks; nothing has changed then.
         """
         loop = self.loop
         states: list[Sequence[Tensor]] = []
@@ -126,29 +168,24 @@ class Recorder:
             none = torch.zeros(*loop.batch_shape, 0, dtype=torch.int64, device=loop.device)
             picks = none if loop.open is None else loop.open.index.masked_fill(~loop.open.mask, -1)
             before = picks.shape[-1]
-            for place in range(count):
+            for _ in range(count):
                 left = allowed(picks)
-                some = bool(left.any(dim=-1).all())
-                selection, drawn = loop.select(None, left, 1) if some else (None, ())
-                if selection is None or not bool(selection.mask.all()) or not selection.mask.shape[-1]:
-                    raise ArgumentError(
-                        f"after {place} of exactly {count} picks the constraints leave no arm in at least one batch row: ask "
-                        "for fewer, or loosen them."
-                    )
+                stuck = ~left.any(dim=-1)
+                if not bool(stuck.any()):
+                    selection, drawn = loop.select(None, left, 1)
+                    stuck = ~selection.mask.any(dim=-1)
+                if bool(stuck.any()):
+                    raise NoArmLeft(picks[..., before:], stuck, count)
                 loop.open_(selection, drawn)
                 states.append(drawn)
                 picks = torch.cat([picks, selection.index], dim=-1)
             picks = picks[..., before:]
             return Selection(loop.points(picks), picks, picks >= 0)
 
-        def note(selection: Selection) -> Record:
-            return {"kind": "fill", "index": pack(selection.index), "drawn": [pack(state) for state in states[-1]]}
+        return duplicate(self.change(work, lambda made: fill_record(made, states, box=False)))
 
-        return duplicate(self.change(work, note))
-
-    def _fill_again(self, index: Picks, mask: PickMask, drawn: Sequence[Tensor]) -> None:
-        selection = Selection(self.loop.points(index), index, mask)
-        self.change(partial(self.loop.open_, selection, drawn), None)
+    def _fill_again(self, index: Picks, points: Tensor, drawn: Sequence[Tensor]) -> None:
+        self.change(partial(self.loop.open_, Selection(points, index, index >= 0), drawn), None)
 
     def tell(
         self,
@@ -171,7 +208,8 @@ class Recorder:
             noise_var: `batch_shape x q`, noise variance of each reward; None for that of the policy.
         """
         loop, device = self.loop, self.loop.device
-        given = rewards.masked_fill(~mask, 0.0)
+        # All open picks of a single batch row: nothing is padded.
+        given = rewards if whole and not loop.batch_shape and loop.device.type == "cpu" else rewards.masked_fill(~mask, 0.0)
         if loop.state.rows.sharded:
             given = loop.state.rows.across.agreed(given.to(device)).to(rewards.device)
         kept, y = mask, given
@@ -413,7 +451,9 @@ class Recorder:
             own = check_noise_var(maybe("noise_var"), index.shape, mask & ~rewards.isnan(), loop.device)
             self.tell(index, mask, rewards, forgets=True, noise_var=own)
         elif kind == "fill":
-            self._fill_again(*picks(), [held(state) for state in record["drawn"]])
+            points = maybe("points")  # of a box, where they may be no arms yet
+            index = picks()[0] if points is None else get("index")
+            self._fill_again(index, loop.points(index) if points is None else points, [held(x) for x in record["drawn"]])
         elif kind == "observe":
             where = get("index" if "index" in record else "points")
             like = (loop.batch_shape, loop.total, loop.arms.shape[-1], loop.device)
@@ -613,6 +653,26 @@ def ask_record(limit: Tensor | None, offered: Tensor | None, exactly: int | None
         "offered": pack(offered),
         "index": pack(selection.index),
     } | where
+
+
+def fill_record(selection: Selection, drawn: Sequence[Sequence[Tensor]], box: bool) -> Record:
+    """The record of several selections as one: the picks, and the generator states after the last one that drew."""
+    last = next((states for states in reversed(drawn) if states), ())
+    where = {"points": pack(selection.points)} if box else {}
+    return {"kind": "fill", "index": pack(selection.index), "drawn": [pack(state) for state in last]} | where
+
+
+def _cut(selection: Selection, wanted: Tensor) -> bool:
+    """Whether there are picks, and a row has fewer than wanted, `batch_shape` on the host."""
+    made = selection.mask.sum(dim=-1).cpu()
+    return bool(made.any()) and bool((made < wanted).any())
+
+
+def _check_whole(selection: Selection, exactly: int) -> None:
+    """Refuse a batch in which a row has fewer picks."""
+    made = int(selection.mask.sum(dim=-1).min())
+    message = f"no arm is left after {made} of {exactly} picks: ask for fewer, offer more arms, or raise max_pulls=."
+    require(made == exactly, message)
 
 
 def tell_record(index: Tensor, mask: Tensor, rewards: Tensor, noise_var: Tensor | None = None) -> Record:

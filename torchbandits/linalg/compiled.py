@@ -128,6 +128,17 @@ def sweep_kept(
                 leverage[j] = 0.0
 
 
+@njit(cache=True)
+def read_kept(block: Array, slots: Array, arms: Array) -> Array:  # pragma: no cover - compiled
+    """Read kept kernel columns at some arms: `block[slots][:, max(arms, 0)]`, `m x p`."""
+    out = np.empty((slots.shape[0], arms.shape[0]))
+    for i in range(slots.shape[0]):
+        line = block[slots[i]]
+        for j in range(arms.shape[0]):
+            out[i, j] = line[max(arms[j], 0)]
+    return out
+
+
 @njit(cache=True, fastmath=_SUMS, error_model="numpy")
 def _dot(x: Array, y: Array) -> float:  # pragma: no cover - compiled
     total = 0.0
@@ -280,3 +291,4 @@ def compile_all() -> None:
     factorise(np.ones((1, 2)), first, np.ones(2), np.ones((2, 2))[:, :1], 1.0, 0.0, np.inf)
     _, _, *_, N, a = factorise(one, first, line, one, 1.0, 0.0, np.inf)
     sweep_kept(N, a, True, one, first, line, np.empty(1), np.empty((1, 1)))
+    read_kept(one, first, first)

@@ -94,6 +94,10 @@ class Policy(ABC, Generic[S]):
         """Whether `select` may advance the generators."""
         return True
 
+    def opens(self, state: S) -> bool:
+        """Whether first picks, which end a batch before the policy's own picks, may have been among the last `select`'s."""
+        return False
+
     def learns_together(self, state: S) -> bool:
         """Whether several tells may be learned by one `update_together`, up to rounding. False where the result depends on the
         order of tells, or on draws between them."""

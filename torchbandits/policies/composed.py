@@ -247,12 +247,12 @@ class Composed(Policy[TableState | BoxState]):
     ) -> tuple[Selection, Evidence]:
         """Select arms by the score until the batch rule ends the batch; the first picks come from `initial`. Cost O(A) per
         round and O(1) per further pick; in a box one maximisation per pick, see `pick_in_box`."""
-        rows = state.rows
-        width = self.width(state)
         rule: BatchRule = self.batch_rule if exactly is None else self.batch_rule.exactly(exactly)
         if isinstance(state, BoxState):
             require(available is None, "available= names arms, and a box has none: leave it out.", UnsupportedError)
-            return pick_in_box(state, self.score, rule, width, self.initial, limit)
+            return self._in_box(state, rule, limit)
+        rows = state.rows
+        width = self.width(state)
         offered = on_offer(rows, available)
         remaining = room_for(state, rule.max_batch_size, limit)
         twins = state.twins() if state.opening or self._draws_picks else ()
@@ -270,6 +270,16 @@ class Composed(Policy[TableState | BoxState]):
         leverage, values = picker.evidence(index, slot, values)
         states = tuple(twin.get_state() for twin in twins) if twins else ()
         return Selection(rows.at(slot), index, index >= 0), Evidence(values, leverage, width, states)
+
+    def _in_box(self, state: BoxState, rule: BatchRule, limit: Tensor | None) -> tuple[Selection, Evidence]:
+        """`pick_in_box` where the search is made, with the picks on the device of the box."""
+        own = state.here()
+        picks, evidence = pick_in_box(own, self.score, rule, self.width(own), self.initial, limit)
+        if own is state:
+            return picks, evidence
+        found = (picks.points, picks.index, picks.mask, evidence.score, evidence.leverage, evidence.width)
+        there = to_device(state.pending_index.device, *found)
+        return Selection(*there[:3]), Evidence(there[3], there[4], there[5], evidence.generator_states)
 
     @cached_property
     def _draws_picks(self) -> bool:
@@ -291,6 +301,13 @@ class Composed(Policy[TableState | BoxState]):
     @without_gradients
     def update(self, state: TableState | BoxState, pulls: Pulls) -> TableState | BoxState:
         """Add the pulls, choose a new dictionary, and update means and leverages; see `learn` for the cost."""
+        if isinstance(state, BoxState) and self.refit_every is None and not self.memory.reweights:
+            near = state.beside
+            if near is not None:
+                state.forget_derived_()
+                heard = pulls.here()
+                near.changed(lambda own: self.update(own, heard))
+                return state
         if self.memory.reweights and isinstance(self.memory, Reweighting):
             noise = noise_share(self.noise_std, self.regularization) * state.posterior.regularization
             pulls = self.memory.before_(state, pulls, noise)
@@ -328,6 +345,10 @@ class Composed(Policy[TableState | BoxState]):
         """Whether `select` may advance the generators: for draws of the posterior, and until the first picks are over."""
         drawn = self._draws_picks if isinstance(state, TableState) else False
         return drawn or (self.initial is not None and state.opening)
+
+    def opens(self, state: TableState | BoxState) -> bool:
+        """Whether first picks, which end a batch, may be left."""
+        return self.initial is not None and state.opening
 
     def learns_together(self, state: TableState | BoxState) -> bool:
         """Whether several tells may be learned at once: for an exact posterior or finite features, under a fixed kernel, on
@@ -415,7 +436,7 @@ class Composed(Policy[TableState | BoxState]):
         set the units; None in a box, where the largest upper bound is unknown. In a box raises `NumericalError` if the
         posterior is not finite."""
         if isinstance(state, BoxState):
-            state.box.check_finite()
+            state.here().box.check_finite()
             return None
         across, width, derived = state.rows.across, self.width(state), state.derived
         upper = upper_bounds(state, width)
@@ -424,8 +445,9 @@ class Composed(Policy[TableState | BoxState]):
         largest, lower = across.amax(upper), across.amin(torch.sub(upper, mean, alpha=2))
         if largest.device.type != "cpu" and state.posterior.units is None:
             # Together, since each copy waits for the device.
-            largest, lower, here = to_host(largest, lower, width)
-            derived.highest, derived.width_on_host = largest, here
+            largest, lower, derived.width_on_host = to_host(largest, lower, width)
+        if largest.device.type == "cpu":
+            derived.highest = largest
         lower = -lower
         if (units := state.posterior.units) is not None:
             largest, lower = (units.to_rewards(bound.unsqueeze(-1)).squeeze(-1) for bound in (largest, lower))

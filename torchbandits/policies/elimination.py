@@ -24,7 +24,7 @@ the draws."""
 
 @dataclass(frozen=True)
 class Batches:
-    """How long batches are, and when they end.
+    """Lengths of the batches, and the pulls at which they end.
 
     Attributes:
         lengths: Picks of each batch; they add up to the horizon.

@@ -32,7 +32,7 @@ _NEVER = 1 << 62
 
 
 class Balance(nn.Module):
-    """What each candidate lengthscale has earned.
+    """Rewards earned by each candidate lengthscale.
 
     Args:
         candidates: K, the number of candidates that may come in.
@@ -125,6 +125,11 @@ class LengthscaleBalancing(Phased[BalancedState]):
     def most_picks(self) -> int:
         """The most picks of one `select`: 1."""
         return 1
+
+    @property
+    def one_function(self) -> bool:
+        """False: the kernel is one of several."""
+        return False
 
     @without_gradients
     def init(self, arms: Arms, generators: Generators, batch_shape: torch.Size) -> BalancedState:

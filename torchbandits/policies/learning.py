@@ -148,9 +148,13 @@ def _learn_sparse(state: GaussianState, memory: Memory, summed: Summed) -> None:
     sums["log_det"] = sums["log_det"] + torch.log1p(counts * leverage).sum(dim=-1)
     # BKB samples point i with probability min(1, n_i q̄ lev_i), with the leverages before the pulls.
     size, pad = state.statistics.size, torch.nn.functional.pad
-    row = row.masked_fill(row < 0, size)
-    drawn_with = pad(known, (0, size + 1 - known.shape[-1])).scatter_(-1, row, leverage)[..., :-1]
-    _draw_dictionary(state, memory, drawn_with, (counts > 0).any(dim=-1))
+    if summed.whole:
+        drawn_with = pad(known, (0, size - known.shape[-1])) if size > known.shape[-1] else known.clone()
+        drawn_with.scatter_(-1, row, leverage)
+    else:
+        row = row.masked_fill(row < 0, size)
+        drawn_with = pad(known, (0, size + 1 - known.shape[-1])).scatter_(-1, row, leverage)[..., :-1]
+    _draw_dictionary(state, memory, drawn_with, counts)
     table.sweep_()
 
 
@@ -166,7 +170,7 @@ def _learn_history(state: GaussianState, pulls: Pulls, memory: Memory, summed: S
     else:
         state.rows.tell_(posterior, summed)
     if memory.sparse:
-        _draw_dictionary(state, memory, _history_leverage(state).cpu(), (pulls.counts > 0).any(dim=-1).cpu())
+        _draw_dictionary(state, memory, _history_leverage(state).cpu(), pulls.counts.cpu())
     log_det, before = to_host(_swept(state, warm or memory.sparse), before)
     gained = (log_det - before).clamp_min(0)
     # Only the total gain is known, not that of each pull: log(1 + 3x) ≤ 3 log(1 + x) bounds the other sum by it.
@@ -285,13 +289,17 @@ def _history_leverage(state: GaussianState) -> Tensor:
     return leverage
 
 
-def _draw_dictionary(state: GaussianState, memory: Memory, leverage: Tensor, told: Tensor) -> None:
-    """Draw a new dictionary in the batch rows with new pulls (`told`, `batch_shape`), on the host, by leverages of the
+def _draw_dictionary(state: GaussianState, memory: Memory, leverage: Tensor, counts: Tensor) -> None:
+    """Draw a new dictionary in the batch rows with new pulls (`counts`, `batch_shape x p`), on the host, by leverages of the
     distinct points. The others keep theirs and draw nothing."""
     statistics, posterior = state.statistics, state.posterior
     # A single batch row is told something, or nothing is learned.
-    active = told.reshape(-1).tolist() if len(state.generators) > 1 else [True]
-    resting = [g for g, on in zip(state.generators, active, strict=True) if not on]
+    if len(state.generators) == 1:
+        own = memory.choose(leverage, statistics.weights_on_host, statistics.mask_on_host, state.generators)
+        posterior.set_dictionary_(own)
+        return
+    told = (counts > 0).any(dim=-1)
+    resting = [g for g, on in zip(state.generators, told.reshape(-1).tolist(), strict=True) if not on]
     states = [generator.get_state() for generator in resting]
     chosen = memory.choose(leverage, statistics.weights_on_host, statistics.mask_on_host, state.generators)
     # `choose` advances every generator, so those of rows without new pulls are set back.

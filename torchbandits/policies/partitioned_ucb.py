@@ -98,6 +98,10 @@ class PartitionedUCB(Policy[PartitionedState]):
         posterior = PartitionedProcess(domain, self.regularization, self.memory_budget)
         return PartitionedState(rows, posterior, generators)
 
+    def opens(self, state: PartitionedState) -> bool:
+        """Whether first picks, which end a batch, may be left."""
+        return self.initial is not None and state.opening
+
     @without_gradients
     def select(
         self,

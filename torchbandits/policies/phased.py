@@ -84,6 +84,11 @@ class Phased(Policy[P], ABC):
         return self.engine.noise_std
 
     @property
+    def one_function(self) -> bool:
+        """Whether the posterior of all pulls is that of one function under the kernel: rules that end a run read it then."""
+        return True
+
+    @property
     def draws_on_update(self) -> bool:
         """Whether `update` may advance the generators: False, nothing is drawn."""
         return False

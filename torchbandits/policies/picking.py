@@ -38,15 +38,16 @@ def room_for(state: State, most: Tensor | int | None, limit: Tensor | None) -> T
         return left if limit is None else torch.minimum(left, limit)
     if limit is not None:
         return limit.long() if most is None else limit.long().clamp_max(most)
-    return torch.full(state.rows.batch_shape, torch.iinfo(torch.int32).max if most is None else most)
+    return torch.full(state.rows.row_of_arm.shape[:-1], torch.iinfo(torch.int32).max if most is None else most)
 
 
 def frozen_batch(state: State, rule: BatchRule) -> bool | Tensor:
     """Whether the next picks are pending with the dictionary frozen, in all rows or `batch_shape`: under a batch rule whose
     paper specifies it, if nothing else is pending. Without a rule that ends the batch, a frozen dictionary would repeat an arm
     that it does not explain."""
-    if not rule.freezes or not state.pending_index.shape[-1]:
-        return rule.freezes
+    freezes = rule.freezes
+    if not freezes or not state.pending_index.shape[-1]:
+        return freezes
     return (state.pending_index < 0).all(dim=-1)
 
 

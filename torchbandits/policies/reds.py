@@ -54,6 +54,11 @@ class RandomExploration(Phased[EliminationState]):
         return self.max_batch_size
 
     @property
+    def one_function(self) -> bool:
+        """Whether f stays: not under a drift."""
+        return not self.anew
+
+    @property
     def lengths(self) -> tuple[int, ...]:
         """The lengths of the batches, which add up to the horizon."""
         first = math.isqrt(self.horizon - 1) + 1 if self.first_batch is None else self.first_batch

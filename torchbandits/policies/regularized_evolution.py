@@ -53,11 +53,11 @@ class Population(nn.Module):
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         size = self.members.shape[-1]
         # From a population of another size, the youngest members are loaded.
-        for name, nobody in (("members", -1), ("rewards", 0)):
+        for name, filler in (("members", -1), ("rewards", 0)):
             if prefix + name in state_dict:
                 saved = state_dict[prefix + name]
                 missing = max(0, size - saved.shape[-1])
-                state_dict[prefix + name] = nn.functional.pad(saved[..., -size:], (missing, 0), value=nobody)
+                state_dict[prefix + name] = nn.functional.pad(saved[..., -size:], (missing, 0), value=filler)
         super()._load_from_state_dict(state_dict, prefix, *args)
 
 

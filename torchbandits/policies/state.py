@@ -18,8 +18,10 @@ from torch import Tensor, nn
 
 from torchbandits.arms import ArmRows, ArmTable, Box, CellTree, GrowingTable, PosteriorDraws
 from torchbandits.arms.rows import Summed
+from torchbandits.buffered import Buffered
 from torchbandits.errors import StateError, UnsupportedError, require
 from torchbandits.gradients import without_gradients
+from torchbandits.policies.near import MOST, Near
 from torchbandits.policies.scale import ScaleWatch
 from torchbandits.posteriors import GaussianProcess, PartitionedProcess, Statistics, aggregate
 from torchbandits.transfers import to_device, to_host
@@ -41,7 +43,7 @@ def _on_device(name: str) -> Any:
     return property(read)
 
 
-class State(nn.Module, ABC):
+class State(Buffered, ABC):
     """Base of all states: the rows of the statistics, the pending picks, and one generator per batch row.
 
     Args:
@@ -65,7 +67,7 @@ class State(nn.Module, ABC):
     tabulated: ClassVar[bool] = False
     """Whether mean and leverage of every arm are known."""
     unsettled: Selection | None = None
-    """What is still open after the pulls that are being learned; None for nothing. Known while `Policy.update` runs."""
+    """Picks that are still open after the pulls that are being learned; None for none. Known while `Policy.update` runs."""
     directions: Tensor | None = None
     """−1 in the batch rows in which less is better, which recommend the lowest mean; None for none."""
 
@@ -141,7 +143,6 @@ class State(nn.Module, ABC):
 
     def add_told_(self, counts: Tensor) -> None:
         """Count pulls told, `batch_shape x q`."""
-        # `Module.__setattr__` is slow, so the buffer is set directly.
         own: Any = self._buffers
         own["told"] = own["told"] + counts.sum(dim=-1).cpu()
 
@@ -153,9 +154,14 @@ class State(nn.Module, ABC):
         """Mean and variance of arms, `batch_shape x p`, in reward units: the model may have units of its own."""
         return Marginals(mean, variance)
 
+    def found_(self, selection: Selection) -> None:
+        """Make the points of picks in a box arms, at the indices that they were given."""
+        if self.box is not None:
+            self.box.find_(selection.points, selection.index, self.statistics)
+
     def needed_of(self, index: Tensor) -> tuple[Tensor, ...]:
-        """What learning pulls of these arms will read, `batch_shape x q` with −1 where padded: it is copied to the host with
-        their rewards, and handed to `foresee_`."""
+        """Tensors that learning pulls of these arms (`batch_shape x q`, −1 where padded) will read: they are copied to the host
+        with the rewards, and handed to `foresee_`."""
         return ()
 
     def foresee_(self, here: Tensor, *beside: Tensor) -> None:
@@ -396,7 +402,7 @@ class Derived:
         marginals: Mean and standard deviation of every arm, `batch_shape x A` each.
         upper: `batch_shape x A`, upper confidence bounds.
         upper_of: The width of these bounds, the same object.
-        highest: `batch_shape`, the largest of these bounds, on the host, where arms are on a device.
+        highest: `batch_shape`, the largest of these bounds, on the host; None where it is not known.
     """
 
     width: Tensor | None = None
@@ -497,7 +503,7 @@ class GaussianState(PosteriorState):
 
     def forget_derived_(self) -> None:
         """Drop the quantities derived from the state, before it changes."""
-        self.derived = Derived()
+        self.__dict__["derived"] = Derived()
 
     def remember_(self, pulls: Pulls) -> None:
         """Keep the arms of a tell as the most recent ones. Summed history has no order and is excluded."""
@@ -632,7 +638,7 @@ class TableState(GaussianState):
         rows, which are replaced when they change."""
         leverage, arm, known = self.table.leverage, self.rows.arm_of_row, self._row_leverage
         if known is None or known[0] is not leverage or known[1] is not arm or self.rows.outside:
-            self._row_leverage = known = (leverage, arm, super().row_leverage())
+            self.__dict__["_row_leverage"] = known = (leverage, arm, super().row_leverage())
         return known[2]
 
     def _snapshots(self) -> list[Callable[[], None]]:
@@ -653,6 +659,39 @@ class BoxState(GaussianState):
 
     def __init__(self, box: Box, generators: Sequence[torch.Generator], *, counts_batches: bool = True) -> None:
         super().__init__(box.rows, box.posterior, generators, box, counts_batches=counts_batches)
+        # The copy on the host of a state on a device, where there is one.
+        self.near: Near | None = None
+
+    @property
+    def beside(self) -> Near | None:
+        """The copy on the host where searches are made; None for a state that is there, and for a posterior that is worth a
+        device."""
+        posterior = self.posterior
+        m = posterior.statistics.size if posterior.finite is None else posterior.finite.num_features
+        if self.pending_index.device.type == "cpu" or m * m * self.rows.batch_shape.numel() > MOST * MOST:
+            self.near = None
+        elif self.near is None or not self.near.fits:
+            self.near = Near(self)
+        return self.near
+
+    def here(self) -> BoxState:
+        """This state, or its copy on the host, to read from."""
+        near = self.beside
+        return self if near is None else cast(BoxState, near.follow())
+
+    def progress(self, reads: frozenset[str], told: Tensor | None = None) -> Progress:
+        """See `GaussianState`; by the copy on the host where there is one."""
+        own = self.here()
+        return super().progress(reads, told) if own is self else own.progress(reads, told)
+
+    def found_(self, selection: Selection) -> None:
+        """Make the points of picks arms, at the indices that they were given."""
+        near = self.beside
+        if near is None:
+            super().found_(selection)
+            return
+        points, index = to_host(selection.points, selection.index)
+        near.changed(lambda own: own.box.find_(points, index, own.statistics))
 
     @property
     def tabulation(self) -> Box:
@@ -663,6 +702,15 @@ class BoxState(GaussianState):
     def kappa2(self) -> Tensor:
         """The largest k(x, x) of a point."""
         return self.box.kappa2
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> BoxState:
+        self.near = None
+        super()._apply(fn, recurse)
+        return self
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        self.near = None
+        super()._load_from_state_dict(state_dict, prefix, *args)
 
 
 class TreeState(GaussianState):

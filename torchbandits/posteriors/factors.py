@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import gpytorch
 import torch
@@ -101,15 +101,17 @@ class Factors:
         dictionary: tuple[Tensor, Tensor],
         gram: Callable[[Tensor], Tensor] | None,
         sparse: bool,
-    ) -> Factors:
+    ) -> Factors | SmallFactors:
         """Factorise. `dictionary` is rows and mask; `gram` maps rows to their kernel values with all rows. O(u m² + m³)."""
         rows, mask = dictionary
-        points = statistics.at(rows)
-        K_mu = kernel_matrix(kernel, points, statistics.points) if gram is None else gram(rows)
-        if sparse and gram is not None:
-            small = Factors._small(kernel, regularization, statistics, targets, (rows, mask, points), K_mu)
+        K_mu = None if gram is None else gram(rows)
+        if sparse and K_mu is not None:
+            small = SmallFactors.of(kernel, regularization, statistics, targets, dictionary, K_mu)
             if small is not None:
-                return small
+                return small if K_mu.device.type == "cpu" else small.factors()
+        points = statistics.at(rows)
+        if K_mu is None:
+            K_mu = kernel_matrix(kernel, points, statistics.points)
         K_mu = torch.where(mask.unsqueeze(-1) & statistics.mask.unsqueeze(-2), K_mu.double(), 0.0)
         K_mm = K_mu.gather(-1, rows.unsqueeze(-2).expand(*K_mu.shape[:-1], rows.shape[-1]))
         n = statistics.weights
@@ -139,37 +141,6 @@ class Factors:
         rounding = found._rounding(n, targets, regularization, statistics.mask, torch.where(lost & ~steady, usual, 1.0))
         require(not bool((lost & ((unit * rounding).amax(dim=-1) > _RESOLVED)).any()), _TOO_SINGULAR, NumericalError)
         return found
-
-    @staticmethod
-    def _small(
-        kernel: gpytorch.kernels.Kernel,
-        regularization: float,
-        statistics: Statistics,
-        targets: Rect,
-        dictionary: tuple[Tensor, Tensor, Tensor],
-        K_mu: Tensor,
-    ) -> Factors | None:
-        """All factors by one compiled call on the host, wherever the arms are, for one batch row, a small dictionary whose
-        pivots exceed rounding, and even weights. None otherwise."""
-        from torchbandits.linalg.compiled import COMPILED, factorise  # noqa: PLC0415 - numba takes half a second to load
-
-        rows, mask, points = dictionary
-        (m, u), n = K_mu.shape[-2:], statistics.weights
-        most = _SMALL if K_mu.device.type == "cpu" else _SMALL_ON_DEVICE
-        small = K_mu.dim() == 2 and m > 0 and m * m * (u + m) <= most
-        if not COMPILED or not small or K_mu.dtype != torch.float64:
-            return None
-        floor = _RESIDUAL_TOLERANCE * regularization
-        arrays = [x.numpy() for x in to_host(K_mu, rows, n.contiguous(), targets)]
-        good, log_det, *found = factorise(arrays[0], arrays[1], arrays[2], arrays[3], regularization, floor, MOST_UNEVEN)
-        if not good:
-            return None
-        volume = torch.tensor(log_det, dtype=torch.float64)
-        U, Z, V, W, J, moment, w, N, a, volume = to_device(K_mu.device, *map(torch.from_numpy, found), volume)
-        root = InverseRoot(U.mT, None, mask.new_zeros(()))
-        precision = Precision.of(V, W.mT, J, volume)
-        regression = Regression.of(precision, moment, w, regularization)
-        return Factors(rows, mask, Nystrom.of(kernel, points, mask, floor, root), Z, regression, (N, a), whole=True)
 
     def _dual(self, weights: Tensor, targets: Rect, regularization: float) -> Tensor:
         """α = N(ȳ − μ)/λ, `batch_shape x u x c`: to first order, an error E of the kernel matrix changes the mean by Eα."""
@@ -255,6 +226,66 @@ class Factors:
         features = _placed(nn.functional.pad(self.features, (0, 0, 0, 1)), column, placed)
         grown_rows, mask = torch.cat([self.rows, rows], dim=-1), torch.cat([self.mask, kept.unsqueeze(-1)], dim=-1)
         return Factors(grown_rows, mask, embedding, features, self.regression.detached().grow_())
+
+
+class SmallFactors(NamedTuple):
+    """Factors of one batch row with a small dictionary, computed by one compiled call on the host. They become tensors when
+    something besides a sweep reads them: BKB, whose dictionary is drawn anew at every pull, needs the sweep alone.
+
+    Attributes:
+        kernel: Of the posterior; held.
+        regularization: λ.
+        points: `u x d`, the distinct points.
+        rows, mask: `m`, the dictionary as in `Factors`.
+        arrays: Results of `linalg.compiled.factorise` from U on.
+        log_det: log det V.
+    """
+
+    kernel: gpytorch.kernels.Kernel
+    regularization: float
+    points: Tensor
+    rows: Tensor
+    mask: Tensor
+    arrays: list[Any]
+    log_det: float
+
+    @staticmethod
+    def of(
+        kernel: gpytorch.kernels.Kernel,
+        regularization: float,
+        statistics: Statistics,
+        targets: Rect,
+        dictionary: tuple[Tensor, Tensor],
+        K_mu: Tensor,
+    ) -> SmallFactors | None:
+        """Factorise on the host, wherever the arms are, where the pivots exceed rounding and the weights are even. None
+        otherwise."""
+        from torchbandits.linalg.compiled import COMPILED, factorise  # noqa: PLC0415 - numba takes half a second to load
+
+        (m, u), n = K_mu.shape[-2:], statistics.weights
+        most = _SMALL if K_mu.device.type == "cpu" else _SMALL_ON_DEVICE
+        small = K_mu.dim() == 2 and m > 0 and m * m * (u + m) <= most
+        if not COMPILED or not small or K_mu.dtype != torch.float64:
+            return None
+        arrays = [x.numpy() for x in to_host(K_mu, dictionary[0], n.contiguous(), targets)]
+        floor = _RESIDUAL_TOLERANCE * regularization
+        good, log_det, *found = factorise(arrays[0], arrays[1], arrays[2], arrays[3], regularization, floor, MOST_UNEVEN)
+        return SmallFactors(kernel, regularization, statistics.points, *dictionary, found, log_det) if good else None
+
+    def factors(self) -> Factors:
+        """The factors as tensors on the device of the points."""
+        rows, mask, lam = self.rows, self.mask, self.regularization
+        found = [*map(torch.from_numpy, self.arrays), torch.tensor(self.log_det, dtype=torch.float64)]
+        U, Z, V, W, J, moment, w, N, a, volume = found if rows.device.type == "cpu" else to_device(rows.device, *found)
+        points, root = self.points.index_select(-2, rows), InverseRoot(U.mT, None, mask.new_zeros(()))
+        embedding = Nystrom.of(self.kernel, points, mask, _RESIDUAL_TOLERANCE * lam, root)
+        regression = Regression.of(Precision.of(V, W.mT, J, volume), moment, w, lam)
+        return Factors(rows, mask, embedding, Z, regression, (N, a), whole=True)
+
+    def sweep(self) -> SweepFactors:
+        """N and a of a sweep, on the host."""
+        N, a = map(torch.from_numpy, self.arrays[-2:])
+        return SweepFactors(self.rows, self.mask, N, a, lower=True)
 
 
 def _features(embedding: Nystrom, K_mu: Rect, mask: Tensor, told: Tensor) -> Tensor:

@@ -13,10 +13,11 @@ import gpytorch
 import torch
 from torch import Tensor, nn
 
+from torchbandits.buffered import Buffered
 from torchbandits.embeddings import FiniteEmbedding
 from torchbandits.kernels import shaped_like
 from torchbandits.linalg import uneven
-from torchbandits.posteriors.factors import Factors, SweepFactors
+from torchbandits.posteriors.factors import Factors, SmallFactors, SweepFactors
 from torchbandits.posteriors.pending import Pending
 from torchbandits.posteriors.sketch import Sketch
 from torchbandits.posteriors.statistics import Statistics
@@ -26,7 +27,7 @@ from torchbandits.transfers import to_device
 from torchbandits.types import Marginals, PerPoint, PickMask, Points, Rect
 
 
-class GaussianProcess(nn.Module):
+class GaussianProcess(Buffered):
     r"""Posterior of f ~ GP(μ₀, k) given weighted sums of rewards with noise variance λ, in reward units.
 
     .. math:: \mu(x) = \mu_0 + z(x)^T w, \quad
@@ -77,12 +78,14 @@ class GaussianProcess(nn.Module):
         self.kernel.requires_grad_(False)
         self.regularization, self.sparse, self.prior_mean = float(regularization), sparse, prior_mean
         self.statistics = Statistics(dim, batch_shape, device)
+        # As a plain attribute it is found without a search.
+        self.__dict__["statistics"] = self.statistics
         self.register_buffer("dictionary", torch.zeros(*batch_shape, 0, dtype=torch.bool, device=device))
         self.register_buffer("pending_points", self.statistics.points)
         self.register_buffer("pending", self.statistics.weights)
         # Whether rewards were told with noise variances of their own, which are relative to the noise of the policy.
         self.weighted = False
-        self._fit: Factors | None = None
+        self._fit: Factors | SmallFactors | None = None
         self._known_rows: tuple[Tensor, Tensor, Tensor] | None = None
         # The last rows of the dictionary, and the same on the host.
         self._host_rows: tuple[Tensor, Tensor] | None = None
@@ -100,35 +103,37 @@ class GaussianProcess(nn.Module):
         if self.sparse:
             self.dictionary = nn.functional.pad(self.dictionary, (0, self.statistics.size - self.dictionary.shape[-1]))
         if self._fit is not None:
-            self._fit = self._fit.grown(points, new, rows, self.sparse)
+            self._fit = self.fit().grown(points, new, rows, self.sparse)
         return rows
 
-    def add_(self, rows: Tensor, counts: Tensor, sums: Tensor, squares: Tensor) -> GaussianProcess:
-        """Add pulls of existing rows (`batch_shape x p` each; row −1 is ignored), all on the host or on the device. O(u), or
-        O(p m²) if factorised."""
-        self.statistics.add_(rows, counts, sums, squares)
+    def add_(self, rows: Tensor, counts: Tensor, sums: Tensor, squares: Tensor, *, whole: bool = False) -> GaussianProcess:
+        """Add pulls of existing rows (`batch_shape x p` each; row −1 is ignored, and there is none if `whole`), all on the host
+        or on the device. O(u), or O(p m²) if factorised."""
+        self.statistics.add_(rows, counts, sums, squares, whole=whole)
+        fit = None if self._fit is None else self.fit()
         if self.sketch is not None and self.finite is not None:
             rows, counts = to_device(self.pending.device, rows, counts)
             self.sketch.add_(self.finite(self.statistics.at(rows)), torch.where(rows >= 0, counts, 0.0))
             self._fit = None
-        elif self._fit is not None and (self._fit.regression.graded is not None or uneven(self.statistics.weights_on_host)):
+        elif fit is not None and (fit.regression.graded is not None or uneven(self.statistics.weights_on_host)):
             # An update would add heavy pulls in coordinates that are not graded for them.
             self._fit = None
-        elif self._fit is not None:
-            features, kept, slot = self._fit.features, rows >= 0, rows.clamp_min(0)
+        elif fit is not None:
+            features, kept, slot = fit.features, rows >= 0, rows.clamp_min(0)
             counts, sums = torch.where(kept, counts, 0.0), torch.where(kept, sums, 0.0)
             if slot.device != features.device:
                 slot, counts, sums = to_device(features.device, slot, counts, sums)
             Z_mp = features.gather(-1, slot.unsqueeze(-2).expand(*features.shape[:-1], -1))
-            self._fit.regression.update_(Z_mp.mT, counts, self.targets_of(counts, sums))
-            self._fit = replace(self._fit, explained=None)
+            # A copy, because a snapshot may hold these factors.
+            regression = fit.regression.detached().update_(Z_mp.mT, counts, self.targets_of(counts, sums))
+            self._fit = replace(fit, regression=regression, explained=None)
         return self
 
     def set_dictionary_(self, dictionary: Tensor) -> GaussianProcess:
         """Choose the dictionary among the distinct points, `batch_shape x u` booleans (sparse posteriors only)."""
         own = self.dictionary.device
         if dictionary.device == own or dictionary.dim() > 1:
-            self.dictionary, self._fit = dictionary.to(own) & self.statistics.mask, None
+            self._buffers["dictionary"], self.__dict__["_fit"] = dictionary.to(own) & self.statistics.mask, None
             return self
         # One batch row, which has no padding: its rows are found on the host.
         rows = dictionary.nonzero().squeeze(-1)
@@ -267,7 +272,7 @@ class GaussianProcess(nn.Module):
                 order = torch.argsort((~dictionary).byte(), dim=-1, stable=True)[..., :m]
                 mask = dictionary.gather(-1, order)
                 known = (dictionary, order * mask, mask)
-            self._known_rows = known
+            self.__dict__["_known_rows"] = known
         return known[1], known[2]
 
     def rows_on_host(self, rows: Tensor) -> Tensor:
@@ -290,6 +295,15 @@ class GaussianProcess(nn.Module):
 
         Cost: O(m u d + u m² + m³) the first time.
         """
+        fit = self._fit
+        if isinstance(fit, Factors):
+            return fit
+        fit = self._factorised(gram) if fit is None else fit
+        self.__dict__["_fit"] = fit = fit.factors() if isinstance(fit, SmallFactors) else fit
+        return fit
+
+    def _factorised(self, gram: Callable[[Tensor], Tensor] | None) -> Factors | SmallFactors:
+        """`fit`, in the form in which it was computed."""
         if self._fit is None:
             own = (self.regularization, self.statistics, self.targets())
             rows = self.dictionary_rows()
@@ -303,7 +317,8 @@ class GaussianProcess(nn.Module):
 
     def sweep_factors(self, gram: Callable[[Tensor], Tensor] | None = None) -> SweepFactors:
         """Factors of a sweep over many points; `gram` as for `fit`. Cost O(u m² + m³)."""
-        return self.fit(gram).sweep(self.statistics.weights, self.regularization)
+        fit = self._factorised(gram)
+        return fit.sweep() if isinstance(fit, SmallFactors) else fit.sweep(self.statistics.weights, self.regularization)
 
     def leverage(self, points: Points) -> Tensor:
         """Variance / λ at any points given the observed rewards, `batch_shape x n`; pending pulls are ignored."""
@@ -327,18 +342,21 @@ class GaussianProcess(nn.Module):
 
     def snapshot(self) -> Callable[[], None]:
         """Function that restores the current kernel, λ, sparsity and factors. The buffers must be restored by the caller."""
-        fit = None if self._fit is None else replace(self._fit, regression=self._fit.regression.detached())
-        return partial(self._restore, self.kernel, self.regularization, (self.sparse, self.weighted), fit)
+        return partial(self._restore, self.kernel, self.regularization, (self.sparse, self.weighted), self._fit)
 
     def _restore(
-        self, kernel: gpytorch.kernels.Kernel, regularization: float, flags: tuple[bool, bool], fit: Factors | None
+        self,
+        kernel: gpytorch.kernels.Kernel,
+        regularization: float,
+        flags: tuple[bool, bool],
+        fit: Factors | SmallFactors | None,
     ) -> None:
         self.kernel, self.regularization, self._fit = kernel, regularization, fit
         self.sparse, self.weighted = flags
 
     def invalidate_(self) -> None:
         """Drop the factors, to be recomputed when needed."""
-        self._fit = None
+        self.__dict__["_fit"] = None
 
     def _apply(self, fn: Any, recurse: bool = True) -> GaussianProcess:
         # Factors stay float64 whatever dtype is requested; only the device of `.to()` is used.

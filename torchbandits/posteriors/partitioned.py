@@ -7,8 +7,9 @@ from typing import Any
 
 import gpytorch
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from torchbandits.buffered import Buffered
 from torchbandits.kernels import kernel_matrix
 from torchbandits.posteriors.around import first_true, marginals_around
 from torchbandits.posteriors.cells import (
@@ -34,7 +35,7 @@ from torchbandits.posteriors.statistics import Statistics
 from torchbandits.types import Marginals, PerPoint, Picks, Points
 
 
-class PartitionedProcess(nn.Module):
+class PartitionedProcess(Buffered):
     r"""One exact Gaussian process per cell, on the pulls in that cell alone, tabulated on a finite arm set.
 
     A pull of arm j updates the cells that contain it, in O(P²) for a cell of P arms, whatever the number of pulls:

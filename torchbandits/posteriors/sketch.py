@@ -5,11 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from torchbandits.buffered import Buffered
 from torchbandits.linalg import LowRankPrecision
 from torchbandits.types import PerPoint, Rect
 
 
-class Sketch(nn.Module):
+class Sketch(Buffered):
     r"""Rows S that replace a matrix A with AᵀA = Σ n z zᵀ which is too tall to keep, such that
 
     .. math:: 0 \preceq A^T A - S^T S \preceq \rho I, \quad \rho \le \min_{k \le m} |A - A_k|_F^2 / (m + 1 - k)

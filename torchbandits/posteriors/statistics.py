@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from torchbandits.buffered import Buffered
 from torchbandits.checks import as_tensor
 from torchbandits.errors import NonFiniteError, ShapeError, require
 from torchbandits.transfers import to_device
@@ -52,7 +53,7 @@ def aggregate(index: Picks, mask: PickMask, *values: Tensor) -> tuple[Tensor, ..
     return distinct[..., :p], counts[..., :p], *(s[..., :p] for s in sums)
 
 
-class Statistics(nn.Module):
+class Statistics(Buffered):
     """Distinct points with their weights n, sums of rewards s and sums of squared rewards q, in order of first pull.
 
     Args:
@@ -74,7 +75,9 @@ class Statistics(nn.Module):
         for name, width in (("points", dim), ("totals", 3)):
             self.register_buffer(name, torch.zeros(*batch_shape, 0, width, dtype=torch.float64, device=device))
         self.register_buffer("num_rows", torch.zeros(batch_shape, dtype=torch.int64))
+        # `num_rows` and the mask on the host; the same mask there and on the device.
         self._known_mask: tuple[Tensor, Tensor] | None = None
+        self._device_mask: tuple[Tensor, Tensor] | None = None
         self._known_weights: tuple[Tensor, Tensor] | None = None
         # The totals, and their weights on the host, where the last places may be missing.
         self._host_weights: tuple[Tensor, Tensor] | None = None
@@ -84,7 +87,7 @@ class Statistics(nn.Module):
         """n, `batch_shape x u`, a view of the totals."""
         totals, known = self.totals, self._known_weights
         if known is None or known[0] is not totals:
-            self._known_weights = known = (totals, totals[..., 0])
+            self.__dict__["_known_weights"] = known = (totals, totals[..., 0])
         return known[1]
 
     @property
@@ -115,17 +118,20 @@ class Statistics(nn.Module):
     @property
     def mask(self) -> Tensor:
         """`batch_shape x u`, True in places that hold a point. Cached until `num_rows` is replaced."""
-        num_rows, size = self.num_rows, self.size
-        known = self._known_mask
-        if known is None or known[0] is not num_rows or known[1].shape[-1] != size:
-            mask, device = self.mask_on_host, self.totals.device
-            self._known_mask = known = (num_rows, mask if device.type == "cpu" else to_device(device, mask)[0])
+        here, device, known = self.mask_on_host, self.totals.device, self._device_mask
+        if device.type == "cpu":
+            return here
+        if known is None or known[0] is not here:
+            self._device_mask = known = (here, to_device(device, here)[0])
         return known[1]
 
     @property
     def mask_on_host(self) -> Tensor:
         """The same on the host."""
-        return torch.arange(self.size) < self.num_rows.unsqueeze(-1)
+        num_rows, size, known = self.num_rows, self.size, self._known_mask
+        if known is None or known[0] is not num_rows or known[1].shape[-1] != size:
+            self._known_mask = known = (num_rows, torch.arange(size) < num_rows.unsqueeze(-1))
+        return known[1]
 
     @property
     def ends(self) -> Tensor:
@@ -169,11 +175,9 @@ class Statistics(nn.Module):
         # Batch rows of equal length all append at the end; a single one has no padding.
         if bool(new.all()) and (not self.num_rows.dim() or bool((self.num_rows == self.size).all())):
             rows = torch.arange(self.size, self.size + p, device=new.device).expand(new.shape)
-            self._buffers["num_rows"] = self.num_rows + p
-            self._buffers["totals"] = nn.functional.pad(self.totals, (0, 0, 0, p))
-            self._buffers["points"] = torch.cat(
-                [self.points, points.double().expand(*new.shape, self.points.shape[-1])], dim=-2
-            )
+            self.num_rows = self.num_rows + p
+            self.totals = nn.functional.pad(self.totals, (0, 0, 0, p))
+            self.points = torch.cat([self.points, points.double().expand(*new.shape, self.points.shape[-1])], dim=-2)
             return rows
         if not self.num_rows.dim():
             # What is new is known here, and nothing waits for a device.
@@ -181,28 +185,29 @@ class Statistics(nn.Module):
             rows = torch.where(new, self.size + new.long().cumsum(dim=-1) - 1, -1)
             places = new.nonzero().squeeze(-1)
             fresh = points.double().index_select(-2, places if here == device else to_device(device, places)[0])
-            self._buffers["num_rows"] = self.num_rows + count
-            self._buffers["totals"] = nn.functional.pad(self.totals, (0, 0, 0, count))
-            self._buffers["points"] = torch.cat([self.points, fresh], dim=-2)
+            self.num_rows = self.num_rows + count
+            self.totals = nn.functional.pad(self.totals, (0, 0, 0, count))
+            self.points = torch.cat([self.points, fresh], dim=-2)
             return rows
         new = new.cpu()
         rows = torch.where(new, self.num_rows.unsqueeze(-1) + new.long().cumsum(dim=-1) - 1, -1)
-        self._buffers["num_rows"] = self.num_rows + new.sum(dim=-1)
+        self.num_rows = self.num_rows + new.sum(dim=-1)
         grown = int(self.num_rows.max()) - self.size
         if grown > 0:
-            self._buffers["totals"] = nn.functional.pad(self.totals, (0, 0, 0, grown))
+            self.totals = nn.functional.pad(self.totals, (0, 0, 0, grown))
         # Points that are not marked are written to a spare row that is removed at the end.
         slot = to_device(self.totals.device, torch.where(rows >= 0, rows, self.size))[0]
         slot = slot.unsqueeze(-1).expand(*rows.shape, points.shape[-1])
         spare = nn.functional.pad(self.points, (0, 0, 0, max(grown, 0) + 1))
-        self._buffers["points"] = spare.scatter(-2, slot, points.double().expand(slot.shape))[..., :-1, :]
+        self.points = spare.scatter(-2, slot, points.double().expand(slot.shape))[..., :-1, :]
         return rows.to(here)
 
-    def add_(self, rows: Picks, weights: Tensor, sums: Tensor, squares: Tensor) -> Statistics:
-        """Add weights, sums and sums of squares to rows (`batch_shape x p` each; row −1 is ignored), all of them on the host or
-        on the device. Cost O(u)."""
-        totals, added = self.totals, torch.stack([weights, sums, squares], dim=-1).double()
-        slot, added = rows.clamp_min(0), added.masked_fill_((rows < 0).unsqueeze(-1), 0.0)
+    def add_(self, rows: Picks, weights: Tensor, sums: Tensor, squares: Tensor, *, whole: bool = False) -> Statistics:
+        """Add weights, sums and sums of squares to rows (`batch_shape x p` each; row −1 is ignored, and there is none if
+        `whole`), all of them on the host or on the device. Cost O(u)."""
+        totals, slot, added = self.totals, rows, torch.stack([weights, sums, squares], dim=-1).double()
+        if not whole:
+            slot, added = rows.clamp_min(0), added.masked_fill_((rows < 0).unsqueeze(-1), 0.0)
         if slot.device != totals.device:
             known = self.weights_on_host.scatter_add(-1, slot, added[..., 0])
             slot, added = to_device(totals.device, slot, added)
@@ -214,20 +219,20 @@ class Statistics(nn.Module):
 
     def retell_(self, totals: Tensor, over: Tensor) -> Statistics:
         """Replace weights, sums and sums of squares, `batch_shape x u x 3`, in marked batch rows (`batch_shape` booleans)."""
-        self._buffers["totals"] = torch.where(over[..., None, None], totals, self.totals)
+        self.totals = torch.where(over[..., None, None], totals, self.totals)
         return self
 
     def clear_(self, over: Tensor) -> Statistics:
         """Remove all data of the marked batch rows (`batch_shape` booleans). Cost O(u d)."""
-        self._buffers["num_rows"] = torch.where(over.cpu(), 0, self.num_rows)
+        self.num_rows = torch.where(over.cpu(), 0, self.num_rows)
         size, marked = int(self.num_rows.max()), over[..., None, None]
-        self._buffers["totals"] = self.totals[..., :size, :].masked_fill(marked, 0.0)
-        self._buffers["points"] = self.points[..., :size, :].masked_fill(marked, 0.0)
+        self.totals = self.totals[..., :size, :].masked_fill(marked, 0.0)
+        self.points = self.points[..., :size, :].masked_fill(marked, 0.0)
         return self
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Statistics:
         super()._apply(fn, recurse)
-        self._buffers["num_rows"], self._known_mask, self._host_weights = self.num_rows.cpu(), None, None
+        self.num_rows, self._known_mask, self._host_weights = self.num_rows.cpu(), None, None
         return self
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:

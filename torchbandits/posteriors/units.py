@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from torchbandits.buffered import Buffered
 from torchbandits.posteriors.statistics import Statistics
 from torchbandits.types import Marginals, PerPoint
 
@@ -23,7 +24,7 @@ _EQUAL = 64
 _FAR = 50.0
 
 
-class Units(nn.Module):
+class Units(Buffered):
     r"""The ranges of features, and a strictly increasing, piecewise linear map g from rewards to model units, per batch row.
 
     Each distinct point i has weight r_i, the square root of its number of pulls; r is the total weight and r_{<i} the weight of
@@ -93,7 +94,7 @@ class Units(nn.Module):
         which has `size` rows."""
         totals = nn.functional.pad(self.totals, (0, 0, 0, size - self.totals.shape[-2]))
         added = torch.where((rows >= 0).unsqueeze(-1), torch.stack([sums, squares], dim=-1).double(), 0.0)
-        self._buffers["totals"] = totals.scatter_add(-2, rows.clamp_min(0).unsqueeze(-1).expand(*rows.shape, 2), added)
+        self.totals = totals.scatter_add(-2, rows.clamp_min(0).unsqueeze(-1).expand(*rows.shape, 2), added)
 
     def averages(self, statistics: Statistics) -> Tensor:
         """Average reward of each distinct point, `batch_shape x u`, reward units."""
@@ -114,16 +115,16 @@ class Units(nn.Module):
             wide = [nn.functional.pad(v, (0, size - len(v)), value=torch.inf) for v in values]
             return torch.stack(wide).reshape(*shape, size)
 
-        self._buffers["knots"] = padded([knots for knots, _ in marked])
-        self._buffers["scores"] = padded([scores for _, scores in marked])
+        self.knots = padded([knots for knots, _ in marked])
+        self.scores = padded([scores for _, scores in marked])
 
     def set_features_(self, ranges: Tensor) -> None:
         """Set the ranges of features, `batch_shape x d`."""
-        self._buffers["features"] = ranges.to(self.features).contiguous()
+        self.features = ranges.to(self.features).contiguous()
 
     def rescale_(self, scale: Tensor) -> None:
         """Set c, `batch_shape`."""
-        self._buffers["scale"] = scale.to(self.scale)
+        self.scale = scale.to(self.scale)
 
     def told(self, statistics: Statistics) -> Tensor:
         """Totals of the statistics in model units, `batch_shape x u x 3` (weight, sum, sum of squares). The scatter of rewards

@@ -142,7 +142,7 @@ class Fingerprints(PackedArms):
 
     @property
     def packing(self) -> Packing:
-        """How the fingerprints are packed."""
+        """Layout of the packed fingerprints."""
         return self._packing
 
     def words(self, part: slice) -> Tensor:

@@ -22,7 +22,7 @@ class PackedArms(ArmSource):
     @property
     @abstractmethod
     def packing(self) -> Packing:
-        """How arms are packed."""
+        """Layout of the packed arms."""
 
     @abstractmethod
     def words(self, part: slice) -> Tensor:

@@ -231,7 +231,7 @@ def _joined(pieces: Sequence[_Piece], kind: Morgan, options: dict[str, Any]) -> 
 
 
 def _stamp(smiles: Any, ids: Any) -> str:
-    """What the pieces of an interrupted call must share with those of the next."""
+    """Options that the pieces of an interrupted call must share with those of the next."""
     if isinstance(smiles, (str, Path)):
         try:
             status = Path(smiles).stat()

@@ -36,7 +36,7 @@ class EnvironmentContract(ABC):
     # ------------------------------------------------------------------ what it says of itself
 
     def test_means_are_one_number_per_arm(self) -> None:
-        """Finite, or all NaN where nobody knows them."""
+        """Expected rewards are finite, or all NaN where they are unknown."""
         environment = self.environment()
         shape, means = environment.arms.shape[:-1], environment.means
         assert means.shape == shape, f"means must be one per arm, {tuple(shape)}, got {tuple(means.shape)}"
@@ -45,7 +45,7 @@ class EnvironmentContract(ABC):
         assert torch.equal(means.nan_to_num(), environment.means.nan_to_num()), "means must be the same at each look"
 
     def test_the_optimum_is_the_largest_mean(self) -> None:
-        """One number per row of arms."""
+        """The optimum is one number per row of arms."""
         environment = self.environment()
         expected = environment.means.amax(dim=-1)
         got = environment.optimum
@@ -53,7 +53,7 @@ class EnvironmentContract(ABC):
         assert torch.equal(got.nan_to_num(), expected.nan_to_num()), f"the optimum must be {expected}, got {got}"
 
     def test_name_and_noise_are_given(self) -> None:
-        """A text, and a standard deviation that is not negative, or NaN."""
+        """The name is a text, and the standard deviation is not negative, or NaN."""
         environment = self.environment()
         assert isinstance(environment.name, str), f"name must be a text, got {environment.name!r}"
         assert environment.name, "name must not be empty"
@@ -62,7 +62,7 @@ class EnvironmentContract(ABC):
         assert noise >= 0 or math.isnan(noise), f"noise_std must be ≥ 0, or NaN where unknown, got {noise}"
 
     def test_costs_are_positive(self) -> None:
-        """One per arm, where there are any."""
+        """An environment with costs has one per arm."""
         environment = self.environment()
         if environment.costs is not None:
             shape = environment.arms.shape[:-1]
@@ -72,7 +72,7 @@ class EnvironmentContract(ABC):
             assert good.all(), f"costs must be finite and > 0, got {environment.costs[~good][:3].tolist()}"
 
     def test_neighbors_are_arms(self) -> None:
-        """Integers `A x k`, −1 where padded, where there are any."""
+        """An environment with neighbors has integers `A x k`, −1 where padded."""
         environment = self.environment()
         if environment.neighbors is not None:
             near, A = environment.neighbors, environment.arms.shape[-2]
@@ -85,7 +85,7 @@ class EnvironmentContract(ABC):
     # ------------------------------------------------------------------ regret
 
     def test_expected_rewards_are_those_of_the_index(self) -> None:
-        """NaN in places that are not pulled."""
+        """Expected rewards are NaN in places that are not pulled."""
         environment = self.environment()
         index = self._index(environment)
         means = environment.means.expand(*index.shape[:-1], -1)
@@ -96,7 +96,7 @@ class EnvironmentContract(ABC):
         assert torch.equal(got.nan_to_num(), expected.nan_to_num()), "expected(index) must be the means of those arms"
 
     def test_regret_is_the_distance_to_the_optimum(self) -> None:
-        """Never negative; NaN in places that are not pulled."""
+        """The regret is never negative, and NaN in places that are not pulled."""
         environment = self.environment()
         index = self._index(environment)
         regret, expected = environment.regret(index), environment.expected(index)
@@ -110,7 +110,7 @@ class EnvironmentContract(ABC):
     # ------------------------------------------------------------------ rewards
 
     def test_rewards_are_shaped_like_the_index(self) -> None:
-        """Finite where an arm is pulled, NaN elsewhere."""
+        """Rewards are finite where an arm is pulled, and NaN elsewhere."""
         environment = self.environment()
         index = self._index(environment)
         rewards = self._sample(environment, index)
@@ -127,7 +127,7 @@ class EnvironmentContract(ABC):
         assert rewards.shape == index.shape, f"rewards of no pull must be {tuple(index.shape)}, got {tuple(rewards.shape)}"
 
     def test_the_same_generators_give_the_same_rewards(self) -> None:
-        """In a new environment, and in one that was pulled before."""
+        """This holds in a new environment, and in one that was pulled before."""
         environment = self.environment()
         index = self._index(environment)
         runs = [self._sample(one, index).nan_to_num() for one in (environment, environment, self.environment())]
@@ -145,7 +145,7 @@ class EnvironmentContract(ABC):
         assert torch.equal(*runs), "global generators must not change rewards"
 
     def test_a_row_depends_on_its_own_index_and_generator(self) -> None:
-        """Whatever the other rows pull, and however wide the padding is."""
+        """Rewards of a batch row depend neither on the pulls of other rows nor on the width of the padding."""
         environment = self.environment()
         index = self._index(environment)
         rewards = self._sample(environment, index)
@@ -165,7 +165,7 @@ class EnvironmentContract(ABC):
         assert torch.equal(wide.nan_to_num(), rewards.nan_to_num()), "padding must not change the rewards of a row"
 
     def test_a_row_that_pulls_nothing_leaves_its_generator_alone(self) -> None:
-        """So that rows that are done stay reproducible."""
+        """Rows that are done then stay reproducible."""
         environment = self.environment()
         index = self._index(environment)
         used = self._generators(index)
@@ -180,7 +180,7 @@ class EnvironmentContract(ABC):
         assert same, "pulling nothing in any row must draw nothing"
 
     def test_rewards_average_to_their_means(self) -> None:
-        """Within six standard errors, and no noisier than `noise_std` says; where means are known."""
+        """Averages are within six standard errors of known means, and rewards are no noisier than `noise_std`."""
         environment = self.environment()
         means, noise = environment.means, environment.noise_std
         if self.samples and not math.isnan(noise) and not means.isnan().any():
@@ -198,7 +198,7 @@ class EnvironmentContract(ABC):
     # ------------------------------------------------------------------ workers, and runs
 
     def test_there_is_one_task_per_pull(self) -> None:
-        """Picklable, and returning a finite number."""
+        """Each task can be pickled, and returns a finite number."""
         environment = self.environment()
         index = self._index(environment)
         tasks = environment.tasks(index, self._generators(index))
@@ -209,7 +209,7 @@ class EnvironmentContract(ABC):
             assert math.isfinite(reward), f"a task must return a finite reward, got {reward}"
 
     def test_tasks_give_the_same_rewards_in_any_order(self) -> None:
-        """What is random is settled before the tasks are handed out."""
+        """Everything random is drawn before the tasks are handed out."""
         environment = self.environment()
         index = self._index(environment)
         runs = []
@@ -221,7 +221,7 @@ class EnvironmentContract(ABC):
         assert runs[0] == runs[1] == runs[2], "tasks must give the same rewards in whatever order they are evaluated"
 
     def test_tasks_are_rewards_of_their_arms(self) -> None:
-        """In row-major order, each as near to the mean of its arm as noise allows; where means and noise are known."""
+        """Tasks are in row-major order, each as near to the known mean of its arm as known noise allows."""
         environment = self.environment()
         index, noise = self._index(environment), environment.noise_std
         expected = environment.expected(index)[index >= 0].tolist()
@@ -233,7 +233,7 @@ class EnvironmentContract(ABC):
                 assert not far, f"task {place} must draw a reward of mean {mean} ± {noise}, got {reward}: rows come in order"
 
     def test_a_run_is_reproducible(self) -> None:
-        """`run` with a policy that draws arms records their rewards, the same ones each time."""
+        """`run` with a policy that draws arms records the same rewards each time."""
         histories = []
         for _ in range(2):
             environment = self.environment()

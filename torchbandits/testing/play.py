@@ -103,7 +103,7 @@ def rewards_of(selection: Selection, problem: Rewards) -> Tensor:
 
 
 def differences(a: Any, b: Any, path: str = "") -> list[str]:
-    """Where two nested states differ, bit for bit."""
+    """Places at which two nested states differ, bit for bit."""
     if isinstance(a, Tensor) and isinstance(b, Tensor):
         if a.dtype != b.dtype or a.shape != b.shape:
             return [f"{path}: {a.dtype} {tuple(a.shape)} against {b.dtype} {tuple(b.shape)}"]

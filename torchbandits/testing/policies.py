@@ -142,7 +142,7 @@ class PolicyContract(ABC):
             bandit.tell(selection, rewards_of(selection, self._problem))
 
     def test_only_arms_on_offer_are_picked(self) -> None:
-        """From the first pick on, in batches, in what `more` adds; with one arm left; and with none, which is an error."""
+        """From the first pick on, in batches, in the picks that `more` adds, and with one arm left; no arm is an error."""
         bandit, A = self._bandit(), len(self._problem.arms)
         draw = generator(0)
         for round_ in range(10):
@@ -341,7 +341,7 @@ class PolicyContract(ABC):
     # ------------------------------------------------------------------ batch rows are singles
 
     def test_batch_rows_with_generators_of_their_own_pick_what_single_runs_pick(self) -> None:
-        """Rows that share arms and kernel. NaN told in masked places, and rows of other sizes, change nothing."""
+        """Rows share arms and kernel here. NaN told in masked places, and rows of other sizes, change nothing."""
         self._check_rows([self._problem] * 3, [0.4] * 3)
 
     def test_batch_rows_with_arms_of_their_own_pick_what_single_runs_pick(self) -> None:
@@ -375,11 +375,11 @@ class PolicyContract(ABC):
     # ------------------------------------------------------------------ saved states
 
     def test_a_saved_state_continues_as_the_undisturbed_bandit_does(self) -> None:
-        """Loaded into a fresh bandit, through a file that holds nothing but tensors, numbers and texts."""
+        """The state is loaded into a fresh bandit, through a file that holds only tensors, numbers and texts."""
         self._check_resumed(self._bandit(pulls=6), self._bandit(seed=900))
 
     def test_a_saved_state_with_picks_open_continues_as_the_undisturbed_bandit_does(self) -> None:
-        """Loaded into a bandit with a past and open picks of its own."""
+        """The state is loaded into a bandit with a past and open picks of its own."""
         bandit, resumed = self._bandit(pulls=6), self._bandit(pulls=11, seed=900)
         if self.learns_points:
             for b, shift in ((bandit, 0.0), (resumed, 0.3)):
@@ -405,7 +405,7 @@ class PolicyContract(ABC):
         assert int(bandit.best_arm()) == int(resumed.best_arm()), "a resumed bandit must recommend the same arm"
 
     def test_a_saved_batch_continues_as_the_undisturbed_one_does(self) -> None:
-        """Batch rows of different sizes, saved with picks open."""
+        """Batch rows have different sizes, and are saved with picks open."""
         limits, problems = torch.tensor([1, 3]), [self._problem] * 2
         bandit, resumed = (
             Bandit(self.policy(rbf()), self._problem.arms, generator=[generator(s), generator(s + 1)]) for s in (1, 11)
@@ -431,7 +431,7 @@ class PolicyContract(ABC):
         check_same(kept, saved, "later pulls must not change a saved state")
 
     def test_states_of_other_bandits_are_refused(self) -> None:
-        """States of another policy, or on other arms."""
+        """States of another policy, or on other arms, raise an error and change nothing."""
         bandit, twin = self._bandit(pulls=5), self._bandit(pulls=5)
         other = uniform() if self.keeps_posterior else gp_ucb(rbf(), noise_std=0.1, delta=0.1)
         foreign = Bandit(other, self._problem.arms, generator=generator(5))
@@ -457,7 +457,7 @@ class PolicyContract(ABC):
         self._check_alike(bandit, twin)
 
     def test_an_ask_that_fails_in_the_middle_leaves_no_trace(self) -> None:
-        """Whichever torch call fails, the state is as before, generators and derived values included."""
+        """The state is as before whichever torch call fails, generators and derived values included."""
         self._check_interrupted(lambda b: b.ask(more=3))
 
     def test_a_tell_that_fails_in_the_middle_leaves_no_trace(self) -> None:
@@ -488,7 +488,7 @@ class PolicyContract(ABC):
         self._check_alike(bandit, twin)
 
     def test_rewards_too_large_to_add_are_an_error_and_undone(self) -> None:
-        """Finite rewards whose sum overflows."""
+        """Finite rewards whose sum overflows leave the state as it was."""
         bandit, twin = self._twins(opened=False)
         before, index = everything(bandit), torch.tensor([33, 33])
         for huge in (1.7e308, -1.7e308):
@@ -500,7 +500,7 @@ class PolicyContract(ABC):
     # ------------------------------------------------------------------ staying small, and repeating itself
 
     def test_nothing_grows_with_pulls(self) -> None:
-        """The same three arms: a table may hold some updates before it is swept anew, a bounded number."""
+        """Pulls of the same three arms: a table holds a bounded number of updates before it is swept anew."""
         bandit, available = self._bandit(), torch.zeros(len(self._problem.arms), dtype=torch.bool)
         few, problem = torch.tensor([3, 17, 35]), self._problem
         available[few] = True

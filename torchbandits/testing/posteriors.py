@@ -60,7 +60,7 @@ class PosteriorContract(ABC):
     # ------------------------------------------------------------------ shapes and points
 
     def test_marginals_are_one_mean_and_one_variance_per_point(self) -> None:
-        """Finite, variances not negative; before and after anything is learned."""
+        """Both are finite and no variance is negative, before and after anything is learned."""
         for posterior in (self.posterior(), self._learned()):
             marginals = posterior(self._points)
             for name in ("mean", "variance"):
@@ -70,7 +70,7 @@ class PosteriorContract(ABC):
             assert (marginals.variance >= 0).all(), f"variances must be ≥ 0, got {float(marginals.variance.min())}"
 
     def test_a_point_does_not_depend_on_the_points_beside_it(self) -> None:
-        """Each alone, and none at all."""
+        """Each point alone gives the same values, and no points give none."""
         posterior = self._learned()
         together = posterior(self._points)
         for place in (0, 13, 29):
@@ -82,7 +82,7 @@ class PosteriorContract(ABC):
         assert nothing.mean.shape == nothing.variance.shape == (0,), "no points must have marginals of shape (0,)"
 
     def test_asking_changes_nothing(self) -> None:
-        """The same answer twice, to the last bit."""
+        """A second call returns the same values to the last bit."""
         posterior = self._learned()
         first, again = posterior(self._points), posterior(self._points)
         assert torch.equal(first.mean, again.mean), "asking must not change means"
@@ -100,7 +100,7 @@ class PosteriorContract(ABC):
             assert off <= 1e-4 * float(1 + expected.abs().max()), f"float32 changes the {name} by {off}"
 
     def test_marginals_differentiate_in_the_points(self) -> None:
-        """Against finite differences."""
+        """Gradients are compared with finite differences."""
         posterior = self._learned()
         points = self._points[:3].clone().requires_grad_()
         good = torch.autograd.gradcheck(
@@ -109,7 +109,7 @@ class PosteriorContract(ABC):
         assert good, "gradients of means and variances must be those of finite differences"
 
     def test_points_that_are_not_finite_or_of_another_dimension_are_refused(self) -> None:
-        """With an error of this package."""
+        """The error is one of this package."""
         posterior = self._learned()
         wrong = self._points.clone()
         wrong[3, 0] = torch.nan
@@ -120,7 +120,7 @@ class PosteriorContract(ABC):
     # ------------------------------------------------------------------ learning
 
     def test_variance_falls_with_pulls(self) -> None:
-        """Nowhere does it rise, and at the points that were pulled it falls."""
+        """The variance rises nowhere, and falls at the points that were pulled."""
         posterior = self._learned()
         before = posterior(self._points).variance, posterior(self._pulls[0]).variance
         self.learn(posterior, *self._pulls)
@@ -139,7 +139,7 @@ class PosteriorContract(ABC):
         assert float(marginals.variance) < 1e-3, f"after 1e6 pulls the variance is {float(marginals.variance)}"
 
     def test_the_order_of_pulls_does_not_matter(self) -> None:
-        """One point after the other, forwards and backwards, or all at once."""
+        """Points are told one after the other, forwards and backwards, and all at once."""
         expected = self._learned()(self._points)
         for order in (range(10), reversed(range(10))):
             posterior = self.posterior()
@@ -170,7 +170,7 @@ class PosteriorContract(ABC):
     # ------------------------------------------------------------------ batch rows, copies and saved states
 
     def test_batch_rows_are_independent(self) -> None:
-        """Each learns what a posterior of its own learns, and rewards of one row change no other row."""
+        """Each row learns as a posterior of its own does, and its rewards change no other row."""
         if not self.has_batch_rows:
             return
         points, counts, sums, squares = self._pulls
@@ -193,7 +193,7 @@ class PosteriorContract(ABC):
             self._check_alike(part, single(self._points), f"in batch row {row}, against a posterior of its own,")
 
     def test_a_saved_state_is_the_posterior(self) -> None:
-        """Loaded into a new posterior, and into one that has learned other things; both go on learning."""
+        """It is loaded into a new posterior and into one with other data; both go on learning."""
         if not self.has_state:
             return
         saved = copy.deepcopy(self._learned().state_dict())

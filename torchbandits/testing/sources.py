@@ -32,7 +32,7 @@ class ArmSourceContract(ABC):
         """The arms that it stands for, `A x d`, of its dtype and on its device."""
 
     def test_shape_dtype_and_device_are_those_of_the_arms(self) -> None:
-        """Known without reading any arm."""
+        """They are known without reading any arm."""
         source, arms = self.source(), self.arms()
         assert isinstance(source.shape, torch.Size), f"shape must be a torch.Size, got {type(source.shape).__name__}"
         assert source.shape == arms.shape, f"shape must be {tuple(arms.shape)}, got {tuple(source.shape)}"
@@ -41,13 +41,13 @@ class ArmSourceContract(ABC):
         assert source.device == arms.device, f"device must be {arms.device}, got {source.device}"
 
     def test_the_arms_are_ones_that_a_bandit_takes(self) -> None:
-        """Floating point and finite."""
+        """Arms are floating-point numbers and finite."""
         arms = self.source().chunk(slice(0, len(self.arms())))
         assert arms.dtype in (torch.float32, torch.float64), f"arms must be float32 or float64, got {arms.dtype}"
         assert arms.isfinite().all(), "arms must be finite"
 
     def test_pieces_of_any_size_are_those_of_the_tensor(self) -> None:
-        """All arms in order, each once, twice over, and on the way from any start to any stop."""
+        """Pieces hold all arms in order, each once, in two passes, and between any start and stop."""
         source, arms = self.source(), self.arms()
         A = len(arms)
         for step in (1, 7, A // 3 + 1, A, A + 1000):
@@ -67,14 +67,14 @@ class ArmSourceContract(ABC):
         assert covered == last, f"chunks(5, {first}, {last}) must end at {last}, got {covered}"
 
     def test_a_chunk_is_that_of_the_tensor(self) -> None:
-        """Consecutive arms, out of turn."""
+        """Chunks of consecutive arms may be read in any order."""
         source, arms = self.source(), self.arms()
         A = len(arms)
         for part in (slice(A // 4, A - A // 4), slice(0, 1), slice(A - 1, A), slice(0, A)):
             self._check_equal(source.chunk(part), arms[part], f"chunk({part})")
 
     def test_points_are_those_of_the_tensor(self) -> None:
-        """By an index of any shape, in any order, repeated, or empty."""
+        """The index may have any shape and order, repeat arms, or be empty."""
         source, arms = self.source(), self.arms()
         A = len(arms)
         index = torch.tensor([[0, A - 1, A // 2], [A // 2, min(3, A - 1), 0]], device=arms.device)
@@ -82,7 +82,7 @@ class ArmSourceContract(ABC):
             self._check_equal(source.points(picked), arms[picked], f"points of an index of shape {tuple(picked.shape)}")
 
     def test_a_deep_copy_is_the_source_itself(self) -> None:
-        """Arms never change, so a copy of a bandit reads the same ones."""
+        """Arms never change, so that a copy of a bandit reads the same source."""
         source = self.source()
         assert copy.deepcopy(source) is source, "a deep copy of a source must be the source itself"
 
@@ -94,11 +94,11 @@ class ArmSourceContract(ABC):
             assert different == len(arms), f"distinct promises {len(arms)} different arms, there are {different}"
 
     def test_a_run_is_the_one_on_the_tensor(self) -> None:
-        """Bit for bit, with kernel columns kept in memory."""
+        """Picks agree bit for bit, with kernel columns kept in memory."""
         self._check_run(memory_budget=2 << 30)
 
     def test_a_run_that_keeps_no_columns_is_the_one_on_the_tensor(self) -> None:
-        """Bit for bit, with kernel columns evaluated anew at each sweep."""
+        """Picks agree bit for bit, with kernel columns evaluated anew at each sweep."""
         self._check_run(memory_budget=0)
 
     def _check_run(self, memory_budget: int) -> None:

@@ -52,7 +52,9 @@ class BenchmarkConfig:
 
     `time_limit` seconds and `memory_limit` GiB hold for each process, which measures one method at one point;
     `memory_budget` GiB is the budget of kept kernel columns. `clock` selects the seconds that are compared: those of the
-    processor, which do not depend on other work on the machine and count every thread, or wall-clock seconds.
+    processor, which do not depend on other work on the machine and count every thread, or wall-clock seconds. Points measured
+    `together` share a process, until one of them ends it at a limit: importing everything and opening a device takes longer
+    than most points, and the peak of memory is then known on a device only.
     """
 
     base: Point
@@ -71,6 +73,7 @@ class BenchmarkConfig:
     time_limit: float = 60.0
     memory_limit: float = 4.0
     memory_budget: float = 1.0
+    together: bool = False
     seed: int = 0
     output: str = ""
 
@@ -154,6 +157,7 @@ _KINDS: dict[type, dict[str, _Kind]] = {
         **dict.fromkeys(AXES, _COUNTS),
         "name": _FOLDER,
         "output": _TEXT,
+        "together": ("true or false", lambda value: isinstance(value, bool)),
         **dict.fromkeys(("dim", "threads", "repetitions"), _COUNT),
         **dict.fromkeys(("lengthscale", "noise_std", "time_limit", "memory_limit", "memory_budget"), _POSITIVE),
         "methods": (f"a list of {', '.join(LABELS)}", lambda value: _all(value, LABELS.__contains__)),

@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -51,18 +51,19 @@ def run_benchmark(config: BenchmarkConfig, *, console: Console | None = None) ->
     console = Console(quiet=True) if console is None else console
     points = dict.fromkeys(point for axis in AXES for point in config.along(axis))
     rates: dict[int, Rates] = {}
+    answer_of: Callable[[BenchmarkConfig, str, Point], tuple[str, dict[str, Any]]] = OneProcess() if config.together else ask
     lines: list[dict[str, Any]] = []
     for place, point in enumerate(sorted(points, key=lambda p: (p.arms * p.dictionary, p.pulls))):
         m = point.dictionary
         if m not in rates:
-            outcome, answer = ask(config, "rates", point)
+            outcome, answer = answer_of(config, "rates", point)
             if outcome != DONE:
                 raise DataError(f"The rates of the machine could not be measured: {outcome}. Raise time_limit or memory_limit.")
             rates[m] = Rates(**answer)
         for method in config.methods:
             console.print(f"{place + 1} / {len(points)}: A = {point.arms:,}, m = {m:,}, t = {point.pulls:,}: {method}")
             known = _known_outcome(lines, method, point)
-            outcome, answer = (known, {}) if known is not None else ask(config, method, point)
+            outcome, answer = (known, {}) if known is not None else answer_of(config, method, point)
             line = {"method": method, **asdict(point), "outcome": outcome, "tried": known is None, **answer}
             if outcome == DONE:
                 line["floor"] = sweep_floor(point, config.dim, answer["kept"] or method != "torchbandits", rates[m])
@@ -78,11 +79,10 @@ def ask(config: BenchmarkConfig, method: str, point: Point) -> tuple[str, dict[s
     Raises:
         DataError: If it failed otherwise than at a limit.
     """
-    task = {"method": method, "point": asdict(point), "config": asdict(config)}
     try:
         done = subprocess.run(
             WORKER,
-            input=json.dumps(task),
+            input=_task(config, method, point),
             capture_output=True,
             text=True,
             timeout=_STALLED + 10 * config.time_limit,
@@ -91,14 +91,47 @@ def ask(config: BenchmarkConfig, method: str, point: Point) -> tuple[str, dict[s
         )
     except subprocess.TimeoutExpired:
         return OVER_TIME, {}
-    if done.returncode in _TIMERS:
-        return OVER_TIME, {}
-    if done.returncode in (_MEMORY_STATUS, -signal.SIGKILL):  # the kernel kills processes when memory runs out
-        return OUT_OF_MEMORY, {}
     if done.returncode != 0:
-        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-        raise DataError(f"{method} at {point} failed with exit status {done.returncode}: {last}")
+        return _outcome(done.returncode, done.stderr, f"{method} at {point}"), {}
     return DONE, json.loads(done.stdout)
+
+
+def _task(config: BenchmarkConfig, method: str, point: Point) -> str:
+    return json.dumps({"method": method, "point": asdict(point), "config": asdict(config)}) + "\n"
+
+
+def _outcome(status: int, errors: str, what: str) -> str:
+    """The limit at which a process ended. Raises `DataError` if it was none."""
+    if status in _TIMERS:
+        return OVER_TIME
+    if status in (_MEMORY_STATUS, -signal.SIGKILL):  # the kernel kills processes when memory runs out
+        return OUT_OF_MEMORY
+    last = (errors.strip().splitlines() or ["no message"])[-1]
+    raise DataError(f"{what} failed with exit status {status}: {last}")
+
+
+class OneProcess:
+    """`ask` of one process after the other: a process answers until it is ended at a limit."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[str] | None = None
+
+    def __call__(self, config: BenchmarkConfig, method: str, point: Point) -> tuple[str, dict[str, Any]]:
+        """Outcome and measurements of one task; see `ask`."""
+        process = self._process
+        if process is None or process.poll() is not None:
+            pipe, environment = subprocess.PIPE, os.environ | {"PYTHONPATH": _PATH}
+            process = subprocess.Popen(WORKER, text=True, env=environment, stdin=pipe, stdout=pipe, stderr=pipe)
+            self._process = process
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdin.write(_task(config, method, point))
+        process.stdin.flush()
+        # The worker's own timer ends it at the limit, and with it this line.
+        if answer := process.stdout.readline():
+            return DONE, json.loads(answer)
+        return _outcome(process.wait(), process.stderr.read(), f"{method} at {point}"), {}
 
 
 def _known_outcome(lines: Sequence[dict[str, Any]], method: str, point: Point) -> str | None:

@@ -1,6 +1,7 @@
 """One method at one point in a process of its own.
 
-`python -m scaling.worker` reads a task from standard input and writes its measurements to standard output, both as JSON.
+`python -m scaling.worker` reads tasks from standard input, each a line, and writes the measurements of each to a line of
+standard output, both as JSON.
 """
 
 from __future__ import annotations
@@ -44,6 +45,9 @@ def measure(task: dict[str, Any]) -> dict[str, Any]:
         torch.cuda.set_per_process_memory_fraction(
             min(1.0, config.memory_limit * 2**30 / torch.cuda.get_device_properties(0).total_memory)
         )
+    if cuda:
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
     before = _peak(cuda)
     if not cuda:
         _limit_memory(int(config.memory_limit * 2**30))
@@ -52,8 +56,10 @@ def measure(task: dict[str, Any]) -> dict[str, Any]:
         return vars(Rates.measure(point.dictionary, config.device, clock))
     contender = CONTENDERS[task["method"]](Problem.draw(config, point), point, config)
     # The timer's signal ends the process at the limit, in whatever library it is.
-    signal.setitimer(signal.ITIMER_PROF if config.clock == "processor" else signal.ITIMER_REAL, config.time_limit)
+    timer = signal.ITIMER_PROF if config.clock == "processor" else signal.ITIMER_REAL
+    signal.setitimer(timer, config.time_limit)
     update, step, picks = _timed(contender.update, contender.pick, clock, config)
+    signal.setitimer(timer, 0.0)
     kept = bool(getattr(contender, "kept", False))
     return {"update": update, "step": step, "picks": picks, "kept": kept, "memory": _peak(cuda) - before}
 
@@ -102,18 +108,19 @@ def _peak(cuda: bool) -> int:
 
 
 def main() -> None:
-    """Answer one task. Exit status 3 says that memory ran out."""
+    """Answer every task. Exit status 3 says that memory ran out."""
     # Warnings of other packages about sizes would only mix with the answer's errors.
     warnings.simplefilter("ignore")
     try:
-        answer = measure(json.load(sys.stdin))
+        for line in sys.stdin:
+            sys.stdout.write(json.dumps(measure(json.loads(line))) + "\n")
+            sys.stdout.flush()
     except (MemoryError, torch.OutOfMemoryError):
         sys.exit(OUT_OF_MEMORY)
     except RuntimeError as error:  # PyTorch on the host and MKL say it in words
         if any(words in str(error) for words in _OTHER_NAMES):
             sys.exit(OUT_OF_MEMORY)
         raise
-    sys.stdout.write(json.dumps(answer))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,75 @@
+"""The fused sweep against a dense one, case by case: on the CPU in Triton's interpreter, or on a card.
+
+TRITON_INTERPRET=1 python tests/fused_program.py     # run by scripts/check_fused.sh
+"""
+
+from __future__ import annotations
+
+from itertools import product
+
+import gpytorch
+import torch
+from tolerances import VARIANCE, assert_close
+from torch import Tensor
+
+from torchbandits.arms.fused import fused_sweep
+from torchbandits.kernels import Stationary
+from torchbandits.posteriors import SweepFactors
+
+KERNELS = {
+    "rbf": lambda: gpytorch.kernels.RBFKernel(ard_num_dims=3),
+    "scaled rbf": lambda: gpytorch.kernels.ScaleKernel(gpytorch.kernels.RBFKernel()),
+    "matern 1/2": lambda: gpytorch.kernels.MaternKernel(nu=0.5),
+    "matern 3/2": lambda: gpytorch.kernels.ScaleKernel(gpytorch.kernels.MaternKernel(nu=1.5, ard_num_dims=3)),
+    "matern 5/2": lambda: gpytorch.kernels.MaternKernel(nu=2.5),
+}
+CASES = [
+    (name, m, c, lower, dtype)
+    for name, (m, c), lower, dtype in product(
+        KERNELS, ((5, 1), (32, 2), (77, 1)), (True, False), (torch.float64, torch.float32)
+    )
+]
+
+
+def dense(kernel: gpytorch.kernels.Kernel, x: Tensor, y: Tensor) -> Tensor:
+    """k(x, y) by differences: GPyTorch's Matérn 1/2 loses half of the digits near a point."""
+    base = kernel.base_kernel if isinstance(kernel, gpytorch.kernels.ScaleKernel) else kernel
+    squared = ((x.unsqueeze(-2) - y) / base.lengthscale).square().sum(dim=-1)
+    if isinstance(base, gpytorch.kernels.RBFKernel):
+        value = (-squared / 2).exp()
+    else:
+        r = (2 * base.nu * squared).sqrt()
+        value = {0.5: 1 + 0 * r, 1.5: 1 + r, 2.5: 1 + r + r * r / 3}[base.nu] * (-r).exp()
+    return value * kernel.outputscale if base is not kernel else value
+
+
+def check(name: str, m: int, c: int, lower: bool, dtype: torch.dtype, device: str, A: int = 150) -> None:
+    """Raise AssertionError if the kernel and dense columns with dense products differ by more than the table says."""
+    g = torch.Generator().manual_seed(m)
+    kernel = KERNELS[name]().double().requires_grad_(False)
+    arms = torch.rand(A, 3, generator=g, dtype=torch.float64).to(dtype)
+    points = arms[torch.randperm(A, generator=g)[:m]].double()
+    triangle = 0.1 * torch.randn(m, m, generator=g, dtype=torch.float64)
+    N = triangle.triu() if lower else triangle.tril()
+    a = torch.randn(m, c, generator=g, dtype=torch.float64)
+    K = dense(kernel, points, arms.double())
+    explained, means = (N.T @ K).square().sum(dim=0), a.T @ K
+    prior = explained.amax().expand(A)
+    leverage, channels = torch.full((A,), torch.nan, dtype=torch.float64), torch.full((c, A), torch.nan, dtype=torch.float64)
+    moved: list[Tensor] = [x.to(device) for x in (arms, points, N, a, prior, leverage, channels)]
+    own = moved[4].expand(A) if prior.stride(0) else moved[4]
+    rows = torch.arange(m, device=device)
+    factors = SweepFactors(rows, rows >= 0, moved[2], moved[3], lower)
+    form = Stationary.of(kernel.to(device))
+    assert form is not None
+    fused_sweep(moved[0], moved[1], form, factors, own, moved[5], moved[6])
+    scale = float(prior[0])
+    assert_close(moved[5], prior - explained, VARIANCE[dtype], scale, f"leverages, {name}, m = {m}")
+    size = float((a.abs().T @ K).amax())
+    assert_close(moved[6], means, VARIANCE[dtype], size, f"means, {name}, m = {m}")
+
+
+if __name__ == "__main__":
+    for case in CASES:
+        check(*case, device="cpu")
+    print(f"{len(CASES)} cases of the fused sweep are equal to the dense ones, in Triton's interpreter on the CPU.")

@@ -1,0 +1,83 @@
+"""The sweep in one Triton kernel: where it is used, and (`-m cuda`, on a card with Triton) that it computes what the others do.
+
+Triton's interpreter runs the same kernel on the CPU: `bash scripts/check_fused.sh`.
+"""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from emulated_device import emulated_device
+from problems import generator, rbf
+from torch import Tensor
+
+import torchbandits as tb
+from torchbandits.arms import columns
+
+ARMS = torch.rand(300, 3, generator=generator(1), dtype=torch.float64)
+
+
+def course(device: str, **options: Any) -> tuple[list[list[int]], Tensor]:
+    """Picks, and leverages at the end, with a budget that keeps no column."""
+    policy = tb.batch_bkb(rbf(), noise_std=0.1, memory_budget=1, **options)
+    bandit, picks = tb.Bandit(policy, ARMS.to(device), generator=generator(0)), []
+    for _ in range(4):
+        selection = bandit.ask(limit=3)
+        picks.append(selection.index.tolist())
+        bandit.tell(selection, selection.points.sin().sum(dim=-1))
+    return picks, bandit.loop.state.arm_leverage().cpu()
+
+
+def test_it_is_off_unless_asked_for():
+    assert not columns.FUSED
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_it_is_used_where_columns_are_not_kept_on_a_device_and_elsewhere_the_general_form(monkeypatch, asked):
+    calls: list[int] = []
+
+    def stand_in(arms, points, form, factors, prior, leverage, channels) -> None:
+        calls.append(len(arms))
+        K = form.between(points, arms)
+        leverage.copy_(prior - (factors.N.mT @ K).square().sum(dim=-2))
+        channels.copy_(factors.a.mT @ K)
+
+    module: Any = ModuleType("torchbandits.arms.fused")
+    module.fused_sweep = stand_in
+    monkeypatch.setitem(sys.modules, "torchbandits.arms.fused", module)
+    monkeypatch.setattr(columns, "FUSED", asked)
+    expected = course("cpu")
+    assert not calls
+    with emulated_device():
+        picks, leverage = course("cuda")
+        assert bool(calls) == asked
+        assert set(calls) <= {300}
+        calls.clear()
+        kept = tb.Bandit(tb.batch_bkb(rbf(), noise_std=0.1), ARMS.cuda(), generator=generator(0))
+        kept.tell(kept.ask(), torch.ones(1, dtype=torch.float64).cuda())
+        assert not calls
+    assert picks == expected[0]
+    torch.testing.assert_close(leverage, expected[1], rtol=1e-8, atol=1e-12)
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("place", range(60))
+def test_the_kernel_computes_on_a_card_what_dense_products_do(place: int):
+    pytest.importorskip("triton", reason="PyTorch brings Triton on Linux with CUDA; here it is not")
+    import fused_program  # noqa: PLC0415 - imports Triton
+
+    fused_program.check(*fused_program.CASES[place], device="cuda")
+
+
+@pytest.mark.cuda
+def test_a_policy_picks_with_the_kernel_what_it_picks_without(monkeypatch):
+    pytest.importorskip("triton", reason="PyTorch brings Triton on Linux with CUDA; here it is not")
+    picks, leverage = course("cuda")
+    monkeypatch.setattr(columns, "FUSED", True)
+    again, there = course("cuda")
+    assert again == picks
+    torch.testing.assert_close(there, leverage, rtol=1e-8, atol=1e-12)

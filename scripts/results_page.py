@@ -31,8 +31,9 @@ DOTS_PER_INCH = 100
 
 INTRODUCTION = """# Results
 
-Every figure and table of the papers that the package reproduces: the figure, the published numbers beside ours, the claims, and
-how the data or settings differ. This page is generated from the summaries in `docs/results` by
+Every figure and table of the papers that the package reproduces. The first table says what was reproduced and what was not;
+then comes each figure, with the published numbers beside ours, the claims, and how the data or settings differ. The claims of
+all papers stand together [at the end](#claims-of-the-papers). This page is generated from the summaries in `docs/results` by
 `python scripts/results_page.py`; nothing in it is written by hand.
 
 A claim is **held** or **not held** if the 95 % interval of the paired differences over the repetitions (the same seeds for both
@@ -40,13 +41,13 @@ policies) lies on one side, and **undecided** if it contains both. Reduced forms
 paper makes, stand in a table of their own.
 
 `torchbandits reproduce NAME` runs one in full, `torchbandits reproduce NAME --quick` its reduced form (fewer pulls and
-repetitions, said below each), and `torchbandits reproduce --list` names them. Where the full form was run, it is shown,
-otherwise the reduced one. Seconds are those of the machine named below each figure, with that much other work on it (its load
-average).
+repetitions, which are stated below each figure), and `torchbandits reproduce --list` names them. Where the full form was run,
+it is shown, otherwise the reduced one. Seconds are those of the machine that is named below each figure; its load average says
+how much other work it had.
 """
 
-COVERAGE = """The ratios are the smallest and the largest of those that stand below each figure one by one, each with the reason
-why it may differ; seconds are those of our machine over those of theirs. "In part" means that some runs are missing, which are
+COVERAGE = """The ratios are the smallest and the largest of those below each figure, which has the reason why each may differ.
+Ratios of seconds are those of our machine over those of theirs. "In part" means that some runs are missing, which are
 named below the figure.
 """
 KINDS = {"seconds": "seconds", "batch_size": "batch size"}
@@ -68,14 +69,14 @@ def page(entries: Iterable[Entry], missing: str, clocks: str = "") -> str:
     `scripts/benchmarks/papers.py` printed."""
     entries = list(entries)
     parts = [INTRODUCTION, "## Every figure and table\n", _figures(entries), COVERAGE]
-    parts += ["## Claims of the papers\n", _claims(entries, own=False)]
-    parts += ["## Claims of our own\n", _claims(entries, own=True)]
     parts += ["## What could not be reproduced\n", _not_run(entries) + missing]
-    if clocks:
-        parts += ["## Wall clock beside the authors' code\n", clocks]
     for entry in entries:
         if entry.summary is not None:
             parts.append(section(entry.reproduction, entry.summary, entry.figure, level=2))
+    if clocks:
+        parts += ["## Wall clock beside the authors' code\n", clocks]
+    parts += ["## Claims of the papers\n", _claims(entries, own=False)]
+    parts += ["## Claims of our own\n", _claims(entries, own=True)]
     return "\n".join(part.rstrip() + "\n" for part in parts)
 
 

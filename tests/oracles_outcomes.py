@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 import numpy as np
@@ -90,6 +91,13 @@ def scale(means: Array, seen, reach) -> tuple[Array, Array]:
     return low - 0.1 * unit, unit
 
 
+def unsettled(score: Array, settled: set[int]) -> Array:
+    """Scores of which those of settled arms don't count, unless no other arm is on offer."""
+    left = score.copy()
+    left[sorted(settled)] = -np.inf
+    return left if (left > -np.inf).any() else score
+
+
 def log_feasible(mean: Array, std: Array, limits) -> Array:
     total = np.zeros(mean.shape[1])
     for j, sign, h in limits:
@@ -148,6 +156,30 @@ def area(values: Array, reference: Array) -> float:
             total += (x - reference[0]) * (y - height)
             height = y
     return total
+
+
+def expected_growth(mean: Array, std: Array, front: Array, reference: Array) -> Array:
+    """The expected growth of the hypervolume of a front `f x m` by one point of each arm, `m x A`: over all boxes of the grid
+    that the coordinates of the front make, the expected part of the box that the point would add."""
+    corners = np.vstack([np.maximum(front, reference), reference])
+    axes = [np.append(np.unique(column), np.inf) for column in corners.T]
+    total = np.zeros(mean.shape[1])
+    for box in itertools.product(*(range(len(axis) - 1) for axis in axes)):
+        low, high = (np.array([axis[place + up] for axis, place in zip(axes, box, strict=True)]) for up in (0, 1))
+        if not any((point >= high).all() for point in front):
+            part = np.ones(mean.shape[1])
+            for j in range(len(mean)):
+                part *= beyond(mean[j], std[j], low[j]) - beyond(mean[j], std[j], high[j])
+            total += part
+    return total
+
+
+def beyond(mean: Array, std: Array, level: float) -> Array:
+    """E[max(y − level, 0)]."""
+    if np.isinf(level):
+        return np.zeros_like(mean)
+    z = (mean - level) / std
+    return std * (stats.norm.pdf(z) + z * stats.norm.cdf(z))
 
 
 def pareto_sets(lower: Array, upper: Array, epsilon: Array, counted: Array) -> tuple[Array, Array]:

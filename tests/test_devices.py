@@ -436,7 +436,8 @@ def _weighted(device: str) -> list[Tensor]:
     arms, found = _arms(device), []
     names = ["a" if place % 2 else "b" for place in range(20)]
     index = torch.arange(20, device=arms.device)
-    noise = tb.GroupNoise.fit(rbf(), arms[index], _value(arms[index]), names)
+    scattered = _value(arms[index]) + 0.2 * torch.sin(37.0 * index)
+    noise = tb.GroupNoise.fit(rbf(), arms[index], scattered, names)
     base = policies.gp_ucb(rbf(), noise_std=0.1)
     bandit = tb.Bandit(base, arms, generator=generator(0))
     bandit.tell(index, _value(arms[index]), noise_var=noise(names))
@@ -456,7 +457,7 @@ def _weighted(device: str) -> list[Tensor]:
 
 
 def _plated(device: str) -> list[Tensor]:
-    """Batches of exactly so many picks, under every constraint."""
+    """Batches of exactly so many picks, after first picks and under every constraint."""
     bandit = tb.Bandit(policies.gp_ucb(rbf(), noise_std=0.1), _arms(device), generator=generator(0))
     bandit.tell(bandit.ask(), _value(bandit.ask().points))
     size = bandit.arms.shape[-2]
@@ -468,7 +469,12 @@ def _plated(device: str) -> list[Tensor]:
     bandit.tell(longer, _value(longer.points))
     fours = bandit.ask(exactly=6, within=[constraints.Distinct(), constraints.Groups(groups, 3)])
     bandit.forget(fours)
-    return [plate.index, longer.index[..., -1:], fours.index, bandit.ask(exactly=3).index]
+    # A value that leaves too few arms gives way to another; and first picks are followed by the policy's own.
+    few = [constraints.Distinct(), constraints.Same(groups), constraints.AtMost((torch.arange(size) // 4) * (groups == 1), 1)]
+    other = bandit.ask(exactly=3, within=few)
+    started = policies.gp_ucb(rbf(), noise_std=0.1, initial=tb.starts.uniform(2))
+    first = tb.Bandit(started, _arms(device), generator=generator(0)).ask(exactly=5)
+    return [plate.index, longer.index[..., -1:], fours.index, other.index, first.index]
 
 
 def _explained(device: str) -> list[Tensor]:

@@ -202,7 +202,9 @@ def several(kind: str, **options: Any) -> Any:
         name: tb.gp_ucb(kernel(covariance), noise_std=NOISE, width=tb.widths.Constant(widths[name]), **make)
         for name, covariance in (("f", COVARIANCE), ("g", SECOND))
     }
-    if kind == "pareto":
+    if kind == "growth":
+        wanted = outcomes.pareto(models, minimize=["g"], reference={"f": -1.0, "g": 1.0})
+    elif kind == "pareto":
         wanted = outcomes.pareto(models, minimize=["g"], reference={"f": -1.0, "g": 1.0}, scalarization="hypervolume")
     else:
         wanted = outcomes.constrained(models, maximize="f", at_most={"g": LEVEL}, certainty=0.7)
@@ -231,7 +233,13 @@ class Dense:
 
     def score_at_target(self, kind: str, pending: list[int], uniform: np.ndarray) -> np.ndarray:
         mean, std, known = (part[:, :25] for part in self.posteriors(pending))
+        settled = {arm for arm in [*pending, *(arm for arm, _ in self.told)] if arm < 25}
         unit = [np.sqrt(COVARIANCE[0, 0]), np.sqrt(SECOND[0, 0])]
+        if kind == "growth":
+            signed = mean * [[1.0], [-1.0]]
+            front = signed[:, sorted({arm % 25 for arm, _ in self.told} | {arm % 25 for arm in pending})].T
+            growth = np.log(oracles_outcomes.expected_growth(signed, std, front, np.array([-1.0, -1.0])))
+            return oracles_outcomes.unsettled(growth, settled)
         if kind == "pareto":
             weights = np.abs(stats.norm.ppf((1 + uniform) / 2))
             weights /= np.linalg.norm(weights)
@@ -245,9 +253,11 @@ class Dense:
             chance = stats.norm.logcdf((LEVEL - mean[1]) / std[1])
             sure = stats.norm.logcdf((LEVEL - mean[1]) / known[1]) >= np.log(0.7)
             if not sure.any():
-                return chance
+                return oracles_outcomes.unsettled(chance, settled)
             z = (mean[0] - mean[0][sure].max()) / std[0]
-            return np.log(std[0] * (stats.norm.pdf(z) + z * stats.norm.cdf(z))) + chance
+            with np.errstate(divide="ignore"):
+                gain = np.log(std[0] * (stats.norm.pdf(z) + z * stats.norm.cdf(z)))
+            return oracles_outcomes.unsettled(gain + chance, settled)
         lacking = np.maximum(mean[1] - 1.5 * std[1] - LEVEL, 0)
         if (lacking == 0).any():
             return np.where(lacking == 0, mean[0] + 2 * std[0], -np.inf)
@@ -266,7 +276,7 @@ class Dense:
         return score, arms
 
 
-@pytest.mark.parametrize("kind", ["bounds", "pareto", "improvement"])
+@pytest.mark.parametrize("kind", ["bounds", "pareto", "growth", "improvement"])
 def test_fidelities_of_several_outcomes_are_those_of_the_dense_rule(kind: str):
     bandit = tb.OutcomeBandit(several(kind), torch.tensor(BOTH), generator=generator(1))
     rng, dense, seen = np.random.default_rng(3), Dense(), set()
@@ -287,7 +297,7 @@ def test_fidelities_of_several_outcomes_are_those_of_the_dense_rule(kind: str):
         dense.told += list(zip(pending, rewards, strict=True))
     assert seen == {True, False}
     mean, _, known = dense.posteriors([])
-    if kind == "pareto":
+    if kind in ("pareto", "growth"):
         front = bandit.front(reference={"f": -1.0, "g": 1.0})
         points = mean[:, :25].T * [1, -1]
         beaten = [any((q >= p).all() and (q > p).any() for q in points) for p in points]
@@ -303,7 +313,7 @@ def test_fidelities_of_several_outcomes_are_those_of_the_dense_rule(kind: str):
     assert bandit.best(len(expected)).index.tolist() == expected, "the target's feasible arms first, by their means"
 
 
-@pytest.mark.parametrize("kind", ["bounds", "pareto"])
+@pytest.mark.parametrize("kind", ["bounds", "pareto", "growth"])
 def test_fidelities_of_several_outcomes_in_rows_and_journals(kind: str, tmp_path: Any):
     arms = torch.tensor(BOTH)
     together = tb.OutcomeBandit(several(kind), arms, generator=[generator(seed) for seed in range(2)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from typing import Any
 
 from torchbandits.errors import DataError
@@ -16,6 +17,24 @@ def missing(error: ModuleNotFoundError) -> str:
     package = (error.name or "").partition(".")[0]
     needed = f'the command line needs {package}: pip install "torchbandits[experiments]"'
     return needed if package in PACKAGES else ""
+
+
+def lazily(package: dict[str, Any], modules: dict[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """`__getattr__` and `__dir__` of a package that imports a module when one of its names is first read.
+
+    Args:
+        package: The `globals()` of the package.
+        modules: Module in the package of each public name.
+    """
+    own = package["__name__"]
+
+    def read(name: str) -> Any:
+        """A public name, imported from its module."""
+        if name not in modules:
+            raise AttributeError(f"module {own!r} has no attribute {name!r}")
+        return getattr(importlib.import_module(f"{own}.{modules[name]}"), name)
+
+    return read, lambda: sorted({*package, *modules})
 
 
 class Later:

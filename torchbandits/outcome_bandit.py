@@ -294,11 +294,12 @@ class OutcomeBandit(Bandit):
             return front(self.loop, signs, pulled=pulled, reference=point, draws=draws, seed=seed)
 
     def leaders(self, count: int, *, draws: int = 64, seed: int = 0) -> Tensor:
-        """The arms that are most worth the look of a slow acquisition function, best first: those that the policy ranks highest
-        by its bounds.
+        """The arms that are most worth the look of a slow acquisition function, best first: those that the policy ranks
+        highest.
 
-        Of several objectives they are the best arms for each of `draws` random trade-offs, then the second best of each, and so
-        on. `botorch.optimize_arms(acquisition, arms[bandit.leaders(1000)])` then finds the best of a thousand among millions.
+        Of a policy that draws trade-offs they are the best arms by its bounds for each of `draws`, then the second best of
+        each, and so on. `botorch.optimize_arms(acquisition, arms[bandit.leaders(1000)])` then finds the best of a thousand
+        among millions.
 
         Args:
             count: Number of arms.

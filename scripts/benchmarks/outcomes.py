@@ -2,11 +2,13 @@
 
 TORCHBANDITS_DATA=… python scripts/benchmarks/outcomes.py run --seeds 5     # to docs/results/outcomes.csv, what is not there
 python scripts/benchmarks/outcomes.py scale                                 # seconds a pick and peak memory, 10³ to 10⁶ arms
+python scripts/benchmarks/outcomes.py leaders                               # leaders of 10⁶ arms, and qLogNEHVI at these
 python scripts/benchmarks/outcomes.py report                                # the tables of docs/outcomes.md
 
 All methods begin with the same ten arms of a seed. Models have the kernel of BoTorch's default, an RBF kernel with its
 dimension-scaled prior (on fingerprints Tanimoto similarities), times an outputscale, and ours are fitted after every fifth
-pull; `auto` has its own. BoTorch fits at every pick, and scores a new random sample of the arms, because it holds the samples
+pull; `auto` has its own. `growth` is the expected growth of the hypervolume above BoTorch's reference point, and with `auto`
+above its own. BoTorch fits at every pick, and scores a new random sample of the arms, because it holds the samples
 of its acquisition function at all of them at once.
 """
 
@@ -48,6 +50,7 @@ from torch import Tensor
 import torchbandits as tb
 from torchbandits import outcomes
 from torchbandits.aims import hypervolume
+from torchbandits.botorch import optimize_arms
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORDS = ROOT / "docs" / "results" / "outcomes.csv"
@@ -167,13 +170,17 @@ def models(table: Table, make: Callable[..., Any], **options: Any) -> dict[str, 
 
 def policy(table: Table, method: str) -> Any:
     limits = {"maximize": "quality", "at_least": {"economy": table.limit}}
+    reference = dict(zip(("quality", "economy"), table.reference.tolist(), strict=True))
     if method.startswith("auto"):
         own = {name: tb.auto() for name in ("quality", "economy")}
-        return outcomes.pareto(own) if method == "auto, chebyshev" else outcomes.constrained(own, **limits)
+        if method == "auto, bounds":
+            return outcomes.constrained(own, **limits)
+        return outcomes.pareto(own, scalarization="chebyshev" if method == "auto, chebyshev" else "improvement")
+    if method == "growth":
+        return outcomes.pareto(models(table, tb.gp_ucb), reference=reference)
     if method == "chebyshev":
-        return outcomes.pareto(models(table, tb.gp_ucb))
+        return outcomes.pareto(models(table, tb.gp_ucb), scalarization="chebyshev")
     if method == "hypervolume":
-        reference = dict(zip(("quality", "economy"), table.reference.tolist(), strict=True))
         return outcomes.pareto(models(table, tb.thompson_sampling), scalarization="hypervolume", reference=reference)
     if method == "linear":
         return outcomes.pareto(models(table, tb.gp_ucb), scalarization="linear")
@@ -185,7 +192,16 @@ def policy(table: Table, method: str) -> Any:
 
 
 METHODS = {
-    "pareto": ("random", "chebyshev", "auto, chebyshev", "linear", "hypervolume", "botorch qLogNEHVI"),
+    "pareto": (
+        "random",
+        "growth",
+        "auto, growth",
+        "chebyshev",
+        "auto, chebyshev",
+        "linear",
+        "hypervolume",
+        "botorch qLogNEHVI",
+    ),
     "constrained": ("random", "bounds", "auto, bounds", "improvement", "draws", "botorch qLogEI"),
 }
 
@@ -335,7 +351,7 @@ def _paired(task: str, own: dict[str, tuple[float, float]], theirs: dict[str, tu
     return f"{(gain > 0).sum()} of {len(gain)} better, {gain.mean():+.2f} ± {wide:.2f}"
 
 
-SCALED = ("chebyshev", "hypervolume", "bounds", "improvement", "draws", "epal", "safe")
+SCALED = ("growth", "chebyshev", "hypervolume", "bounds", "improvement", "draws", "epal", "safe")
 
 
 def scaled_policy(method: str) -> Any:
@@ -349,6 +365,8 @@ def scaled_policy(method: str) -> Any:
         return rbf
 
     limits = {"maximize": "a", "at_least": {"b": 0.0}}
+    if method == "growth":
+        return outcomes.pareto(model(tb.gp_ucb))
     if method in ("chebyshev", "hypervolume"):
         return outcomes.pareto(model(tb.gp_ucb if method == "chebyshev" else tb.thompson_sampling), scalarization=method)
     if method == "epal":
@@ -392,6 +410,26 @@ def scale(
             seconds, memory = done.stdout.split()
             cells.append(f"{float(seconds):.3g} s, {int(memory):,} MiB")
         print(f"| {method} | " + " | ".join(cells) + " |", flush=True)
+
+
+@app.command()
+def leaders(arms: int = 1_000_000, count: int = 1_000, history: int = 100) -> None:
+    """Print the processor seconds of the leaders of two objectives after some history, those of qLogNEHVI at them, and the peak
+    memory in MiB."""
+    g = torch.Generator().manual_seed(0)
+    points = torch.rand(arms, 4, generator=g, dtype=torch.float64)
+    truth = torch.stack([torch.sin(3 * points.sum(dim=-1)), torch.cos(2 * points[:, 0] + points[:, 1])], dim=-1)
+    bandit = tb.OutcomeBandit(scaled_policy("growth"), points)
+    index = torch.randperm(arms, generator=g)[:history]
+    bandit.observe(index, torch.ones(history), truth[index])
+    began = time.process_time()
+    found = points[bandit.leaders(count)]
+    first = time.process_time() - began
+    began = time.process_time()
+    acquisition = qLogNoisyExpectedHypervolumeImprovement(bandit.model(), [-1.0, -1.0], points[index], prune_baseline=True)
+    optimize_arms(acquisition, found)
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(f"{first:.2f} s, qLogNEHVI {time.process_time() - began:.2f} s, {memory:.0f} MiB")
 
 
 if __name__ == "__main__":

@@ -46,6 +46,9 @@ class Outlook:
         weight: `k x 1`, the weight of a pull in the posterior of each outcome.
         generators: One per batch row of picks, for aims that draw; None for rows that pick nothing more.
         seen: `batch_shape x A` booleans, arms of which an outcome was told.
+        pending: `batch_shape x A` booleans, arms of picks that were not told yet, those of the same batch included.
+        settled: `batch_shape x A` booleans, arms of which an outcome was told, and those of pending picks. On some arms alone
+            (`of`) it is that of these arms themselves.
         costs: `batch_shape x A`, cost of a pull of each arm; None where arms have none.
     """
 
@@ -62,6 +65,8 @@ class Outlook:
     weight: Tensor
     generators: Sequence[torch.Generator | None]
     seen: Tensor
+    pending: Tensor
+    settled: Tensor
     costs: Tensor | None = None
 
     def hopes(self, outcome: int, sign: float, optimism: float = 1.0) -> Tensor:
@@ -92,9 +97,9 @@ class Outlook:
         """The value of a limit in the units of `mean`, `batch_shape`."""
         return in_model_units(self.table, limit.outcome, limit.value)
 
-    def of(self, index: Tensor, offered: Tensor | None, seen: Tensor) -> Outlook:
-        """The outlook on some arms alone, at `index`, of which those in `offered` may be picked and those in `seen` count as
-        told, `batch_shape x len(index)` booleans."""
+    def of(self, index: Tensor, offered: Tensor | None, seen: Tensor, pending: Tensor) -> Outlook:
+        """The outlook on some arms alone, at `index`, of which those in `offered` may be picked and those in `seen` and
+        `pending` count as told and as pending, `batch_shape x len(index)` booleans."""
         return replace(
             self,
             mean=self.mean[..., index],
@@ -105,6 +110,8 @@ class Outlook:
             costs=None if self.costs is None else self.costs[..., index],
             offered=offered,
             seen=seen,
+            pending=pending,
+            settled=self.settled[..., index],
         )
 
     def per_cost(self, gain: Tensor, exponent: float | None) -> Tensor:
@@ -113,6 +120,13 @@ class Outlook:
             return gain
         price = self.costs**exponent
         return torch.where(gain >= 0, gain / price, gain * price)
+
+    def unsettled(self, gain: Tensor) -> Tensor:
+        """Logarithms of improvements of the arms on offer, `batch_shape x A`, −∞ at settled arms too as long as another one is
+        on offer: to pull them again adds no arm to those that were pulled."""
+        gain = self.open(gain)
+        left = gain.masked_fill(self.settled, -torch.inf)
+        return torch.where((left > -torch.inf).any(dim=-1, keepdim=True), left, gain)
 
     def open(self, scores: Tensor) -> Tensor:
         """Scores of arms, `batch_shape x A`, −∞ at arms that are not on offer."""

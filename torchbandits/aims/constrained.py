@@ -19,7 +19,8 @@ class Constrained(Aim):
     With upper bounds or draws, the pick has the largest bound (draw) of the objective among the arms whose bounds (draws)
     keep every limit; where there is none, the smallest sum of violations, each in prior standard deviations. With the
     improvement as score, it maximises log EI(x) + Σ log P(limit j holds at x), the improvement being over the highest mean of
-    the arms that are feasible with the probability `certainty`; where there is none, the probability of feasibility alone.
+    the arms that are feasible with the probability `certainty`; where there is none, the probability of feasibility alone. By
+    the improvement an arm is not picked again while another one is on offer.
 
     Per cost, the pick has the largest gain over that mean (over the lowest mean, where no arm is feasible so surely) divided by
     a power of the cost. For the improvement its logarithm is subtracted.
@@ -44,7 +45,7 @@ class Constrained(Aim):
             gain = self._improvement(outlook, score)
             if self.exponent is not None and outlook.costs is not None:
                 gain = gain - self.exponent * outlook.costs.log()
-            return outlook.open(gain)
+            return outlook.unsettled(gain)
         value = outlook.hopes(self.objective.outcome, self.objective.sign)
         if self.exponent is not None:
             mean = self.objective.sign * outlook.mean[..., self.objective.outcome, :]

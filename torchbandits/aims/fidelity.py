@@ -55,8 +55,8 @@ class Fidelity(Aim):
         offered = torch.ones(shape, dtype=torch.bool, device=twin.device) if outlook.offered is None else outlook.offered
         some = None if outlook.offered is None else _any_of_group(offered.expand(shape), place, len(targets))
         # What was told of any fidelity of a point says where the target stands.
-        seen = _any_of_group(outlook.seen, place, len(targets))
-        value = self.aim.scores(outlook.of(targets, some, seen), score)[..., place]
+        seen, pending = (_any_of_group(own, place, len(targets)) for own in (outlook.seen, outlook.pending))
+        value = self.aim.scores(outlook.of(targets, some, seen, pending), score)[..., place]
         gap, prior = self._gap(outlook)
         least = prior.sqrt() * gap * (costs / costs[twin]) ** self.fidelity_exponent
         far = gap * outlook.width.unsqueeze(-1) > gap.amax(dim=-1, keepdim=True)

@@ -1,4 +1,4 @@
-"""Several objectives, by a random trade-off between them for each pick."""
+"""Several objectives: one number of all of them, by random weights for each pick or by what the front would gain."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from torch import Tensor
 
 from torchbandits.aims.base import Aim, Limit, Outlook, certain, if_feasible, in_model_units, log_probability
 from torchbandits.aims.dominance import non_dominated
+from torchbandits.aims.improvement import log_hypervolume_improvement
 from torchbandits.arms import ArmTable
 from torchbandits.scores import Score
 
-KINDS = ("chebyshev", "linear", "hypervolume")
+KINDS = ("chebyshev", "linear", "hypervolume", "improvement")
 # Part of the weighted sum that is added to the smallest weighted objective, as in ParEGO.
 _AUGMENTED = 0.05
 # How far the point from which objectives are measured lies beyond the worst values of the front, in its range.
@@ -22,28 +23,34 @@ _BEYOND = 0.1
 
 @dataclass(frozen=True)
 class Scalarized(Aim):
-    r"""Pick the best arm of one number, which random weights make of all objectives.
+    r"""Pick the best arm of one number that is made of all objectives.
 
-    With u_j the upper bound (or the draw) of objective j in its unit, above the reference point, and weights v ≥ 0:
+    For random weights, with u_j the upper bound (or the draw) of objective j in its unit, above the reference
+    point, and weights v ≥ 0:
 
     .. math:: \min_j v_j u_j + 0.05 \sum_j v_j u_j, \qquad \sum_j v_j u_j, \qquad \min_j \max(u_j, 0) / v_j
 
     for `"chebyshev"` and `"linear"` with v uniform on the simplex, and for `"hypervolume"` with v uniform on the positive part
     of the sphere, whose average over v is the dominated hypervolume up to a constant and a power.
 
-    Under limits, only arms that may keep them are picked; where there is none, that of the smallest sum of violations.
+    `"improvement"` draws no weights: the pick has the largest expected growth of the hypervolume that the front dominates above
+    the reference point.
+
+    Under limits, only arms that may keep them are picked; where there is none, that of the smallest sum of violations. The
+    improvement is multiplied by the probability that the limits hold, and where no arm keeps them with the probability
+    `certainty`, that probability alone counts.
 
     Attributes:
         signs: Per outcome, 1.0 to maximise, −1.0 to minimise, and 0.0 for one that has limits only.
-        kind: One of the three above.
+        kind: One of the four above.
         reference: The point, in reward units, that every objective should beat; it has an entry per outcome. None for the worst
             value of each on the front of the posterior means at the arms that were told, less a tenth of its range there, which
-            is the unit of each objective.
+            is the unit of each objective; for the improvement, less a tenth of its range at all of these arms.
         limits: On any of the outcomes.
         certainty: Probability of all limits at which an arm may be on the front.
         optimism: Part of the width with which bounds say that an arm may keep a limit.
-        exponent: Of the cost by which the gain of an arm is divided, over the best that the means promise by the same weights;
-            None where costs do not count.
+        exponent: Of the cost by which the improvement is divided, or the gain of an arm over the best that the means promise by
+            the same weights; None where costs do not count.
     """
 
     signs: tuple[float, ...]
@@ -56,11 +63,13 @@ class Scalarized(Aim):
 
     @property
     def draws(self) -> bool:
-        """Whether a score draws random numbers: the weights."""
-        return True
+        """Whether a score draws random numbers: weights, of which the improvement has none."""
+        return self.kind != "improvement"
 
     def scores(self, outlook: Outlook, score: Score | None) -> Tensor:
-        """Scores of the arms, `batch_shape x A`; draws a number per objective and batch row."""
+        """Scores of the arms, `batch_shape x A`; draws a number per objective and batch row, if weights are drawn."""
+        if self.kind == "improvement":
+            return self._improvement(outlook)
         weights = self._weights(outlook)
         hopes = [outlook.hopes(j, sign) for j, sign in self.objectives]
         total = self._total(outlook, weights, hopes)
@@ -74,6 +83,32 @@ class Scalarized(Aim):
         if not self.limits:
             return outlook.open(total)
         return if_feasible(outlook, total, self.limits, self.optimism, self.exponent)
+
+    def _improvement(self, outlook: Outlook) -> Tensor:
+        """Logarithm of the expected growth of the hypervolume above the front of the posterior means at the arms that were told
+        or are pending, `batch_shape x A`; under limits times the probability that the arm keeps them."""
+        low, _ = self._scale(outlook)
+        mean = torch.stack([sign * outlook.mean[..., j, :] for j, sign in self.objectives], dim=-1)
+        std = torch.stack([outlook.std[..., j, :] for j, _ in self.objectives], dim=-1)
+        shape, (A, m) = outlook.told.shape, mean.shape[-2:]
+        kept = self.kept(outlook.mean, outlook.known, outlook.table)
+        # A pending pick counts with its mean, so that the picks of a batch do not seek the same part of the front.
+        members = outlook.seen | outlook.pending
+        members = members if kept is None else members & kept
+        flat = (mean.reshape(-1, A, m), std.reshape(-1, A, m), low.reshape(-1, m), members.reshape(-1, A))
+        rows = []
+        for mu, sigma, base, own in zip(*flat, strict=True):
+            front = mu[own]
+            if len(front):
+                front = front[non_dominated(front)]
+            rows.append(log_hypervolume_improvement(mu, sigma, front, base))
+        gain = torch.stack(rows).reshape(*shape, A)
+        if kept is not None:
+            chance = log_probability(outlook.mean, outlook.std, self.limits, outlook.table)
+            gain = torch.where(kept.any(dim=-1, keepdim=True), gain + chance, chance)
+        if self.exponent is not None and outlook.costs is not None:
+            gain = gain - self.exponent * outlook.costs.log()
+        return outlook.unsettled(gain)
 
     def _total(self, outlook: Outlook, weights: Tensor, values: Sequence[Tensor]) -> Tensor:
         """The number that weights `batch_shape x m` make of values of the m objectives, `batch_shape x A` each, of which larger
@@ -107,7 +142,9 @@ class Scalarized(Aim):
             for others in (points, values):
                 low = torch.where(high - low > 1e-6 * most, low, others.amin(dim=0))
             unit = torch.where(high - low > 1e-6 * most, high - low, most)
-            lows.append(low - _BEYOND * unit)
+            # A front whose members hardly differ in an objective says nothing of what else is worth having.
+            wide = unit if self.draws else torch.maximum(unit, points.amax(dim=0) - points.amin(dim=0))
+            lows.append(low - _BEYOND * wide)
             units.append(unit)
         low, unit = (torch.stack(rows).reshape(*shape, m) for rows in (lows, units))
         if self.reference is not None:

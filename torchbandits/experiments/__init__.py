@@ -5,8 +5,9 @@ everything into a folder, `load_records` and `aggregate` read it back. `find_rep
 figure of a paper.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from torchbandits.extras import lazily
 
 if TYPE_CHECKING:
     from torchbandits.experiments.config import ExperimentConfig, load_config
@@ -45,15 +46,4 @@ _MODULES = {
     "reproduce": "reproducing",
     "run_experiment": "runner",
 }
-
-
-def __getattr__(name: str) -> Any:
-    """A public name, imported from its module."""
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    """The public names, imported or not."""
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazily(globals(), _MODULES)

@@ -66,7 +66,7 @@ pre { background: #f6f6f6; padding: 1em; overflow-x: auto; }
   body { max-width: none; margin: 0; padding: 0; font-size: 10pt; }
   .figures { grid-template-columns: 1fr 1fr; }
   .wide, .tables > div { overflow: visible; font-size: 8pt; }
-  th, td { white-space: normal; overflow-wrap: anywhere; padding: 0.2em 0.4em; }
+  th, td { white-space: normal; padding: 0.2em 0.4em; } th { overflow-wrap: anywhere; }
   h2, h3 { break-after: avoid; } img, tr, details { break-inside: avoid; }
 }
 """

@@ -3,8 +3,9 @@
 Each needs the extra of its package: `torchbandits[optuna]`, `torchbandits[experiments]` (scikit-learn), `torchbandits[baybe]`.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from torchbandits.extras import lazily
 
 if TYPE_CHECKING:
     from torchbandits.plugins.baybe_recommender import BanditRecommender
@@ -19,15 +20,4 @@ _MODULES = {
     "CandidateSearchCV": "sklearn_search",
     "PoolSampler": "optuna_sampler",
 }
-
-
-def __getattr__(name: str) -> Any:
-    """A public name, imported from its module."""
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    """The public names, imported or not."""
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazily(globals(), _MODULES)

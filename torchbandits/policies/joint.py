@@ -277,6 +277,8 @@ class Joint(Policy[TableState]):
                 allowed = allowed & (counts < max_pulls)
             now = replace(
                 outlook,
+                pending=outlook.pending | (counts > 0),
+                settled=outlook.settled | (counts > 0),
                 std=outlook.known if sweep is None else (lam * sweep.leverage.double()).sqrt(),
                 drawn=None if drawn is None else drawn[..., place, :],
                 offered=None if closed is None and max_pulls is None else allowed,
@@ -301,6 +303,8 @@ class Joint(Policy[TableState]):
         """The part of the state that follows from the rewards told, without pending picks, draws and generators."""
         mean, std = (part.double() for part in marginals(state))
         entries, costs = state.rows.offered(None), state.rows.costs
+        told = (state.rows.counts(state.statistics.weights) > 0).expand(mean.shape)
+        pending = _marked(state.pending_index, state.pending_counts, mean).any(dim=-2)
         return Outlook(
             mean=mean,
             std=std,
@@ -315,7 +319,9 @@ class Joint(Policy[TableState]):
             weight=self._weights(mean),
             costs=None if costs is None else costs.expand(*width.shape, -1)[..., 0, :],
             generators=[None] * width[..., 0].numel(),
-            seen=(state.rows.counts(state.statistics.weights) > 0).expand(mean.shape).any(dim=-2),
+            seen=told.any(dim=-2),
+            pending=pending,
+            settled=told.any(dim=-2) | pending,
         )
 
     @property
@@ -325,13 +331,14 @@ class Joint(Policy[TableState]):
 
     @without_gradients
     def leaders(self, state: TableState, count: int, draws: int, seed: int) -> Tensor:
-        """The arms that the aim ranks highest by bounds, `... x count`, −1 where there are fewer: the first of each of `draws`
-        random trade-offs, then the second of each, and so on. See `OutcomeBandit.leaders`."""
+        """The arms that the aim ranks highest, `... x count`, −1 where there are fewer: where it draws trade-offs the first of
+        each of `draws`, then the second of each, and so on. See `OutcomeBandit.leaders`."""
         outlook = self._outlook(state, self.width(state))
         offered = on_offer(state.rows, None)
         open_ = None if offered is None else offered.expand(*outlook.width.shape, -1)[..., 0, :]
         generators = [torch.Generator().manual_seed(seed) for _ in outlook.generators]
-        outlook = replace(outlook, generators=generators, offered=open_)
+        # An acquisition function may want to look at arms that were told, too.
+        outlook = replace(outlook, generators=generators, offered=open_, settled=torch.zeros_like(outlook.settled))
         most, ranked = min(count, outlook.mean.shape[-1]), []
         for _ in range(draws if self.aim.draws else 1):
             top = self.aim.scores(outlook, self._score).topk(most, dim=-1)
@@ -349,6 +356,12 @@ class Joint(Policy[TableState]):
             return None
         sizes = remaining.expand(width.shape).reshape(-1).tolist()
         return torch.cat(list(state.draws.draw(sizes, width, twins)), dim=-2).double()
+
+
+def _marked(index: Tensor, counts: Tensor, like: Tensor) -> Tensor:
+    """The arms among picks `... x p` that count, as booleans shaped like `... x A` values."""
+    found = torch.zeros_like(like).scatter_add(-1, index.clamp_min(0).expand(*like.shape[:-1], -1), counts.to(like))
+    return found > 0
 
 
 def joint(models: Any, aim_of: Any, *, estimated: bool = True) -> Joint:

@@ -90,6 +90,8 @@ def _draw_measure(axes: Axes, config: BenchmarkConfig, part: pd.DataFrame, axis:
     scale = 2**20 if measure == "memory" else 1.0
     for place, method in enumerate(config.methods):
         own = part[(part["method"] == method) & (part["outcome"] == "done")]
+        # What took less than the clock tells has no place on a logarithmic axis.
+        own = own[own[measure] > 0]
         axes.plot(
             own[axis],
             own[measure] / scale,

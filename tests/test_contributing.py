@@ -12,12 +12,14 @@ import torch
 from docs_diagrams import drawn, parsed, svg
 
 import torchbandits as tb
+from torchbandits.linalg import compiled
 
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "CONTRIBUTING.md").read_text()
 NAMED = re.compile(r"`([\w/.-]+/|[\w/.-]+\.(?:py|sh|txt|json|md))(?: [^`]*)?`")
-# numba may be missing: then the loop over the leaders is in Python.
-OPTIONAL = {"arms/compiled.py"}
+# Without numba nothing is compiled, and a tell computes the factors that a pick reads in their final form.
+COMPILED = {"arms/compiled.py", "linalg/compiled.py", "embeddings/nystrom.py", "posteriors/regression.py"}
+OPTIONAL = set() if compiled.COMPILED else COMPILED
 
 
 def section(heading: str) -> str:

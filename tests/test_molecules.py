@@ -532,7 +532,27 @@ def test_wrong_columns_are_refused(columns: dict, message: str, tmp_path: Path):
         scan(Fingerprints(tmp_path / "bits.parquet"))
 
 
+def test_a_mask_is_no_index():
+    """Its True would be read as arm 1."""
+    source = Fingerprints(np.packbits(features(12, 60), axis=1), 60, ids=[f"M{i}" for i in range(12)])
+    for mask in (torch.arange(12) > 9, [True, False]):
+        with pytest.raises(errors.ArmIndexError, match="indices of 0 … 11, got"):
+            source.ids(mask)
+    assert source.ids((torch.arange(12) > 9).nonzero()) == ["M10", "M11"]
+
+
+def test_a_file_with_a_byte_order_mark_keeps_its_first_molecule(tmp_path: Path):
+    """As spreadsheet programs write them, with their ends of lines."""
+    (tmp_path / "library.smi").write_bytes("\ufeffCCO one\r\nCCN two\r\n".encode())
+    source = from_smiles(tmp_path / "library.smi")
+    assert source.ids(range(2)) == ["one", "two"]
+    assert source.smiles(range(2)) == ["CCO", "CCN"]
+    assert source.left_out == ()
+
+
 def test_wrong_smiles_are_refused(tmp_path: Path):
+    with pytest.raises(errors.ArgumentError, match="texts, got None as number 2"):
+        from_smiles(["C", None])
     with pytest.raises(errors.DataError, match="no SMILES parses"):
         from_smiles(["C1CC", ""])
     with pytest.raises(errors.ArgumentError, match="number 2 lacks its id"):

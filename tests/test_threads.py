@@ -181,6 +181,30 @@ def test_an_error_in_one_of_the_chunks_is_raised_and_ends_the_others():
     assert torch.get_num_threads() == 3
 
 
+def test_points_that_cannot_be_packed_are_evaluated_by_gpytorch_in_one_thread(monkeypatch):
+    """GPyTorch changes settings of the process while it evaluates a kernel."""
+    for module in (columns, strategies):
+        monkeypatch.setattr(module, "MANY_PRODUCTS", 1.0)
+    monkeypatch.setattr(columns, "_CHUNK_BYTES", 1)
+    seen, forward = set(), tb.TanimotoKernel.forward
+
+    def watched(self, *args, **kwargs):
+        seen.add(threading.get_ident())
+        return forward(self, *args, **kwargs)
+
+    monkeypatch.setattr(tb.TanimotoKernel, "forward", watched)
+    packing = Packing(100)
+    x = (torch.rand(2000, 100, generator=generator(0)) < 0.1).double()
+    arms = tb.sources.Fingerprints(packing.pack(x).view(torch.uint8)[:, : packing.num_bytes].contiguous(), 100, distinct=True)
+    policy = tb.batch_bkb(tb.TanimotoKernel(), noise_std=0.1, width=tb.widths.Constant(1.0), memory_budget=0)
+    bandit = tb.Bandit(policy, arms, generator=generator(1))
+    outside = 0.5 * x[:5]
+    bandit.observe(outside, torch.ones(5), torch.arange(5.0))
+    assert seen == {threading.get_ident()}
+    table = bandit.loop.state.table
+    torch.testing.assert_close(table.mean(), bandit.posterior(x).mean, rtol=1e-8, atol=1e-10)
+
+
 @pytest.mark.parametrize("counts", [False, True], ids=["bits", "counts"])
 def test_sweeps_of_packed_arms_do_not_depend_on_the_number_of_threads(counts, monkeypatch):
     """To the last bit: a chunk is computed by one thread, whichever."""

@@ -111,6 +111,9 @@ class TanimotoBlocks:
         points: `batch_shape x m x d`, of numbers that the packing holds or not: others are evaluated on unpacked arms.
         kernel: Tanimoto, scaled or not; its batch shape broadcasts with the points'.
         packing: That of the arms.
+
+    Attributes:
+        packs: Whether the packing holds all points. The others are evaluated by GPyTorch, in one thread at a time.
     """
 
     def __init__(self, points: Points, kernel: gpytorch.kernels.Kernel, packing: Packing) -> None:
@@ -120,8 +123,8 @@ class TanimotoBlocks:
         shape = torch.broadcast_shapes(points.shape[:-2], scale.shape)
         # Points from outside of the arms may have other features than bits or counts.
         self._points = points.expand(*shape, *points.shape[-2:])
-        self._packed = bool(packing.holds(points).all())
-        self._words = packing.pack(self._points) if self._packed else None
+        self.packs = bool(packing.holds(points).all())
+        self._words = packing.pack(self._points) if self.packs else None
         self._scale = scale.to(points).expand(shape)
 
     def __call__(self, words: Tensor, out: Tensor) -> Tensor:
@@ -159,7 +162,7 @@ class TanimotoBlocks:
         return out
 
     def _of(self, words: Tensor, dtype: torch.dtype) -> Tensor:
-        if self._packing.counts or not self._packed:
+        if self._packing.counts or not self.packs:
             arms = self._packing.unpack(words, dtype)
             K: Tensor = self._kernel(self._points.to(dtype), arms.expand(*self._points.shape[:-2], *arms.shape)).to_dense()
             return K

@@ -263,7 +263,8 @@ class KernelColumns:
     def _packed_products(
         self, packed: PackedArms, weights: Tensor, rows: Tensor, step: int, multiplied: Callable[[Tensor, Tensor], Tensor]
     ) -> Iterator[tuple[slice, Tensor]]:
-        """`products` of packed arms, chunks side by side: similarities need nothing of PyTorch or GPyTorch that is shared."""
+        """`products` of packed arms. Chunks are computed side by side, unless there are points that cannot be packed: GPyTorch
+        evaluates those, and changes settings of the process meanwhile."""
         similarities, n = self._similarities(rows, packed), min(step, self._rows.num_arms)
         buffers: dict[int, tuple[Tensor, Tensor]] = {}
 
@@ -274,7 +275,8 @@ class KernelColumns:
             K_mc, out = (buffer[..., : len(words)] for buffer in buffers[place])
             return part, multiplied(similarities(words, K_mc), out)
 
-        yield from side_by_side(work, packed.packed(step))
+        chunks = packed.packed(step)
+        yield from side_by_side(work, chunks) if similarities.packs else (work(chunk, 0) for chunk in chunks)
 
     def _similarities(self, rows: Tensor, packed: PackedArms) -> TanimotoBlocks:
         points = self._posterior.statistics.points

@@ -110,8 +110,9 @@ class ArmTable(Buffered):
         leverage = self.leverage
         if self.rows.sharded:
             return self.leverage_at(index)
-        self.__dict__["_seen"] = (leverage, index, slot, leverage.gather(-1, slot))
-        return self._seen[3]
+        own = leverage.gather(-1, slot)
+        self.__dict__["_seen"] = (leverage, index, slot, own)
+        return own
 
     def needed_of(self, index: Picks) -> tuple[Tensor, Tensor]:
         """`marginals_at` of arms that are about to be told (−1 where padded), for `foresee_`."""

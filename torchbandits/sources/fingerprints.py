@@ -202,7 +202,8 @@ class Fingerprints(PackedArms):
         if isinstance(picks, Selection):
             picks = picks.index[picks.mask]
         index: list[int] = as_tensor("picks", [*picks] if isinstance(picks, range) else picks).reshape(-1).tolist()
-        wrong = [row for row in index if not isinstance(row, int) or not 0 <= row < self.num_arms]
+        # A mask is no index: its True would be read as arm 1.
+        wrong = [row for row in index if isinstance(row, bool) or not isinstance(row, int) or not 0 <= row < self.num_arms]
         require(not wrong, f"picks must be indices of 0 … {self.num_arms - 1}, got {wrong[:1]}.", ArmIndexError)
         return index
 

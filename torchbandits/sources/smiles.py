@@ -145,7 +145,8 @@ def _lines(smiles: Any, ids: Any) -> Iterator[tuple[int, str, str]]:
     if isinstance(smiles, (str, Path)):
         path = as_path("smiles", smiles)
         try:
-            with path.open(encoding="utf-8") as lines:
+            # A spreadsheet program may begin the file with a byte order mark.
+            with path.open(encoding="utf-8-sig") as lines:
                 for number, line in enumerate(lines, 1):
                     line = line.strip()
                     text, _, name = line.partition("\t" if "\t" in line else " ")
@@ -158,6 +159,7 @@ def _lines(smiles: Any, ids: Any) -> Iterator[tuple[int, str, str]]:
     pairs = zip(smiles, itertools.count(1), strict=False) if ids is None else itertools.zip_longest(smiles, ids)
     for number, (text, name) in enumerate(pairs, 1):
         lacks = "its id" if name is None else "its SMILES"
+        require(ids is not None or text is not None, f"smiles must be texts, got None as number {number}.")
         require(text is not None and name is not None, f"ids must be one for each SMILES, and number {number} lacks {lacks}.")
         require(isinstance(text, str), f"smiles must be texts, got {type(text).__name__} as number {number}.")
         yield number, text, str(name)

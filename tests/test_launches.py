@@ -145,3 +145,11 @@ def test_local_batch_rules_pick_on_a_device_what_they_pick_on_the_host(batch_rul
 def test_many_batch_rows_ask_for_little_more_than_one(name: str):
     one, many = (counted(LIMITS[name].make, 1_500, rows=rows) for rows in (1, 16))
     assert many[0] <= 1.2 * one[0]
+
+
+def test_batch_rows_of_a_sparse_posterior_ask_for_the_same_however_many_they_are():
+    few, many = (counted(LIMITS["bkb"].make, 1_500, rows=rows) for rows in (4, 32))
+    for launches, waits, _ in (few, many):
+        assert launches <= 150
+        assert waits <= 9
+    assert many[0] <= 1.05 * few[0]

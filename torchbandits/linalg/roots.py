@@ -98,9 +98,9 @@ def inverse_root(matrix: Square, floor: float | Tensor = 0.0, cut: Tensor | None
     m = matrix.shape[-1]
     factor, good = cholesky(matrix)
     scale = matrix.diagonal(dim1=-2, dim2=-1).amax(dim=-1) if m else matrix.new_zeros(matrix.shape[:-2])
-    threshold = torch.maximum(
-        max(64, m) * torch.finfo(matrix.dtype).eps * scale, torch.as_tensor(floor, dtype=scale.dtype, device=scale.device)
-    )
+    threshold = max(64, m) * torch.finfo(matrix.dtype).eps * scale
+    # A number is no tensor first: its copy to a device would be waited for.
+    threshold = torch.maximum(threshold, floor.to(scale)) if isinstance(floor, Tensor) else threshold.clamp_min(floor)
     good = torch.ones_like(scale, dtype=torch.bool) if good is None and not m else good
     if m:
         apart = factor.diagonal(dim1=-2, dim2=-1).square().amin(dim=-1) > threshold

@@ -73,16 +73,16 @@ class StationaryEvidence:
         value: A number.
         form: The kernel without its scale; `lengthscale` is `1 x d` or `1 x 1`.
         scale: s, a number.
-        t, squared, decay, factor, weights: t, r², k, the Cholesky factor of A, and α.
+        t, squared, decay, factor, weights: t (`u x d`), r², k, the Cholesky factor of A (`u x u` each), and α (`u`).
     """
 
     value: Tensor
     form: Stationary
     scale: Tensor
     t: Tensor
-    squared: Square
-    decay: Square
-    factor: Square
+    squared: Tensor
+    decay: Tensor
+    factor: Tensor
     weights: Tensor
 
     @staticmethod

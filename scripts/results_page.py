@@ -33,7 +33,8 @@ INTRODUCTION = """# Results
 
 This page shows every figure and table of the papers that the package reproduces. The first table lists what was reproduced and
 what was not. The sections after it show each figure, the published numbers beside ours, the verdicts on the claims, and the
-differences in data and settings. The claims of all papers are collected [at the end](#claims-of-the-papers). The page is generated from the summaries in `docs/results` by
+differences in data and settings. The claims of all papers are collected [at the end](#claims-of-the-papers). The page is
+generated from the summaries in `docs/results` by
 `python scripts/results_page.py`; nothing in it is written by hand.
 
 A claim is **held** or **not held** if the 95 % interval of the paired differences over the repetitions (the same seeds for both
@@ -41,14 +42,14 @@ policies) lies on one side, and **undecided** if it contains both. Reduced forms
 paper makes, are in a separate table.
 
 `torchbandits reproduce NAME` runs one reproduction in full, `torchbandits reproduce NAME --quick` its reduced form (fewer pulls
-and repetitions, which are stated with each figure), and `torchbandits reproduce --list` prints all names. The page shows the full
-form where it was run, and the reduced form otherwise. Seconds are those of the machine that is named with each figure; its load
-average shows how busy the machine was.
+and repetitions, which are stated with each figure), and `torchbandits reproduce --list` prints all names. The page shows the
+full form where it was run, and the reduced form otherwise. Seconds are those of the machine that is named with each figure; its
+load average shows how busy the machine was.
 """
 
-COVERAGE = """The table gives the smallest and the largest ratio of each figure; the section of the figure lists all ratios, with the reasons
-why they may differ. A ratio of seconds divides the time on our machine by the published time. "In part" means that some runs are
-missing; the section of the figure names them.
+COVERAGE = """The table gives the smallest and the largest ratio of each figure; the section of the figure lists all ratios,
+with the reasons why they may differ. A ratio of seconds divides the time on our machine by the published time. "In part" means
+that some runs are missing; the section of the figure names them.
 """
 KINDS = {"seconds": "seconds", "batch_size": "batch size"}
 """Words for ratios of measures other than regrets."""

@@ -31,24 +31,25 @@ DOTS_PER_INCH = 100
 
 INTRODUCTION = """# Results
 
-Every figure and table of the papers that the package reproduces. The first table says what was reproduced and what was not;
-then comes each figure, with the published numbers beside ours, the claims, and how the data or settings differ. The claims of
-all papers stand together [at the end](#claims-of-the-papers). This page is generated from the summaries in `docs/results` by
+This page shows every figure and table of the papers that the package reproduces. The first table lists what was reproduced and
+what was not. The sections after it show each figure, the published numbers beside ours, the verdicts on the claims, and the
+differences in data and settings. The claims of all papers are collected [at the end](#claims-of-the-papers). The page is
+generated from the summaries in `docs/results` by
 `python scripts/results_page.py`; nothing in it is written by hand.
 
 A claim is **held** or **not held** if the 95 % interval of the paired differences over the repetitions (the same seeds for both
-policies) lies on one side, and **undecided** if it contains both. Reduced forms are **not judged**. Claims of our own, which no
-paper makes, stand in a table of their own.
+policies) lies on one side, and **undecided** if it contains both. Reduced forms are **not judged**. Our own claims, which no
+paper makes, are in a separate table.
 
-`torchbandits reproduce NAME` runs one in full, `torchbandits reproduce NAME --quick` its reduced form (fewer pulls and
-repetitions, which are stated below each figure), and `torchbandits reproduce --list` names them. Where the full form was run,
-it is shown, otherwise the reduced one. Seconds are those of the machine that is named below each figure; its load average says
-how much other work it had.
+`torchbandits reproduce NAME` runs one reproduction in full, `torchbandits reproduce NAME --quick` its reduced form (fewer pulls
+and repetitions, which are stated with each figure), and `torchbandits reproduce --list` prints all names. The page shows the
+full form where it was run, and the reduced form otherwise. Seconds are those of the machine that is named with each figure; its
+load average shows how busy the machine was.
 """
 
-COVERAGE = """The ratios are the smallest and the largest of those below each figure, which has the reason why each may differ.
-Ratios of seconds are those of our machine over those of theirs. "In part" means that some runs are missing, which are
-named below the figure.
+COVERAGE = """The table gives the smallest and the largest ratio of each figure; the section of the figure lists all ratios,
+with the reasons why they may differ. A ratio of seconds divides the time on our machine by the published time. "In part" means
+that some runs are missing; the section of the figure names them.
 """
 KINDS = {"seconds": "seconds", "batch_size": "batch size"}
 """Words for ratios of measures other than regrets."""
@@ -86,7 +87,7 @@ def _figures(entries: list[Entry]) -> str:
     for entry in entries:
         for covered in entry.reproduction.covers:
             lines.append([covered.figure, f"`{entry.reproduction.name}`", *_outcome(entry, covered), covered.why])
-    headers = ["figure or table", "where", "run", "claims of the paper", "ours / published", "why"]
+    headers = ["figure or table", "where", "run", "claims of the paper", "ours / published", "why they differ"]
     return table(headers, sorted(lines))
 
 

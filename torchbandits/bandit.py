@@ -1,4 +1,4 @@
-"""Ask and tell: the checks of every call, the loop that picks and learns, and the journal."""
+"""The ask-and-tell interface: argument checks, the loop that selects and learns, and the journal."""
 
 from __future__ import annotations
 
@@ -56,32 +56,34 @@ from torchbandits.widths import Width
 if TYPE_CHECKING:
     from torchbandits.botorch.model import BanditModel
 
-Maximizer = Callable[[Callable[[Tensor], Tensor]], Tensor]  # from a score of points to the point of the highest
+Maximizer = Callable[[Callable[[Tensor], Tensor]], Tensor]  # takes a score of points, returns the point that maximises it
 
 
 class Bandit:
     """Selects the arms to evaluate next, and learns from their rewards.
 
     Args:
-        policy: Selects arms; frozen and reusable. Its kernel is deep-copied.
-        arms: `A x d` or `batch_shape x A x d`, finite, float64 (accurate) or float32; copied. Or one of
-            `torchbandits.sources`, which is shared and must not change: `sources.tensor(arms)` saves the copy.
-        bounds: Instead of arms a box `2 x d` or `batch_shape x 2 x d`, lower corner first, whose points become arms as they are
-            picked: for `ada_bkb`, which splits it, and for every policy of one Gaussian process, which then climbs its score
-            (see `optimize.optimize_continuous`), or one draw of the posterior per pick.
-        generator: One CPU `torch.Generator`, or a list of one per batch row (`batch_shape` is then its length, broadcast with
-            the kernel's and the arms'). Held, and advanced by draws. A fresh one with seed 0 by default.
+        policy: The policy that selects arms. It is frozen and can be reused; its kernel is deep-copied.
+        arms: Tensor `A x d` or `batch_shape x A x d` of finite values, float64 (accurate) or float32, which is copied; or a
+            source of `torchbandits.sources`, which is shared and must not change: `sources.tensor(arms)` avoids the copy.
+        bounds: A box `2 x d` or `batch_shape x 2 x d`, lower corner first, in place of arms. Its points become arms when they
+            are picked. `ada_bkb` partitions the box; policies with a single Gaussian process maximise their score over it by
+            gradient ascent (see `optimize.optimize_continuous`), or one draw of the posterior per pick.
+        generator: A CPU `torch.Generator`, or a list with one generator per batch row (the batch shape is then the length of
+            the list, broadcast with the batch shapes of the kernel and the arms). The bandit keeps a reference, and its draws
+            advance the generator. By default a new generator with seed 0.
         costs: `A` or `batch_shape x A`, the cost of a pull of each arm, > 0, copied; for `per_cost` policies and budgets.
-        journal: A path, or a `Journal`: asks and tells are on the disk before they take effect, and an existing file resumes
-            its run, generators included (those given count only for a new run).
+        journal: A path, or a `Journal`. Asks and tells are written to disk before they take effect. If the file exists, its run
+            is resumed with its own generators; `generator` is used only for a new run.
 
     Attributes:
-        policy: As given.
-        loop: State and open picks, without checks and without the journal; for code that builds on a bandit.
-        recorder: The same calls on record.
+        policy: The policy that was passed in.
+        loop: The state and the open picks. Its methods neither check arguments nor write to the journal; for code that builds
+            on a bandit.
+        recorder: The methods of `loop` with journaling.
 
     Raises:
-        StateError, DataError: If the journal is in use, of another run, damaged, or can't be written.
+        StateError, DataError: If the journal is in use, belongs to another run, is damaged, or can't be written.
         ShapeError: If the arms are empty, of the wrong dtype or shape, or batch shapes do not broadcast.
         NonFiniteError: If an arm has a NaN or an infinite feature.
     """
@@ -107,7 +109,7 @@ class Bandit:
             self.loop = Loop.fresh(policy, domain, generators, batch_shape, costs=costs, box=bounds is not None)
             self.recorder = Recorder(self.loop, described, journal)
             self.recorder.resume()
-        self._set_aside = False  # whether a batch rule was, and the user was told
+        self._set_aside = False  # whether the user was warned that `exactly` sets a batch rule aside
 
     # ------------------------------------------------------------------ ask and tell
 
@@ -122,30 +124,30 @@ class Bandit:
         available: Tensor | None = None,
         maximizer: Maximizer | None = None,
     ) -> Selection:
-        """The picks to evaluate next: the open selection, as long as there is one.
+        """Return the picks to evaluate next. While picks are open, the same selection is returned again.
 
         Args:
-            limit: Most picks, one number or one per batch row (`batch_shape`). It applies to a new batch only.
-            more: Extend the open selection by this many picks per row, whatever the batch rule says, with all open picks as
-                pending. The whole open selection is returned, earlier picks first. While first picks (`initial=`) last, these
-                alone are added, which may be fewer.
-            exactly: Picks of each row of a new batch, in place of the batch rule's number. Where first picks (`initial=`) are
-                fewer, the policy's own follow with these as pending.
-            within: With `exactly` or `more`, constraints of `torchbandits.constraints` on the open picks, earlier ones
-                included. Each pick is then made given all those before it, by the exact posterior.
-            available: `A` or `batch_shape x A` booleans, arms on offer; all of them by default.
-            maximizer: For infinite sets: a function that is called with the policy's score, a differentiable function of
-                points `batch_shape x n x d`, and returns the point to pull, `batch_shape x d`, which becomes an additional
-                arm.
+            limit: Maximum number of picks, one number or one per batch row (`batch_shape`). It applies only to a new batch.
+            more: Number of picks per row by which to extend the open selection, regardless of the batch rule, with all open
+                picks as pending. The whole open selection is returned, earlier picks first. As long as there are first picks
+                (`initial=`) left, only first picks are added, possibly fewer than asked for.
+            exactly: Number of picks per row of a new batch, in place of the batch rule. If fewer first picks (`initial=`) are
+                left, the policy fills the batch with its own picks, with the first picks as pending.
+            within: With `exactly` or `more`, constraints of `torchbandits.constraints` on all open picks, including earlier
+                ones. Each pick is then selected conditional on all picks before it, with the exact posterior.
+            available: `A` or `batch_shape x A` booleans, the arms on offer; by default all arms.
+            maximizer: For infinite sets of arms, a function that takes the policy's score, a differentiable function of points
+                `batch_shape x n x d`, and returns the point to pull, `batch_shape x d`. This point becomes an additional arm.
 
         Returns:
-            The open selection: picks asked for and neither told nor forgotten. It is a copy.
+            A copy of the open selection: the picks that were asked for and have been neither told nor forgotten.
 
         Raises:
-            ArgumentError: If a limit is negative, no arm is on offer, or a batch of exactly so many picks can't be made;
-                nothing has changed then.
+            ArgumentError: If a limit is negative, no arm is on offer, or a batch of exactly that many picks cannot be made. The
+                bandit is then unchanged.
 
-        Warns (`DiagnosticWarning`): Once, if `exactly` sets aside a batch rule with a promise, which such batches do not keep.
+        Warns (`DiagnosticWarning`): Once, if `exactly` overrides a batch rule that comes with a guarantee, because such batches
+        do not keep it.
         """
         loop = self.loop
         loop.recover_()
@@ -189,19 +191,19 @@ class Bandit:
         failures: str = "error",
         noise_var: Tensor | float | None = None,
     ) -> Report:
-        """Learn the rewards of picks, in any order, of a whole batch or a part of it.
+        """Learn the rewards of a batch or a part of it, in any order.
 
         Args:
             selection: A selection returned by `ask`, or a part of it (`selection[:3]`), or plain arm indices `batch_shape x q`.
-                Picks that were never asked for are learned, too (history from elsewhere): `Report.unasked` counts them.
-            rewards: `batch_shape x q`, reward units; masked places are ignored.
-            failures: The meaning of a NaN: an `"error"`, or a failed evaluation that is to be forgotten, `"forget"`. A NaN
-                is never data.
-            noise_var: Variance of the noise of each reward, `batch_shape x q` or one number, reward units squared, for rewards
-                that are noisier or more accurate than the policy's `noise_std`, the default. A reward of variance v has the
-                weight noise_std² / v in the posterior: with λ = noise_std², the default, the posterior is that of a Gaussian
-                process with these variances. A later fit of the noise scales them all. Pulls are counted whatever their weight;
-                `counts` sums weights.
+                Rewards of picks that were never asked for (such as earlier data) are learned too; `Report.unasked` counts them.
+            rewards: `batch_shape x q`, reward units; masked entries are ignored.
+            failures: How to treat a NaN: `"error"` raises an error, `"forget"` takes it for a failed evaluation and forgets the
+                pick. A NaN is never learned.
+            noise_var: Noise variance of each reward, `batch_shape x q` or one number, reward units squared, for rewards that
+                are noisier or more accurate than the policy's `noise_std`, which is the default. A reward with noise variance v
+                has weight noise_std² / v in the posterior: with λ = noise_std², the default, this is the posterior of a
+                Gaussian process with these noise variances. A later fit of the noise scales all of them by one factor. `pulls`
+                counts every pull once, whatever its weight; `counts` sums the weights.
 
         Returns:
             The report after the update.
@@ -209,13 +211,13 @@ class Bandit:
         Raises:
             ShapeError, NonFiniteError, ArmIndexError: On bad input, before anything is learned.
             UnsupportedError: For `noise_var` under a policy that does not weight rewards.
-            NumericalError: If the posterior broke down; the state is as before the call.
+            NumericalError: If the posterior broke down numerically. The state is then as before the call.
         """
         loop = self.loop
         loop.recover_()
         opened, device = loop.open, loop.device
         if device.type != "cpu" and isinstance(selection, Selection):
-            # Small numbers are looked at on the host, where they arrive in one piece.
+            # The few values that are checked are moved to the host in one transfer.
             needed = () if opened is None else loop.state.needed_of(opened.index)
             boxed = loop.state.box is not None
             selection, rewards, opened, beside = picks_on_host(selection, rewards, opened, device, needed, points=boxed)
@@ -223,7 +225,7 @@ class Bandit:
             if opened is not None and beside:
                 loop.state.foresee_(opened.index, *beside)
         if opened is not None and same_picks(selection, opened):
-            # What ask() returned needs no second look.
+            # A selection that ask() returned needs no further checks.
             index, mask, whole = opened.index, opened.mask, True
         else:
             (index, mask), whole = self._picks(selection, device), False
@@ -242,14 +244,14 @@ class Bandit:
         *,
         noise_var: Tensor | float | None = None,
     ) -> Report:
-        """Learn from history that is already summed.
+        """Learn from earlier observations, summed per point.
 
         Args:
             points_or_index: Arm indices `batch_shape x h` (integers), or points `batch_shape x h x d` that need not be arms.
             counts: `batch_shape x h`, positive numbers of pulls (or weights).
             sums: `batch_shape x h`, sums of rewards.
-            squares: `batch_shape x h`, sums of squared rewards; sums²/counts where not given.
-            noise_var: Variance of the noise of each of the summed rewards, `batch_shape x h` or one number, as for `tell`.
+            squares: `batch_shape x h`, sums of squared rewards; sums²/counts by default.
+            noise_var: Noise variance of each of the summed rewards, `batch_shape x h` or one number, as for `tell`.
 
         Returns:
             The report after the update. Cost: a refit, and a sweep over the arms.
@@ -262,47 +264,50 @@ class Bandit:
         return self.recorder.observe(pulls, own)
 
     def forget(self, selection: Selection | Tensor) -> None:
-        """Give up on picks that were asked for and will never be told; their hallucination is undone.
+        """Withdraw open picks that will not be evaluated, and undo their hallucination.
 
         Raises:
-            StateError: If one of them is not pending; nothing has changed then.
+            StateError: If one of the picks is not pending. The bandit is then unchanged.
         """
         self.loop.recover_()
         self.recorder.forget(*self._picks(selection, self.device))
 
     def fit_kernel_(self, *, noise: bool = False, **options: Any) -> FitReport:
-        """Fit the kernel's hyper-parameters to the rewards told, each batch row on its own, and recompute the posterior.
+        """Fit the kernel's hyper-parameters to the observed rewards, separately for each batch row, and update the posterior.
 
-        Every parameter of the policy's kernel that requires a gradient is fitted, by the evidence and the priors registered
-        with the kernel. Open picks stay open; the policy and the kernel that it was given stay as they are.
+        Every parameter of the policy's kernel that requires a gradient is fitted by maximising the evidence times the priors
+        registered with the kernel. Open picks stay open. The policy and the kernel object passed to it are not modified.
 
         Args:
-            noise: Fit the noise too (of a single batch row); λ keeps its ratio to the noise variance.
+            noise: Whether to fit the noise variance too (a single batch row only). λ keeps its ratio to the noise variance.
             options: `misfit`, `max_exact`, `dictionary_size`, `restarts`, `max_iterations`, as for `fitting.fit_kernel_`.
 
         Raises:
-            UnsupportedError: For policies without one posterior for all arms, for finite Fourier features, and for the noise
-                of several batch rows; the message names what to do.
-            NumericalError: If the posterior broke down, or no noise shows; nothing has changed then.
+            UnsupportedError: For policies without a single posterior over all arms, for finite Fourier features, and for
+                `noise=True` with several batch rows; the message names an alternative.
+            NumericalError: If the posterior broke down numerically, or the data show no noise. The bandit is then unchanged.
 
-        Guarantee: none, theory assumes a known kernel. Cost: O(u³) an iteration, O(u m²) for many points, and a sweep.
+        Guarantee: none, because the theory assumes a known kernel. Cost: O(u³) per iteration, O(u m²) for many points, and a
+        sweep over the arms.
         """
         check_fit(noise, options)
         return self.recorder.fit(noise, options)
 
     def set_arms_(self, arms: Tensor | ArmSource, *, costs: Tensor | None = None) -> Bandit:
-        """Replace the arms; all observations are kept, those of removed arms included. Returns self.
+        """Replace the arms and keep all observations, including those at removed arms. Returns self.
 
-        Arms that were pulled before keep their pulls. Open picks must be among the new arms, and stay open.
+        Arms that were pulled before keep their pulls. Open picks must be among the new arms, and they stay open.
 
         Args:
             arms: `A' x d` or `batch_shape x A' x d`, copied, or a source, of the same dtype and device.
-            costs: Of the new arms, as at the start.
+            costs: Costs of the new arms, as for the constructor.
 
         Raises:
             ShapeError, NonFiniteError: For arms that this bandit can't take.
-            StateError: If picks are open at arms that are gone: tell or forget them first.
-            UnsupportedError: For a policy that is bound to its arms. Nothing has changed then.
+            StateError: If picks are open at arms that are removed: tell or forget these picks first.
+            UnsupportedError: For a policy whose state is bound to its arms.
+
+        After an error the bandit is unchanged.
 
         Cost: a sweep over the new arms.  Source: Calandriello et al. 2019, appendix A, for BKB.
         """
@@ -312,19 +317,19 @@ class Bandit:
         self.recorder.move(own_copy(checked) if isinstance(checked, Tensor) else checked, costs)
         return self
 
-    # ------------------------------------------------------------------ what was learned
+    # ------------------------------------------------------------------ results
 
     def best_arm(self) -> Tensor:
-        """The recommended arm, `batch_shape`: the index of `best()`, with its errors. Cost O(u)."""
+        """The index of the recommended arm, `batch_shape`, as `best()` returns it. Raises the errors of `best`. Cost: O(u)."""
         check_told(self.loop.pulls)
         return self.loop.best_arm()
 
     def best(self, k: int = 1) -> Recommendation:
-        """The k arms with the highest posterior mean among those pulled, best first; index −1 and mean NaN in places of a batch
-        row that has pulled fewer.
+        """The k arms with the highest posterior mean among the pulled arms, best first. A batch row with fewer than k pulled
+        arms is padded with index −1 and mean NaN.
 
         Raises:
-            StateError: If no batch row was told anything yet.
+            StateError: If no batch row has observed a reward yet.
 
         Cost: O(u).
         """
@@ -333,19 +338,19 @@ class Bandit:
         return self.loop.best(k)
 
     def top_k(self, k: int, *, draws: int = 1_000, seed: int = 0) -> TopK:
-        """The k arms with the highest posterior mean, and the probability of each to be among the k best.
+        """The k arms with the highest posterior mean, each with its probability of being among the k best.
 
-        The probability is that of the model: the part of joint draws of f, at these arms and at the thousand others that most
-        likely belong, in which the arm is among the k best. Unlike `best`, which recommends an arm that was pulled, it ranks
-        all arms.
+        The probability is computed under the model: it is the fraction of joint posterior draws of f in which the arm is among
+        the k best. A draw covers these arms and the thousand others that are most likely to belong to them. Unlike `best`,
+        which recommends only pulled arms, this method ranks all arms.
 
         Args:
-            k: Number of arms, less than those there are; exact duplicates count as one.
+            k: Number of arms, smaller than the number of distinct arms.
             draws: Number of draws; the standard error of a probability is at most 1/(2 √draws).
-            seed: Of the draws.
+            seed: Seed of the draws.
 
         Raises:
-            UnsupportedError: For a policy without one Gaussian process over given arms.
+            UnsupportedError: For a policy without a single Gaussian process over given arms.
 
         Cost: O(A), O(r³ + r² draws) for r = k + 1,000 arms.
         """
@@ -356,16 +361,17 @@ class Bandit:
             return top_k(self.loop, check_count(k), draws, seed)
 
     def level_set(self, level: float, *, width: Width | None = None) -> LevelSet:
-        """The arms above and below a level by the confidence bounds, and those that the bounds leave undecided.
+        """Classify the arms as above or below a level by their confidence bounds, or as undecided.
 
-        If the width holds for all arms and steps with probability 1 − δ, so does the classification.
+        If the confidence bounds hold for all arms and steps with probability 1 − δ, the classification is correct with the same
+        probability.
 
         Args:
-            level: Reward units.
-            width: Multiplies the standard deviation; the policy's own by default.
+            level: The level, in reward units.
+            width: Confidence width, the multiplier of the standard deviation; by default the policy's width.
 
         Raises:
-            UnsupportedError: For a policy without one Gaussian process over given arms.
+            UnsupportedError: For a policy without a single Gaussian process over given arms.
 
         Cost: O(A).
         """
@@ -376,13 +382,14 @@ class Bandit:
             return level_set(self.loop, float(level), width)
 
     def should_stop(self, *rules: Rule) -> Decision:
-        """Whether to stop: a `Decision`, true where one of the rules stops every batch row, with the reasons in words.
+        """Apply stopping rules. Returns a `Decision`, which is true if one of the rules stops every batch row, with the reasons
+        in words.
 
         Args:
-            rules: Of `torchbandits.stopping`. Picks that are pending do not count.
+            rules: Rules of `torchbandits.stopping`. They ignore pending picks.
 
         Raises:
-            UnsupportedError: For a rule that does not read this policy; the message names others.
+            UnsupportedError: For a rule that does not support this policy; the message names rules that do.
         """
         checked = check_rules(rules)
         self.loop.recover_()
@@ -391,7 +398,8 @@ class Bandit:
 
     @property
     def posterior(self) -> GaussianProcess | PartitionedProcess:
-        """Callable on any points: `Marginals(mean, variance)` in reward units; pending picks shrink variances, not means."""
+        """The posterior, callable on any points. It returns `Marginals(mean, variance)` in reward units; pending picks reduce
+        variances and leave means unchanged."""
         return self.loop.process
 
     def _shown(self) -> Shown:
@@ -407,28 +415,28 @@ class Bandit:
         return self._shown().text()
 
     def _repr_html_(self) -> str:
-        """The same as a table, for notebooks."""
+        """The contents of `repr` as an HTML table, for notebooks."""
         return self._shown().html()
 
     @property
     def arms(self) -> Tensor | ArmSource:
-        """The arms, `A x d` or `batch_shape x A x d`: a tensor, which is the bandit's own and must not be written to, or the
-        source that they are read from."""
+        """The arms, `A x d` or `batch_shape x A x d`: the bandit's internal tensor, which must not be modified, or the source
+        that the arms are read from."""
         return self.loop.arms
 
     @property
     def generators(self) -> tuple[torch.Generator, ...]:
-        """One generator per batch row, as given and advanced since."""
+        """The generators passed in, one per batch row, in their current state."""
         return self.loop.state.generators
 
     @property
     def batch_shape(self) -> torch.Size:
-        """Leading dimensions of everything that is asked and told."""
+        """The leading dimensions of selections and rewards."""
         return self.loop.batch_shape
 
     @property
     def journal(self) -> Journal | None:
-        """The journal that asks and tells are written to, if any. A copy of a bandit has none."""
+        """The journal to which asks and tells are written, or None. A copy of a bandit has no journal."""
         return self.recorder.journal
 
     @property
@@ -438,17 +446,18 @@ class Bandit:
 
     @property
     def counts(self) -> Tensor:
-        """Pulls learned of each arm, `batch_shape x A`; exact duplicates share those of their entry."""
+        """Number of pulls learned for each arm, `batch_shape x A`. Exact duplicates of an arm share one number."""
         return self.loop.counts
 
     @property
     def pulls(self) -> Tensor:
-        """Pulls told in all, `batch_shape`."""
+        """Total number of pulls told, `batch_shape`."""
         return self.loop.pulls.clone()
 
     @property
     def dictionary(self) -> Tensor:
-        """Arms in the dictionary S in order of first pull, `batch_shape x m`, −1 where padded or from outside the arms."""
+        """Indices of the arms in the dictionary S in order of first pull, `batch_shape x m`; −1 for padding and for points that
+        are not arms."""
         rows, mask = self.posterior.dictionary_rows()
         arm = self.loop.state.rows.arm_of_row
         return torch.where(mask, arm.gather(-1, rows) if arm.shape[-1] else rows, -1)
@@ -459,31 +468,33 @@ class Bandit:
         return self.loop.width
 
     def model(self) -> BanditModel:
-        """The posterior as a BoTorch model: with its kernel, λ, dictionary and prior mean, tabulated on the arms.
+        """The posterior as a BoTorch model, with the kernel, λ, dictionary and prior mean of the bandit, tabulated on the arms.
 
-        `PolicyAcquisition(bandit.model(), policy)(arms.unsqueeze(-2))` are the scores that `ask` ranks: path-dependent widths
-        are the run's own. Picks that are pending are not in it: pass their points as `X_pending`. It is a copy, which later
-        tells do not change, with one observation a distinct point: the average of its rewards, weighted by its pulls.
+        `PolicyAcquisition(bandit.model(), policy)(arms.unsqueeze(-2))` returns the scores that `ask` ranks, with the current
+        value of a path-dependent width. The model does not contain pending picks: pass their points as `X_pending`. It is a
+        copy that later tells do not change, with one observation per distinct point: the average of the rewards observed
+        there, weighted by the number of pulls.
 
         Raises:
-            UnsupportedError: For policies without one Gaussian process: heuristics, `pi_gp_ucb` and `soful`.
+            UnsupportedError: For policies without a single Gaussian process: heuristics, `pi_gp_ucb` and `soful`.
 
-        Cost: as for a posterior from data, O(u³) for an exact one; O(A m²) when its arms are first scored.
+        Cost: that of computing a posterior from the data, O(u³) for an exact one; O(A m²) when its arms are first scored.
         """
         from torchbandits.botorch.model import model_of_run  # noqa: PLC0415 - BoTorch takes a second to load
 
         return model_of_run(self.policy, self.loop.state)
 
     def explain(self, *, names: Sequence[str] | None = None, row: tuple[int, ...] | int = ()) -> Explanation:
-        """The beliefs about features, noise and the best arm: `print` shows five plain lines, `figure()` draws the features.
+        """Explain the posterior's view of the features, the noise and the best arm. `print` shows the result as five lines of
+        text, and its method `figure()` plots the features.
 
         Args:
-            names: Of the features; "feature 0" and so on by default.
-            row: The batch row.
+            names: Names of the features; "feature 0" and so on by default.
+            row: Index of the batch row to explain.
 
         Raises:
-            UnsupportedError: For a policy without one Gaussian process over given arms.
-            StateError: If nothing was told.
+            UnsupportedError: For a policy without a single Gaussian process over given arms.
+            StateError: If no rewards have been observed.
 
         Cost: O(A).
         """
@@ -494,25 +505,25 @@ class Bandit:
     # ------------------------------------------------------------------ saving and moving
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything needed to resume exactly, the open selection and the generators included, and a description of the policy:
-        copies of tensors, numbers and texts."""
+        """Everything needed to resume exactly, including the open selection and the generators, with a description of the
+        policy. The values are copied tensors, numbers and strings."""
         self.loop.recover_()
         return self.recorder.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> Bandit:
         """Resume from a `state_dict` of a bandit with the same policy and arms, on any device. Returns self.
 
-        A fitted kernel comes with the state; the policy is the one that the fitted bandit was made with. After `set_arms_` the
-        arms are those of the bandit that was saved. Costs are not saved: those of this bandit count. Budgets of memory may
+        A fitted kernel is restored with the state, so pass the policy with which the saved bandit was made. After `set_arms_`,
+        pass the arms that the saved bandit had last. Costs are not saved: the costs of this bandit are used. Memory budgets may
         differ.
 
         Raises:
-            ArgumentError: If it is no state of a bandit.
-            StateError: If it is of another policy, other hyper-parameters, arms or batch rows; `observe` takes what was learned
-                there. Nothing has changed then.
+            ArgumentError: If the argument is not the state of a bandit.
+            StateError: If the state belongs to another policy or to other hyper-parameters, arms or batch rows. The bandit is
+                then unchanged; `observe` can learn the data of such a run.
 
         Warns:
-            JournalWarning: For a state of an earlier version, which does not say what it is of.
+            JournalWarning: For a state of an earlier version, which does not describe its policy.
         """
         check_state(state_dict, self.loop.state.state_dict())
         self.recorder.check_policy(state_dict)
@@ -520,10 +531,10 @@ class Bandit:
         return self
 
     def to(self, device: torch.device | str) -> Bandit:
-        """Move arms and posterior; factors stay float64. Returns self.
+        """Move the arms and the posterior to a device. Factors stay float64. Returns self.
 
         Raises:
-            UnsupportedError: For arms that are read from a source, which names the device at its start.
+            UnsupportedError: For arms that are read from a source, whose device is chosen when it is made.
         """
         device = as_device("device", device)
         require(
@@ -535,18 +546,18 @@ class Bandit:
         self.loop.to_(device)
         return self
 
-    # ------------------------------------------------------------------ inside
+    # ------------------------------------------------------------------ internals
 
     def _rows(
         self, policy: Policy, domain: Tensor | ArmSource, generator: Any
     ) -> tuple[Tensor | ArmSource, Sequence[torch.Generator], torch.Size]:
-        """The domain, the generators and the batch shape of everything that is learned."""
+        """The domain, the generators, and the batch shape of the state."""
         message = f"this policy has several outcomes, {', '.join(policy.outcomes)}: make a torchbandits.OutcomeBandit."
         require(not policy.outcomes, message, UnsupportedError)
         return (domain, *check_generators(generator, domain, getattr(policy, "kernel", None)))
 
     def _maximize(self, maximizer: Maximizer, count: int) -> None:
-        """Open picks that a user's maximizer finds."""
+        """Open picks found by the user's maximizer."""
         message = "a maximizer makes further arms, and a source holds those it has: pass the arms as a tensor."
         require(not self.loop.state.rows.streamed, message, UnsupportedError)
 
@@ -557,7 +568,7 @@ class Bandit:
         self.recorder.maximize(find, count)
 
     def _exactly(self, count: int, constraints: tuple[Constraint, ...], offered: Tensor | None) -> Selection:
-        """A new batch of exactly so many picks of each row."""
+        """A new batch with exactly `count` picks per row."""
         policy = self.policy
         if isinstance(policy, Composed) and policy.batch_rule.freezes and not self._set_aside:
             self._set_aside = True
@@ -572,7 +583,7 @@ class Bandit:
         )
 
     def _filled(self, count: int, constraints: tuple[Constraint, ...], offered: Tensor | None) -> Selection:
-        """Exactly so many further picks of each row, under constraints on all open ones."""
+        """Exactly `count` additional picks per row, under constraints on all open picks."""
         message = "constraints are on arms, and a box has none: leave out within=, or pass arms."
         require(self.loop.state.box is None, message, UnsupportedError)
         shape = (*self.batch_shape, self.loop.num_arms)
@@ -598,7 +609,7 @@ class Bandit:
                 further = torch.zeros_like(free)
                 for constraint in constraints:
                     further |= constraint.instead(error.picks, free) & error.stuck.unsqueeze(-1)
-                # Each attempt leaves out more arms in every row that is stuck, so that they end.
+                # Each attempt excludes more arms in every stuck row, so that the number of attempts is finite.
                 if not bool((further & ~left_out).any(dim=-1)[error.stuck].all()):
                     raise dead_end from None
                 left_out |= further
@@ -612,7 +623,7 @@ class Bandit:
 
 
 def _domain(arms: Any, bounds: Any, policy: Policy) -> Tensor | ArmSource:
-    """Either arms or a box, as a copy that the caller does not hold; sources are shared."""
+    """The arms or the box, as a copy that the caller has no reference to; sources are shared."""
     require((arms is None) != (bounds is None), "give either arms (A x d) or bounds (2 x d), and not both.")
     if isinstance(arms, ArmSource):
         return _readable(arms, policy)
@@ -620,7 +631,7 @@ def _domain(arms: Any, bounds: Any, policy: Policy) -> Tensor | ArmSource:
 
 
 def _readable(arms: Any, policy: Policy) -> Tensor | ArmSource:
-    """Arms as the policy reads them: a tensor, unless it reads the source piece by piece."""
+    """The arms in the form that the policy reads: a tensor, or the source itself if the policy reads it piece by piece."""
     if not isinstance(arms, ArmSource):
         return check_arms(arms)
     if isinstance(arms, InMemory) and not (arms.distinct and policy.streams):

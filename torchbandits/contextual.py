@@ -1,6 +1,6 @@
-"""Ask and tell at a context: one posterior over (context, arm), the argmax over arms at the context that is asked for.
+"""The ask-and-tell interface with contexts: one posterior over (context, arm) pairs, maximised over arms at a given context.
 
-The arm set is held once for each context kept, side by side, so that one posterior and one table serve them all.
+The joint arm set contains one copy of the arms per kept context, so that one posterior and one table serve all contexts.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ from torchbandits.types import Arms, FitReport, PickMask, Picks, Points, Recomme
 
 
 class Contexts:
-    """The contexts kept, each with its block of a joint arm set; the one not asked for longest makes room for a new one.
+    """The kept contexts, each with its block of the joint arm set. A new context replaces the least recently used one.
 
-    A joint arm is (context, arm), the context's features first.
+    A joint arm is a pair (context, arm), with the context's features first.
 
     Args:
         arms: `A x d` or `batch_shape x A x d`.
         known: `C x c` or `batch_shape x C x c`, contexts known at the start, at least one.
-        most: The number of contexts kept, at least C; blocks with pending picks are kept beyond it.
+        most: Maximum number of kept contexts, at least C; blocks with pending picks are kept beyond it.
         batch_shape: Leading dimensions of the bandit.
     """
 
@@ -61,7 +61,7 @@ class Contexts:
         self.arms, self.most, self._batch_shape = arms, max(most, known.shape[-2]), batch_shape
         self.seen = known  # batch_shape x C x c
         self.current = torch.zeros(batch_shape, dtype=torch.int64, device=arms.device)  # the block of each row
-        self._asked = list(range(known.shape[-2]))  # when each was asked for
+        self._asked = list(range(known.shape[-2]))  # time at which each context was last asked for
 
     @property
     def dim(self) -> int:
@@ -72,7 +72,7 @@ class Contexts:
         """Joint arms, block after block: `(C A) x (c + d)`, with the batch shape where contexts or arms have one."""
         arms, seen = self.arms, self.seen
         if arms.dim() == 2 and bool((seen == seen.reshape(-1, *seen.shape[-2:])[0]).all()):
-            seen = seen.reshape(-1, *seen.shape[-2:])[0]  # the rows share them: one set of arms for all
+            seen = seen.reshape(-1, *seen.shape[-2:])[0]  # all rows share the contexts, so one arm set serves all rows
         shape = torch.broadcast_shapes(arms.shape[:-2], seen.shape[:-2])
         C, A = seen.shape[-2], arms.shape[-2]
         both = (seen.unsqueeze(-2).expand(*shape, C, A, -1), arms.unsqueeze(-3).expand(*shape, C, A, -1))
@@ -83,10 +83,10 @@ class Contexts:
         return None if per_arm is None else per_arm.tile(self.seen.shape[-2])
 
     def enter_(self, context: Any, busy: Iterable[int]) -> bool:
-        """Make a context (`c` or `batch_shape x c`) the current one; True where the joint arms have changed for it.
+        """Make a context the current one. Returns whether the joint arms have changed.
 
         Args:
-            context: As above.
+            context: `c` or `batch_shape x c`.
             busy: Blocks that must be kept.
         """
         given = as_tensor("context", context, self.arms.dtype, self.arms.device)
@@ -97,7 +97,7 @@ class Contexts:
         given = given.expand(*self._batch_shape, self.dim).unsqueeze(-2)
         same = (self.seen == given).all(dim=-1)
         changed, clock, C = not bool(same.any(dim=-1).all()), max(self._asked) + 1, self.seen.shape[-2]
-        used = same.byte().argmax(dim=-1)[same.any(dim=-1)].tolist()  # of rows that know this context
+        used = same.byte().argmax(dim=-1)[same.any(dim=-1)].tolist()  # blocks of the rows that know this context
         self._asked = list(self._asked)
         if changed and (self.most > C or not (idle := set(range(C)) - set(busy) - set(used))):
             self.seen = torch.cat([self.seen, given], dim=-2)
@@ -105,14 +105,14 @@ class Contexts:
         elif changed:
             place = torch.arange(C, device=given.device) == min(idle, key=lambda block: self._asked[block])
             self.seen = torch.where(place.unsqueeze(-1), given, self.seen)
-        # A row may know a context twice, if others were paired with it differently: its first block is the one that counts.
+        # A row may know a context twice, if other rows were paired with it differently: then its first block is used.
         self.current = (self.seen == given).all(dim=-1).byte().argmax(dim=-1)
         for block in set(self.current.reshape(-1).tolist()):
             self._asked[block] = clock
         return changed
 
     def asked_as(self, other: Contexts) -> bool:
-        """Whether the same blocks are current and were asked for in the same order, as after entering the current one again."""
+        """Whether both have the same current blocks and order of use, as after entering the current context again."""
 
         def ranks(times: list[int]) -> list[int]:
             return [sorted(set(times)).index(time) for time in times]
@@ -120,16 +120,16 @@ class Contexts:
         return torch.equal(self.current, other.current) and ranks(self._asked) == ranks(other._asked)
 
     def blocks(self, points: Points) -> Tensor:
-        """The block of each joint point, `batch_shape x q` for `batch_shape x q x (c + d)`; −1 where it is not kept."""
+        """The block of each joint point, `batch_shape x q` for `batch_shape x q x (c + d)`; −1 if its context is not kept."""
         same = (points[..., : self.dim].unsqueeze(-2) == self.seen.unsqueeze(-3)).all(dim=-1)
         return torch.where(same.any(dim=-1), same.byte().argmax(dim=-1), -1)
 
     def inward(self, index: Picks, block: Tensor) -> Tensor:
-        """Arm indices to joint ones; −1 stays."""
+        """Convert arm indices to joint indices; −1 stays −1."""
         return torch.where(index >= 0, index + block * self.arms.shape[-2], -1)
 
     def outward(self, index: Picks) -> Tensor:
-        """Joint indices to those of arms; −1 stays."""
+        """Convert joint indices to arm indices; −1 stays −1."""
         return torch.where(index >= 0, index % self.arms.shape[-2], -1)
 
     def here(self, index: Picks) -> PickMask:
@@ -137,7 +137,7 @@ class Contexts:
         return (index >= 0) & (index // self.arms.shape[-2] == self.current.unsqueeze(-1))
 
     def only_here(self, available: Tensor | None) -> Tensor:
-        """Mask of the joint arms on offer: the current block, or the arms of it that are `available` (`batch_shape x A`)."""
+        """Mask of the joint arms on offer: the current block, restricted to the `available` arms (`batch_shape x A`)."""
         A, C = self.arms.shape[-2], self.seen.shape[-2]
         own = (torch.arange(C, device=self.arms.device) == self.current.unsqueeze(-1)).unsqueeze(-1)
         offered = own.expand(*own.shape[:-1], A) if available is None else own & available.unsqueeze(-2)
@@ -150,14 +150,14 @@ class Contexts:
         return per_arm.expand(*place.shape[:-1], -1).gather(-1, place)
 
     def state_dict(self) -> dict[str, Any]:
-        """The contexts, as `load_` takes them."""
+        """The contexts, in the form that `load_` reads."""
         return {"seen": self.seen, "current": self.current, "asked": list(self._asked)}
 
     def load_(self, state: Any) -> None:
-        """Restore contexts from what `state_dict` returned.
+        """Restore the contexts from the result of `state_dict`.
 
         Raises:
-            StateError: If it is anything else, or of other contexts or batch rows.
+            StateError: If `state` is not such a result, or does not fit these contexts or batch rows.
         """
         known = isinstance(state, dict) and {"seen", "current", "asked"} <= state.keys()
         require(known, "the saved contexts lack 'seen', 'current' or 'asked': load what state_dict() returned.", StateError)
@@ -189,31 +189,33 @@ def check_contexts(contexts: Any, arms: Arms, batch_shape: torch.Size) -> Tensor
 
 
 class ContextualBandit:
-    """Chooses arms at contexts. The kernel is over (context, arm), the context's features first.
+    """Selects arms at given contexts. The kernel is defined on (context, arm) pairs, with the context's features first.
 
-    The arms are tabulated at every context kept, up to `max_contexts`: a context seen before costs nothing to come back to, a
-    new one a sweep, and the one not asked for longest makes room (where contexts never repeat, `max_contexts=1` is fastest).
-    What was learned at contexts that are gone stays. New contexts need a policy whose arms may change (`Bandit.set_arms_`):
-    not `ada_bkb`, `sup_kernel_ucb`; `pi_gp_ucb` only while none with pulls makes room. `bpe` and `reds` eliminate over all
-    contexts together: one where rewards are low may lose all its arms.
+    The arms are tabulated at up to `max_contexts` contexts. Returning to a kept context costs nothing, and a new context costs
+    a sweep over the arms and replaces the least recently used one (if contexts never repeat, `max_contexts=1` is fastest).
+    Observations at contexts that are no longer kept stay in the posterior. New contexts require a policy whose arms may change
+    (`Bandit.set_arms_`): this excludes `ada_bkb` and `sup_kernel_ucb`, and `pi_gp_ucb` as soon as a context with pulls would
+    have to be replaced. `bpe` and `reds` eliminate arms over all contexts together, so that a context with low rewards may lose
+    all of its arms.
 
     Args:
-        policy: Selects arms, with a kernel on the features of a context and an arm together.
+        policy: The policy that selects arms, with a kernel on the joint features of a context and an arm.
         arms: `A x d` or `batch_shape x A x d`, copied.
         contexts: `C x c` or `batch_shape x C x c`, contexts known at the start, at least one; copied.
-        max_contexts: Contexts kept, at least C. A tell updates them all.
+        max_contexts: Maximum number of kept contexts, at least C. A tell updates all kept contexts.
         generator: As for `Bandit`.
         costs: `A` or `batch_shape x A`, as for `Bandit`, the same at every context.
-        journal: A path, or a `Journal`, as for `Bandit`: contexts that are entered, asks and tells are on the disk before they
-            take effect, and a run that was ended goes on exactly.
+        journal: A path, or a `Journal`, as for `Bandit`: entered contexts, asks and tells are written to disk before they take
+            effect, and an interrupted run resumes exactly.
 
     Attributes:
-        loop: State and open picks over (context, arm), without checks and without the journal.
-        recorder: The same calls on record.
+        loop: The state and the open picks over (context, arm) pairs. Its methods neither check arguments nor write to the
+            journal.
+        recorder: The methods of `loop` with journaling.
 
     Raises:
-        StateError, DataError: If the journal is in use, of another run, damaged, or can't be written.
-        ShapeError, NonFiniteError: If arms or contexts are not as above.
+        StateError, DataError: If the journal is in use, belongs to another run, is damaged, or can't be written.
+        ShapeError, NonFiniteError: If arms or contexts are not as described.
     """
 
     @explains_keywords
@@ -255,19 +257,20 @@ class ContextualBandit:
         more: int | None = None,
         available: Tensor | None = None,
     ) -> Selection:
-        """The picks to evaluate next at a context: the open ones, as long as there are any at this context.
+        """Return the picks to evaluate next at a context. While picks are open at this context, they are returned again.
 
         Args:
-            limit: Most picks, as for `Bandit.ask`.
+            limit: Maximum number of picks, as for `Bandit.ask`.
             context: `c` or `batch_shape x c`.
-            more: Additional picks beside those that are open at this context.
-            available: `A` or `batch_shape x A` booleans, arms on offer.
+            more: Number of additional picks beside the picks that are open at this context.
+            available: `A` or `batch_shape x A` booleans, the arms on offer; by default all arms.
 
         Returns:
-            Points `batch_shape x q x (c + d)`, and `index` into the arms. Picks that are open at any context count as pending.
+            A selection with points `batch_shape x q x (c + d)` and with indices into the arms. New picks are selected with the
+            open picks of all contexts as pending.
 
         Raises:
-            ShapeError, NonFiniteError, ArgumentError: On bad input; nothing has changed then.
+            ShapeError, NonFiniteError, ArgumentError: On bad input. The bandit is then unchanged.
         """
         limit, more = check_limit(limit, self.batch_shape), check_more(more)
         offered = check_available(available, self.batch_shape, self.arms.shape[-2], self.device)
@@ -289,18 +292,18 @@ class ContextualBandit:
         failures: str = "error",
         noise_var: Tensor | float | None = None,
     ) -> Report:
-        """Learn the rewards of picks, in any order and of any contexts.
+        """Learn the rewards of picks, in any order and at any contexts.
 
         Args:
-            selection: What `ask` returned, or a part of it; or arm indices `batch_shape x q` at `context`.
+            selection: A selection returned by `ask`, or a part of it; or arm indices `batch_shape x q` at `context`.
             rewards: `batch_shape x q`, reward units.
-            context: `c` or `batch_shape x c`, of plain indices.
-            failures: The meaning of a NaN, as for `Bandit.tell`.
-            noise_var: Variance of the noise of each reward, as for `Bandit.tell`.
+            context: `c` or `batch_shape x c`, the context of plain arm indices; not needed for selections.
+            failures: How to treat a NaN, as for `Bandit.tell`.
+            noise_var: Noise variance of each reward, as for `Bandit.tell`.
         """
         self.loop.recover_()
         index, mask = self._picks(selection)
-        # Checked before a context is entered for their sake.
+        # Rewards are checked before a context is entered, so that bad rewards change nothing.
         given = check_rewards(rewards, index, mask, self.device, failures)
         own = check_noise_var(noise_var, index.shape, mask & ~given.isnan(), self.device)
         if own is not None:
@@ -318,36 +321,37 @@ class ContextualBandit:
         context: Tensor | None = None,
         noise_var: Tensor | float | None = None,
     ) -> Report:
-        """Learn from summed history, arm indices at `context` or points (context, arm); see `Bandit.observe`."""
+        """Learn from summed observations, at arm indices with a `context` or at points (context, arm); see `Bandit.observe`."""
         joint = as_tensor("points_or_index", points_or_index).is_floating_point()
         like = self.loop.arms if joint else self.arms
         shape = (like.shape[-2], like.shape[-1], self.device)
         pulls = check_history(points_or_index, counts, sums, squares, self.batch_shape, *shape)
         own = check_noise_var(noise_var, pulls.counts.shape, pulls.counts > 0, self.device)
         if own is not None:
-            # Refused, where the policy weights no rewards, before a context is entered.
+            # Raises for policies that do not weight rewards, before a context is entered.
             self.loop.noise_variance()
         if pulls.index is not None and pulls.mask is not None:
             pulls = replace(pulls, index=self._inward(pulls.index, pulls.index, pulls.mask, context))
         return self.recorder.observe(pulls, own)
 
     def forget(self, selection: Selection) -> None:
-        """Give up on picks that were asked for and will never be told; see `Bandit.forget`."""
+        """Withdraw open picks that will not be evaluated; see `Bandit.forget`."""
         require(isinstance(selection, Selection), "selection must be one that ask() returned, which knows its context.")
         index, mask = self._picks(selection)
         self.recorder.forget(self._inward(selection, index, mask, None), mask)
 
     def fit_kernel_(self, **options: Any) -> FitReport:
-        """Fit the kernel over (context, arm) to the rewards told; see `Bandit.fit_kernel_`."""
+        """Fit the kernel over (context, arm) to the observed rewards; see `Bandit.fit_kernel_`."""
         noise = options.pop("noise", False)
         check_fit(noise, options)
         return self.recorder.fit(noise, options)
 
-    # ------------------------------------------------------------------ what was learned
+    # ------------------------------------------------------------------ results
 
     def best(self, k: int = 1, *, context: Tensor) -> Recommendation:
-        """The k arms with the highest posterior mean at a context, best first, pulled there or not; without a posterior, those
-        pulled there with the highest average. The context is kept tabulated from then on, as by `ask`."""
+        """The k arms with the highest posterior mean at a context, best first, whether they were pulled there or not. For a
+        policy without a posterior, the k arms pulled there with the highest average reward. The context is then kept, as after
+        `ask`."""
         k = check_count(k)
         check_told(self.pulls)
         self._enter(context)
@@ -360,7 +364,7 @@ class ContextualBandit:
             counts, sums = self.counts, own(state.rows.counts(state.statistics.sums))
             mean = torch.where(counts > 0, sums / counts, -torch.inf)
             variance = torch.full_like(mean, torch.nan)
-        if (first := state.rows.first) is not None:  # a copy of an arm is not a further one
+        if (first := state.rows.first) is not None:  # exact duplicates count as one arm
             copies = first != torch.arange(first.shape[-1], device=first.device)
             mean = mean.masked_fill(own(copies.expand(state.rows.row_of_arm.shape)), -torch.inf)
         top = mean.topk(min(k, mean.shape[-1]), dim=-1)
@@ -377,27 +381,27 @@ class ContextualBandit:
 
     @property
     def posterior(self) -> GaussianProcess | PartitionedProcess:
-        """Callable on any points (context, arm): `Marginals(mean, variance)` in reward units."""
+        """The posterior, callable on any points (context, arm). It returns `Marginals(mean, variance)` in reward units."""
         return self.loop.process
 
     @property
     def arms(self) -> Tensor:
-        """The arms, `A x d` or `batch_shape x A x d`: the bandit's own, not to be written to."""
+        """The arms, `A x d` or `batch_shape x A x d`: the bandit's internal tensor, which must not be modified."""
         return self._contexts.arms
 
     @property
     def contexts(self) -> Tensor:
-        """The contexts kept, `batch_shape x C x c`."""
+        """The kept contexts, `batch_shape x C x c`."""
         return self._contexts.seen.clone()
 
     @property
     def counts(self) -> Tensor:
-        """Pulls learned of each arm at the current context, `batch_shape x A`."""
+        """Number of pulls learned for each arm at the current context, `batch_shape x A`."""
         return self._contexts.own(self.loop.counts)
 
     @property
     def pulls(self) -> Tensor:
-        """Pulls told in all, `batch_shape`."""
+        """Total number of pulls told, `batch_shape`."""
         return self.loop.pulls.clone()
 
     @property
@@ -407,12 +411,12 @@ class ContextualBandit:
 
     @property
     def journal(self) -> Journal | None:
-        """The journal that contexts, asks and tells are written to, if any. A copy of a bandit has none."""
+        """The journal to which contexts, asks and tells are written, or None. A copy of a bandit has no journal."""
         return self.recorder.journal
 
     @property
     def batch_shape(self) -> torch.Size:
-        """Leading dimensions of everything that is asked and told."""
+        """The leading dimensions of selections and rewards."""
         return self.loop.batch_shape
 
     @property
@@ -423,13 +427,13 @@ class ContextualBandit:
     # ------------------------------------------------------------------ saving
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything needed to resume exactly: the bandit's state and the contexts kept."""
+        """Everything needed to resume exactly: the bandit's state and the kept contexts."""
         self.loop.recover_()
         return {"bandit": self.recorder.state_dict(), "contexts": copy.deepcopy(self._contexts.state_dict())}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> ContextualBandit:
-        """Resume from a `state_dict` of a bandit with the same policy and arms, see `Bandit.load_state_dict`; another one is
-        refused, and changes nothing. Returns self."""
+        """Resume from a `state_dict` of a bandit with the same policy and arms; see `Bandit.load_state_dict`. Any other state
+        raises an error and leaves the bandit unchanged. Returns self."""
         require(
             isinstance(state_dict, dict) and {"bandit", "contexts"} <= state_dict.keys(),
             "expected what ContextualBandit.state_dict() returned, a dictionary with 'bandit' and 'contexts'.",
@@ -454,10 +458,10 @@ class ContextualBandit:
         self.recorder.change(load, note if written else None, take_back=lambda: self._keep(before))
         return self
 
-    # ------------------------------------------------------------------ inside
+    # ------------------------------------------------------------------ internals
 
     def _enter(self, context: Any, busy: Sequence[int] = ()) -> None:
-        """Make a context the current one; the joint arms follow. Blocks that are `busy`, or hold what is open, stay."""
+        """Make a context the current one, and update the joint arms. Blocks that are `busy` or have open picks are kept."""
         self.loop.recover_()
         ahead, opened = copy.copy(self._contexts), self.loop.open
         if opened is not None:
@@ -475,17 +479,17 @@ class ContextualBandit:
         self.recorder.change(enter, lambda _: entered, draws=False, take_back=lambda: self._keep(before))
 
     def _enter_again(self, record: dict[str, Any]) -> None:
-        """Repeat the record of a context that was entered."""
+        """Replay the journal record of an entered context."""
         self._enter(held(record["context"]).to(self.device), record["busy"])
 
     def _load_again(self, record: dict[str, Any]) -> None:
-        """Repeat the record of a state that was loaded."""
+        """Replay the journal record of a loaded state."""
         self.load_state_dict(state_of_text(record["state"]))
 
     def _keep(self, contexts: Contexts) -> None:
-        """Go on with these contexts, which the next checkpoint holds."""
+        """Replace the contexts; the next checkpoint contains the new ones."""
         self._contexts, self.recorder.besides = contexts, {"contexts": contexts}
-        # Improvements and probabilities of being the best are over the arms at the current context.
+        # Improvements and probabilities of being the best refer to the arms at the current context.
         self.loop.state.rows.competing = contexts.only_here(None)
 
     def _restore(self, saved: dict[str, Any]) -> None:
@@ -499,13 +503,13 @@ class ContextualBandit:
         return check_picks(selection, self.batch_shape, self.arms.shape[-2], self.device)
 
     def _inward(self, selection: Any, index: Picks, mask: PickMask, context: Any) -> Picks:
-        """Joint indices of picks, −1 where masked; contexts that are not kept are entered.
+        """Joint indices of picks, −1 where masked. Contexts that are not kept are entered.
 
         Args:
-            selection: What was passed in: a selection's points tell its contexts.
-            index: Its arms, with their mask.
+            selection: The argument of the caller. The points of a selection contain its contexts.
+            index: Arm indices of the picks, `batch_shape x q`.
             mask: `batch_shape x q`.
-            context: That of plain indices.
+            context: The context of plain indices.
         """
         index = index.masked_fill(~mask, -1)
         if not isinstance(selection, Selection):

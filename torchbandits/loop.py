@@ -1,6 +1,6 @@
-"""The loop of a run: a policy, its state and the picks that are open.
+"""The loop of a run: a policy, its state and the open picks.
 
-Calls are not recorded here, and not checked, except costs, which must fit the arms as the state holds them.
+The loop neither writes to a journal nor checks arguments, except for costs, which must fit the arms as the state holds them.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ Result = TypeVar("Result")
 
 
 def step(method: Callable[Concatenate[Loop, Given], Result]) -> Callable[Concatenate[Loop, Given], Result]:
-    """Run a method of a loop on one thread, unless its arms are so many that each operation is worth several, and with products
-    in full precision."""
+    """Decorator that runs a method of a loop with matrix products in full precision, and on one thread unless there are so many
+    arms that several threads pay off."""
 
     @wraps(method)
     def on_few_threads(self: Loop, *args: Given.args, **kwargs: Given.kwargs) -> Result:
@@ -42,7 +42,7 @@ def step(method: Callable[Concatenate[Loop, Given], Result]) -> Callable[Concate
             if self.narrow:
                 with full_precision(), self.few_threads():
                     return method(self, *args, **kwargs)
-            # With one thread there is nothing to set.
+            # Skip setting the number of threads if it is already one.
             if not self.large and torch.get_num_threads() == 1:
                 return method(self, *args, **kwargs)
             with self.few_threads():
@@ -57,31 +57,31 @@ def step(method: Callable[Concatenate[Loop, Given], Result]) -> Callable[Concate
 
 
 class Loop:
-    """A policy, its state and the picks that are open.
+    """A policy, its state and the open picks.
 
-    `Bandit`, `Worker`, `ContextualBandit`, `run` and the replay of journals stand on it. Arguments are trusted: they were
-    checked by the caller. Methods that change something and may fail half-way are called within `all_or_nothing`.
+    `Bandit`, `Worker`, `ContextualBandit`, `run` and the replay of journals are built on this class. Arguments are not checked:
+    callers must do so. Methods that change the loop and may fail half-way must be called within `all_or_nothing`.
 
     Args:
-        policy: Chooses and learns.
-        state: Of this policy; it is replaced and changed from now on.
+        policy: The policy that selects and learns.
+        state: A state of this policy. The loop owns it from now on, and replaces or changes it.
 
     Attributes:
-        policy: As given.
-        state: What was learned.
-        open: The picks that were asked for and neither told nor forgotten; None for none.
+        policy: The policy that was passed in.
+        state: The learned state.
+        open: The picks that were asked for and have been neither told nor forgotten, or None.
         batch_shape: Leading dimensions.
-        device: Of the arms and the posterior.
-        large: Whether each operation on all arms is worth several threads.
+        device: Device of the arms and the posterior.
+        large: Whether several threads pay off for an operation on all arms.
         narrow: Whether the arms are float32.
     """
 
     def __init__(self, policy: Policy, state: State) -> None:
         self.policy = policy
         self.open: Selection | None = None
-        # Whether the state has the open picks as pending ones: it is told when it is next looked at.
+        # Whether the state has the open picks as pending. They are passed to it lazily, before it is next read.
         self._synced = True
-        # Undoes a change that an interrupt ended before it was whole; the next change begins with it.
+        # Undoes a change that an interrupt left incomplete. If it is set, the next change calls it first.
         self._undo: Callable[[], None] | None = None
         self._set_state(state)
 
@@ -96,14 +96,14 @@ class Loop:
         costs: Any = None,
         box: bool = False,
     ) -> Loop:
-        """A loop of a policy that was told nothing yet, on arms or in a box.
+        """A loop without observations, on arms or in a box.
 
         Args:
-            policy: Chooses and learns.
-            domain: Arms that the policy can read, or the corners of a box, which are held and not copied.
+            policy: The policy that selects and learns.
+            domain: Arms that the policy can read, or the corners of a box. They are not copied.
             generators: One per batch row.
             batch_shape: Leading dimensions.
-            costs: Of the arms, as `costs_for` takes them.
+            costs: Costs of the arms, as for `costs_for`.
             box: Whether the domain is a box.
         """
         with full_precision():
@@ -118,7 +118,7 @@ class Loop:
         self.narrow = rows.source.dtype == torch.float32
 
     def few_threads(self) -> threads:
-        """A context with as many threads as operations on the arms are worth."""
+        """A context manager that sets the number of threads that operations on the arms are worth."""
         return threads(many=self.large)
 
     # ------------------------------------------------------------------ reading
@@ -131,22 +131,22 @@ class Loop:
 
     @property
     def num_arms(self) -> int:
-        """Arms that are here, A."""
+        """Number of arms on this rank, A."""
         return self.state.rows.num_arms
 
     @property
     def total(self) -> int:
-        """Arms of all ranks: arm indices are below it."""
+        """Number of arms on all ranks. Arm indices are below this number."""
         return self.state.rows.total
 
     @property
     def pulls(self) -> Tensor:
-        """Pulls told in all, `batch_shape`; not a copy."""
+        """Total number of pulls told, `batch_shape`; not a copy."""
         return self.state.told
 
     @property
     def counts(self) -> Tensor:
-        """Pulls learned of each arm, `batch_shape x A`; exact duplicates share those of their entry."""
+        """Number of pulls learned for each arm, `batch_shape x A`. Exact duplicates of an arm share one number."""
         return self.state.rows.counts(self.state.statistics.weights)
 
     @property
@@ -156,7 +156,7 @@ class Loop:
 
     @property
     def process(self) -> GaussianProcess | PartitionedProcess:
-        """The posterior, with the open picks as pending ones."""
+        """The posterior, with the open picks as pending."""
         self.sync_()
         return self.state.process
 
@@ -164,7 +164,7 @@ class Loop:
         """Noise variance of a reward of weight 1, reward units squared.
 
         Raises:
-            UnsupportedError: For a policy that takes no noise variance of single rewards.
+            UnsupportedError: For a policy that does not accept noise variances of single rewards.
         """
         variance = self.policy.noise_variance(self.state)
         if variance is None:
@@ -175,7 +175,7 @@ class Loop:
         return variance
 
     def points(self, index: Picks) -> Tensor:
-        """The arms at `index`, `batch_shape x q x d` (any of them where the index is −1)."""
+        """The arms at `index`, `batch_shape x q x d` (an arbitrary arm where the index is −1)."""
         return self.state.rows.points(index)
 
     @step
@@ -185,7 +185,7 @@ class Loop:
 
     @step
     def best(self, k: int) -> Recommendation:
-        """The k arms with the highest posterior mean among those pulled. Cost O(u)."""
+        """The k arms with the highest posterior mean among the pulled arms. Cost O(u)."""
         return self.state.best(k)
 
     # ------------------------------------------------------------------ selecting
@@ -194,9 +194,10 @@ class Loop:
     def select(
         self, limit: Tensor | None = None, available: Tensor | None = None, exactly: int | None = None
     ) -> tuple[Selection, tuple[Tensor, ...]]:
-        """Additional picks, with the open ones as pending, and the generator states after their draws (empty without draws).
+        """Select additional picks, with the open picks as pending. Also returns the generator states after the draws (empty
+        without draws).
 
-        Nothing changes. Arguments as for `Policy.select`.
+        The loop is unchanged. The arguments are those of `Policy.select`.
         """
         if self.open is not None or self.state.has_pending:
             self._sync()
@@ -204,13 +205,14 @@ class Loop:
         return selection, evidence.generator_states
 
     def with_open(self, selection: Selection) -> Selection:
-        """A copy of the open picks, of which there are some, together with additional ones."""
+        """A copy of the open picks, of which there must be some, followed by additional picks."""
         assert self.open is not None
         return duplicate(joined(self.open, selection) if bool(selection.mask.any()) else self.open)
 
     def open_(self, selection: Selection, drawn: Sequence[Tensor] = ()) -> None:
-        """Open additional picks, after draws that left the generators in these states."""
-        # Whatever may fail comes first. Nothing waits for a device here: its policies return no place that no row fills.
+        """Open additional picks, and set the generators to the states after their draws."""
+        # Operations that may fail come first. The mask on a device is not read, which would wait for the device: policies
+        # return no column there that is masked in every row.
         some = selection.index.shape[-1] > 0 and (self.device.type != "cpu" or bool(selection.mask.any()))
         opened = selection if self.open is None else joined(self.open, selection)
         self.state.found_(selection)
@@ -220,7 +222,7 @@ class Loop:
             self.open, self._synced = opened, False
 
     def open_point_(self, point: Tensor) -> None:
-        """Open a pick of one point per batch row, `batch_shape x 1 x d`, that becomes an arm unless it is one."""
+        """Open a pick of one point per batch row, `batch_shape x 1 x d`. A point that is not yet an arm becomes one."""
         rows, box = self.state.rows, self.state.box
         arms = rows.arms.expand(*point.shape[:-2], -1, -1)
         index, A = matches(arms, point), arms.shape[-2]
@@ -243,7 +245,7 @@ class Loop:
 
     @step
     def settled(self, opened: Selection | None, index: Picks, mask: PickMask) -> tuple[Selection | None, Tensor]:
-        """An open selection without these picks (None where nothing is left), and how many of them were not open."""
+        """The open selection without these picks (None if nothing is left), and the number of them that were not open."""
         return without(opened, self.state.rows.entry(index), mask, self.points)
 
     @step
@@ -266,12 +268,12 @@ class Loop:
     @without_gradients
     @step
     def learn_(self, pulls: Pulls, remaining: Selection | None, unasked: Tensor) -> Report:
-        """Update the state with pulls; `remaining` is open then.
+        """Update the state with pulls, and set the open picks.
 
         Args:
-            pulls: At arms or at points.
-            remaining: What is still open.
-            unasked: `batch_shape`, how many of the pulls were never asked for.
+            pulls: Pulls at arms or at points.
+            remaining: The picks that are open afterwards.
+            unasked: `batch_shape`, number of the pulls that were never asked for.
 
         Returns:
             The report after the update.
@@ -286,21 +288,21 @@ class Loop:
 
     @step
     def refit_(self, noise: bool, options: dict[str, Any]) -> FitReport:
-        """Fit the kernel to the rewards told, and bring the state up to date with it; see `Policy.refit`."""
+        """Fit the kernel to the observed rewards, and update the state; see `Policy.refit`."""
         report = self.policy.refit(self.state, noise=noise, **options)
         certificate(self.policy, self.state)
         return report
 
     def move_(self, arms: Tensor | ArmSource, costs: Any = None) -> None:
-        """Go on with other arms; what was learned stays, and so does what is open.
+        """Replace the arms. All observations and open picks are kept.
 
         Args:
-            arms: Of the same dimension, dtype and device.
-            costs: Of the new arms, as `costs_for` takes them.
+            arms: New arms, of the same dimension, dtype and device.
+            costs: Costs of the new arms, as for `costs_for`.
 
         Raises:
-            StateError: If picks are open at arms that are gone.
-            UnsupportedError: For a policy that is bound to its arms.
+            StateError: If picks are open at arms that are removed.
+            UnsupportedError: For a policy whose state is bound to its arms.
         """
         opened = None if self.open is None else carried(self.open, arms, self.batch_shape)
         state = self.policy.set_arms(self.state, cast(Tensor, arms))
@@ -322,20 +324,20 @@ class Loop:
         restore: Callable[[], None] | None = None,
         take_back: Callable[[], None] | None = None,
     ) -> Result:
-        """Call `work`, whose changes are made whole or not at all: after a failure the loop is as it was before.
+        """Call `work` as a transaction: after a failure the loop is as it was before.
 
-        An interrupt (Ctrl-C) may come at any instruction. One assignment, `self._undo = None`, says that the change is whole;
-        while it is not, the change is undone here, or by the next call where a second interrupt ended this one. A function
-        instead of a context, because an interrupt between the two halves of a context would leave it open.
+        An interrupt (Ctrl-C) may come at any instruction. A single assignment, `self._undo = None`, commits the change. If it
+        was not reached, the change is undone here, or by the next call if a second interrupt ended this one. This is a function
+        and not a context manager, because an interrupt between the two halves of a context manager would leave it open.
 
         Args:
-            work: Changes this loop.
-            draws: Whether it may advance the generators.
-            restore: Restores the state, in place of its snapshot, which does not know of writes in place.
-            take_back: Called after the loop is as it was, for whatever else has changed.
+            work: Function that changes this loop.
+            draws: Whether `work` may advance the generators.
+            restore: Function that restores the state, in place of the default snapshot, which does not cover writes in place.
+            take_back: Function that is called after the loop was restored, to undo other changes.
 
         Returns:
-            What `work` returned.
+            The result of `work`.
         """
         if self._undo is not None:
             self._undo()
@@ -360,21 +362,21 @@ class Loop:
                 result = work()
             self._undo = None
         finally:
-            # A nested call may have undone it already.
+            # A nested call may already have undone the change.
             if self._undo is undone:
                 undone()
         return result
 
     def recover_(self) -> None:
-        """Undo a change that an interrupt has left half-way: before anything of this loop is read for the next one."""
+        """Undo a change that an interrupt left half-way. Must be called before the loop is read for the next change."""
         if self._undo is not None:
             self._undo()
 
     # ------------------------------------------------------------------ saving and moving
 
     def state_dict(self) -> dict[str, Any]:
-        """The state, generators included, and what is open: copies of tensors, numbers and texts."""
-        # What is open is saved with it: ranks that may be lost are not asked for anything.
+        """The state, including the generators, and the open picks, as copied tensors, numbers and strings."""
+        # On several ranks the state is saved without syncing the open picks, because a rank may have been lost.
         if not self.state.rows.sharded:
             self.sync_()
         saved: dict[str, Any] = {"state": self.state.state_dict(), "open": None}
@@ -383,26 +385,26 @@ class Loop:
         return copy.deepcopy(saved)
 
     def load_(self, state_dict: dict[str, Any], do: Callable[..., Any] | None = None) -> None:
-        """Take over what `state_dict` returned for a loop of the same policy and arms, or change nothing.
+        """Load the result of `state_dict` of a loop with the same policy and arms. After an error nothing has changed.
 
         Args:
-            state_dict: Checked by `check_state`, on any device.
-            do: Makes the change in place of `all_or_nothing`: one that records it, too.
+            state_dict: The state, on any device, which `check_state` has checked.
+            do: Function that makes the change in place of `all_or_nothing`, for example one that also records it.
 
         Raises:
-            StateError: If it is of another kind of policy, kernel or arms.
+            StateError: If the state belongs to another kind of policy, kernel or arms.
         """
         before = copy.deepcopy(self.state.state_dict())
 
         def restore() -> None:
-            # torch writes in place to what fits, before it says what does not.
+            # PyTorch writes the tensors that fit in place before it raises an error for those that do not.
             self.state.load_state_dict(before)
             complete_(self.state)
 
         (do or self.all_or_nothing)(partial(self.take_over_, state_dict), restore=restore)
 
     def take_over_(self, state_dict: dict[str, Any], into: State | None = None) -> None:
-        """Load a state, in place or into a fresh one on other arms; `load_` does so whole or not at all."""
+        """Load a state, in place or into a fresh state on other arms. Unlike `load_`, this may fail half-way."""
         try:
             self._take_over_(state_dict, into)
         except (RuntimeError, IndexError, KeyError, TypeError, ValueError, AttributeError) as error:
@@ -434,7 +436,7 @@ class Loop:
 
 
 def costs_for(policy: Policy, rows: ArmRows, costs: Any) -> Tensor | None:
-    """The costs of the arms, checked: one number per arm, or None where there are none and the policy needs none."""
+    """Check the costs of the arms: one number per arm, or None if no costs were given and the policy needs none."""
     require(
         costs is not None or not policy.needs_costs,
         "a score per cost needs the costs of the arms: pass costs=, one number an arm.",

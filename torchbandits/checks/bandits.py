@@ -26,7 +26,7 @@ from torchbandits.transfers import to_host
 from torchbandits.types import Pulls, Selection
 
 MOST_MORE = 1_000_000
-"""Picks that one call may add."""
+"""Largest number of picks that one call may add."""
 
 
 def check_device(name: str, tensor: Tensor, device: torch.device) -> None:
@@ -36,7 +36,7 @@ def check_device(name: str, tensor: Tensor, device: torch.device) -> None:
 
 
 def _device_of(value: Any, device: torch.device) -> torch.device | None:
-    """The device for numbers that are on none yet; tensors stay where they are."""
+    """The device for numbers that are not tensors yet; tensors stay on their device."""
     return None if isinstance(value, Tensor) else device
 
 
@@ -143,7 +143,8 @@ def check_generators(generator: Any, arms: Any, kernel: Any) -> tuple[tuple[torc
 
 
 def check_state(state_dict: Any, own: dict[str, Any]) -> None:
-    """Refuse what `Bandit.state_dict` did not return for the same kind of policy, the same arms and the same batch rows."""
+    """Refuse a state that `Bandit.state_dict` did not return for the same kind of policy, the same arms and the same batch
+    rows."""
     require(
         isinstance(state_dict, dict) and {"state", "open"} <= state_dict.keys() and isinstance(state_dict["state"], dict),
         "expected what Bandit.state_dict() returned, a dictionary with 'state' and 'open'.",

@@ -25,7 +25,7 @@ class Formula:
     """An engineering formula.
 
     Attributes:
-        summary: Its output, in words.
+        summary: The output, in words.
         ranges: Lowest and highest value of each input, in its unit.
         value: Function of an array for each input; its value is maximised.
         source: Publication.

@@ -1,4 +1,4 @@
-"""Policies: one short file per paper, which names the paper's ingredients for the common engine (`Composed`)."""
+"""Policies: one short file per paper, which lists the paper's ingredients for the common engine (`Composed`)."""
 
 from collections.abc import Callable
 

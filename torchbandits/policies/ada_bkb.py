@@ -26,30 +26,30 @@ def ada_bkb(
     prior_mean: float | str = 0.0,
     memory_budget: int = 2 << 30,
 ) -> AdaptiveUCB:
-    r"""Ada-BKB: the posterior of BKB at one point per cell, in a tree whose promising cells are cut into N children.
+    r"""Ada-BKB: the posterior of BKB at one point per cell of a tree, whose promising cells are split into N children.
 
     .. math:: I(c) = \min(u(x_c), u(x_p) + V_p) + V_c, \quad u = \mu + w\,\sigma, \quad
               V_c = F \max_{x \in c} \sqrt{k(x_c, x_c) + k(x, x) - 2 k(x_c, x)}
 
-    The leaf c of the largest index, p its parent, is cut along its longest side while w σ(x_c) ≤ V_c and it is not too deep;
-    otherwise its representative x_c is evaluated. `Bandit(policy, bounds=...)` runs on a box, with centres for
-    representatives (kernels: RBF and Matérn, scaled or not); `Bandit(policy, arms)` on arms, with the arms nearest to the
-    centres, where cells without arms vanish and V_c is the maximum over the arms of c, for any kernel. `Report.certificate` is
-    the largest index minus the largest lower bound at an evaluated arm: while width and F are valid, no point of the domain
-    is better than that arm by more than this.
+    where p is the parent of c. The leaf with the largest index is split along its longest side while w σ(x_c) ≤ V_c and it is
+    not too deep; otherwise its representative x_c is evaluated. `Bandit(policy, bounds=...)` runs on a box, where the
+    representatives are the centres of the cells (kernels: RBF and Matérn, scaled or not). `Bandit(policy, arms)` runs on given
+    arms with any kernel: the representatives are the arms nearest to the centres, cells without arms are dropped, and V_c is
+    the maximum over the arms of c. `Report.certificate` is the largest index minus the largest lower bound at an evaluated arm.
+    If the width and F are valid, no point of the domain is better than that arm by more than the certificate.
 
     Args:
         kernel: Kernel of the RKHS that holds the expected reward.
-        horizon: T, the number of pulls to come; cells are cut at most ⌈d log T / (2α log N)⌉ times (α = ½ for Matérn-½, 1
-            otherwise). None sets no limit; allowed on arms only, where the tree ends at cells of one arm.
+        horizon: T, the number of pulls to come; the depth of the tree is at most ⌈d log T / (2α log N)⌉ (α = ½ for Matérn-½, 1
+            otherwise). None sets no limit; it is allowed only on given arms, where the tree ends at cells of one arm.
         noise_std: Sub-Gaussian constant ξ of the noise, reward units.
         norm_bound: F, bound on the RKHS norm; one number, or one per batch row. It scales V and the default width.
         delta: Failure probability of the bounds.
         oversampling: q̄ ≥ 1; 2 in practice, 6α log(4T/δ)/ε² in theory.
         num_children: N, odd: the middle child keeps its parent's centre.
-        width: Multiplies the standard deviation; `PracticalBKB` by default, `widths.BKB` for the theorem.
+        width: Multiplier of the posterior standard deviation; `PracticalBKB` by default, `widths.BKB` for the theorem.
         regularization: λ; noise_std² by default.
-        prior_mean: A number, or `"estimate"`.
+        prior_mean: Prior mean of the rewards: a number, or `"estimate"` for the average of the rewards told so far.
         memory_budget: Bytes for cached kernel columns.
 
     Guarantee: no regret on a box, at the rate of BKB up to logs, for the kernels above, under the theory width and
@@ -58,8 +58,8 @@ def ada_bkb(
 
     Differences from the paper: V is that of the cell itself instead of one bound for all cells of a depth (never larger, and no
     constants v₁ and ρ to choose); no leaf is pruned, so that the leaves cover the domain and the certificate holds for all of
-    it; the root, too, is cut before it is evaluated where w σ ≤ V. Further picks of `ask(more=)` see deviations as if the
-    pending ones were told, on a tree that stays as it is until rewards come: they may repeat a representative.
+    it; the root, too, is split before it is evaluated if w σ ≤ V. Additional picks of `ask(more=)` use standard deviations
+    conditioned on the pending picks, but the tree does not change until rewards are told, so they may repeat a representative.
     Source: Rando, Carratino, Villa & Rosasco 2022, "Ada-BKB", Alg. 1 (arXiv 2106.08598).
     """
     lam = regularization_of(noise_std, regularization)

@@ -13,7 +13,7 @@ from torchbandits.policies.from_data import FromData
 from torchbandits.starts import Spread, Start
 from torchbandits.widths import Constant, Width
 
-# First picks, which are made without the model.
+# Number of first picks, which are made without the model.
 _FIRST = 6
 
 
@@ -25,12 +25,12 @@ def auto(
     initial: Start | None = None,
     memory_budget: int = 2 << 30,
 ) -> Composed:
-    r"""Exact GP-UCB that estimates kernel, noise and scales from arms and rewards: for when none of them is known.
+    r"""Exact GP-UCB with kernel, noise and scales estimated from arms and rewards, for problems where none of them is known.
 
-    Features are measured by their ranges over the arms, rewards by normal scores of their ranks. Kernel (Matérn-5/2 with a
-    lengthscale for each feature, or scaled Tanimoto similarity on `sources.Fingerprints`) and noise are fitted under priors
-    whenever the pulls have grown by half, and beyond 256 of them by a factor of 2.25; of more than 500 distinct arms 500 are
-    fitted to. The arm pulled is
+    Features are divided by their ranges over the arms, and rewards are replaced by normal scores of their ranks. The kernel
+    (Matérn-5/2 with one lengthscale per feature, or scaled Tanimoto similarity on `sources.Fingerprints`) and the noise are
+    fitted under priors whenever the number of pulls has grown by half, and beyond 256 pulls by a factor of 2.25. If more than
+    500 distinct arms were pulled, 500 of them are used for the fit. The arm pulled is
 
     .. math:: x_{t+1} = \arg\max_x \mu_t(x) + w\,\sigma_t(x)
 
@@ -38,13 +38,12 @@ def auto(
     reported in reward units.
 
     Args:
-        batch_size: Picks of one `ask`.
-        width: w, or a `Width`; by default 2.5, and 1 on fingerprints.
-        initial: First picks; by default six arms that represent all others, see `starts.Spread`.
-        memory_budget: Bytes that the exact posterior may take or, once there is a dictionary, that cached kernel columns may
-            take.
+        batch_size: Number of picks per `ask`.
+        width: w, a number or a `Width`; by default 2.5, or 1 on fingerprints.
+        initial: Rule for the first picks; by default six arms that represent all others, see `starts.Spread`.
+        memory_budget: Maximum memory in bytes of the exact posterior, or of cached kernel columns once there is a dictionary.
 
-    Warns (`DiagnosticWarning`): Once, when one arm has more than half of the last 40 pulls; the message names the reason.
+    Warns (`DiagnosticWarning`): Once, when one arm takes more than half of the last 40 pulls; the message names the reason.
 
     Guarantee: none, because the kernel is estimated; `igp_ucb` has one for a known kernel and norm, `lb_gp_ucb` for a known
     norm and an unknown lengthscale. Cost: O(A u) per pick, u distinct arms pulled, and O(min(u, 500)³) per iteration for each

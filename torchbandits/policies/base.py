@@ -23,12 +23,12 @@ S = TypeVar("S", bound=State)
 
 
 class Policy(ABC, Generic[S]):
-    """A rule that chooses arms. Policies are frozen: everything that is learned lives in a `State` of the policy family's
-    class."""
+    """A rule that selects arms. Policies are frozen: everything that is learned is stored in a `State`, whose class belongs to
+    the family of the policy."""
 
     @property
     def outcomes(self) -> tuple[str, ...]:
-        """Names of the outcomes of a pull, the last batch dimension, for a policy of several; empty for one reward."""
+        """Names of the outcomes of a pull, which are the last batch dimension; empty for policies of a single reward."""
         return ()
 
     @property
@@ -38,12 +38,12 @@ class Policy(ABC, Generic[S]):
 
     @property
     def most_picks(self) -> int | None:
-        """The most picks of one `select`, or None where that is not known beforehand."""
+        """The maximum number of picks of one `select`, or None if it is not known beforehand."""
         return None
 
     @property
     def needs_costs(self) -> bool:
-        """Whether picks depend on the costs of arms, which must be given then."""
+        """Whether picks depend on the costs of arms. If so, costs must be given."""
         return False
 
     @property
@@ -53,20 +53,20 @@ class Policy(ABC, Generic[S]):
 
     @property
     def shards(self) -> bool:
-        """Whether arms may be distributed over ranks, each of which passes its `Shard`."""
+        """Whether arms may be distributed over ranks, with one `Shard` per rank."""
         return False
 
     def __repr__(self) -> str:
-        """In one line: what differs from the defaults of the class."""
+        """The attributes that differ from the defaults of the class, in one line."""
         return described(self)
 
     @abstractmethod
     def init(self, arms: Arms, generators: Sequence[torch.Generator], batch_shape: torch.Size) -> S:
-        """Make a fresh state on `A x d` or `batch_shape x A x d` arms, with one generator per batch row. A policy that
-        `streams` takes an `ArmSource` too."""
+        """Make a fresh state on `A x d` or `batch_shape x A x d` arms, with one generator per batch row. Policies that stream
+        (`streams`) accept an `ArmSource` too."""
 
     def init_box(self, box: Tensor, generators: Sequence[torch.Generator], batch_shape: torch.Size) -> S:
-        """Make a fresh state on a box, `2 x d` or `batch_shape x 2 x d`: for policies that search the box for their points."""
+        """Make a fresh state on a box, `2 x d` or `batch_shape x 2 x d`, for policies that search the box for their picks."""
         raise UnsupportedError(
             "this policy chooses among given arms: pass arms= instead of bounds=, such as points that fill the box, "
             "bounds[0] + (bounds[1] - bounds[0]) * torch.quasirandom.SobolEngine(d, scramble=True, seed=0).draw(10_000); "
@@ -77,39 +77,39 @@ class Policy(ABC, Generic[S]):
     def select(
         self, state: S, *, limit: Tensor | None = None, available: Tensor | None = None, exactly: int | None = None
     ) -> tuple[Selection, Evidence]:
-        """Select the next batch, and return it with the evidence for it. Changes nothing.
+        """Select the next batch, and return it with its `Evidence`. The state is unchanged.
 
         Args:
             state: State of this policy; its pending picks are hallucinated.
-            limit: `batch_shape`, most picks of each row.
-            available: `batch_shape x A` booleans, arms on offer; None for all.
-            exactly: Number of picks, in place of the batch rule's (rows with fewer arms on offer pick fewer).
+            limit: `batch_shape`, maximum number of picks of each row.
+            available: `batch_shape x A` booleans, the arms on offer; None for all arms.
+            exactly: Number of picks, in place of the batch rule (rows with fewer arms on offer pick fewer).
         """
 
     @abstractmethod
     def update(self, state: S, pulls: Pulls) -> S:
-        """Learn from pulls, and return the state, whose buffers were replaced."""
+        """Learn from pulls. Returns the same state, with its buffers replaced."""
 
     def draws_on_select(self, state: S) -> bool:
         """Whether `select` may advance the generators."""
         return True
 
     def opens(self, state: S) -> bool:
-        """Whether first picks, which end a batch before the policy's own picks, may have been among the last `select`'s."""
+        """Whether the last `select` may have returned first picks, which end a batch before the policy's own picks."""
         return False
 
     def learns_together(self, state: S) -> bool:
-        """Whether several tells may be learned by one `update_together`, up to rounding. False where the result depends on the
-        order of tells, or on draws between them."""
+        """Whether one `update_together` of several tells equals separate updates up to rounding. False if the result depends on
+        the order of the tells, or on draws between them."""
         return False
 
     def update_together(self, state: S, pulls: Pulls, sizes: Sequence[int]) -> S:
-        """Learn several tells, one after the other, and count them as told; returns the state.
+        """Learn several consecutive tells in one update, and count them as separate tells. Returns the state.
 
         Args:
-            state: Of this policy.
+            state: State of this policy.
             pulls: Pulls of all tells, at arms, `batch_shape x q`, in the order in which they were told.
-            sizes: How many of the q places belong to each tell.
+            sizes: Number of the q columns that belong to each tell.
         """
         for part in pulls.split(sizes):
             state = self.update(state, part)
@@ -117,17 +117,17 @@ class Policy(ABC, Generic[S]):
         return state
 
     def noise_variance(self, state: S) -> float | None:
-        """Noise variance of a reward of weight 1, reward units squared; None where rewards cannot be weighted. A reward with
+        """Noise variance of a reward of weight 1, reward units squared, or None if rewards cannot be weighted. A reward with
         noise variance v has the weight noise_variance / v."""
         return None
 
     def set_arms(self, state: S, arms: Arms) -> S:
-        """Return a state with the learned data on other arms. The given state is unchanged, and pending picks are not carried
+        """Return a state with the same data on other arms. The given state is unchanged, and pending picks are not carried
         over.
 
         Args:
-            state: Of this policy.
-            arms: `A' x d` or `batch_shape x A' x d`; a source where the policy `streams`.
+            state: State of this policy.
+            arms: `A' x d` or `batch_shape x A' x d`; may be a source if the policy `streams`.
 
         Raises:
             UnsupportedError: For a policy whose state is bound to its arms.
@@ -138,10 +138,10 @@ class Policy(ABC, Generic[S]):
         )
 
     def scores_at(self, state: S, points: Points) -> Tensor:
-        """The scores of any points, `batch_shape x n x d` to `batch_shape x n`, differentiable; pending picks shrink variances.
+        """The scores of any points, `batch_shape x n x d` to `batch_shape x n`. Differentiable; pending picks reduce variances.
 
         Raises:
-            UnsupportedError: For a policy without scores, or with scores of arms only.
+            UnsupportedError: For a policy without scores, or with scores of given arms only.
         """
         raise UnsupportedError("this policy has no score at points; use gp_ucb, bkb or batch_bkb to have one.")
 
@@ -149,19 +149,19 @@ class Policy(ABC, Generic[S]):
         """Fit the kernel of the state's posterior to the observations, and update the state accordingly.
 
         Args:
-            state: Its buffers are replaced.
-            noise: Fit the noise variance, and with it λ, too.
-            rows: `batch_shape` booleans, the rows to fit; all by default.
+            state: State of this policy; its buffers are replaced.
+            noise: Whether to fit the noise variance too, and λ with it.
+            rows: `batch_shape` booleans, the rows to fit; by default all rows.
             options: As for `fitting.fit_kernel_`.
         """
         raise UnsupportedError("this policy keeps no posterior whose kernel could be fitted: use gp_ucb, bkb or batch_bkb.")
 
     @abstractmethod
     def width(self, state: S) -> Tensor:
-        """The current multiplier of the standard deviation, `batch_shape`; NaN for policies that use none."""
+        """The current multiplier of the standard deviation, `batch_shape`; NaN for policies without a width."""
 
     def width_on_host(self, state: S) -> Tensor:
-        """The same on the host, where arms are on a device."""
+        """The width on the host, for arms on a device."""
         return self.width(state).cpu()
 
     @abstractmethod

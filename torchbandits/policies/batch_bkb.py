@@ -32,7 +32,7 @@ def batch_bkb(
     memory_budget: int | None = None,
     refit_every: int | None = None,
 ) -> Composed:
-    r"""BBKB: freeze mean, width and dictionary, and pick by upper bound until variances may have shrunk by a factor of C̃.
+    r"""BBKB: freeze mean, width and dictionary, and pick by the upper bound until variances may have shrunk by a factor of C̃.
 
     The default width is that of the paper's experiments, which explores for tens of thousands of pulls. For shorter runs pass
     `width=tb.widths.Constant(2.0)`, as is common in practice.
@@ -49,13 +49,13 @@ def batch_bkb(
         batch_rule: `"global"`, `"local"`, `"global_then_local"`, `"product"` or `"exact_ratio"`.
         max_batch_size: Cap on the picks of a batch.
         max_pulls: Cap on the picks of one arm in a batch (1 for screening).
-        width: Multiplies the standard deviation; `PracticalBBKB` by default, `widths.BBKB` for the theorem.
+        width: Multiplier of the posterior standard deviation; `PracticalBBKB` by default, `widths.BBKB` for the theorem.
         regularization: λ; noise_std² by default.
-        prior_mean: A number, or `"estimate"`.
-        initial: First picks; the argmax of the prior by default.
-        memory_budget: Bytes for cached kernel columns; by default 2 GiB, on a GPU half of its free memory.
-        refit_every: Fit the kernel whenever the pulls told pass a multiple of this (`Bandit.fit_kernel_`). Never by default:
-            the theory assumes a known kernel.
+        prior_mean: Prior mean of the rewards: a number, or `"estimate"` for the average of the rewards told so far.
+        initial: Rule for the first picks (`torchbandits.starts`); by default the argmax of the prior.
+        memory_budget: Bytes for cached kernel columns; by default 2 GiB, or half of the free memory on a GPU.
+        refit_every: Refit the kernel (`Bandit.fit_kernel_`) each time the number of pulls passes a multiple of this number. By
+            default the kernel is never refitted, because the theory assumes a known kernel.
 
     Guarantee: 55 C̃³ times the regret bound of GP-UCB (55 C̃² times that of GP-BUCB), with O(d_eff log T) batches, with
     probability 1 − 2δ (accurate variances and a valid bound, each with probability 1 − δ), under the theory width (λ ≥ 1) and

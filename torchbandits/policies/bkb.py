@@ -45,13 +45,13 @@ def bkb(
         oversampling: q̄ ≥ 1; 2 in practice, 6α log(4T/δ)/ε² in theory.
         acquisition: `"ucb"`; or `"ei"`, `"pi"`, the variants that CUB is compared with (without a proof).
         margin: Level that an improvement must exceed, reward units; 0 for EI and `noise_std` for PI by default.
-        width: Multiplies the standard deviation; `PracticalBKB` by default, `widths.BKB` for the theorem.
+        width: Multiplier of the posterior standard deviation; `PracticalBKB` by default, `widths.BKB` for the theorem.
         regularization: λ; noise_std² by default.
-        prior_mean: A number, or `"estimate"`.
-        initial: First picks; the argmax of the prior by default.
-        memory_budget: Bytes for cached kernel columns; by default 2 GiB, on a GPU half of its free memory.
-        refit_every: Fit the kernel whenever the pulls told pass a multiple of this (`Bandit.fit_kernel_`). Never by default:
-            the theory assumes a known kernel.
+        prior_mean: Prior mean of the rewards: a number, or `"estimate"` for the average of the rewards told so far.
+        initial: Rule for the first picks (`torchbandits.starts`); by default the argmax of the prior.
+        memory_budget: Bytes for cached kernel columns; by default 2 GiB, or half of the free memory on a GPU.
+        refit_every: Refit the kernel (`Bandit.fit_kernel_`) each time the number of pulls passes a multiple of this number. By
+            default the kernel is never refitted, because the theory assumes a known kernel.
 
     Guarantee: no regret with m = O(d_eff) dictionary points, with probability 1 − 2δ (accurate variances and a valid bound,
     each with probability 1 − δ), under the theory width and oversampling. None at the defaults, which are those of the

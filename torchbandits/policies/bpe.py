@@ -19,13 +19,13 @@ from torchbandits.policies.phased import LATER, Phased, preference
 from torchbandits.types import Arms, Evidence, Generators, Pulls, Selection
 from torchbandits.widths import FixedDesign, Width
 
-# Picks by variance spread over all arms. If all arms are leaders, a pick costs one pass over their covariance.
+# Picks of the largest variance are spread over all arms. If all arms are leaders, a pick costs one pass over their covariance.
 _LEADERS = 1024
 
 
 def batch_lengths(horizon: int, delay: int = 0) -> tuple[int, ...]:
-    """The batch lengths N_1 + u, N_2 + u, … with N_i = ⌈√(T N_{i−1})⌉, N_0 = 1 and the delay u, the last one cut so that they
-    add up to the horizon T."""
+    """The batch lengths N_1 + u, N_2 + u, … with N_i = ⌈√(T N_{i−1})⌉, N_0 = 1 and the delay u. The last length is shortened so
+    that they add up to the horizon T."""
     lengths, last, left = [], 1, horizon
     while left:
         last = math.isqrt(horizon * last - 1) + 1
@@ -39,8 +39,8 @@ class BatchedPureExploration(Phased[EliminationState]):
     """A policy that picks the largest variance among survivors and eliminates arms between batches; see `bpe`.
 
     Args:
-        max_batch_size: Most picks of one selection.
-        delay: Picks that are added to each batch, and rewards that its end does not wait for; None for none.
+        max_batch_size: Maximum number of picks of one selection.
+        delay: Number of picks added to each batch, and of rewards that may be missing when it ends; None for none.
     """
 
     max_batch_size: int | None = None
@@ -53,7 +53,7 @@ class BatchedPureExploration(Phased[EliminationState]):
 
     @property
     def most_picks(self) -> int | None:
-        """The most picks of one `select`: `max_batch_size`."""
+        """The maximum number of picks of one `select`: `max_batch_size`."""
         return self.max_batch_size
 
     @property
@@ -63,7 +63,7 @@ class BatchedPureExploration(Phased[EliminationState]):
 
     @property
     def batches(self) -> Batches:
-        """The lengths, and how many rewards the end of a batch does not wait for."""
+        """The lengths, and the number of rewards that may be missing when a batch ends."""
         return Batches(self.lengths, self.delay or 0)
 
     @without_gradients
@@ -80,8 +80,8 @@ class BatchedPureExploration(Phased[EliminationState]):
         available: Tensor | None = None,
         exactly: int | None = None,
     ) -> tuple[Selection, Evidence]:
-        """Select the remaining picks of the batch. Cost O(K²) per pick for K survivors up to a thousand, O(A) per pick and more
-        beyond."""
+        """Select the remaining picks of the batch. Cost O(K²) per pick for K survivors up to a thousand; beyond that at least
+        O(A) per pick."""
         asked = {"limit": limit, "available": available, "exactly": exactly}
         return remaining_picks(self, state, self.batches, self.max_batch_size, _largest_variance, asked)
 
@@ -99,8 +99,8 @@ class BatchedPureExploration(Phased[EliminationState]):
 
 
 def _largest_variance(state: EliminationState, candidates: Tensor, room: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """Picks of the largest variance given the batch's pulls and pending picks, `batch_shape x q` (−1 where padded), and
-    the states of the generators after the draws: none, nothing is drawn."""
+    """Picks of the largest variance given the batch's pulls and pending picks, `batch_shape x q` (−1 where padded), and an
+    empty tuple of generator states, because nothing is drawn."""
     inner, pending, counts = state.inner, state.pending_index, state.pending_counts
     counts = torch.where(state.survivors.alive.gather(-1, pending.clamp_min(0)) & (pending >= 0), counts, 0.0)
     leaders = min(_LEADERS, max(1, int(candidates.sum(dim=-1).max())))
@@ -108,7 +108,7 @@ def _largest_variance(state: EliminationState, candidates: Tensor, room: Tensor)
     # A width of 1 and a nearly constant mean make the score the standard deviation.
     lookahead = Lookahead(inner.table, preference(inner), width, candidates, (pending, counts), None, leaders=leaders)
     index = lookahead.pick(Meter(lookahead, math.inf, scale=0.0), room)
-    # Where no candidate has any variance left, all are equal: the first one is picked.
+    # If the variance of every candidate is zero, all of them tie, and the first one is picked.
     return filled(index, candidates.byte().argmax(dim=-1), room), ()
 
 
@@ -132,19 +132,20 @@ def bpe(
     .. math:: N_i = \lceil\sqrt{T N_{i-1}}\,\rceil, \quad x = \arg\max_{\text{alive}} \sigma_i(x), \quad
               \text{discard } x \text{ if } \mu_i(x) + w \sigma_i(x) < \max_{\text{alive}} (\mu_i - w \sigma_i)
 
-    with N_0 = 1 and the last batch cut at T. Mean and deviation are those of the batch's own pulls: its picks need no reward,
-    so `ask` returns all remaining picks of the batch, and the width w need not account for adaptivity.
+    where N_0 = 1 and the last batch ends at T. Mean and standard deviation are computed from the pulls of the current batch
+    alone. Its picks do not depend on its rewards, so `ask` returns all remaining picks of the batch, and the width w need not
+    account for adaptivity.
 
     Every told pull of a surviving arm counts towards the batch, whether it was asked for or not. Pulls of other arms and
-    history (`observe`) only enter the posterior of all pulls, which the bandit shows. A forgotten pick is replaced by the arm
-    of the largest variance at that time. Where no survivor is on offer, the arm on offer of the highest upper bound is
-    picked; after T pulls, the survivor of the highest posterior mean. The certificate is that of the last finished batch.
+    history (`observe`) enter only the posterior of all pulls, which is `Bandit.posterior`. A forgotten pick is replaced by the
+    arm with the largest variance at that time. If no survivor is on offer, the arm on offer with the highest upper bound is
+    picked; after T pulls, the survivor with the highest posterior mean. The certificate is that of the last finished batch.
 
-    Rewards may be late: `ask(more=)` explores on meanwhile, and what is told after a batch has ended counts towards the next.
-    With `delay` u, batches have u more picks each, and a batch ends once all of them have been made and all but u of their
-    rewards are known. If a pick is made at every step and a reward comes at most u steps after its pick, it then knows the
-    rewards of its first N_i picks at least. The picks that are still open stay so; `forget` them to be asked for a whole batch
-    again.
+    Rewards may be late: meanwhile `ask(more=)` continues the exploration, and rewards told after a batch has ended count
+    towards the next batch. With `delay` u, each batch has u more picks, and it ends once all of them have been made and all but
+    u of their rewards are known. If a pick is made at every step and its reward arrives at most u steps later, the batch then
+    knows at least the rewards of its first N_i picks. Picks that are still open stay open; `forget` them to get a whole batch
+    from the next `ask`.
 
     Args:
         kernel: Kernel of the RKHS that holds the expected reward.
@@ -152,25 +153,26 @@ def bpe(
         noise_std: Sub-Gaussian constant R of the noise, reward units.
         norm_bound: Ψ, bound on the RKHS norm; one number, or one per batch row.
         delta: Failure probability of the bounds.
-        width: w, multiplies the standard deviation; by default `FixedDesign`, Ψ + (R/√λ) √(2 log(A B/δ)) for B batches.
+        width: w, the multiplier of the posterior standard deviation; by default `FixedDesign`, Ψ + (R/√λ) √(2 log(A B/δ)) for
+            B batches.
         regularization: λ; noise_std² by default.
-        max_batch_size: Most picks of one `ask`; a longer batch is asked for in parts.
-        delay: u, steps within which a reward comes with high probability; None to wait for every reward. For delays with mean m
-            and sub-Gaussian constant s, m + s √(2 log(3T/2δ)).
-        prior_mean: A number, or `"estimate"`.
-        memory_budget: Bytes for cached kernel columns; by default 2 GiB, on a GPU half of its free memory.
+        max_batch_size: Maximum number of picks per `ask`; a longer batch is asked for in parts.
+        delay: u, the number of steps within which a reward arrives with high probability; None to wait for every reward. For
+            delays with mean m and sub-Gaussian constant s, use m + s √(2 log(3T/2δ)).
+        prior_mean: Prior mean of the rewards: a number, or `"estimate"` for the average of the rewards told so far.
+        memory_budget: Bytes for cached kernel columns; by default 2 GiB, or half of the free memory on a GPU.
 
     Guarantee: regret O*(√(T γ_T)) with probability 1 − δ, and the best arm is never discarded, for a fixed f of RKHS norm ≤ Ψ
     under the default width and a prior mean of 0; pulls that were not asked for must not have been chosen by the rewards of
-    their batch. The width is the paper's, whose proof uses a single one-sided bound per arm and batch: the upper one of the
-    best arm and the lower ones of the others. With `delay`, and if rewards do not decide when they come, the best arm is never
-    discarded however late they are, and the regret is Õ(√(T γ_T) + u) if a pick is made at every step and its reward comes
-    within u steps. Cost: O(A u) per distinct arm, and O(A²) per pick up to 1,024 arms.
+    their batch. The width is the paper's, whose proof uses a single one-sided bound per arm and batch: the upper bound of the
+    best arm and the lower bounds of the others. With `delay`, if the delays do not depend on the rewards, the best arm is never
+    discarded however late the rewards are, and the regret is Õ(√(T γ_T) + u) if a pick is made at every step and its reward
+    arrives within u steps. Cost: O(A u) per distinct arm, and O(A²) per pick up to 1,024 arms.
     Source: Li & Scarlett 2022, "Gaussian process bandit optimization with few batches", Alg. 1, Thm 1; `delay` is BPE-Delay of
     Vakili et al. 2023, by its introduction and its authors' code.
     """
     lam = regularization_of(noise_std, regularization)
-    # Values that are not whole are refused by the policy below.
+    # The constructor of the policy below raises the error for values that are not whole numbers.
     known = is_whole(horizon) and (delay is None or is_whole(delay))
     batches = len(batch_lengths(horizon, delay or 0)) if known else 1
     confidence = FixedDesign(noise_std, norm_bound, delta, lam, statements=batches) if width is None else width

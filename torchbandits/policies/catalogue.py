@@ -42,7 +42,7 @@ from torchbandits.policies.uniform import uniform
 
 @dataclass(frozen=True)
 class Option:
-    """One argument of a policy: `default` as source text, or "required" where there is none."""
+    """One argument of a policy; `default` is source text, or "required" if there is no default."""
 
     name: str
     default: str
@@ -60,7 +60,7 @@ class Entry:
         cost: Cost of a step, in A arms, u distinct arms pulled, m dictionary points or features.
         batch: Number of picks of one `ask`.
         kernels: Supported kernels; "–" for policies without a kernel.
-        memory: Part of the pulls that is kept.
+        memory: Which of the pulls are kept.
         choose: Phrase that completes "choose it when".
     """
 

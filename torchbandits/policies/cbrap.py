@@ -37,14 +37,14 @@ def cbrap(
         norm_bound: Bound on |Rᵀθ|, which is near |θ|; one number, or one per batch row.
         delta: Failure probability of the bounds.
         regularization: λ; 1 by default.
-        width: Multiplies the standard deviation; `SelfNormalized` by default.
-        prior_mean: A number, or `"estimate"`.
-        initial: First picks; the arm of the longest projection by default.
-        memory_budget: Bytes for the projected features of the arms; by default 2 GiB, on a GPU half of its free memory.
+        width: Multiplier of the posterior standard deviation; `SelfNormalized` by default.
+        prior_mean: Prior mean of the rewards: a number, or `"estimate"` for the average of the rewards told so far.
+        initial: Rule for the first picks (`torchbandits.starts`); by default the arm with the longest projection.
+        memory_budget: Bytes for the projected features of the arms; by default 2 GiB, or half of the free memory on a GPU.
 
     Raises:
-        ArgumentError: If the projected features do not fit the budget (when the bandit is made), naming the largest number that
-            would.
+        ArgumentError: When the bandit is made, if the projected features exceed the memory budget. The message names the
+            largest number that fits.
 
     Guarantee: the regret of LinUCB in m dimensions, plus a term linear in T times the error of the projection.
     Cost: O(A m + m²) per step, O(A m d) once. Source: Yu et al. 2017.

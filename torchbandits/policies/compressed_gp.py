@@ -38,8 +38,9 @@ def compressed_gp(
 
     .. math:: \text{keep } (x_t, y_t) \iff \tfrac12 \log(2\pi e (\lambda + \sigma_D^2(x_t))) > \epsilon
 
-    A dropped pull costs no memory and no later time, so the size of the posterior is bounded. Variances below the threshold
-    no longer shrink, so that EI without a margin can stay at its incumbent; give it a margin or a lower threshold then.
+    A dropped pull takes neither memory nor later computing time, so the size of the posterior is bounded. Variances below the
+    threshold no longer shrink, so that EI without a margin can repeat its incumbent forever; a positive margin or a lower
+    threshold avoids this.
 
     Args:
         kernel: Prior covariance of the rewards.
@@ -49,16 +50,16 @@ def compressed_gp(
         entropy_threshold: ε, nats. By default pulls are kept whose leverage (variance / λ) exceeds 0.1.
         margin: Level that an improvement must exceed, reward units; 0 for EI and `noise_std` for PI by default.
         delta: Failure probability of the bounds.
-        width: Multiplies the standard deviation; `Srinivas(delta)` by default.
-        regularization: λ, the noise variance of the entropy test too; noise_std² by default.
-        prior_mean: A number, or `"estimate"`.
-        initial: First picks; 2^d arms drawn uniformly by default.
-        memory_budget: Bytes for cached kernel columns; by default 2 GiB, on a GPU half of its free memory.
-        refit_every: Fit the kernel whenever the pulls told pass a multiple of this (`Bandit.fit_kernel_`). Never by default:
-            the theory assumes a known kernel.
+        width: Multiplier of the posterior standard deviation; `Srinivas(delta)` by default.
+        regularization: λ, which is also the noise variance of the entropy test; noise_std² by default.
+        prior_mean: Prior mean of the rewards: a number, or `"estimate"` for the average of the rewards told so far.
+        initial: Rule for the first picks (`torchbandits.starts`); by default 2^d arms drawn uniformly.
+        memory_budget: Bytes for cached kernel columns; by default 2 GiB, or half of the free memory on a GPU.
+        refit_every: Refit the kernel (`Bandit.fit_kernel_`) each time the number of pulls passes a multiple of this number. By
+            default the kernel is never refitted, because the theory assumes a known kernel.
 
     Raises:
-        ArgumentError: If the threshold keeps every pull (ε ≤ ½ log(2πeλ)), naming the number above which it does not.
+        ArgumentError: If the threshold keeps every pull (ε ≤ ½ log(2πeλ)). The message names this limit.
 
     Guarantee: none at the defaults. The theorem, for UCB and EI, adds a term of order √ε T to the regret of GP-UCB, which is
     linear in T and says nothing for ε < 0; the default ε is below 0 for λ < 0.0532. A threshold above ½ log(2πe(λ + κ²)),

@@ -1,4 +1,4 @@
-"""ε-greedy: the arm with the best average reward so far, and with probability ε a uniform arm."""
+"""ε-greedy: the arm with the best average reward so far, or with probability ε a uniform arm."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def epsilon_greedy(*, epsilon: float | Callable[[float], float] = DECAY, batch_s
     Args:
         epsilon: ε in [0, 1], or a function of t, the number of the pick being chosen (from 1, pending picks included; a
             float, since weights of history need not be whole). By default t^(−1/3).
-        batch_size: Picks of one `ask`; they share the averages.
+        batch_size: Number of picks per `ask`; they share the averages.
 
     Guarantee: regret O(T^(2/3) (A log T)^(1/3)) with ε_t = (A log t / t)^(1/3); the default omits the dependence on
     the number of arms, with which ε would be 1 throughout on large arm sets. Cost: O(u) per batch.

@@ -43,13 +43,13 @@ def gp_bucb(
         batch_rule: `"product"` (the paper), `"global"` (the improved GP-BUCB of the BBKB paper), or another rule's name.
         max_batch_size: Cap on the picks of a batch.
         max_pulls: Cap on the picks of one arm in a batch.
-        width: Multiplies the standard deviation; C times `IGP` by default.
+        width: Multiplier of the posterior standard deviation; C times `IGP` by default.
         regularization: λ; noise_std² by default.
-        prior_mean: A number, or `"estimate"`.
-        initial: First picks; the argmax of the prior by default.
-        memory_budget: Bytes for cached kernel columns; by default 2 GiB, on a GPU half of its free memory.
-        refit_every: Fit the kernel whenever the pulls told pass a multiple of this (`Bandit.fit_kernel_`). Never by default:
-            the theory assumes a known kernel.
+        prior_mean: Prior mean of the rewards: a number, or `"estimate"` for the average of the rewards told so far.
+        initial: Rule for the first picks (`torchbandits.starts`); by default the argmax of the prior.
+        memory_budget: Bytes for cached kernel columns; by default 2 GiB, or half of the free memory on a GPU.
+        refit_every: Refit the kernel (`Bandit.fit_kernel_`) each time the number of pulls passes a multiple of this number. By
+            default the kernel is never refitted, because the theory assumes a known kernel.
 
     Guarantee: regret within a factor C of the sequential algorithm's bound. Cost: O(A u) per distinct arm of a batch.
     Source: Desautels et al. 2014, Alg. 1, Thm 2; Calandriello et al. 2020, Lemma 1 for the global rule.

@@ -36,13 +36,13 @@ def gp_ucb(
         delta: Failure probability of the bounds.
         acquisition: `"ucb"`; or `"ei"`, `"pi"`, the improvement over the highest posterior mean (without a proof).
         margin: Level that an improvement must exceed, reward units; 0 for EI and `noise_std` for PI by default.
-        width: Multiplies the standard deviation; `Srinivas(delta)` by default.
+        width: Multiplier of the posterior standard deviation; `Srinivas(delta)` by default.
         regularization: λ; noise_std² by default.
-        prior_mean: A number, or `"estimate"`.
-        initial: First picks; the argmax of the prior by default.
-        memory_budget: Bytes for cached kernel columns; by default 2 GiB, on a GPU half of its free memory.
-        refit_every: Fit the kernel whenever the pulls told pass a multiple of this (`Bandit.fit_kernel_`). Never by default:
-            the theory assumes a known kernel.
+        prior_mean: Prior mean of the rewards: a number, or `"estimate"` for the average of the rewards told so far.
+        initial: Rule for the first picks (`torchbandits.starts`); by default the argmax of the prior.
+        memory_budget: Bytes for cached kernel columns; by default 2 GiB, or half of the free memory on a GPU.
+        refit_every: Refit the kernel (`Bandit.fit_kernel_`) each time the number of pulls passes a multiple of this number. By
+            default the kernel is never refitted, because the theory assumes a known kernel.
 
     Guarantee: regret O(√(T γ_T log A)) when the rewards are drawn from the prior. Cost: O(A u) per step, u distinct arms.
     Source: Srinivas et al. 2010, Alg. 1, Thm 1.

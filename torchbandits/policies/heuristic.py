@@ -1,4 +1,4 @@
-"""Base of the policies without a posterior, which sum rewards and draw their picks."""
+"""Base class of policies without a posterior, which sum rewards and draw their picks."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ H = TypeVar("H", bound=SumsState)
 
 
 class Heuristic(Policy[H], ABC):
-    """A policy that draws its picks and keeps sums of rewards only: no scores, no widths, no bounds.
+    """A policy that draws its picks and keeps only sums of rewards, without scores, widths or bounds.
 
     Attributes:
-        batch_size: Picks of one `ask`.
+        batch_size: Number of picks per `ask`.
     """
 
     batch_size: int
 
     @property
     def draws_on_update(self) -> bool:
-        """Whether `update` may advance the generators: False, only picks are drawn."""
+        """Whether `update` may advance the generators: False, because only picks are drawn."""
         return False
 
     @property
     def most_picks(self) -> int:
-        """The most picks of one `select`: `batch_size`."""
+        """The maximum number of picks of one `select`: `batch_size`."""
         return self.batch_size
 
     @abstractmethod
@@ -49,14 +49,13 @@ class Heuristic(Policy[H], ABC):
             state: State to read; it must not be changed. Batch rows are counted in row-major order.
             sizes: Picks of each row.
             offered: `rows x A` booleans, at least one True in each; None for all arms.
-            generators: One per row, to draw from: a row draws the same numbers whatever the other rows do.
+            generators: One per row, to draw from. The draws of a row must not depend on the other rows.
         """
 
     def select(
         self, state: H, *, limit: Tensor | None = None, available: Tensor | None = None, exactly: int | None = None
     ) -> tuple[Selection, Evidence]:
-        """Draw `batch_size` picks per row, from copies of the generators; uniformly in a box, for the policies that take
-        one."""
+        """Draw `batch_size` picks per row from copies of the generators. In a box, picks are drawn uniformly."""
         shape, device = state.rows.batch_shape, state.log_det.device
         size = torch.full(shape, self.batch_size if exactly is None else exactly)
         size = size if limit is None else torch.minimum(size, limit)
@@ -78,14 +77,14 @@ class Heuristic(Policy[H], ABC):
         return Selection(points, index, index >= 0), evidence
 
     def set_arms(self, state: H, arms: ArmSet) -> H:
-        """Return a state of the same sums on other arms. Cost O((A + u) (d + log A))."""
+        """Return a state with the same sums on other arms. Cost O((A + u) (d + log A))."""
         require(state.box is None, FROM_BOX, UnsupportedError)
         rows = state.rows.moved(arms, state.statistics)
         return self.carried(state, rows)
 
     @abstractmethod
     def carried(self, state: H, rows: ArmRows) -> H:
-        """Return the state on other arms, with everything that the policy keeps."""
+        """Return the state on other arms, with all data of the policy."""
 
     def width(self, state: H) -> Tensor:
         """NaN: there are no bounds."""

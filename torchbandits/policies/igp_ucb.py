@@ -1,4 +1,4 @@
-"""IGP-UCB: exact posterior, one arm per step, the agnostic width of Chowdhury & Gopalan."""
+"""IGP-UCB: exact posterior, one arm per step, and the width of Chowdhury & Gopalan for functions of bounded RKHS norm."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def igp_ucb(
         noise_std: Sub-Gaussian constant R of the noise, reward units.
         norm_bound: B, bound on the RKHS norm; one number, or one per batch row.
         delta: Failure probability of the bounds.
-        width: Multiplies the standard deviation; `IGP` by default.
+        width: Multiplier of the posterior standard deviation; `IGP` by default.
         regularization: λ; 1 by default, as in the paper.
-        prior_mean: A number, or `"estimate"`.
-        initial: First picks; the argmax of the prior by default.
-        memory_budget: Bytes for cached kernel columns; by default 2 GiB, on a GPU half of its free memory.
-        refit_every: Fit the kernel whenever the pulls told pass a multiple of this (`Bandit.fit_kernel_`). Never by default:
-            the theory assumes a known kernel.
+        prior_mean: Prior mean of the rewards: a number, or `"estimate"` for the average of the rewards told so far.
+        initial: Rule for the first picks (`torchbandits.starts`); by default the argmax of the prior.
+        memory_budget: Bytes for cached kernel columns; by default 2 GiB, or half of the free memory on a GPU.
+        refit_every: Refit the kernel (`Bandit.fit_kernel_`) each time the number of pulls passes a multiple of this number. By
+            default the kernel is never refitted, because the theory assumes a known kernel.
 
     Guarantee: regret O(√T (B√γ_T + γ_T)) with probability 1 − δ. Cost: O(A u) per step, u distinct arms.
     Source: Chowdhury & Gopalan 2017, Alg. 1, Thm 3.

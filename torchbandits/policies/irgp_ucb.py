@@ -30,17 +30,18 @@ def irgp_ucb(
     Args:
         kernel: Prior covariance of the rewards.
         noise_std: Standard deviation of the noise, reward units.
-        width: Multiplies the standard deviation; `ShiftedExponential()` by default. Several picks of one ask share a draw.
+        width: Multiplier of the posterior standard deviation; `ShiftedExponential()` by default. All picks of one `ask` share
+            one draw.
         regularization: λ; noise_std² by default.
-        prior_mean: A number, or `"estimate"`.
-        initial: First picks; the argmax of the prior by default.
-        memory_budget: Bytes for cached kernel columns; by default 2 GiB, on a GPU half of its free memory.
-        refit_every: Fit the kernel whenever the pulls told pass a multiple of this (`Bandit.fit_kernel_`). Never by default:
-            the theory assumes a known kernel.
+        prior_mean: Prior mean of the rewards: a number, or `"estimate"` for the average of the rewards told so far.
+        initial: Rule for the first picks (`torchbandits.starts`); by default the argmax of the prior.
+        memory_budget: Bytes for cached kernel columns; by default 2 GiB, or half of the free memory on a GPU.
+        refit_every: Refit the kernel (`Bandit.fit_kernel_`) each time the number of pulls passes a multiple of this number. By
+            default the kernel is never refitted, because the theory assumes a known kernel.
 
     Guarantee: expected regret O(√(T γ_T log A)) when the rewards are drawn from the prior, with a width that does not grow with
-    T. The certificate of a report is none: its width is the root mean square of the draws. Cost: O(A u) per step, u distinct
-    arms. Source: Takeno et al. 2023 (arXiv 2302.01511), 2024 (arXiv 2409.00979).
+    T. The certificate in a report is not a valid bound, because its width is the root mean square of the draws. Cost: O(A u)
+    per step, u distinct arms. Source: Takeno et al. 2023 (arXiv 2302.01511), 2024 (arXiv 2409.00979).
     """
     return Composed(
         kernel,

@@ -1,4 +1,4 @@
-"""Randomised kriging believer: exact posterior, picks given drawn rewards of those that are pending."""
+"""Randomised kriging believer: exact posterior, with rewards of the pending picks drawn from it."""
 
 from __future__ import annotations
 
@@ -29,32 +29,32 @@ def kriging_believer(
     memory_budget: int | None = None,
     refit_every: int | None = None,
 ) -> Composed:
-    r"""Randomised kriging believer: pending picks are given rewards that are drawn from the posterior.
+    r"""Randomised kriging believer: condition on pending picks with rewards drawn from the posterior.
 
     .. math:: \tilde y_P \sim N(\mu_t(P), K_t(P, P) + \lambda I), \quad
               x = \arg\max_x u(x \mid \text{data}, \tilde y_P)
 
-    Where hallucination leaves means as they are, these picks see means that move as real rewards would move them, so that
-    workers that come free at different times explore different beliefs (`ask(more=1)`).
+    Hallucination leaves posterior means unchanged; drawn rewards change them as real rewards would. Workers that become free at
+    different times (`ask(more=1)`) therefore explore under different plausible outcomes of the pending evaluations.
 
     Args:
         kernel: Prior covariance of the rewards.
         noise_std: Standard deviation of the noise, reward units.
         delta: Failure probability of the bounds.
-        batch_size: Picks of one `ask`, each given drawn rewards of those before it.
+        batch_size: Number of picks per `ask`, each conditioned on drawn rewards of the picks before it.
         acquisition: `"ucb"`; or `"ei"`, `"pi"`, the improvement over the highest mean given the drawn rewards.
         margin: Level that an improvement must exceed, reward units; 0 for EI and `noise_std` for PI by default.
         max_pulls: Cap on the picks of one arm in a batch.
-        width: Multiplies the standard deviation; `Srinivas(delta)` by default.
-        regularization: λ, also the variance of the noise of drawn rewards; noise_std² by default.
-        prior_mean: A number, or `"estimate"`.
-        initial: First picks; the argmax of the prior by default.
-        memory_budget: Bytes for cached kernel columns; by default 2 GiB, on a GPU half of its free memory.
-        refit_every: Fit the kernel whenever the pulls told pass a multiple of this (`Bandit.fit_kernel_`).
+        width: Multiplier of the posterior standard deviation; `Srinivas(delta)` by default.
+        regularization: λ, which is also the noise variance of the drawn rewards; noise_std² by default.
+        prior_mean: Prior mean of the rewards: a number, or `"estimate"` for the average of the rewards told so far.
+        initial: Rule for the first picks (`torchbandits.starts`); by default the argmax of the prior.
+        memory_budget: Bytes for cached kernel columns; by default 2 GiB, or half of the free memory on a GPU.
+        refit_every: Refit the kernel (`Bandit.fit_kernel_`) each time the number of pulls passes a multiple of this number.
 
-    Guarantee: none is claimed here. The authors bound the expected regret for f drawn from the prior; of their paper only the
-    abstract was at hand, and details such as their initial phase are not implemented. Drawn rewards are drawn anew for every
-    ask. Cost: O(A u) per distinct arm told, O(A m) per pick. Source: Sugiura et al. 2026 (arXiv 2603.01470).
+    Guarantee: none is claimed here. The authors bound the expected regret for f drawn from the prior, but only the abstract of
+    their paper was available, and details such as their initial phase are not implemented. The rewards of pending picks are
+    redrawn in every `ask`. Cost: O(A u) per distinct arm told, O(A m) per pick. Source: Sugiura et al. 2026 (arXiv 2603.01470).
     """
     return Composed(
         kernel,

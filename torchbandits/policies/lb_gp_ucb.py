@@ -26,7 +26,7 @@ from torchbandits.sources.ranges import ranges_of
 from torchbandits.types import Arms, Evidence, Generators, Pulls, Selection
 from torchbandits.widths import IGP
 
-# Candidates that the growth function admits at once; they still come in one by one.
+# Number of candidates that the growth function admits from the start; they are still added one by one.
 _FIRST = 5
 _NEVER = 1 << 62
 
@@ -35,13 +35,14 @@ class Balance(nn.Module):
     """Rewards earned by each candidate lengthscale.
 
     Args:
-        candidates: K, the number of candidates that may come in.
+        candidates: K, the maximum number of candidates.
         batch_shape: Batch rows.
         device: Of the buffers.
 
-    Buffers, replaced and never written in place: `alive` `K x batch_shape`, candidates that came in and were not rejected;
-    `counts`, `sums` and `spread`, likewise, the pulls of each candidate, the sum of their rewards, and of their widths times
-    standard deviations; `known` `batch_shape`, the number that came in; `shown` `batch_shape`, the longest that is alive.
+    Buffers, which are replaced and never written in place: `alive` `K x batch_shape`, the candidates that were admitted and not
+    rejected; `counts`, `sums` and `spread`, of the same shape, the number of pulls of each candidate, the sum of their rewards,
+    and the sum of their widths times standard deviations; `known` `batch_shape`, the number of admitted candidates; `shown`
+    `batch_shape`, the alive candidate with the longest lengthscale.
     """
 
     alive: Tensor
@@ -69,10 +70,10 @@ class Balance(nn.Module):
         self.spread = self.spread + torch.where(own, spread, 0.0)
 
     def reject_(self, noise_std: float, delta: float, t: Tensor, told: Tensor) -> None:
-        """Reject candidates whose rewards fall behind by more than their own bounds allow, in the marked rows, where every
-        candidate that is alive has a pull. t (`batch_shape`) is the number of pulls told."""
+        """Reject candidates whose rewards fall behind by more than their own bounds allow, in the marked rows in which every
+        alive candidate has a pull. t (`batch_shape`) is the number of pulls told."""
         n = self.counts.clamp_min(1)
-        # ξ_t of Theorem 4.1, for the candidates that came in so far.
+        # ξ_t of Theorem 4.1, for the candidates admitted so far.
         xi = 2 * noise_std**2 * (self.known * (math.pi * t.clamp_min(1)) ** 2 / (3 * delta)).log()
         average, noise = self.sums / n, (xi / n).sqrt()
         lower = (average - noise).masked_fill(~self.alive, -torch.inf).amax(dim=0)
@@ -81,7 +82,7 @@ class Balance(nn.Module):
         self.alive = self.alive & (keeps | ~ready)
 
     def admit_(self, most: Tensor, told: Tensor) -> None:
-        """Let the next candidate in, in the marked rows that know fewer than `most` (`batch_shape`)."""
+        """Admit the next candidate in the marked rows that have fewer than `most` (`batch_shape`)."""
         comes = told & (self.known < most.clamp_max(self.alive.shape[0]))
         self.alive = self.alive | (self.at(self.known) & comes)
         self.known = self.known + comes.long()
@@ -93,11 +94,11 @@ class Balance(nn.Module):
 
 
 class BalancedState(PhasedState):
-    """The state of `lb_gp_ucb`: the posterior that the bandit shows, one posterior per candidate, and their balance.
+    """The state of `lb_gp_ucb`: the bandit's public posterior, one posterior per candidate, and their balance.
 
     Args:
-        phased: Its table, inner state and generators are taken over.
-        balance: What each candidate has earned.
+        phased: State whose table, inner state and generators are used.
+        balance: The rewards earned by each candidate.
     """
 
     def __init__(self, phased: PhasedState, balance: Balance) -> None:
@@ -107,13 +108,13 @@ class BalancedState(PhasedState):
 
 @dataclass(frozen=True, repr=False)
 class LengthscaleBalancing(Phased[BalancedState]):
-    """A policy that shares pulls out among GP-UCB with several lengthscales; see `lb_gp_ucb`.
+    """A policy that divides the pulls among GP-UCB policies with several lengthscales; see `lb_gp_ucb`.
 
     Args:
         norm_bound: N, one number or one per batch row.
         delta: Failure probability.
         growth: The power of t in the growth function.
-        from_arms: Whether the first lengthscales are the ranges of the features, times those of the kernel.
+        from_arms: Whether the first lengthscales are the ranges of the features times the kernel's lengthscales.
     """
 
     norm_bound: float | Tensor
@@ -123,7 +124,7 @@ class LengthscaleBalancing(Phased[BalancedState]):
 
     @property
     def most_picks(self) -> int:
-        """The most picks of one `select`: 1."""
+        """The maximum number of picks of one `select`: 1."""
         return 1
 
     @property
@@ -142,7 +143,7 @@ class LengthscaleBalancing(Phased[BalancedState]):
         kernels = [_shortened(row, i, arms.shape[-1]) for i in range(candidates) for row in _rows(first, batch_shape)]
         levels = torch.Size((candidates, *batch_shape))
         inner = replace(self.engine, kernel=stack_kernels(kernels, levels)).init(arms, generators, levels)
-        # Candidates are meant to have lengthscales that do not fit: only the posterior that is shown is watched.
+        # Most candidates have lengthscales that do not fit, by design: only the public posterior is watched for bad scales.
         inner.scale = ScaleWatch(next_size=_NEVER, next_tells=_NEVER)
         phased = PhasedState(outer.table, generators, inner, counts_batches=outer.counts_batches)
         return BalancedState(phased, Balance(candidates, batch_shape, arms.device))
@@ -151,8 +152,8 @@ class LengthscaleBalancing(Phased[BalancedState]):
     def select(
         self, state: BalancedState, *, limit: Tensor | None = None, available: Tensor | None = None, exactly: int | None = None
     ) -> tuple[Selection, Evidence]:
-        """Select one pick, by the candidate whose turn it is. With several, earlier and pending picks are hallucinated. Cost
-        O(K A), and O(K A u) for each pick but the first."""
+        """Select one pick by the candidate whose turn it is. If several picks are asked for, earlier and pending picks are
+        hallucinated. Cost O(K A), and O(K A u) for each pick but the first."""
         rows, inner, shape = state.rows, state.inner, state.rows.batch_shape
         offered = offers(rows, available)
         room = room_for(state, 1 if exactly is None else exactly, limit).to(state.told.device)
@@ -214,8 +215,8 @@ class LengthscaleBalancing(Phased[BalancedState]):
 
     @without_gradients
     def bounds(self, state: BalancedState) -> tuple[Tensor, Tensor]:
-        """The largest upper and the smallest largest lower bound of the candidates that are alive: they hold as soon as one of
-        these is short enough for f."""
+        """The largest upper bound, and the smallest of the largest lower bounds, over the alive candidates. Both bounds are
+        valid as soon as one of these candidates is short enough for f."""
         inner, alive = state.inner, state.balance.alive
         mean, std = inner.arm_mean(), (self.engine.regularization * inner.arm_leverage()).sqrt()
         spread = self.widths(state).unsqueeze(-1) * std
@@ -223,17 +224,17 @@ class LengthscaleBalancing(Phased[BalancedState]):
         return upper.masked_fill(~alive, -torch.inf).amax(dim=0), lower.masked_fill(~alive, torch.inf).amin(dim=0)
 
     def widths(self, state: BalancedState) -> Tensor:
-        """β of every candidate, `K x batch_shape`: that of IGP-UCB for the norm bound e^(i/2) N."""
+        """β of every candidate, `K x batch_shape`: the width of IGP-UCB for the norm bound e^(i/2) N."""
         inner, bound = state.inner, torch.as_tensor(self.norm_bound, dtype=torch.float64, device=state.told.device)
         grown = (torch.arange(inner.told.shape[0], dtype=torch.float64, device=state.told.device) / 2).exp()
         bounds = grown.reshape(-1, *(1 for _ in state.told.shape)) * bound
         igp = IGP(self.engine.noise_std, bounds, self.delta / 2, self.engine.regularization)
         return inner.width_of(igp)
 
-    # ------------------------------------------------------------------ inside
+    # ------------------------------------------------------------------ internals
 
     def _turn(self, state: BalancedState) -> Callable[[Tensor], Tensor]:
-        """A function of the counts, `K x batch_shape`, to the candidate of the smallest suspected regret, `batch_shape`."""
+        """Function from counts, `K x batch_shape`, to the candidate with the smallest suspected regret, `batch_shape`."""
         base, alive = _base(self.engine.kernel), state.balance.alive
         nu = base.nu if isinstance(base, gpytorch.kernels.MaternKernel) else None
         d = state.rows.source.shape[-1]
@@ -251,12 +252,12 @@ class LengthscaleBalancing(Phased[BalancedState]):
         return turn
 
     def _admitted(self, t: Tensor, dim: int) -> Tensor:
-        """Candidates beyond the first that the growth function admits after t pulls: d ln g(t), rounded down."""
+        """Number of candidates beyond the first that the growth function admits after t pulls: d ln g(t), rounded down."""
         grown = (self.growth * dim * t.double().clamp_min(1).log()).clamp_min(_FIRST)
         return (grown + 1e-9).floor().long()
 
     def _show(self, state: BalancedState) -> None:
-        """Give the posterior that the bandit shows the longest lengthscale that is alive. Cost: a sweep, where it changes."""
+        """Set the public posterior to the longest alive lengthscale. Cost: a sweep if it changes."""
         balance, shape = state.balance, state.rows.batch_shape
         longest = balance.alive.byte().argmax(dim=0)
         changed = longest != balance.shown
@@ -317,18 +318,18 @@ def _matern_gain(n: Tensor, nu: float, d: int) -> Tensor:
 
 
 def _of_level(values: Tensor, level: Tensor) -> Tensor:
-    """Entries of one candidate per row, `K x batch_shape x A` to `batch_shape x A`."""
+    """Select the entries of one candidate per row: `K x batch_shape x A` to `batch_shape x A`."""
     place = level.unsqueeze(-1).unsqueeze(0).expand(1, *values.shape[1:])
     return values.gather(0, place).squeeze(0)
 
 
 def _at_all(values: Tensor, candidates: int) -> Tensor:
-    """The same values for every candidate."""
+    """Repeat the values for every candidate."""
     return values.unsqueeze(0).expand(candidates, *values.shape)
 
 
 def _everywhere(pulls: Pulls, candidates: int) -> Pulls:
-    """Summed history for every candidate."""
+    """Repeat summed history for every candidate."""
 
     def spread(values: Tensor | None) -> Tensor | None:
         return None if values is None else _at_all(values, candidates)
@@ -338,7 +339,7 @@ def _everywhere(pulls: Pulls, candidates: int) -> Pulls:
 
 
 def _one_by_one(index: Tensor, counts: Tensor) -> Iterator[Tensor]:
-    """Pulls of arms (`batch_shape x p`, with their counts) as single ones, `batch_shape` at a time (−1 for none)."""
+    """Expand pulls of arms (`batch_shape x p`, with their counts) into single pulls, `batch_shape` at a time (−1 for none)."""
     for place in range(index.shape[-1]):
         for number in range(int(counts[..., place].max())):
             yield torch.where(counts[..., place] > number, index[..., place], -1)
@@ -357,41 +358,41 @@ def lb_gp_ucb(
     prior_mean: float | str = 0.0,
     memory_budget: int | None = None,
 ) -> LengthscaleBalancing:
-    r"""LB-GP-UCB: GP-UCB with a regret bound for an unknown lengthscale, by balancing the regret of several.
+    r"""LB-GP-UCB: GP-UCB with a regret bound for an unknown lengthscale, by balancing the regret of several candidates.
 
     .. math:: \theta_i = \theta_0 e^{-i/d}, \quad i_t = \arg\min_i R_i(n_i + 1), \quad
               x_{t+1} = \arg\max_x \mu^{i_t}_t(x) + \beta^{i_t}_t \sigma^{i_t}_t(x)
 
-    The candidates are θ_0 and ever shorter lengthscales, of which another comes in while :math:`i \le d \ln g(t)` for
-    :math:`g(t) = \max(e^{5/d}, t^a)`. All learn every reward. The candidate whose suspected regret
-    :math:`R_i(n) \propto e^i \sqrt n (N \sqrt{\gamma_n} + \gamma_n)` would be smallest picks, with the width of `igp_ucb` for
-    the norm bound :math:`e^{i/2} N`. Once each has a pull, a candidate is rejected if the average reward of its own pulls, plus
-    :math:`\sqrt{\xi_t / n_i} + \tfrac{2}{n_i} \sum \beta\sigma`, is below the highest such average minus its
-    :math:`\sqrt{\xi_t / n_j}`.
+    The candidates are θ_0 and successively shorter lengthscales: candidate i is admitted once :math:`i \le d \ln g(t)` for
+    :math:`g(t) = \max(e^{5/d}, t^a)`. All candidates learn every reward. The candidate whose suspected regret
+    :math:`R_i(n) \propto e^i \sqrt n (N \sqrt{\gamma_n} + \gamma_n)` would be smallest makes the pick, with the width of
+    `igp_ucb` for the norm bound :math:`e^{i/2} N`. Once each candidate has a pull, a candidate is rejected if the average
+    reward of its own pulls, plus :math:`\sqrt{\xi_t / n_i} + \tfrac{2}{n_i} \sum \beta\sigma`, is below the highest average of
+    another candidate j minus :math:`\sqrt{\xi_t / n_j}`.
 
-    The posterior, `best` and the certificate: the bandit shows the posterior of the longest lengthscale that is not rejected,
-    and bounds over all that are not. A told pull is credited to the candidate whose turn it is, whether it was asked for or
-    not; history (`observe`) is learned by all candidates and credited to none.
+    The bandit's posterior and `best` are those of the longest lengthscale that is not rejected; the certificate uses bounds
+    over all candidates that are not rejected. A told pull is credited to the candidate whose turn it is, whether it was asked
+    for or not; history (`observe`) is learned by all candidates and credited to none.
 
     Args:
         kernel: RBF or Matérn kernel, in a `ScaleKernel` or not, with the longest lengthscales θ_0. None for Matérn-5/2 with the
             ranges of the features over the arms.
         horizon: T, the number of pulls to come; it bounds the number of candidates by 1 + max(5, a d ln T).
         noise_std: Sub-Gaussian constant R of the noise, reward units.
-        norm_bound: N, bound on the RKHS norm for a lengthscale of θ_0, were f smooth enough; one number, or one per batch row.
-            At θ_i it is e^(i/2) N.
+        norm_bound: N, bound on the RKHS norm if the lengthscale were θ_0; one number, or one per batch row. At θ_i the bound is
+            e^(i/2) N.
         delta: Failure probability.
         growth: a > 0, the power of the growth function.
         regularization: λ; noise_std² by default.
-        prior_mean: A number, or `"estimate"`.
-        memory_budget: Bytes for cached kernel columns of each candidate; by default 2 GiB, on a GPU half of its free memory.
+        prior_mean: Prior mean of the rewards: a number, or `"estimate"` for the average of the rewards told so far.
+        memory_budget: Bytes for cached kernel columns of each candidate; by default 2 GiB, or half of the free memory on a GPU.
 
     Guarantee: with probability 1 − δ the regret of GP-UCB at the best lengthscale up to a factor (θ_0/θ)^d d ln(θ_0/θ) + d ln
     g(T) of constants and logarithms, and up to the pulls before the first candidate that is short enough, for f of RKHS norm
     ≤ N at it, a prior mean of 0, λ = R² and pulls asked one at a time. The paper proves it for one lengthscale of all features;
-    here several keep their ratios, which is the same for features that are scaled by them. Its algorithm prints −√(ξ_t/n_i) in
-    the rejected average; its proof, and its authors' code, have the + that stands here. Cost: K times that of `igp_ucb`, for K
-    candidates. Source: Ziomek, Adachi & Osborne 2024 (arXiv 2410.10384), Alg. 1, Thm 4.1, Lemmas B.2 and B.5.
+    here the ratios of several lengthscales are fixed, which is equivalent to scaling the features by them. The paper's
+    algorithm has −√(ξ_t/n_i) in the rejected average; its proof and its authors' code have +, as above. Cost: K times that of
+    `igp_ucb`, for K candidates. Source: Ziomek, Adachi & Osborne 2024 (arXiv 2410.10384), Alg. 1, Thm 4.1, Lemmas B.2 and B.5.
     """
     own = gpytorch.kernels.MaternKernel(2.5).double() if kernel is None else kernel
     lam = regularization_of(noise_std, regularization)

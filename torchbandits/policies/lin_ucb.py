@@ -23,7 +23,7 @@ def lin_ucb(
     initial: Start | None = None,
     memory_budget: int | None = None,
 ) -> Composed:
-    r"""LinUCB (OFUL): the arm of the highest upper bound for rewards θᵀx, by ridge regression on the features themselves.
+    r"""LinUCB (OFUL): the arm with the highest upper bound for rewards θᵀx, by ridge regression on the features themselves.
 
     .. math:: x_{t+1} = \arg\max_x x^T \hat\theta_t + w_t \sqrt{\lambda x^T V_t^{-1} x}, \quad
               V_t = \sum_s x_s x_s^T + \lambda I
@@ -35,9 +35,9 @@ def lin_ucb(
         norm_bound: S, bound on |θ|; one number, or one per batch row.
         delta: Failure probability of the bounds.
         regularization: λ; 1 by default.
-        width: Multiplies the standard deviation; `SelfNormalized` by default.
-        prior_mean: A number, or `"estimate"`.
-        initial: First picks; the longest arm by default.
+        width: Multiplier of the posterior standard deviation; `SelfNormalized` by default.
+        prior_mean: Prior mean of the rewards: a number, or `"estimate"` for the average of the rewards told so far.
+        initial: Rule for the first picks (`torchbandits.starts`); by default the longest arm.
         memory_budget: Bytes for features of the arms; without effect, since none are stored.
 
     Guarantee: regret O(d √T log T) with probability 1 − δ if rewards are θᵀx in [−1, 1], |θ| ≤ S, and λ ≥ max(1, |x|²).

@@ -1,4 +1,4 @@
-"""LSE: exact posterior, the arm that the bounds leave most undecided against a level."""
+"""LSE: exact posterior, the arm whose position above or below a level is most uncertain."""
 
 from __future__ import annotations
 
@@ -32,27 +32,29 @@ def lse(
 
     .. math:: x_{t+1} = \arg\max_x w_t \sigma_t(x) - |\mu_t(x) - h|
 
-    It does not seek large rewards. `Bandit.level_set(level)` has the sets, `stopping.LevelSetKnown(level, epsilon)` ends it.
+    The policy does not seek large rewards. `Bandit.level_set(level)` returns the sets, and the stopping rule
+    `stopping.LevelSetKnown(level, epsilon)` ends the run once they are known.
 
     Args:
         kernel: Prior covariance of the rewards.
         level: h, reward units.
         noise_std: Standard deviation of the noise, reward units.
         delta: Failure probability of the bounds.
-        batch_size: Picks of one `ask`, each with the variances given those before it.
+        batch_size: Number of picks per `ask`, each with variances conditioned on the picks before it.
         max_pulls: Cap on the picks of one arm in a batch.
-        width: Multiplies the standard deviation; `Srinivas(delta)` by default.
+        width: Multiplier of the posterior standard deviation; `Srinivas(delta)` by default.
         regularization: λ; noise_std² by default.
-        prior_mean: A number, or `"estimate"`.
-        initial: First picks; the argmax of the prior by default.
-        memory_budget: Bytes for cached kernel columns; by default 2 GiB, on a GPU half of its free memory.
-        refit_every: Fit the kernel whenever the pulls told pass a multiple of this (`Bandit.fit_kernel_`). Never by default:
-            the theory assumes a known kernel.
+        prior_mean: Prior mean of the rewards: a number, or `"estimate"` for the average of the rewards told so far.
+        initial: Rule for the first picks (`torchbandits.starts`); by default the argmax of the prior.
+        memory_budget: Bytes for cached kernel columns; by default 2 GiB, or half of the free memory on a GPU.
+        refit_every: Refit the kernel (`Bandit.fit_kernel_`) each time the number of pulls passes a multiple of this number. By
+            default the kernel is never refitted, because the theory assumes a known kernel.
 
     Guarantee: none for regret, which it does not minimise. The bounds hold for all arms and steps with probability 1 − δ if the
-    rewards are drawn from the prior, so that `LevelSetKnown` stops at a classification that is right up to ε. The paper
-    intersects the confidence intervals of all steps, and bounds the pulls that this takes; here the intervals are those of now,
-    the score is otherwise its ambiguity, and the bound on the pulls is not proved. Cost: O(A u) per step, u distinct arms.
+    rewards are drawn from the prior, so that `LevelSetKnown` stops at a classification that is correct up to ε. The paper
+    intersects the confidence intervals of all steps and bounds the number of pulls needed. Here only the intervals of the
+    current step are used; the score is otherwise the paper's ambiguity, and the bound on the number of pulls is not proved.
+    Cost: O(A u) per step, u distinct arms.
     Source: Gotovos et al. 2013, Alg. 1; Bryan et al. 2005 for the score.
     """
     return Composed(

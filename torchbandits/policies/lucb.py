@@ -28,33 +28,35 @@ def lucb(
     memory_budget: int | None = None,
     refit_every: int | None = None,
 ) -> Composed:
-    r"""LUCB on Gaussian-process bounds: pull the critical arms that keep the k best from being known.
+    r"""LUCB on Gaussian-process bounds: pull the critical arms, whose bounds leave the set of the k best arms undecided.
 
-    With J the k arms of the highest posterior mean and c the middle between the lowest mean in J and the highest outside,
+    With J the k arms of the highest posterior mean and c the midpoint of the lowest mean in J and the highest mean outside J,
 
     .. math:: x_{t+1} = \arg\max_x w_t \sigma_t(x) - |\mu_t(x) - c|
 
-    is the member of J with the lowest lower bound or the outsider with the highest upper bound, whichever crosses c farther.
-    It does not seek large rewards on the way. `Bandit.top_k(k)` has the arms, `stopping.TopKKnown(k, epsilon)` ends it.
+    is the member of J with the lowest lower bound or the arm outside J with the highest upper bound, whichever crosses c
+    farther. The policy does not seek large rewards on the way. `Bandit.top_k(k)` returns the arms, and the stopping rule
+    `stopping.TopKKnown(k, epsilon)` ends the run once they are known.
 
     Args:
         kernel: Prior covariance of the rewards.
         k: Number of arms to identify; 1 for the best arm.
         noise_std: Standard deviation of the noise, reward units.
         delta: Failure probability of the bounds.
-        batch_size: Picks of one `ask`, each with the variances given those before it. LUCB pulls both critical arms, 2.
+        batch_size: Number of picks per `ask`, each with variances conditioned on the picks before it; by default 2, the two
+            critical arms of LUCB.
         max_pulls: Cap on the picks of one arm in a batch.
-        width: Multiplies the standard deviation; `Srinivas(delta)` by default.
+        width: Multiplier of the posterior standard deviation; `Srinivas(delta)` by default.
         regularization: λ; noise_std² by default.
-        prior_mean: A number, or `"estimate"`.
-        initial: First picks; the argmax of the prior by default.
-        memory_budget: Bytes for cached kernel columns; by default 2 GiB, on a GPU half of its free memory.
-        refit_every: Fit the kernel whenever the pulls told pass a multiple of this (`Bandit.fit_kernel_`). Never by default:
-            the theory assumes a known kernel.
+        prior_mean: Prior mean of the rewards: a number, or `"estimate"` for the average of the rewards told so far.
+        initial: Rule for the first picks (`torchbandits.starts`); by default the argmax of the prior.
+        memory_budget: Bytes for cached kernel columns; by default 2 GiB, or half of the free memory on a GPU.
+        refit_every: Refit the kernel (`Bandit.fit_kernel_`) each time the number of pulls passes a multiple of this number. By
+            default the kernel is never refitted, because the theory assumes a known kernel.
 
     Guarantee: none for regret. The bounds hold for all arms and steps with probability 1 − δ if the rewards are drawn from the
-    prior, so that `TopKKnown` stops at k arms that are the best up to ε; how many pulls that takes is not proved for correlated
-    arms. Cost: O(A u) per step, u distinct arms. Source: Kalyanakrishnan et al. 2012 (LUCB1), for independent arms.
+    prior, so that `TopKKnown` stops at k arms that are the best up to ε. The number of pulls needed is not bounded for
+    correlated arms. Cost: O(A u) per step, u distinct arms. Source: Kalyanakrishnan et al. 2012 (LUCB1), for independent arms.
     """
     return Composed(
         kernel,

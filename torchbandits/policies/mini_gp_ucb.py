@@ -44,16 +44,16 @@ def mini_gp_ucb(
         delta: Failure probability of the bounds.
         ratio_threshold: C² ≥ 1; 1.1 in the paper's experiments. A larger value means fewer switches.
         max_batch_size: Cap on consecutive pulls of an arm.
-        max_pulls: A second such cap, for consistency with other batch rules.
+        max_pulls: A second cap with the same effect, for consistency with other batch rules.
         acquisition: `"ucb"`; `"ei"` (mini-GP-EI) or `"pi"`.
         margin: Level that an improvement must exceed, reward units; 0 for EI and `noise_std` for PI by default.
-        width: Multiplies the standard deviation; `MartingaleMixture` by default.
+        width: Multiplier of the posterior standard deviation; `MartingaleMixture` by default.
         regularization: λ; noise_std² by default.
-        prior_mean: A number, or `"estimate"`.
-        initial: First picks; the argmax of the prior by default.
-        memory_budget: Bytes for cached kernel columns; by default 2 GiB, on a GPU half of its free memory.
-        refit_every: Fit the kernel whenever the pulls told pass a multiple of this (`Bandit.fit_kernel_`). Never by default:
-            the theory assumes a known kernel.
+        prior_mean: Prior mean of the rewards: a number, or `"estimate"` for the average of the rewards told so far.
+        initial: Rule for the first picks (`torchbandits.starts`); by default the argmax of the prior.
+        memory_budget: Bytes for cached kernel columns; by default 2 GiB, or half of the free memory on a GPU.
+        refit_every: Refit the kernel (`Bandit.fit_kernel_`) each time the number of pulls passes a multiple of this number. By
+            default the kernel is never refitted, because the theory assumes a known kernel.
 
     Guarantee: the regret of GP-UCB up to C for a width that holds at every step, as the default does; at most
     log det(V/λ)/log((C² + 1)/2) + 1 switches, so that u = O(γ_T) distinct arms (both for UCB; there is no proof for PI).

@@ -1,8 +1,8 @@
-"""The state of a box on the host, where small searches are made for boxes on a device.
+"""A host copy of the state of a box on a device, for small searches.
 
-A search climbs by some hundred small steps, each of which costs a device more launches than arithmetic, and the posterior of a
-box fits in a few packed bytes. So the state has a copy on the host: ask and tell work on the copy, and what they have changed
-goes to the device in one piece, which nothing waits for.
+A search takes about a hundred small ascent steps. On a device each step costs more in kernel launches than in arithmetic, and
+the posterior of a box is small. The state therefore has a copy on the host: ask and tell work on the copy, and their changes
+are sent to the device in one asynchronous transfer.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ from torch import Tensor, nn
 from torchbandits.posteriors import GaussianProcess
 from torchbandits.transfers import to_device, to_host
 
-# Most coordinates of a posterior for which the host is asked. A step of a climb takes about 8 x 16 m² multiplications there and
-# some fifty launches on a device: by these counts, not by a measurement on a card, the two take equally long at 300 to 1,000.
+# Largest number of coordinates of a posterior for which the host is used. An ascent step takes about 8 x 16 m² multiplications
+# there and about fifty launches on a device. By these counts, not by a measurement on a GPU, both are equally fast at 300 to
+# 1,000 coordinates.
 MOST = 512
 
 
 class Near:
-    """A copy of the state of a box on the host, which follows the state by comparing buffers: these are replaced whenever they
-    change, and never written to.
+    """A copy of the state of a box on the host. It is kept up to date by comparing the identities of buffers, which are
+    replaced whenever they change and never written in place.
 
     Args:
         state: A `BoxState` on a device.
@@ -43,7 +44,7 @@ class Near:
 
     @property
     def fits(self) -> bool:
-        """Whether only buffers can have changed since the copy was made."""
+        """Whether at most the buffers have changed since the copy was made."""
         return self._known == _known(self._state.posterior)
 
     def follow(self) -> Any:
@@ -67,16 +68,16 @@ class Near:
         return self.own
 
     def _follow(self) -> None:
-        """Take over what is no buffer."""
+        """Copy the attributes that are not buffers."""
         own, state = self.own, self._state
         own.forget_derived_()
         own.opening, own.unsettled, own.scale = state.opening, state.unsettled, state.scale
         own.rows.outside, own.posterior.weighted = state.rows.outside, state.posterior.weighted
 
     def changed(self, work: Callable[[Any], Any]) -> None:
-        """Do some work that changes the copy, and the same to the state. If it fails, the state is as it was."""
+        """Run `work` on the copy, and apply its changes to the state. If `work` fails, the state is unchanged."""
         own, state = self.follow(), self._state
-        state.near = None  # until the copy is whole again
+        state.near = None  # until the copy is consistent again
         work(own)
         changed = [
             (place, name, tensor)
@@ -100,7 +101,7 @@ class Near:
         return name not in ("pending", "pending_points") and any(self._pairs[place][0] is part for part in posterior.modules())
 
     def _belongs_there(self, place: int, name: str, tensor: Any) -> bool:
-        """Whether a buffer is on the device: some small ones are on the host wherever the others are."""
+        """Whether a buffer belongs on the device: some small buffers are always on the host."""
         before = self._there[place].get(name)
         return tensor is not None and before is not None and before.device.type != "cpu"
 

@@ -20,22 +20,23 @@ def per_cost(policy: Joint, *, exponent: float = 1.0, baseline: float = 0.0) -> 
 def per_cost(policy: Policy, *, exponent: float = 1.0, baseline: float = 0.0) -> Composed: ...
 @explains_keywords
 def per_cost(policy: Policy, *, exponent: float = 1.0, baseline: float = 0.0) -> Policy:
-    r"""Make the same policy choose by score per cost of an arm.
+    r"""Divide a policy's score by the cost of each arm.
 
     .. math:: \frac{u(x) - b}{c(x)^{\alpha}} \quad\text{or}\quad \log EI(x) - \alpha \log c(x)
 
-    Of several outcomes (`outcomes.constrained`, `outcomes.pareto`, `outcomes.epal`), b is the best value that the posterior
-    means promise under the same weights and limits; the uncertainty of `epal` is divided by the cost.
+    For policies of several outcomes (`outcomes.constrained`, `outcomes.pareto`, `outcomes.epal`), b is the best value according
+    to the posterior means, under the same weights and limits; for `epal`, the uncertainty is divided by the cost.
 
     Args:
         policy: A policy that scores arms by one Gaussian process: not `pi_gp_ucb`, `ada_bkb`, `bpe`, `sup_kernel_ucb`; or one
             of several outcomes, not `safe` or `fidelity`.
         exponent: α ≥ 0; 1 for gain per cost, 0 to ignore costs.
-        baseline: b, the reward at which a pull has no value, reward units (UCB and draws of one outcome only). Below it, the
-            score of an arm decreases with its cost.
+        baseline: b, the reward at which a pull has no value, reward units (only for UCB and draws of a single outcome). For
+            rewards below b, the score of an arm decreases with its cost.
 
-    The costs are the bandit's (`Bandit(policy, arms, costs=…)`), or the environment's in `run`. Batches, memory and width are
-    the policy's. Guarantee: none; with a large budget the ratio is the right greedy choice per unit of cost.
+    The costs are those given to the bandit (`Bandit(policy, arms, costs=…)`), or those of the environment in `run`. Batches,
+    memory and width are those of the policy. Guarantee: none; with a large budget the ratio is the right greedy choice per unit
+    of cost.
 
     Raises:
         UnsupportedError: For a policy without scores.

@@ -1,4 +1,4 @@
-"""π-GP-UCB: independent GPs on a cover that splits, for kernels of the Matérn family."""
+"""π-GP-UCB: independent GPs on the cells of an adaptive cover, for kernels of the Matérn family."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ def pi_gp_ucb(
     initial: Start | None = None,
     memory_budget: int = 2 << 30,
 ) -> PartitionedUCB:
-    r"""π-GP-UCB: upper confidence bounds of one posterior per cell, on a cover of the box that splits where the pulls are.
+    r"""π-GP-UCB: upper confidence bounds of one posterior per cell, on a cover of the box whose cells split where pulls gather.
 
     .. math:: u(x) = \max_{c \ni x} \mu_c(x) + \big(B + R\sqrt{2(\gamma_c + 1 + \log(N_t/\delta))/\lambda}\big)\,
               \sigma_c(x), \quad N_t = \max\big(4(t+1)^{bd}, \text{cells made}\big), \quad b = (d+1)/(d+2\nu)
 
-    with γ_c half the log determinant of the pulls in cell c, and t the number of the pull to be decided (from 1).
+    with γ_c half the log determinant of the pulls in cell c, and t the number of the pull to be chosen (from 1).
     The paper has 4(t+1)^{bd} alone, which is below the number of cells of a fine first grid while t is small. The union bound
-    over cells needs at least as many as were made: those of the first grid and all children since, where they hold arms.
+    must cover every cell that was made: the cells of the first grid and all their descendants that hold arms.
 
     The first cover is a grid of about T^q cells, q = d(d+1)/(d(d+2)+2ν); a cell of side ρ splits into 2^d when
-    ρ^(−1/b) < pulls in it + 1. A cell is fitted to its own pulls alone; arms on an edge belong to every cell that touches
-    them, up to the rounding of the arms' dtype (`bandit.posterior.cover` holds the tolerance).
+    ρ^(−1/b) < pulls in it + 1. The posterior of a cell uses the pulls in the cell alone; arms on an edge belong to every cell
+    that touches them, up to the rounding of the arms' dtype (the tolerance is in `bandit.posterior.cover`).
 
-    Arms are mapped to the unit cube for the cover only: the kernel reads the original features, so its lengthscale is in their
-    units. `bandit.posterior.cover` holds the map.
+    Arms are mapped to the unit cube only for the cover: the kernel reads the original features, so its lengthscale is in their
+    units. The map is in `bandit.posterior.cover`.
 
     Args:
         kernel: Kernel of the RKHS that holds the expected reward.
@@ -53,7 +53,7 @@ def pi_gp_ucb(
         delta: Failure probability of the bounds.
         bounds: `2 x d`, lower and upper corner of the box, in the units of the arms; by default the bounding box of the arms.
         regularization: λ; 1 by default, as in the paper's experiments (its theorem takes 1 + 2/T).
-        initial: First picks; the argmax of the prior (lowest index) by default.
+        initial: Rule for the first picks (`torchbandits.starts`); by default the argmax of the prior (lowest index).
         memory_budget: Bytes for the covariances, 8 P² per cell of P arms.
 
     Raises:
@@ -74,7 +74,7 @@ def pi_gp_ucb(
             ShapeError,
         )
         require(bool(torch.isfinite(corners).all()), "bounds have a NaN or an infinity: give a finite box.", NonFiniteError)
-        # Floats of 32 bits are read as the decimals they were written as: 0.7 is 0.7.
+        # float32 corners are read as the shortest decimals that they represent, so that 0.7 is 0.7.
         lower, upper = ([float(str(v)) for v in row] for row in corners.detach().cpu().numpy())
         require(
             all(low <= high for low, high in zip(lower, upper, strict=True)),

@@ -1,4 +1,4 @@
-"""qPO: exact posterior, the batch that most probably holds the best arm."""
+"""qPO: exact posterior, the batch with the highest probability of containing the best arm."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ def qpo(
     memory_budget: int | None = None,
     refit_every: int | None = None,
 ) -> Composed:
-    r"""qPO: the batch of distinct arms with the largest probability to hold the best arm.
+    r"""qPO: the batch of distinct arms with the largest probability of containing the best arm.
 
     .. math:: \arg\max_{|B| = q} P(x^* \in B) = \text{the } q \text{ arms of the largest } P(x^* = x)
 
-    The probabilities are estimated by joint draws of f at the arms of the highest upper bounds. It exploits: the aim is the
-    best arm in this batch, and not what the next batches learn.
+    The probabilities are estimated by joint draws of f at the arms with the highest upper bounds. The policy exploits: it seeks
+    the best arm in this batch, regardless of the information that later batches could use.
 
     Args:
         kernel: Prior covariance of the rewards.
         noise_std: Standard deviation of the noise, reward units.
         batch_size: q, picks of one `ask`.
-        draws: Joint draws of f; arms that none of them makes the best follow in order of their upper bounds.
-        leaders: Arms that are drawn jointly, those of the largest μ + 3σ.
+        draws: Number of joint draws of f. Arms that are the best in none of them follow in order of their upper bounds.
+        leaders: Number of arms in a joint draw: those with the largest μ + 3σ.
         regularization: λ; noise_std² by default.
-        prior_mean: A number, or `"estimate"`.
-        initial: First picks; the most probable arms of the prior by default.
-        memory_budget: Bytes for cached kernel columns; by default 2 GiB, on a GPU half of its free memory.
-        refit_every: Fit the kernel whenever the pulls told pass a multiple of this (`Bandit.fit_kernel_`).
+        prior_mean: Prior mean of the rewards: a number, or `"estimate"` for the average of the rewards told so far.
+        initial: Rule for the first picks (`torchbandits.starts`); by default the most probable arms under the prior.
+        memory_budget: Bytes for cached kernel columns; by default 2 GiB, or half of the free memory on a GPU.
+        refit_every: Refit the kernel (`Bandit.fit_kernel_`) each time the number of pulls passes a multiple of this number.
 
     Guarantee: none. Cost: O(A u) per distinct arm told; O(r³ + r² S) per ask, for S draws of r leaders.
     Source: Fromer et al. 2024 (arXiv 2410.06333).

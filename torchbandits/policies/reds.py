@@ -20,7 +20,7 @@ from torchbandits.widths import FixedDesign, Width
 
 
 def doubling_lengths(horizon: int, first: int) -> tuple[int, ...]:
-    """The batch lengths N, 2N, 4N, …, the last one cut so that they add up to the horizon T."""
+    """The batch lengths N, 2N, 4N, …, with the last one shortened so that they add up to the horizon T."""
     lengths: list[int] = []
     left = horizon
     while left:
@@ -34,9 +34,9 @@ class RandomExploration(Phased[EliminationState]):
     """A policy that draws survivors uniformly and eliminates arms between batches; see `reds`.
 
     Args:
-        max_batch_size: Most picks of one selection.
-        first_batch: Length of the first batch; each further one is twice as long.
-        anew: Whether all begins anew after the horizon; None for no.
+        max_batch_size: Maximum number of picks of one selection.
+        first_batch: Length of the first batch; each later batch is twice as long as the one before.
+        anew: Whether the policy restarts from scratch after the horizon; None for no.
     """
 
     max_batch_size: int | None = None
@@ -50,12 +50,12 @@ class RandomExploration(Phased[EliminationState]):
 
     @property
     def most_picks(self) -> int | None:
-        """The most picks of one `select`: `max_batch_size`."""
+        """The maximum number of picks of one `select`: `max_batch_size`."""
         return self.max_batch_size
 
     @property
     def one_function(self) -> bool:
-        """Whether f stays: not under a drift."""
+        """Whether f is the same function at all times: False under a drift."""
         return not self.anew
 
     @property
@@ -66,7 +66,7 @@ class RandomExploration(Phased[EliminationState]):
 
     @property
     def batches(self) -> Batches:
-        """The lengths, and whether all begins anew after the last batch."""
+        """The lengths, and whether the policy restarts from scratch after the last batch."""
         return Batches(self.lengths, anew=bool(self.anew))
 
     @without_gradients
@@ -129,36 +129,37 @@ def reds(
     .. math:: N_i = 2 N_{i-1}, \quad x \sim \text{uniform on alive}, \quad
               \text{discard } x \text{ if } \mu_i(x) + w \sigma_i(x) < \max_{\text{alive}} (\mu_i - w \sigma_i)
 
-    with the last batch cut at T. Mean and deviation are those of the batch's own pulls. It is `bpe` with draws in place of the
-    largest variance: a pick costs O(1) in place of a pass over the arms, and the variance falls as fast up to a constant.
-    What is told, forgotten, asked for beyond the batch or after T pulls is treated as in `bpe`.
+    where the last batch ends at T. Mean and standard deviation are computed from the pulls of the current batch alone. REDS is
+    `bpe` with uniform draws in place of the largest variance: a pick costs O(1) instead of a pass over the arms, and the
+    variance decreases at the same rate up to a constant. Told and forgotten pulls, and picks beyond the batch or after T pulls,
+    are treated as in `bpe`.
 
-    With `drift`, f may change while it is learned. A batch then estimates the average of f over its pulls: because the draws do
-    not depend on time, the changes of f are noise to them, of sub-Gaussian constant D. After T pulls all arms are back, all
-    rewards are forgotten, and the next T pulls begin. The certificate is about the average over the last batch.
+    With `drift`, f may change during the run. A batch then estimates the average of f over its pulls: because the draws do not
+    depend on time, the changes of f act as additional noise with sub-Gaussian constant D. After T pulls all arms are restored,
+    all rewards are forgotten, and the next T pulls begin. The certificate is about the average over the last batch.
 
     Args:
         kernel: Kernel of the RKHS that holds the expected reward.
         horizon: T, the number of pulls to come.
         first_batch: N_1; ⌈√T⌉ by default, which is this package's choice.
-        drift: D, the most by which the expected reward of an arm changes during a batch, reward units; never more than
-            2 Ψ √k(x, x). None for a function that stays.
+        drift: D, the largest change of the expected reward of an arm during a batch, reward units; never more than
+            2 Ψ √k(x, x). None for a function that does not change.
         noise_std: Sub-Gaussian constant R of the noise, reward units.
         norm_bound: Ψ, bound on the RKHS norm; one number, or one per batch row.
-        delta: Failure probability of the bounds, of each T pulls under `drift`.
-        width: w, multiplies the standard deviation; by default `FixedDesign`, Ψ + (R/√λ) √(2 log(A B/δ)) for B batches, with
-            √(R² + D²) for R under `drift`.
+        delta: Failure probability of the bounds; under `drift`, of the bounds of each T pulls.
+        width: w, the multiplier of the posterior standard deviation; by default `FixedDesign`, Ψ + (R/√λ) √(2 log(A B/δ)) for
+            B batches, with R replaced by √(R² + D²) under `drift`.
         regularization: λ; noise_std² by default.
-        max_batch_size: Most picks of one `ask`; a longer batch is asked for in parts.
-        prior_mean: A number, or `"estimate"`.
-        memory_budget: Bytes for cached kernel columns; by default 2 GiB, on a GPU half of its free memory.
+        max_batch_size: Maximum number of picks per `ask`; a longer batch is asked for in parts.
+        prior_mean: Prior mean of the rewards: a number, or `"estimate"` for the average of the rewards told so far.
+        memory_budget: Bytes for cached kernel columns; by default 2 GiB, or half of the free memory on a GPU.
 
     Guarantee: the best arm is never discarded, with probability 1 − δ for a fixed f of RKHS norm ≤ Ψ under the default width
     and a prior mean of 0, since no pull of a batch is chosen by the batch's rewards. The paper proves regret Õ(√(T γ_T)), and
     without noise Õ(max(T^((3−β)/2), 1)) for eigenvalues that decay as j^(−β), if the first batch is as long as its
-    concentration bound asks for; that number, of which only the abstract could be had, is not computed here. With `drift`, no
-    arm is discarded whose average over the batch is the best of the survivors, if f does not react to the pulls and all
-    survivors are on offer: the page on guarantees has the proof, which is this package's own and bounds no regret.
+    concentration bound requires. That length is not computed here, because only the abstract of the paper was available. With
+    `drift`, no arm is discarded whose average over the batch is the best of the survivors, if f does not react to the pulls and
+    all survivors are on offer. The page on guarantees has the proof, which is this package's own; it does not bound the regret.
     Cost: O(A u) per distinct arm, O(1) per pick and O(A) per ask. Source: Salgia, Vakili & Zhao 2024 (arXiv 2310.15351), by
     its abstract and summaries; random order against drift is the idea of Iwazaki & Takeno 2025 (arXiv 2410.16052).
     """

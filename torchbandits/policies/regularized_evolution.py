@@ -19,7 +19,7 @@ from torchbandits.starts import draw_uniform
 from torchbandits.types import Arms, Picks, Pulls
 
 Neighbors = Tensor | Callable[[int], Any] | str | None
-# Arms whose distances are computed at once.
+# Number of arms whose distances are computed at once.
 _CHUNK = 1 << 16
 
 
@@ -27,12 +27,12 @@ class Population(nn.Module):
     """The last evaluations, oldest first, right-aligned.
 
     Args:
-        size: Most members.
+        size: Maximum number of members.
         batch_shape: Leading dimensions.
-        device: Where the buffers live.
+        device: Device of the buffers.
 
-    Buffers, replaced and never written in place: `members` `batch_shape x size` arms (−1 before it is full), `rewards`
-    `batch_shape x size` float64, reward units.
+    Buffers, which are replaced and never written in place: `members` `batch_shape x size` arms (−1 before it is full), and
+    `rewards` `batch_shape x size` float64, reward units.
     """
 
     members: Tensor
@@ -52,7 +52,7 @@ class Population(nn.Module):
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         size = self.members.shape[-1]
-        # From a population of another size, the youngest members are loaded.
+        # If the saved population has another size, its youngest members are loaded.
         for name, filler in (("members", -1), ("rewards", 0)):
             if prefix + name in state_dict:
                 saved = state_dict[prefix + name]
@@ -269,16 +269,16 @@ def regularized_evolution(
     """Evaluate a random neighbour of the best of a few random members; each new observation replaces the oldest member.
 
     The first `population` picks are uniform. Afterwards `tournament` members are drawn with replacement, and the one with the
-    highest observed reward becomes one of its neighbours on offer, with equal probabilities; without one on offer, any arm on
-    offer. Pending picks count towards the first `population` picks and are not members yet.
+    highest observed reward is replaced by one of its neighbours on offer, drawn uniformly. If none of them is on offer, the
+    pick is drawn from all arms on offer. Pending picks count towards the first `population` picks and are not members yet.
 
     Args:
-        population: Number of members, which are the last evaluations told. At most the number of arms.
-        tournament: Number of members in a tournament; a larger one is greedier.
+        population: Number of members, which are the last evaluations told; at most the number of arms.
+        tournament: Number of members in a tournament; larger numbers are greedier.
         neighbors: Neighbours of each arm: a tensor `A x k` of indices (−1 where padded), a callable from an index to a list of
             indices, or None or `"auto"` for the nearest arms in the space of the features.
-        num_neighbors: Number of nearest arms, where no neighbours are given.
-        batch_size: Picks of one `ask`; they share the population.
+        num_neighbors: Number of nearest arms that count as neighbours if none are given.
+        batch_size: Number of picks per `ask`; they share the population.
 
     Guarantee: none. Cost: O(A d) per pick without given neighbours, O(1) in A with them.
     Source: Real et al. 2019, Alg. 1 (there with tournaments of 25).

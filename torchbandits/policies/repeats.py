@@ -23,7 +23,8 @@ OTHERS = "take it off offer (available=) or give a larger width= to look at othe
 
 
 def most_repeated(arms: Sequence[int]) -> tuple[int, int] | None:
-    """The arm with more than half of the last 40 pulls, and its number of them; None if there is no such arm, or fewer pulls.
+    """The arm with more than half of the last 40 pulls, and the number of these pulls. None without such an arm or with fewer
+    than 40 pulls.
 
     Args:
         arms: Arms pulled, in order.
@@ -56,7 +57,7 @@ def rivals(state: GaussianState, width: Tensor, arm: int, place: tuple[int, ...]
     possible = mean + reach > (mean[arm] - reach[arm] if arm >= 0 else floor)
     if arm >= 0:
         possible[arm] = False
-    # Copies of an arm are the same arm.
+    # Exact duplicates count as the same arm.
     first = state.rows.first
     if first is None:
         return possible
@@ -96,7 +97,7 @@ def reason_for_repeats(sure: bool, noise: float, others: str = OTHERS) -> str:
 def warn_of_repeats(state: GaussianState, confidence: Width, noise_variance: float) -> None:
     """Issue one `DiagnosticWarning` per state, when an arm has taken more than half of the last 40 pulls of a batch row.
 
-    Cost: a pass over the last 40 pulls, and O(A) for the one that is issued.
+    Cost: a pass over the last 40 pulls, and O(A) if the warning is issued.
     """
     if state.repeats_said:
         return

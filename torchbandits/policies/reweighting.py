@@ -1,4 +1,4 @@
-"""Rules that weight rewards by age or by plausibility, in an exact posterior."""
+"""Rules that weight the rewards of an exact posterior by age or by plausibility."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from torchbandits.types import Pulls
 
 
 class Reweighting(Memory, ABC):
-    """A memory of every distinct point, which changes the weights of rewards when others are told."""
+    """A memory of every distinct point that changes the weights of earlier rewards when new ones are told."""
 
     reweights: ClassVar[bool] = True
 
@@ -28,11 +28,11 @@ class Reweighting(Memory, ABC):
         return mask
 
     def begin_(self, state: GaussianState) -> None:
-        """Prepare a fresh state. By default nothing is kept."""
+        """Prepare a fresh state. By default does nothing."""
         return
 
     def carry_(self, state: GaussianState, moved: GaussianState) -> None:
-        """Hand on what `begin_` prepared to a state of the same posterior on other arms."""
+        """Move the data that `begin_` prepared to a state of the same posterior on other arms."""
         return
 
     @abstractmethod
@@ -40,19 +40,19 @@ class Reweighting(Memory, ABC):
         """Change the weights of earlier rewards, and return the pulls to learn.
 
         Args:
-            state: Its buffers are replaced.
-            pulls: Told now.
-            noise_variance: Of a reward of weight 1, reward units squared.
+            state: The state, whose buffers are replaced.
+            pulls: The new pulls.
+            noise_variance: Noise variance of a reward of weight 1, reward units squared.
         """
 
     def after_(self, state: GaussianState, pulls: Pulls) -> None:
-        """Change weights after the pulls were learned. By default none."""
+        """Change weights after the pulls were learned. By default does nothing."""
         return
 
 
 @dataclass(frozen=True)
 class Discount(Reweighting):
-    """Multiplies the weights of earlier rewards by a factor for every further reward; see `forgetting.discount`."""
+    """A rule that multiplies the weights of earlier rewards by a factor for each new reward; see `forgetting.discount`."""
 
     factor: float
 
@@ -61,7 +61,7 @@ class Discount(Reweighting):
         require(good, f"factor must be in (0, 1), such as 0.99, got {self.factor!r}.")
 
     def before_(self, state: GaussianState, pulls: Pulls, noise_variance: float) -> Pulls:
-        """Multiply the totals of all points. Cost: a sweep."""
+        """Multiply the totals of all points by the factor. Cost: a sweep."""
         told = pulls.num_rewards.sum(dim=-1).to(state.told)
         if state.statistics.size and bool((told > 0).any()):
             state.statistics.retell_(state.statistics.totals * (self.factor**told)[..., None, None], told > 0)
@@ -72,7 +72,7 @@ class Discount(Reweighting):
 
 @dataclass(frozen=True)
 class Restart(Reweighting):
-    """Forgets all rewards before a tell with which it would hold more than a number; see `forgetting.restart`."""
+    """A rule that forgets all rewards before a tell that would exceed a maximum number of rewards; see `forgetting.restart`."""
 
     every: int
 
@@ -80,7 +80,7 @@ class Restart(Reweighting):
         check_whole("every", self.every)
 
     def before_(self, state: GaussianState, pulls: Pulls, noise_variance: float) -> Pulls:
-        """Clear the batch rows that would hold more than the number. Cost: a sweep, where there is one."""
+        """Clear the batch rows that would exceed the maximum. Cost: a sweep if there is such a row."""
         told, held = pulls.num_rewards.sum(dim=-1).to(state.told), state.statistics.pulls
         over = (held > 0) & (told > 0) & (held + told > self.every)
         if state.statistics.size and bool(over.any()):
@@ -88,7 +88,7 @@ class Restart(Reweighting):
                 state.rows.clear_(state.statistics, over)
             else:
                 state.statistics.retell_(torch.zeros_like(state.statistics.totals), over)
-            # Rows of the statistics are given to other arms, so that columns kept by row are void.
+            # The rows of the statistics will belong to other arms, so columns cached by row are invalid.
             state.posterior.invalidate_()
             learn_kernel(state, over)
         return pulls
@@ -97,8 +97,8 @@ class Restart(Reweighting):
 class RecentRewards(nn.Module):
     """The last rewards of each batch row.
 
-    Buffers: `row` `batch_shape x w`, rows of the statistics, −1 where there are fewer; `totals` `batch_shape x w x 3`, weight,
-    reward times weight and its square times weight. Replaced, and never written in place.
+    Buffers, which are replaced and never written in place: `row` `batch_shape x w`, rows of the statistics, −1 where padded;
+    `totals` `batch_shape x w x 3`, the weight, the reward times the weight, and the squared reward times the weight.
     """
 
     row: Tensor
@@ -114,7 +114,7 @@ class RecentRewards(nn.Module):
         and return whether it lost any, `batch_shape`."""
         row, totals = torch.cat([self.row, row], dim=-1), torch.cat([self.totals, totals], dim=-2)
         lost = (row >= 0).sum(dim=-1) > most
-        # Stable: places without a reward first, then the rewards in order.
+        # The stable sort moves padding to the front and keeps the order of the rewards.
         order = (row >= 0).byte().argsort(dim=-1, stable=True)[..., -most:]
         self.row = row.gather(-1, order)
         self.totals = totals.gather(-2, order.unsqueeze(-1).expand(*order.shape, 3))
@@ -128,7 +128,7 @@ class RecentRewards(nn.Module):
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         for name in ("row", "totals"):
-            # Buffers grow with the data, so take over the sizes of the state.
+            # Buffers grow with the data, so allocate them with the sizes of the saved state.
             if prefix + name in state_dict:
                 setattr(self, name, state_dict[prefix + name].to(self.row.device))
         super()._load_from_state_dict(state_dict, prefix, *args)
@@ -136,7 +136,7 @@ class RecentRewards(nn.Module):
 
 @dataclass(frozen=True)
 class Window(Reweighting):
-    """Lets only the last rewards count; see `forgetting.window`."""
+    """A rule that keeps only the last rewards; see `forgetting.window`."""
 
     pulls: int
 
@@ -151,17 +151,17 @@ class Window(Reweighting):
         state.window = RecentRewards(state.told.shape, state.told.device)
 
     def carry_(self, state: GaussianState, moved: GaussianState) -> None:
-        """Hand on the window."""
+        """Move the window to the other state."""
         moved.window = state.window
 
     def before_(self, state: GaussianState, pulls: Pulls, noise_variance: float) -> Pulls:
-        """Refuse summed history, which has no order."""
+        """Raise an error for summed history, which has no order."""
         message = "a window counts rewards one by one: tell() them in their order, in place of observe()."
         require(pulls.index is not None and not pulls.history, message, UnsupportedError)
         return pulls
 
     def after_(self, state: GaussianState, pulls: Pulls) -> None:
-        """Add the rewards to the window, and forget those that have left it. Cost: a sweep, once the window is full."""
+        """Add the rewards to the window, and forget the rewards that leave it. Cost: a sweep, once the window is full."""
         window = state.window
         assert isinstance(window, RecentRewards)
         assert pulls.index is not None
@@ -177,7 +177,7 @@ class Window(Reweighting):
 
 @dataclass(frozen=True)
 class Huber(Reweighting):
-    """Gives implausible rewards less weight, which then stays; see `robust`."""
+    """A rule that gives implausible rewards a smaller weight when they are told; see `robust`."""
 
     threshold: float = 3.0
 
@@ -186,7 +186,7 @@ class Huber(Reweighting):
         require(good, f"threshold must be finite and > 0, in standard deviations, got {self.threshold!r}.")
 
     def before_(self, state: GaussianState, pulls: Pulls, noise_variance: float) -> Pulls:
-        """Return the pulls at Huber's weights; history as it is."""
+        """Return the pulls with Huber's weights. Summed history keeps its weights."""
         if pulls.history or pulls.index is None:
             return pulls
         index, counts = state.rows.entry(pulls.index.to(state.told.device)), pulls.counts.to(state.told)
@@ -197,7 +197,7 @@ class Huber(Reweighting):
         away = (average - state.mean_at(index).double()).abs() / variance.sqrt()
         weight = (self.threshold / away.clamp_min(1e-300)).clamp_max(1.0)
         if state.posterior.prior_mean == "estimate":
-            # Before the first reward there is no estimate that a reward could be far from.
+            # Before the first reward there is no estimated prior mean to compare rewards with.
             weight = torch.where(state.statistics.weights.sum(dim=-1, keepdim=True) > 0, weight, 1.0)
         weight = torch.where(counts > 0, weight, 0.0).to(pulls.counts)
         sums = (weight * pulls.counts, weight * pulls.sums, weight * pulls.squares)

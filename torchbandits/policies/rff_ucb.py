@@ -26,23 +26,23 @@ def rff_ucb(
     initial: Start | None = None,
     memory_budget: int | None = None,
 ) -> Composed:
-    """The arm of the highest upper bound under Bayesian linear regression on random Fourier features.
+    """The arm with the highest upper bound under Bayesian linear regression on random Fourier features.
 
     Args:
         kernel: RBF, Matérn or Tanimoto kernel, scaled or not.
         noise_std: Sub-Gaussian constant of the noise, reward units.
         norm_bound: Bound on the RKHS norm; one number, or one per batch row.
         delta: Failure probability of the bounds.
-        num_features: m, drawn once per batch row; an even number.
-        width: Multiplies the standard deviation; `IGP` by default.
+        num_features: m, an even number of features, which are drawn once per batch row.
+        width: Multiplier of the posterior standard deviation; `IGP` by default.
         regularization: λ; noise_std² by default.
-        prior_mean: A number, or `"estimate"`.
-        initial: First picks; the argmax of the prior by default.
-        memory_budget: Bytes for the features of the arms; by default 2 GiB, on a GPU half of its free memory.
+        prior_mean: Prior mean of the rewards: a number, or `"estimate"` for the average of the rewards told so far.
+        initial: Rule for the first picks (`torchbandits.starts`); by default the argmax of the prior.
+        memory_budget: Bytes for the features of the arms; by default 2 GiB, or half of the free memory on a GPU.
 
     Raises:
         UnsupportedError: For a kernel whose spectrum is not known.
-        ArgumentError: If the features of the arms do not fit the budget, naming the largest number that would.
+        ArgumentError: If the features of the arms exceed the memory budget. The message names the largest number that fits.
 
     Guarantee: none; variances starve once the pulls outnumber the features. Cost: O(A m + m²) per step.
     Source: Rahimi & Recht 2007 for the features; Tripp et al. 2023 for those of the Tanimoto kernel.

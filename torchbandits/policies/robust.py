@@ -1,4 +1,4 @@
-"""A policy that gives implausible rewards less weight; and any other reweighting of a policy."""
+"""Policies that weight rewards: `robust`, which gives implausible rewards less weight, and `reweighted` for any other rule."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def reweighted(policy: Any, reweighting: Reweighting) -> Composed:
     """The policy with a rule that weights rewards.
 
     Raises:
-        UnsupportedError: For a policy without one exact Gaussian process, and for one with such a rule.
+        UnsupportedError: For a policy without a single exact Gaussian process, and for a policy that already has such a rule.
     """
     check_instance("policy", policy, Policy, "a torchbandits policy")
     if not isinstance(policy, Composed) or not isinstance(policy.memory, KeepAll):
@@ -30,23 +30,23 @@ def reweighted(policy: Any, reweighting: Reweighting) -> Composed:
 
 @explains_keywords
 def robust(policy: Policy, *, threshold: float = 3.0) -> Composed:
-    r"""Make the same policy give implausible rewards less weight, as Huber's loss does.
+    r"""Give implausible rewards less weight in a policy, as Huber's loss does.
 
-    A reward y at x has the weight min(1, c / |z|) of a pull, with z its distance from the posterior mean before it is told, in
+    A reward y at x has the weight min(1, c / |z|), where z is its distance from the posterior mean before it is learned, in
     predictive standard deviations:
 
     .. math:: z = \frac{y - \mu_t(x)}{\sqrt{\sigma_t^2(x) + \sigma^2}}
 
-    Weights stay as they were when the reward was told; those of the first tell are 1 where the prior mean is estimated. A
-    single wild reward thus moves the mean by about c standard deviations at most; a large reward that is true takes a few
-    repetitions to be believed.
+    A weight is computed when the reward is told and does not change afterwards. If the prior mean is estimated, the rewards of
+    the first tell have weight 1. A single outlier thus moves the mean by at most about c standard deviations; a genuine large
+    reward must be repeated a few times before the posterior mean follows it.
 
     Args:
-        policy: gp_ucb, igp_ucb, gp_bucb or thompson_sampling, or another policy of one exact Gaussian process.
+        policy: gp_ucb, igp_ucb, gp_bucb or thompson_sampling, or another policy with a single exact Gaussian process.
         threshold: c, in predictive standard deviations; smaller is more robust.
 
-    Guarantee: none, whatever that of the policy. The noise is not fitted (`fit_kernel_(noise=True)`) to such rewards.
-    Source: Huber 1964, one step of iterated reweighting for each reward.
+    Guarantee: none, even if the policy has one. The noise cannot be fitted (`fit_kernel_(noise=True)`) to weighted rewards.
+    Source: Huber 1964, with one step of iterated reweighting for each reward.
 
     Raises:
         UnsupportedError: For other policies.

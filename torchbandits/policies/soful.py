@@ -30,24 +30,24 @@ def soful(
     .. math:: \hat V = S^T S + \lambda I, \quad \hat\theta = \hat V^{-1} \sum_s y_s x_s, \quad
               x_{t+1} = \arg\max_x x^T \hat\theta_t + w_t \sqrt{\lambda x^T \hat V_t^{-1} x}
 
-    While the arms pulled span at most m dimensions, the sketch is exact and the policy is LinUCB. Beyond, ε = ρ/λ grows with
-    the pulls along the omitted directions, and the width with it. Several pulls of an arm in one tell are one row of the
-    sketch. `Report.information_gain` is that of the sketch, and may fall.
+    While the pulled arms span at most m dimensions, the sketch is exact and the policy is LinUCB. After that, ε = ρ/λ grows
+    with the pulls along the omitted directions, and so does the width. Several pulls of an arm in one tell are one row of the
+    sketch. `Report.information_gain` is that of the sketch, and may decrease.
 
     Args:
-        sketch_size: m, the least number of rows of a full sketch.
+        sketch_size: m, the minimum number of rows of a full sketch.
         noise_std: Sub-Gaussian constant R of the noise, reward units.
         norm_bound: S, bound on |θ|; one number, or one per batch row.
         delta: Failure probability of the bounds.
         regularization: λ; 1 by default.
-        width: Multiplies the standard deviation; `SketchedOFUL` by default.
-        prior_mean: A number, or `"estimate"`.
-        initial: First picks; the longest arm by default.
+        width: Multiplier of the posterior standard deviation; `SketchedOFUL` by default.
+        prior_mean: Prior mean of the rewards: a number, or `"estimate"` for the average of the rewards told so far.
+        initial: Rule for the first picks (`torchbandits.starts`); by default the longest arm.
         memory_budget: Bytes for features of the arms; without effect, since none are stored.
 
-    Guarantee: regret O((1 + ε)^(3/2) d √T) up to logarithms with probability 1 − δ, where rewards are θᵀx, |θ| ≤ S; with ε it
-    grows without bound. Cost: O(A d + m² d) per step and O(m d) memory for the sketch; the distinct arms are kept as in all
-    policies.
+    Guarantee: regret O((1 + ε)^(3/2) d √T) up to logarithms with probability 1 − δ, where rewards are θᵀx, |θ| ≤ S. The bound
+    grows with ε, which has no limit. Cost: O(A d + m² d) per step and O(m d) memory for the sketch; the distinct arms are kept
+    as in all policies.
     Source: Kuzborskij et al. 2019; Ghashami et al. 2016 for the sketch.
     """
     return Composed(

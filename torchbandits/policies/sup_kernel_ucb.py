@@ -1,4 +1,4 @@
-"""SupKernelUCB: levels of accuracy, each with a posterior of pulls that were chosen independently of the level's rewards."""
+"""SupKernelUCB: levels of accuracy, each with a posterior of pulls that were chosen independently of that level's rewards."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def num_levels(horizon: int) -> int:
 
 
 class Descent:
-    """The descent through the levels of a state. Pulls without a reward are hallucinated, which changes no state.
+    """The descent through the levels of a state. Pulls without a reward are hallucinated, which does not change the state.
 
     Args:
         inner: The state of the levels, of batch shape `S x batch_shape`.
@@ -47,8 +47,8 @@ class Descent:
 
         Args:
             candidates: `batch_shape x A`, arms that may be picked, at least one in each row.
-            own: `batch_shape`, arms that were picked already (−1 for none). For these only the level is found: the first at
-                which the arm is uncertain, or none once all candidates are known to within 1/√T.
+            own: `batch_shape`, arms that were already picked (−1 for none). For such an arm only the level is determined: the
+                first level at which it is uncertain, or none once all candidates are known to within 1/√T.
 
         Returns:
             Pick, level (S for none) and score.
@@ -61,17 +61,17 @@ class Descent:
         for s in range(S):
             coarse, w = 2.0 ** -(s + 1), spread[s].masked_fill(~candidates, -torch.inf)
             upper, widest = self._mean[s] + w, w.amax(dim=-1)
-            # Exploit: every candidate is known to within 1/√T.
+            # Exploit if every candidate is known to within 1/√T.
             fine = open_ & (widest <= self._fine)
             tested = widest if own is None else spread[s].gather(-1, own.clamp_min(0).unsqueeze(-1)).squeeze(-1)
-            # Explore: some candidate is uncertain by more than 2^(−s), so the pick joins this level.
+            # Explore if some candidate is uncertain by more than 2^(−s): the pick then joins this level.
             rough = open_ & ~fine & (tested > coarse)
             for decided, values in ((fine, upper), (rough, w + self._preference[s])):
                 arm, score = torch.where(decided, best_arm(values), arm), torch.where(decided, values.amax(dim=-1), score)
             level, open_ = torch.where(rough, s, level), open_ & ~fine & ~rough
             if not bool(open_.any()):
                 break
-            # Descend with the arms whose upper bound is within 2^(1−s) of the largest.
+            # Otherwise descend with the arms whose upper bound is within 2^(1−s) of the largest.
             candidates = candidates & (upper >= upper.amax(dim=-1, keepdim=True) - 2 * coarse)
         return arm, level, score
 
@@ -89,11 +89,11 @@ def at_level(index: Picks, level: Tensor, levels: int) -> Tensor:
 
 @dataclass(frozen=True, repr=False)
 class SupKernelUCB(Phased[PhasedState]):
-    """A policy that descends through levels of accuracy until an arm is uncertain, or all are known; see `sup_kernel_ucb`."""
+    """A policy that descends through levels of accuracy until some arm is uncertain or all are known; see `sup_kernel_ucb`."""
 
     @property
     def most_picks(self) -> int:
-        """The most picks of one `select`: 1."""
+        """The maximum number of picks of one `select`: 1."""
         return 1
 
     @without_gradients
@@ -105,8 +105,8 @@ class SupKernelUCB(Phased[PhasedState]):
     def select(
         self, state: PhasedState, *, limit: Tensor | None = None, available: Tensor | None = None, exactly: int | None = None
     ) -> tuple[Selection, Evidence]:
-        """Select one pick. With several, earlier and pending picks are hallucinated at their levels. Cost O(A S), O(A S u) a
-        further pick."""
+        """Select one pick. If several picks are asked for, earlier and pending picks are hallucinated at their levels. Cost
+        O(A S), and O(A S u) for each further pick."""
         rows, shape = state.rows, state.rows.batch_shape
         offered, everything = offers(rows, available), offers(rows, None)
         room = room_for(state, 1 if exactly is None else exactly, limit).to(state.told.device)
@@ -180,13 +180,13 @@ def sup_kernel_ucb(
         \text{else:}\ & \text{pick } \arg\max_{\hat A} w\sigma_s \text{, which joins level } s
 
     from s = 1 and all arms on offer, with S = ⌈½ log₂ T⌉ (the paper's ⌈log T⌉ would leave levels that no pick can reach).
-    The levels above decide which pulls join a level, so its width need not account for adaptivity. Of several arms above
-    2^(−s) the paper takes any; this implementation takes the most uncertain. The thresholds are in reward units: they suit
-    rewards of order 1, as in the paper.
+    The coarser levels decide which pulls join a level, so its width need not account for adaptivity. If several arms are above
+    2^(−s), the paper takes any of them; this implementation takes the most uncertain one. The thresholds are in reward units:
+    they suit rewards of order 1, as in the paper.
 
     A told pull, asked for or not, joins the first level at which its arm is uncertain (above 2^(−s)), or none once every
-    remaining candidate is known to within 1/√T. History (`observe`) only enters the posterior of all pulls, which the bandit
-    shows. The rule stays the same after T pulls.
+    remaining candidate is known to within 1/√T. History (`observe`) enters only the posterior of all pulls, which is
+    `Bandit.posterior`. The rule stays the same after T pulls.
 
     Args:
         kernel: Kernel of the RKHS that holds the expected reward.
@@ -194,18 +194,18 @@ def sup_kernel_ucb(
         noise_std: Sub-Gaussian constant R of the noise, reward units.
         norm_bound: F, bound on the RKHS norm; one number, or one per batch row.
         delta: Failure probability of the bounds.
-        width: w, multiplies the standard deviation; by default `FixedDesign`, F + (R/√λ) √(2 log(2 A T S/δ)).
+        width: w, the multiplier of the posterior standard deviation; by default `FixedDesign`, F + (R/√λ) √(2 log(2 A T S/δ)).
         regularization: λ; noise_std² by default.
-        prior_mean: A number, or `"estimate"`.
-        memory_budget: Bytes for cached kernel columns; by default 2 GiB, on a GPU half of its free memory.
+        prior_mean: Prior mean of the rewards: a number, or `"estimate"` for the average of the rewards told so far.
+        memory_budget: Bytes for cached kernel columns; by default 2 GiB, or half of the free memory on a GPU.
 
     Guarantee: regret Õ(√(T d̃)), d̃ the effective dimension, with probability 1 − δ for a fixed f of RKHS norm ≤ F under the
-    default width (the paper's algorithm prints log(2 A T/δ); its proof takes a union over the levels too). It explores far
-    too much in practice. Cost: O(A S u) per step. Source: Valko et al. 2013, "Finite-time analysis of kernelised contextual
+    default width (the paper's algorithm has log(2 A T/δ), but its proof takes a union over the levels too). The policy explores
+    far too much in practice. Cost: O(A S u) per step. Source: Valko et al. 2013, "Finite-time analysis of kernelised contextual
     bandits", Alg. 2, Thm 1.
     """
     lam = regularization_of(noise_std, regularization)
-    # Values that are not whole are refused by the policy below.
+    # The constructor of the policy below raises the error for values that are not whole numbers.
     statements = 2 * horizon * num_levels(horizon) if is_whole(horizon) else 1
     confidence = FixedDesign(noise_std, norm_bound, delta, lam, statements=statements) if width is None else width
     return SupKernelUCB(

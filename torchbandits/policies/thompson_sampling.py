@@ -1,4 +1,4 @@
-"""Thompson sampling: GP-TS, asynchronous TS, TS-QFF and RFF-TS, one draw of the posterior per pick."""
+"""Thompson sampling with one posterior draw per pick: GP-TS, asynchronous TS, TS-QFF and RFF-TS."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def thompson_sampling(
     initial: Start | None = None,
     memory_budget: int | None = None,
 ) -> Composed:
-    r"""Thompson sampling: the best arm of a draw of the posterior, with one draw per pick.
+    r"""Thompson sampling: pull the best arm of a posterior draw, with one draw per pick.
 
     .. math:: x_{t+1} = \arg\max_x \mu_t(x) + w_t (\tilde f(x) - \mu_t(x)), \quad \tilde f \sim GP(\mu_t, k_t)
 
-    With `batch_size` P it is asynchronous TS: one draw for each of P workers, without regard to pending picks
-    (`ask(more=1)` when a worker becomes free).
+    With `batch_size` P it is asynchronous TS: one draw for each of P workers, which ignores pending picks. Call `ask(more=1)`
+    when a worker becomes free.
 
     Args:
         kernel: Prior covariance of the rewards.
@@ -50,25 +50,27 @@ def thompson_sampling(
         noise_std: Sub-Gaussian constant R of the noise, reward units.
         norm_bound: B, bound on the RKHS norm; one number, or one per batch row, for the default width.
         delta: Failure probability of the bounds.
-        batch_size: Picks of one `ask`.
-        num_features: The number of features for `"rff"` (1,024 by default), the most allowed for `"qff"` (4,096), otherwise
-            those of the random part of a draw beyond 2,000 arms (512). See `arms.PosteriorDraws` for what is exact in a draw.
+        batch_size: Number of picks per `ask`.
+        num_features: For `"rff"`, the number of features (1,024 by default); for `"qff"`, the maximum number of features (4,096
+            by default); otherwise, with more than 2,000 arms, the number of random features of the prior part of a draw (512 by
+            default). `arms.PosteriorDraws` says which part of a draw is exact.
         oversampling: q̄ of the leverage sampling of `"nystrom"`.
         width: w, scales the draw's deviation from the mean; `IGP` with δ/2 by default, as the theorem asks. Constant(1) draws
             from the posterior itself, as is common in practice.
         regularization: λ; noise_std² by default.
-        prior_mean: A number, or `"estimate"`.
-        initial: First picks; draws of the prior by default.
-        memory_budget: Bytes for features and cached kernel columns; by default 2 GiB, on a GPU half of its free memory.
+        prior_mean: Prior mean of the rewards: a number, or `"estimate"` for the average of the rewards told so far.
+        initial: Rule for the first picks (`torchbandits.starts`); by default draws of the prior.
+        memory_budget: Bytes for features and cached kernel columns; by default 2 GiB, or half of the free memory on a GPU.
 
     Raises:
-        UnsupportedError: If the embedding does not take the kernel.
-        ArgumentError: If features are too many or do not fit (when the bandit is made), naming the number that would work.
+        UnsupportedError: If the embedding does not support the kernel.
+        ArgumentError: When the bandit is made, if there are too many features or they exceed the memory budget. The message
+            names a number that works.
 
     Guarantee: regret O(γ_T √(dT)) with probability 1 − δ for `"exact"` (Chowdhury & Gopalan 2017, Thm 4, with λ = 1 + 2/T),
     O(√T) up to logarithms for `"qff"` with a number of nodes that grows with T (Mutný & Krause 2018, Thm 4), so none at a fixed
-    `num_features`. None for this implementation of `"nystrom"`, `"rff"` and batches: what is proved for sparse posteriors
-    (Vakili et al. 2021) and for batches (Kandasamy et al. 2018) asks for other dictionaries, widths or a prior over f.
+    `num_features`. None for this implementation of `"nystrom"`, `"rff"` and batches: the proofs for sparse posteriors (Vakili
+    et al. 2021) and for batches (Kandasamy et al. 2018) require other dictionaries, other widths or a prior over f.
     Cost: O(A m) per draw, m features or dictionary points. Source: Kandasamy et al. 2018 for asynchronous TS.
     """
     check_choice("embedding", embedding, EMBEDDINGS)

@@ -1,4 +1,4 @@
-"""Uniform sampling, the baseline for every regret."""
+"""Uniform sampling, the baseline of regret comparisons."""
 
 from __future__ import annotations
 
@@ -59,10 +59,10 @@ class Uniform(Heuristic[SumsState]):
 
 @explains_keywords
 def uniform(*, batch_size: int = 1) -> Uniform:
-    """Pull arms uniformly at random, with replacement; in a box, random search.
+    """Pull arms uniformly at random, with replacement; in a box, this is random search.
 
     Args:
-        batch_size: Picks of one `ask`.
+        batch_size: Number of picks per `ask`.
 
     Guarantee: none; regret grows linearly. Cost: O(1) per pick.
     """

@@ -1,9 +1,9 @@
 r"""Confidence widths: multipliers of the posterior standard deviation.
 
-Each is a frozen, pure function of `Progress`. Formulas that their authors state for √leverage are divided by √λ. Pick
-`PracticalBKB` / `PracticalBBKB` for the papers' experiments, `BKB`, `BBKB`, `IGP`, `KernelUCB`, `SketchedOFUL` for the
-theorems, `MartingaleMixture` for the tightest width that is valid for an exact posterior, `FixedDesign` where rewards are read
-between phases only, `Constant` or `Scaled` to tune.
+Each width is a frozen, pure function of `Progress`. Formulas that their authors state for √leverage are divided by √λ. Use
+`PracticalBKB` or `PracticalBBKB` for the papers' experiments; `BKB`, `BBKB`, `IGP`, `KernelUCB` or `SketchedOFUL` for the
+theorems; `MartingaleMixture` for the tightest width that is valid for an exact posterior; `FixedDesign` if rewards are used
+only between phases; and `Constant` or `Scaled` to tune the width.
 """
 
 from torchbandits.widths.base import Constant, Scaled, Width

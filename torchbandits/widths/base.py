@@ -23,9 +23,9 @@ class Width(ABC):
 
     @property
     def reads(self) -> frozenset[str]:
-        """The entries of `Progress` that the width reads among those that are costly or not always known:
-        `"effective_dimension"` (NaN where no width reads it), `"batches"`, the batched log-determinants (not updated where no
-        width reads them), and `"num_arms"`, which a box and a model of data alone do not have."""
+        """Names of the optional quantities of `Progress` that the width reads. These quantities are costly or not always known:
+        `"effective_dimension"` (NaN unless the width reads it); `"batches"`, the batched log-determinants (not updated unless
+        the width reads them); and `"num_arms"`, which is undefined for a box and for a model without arms."""
         return self._reads
 
     @abstractmethod
@@ -34,12 +34,12 @@ class Width(ABC):
 
 
 def check_delta(delta: float) -> None:
-    """Refuse a value that is not a failure probability."""
+    """Raise an error for a value that is not a failure probability."""
     require(is_finite(delta) and 0 < delta < 1, f"delta is a failure probability in (0, 1), got {delta}.")
 
 
 def check_norm_bound(norm_bound: float | Tensor) -> None:
-    """Refuse a value that is neither a number ≥ 0 nor a tensor of such numbers."""
+    """Raise an error for a value that is neither a number ≥ 0 nor a tensor of such numbers."""
     bound = as_tensor("norm_bound", norm_bound, torch.float64)
     good = bool((torch.isfinite(bound) & (bound >= 0)).all())
     require(good, f"norm_bound must be finite and ≥ 0, got {norm_bound}.")
@@ -75,7 +75,7 @@ class Scaled(Width):
 
     @property
     def reads(self) -> frozenset[str]:
-        """The entries that the base width reads."""
+        """The quantities that the base width reads."""
         return self.base.reads
 
     def __call__(self, progress: Progress) -> Tensor:
@@ -85,8 +85,8 @@ class Scaled(Width):
 
 @dataclass(frozen=True)
 class Frequentist(Width, ABC):
-    """Base of the kernel-bandit widths: noise, norm bound F (one number, or `batch_shape` of them), failure probability and
-    λ."""
+    """Base class of the kernel-bandit widths, with the noise, the norm bound F (one number, or a tensor `batch_shape`), the
+    failure probability and λ."""
 
     noise_std: float
     norm_bound: float | Tensor

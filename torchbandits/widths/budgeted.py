@@ -19,7 +19,7 @@ from torchbandits.widths.base import Frequentist
 class BKB(Frequentist):
     r"""The width of BKB's theorem: (ξ √(2α(1 + log(1 + κ²t/λ)) Σ_s lev_t(x_s) + 2 log(1/δ)) + (1 + 1/√(1−ε)) √λ F)/√λ.
 
-    α = (1+ε)/(1−ε). The paper prints a logarithm that can be negative; this is the one that its proof gives.
+    α = (1+ε)/(1−ε). The logarithm printed in the paper can be negative; this is the logarithm that its proof gives.
     Source: Calandriello et al. 2019, Thm 2 and the proof of its Thm 9.
     """
 
@@ -32,7 +32,7 @@ class BKB(Frequentist):
         require(is_finite(self.epsilon) and 0 < self.epsilon < 1, f"epsilon must lie in (0, 1), got {self.epsilon}.")
 
     def __call__(self, progress: Progress) -> Tensor:
-        """Grows with the effective dimension."""
+        """The width, which grows with the effective dimension."""
         lam, eps = self.regularization, self.epsilon
         alpha = (1 + eps) / (1 - eps)
         log = 1 + torch.log1p(progress.kappa2 * progress.pulls / lam)
@@ -51,7 +51,7 @@ class PracticalBKB(Frequentist):
     _reads: ClassVar[frozenset[str]] = frozenset({"effective_dimension"})
 
     def __call__(self, progress: Progress) -> Tensor:
-        """Grows with the effective dimension."""
+        """The width, which grows with the effective dimension."""
         inside = torch.log(progress.pulls) * progress.effective_dimension + self._log_inverse_delta
         return self._bound(progress) + self.noise_std / math.sqrt(self.regularization) * inside.sqrt()
 
@@ -69,7 +69,7 @@ class BBKB(Frequentist):
         at_least("ratio_threshold (C̃)", self.ratio_threshold)
 
     def __call__(self, progress: Progress) -> Tensor:
-        """Grows with the batched information gain."""
+        """The width, which grows with the batched information gain."""
         inside = progress.batched_log_det_3 + self._log_inverse_delta
         bound = 2 * self.noise_std / math.sqrt(self.regularization) * inside.sqrt() + (1 + math.sqrt(2)) * self._bound(progress)
         return self.ratio_threshold * bound
@@ -92,6 +92,6 @@ class PracticalBBKB(Frequentist):
         at_least("ratio_threshold (C̃)", self.ratio_threshold)
 
     def __call__(self, progress: Progress) -> Tensor:
-        """Grows with the batched information gain."""
+        """The width, which grows with the batched information gain."""
         inside = self.ratio_threshold * progress.batched_log_det + self._log_inverse_delta
         return self._bound(progress) + self.noise_std / math.sqrt(self.regularization) * inside.sqrt()

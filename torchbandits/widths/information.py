@@ -18,13 +18,13 @@ from torchbandits.widths.base import Frequentist
 class IGP(Frequentist):
     r"""B + (R/√λ) √(2(γ_t + 1 + log(1/δ))), γ_t = ½ log det(I + K_t/λ).
 
-    Source: Chowdhury & Gopalan 2017, Thm 2 (who print R, the same at their λ ≈ 1); Janz et al. 2020, eq. 2.
+    Source: Chowdhury & Gopalan 2017, Thm 2 (with R in place of R/√λ, the same at their λ ≈ 1); Janz et al. 2020, eq. 2.
     """
 
     _reads: ClassVar[frozenset[str]] = frozenset()
 
     def __call__(self, progress: Progress) -> Tensor:
-        """Grows with the information gained."""
+        """The width, which grows with the information gain."""
         gain = 0.5 * progress.log_det + 1 + self._log_inverse_delta
         return self._bound(progress) + self.noise_std / math.sqrt(self.regularization) * (2 * gain).sqrt()
 
@@ -36,7 +36,7 @@ class KernelUCB(Frequentist):
     _reads: ClassVar[frozenset[str]] = frozenset()
 
     def __call__(self, progress: Progress) -> Tensor:
-        """Grows with the information gained."""
+        """The width, which grows with the information gain."""
         gain = progress.log_det + self._log_inverse_delta
         return self._bound(progress) + self.noise_std / math.sqrt(self.regularization) * (2 * gain).sqrt()
 
@@ -46,13 +46,13 @@ class SelfNormalized(Frequentist):
     r"""F + (ξ/√λ) √(log det(V/λ) + 2 log(1/δ)), valid at all steps at once for any λ > 0.
 
     Tighter than `IGP` and `KernelUCB`. Source: Abbasi-Yadkori et al. 2011, Thm 2 (linear, OFUL); for kernels Whitehouse et al.
-    2023, by whom GP-UCB with λ = `matern_regularization` has regret Õ(T^((ν+2d)/(2ν+2d))) for Matérn kernels (Thm 2).
+    2023, who prove that GP-UCB with λ = `matern_regularization` has regret Õ(T^((ν+2d)/(2ν+2d))) for Matérn kernels (Thm 2).
     """
 
     _reads: ClassVar[frozenset[str]] = frozenset()
 
     def __call__(self, progress: Progress) -> Tensor:
-        """Grows with the information gained."""
+        """The width, which grows with the information gain."""
         gain = progress.log_det + 2 * self._log_inverse_delta
         return self._bound(progress) + self.noise_std / math.sqrt(self.regularization) * gain.sqrt()
 
@@ -61,15 +61,16 @@ class SelfNormalized(Frequentist):
 class MartingaleMixture(Frequentist):
     r"""√(F² + (ξ²/λ)(log det(V/λ) + 2 log(1/δ))), valid at all steps at once for any λ > 0, exact posterior, prior mean 0.
 
-    The root of a sum where `SelfNormalized` is a sum of roots. A mixture of the likelihoods of GP(0, (ξ²/λ) k) bounds
-    Σ (y − f)² around the true f (Ville); with |f| ≤ F that is an ellipsoid in which the data's own terms cancel.
+    This is the root of a sum, whereas `SelfNormalized` is a sum of roots. A mixture of the likelihoods of GP(0, (ξ²/λ) k)
+    bounds Σ (y − f)² for the true f (Ville's inequality). Together with |f| ≤ F this defines an ellipsoid, in whose radius the
+    terms that depend on the rewards cancel.
     Source: Flynn & Reeb 2024, the analytic bound with α = λ and covariance scale c = ξ²/λ.
     """
 
     _reads: ClassVar[frozenset[str]] = frozenset()
 
     def __call__(self, progress: Progress) -> Tensor:
-        """Grows with the information gained."""
+        """The width, which grows with the information gain."""
         gain = progress.log_det + 2 * self._log_inverse_delta
         bound = self._bound(progress)
         return (bound * bound + self.noise_std**2 / self.regularization * gain).sqrt()
@@ -78,8 +79,8 @@ class MartingaleMixture(Frequentist):
 def matern_regularization(nu: float, dim: int, horizon: int, noise_std: float = 1.0) -> float:
     """λ = ξ² T^(d/(2ν+2d)), the regularization tied to the horizon under which GP-UCB with `SelfNormalized` is sublinear.
 
-    It is far larger than ξ², which explores less in practice. Source: Whitehouse et al. 2023, Thm 2, with the eigenvalue decay
-    β = (2ν+d)/d of a Matérn kernel on d features.
+    This λ is far larger than ξ²; the smaller value explores less in practice. Source: Whitehouse et al. 2023, Thm 2, with the
+    eigenvalue decay β = (2ν+d)/d of a Matérn kernel on d features.
     """
     positive("nu", nu)
     check_whole("dim", dim)
@@ -93,14 +94,15 @@ class SketchedOFUL(Frequentist):
 
     For V̂ = SᵀS + λI with V̂ ⪯ V ⪯ V̂ + ρI and the mean zᵀV̂⁻¹Zᵀs, so V ⪯ (1 + ε)V̂: the noise term is that of
     `SelfNormalized` times √(1 + ε), with det V ≤ (1 + ε)^d det V̂, and the bias is at most |V − V̂ − λI| F/√λ with
-    −λI ⪯ V − V̂ − λI ⪯ (ρ − λ)I. Nowhere wider than the paper, which bounds log det(V̂/λ) by m log(1 + tL²/(mλ)) and
-    the bias by F(1 + ε). With ε = 0 it is `SelfNormalized`. Source: Kuzborskij et al. 2019, the sketched ellipsoid.
+    −λI ⪯ V − V̂ − λI ⪯ (ρ − λ)I. The width is never larger than that of the paper, which bounds log det(V̂/λ) by
+    m log(1 + tL²/(mλ)) and the bias by F(1 + ε). For ε = 0 it is `SelfNormalized`. Source: Kuzborskij et al. 2019, the
+    sketched ellipsoid.
     """
 
     _reads: ClassVar[frozenset[str]] = frozenset()
 
     def __call__(self, progress: Progress) -> Tensor:
-        """Grows with the information gained and with the error of the sketch."""
+        """The width, which grows with the information gain and with the error of the sketch."""
         epsilon = progress.sketch_loss / self.regularization
         inside = progress.log_det + progress.dim * epsilon.log1p() + 2 * self._log_inverse_delta
         noise = self.noise_std / math.sqrt(self.regularization) * ((1 + epsilon) * inside).sqrt()
@@ -109,9 +111,10 @@ class SketchedOFUL(Frequentist):
 
 @dataclass(frozen=True)
 class FixedDesign(Frequentist):
-    r"""F + (ξ/√λ) √(2 log(nA/δ)): for posteriors of pulls that were chosen independently of their rewards.
+    r"""F + (ξ/√λ) √(2 log(nA/δ)), for posteriors of pulls that were chosen independently of their rewards.
 
-    A one-sided bound then fails with probability at most δ/(nA); n such bounds (`statements`) are used per arm, of A arms.
+    Each one-sided bound then fails with probability at most δ/(nA). For each of the A arms, n such bounds (`statements`) are
+    used.
     Source: Vakili et al. 2021, Thm 1, with a union bound over a finite set.
     """
 
@@ -124,6 +127,6 @@ class FixedDesign(Frequentist):
         check_whole("statements", self.statements)
 
     def __call__(self, progress: Progress) -> Tensor:
-        """Constant over the steps: without adaptivity, the information gain does not enter."""
+        """The width, which is constant over the steps: without adaptivity, it does not depend on the information gain."""
         spread = math.sqrt(2 * (math.log(self.statements * progress.num_arms) + self._log_inverse_delta))
         return torch.full_like(progress.pulls, self.noise_std / math.sqrt(self.regularization) * spread) + self._bound(progress)

@@ -1,4 +1,4 @@
-"""Confidence widths that are drawn anew for every ask."""
+"""Confidence widths that are redrawn for every ask."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from torchbandits.widths.base import Width
 
 
 class RandomWidth(Width):
-    """A width that is drawn for every ask, from the generator of each batch row. Called as other widths are, it gives the root
-    mean square of the draw, which `Bandit.width`, the certificate and level sets use: an indication, and no bound."""
+    """A width that is drawn for every ask, from the generator of each batch row. Calling it returns the root mean square of the
+    draws, which `Bandit.width`, the certificate and level sets use. These are therefore indications and not valid bounds."""
 
     @abstractmethod
     def draw(self, progress: Progress, generators: Sequence[torch.Generator]) -> Tensor:
@@ -27,7 +27,7 @@ class RandomWidth(Width):
 
         Args:
             progress: As for other widths.
-            generators: One CPU generator per batch row, each advanced by its own draw.
+            generators: One CPU generator per batch row, which the draw advances.
         """
 
 
@@ -35,7 +35,7 @@ class RandomWidth(Width):
 class ShiftedExponential(RandomWidth):
     r"""√ζ with ζ = 2 log(A/2) + E, E exponential with mean 2, for a finite arm set: the width does not grow with t.
 
-    With f drawn from the prior, E[max_x f(x) | data] ≤ E[max_x μ_t(x) + √ζ σ_t(x)], which replaces the union bound over all
+    If f is drawn from the prior, E[max_x f(x) | data] ≤ E[max_x μ_t(x) + √ζ σ_t(x)], which replaces the union bound over all
     steps: ζ is the quantile 2 log(A/(2U)) of the union bound at a uniform failure probability U. Source: Takeno et al. 2023
     (arXiv 2302.01511), IRGP-UCB; 2024 (arXiv 2409.00979).
     """
@@ -59,7 +59,7 @@ class ShiftedExponential(RandomWidth):
 
 @dataclass(frozen=True)
 class Explored(RandomWidth):
-    r"""W times another width, with W drawn for every ask from an exploration distribution.
+    r"""Another width times W, where W is drawn for every ask from an exploration distribution.
 
     | shape | W | root mean square | P(W ≥ 1) |
     | --- | --- | --- | --- |
@@ -67,13 +67,13 @@ class Explored(RandomWidth):
     | `"exponential"` | exponential with mean 1 | √2 | 0.37 |
     | `"uniform"` | uniform on [0, 2] | √(4/3) | 0.5 |
 
-    W = 1 is the upper confidence bound itself. With a bounded part of the draws above 1 the paper's class keeps the order of
-    its regret bound, and a width of the theorem explores less on average. Only the paper's abstract and summaries could be had:
-    that these shapes fulfil its conditions, and the constants, are not checked here, so that nothing is claimed for them.
+    W = 1 gives the upper confidence bound itself. If W ≥ 1 has a probability bounded away from 0, the paper's class of policies
+    keeps the order of the regret bound, and a theory width explores less on average. Only the paper's abstract and summaries
+    were available. It was not checked that these shapes fulfil its conditions, nor its constants, so no guarantee is claimed.
 
     Args:
         base: A width, such as `IGP`.
-        shape: Of the distribution.
+        shape: Name of the distribution, as in the table.
 
     Source: Hu, He & Sutherland 2025 (arXiv 2506.10091), GP-Generic, by its abstract.
     """
@@ -89,7 +89,7 @@ class Explored(RandomWidth):
 
     @property
     def reads(self) -> frozenset[str]:
-        """The entries that the base width reads."""
+        """The quantities that the base width reads."""
         return self.base.reads
 
     def __call__(self, progress: Progress) -> Tensor:
@@ -97,7 +97,7 @@ class Explored(RandomWidth):
         return _SHAPES[self.shape][0] * self.base(progress)
 
     def draw(self, progress: Progress, generators: Sequence[torch.Generator]) -> Tensor:
-        """One draw per batch row, times the base width."""
+        """The base width times one draw per batch row."""
         uniforms = torch.stack([torch.rand((), generator=g, dtype=torch.float64) for g in generators])
         drawn = _SHAPES[self.shape][1](uniforms)
         return drawn.reshape(progress.pulls.shape).to(progress.pulls) * self.base(progress)

@@ -18,38 +18,39 @@ HEAD = """# Against other packages
 
 This page is written by `scripts/benchmarks/peers.py report` from the records in `docs/results/peers/records.csv`.
 
-Each method picks rows of a table and is told noisy rewards. Features are standardised for all, and the noise of the first,
-second, … evaluation is the same for all methods on a table with a seed. Two measures are taken, on the scale where the best
-candidate of the table has 0 and the average one has 1:
+Each method picks rows of a table and receives noisy rewards. Features are standardised for all methods, and on each table
+and seed the noise of the first, second, … evaluation is the same for all methods. There are two measures, on a scale on which
+the best candidate of the table has regret 0 and the average candidate has regret 1:
 
-- **simple regret**: the regret of the one candidate that the method recommends in the end;
-- **mean regret**: the mean regret of the candidates that it evaluated on the way.
+- **simple regret**: the regret of the candidate that the method recommends at the end;
+- **mean regret**: the mean regret of all candidates that the method evaluated.
 
-A rank is among the methods on one table with one seed; 1 is the least regret. Intervals are 95 % bootstrap intervals: tables
-are drawn, then seeds within each table. Seconds are processor time of one thread per run, spent in the method (imports are left
-out). They vary with what else the machine does, by up to a factor of two.
+Ranks compare the methods on one table with one seed; rank 1 has the least regret. Intervals are 95 % bootstrap intervals, which
+resample the tables and then the seeds within each table. Seconds are the processor time of one thread
+that a run spends in the method, without imports. They vary by up to a factor of two with the load of the machine.
 """
 
 METHOD_NOTES = """## How the methods are run
 
-- `random`: candidates at random without repeats; recommends the best observed.
+- `random`: evaluates random candidates without repeats and recommends the best observed one.
 - `forest_ucb`, `forest_ei`: scikit-learn's random forest of 100 trees, upper bound (mean + 2 deviations) or expected
-  improvement over the spread of the trees; 10 random candidates first; a batch is the candidates of the highest scores.
+  improvement over the spread of the trees. The first 10 candidates are random, and a batch consists of the candidates with the
+  highest scores.
 - `optuna_tpe`, `optuna_gp`: Optuna's samplers with their defaults search the box around the table (categories are categorical).
   Each suggestion is evaluated at the nearest candidate not yet evaluated, and Optuna is told that candidate. They recommend the
   best observed.
-- `botorch`: `SingleTaskGP` with its defaults, fitted at every step from the last fit on; LogEI at all candidates one by one,
-  qLogNEI in batches, there over the 250 candidates of the highest LogEI and 250 random ones, with the 100 best evaluated ones
-  as its baseline. Beyond 500 rewards the hyper-parameters are fitted to 500 of them.
-- `baybe`: `Campaign` with its defaults on the candidates, on 5,000 random ones where there are more.
-- `smac`: `HyperparameterOptimizationFacade` with its defaults, in the box as Optuna.
+- `botorch`: `SingleTaskGP` with its defaults, fitted at every step, starting from the last fit. It evaluates LogEI at all
+  candidates for single picks. For batches it uses qLogNEI over the 250 candidates with the highest LogEI and 250 random ones,
+  with the 100 best evaluated candidates as its baseline. Beyond 500 rewards the hyper-parameters are fitted to 500 of them.
+- `baybe`: `Campaign` with its defaults, on all candidates or on 5,000 random ones where there are more.
+- `smac`: `HyperparameterOptimizationFacade` with its defaults, in the same box as Optuna.
 - `auto`: `tb.auto()` without arguments.
-- `batch_bkb`: `tb.batch_bkb` with a Matérn-5/2 kernel and width 2, refitted every 10 pulls, and told the true deviation of
-  the noise.
+- `batch_bkb`: `tb.batch_bkb` with a Matérn-5/2 kernel and width 2, refitted every 10 pulls. It is given the true
+  standard deviation of the noise.
 
-`forest`, `botorch` and `baybe` recommend the evaluated candidate of the highest posterior mean, ours what `best_arm()` says.
-The peers do not evaluate a candidate twice with the two smaller budgets, and may in another batch with the large one (BayBE: as
-its defaults decide). Ours may.
+`forest`, `botorch` and `baybe` recommend the evaluated candidate with the highest posterior mean; `auto` and `batch_bkb`
+recommend `best_arm()`. With the two smaller budgets the peers do not evaluate a candidate twice; with the large budget they may
+evaluate it again in another batch (BayBE follows its defaults). `auto` and `batch_bkb` may always evaluate a candidate again.
 
 """
 
@@ -139,9 +140,9 @@ def coverage(records: pd.DataFrame, budget: str) -> str:
     rest = runs[~runs["method"].isin(frame.columns)].groupby("method")["seconds"].agg(["size", "mean"])
     least, most = seeds.min(), seeds.max()
     number = f"{least} to {most} seeds" if least < most else "one seed" if most == 1 else f"{most} seeds"
-    words = f"{names.nunique()} tables, {number} each: the runs that all methods shown have."
+    words = f"{names.nunique()} tables, {number} each: the runs that all methods in the table have."
     if len(rest):
-        words += " Left out, since they are not recorded on all of the tables yet: "
+        words += " Left out, because they are not yet recorded on all tables: "
         words += ", ".join(f"`{m}` ({line['size']:.0f} runs of {line['mean']:.0f} s each)" for m, line in rest.iterrows()) + "."
     return words + "\n"
 
@@ -159,7 +160,7 @@ def write_page(records: pd.DataFrame, page: Path) -> Path:
         parts += [f"## {size.pulls:,} evaluations, {size.batch} at a time\n", coverage(records, budget)]
         parts += [overall(records, budget), "Simple / mean regret by table:\n", by_table(records, budget)]
         if "auto" in paired(records, budget, "simple_regret").columns:
-            parts.append("Where `auto` loses, over all runs that both methods have (below 0 is in its favour):\n")
+            parts.append("Tables on which `auto` loses, over all runs of both methods (negative differences favour `auto`):\n")
             parts.append(losses(records, budget, "auto"))
     note = tables.__doc__ or ""
     parts += [METHOD_NOTES + "## The tables\n", note.split("\n", 2)[2].strip() + "\n", "## Versions\n"]
